@@ -1,0 +1,1 @@
+"""Real small CPU training runs with injected faults, recorded as test scenarios."""

@@ -1,0 +1,83 @@
+"""The command line: `python -m lab list` and `python -m lab run CASE...`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+import time
+from pathlib import Path
+
+from lab.case import Case
+from lab.cases import CASES
+from lab.record import record
+from lab.stage import RunFailed
+
+SCENARIOS = Path(__file__).parent.parent / "tests" / "scenarios"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m lab", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="the cases, one a line")
+    run = commands.add_parser("run", help="play cases and record their scenarios")
+    run.add_argument("case", nargs="*", help="names as `list` prints them, or a family's folder")
+    run.add_argument("--all", action="store_true", help="every case that can run here")
+    run.add_argument("--to", type=Path, default=SCENARIOS, help="folder of the scenarios")
+    tools = os.environ.get("TRACKSIDE_SLURM_TOOLS")
+    run.add_argument("--slurm-tools", type=Path, default=Path(tools) if tools else None)
+    return parser.parse_args()
+
+
+def chosen(args: argparse.Namespace) -> list[Case]:
+    if args.all:
+        return list(CASES)
+    found = []
+    for name in args.case:
+        matching = [case for case in CASES if name in (case.folder, case.name, case.family.lower())]
+        if not matching:
+            raise SystemExit(f"no case {name}: see `python -m lab list`")
+        found += matching
+    return found
+
+
+def missing(case: Case, slurm_tools: Path | None) -> list[str]:
+    lacks = []
+    for need in case.needs:
+        if need == "slurm":
+            lacks += [] if slurm_tools else ["slurm (set TRACKSIDE_SLURM_TOOLS)"]
+        elif importlib.util.find_spec(need) is None:
+            lacks.append(need)
+    return lacks
+
+
+def run_cases(cases: list[Case], to: Path, slurm_tools: Path | None) -> int:
+    failed = 0
+    for case in cases:
+        lacks = missing(case, slurm_tools)
+        if lacks:
+            print(f"skip   {case.folder}: needs {', '.join(lacks)}", flush=True)
+            continue
+        began = time.monotonic()
+        try:
+            record(case, to, slurm_tools)
+        except RunFailed as error:
+            failed += 1
+            print(f"FAILED {case.folder}: {error}", flush=True)
+        else:
+            print(f"ok     {case.folder} ({time.monotonic() - began:.0f} s)", flush=True)
+    return 1 if failed else 0
+
+
+def main() -> int:
+    args = arguments()
+    if args.command == "list":
+        for case in CASES:
+            print(f"{case.folder:<44} {case.story.strip().splitlines()[0]}")
+        return 0
+    return run_cases(chosen(args), args.to, args.slurm_tools)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

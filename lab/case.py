@@ -1,0 +1,40 @@
+"""What a case is: how to bring a failure about, and what a good verdict on it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lab.points import Reader
+from lab.stage import Stage
+
+Play = Callable[[Stage], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run with (at most) one injected fault.
+
+    `expected` is what the injection makes certain. `marks` are patterns that the
+    recorded inputs must hold, so that a run in which the fault did not happen is not
+    recorded. `reader` reads the training points that were printed; with
+    `no_progress` there is nothing to read and the scenario says so.
+    """
+
+    name: str
+    play: Play
+    expected: Mapping[str, Any]
+    story: str
+    marks: tuple[str, ...] = ()
+    reader: Reader | None = None
+    no_progress: bool = False
+    needs: tuple[str, ...] = field(default=())
+
+    @property
+    def family(self) -> str:
+        return str(self.expected["family"])
+
+    @property
+    def folder(self) -> str:
+        return f"{self.family.lower()}/lab-{self.name}"

@@ -1,0 +1,16 @@
+"""All cases of the lab, in the order in which they run."""
+
+from __future__ import annotations
+
+from lab.case import Case
+from lab.cases import custom_startup, endings, hangs, healthy, rendezvous, signals, training
+
+CASES: tuple[Case, ...] = (
+    *custom_startup.CASES,
+    *signals.CASES,
+    *rendezvous.CASES,
+    *hangs.CASES,
+    *training.CASES,
+    *endings.CASES,
+    *healthy.CASES,
+)

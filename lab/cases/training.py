@@ -1,0 +1,5 @@
+"""Cases."""
+
+from lab.case import Case
+
+CASES: tuple[Case, ...] = ()

@@ -1,0 +1,59 @@
+"""Takes this machine's names out of what a run left behind, the same way everywhere."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import socket
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+NODE = "gpu017"
+
+
+class Sanitiser:
+    """Replaces paths and host names; everything else stays as it was."""
+
+    def __init__(self, work: Path) -> None:
+        stdlib = sysconfig.get_paths()["stdlib"]
+        host = socket.gethostname()
+        pairs = [
+            (str(work.resolve()), "/home/user/train"),
+            (str(work), "/home/user/train"),
+            (sys.prefix, "/home/user/venv"),
+            (stdlib, "/usr/lib/python3.11"),
+            (sys.base_prefix, "/usr"),
+            (str(Path.home()), "/home/user"),
+            ("/tmp/", "/scratch/"),
+        ]
+        self.texts = [(old, new) for old, new in pairs if len(old) > 1]
+        self.host = re.compile(rf"(?<![\w./-]){re.escape(host)}(?:\.[\w.-]+)?(?![\w/-])")
+        self.local = re.compile(r"(host\s+: )(localhost\S*|[\w.-]+)")
+
+    def text(self, text: str) -> str:
+        for old, new in self.texts:
+            text = text.replace(old, new)
+        text = self.host.sub(NODE, text)
+        return self.local.sub(rf"\g<1>{NODE}", text)
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.value(key): self.value(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self.value(item) for item in value)
+        return value
+
+    def copy(self, source: Path, target: Path) -> None:
+        """Copy a file; text keeps its bytes but for the names, pickles are rebuilt."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        raw = source.read_bytes()
+        if raw[:2] in (b"\x80\x02", b"\x80\x04", b"\x80\x05"):
+            rebuilt = pickle.dumps(self.value(pickle.loads(raw)), protocol=raw[1])
+            target.write_bytes(rebuilt)
+            return
+        text = raw.decode("utf-8", "surrogateescape")
+        target.write_bytes(self.text(text).encode("utf-8", "surrogateescape"))

@@ -1,0 +1,193 @@
+"""Where a lab run happens: a folder with the training scripts, and the run in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TRAIN = Path(__file__).parent / "train"
+POLL = 0.05
+
+
+class RunFailed(Exception):
+    """The run did not do what the case needs."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Running:
+    """A job script that was started, with its log."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+
+    def wait_for(self, pattern: str, timeout: float = 120) -> None:
+        end = time.monotonic() + timeout
+        while not re.search(pattern, self.log.read_text(errors="replace")):
+            if time.monotonic() > end or self.process.poll() is not None:
+                raise RunFailed(f"{pattern!r} never appeared in {self.log.name}")
+            time.sleep(POLL)
+
+    def wait_for_file(self, glob: str, pattern: str, timeout: float = 120) -> None:
+        """Wait until a file that the run writes holds a pattern."""
+        end = time.monotonic() + timeout
+        while True:
+            texts = [path.read_text(errors="replace") for path in self.log.parent.glob(glob)]
+            if any(re.search(pattern, text) for text in texts):
+                return
+            if time.monotonic() > end or self.process.poll() is not None:
+                raise RunFailed(f"{pattern!r} never appeared in {glob}")
+            time.sleep(POLL)
+
+    def descendants(self) -> list[int]:
+        parents: dict[int, list[int]] = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                parents.setdefault(_parent(entry), []).append(int(entry.name))
+        found, todo = [], [self.process.pid]
+        while todo:
+            children = parents.get(todo.pop(), [])
+            found += children
+            todo += children
+        return found
+
+    def rank_pid(self, rank: int) -> int:
+        """The process that a launcher started as this rank (not its children)."""
+        pids = [pid for pid in self.descendants() if f"RANK={rank}" in _environ(pid)]
+        if not pids:
+            raise RunFailed(f"no process of rank {rank}")
+        return min(pids)
+
+    def worker_pid(self, parent: int) -> int:
+        """A data loader worker of this process."""
+        pids = [pid for pid in self.descendants() if _parent(Path(f"/proc/{pid}")) == parent]
+        if not pids:
+            raise RunFailed(f"process {parent} has no child")
+        return min(pids)
+
+    def child_pid(self, name: str) -> int:
+        """The first process of the job whose command line holds this text."""
+        for pid in sorted(self.descendants()):
+            if name in _command(pid):
+                return pid
+        raise RunFailed(f"no process runs {name}")
+
+    def send_group(self, number: signal.Signals) -> None:
+        os.killpg(self.process.pid, number)
+
+    def finish(self, timeout: float = 240) -> int:
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            raise RunFailed(f"still running after {timeout:.0f} s") from None
+
+    def stop(self) -> None:
+        for pid in self.descendants():
+            _kill(pid)
+        _kill(self.process.pid)
+        self.process.wait()
+
+
+class Stage:
+    """A fresh folder that looks like a user's training folder."""
+
+    def __init__(self, work: Path, slurm_tools: Path | None = None) -> None:
+        self.work = work
+        self.slurm_tools = slurm_tools
+        self.port = free_port()
+        self.kept: list[Path] = []
+        for script in TRAIN.glob("*.py"):
+            if script.name != "__init__.py":
+                shutil.copy(script, work)
+        self.write_corpus()
+
+    def write_corpus(self, rows: int = 400, name: str = "data/train.jsonl", **other: str) -> None:
+        options = "".join(f", {key}={value!r}" for key, value in other.items())
+        code = f"import pathlib, tinylm; tinylm.write_corpus(pathlib.Path({name!r}), {rows}{options})"
+        subprocess.run([sys.executable, "-c", code], cwd=self.work, check=True)
+
+    def environment(self) -> dict[str, str]:
+        kept = {key: os.environ[key] for key in ("LANG", "HOME") if key in os.environ}
+        path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+        fixed = {
+            "PATH": path,
+            "PORT": str(self.port),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "HF_HUB_OFFLINE": "1",
+            "KERAS_BACKEND": "torch",
+        }
+        return {**kept, **fixed}
+
+    def start(self, script: str, log: str = "train.log", **env: str) -> Running:
+        """Run a bash job script with its output in one log, and keep that log."""
+        number = len(self.kept)
+        path = self.work / ("run.sh" if number == 0 else f"run{number}.sh")
+        path.write_text("#!/bin/bash\n" + script.strip() + "\n")
+        log_path = self.work / log
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        with log_path.open("wb") as out:
+            process = subprocess.Popen(
+                ["bash", path.name],
+                cwd=self.work,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**self.environment(), **env},
+                start_new_session=True,
+            )
+        self.keep(log_path)
+        return Running(process, log_path)
+
+    def keep(self, *paths: Path) -> None:
+        """Files that the scenario ships, under their paths in the work folder."""
+        for path in paths:
+            if path not in self.kept:
+                self.kept.append(path)
+
+    def keep_glob(self, pattern: str) -> None:
+        found = sorted(path for path in self.work.glob(pattern) if path.is_file())
+        if not found:
+            raise RunFailed(f"the run left no {pattern}")
+        self.keep(*found)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _parent(entry: Path) -> int:
+    try:
+        return int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    except (OSError, IndexError, ValueError):
+        return -1
+
+
+def _environ(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""

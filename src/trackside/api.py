@@ -1,0 +1,92 @@
+"""The one place where rooms are wired together for files: load, diagnose, verify."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+
+from trackside.diagnose import engine
+from trackside.logs.trajectory import Trajectories
+from trackside.model import Event, Input, Record, Run, Verdict
+from trackside.read.detect import read_source
+from trackside.read.format import Source
+from trackside.read.walk import walk
+from trackside.runs.resolve import resolve
+from trackside.stores.memory import MemoryStore
+
+Paths = Sequence[str | os.PathLike[str]]
+
+
+class NothingReadable(ValueError):
+    """None of the paths held anything that could be read."""
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What the inputs hold: their rows, their raw training points, and what each file was taken for."""
+
+    store: MemoryStore = field(default_factory=MemoryStore)
+    trajectories: Trajectories = field(default_factory=Trajectories)
+    inputs: list[Input] = field(default_factory=list)
+
+    def event(self, event: Event) -> None:
+        """Take one event from a reader."""
+        if event.kind == "progress":
+            self.trajectories.add(event)
+        else:
+            self.store.add_event(event)
+
+    def record(self, record: Record) -> None:
+        """Take one record from a reader."""
+        self.store.add_record(record)
+
+
+def load(paths: Paths, tick: Callable[[int], None] | None = None) -> Loaded:
+    """Read everything under the paths. Raises FileNotFoundError for a path that isn't there."""
+    for path in paths:
+        if not os.path.lexists(path):
+            raise FileNotFoundError(f"no such file or folder: {os.fspath(path)}")
+    loaded = Loaded()
+    for found in walk(paths, tick):
+        row = read_source(found, loaded) if isinstance(found, Source) else found
+        loaded.inputs.append(row)
+        if row.plane is not None and row.status in ("read", "partial"):
+            loaded.store.planes.add(row.plane)
+    return loaded
+
+
+def select(loaded: Loaded, job: str | None = None) -> tuple[Run, MemoryStore]:
+    """The run and its rows. Raises SeveralRuns or NoSuchRun."""
+    resolved = resolve(loaded.store, job)
+    logs = frozenset(resolved.run.log_paths) or None
+    for point in loaded.trajectories.points(logs):
+        resolved.store.add_event(point)
+    if resolved.run.parent_log_paths:
+        for point in loaded.trajectories.points(frozenset(resolved.run.parent_log_paths)):
+            resolved.store.add_event(replace(point, kind="parent_progress"))
+    return resolved.run, resolved.store
+
+
+def diagnose(
+    paths: Paths | str | os.PathLike[str], *, job: str | None = None, tick: Callable[[int], None] | None = None
+) -> Verdict:
+    """Read what a run left behind and say what went wrong.
+
+    Raises FileNotFoundError, NothingReadable, SeveralRuns or NoSuchRun.
+    """
+    given: Paths = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    loaded = load(given, tick)
+    if not any(row.status in ("read", "partial") for row in loaded.inputs):
+        raise NothingReadable("nothing readable was given; 'trackside inputs PATH' says why")
+    run, store = select(loaded, job)
+    return engine.diagnose(store, run, loaded.inputs, package_version())
+
+
+def package_version() -> str:
+    """The installed version."""
+    try:
+        return version("trackside")
+    except PackageNotFoundError:
+        return "0+unknown"

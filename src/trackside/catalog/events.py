@@ -1,0 +1,340 @@
+"""Every kind of event: which planes can show it, its fields with their units, and its meaning.
+
+Parsers may set only the fields listed here (a test holds them to it), and families may ask only for
+these kinds. A field that the line does not give is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trackside.model import Plane
+
+
+@dataclass(frozen=True, slots=True)
+class EventKind:
+    """``planes`` are those that could show it: with none of them read, asking gives Missing."""
+
+    meaning: str
+    fields: Mapping[str, str]
+    planes: tuple[Plane, ...] = ("log",)
+
+
+EVENTS: Mapping[str, EventKind] = {
+    # -- training, as the job's own output tells it
+    "progress": EventKind(
+        "one training point: optimizer step with what was printed of it",
+        {
+            "step": "optimizer step, counted from the run's first",
+            "epoch": "epochs, fractional where printed so",
+            "loss": "training loss; nan and inf are kept",
+            "grad_norm": "global gradient norm",
+            "lr": "learning rate",
+            "total_steps": "steps planned, where the line says so",
+            "throughput": "as printed",
+            "throughput_unit": "samples/s, tokens/s, it/s ...",
+            "step_time_s": "seconds a step",
+            "data_time_s": "seconds waiting for data in a step, where printed",
+            "compute_time_s": "seconds of compute in a step, where printed",
+            "comm_time_s": "seconds of communication in a step, where printed",
+            "loss_scale": "fp16 loss scale",
+            "skipped": "iterations skipped for overflow, where printed",
+            "nan_iterations": "iterations counted as NaN, where printed",
+            "reward": "mean reward (GRPO, PPO) or reward margin (DPO)",
+            "objective": "sft, dpo, grpo, ppo ... where the keys tell",
+            "split": "train (default) or eval",
+            "framework": "parser's id of the framework",
+            "run_part": "0 for the first life of the process, counted up where steps start over",
+        },
+    ),
+    "parent_progress": EventKind(
+        "a training point of the run that this one continues; fields as progress",
+        {"step": "optimizer step", "loss": "training loss", "epoch": "epochs", "lr": "learning rate"},
+    ),
+    "training_plan": EventKind(
+        "the run's plan as printed before training",
+        {
+            "total_steps": "optimizer steps planned",
+            "epochs": "epochs planned",
+            "examples": "training examples",
+            "batch_size": "total batch size",
+            "save_steps": "steps between checkpoints",
+            "log_steps": "steps between progress lines",
+            "framework": "parser's id",
+        },
+    ),
+    "training_start": EventKind("the training loop is entered", {"framework": "parser's id"}),
+    "training_end": EventKind(
+        "the job's own word that training is over",
+        {
+            "status": "success or aborted",
+            "steps": "steps done",
+            "train_loss": "mean loss as the framework sums it up",
+            "seconds": "duration as printed",
+            "framework": "parser's id",
+        },
+    ),
+    "checkpoint_saved": EventKind(
+        "a checkpoint was written",
+        {"step": "step", "path": "as printed", "seconds": "duration as printed"},
+    ),
+    "checkpoint_loaded": EventKind(
+        "training state was restored: a resume marker, not the loading of base weights",
+        {"step": "step it continues from", "path": "as printed"},
+    ),
+    "checkpoint_missing": EventKind(
+        "a checkpoint was looked for and not found; training starts from random or base weights",
+        {"path": "as printed", "what": "what was missing"},
+    ),
+    "checkpoint_skipped": EventKind("a save or load was skipped", {"path": "as printed", "why": "as printed"}),
+    "resume_requested": EventKind(
+        "an argument, option echo or message asks for a resume", {"path": "as printed", "by": "argument or message"}
+    ),
+    "evaluation": EventKind(
+        "one evaluation",
+        {"step": "step", "epoch": "epoch", "metric": "name as printed", "value": "value", "loss": "eval loss"},
+    ),
+    # -- exceptions
+    "exception": EventKind(
+        "a Python exception as printed (one event per traceback, its last exception)",
+        {
+            "type": "class name as printed, e.g. torch.OutOfMemoryError",
+            "message": "message, first 2,000 characters, continuation lines kept",
+            "chain": "types of the exceptions before it in a chain, oldest first, ';' between",
+            "root_type": "type of the oldest exception in the chain (same as type where there is no chain)",
+            "root_message": "its message",
+            "frame": "innermost frame: file:line in function",
+            "user_frame": "innermost frame outside site-packages and the standard library",
+            "frames": "all function frames 'file:line in f', ';' between, at most 40",
+            "wrapper": "true for launcher and wrapper exceptions (ChildFailedError, CalledProcessError, SignalException)",
+            "about": "application, oom, cuda, collective, rendezvous, checkpoint, storage, dataloader, host_memory, interrupt, signal, wrapper: what it speaks of, by type, message and frames",
+            "in_summary": "true when it was printed inside a launcher's failure summary",
+            "logged": "true when a logger printed it (a level stands before the Traceback line)",
+            "pid": "process id where printed",
+        },
+    ),
+    "python_fatal": EventKind(
+        "faulthandler's 'Fatal Python error'", {"what": "e.g. Segmentation fault", "frame": "innermost frame"}
+    ),
+    "cuda_oom": EventKind(
+        "GPU memory exhausted: PyTorch (old, new, misspelt), TensorFlow, JAX/XLA, cuBLAS/cuDNN alloc failure",
+        {
+            "requested_bytes": "size of the failed request",
+            "total_bytes": "capacity of the card",
+            "free_bytes": "free on the card",
+            "allocated_bytes": "allocated by this process",
+            "reserved_bytes": "reserved by the caching allocator (reserved but unallocated added where split)",
+            "other_process_bytes": "held by other processes, where printed",
+            "gpu": "device index",
+            "backend": "torch, tensorflow, jax, cublas, ...",
+            "phase": "load, forward, backward, optimizer, unknown (from the frames)",
+        },
+    ),
+    "cuda_error": EventKind(
+        "a CUDA runtime, driver or library error",
+        {"code": "e.g. 719", "name": "e.g. illegal memory access", "library": "cuda, cublas, cudnn, nccl"},
+    ),
+    # -- processes and launchers
+    "launcher_failure": EventKind(
+        "one failed worker in a launcher's summary (torchrun, accelerate, DeepSpeed, mpirun)",
+        {
+            "launcher": "torchrun, deepspeed, accelerate, mpirun, srun",
+            "global_rank": "rank as the summary gives it",
+            "local_rank": "local rank",
+            "exit_code": "positive exit code",
+            "signal": "signal number",
+            "signal_name": "e.g. SIGKILL",
+            "host": "host as printed",
+            "pid": "process id",
+            "first": "true when the summary calls it the first observed failure",
+            "error_file": "as printed",
+        },
+    ),
+    "launcher_restart": EventKind(
+        "the launcher restarts its workers", {"attempt": "1 for the first restart", "launcher": "id"}
+    ),
+    "process_exit": EventKind(
+        "a task or process ended, as srun, slurmstepd, a shell or a launcher says",
+        {
+            "source": "srun, slurmstepd, bash, deepspeed, mpirun, ray, torchrun",
+            "task": "task number or list as printed",
+            "exit_code": "exit code",
+            "signal": "signal number",
+            "signal_name": "e.g. SIGSEGV",
+            "pid": "process id",
+            "core": "true when a core was dumped",
+        },
+    ),
+    "signal_received": EventKind(
+        "a process says that it got a signal (SIGTERM handlers, SignalException, SIGUSR1 self-requeue)",
+        {"signal": "number", "signal_name": "name", "pid": "process id", "by": "who printed it"},
+    ),
+    "user_interrupt": EventKind("Ctrl-C: KeyboardInterrupt or SIGINT", {"by": "who printed it"}),
+    "requeue_requested": EventKind("the application requeues itself", {"by": "who printed it"}),
+    "dataloader_death": EventKind(
+        "a DataLoader worker died",
+        {
+            "pid": "pid or list",
+            "signal": "number",
+            "signal_name": "name",
+            "reason": "killed, bus_error, shm, exited, segfault",
+        },
+    ),
+    "oom_kill": EventKind(
+        "host memory ran out and somebody killed for it",
+        {
+            "scope": "cgroup, host, slurm, ray",
+            "pid": "victim",
+            "comm": "victim's name",
+            "rss_bytes": "victim's resident size",
+            "limit_bytes": "limit, where printed",
+            "cgroup": "cgroup path",
+            "step": "Slurm step id",
+            "count": "events reported",
+        },
+        ("log", "kernel", "scheduler"),
+    ),
+    # -- distributed start-up and collectives
+    "distributed_init": EventKind("a rank enters process-group or rendezvous set-up", {"world_size": "ranks"}),
+    "distributed_ready": EventKind(
+        "a process group or communicator is up",
+        {"world_size": "ranks", "backend": "nccl, gloo, mpi", "nnodes": "nodes"},
+    ),
+    "rendezvous_failure": EventKind(
+        "start-up between ranks failed",
+        {
+            "reason": "dns, refused, unreachable, timeout, port_in_use, duplicate_rank, duplicate_gpu, interface, bootstrap, closed",
+            "address": "host:port as printed",
+            "retry": "true for a warning that will be tried again",
+        },
+    ),
+    "collective_timeout": EventKind(
+        "a rank waited too long in a collective (NCCL watchdog, gloo, monitored barrier)",
+        {
+            "op": "ALLREDUCE, BROADCAST, ...",
+            "seq": "sequence number",
+            "timeout_s": "configured timeout",
+            "elapsed_s": "how long it waited",
+            "last_enqueued": "last enqueued work",
+            "last_completed": "last completed work",
+            "group": "process group",
+            "backend": "nccl, gloo",
+            "missing_ranks": "ranks that did not arrive, where the text names them, ',' between",
+        },
+    ),
+    "peer_lost": EventKind(
+        "a rank saw another one go away (connection closed or reset, remote process exited)",
+        {"address": "peer as printed", "backend": "gloo, nccl, tcpstore", "peer_rank": "rank where printed"},
+    ),
+    "heartbeat_lost": EventKind(
+        "the watchdog's or the agent's own heartbeat stopped", {"what": "as printed", "seconds": "limit"}
+    ),
+    "collective_mismatch": EventKind("ranks entered different collectives or shapes", {"detail": "as printed"}),
+    "nccl_error": EventKind(
+        "NCCL returned an error",
+        {"code": "ncclSystemError, ncclRemoteError, ...", "detail": "last error line", "peer": "as printed"},
+    ),
+    "nccl_warn": EventKind("an NCCL WARN line that no other kind covers", {"detail": "as printed"}),
+    "nccl_transport": EventKind(
+        "the transport NCCL chose",
+        {"transport": "socket, ib, p2p, shm", "device": "as printed", "nnodes": "nodes", "nranks": "ranks"},
+    ),
+    "nccl_init": EventKind(
+        "NCCL communicator set-up", {"nranks": "ranks", "complete": "true when finished", "busid": "GPU"}
+    ),
+    "env_flag": EventKind(
+        "an environment setting that the log shows to be in force", {"name": "name", "value": "value"}
+    ),
+    # -- storage
+    "storage_fault": EventKind(
+        "a file system said no",
+        {
+            "reason": "full, quota, read_only, stale, io_error, unreachable, frozen",
+            "path": "as printed",
+            "errno": "number",
+        },
+        ("log", "kernel"),
+    ),
+    # -- hardware, as the kernel or the job tells it
+    "xid": EventKind(
+        "NVIDIA Xid",
+        {"xid": "number", "pci": "bus id", "pid": "process", "process": "name", "detail": "rest of the line"},
+        ("kernel", "log"),
+    ),
+    "sxid": EventKind(
+        "NVSwitch SXid",
+        {"sxid": "number", "pci": "bus id", "fatal": "true for fatal", "detail": "text"},
+        ("kernel", "log"),
+    ),
+    "gpu_lost": EventKind(
+        "a GPU can't be reached any more", {"pci": "bus id", "detail": "as printed"}, ("kernel", "log")
+    ),
+    "machine_check": EventKind(
+        "MCE, EDAC or PCIe AER report",
+        {"what": "mce, edac, aer", "severity": "corrected, uncorrected, fatal", "detail": "text"},
+        ("kernel",),
+    ),
+    "link_down": EventKind(
+        "a network or InfiniBand link changed", {"device": "as printed", "state": "down or up"}, ("kernel",)
+    ),
+    "hung_task": EventKind(
+        "the kernel reports a blocked task", {"comm": "task", "pid": "pid", "seconds": "blocked for"}, ("kernel",)
+    ),
+    "boot": EventKind("the kernel starts", {"version": "kernel"}, ("kernel",)),
+    # -- scheduler, as its notices say in the output or its own logs
+    "scheduler_notice": EventKind(
+        "slurmstepd, srun or slurmctld names why work ends or moves",
+        {
+            "reason": "time_limit, preemption, requeue, node_failure, cancelled, unkillable, out_of_memory, launch_failure, dependency",
+            "job": "job id",
+            "step": "step id",
+            "by": "uid or user, where printed",
+            "signal": "number",
+        },
+        ("log", "scheduler"),
+    ),
+    "node_state": EventKind(
+        "the controller changes or reports a node's state",
+        {"state": "down, drain, up, not_responding, rebooted", "reason": "as printed", "job": "job id"},
+        ("scheduler", "log"),
+    ),
+    "job_state": EventKind(
+        "the controller tells a job's life cycle",
+        {
+            "job": "job id",
+            "state": "submitted, started, completed, failed, cancelled, requeued, timeout, preempted",
+            "exit_code": "status",
+            "nodes": "node list",
+        },
+        ("scheduler",),
+    ),
+    # -- the log itself
+    "log_activity": EventKind(
+        "one per log file, made by the scan",
+        {
+            "first_time": "first time stamp seen",
+            "last_time": "last time stamp seen",
+            "lines": "lines",
+            "bytes": "bytes",
+            "last_line": "last line with text",
+            "last_line_number": "its number",
+            "rank_dir": "rank from the folder's name",
+            "attempt": "attempt from the folder's name",
+            "truncated": "true when it ends in mid-line",
+        },
+        ("log",),
+    ),
+    "host": EventKind(
+        "the log names its host, launcher or world",
+        {
+            "world_size": "ranks",
+            "nnodes": "nodes",
+            "local_world_size": "ranks a node",
+            "job": "job id",
+            "command": "command line as echoed",
+        },
+    ),
+    "advice": EventKind("a library's hint", {"about": "what"}),
+}
+"""kind -> what it is"""

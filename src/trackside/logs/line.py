@@ -1,0 +1,158 @@
+"""One candidate line of a log: decoded, its rank label and colours taken off, its neighbours at hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from trackside.logs.stamp import find_time
+from trackside.model import Event, Plane, Position, Role, Scalar
+
+MAX_LINE = 64 * 1024
+"""Bytes of one segment that are looked at; a longer one is clipped around the hit."""
+MAX_TEXT = 4096
+"""Characters of an event's text."""
+
+_ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\n]*\x07|\x1b[()][AB0]")
+_LABEL = re.compile(
+    r"\[rank\s*(?P<rank>\d+)\]:?[ ]?"  # torch.distributed tracebacks and torchtitan
+    r"|\[(?P<role>default|trainer|worker)(?P<local>\d+)\]:[ ]?"  # torchrun --tee
+    r"|\[(?P<mpi_job>\d+),(?P<mpi>\d+)\]<std(?:out|err)>:[ ]?"  # mpirun --tag-output
+    r"|\((?P<ray>[\w.:-]+) pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\d.]+))?\) "  # Ray
+    r"|(?P<cri>\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)) std(?:out|err) [FP] "  # Kubernetes CRI
+)
+_SRUN = re.compile(r"[ ]{0,5}(?P<task>\d{1,6}): ?")
+
+
+@dataclass(slots=True)
+class Scratch:
+    """What a file's lines share while it is scanned."""
+
+    path: str
+    plane: Plane = "log"
+    srun_labels: bool = False
+    rank: int | None = None
+    node: str | None = None
+    year: int | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+    """Per parser: what it remembers from line to line."""
+
+
+class Line:
+    """A segment between line ends (``\\n``) or redraws (``\\r``).
+
+    ``text`` has colours and rank labels removed, ``full`` only colours. ``label`` tells interleaved
+    writers apart: lines of one writer have equal labels. ``rank`` is the global rank where the label
+    or the file's folder says it, ``time`` POSIX seconds (naive stamps taken as UTC).
+    """
+
+    __slots__ = ("_time", "buffer", "end", "full", "label", "number", "offset", "rank", "scratch", "start", "text")
+
+    def __init__(self, buffer: bytes, start: int, end: int, number: int, offset: int, scratch: Scratch) -> None:
+        self.buffer, self.start, self.end = buffer, start, end
+        self.number, self.offset, self.scratch = number, offset, scratch
+        raw = buffer[start:end]
+        if b"\x1b" in raw:
+            raw = _ANSI.sub(b"", raw)
+        self.full = raw.decode("utf-8", "replace")
+        self.text, self.label, rank = split_label(self.full, scratch.srun_labels)
+        self.rank = scratch.rank if rank is None else rank
+        self._time: float | bool | None = False
+
+    @property
+    def time(self) -> float | None:
+        """The line's own time stamp, or None."""
+        if self._time is False:
+            self._time = find_time(self.full, self.scratch.year)
+        return self._time
+
+    @property
+    def at(self) -> Position:
+        """Where the line stands in its file."""
+        return Position(self.scratch.path, self.number, self.offset, self.end - self.start)
+
+    def following(self, limit: int = 200) -> Iterator[Line]:
+        """The physical lines after this one, of any writer; stops at the end of what is buffered."""
+        position, number = self.buffer.find(b"\n", self.end), self.number
+        while position >= 0 and limit > 0:
+            start, number, limit = position + 1, number + 1, limit - 1
+            if start >= len(self.buffer):
+                return
+            position = self.buffer.find(b"\n", start)
+            end = len(self.buffer) if position < 0 else position
+            yield self._neighbour(start, min(end, start + MAX_LINE), number)
+
+    def preceding(self, limit: int = 20) -> Iterator[Line]:
+        """Segments before this one, nearest first: redraws of the same line, then lines above."""
+        end, number = self.start - 1, self.number
+        while end >= 0 and limit > 0:
+            if self.buffer[end : end + 1] == b"\n":
+                number -= 1
+            floor = max(0, end - MAX_LINE)
+            start = self.buffer.rfind(b"\n", floor, end) + 1 or floor
+            start = max(start, self.buffer.rfind(b"\r", start, end) + 1)
+            yield self._neighbour(start, end, number)
+            end, limit = start - 1, limit - 1
+
+    def _neighbour(self, start: int, end: int, number: int) -> Line:
+        if self.buffer[end - 1 : end] == b"\r" and end > start:
+            end -= 1
+        return Line(self.buffer, start, end, number, self.offset + start - self.start, self.scratch)
+
+    def notes(self, parser: str) -> dict[str, Any]:
+        """A parser's memory for this file."""
+        found: dict[str, Any] = self.scratch.notes.setdefault(parser, {})
+        return found
+
+    def event(
+        self,
+        kind: str,
+        role: Role = Role.FACT,
+        *,
+        rank: int | None = None,
+        node: str | None = None,
+        time: float | None = None,
+        text: str | None = None,
+        **fields: Scalar,
+    ) -> Event:
+        """An event at this line. Fields that are None are left out."""
+        return Event(
+            kind=kind,
+            at=self.at,
+            plane=self.scratch.plane,
+            text=(self.full.strip() if text is None else text)[:MAX_TEXT],
+            time=self.time if time is None else time,
+            rank=self.rank if rank is None else rank,
+            node=self.scratch.node if node is None else node,
+            role=role,
+            fields={name: value for name, value in fields.items() if value is not None},
+        )
+
+
+def split_label(full: str, srun_labels: bool) -> tuple[str, str, int | None]:
+    """(text without labels, label, rank or None) of a decoded line.
+
+    A launcher's local rank (``[default3]:``) and srun's task number tell writers apart but are no global rank.
+    """
+    label, rank, text = "", None, full
+    for _ in range(3):
+        found = _SRUN.match(text) if srun_labels and not label else None
+        if found is None:
+            found = _LABEL.match(text)
+            if found is None:
+                break
+            group = found.groupdict()
+            number = group["rank"] or group["mpi"]
+            rank = int(number) if number else rank
+        label += found[0].strip()
+        text = text[found.end() :]
+    return text, label, rank
+
+
+def has_srun_labels(head: bytes) -> bool:
+    """Whether ``srun -l`` labelled these lines: most carry ``N: `` with small numbers."""
+    lines = [line for line in head.split(b"\n")[:400] if line.strip()]
+    labelled = sum(1 for line in lines if re.match(rb" {0,5}\d{1,6}:( |$)", line))
+    return len(lines) >= 4 and labelled >= 0.6 * len(lines)

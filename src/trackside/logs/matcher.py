@@ -1,0 +1,93 @@
+"""Finding candidate lines in whole buffers: Hyperscan, or RE2 where Hyperscan has no wheel.
+
+Both answer the same question: at which byte does a hit of which pattern end. See docs/decisions/0002.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from trackside.logs.pattern import Pattern
+
+Hit = tuple[int, int]
+"""(end offset in the buffer, pattern's index)"""
+
+
+class Matcher(Protocol):
+    name: str
+
+    def hits(self, buffer: bytes) -> list[Hit]:
+        """All hits, ordered by offset; the same pattern may hit a line more than once."""
+        ...
+
+
+class HyperscanMatcher:
+    """All patterns at once at several GB/s on one core."""
+
+    name = "hyperscan"
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        import hyperscan
+
+        flags = [hyperscan.HS_FLAG_CASELESS if pattern.caseless else 0 for pattern in patterns]
+        self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+        self._database.compile(
+            expressions=[pattern.regex for pattern in patterns], ids=list(range(len(patterns))), flags=flags
+        )
+
+    def hits(self, buffer: bytes) -> list[Hit]:
+        """See :class:`Matcher`."""
+        found: list[Hit] = []
+        append = found.append
+
+        def on_match(index: int, _start: int, end: int, _flags: int, _context: object) -> None:
+            append((end, index))
+
+        self._database.scan(buffer, match_event_handler=on_match)
+        found.sort()
+        return found
+
+
+class Re2Matcher:
+    """The fallback: RE2 finds the lines, Python's ``re`` says which patterns they hold."""
+
+    name = "re2"
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        import re2
+
+        options = re2.Options()
+        options.encoding = re2.Options.Encoding.LATIN1
+        options.max_mem = 256 << 20
+        joined = b"|".join((b"(?i:%s)" if p.caseless else b"(?:%s)") % p.regex for p in patterns)
+        self._any = re2.compile(joined, options)
+        self._each = [re.compile(p.regex, re.IGNORECASE if p.caseless else 0) for p in patterns]
+
+    def hits(self, buffer: bytes) -> list[Hit]:
+        """See :class:`Matcher`."""
+        found: list[Hit] = []
+        position = 0
+        while (match := self._any.search(buffer, position)) is not None:
+            start = buffer.rfind(b"\n", 0, match.start() + 1) + 1
+            end = buffer.find(b"\n", match.end())
+            end = len(buffer) if end < 0 else end
+            for index, pattern in enumerate(self._each):
+                found.extend((hit.end(), index) for hit in pattern.finditer(buffer, start, end))
+            position = max(end, match.end() + 1)
+            if position >= len(buffer):
+                break
+        found.sort()
+        return found
+
+
+def matcher(patterns: Sequence[Pattern], prefer: str | None = None) -> Matcher:
+    """The fastest matcher that this machine has; ``prefer`` names one."""
+    if prefer != "re2":
+        try:
+            return HyperscanMatcher(patterns)
+        except ImportError:
+            if prefer == "hyperscan":
+                raise
+    return Re2Matcher(patterns)

@@ -1,0 +1,71 @@
+"""Time stamps as logs print them. Naive ones are read as UTC; the run's clock offset is found later."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+_ISO = re.compile(
+    r"(?<!\d)(20\d\d)[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?[ ]?(Z\b|[+-]\d\d:?\d\d(?!\d))?"
+)
+_GLOG = re.compile(r"(?:^|\[|\s)[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{3,9})\s")
+_SYSLOG = re.compile(r"^([A-Z][a-z]{2})\s{1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.(\d+))?\s")
+_CTIME = re.compile(r"\[?[A-Z][a-z]{2} ([A-Z][a-z]{2})\s{1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d) (20\d\d)")
+_DIGITS = re.compile(r"\d\d:\d\d")
+_MONTHS = {
+    m: i for i, m in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
+}
+_WINDOW = 400
+
+
+def find_time(text: str, year: int | None = None) -> float | None:
+    """The first time stamp in a line's beginning, as POSIX seconds; None if there is none.
+
+    ``year`` completes stamps that have none (glog, syslog); without it those are not read.
+    """
+    text = text[:_WINDOW]
+    if _DIGITS.search(text) is None:
+        return None
+    if found := _ISO.search(text):
+        year_, month, day, hour, minute, second, fraction, zone = found.groups()
+        return _posix(int(year_), int(month), int(day), int(hour), int(minute), int(second), fraction, zone)
+    if found := _CTIME.search(text):
+        name, day, hour, minute, second, year_ = found.groups()
+        return _posix(int(year_), _MONTHS.get(name, 0), int(day), int(hour), int(minute), int(second))
+    if year is None:
+        return None
+    if found := _GLOG.search(text):
+        month, day, hour, minute, second, fraction = found.groups()
+        return _posix(year, int(month), int(day), int(hour), int(minute), int(second), fraction)
+    if found := _SYSLOG.search(text):
+        name, day, hour, minute, second, fraction = found.groups()
+        return _posix(year, _MONTHS.get(name, 0), int(day), int(hour), int(minute), int(second), fraction)
+    return None
+
+
+def find_year(text: str) -> int | None:
+    """The year of the first full date in a text: completes the stamps that lack one."""
+    found = _ISO.search(text) or _CTIME.search(text)
+    return None if found is None else int(found[1] if found.re is _ISO else found[6])
+
+
+def _posix(
+    year: int,
+    month: int,
+    day: int,
+    hour: int,
+    minute: int,
+    second: int,
+    fraction: str | None = None,
+    zone: str | None = None,
+) -> float | None:
+    try:
+        time = dt.datetime(year, month, day, hour, minute, min(second, 59), tzinfo=dt.UTC).timestamp()
+    except ValueError:
+        return None
+    if fraction:
+        time += float(f"0.{fraction}")
+    if zone and zone != "Z":
+        offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
+        time -= offset if zone[0] == "+" else -offset
+    return time

@@ -1,0 +1,317 @@
+"""The nouns of Trackside. This module imports nothing of ours.
+
+Units are part of a name where the name alone would leave doubt (``_s`` seconds, ``_bytes``);
+times are POSIX seconds, UTC.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Scalar = str | int | float | bool | None
+
+Plane = Literal["log", "metric", "scheduler", "kernel", "collective", "trace"]
+Culprit = Literal["job", "infrastructure", "scheduler", "none", "unknown"]
+InputStatus = Literal["read", "partial", "empty", "unrecognised", "unreadable", "refused"]
+
+
+class Role(enum.StrEnum):
+    """What a log line can testify to. Only a ROOT line can name a cause by itself."""
+
+    ROOT = "root"
+    CASCADE = "cascade"  # somebody else's failure, seen from here
+    CONFIRMATION = "confirmation"  # agrees with a cause named elsewhere
+    TEARDOWN = "teardown"  # the run was already ending
+    ADVICE = "advice"  # a hint printed by a library; never a cause
+    FACT = "fact"  # progress, configuration, life cycle
+
+
+class Outcome(enum.StrEnum):
+    """What a family can answer."""
+
+    FOUND = "found"
+    ABSENT = "absent"
+    UNKNOWN = "unknown"
+
+
+class Certainty(enum.StrEnum):
+    """How much the evidence carries: one strong witness or two planes; one plane; a hint."""
+
+    ESTABLISHED = "established"
+    SUPPORTED = "supported"
+    POSSIBLE = "possible"
+
+    @property
+    def strength(self) -> int:
+        """2 for established, 1 for supported, 0 for possible."""
+        return {"established": 2, "supported": 1, "possible": 0}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in an input: 1-based ``line``, byte ``offset`` of the text and its ``length``.
+
+    Formats that are not text put the record's ordinal in ``line`` and leave ``offset`` 0.
+    """
+
+    path: str
+    line: int
+    offset: int = 0
+    length: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cite:
+    """One thing that can be asked again.
+
+    ``query`` is text in the language of :mod:`trackside.query` and gives ``value`` when it is asked
+    of the same inputs; ``where`` is where a person looks.
+    """
+
+    plane: Plane
+    store: str
+    query: str
+    where: str
+    value: Scalar
+    unit: str = ""
+    text: str = ""
+    window: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A figure or a name that a verdict may state: it can't exist without its citations."""
+
+    value: Scalar | tuple[Scalar, ...]
+    cites: tuple[Cite, ...]
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.cites:
+            raise ValueError(f"uncited value: {self.value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that one input says happened. ``kind`` and ``fields``: :mod:`trackside.catalog.events`."""
+
+    kind: str
+    at: Position
+    plane: Plane
+    text: str = ""
+    time: float | None = None
+    rank: int | None = None
+    node: str | None = None
+    role: Role = Role.FACT
+    parser: str = ""
+    fields: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def get(self, name: str) -> Scalar:
+        """A field, or one of kind, path, line, time, rank, node, role, text, parser; None if unknown."""
+        if name in self.fields:
+            return self.fields[name]
+        match name:
+            case "path" | "line" | "offset":
+                place: Scalar = getattr(self.at, name)
+                return place
+            case "role":
+                return self.role.value
+            case "kind" | "time" | "rank" | "node" | "text" | "parser":
+                found: Scalar = getattr(self, name)
+                return found
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One row that a scheduler or a tool keeps: a job, a step, a node, a rank's flight recorder."""
+
+    kind: str
+    at: Position
+    plane: Plane
+    fields: Mapping[str, Scalar | tuple[Scalar, ...]] = field(default_factory=dict)
+    text: str = ""
+
+    def get(self, name: str) -> Scalar:
+        """A field as a scalar (tuples joined by commas), or path / line / text / kind."""
+        if name in self.fields:
+            value = self.fields[name]
+            return ",".join(str(v) for v in value) if isinstance(value, tuple) else value
+        match name:
+            case "path" | "line" | "offset":
+                place: Scalar = getattr(self.at, name)
+                return place
+            case "kind" | "text":
+                return self.kind if name == "kind" else self.text
+        return None
+
+    def many(self, name: str) -> tuple[str, ...]:
+        """A list-valued field as strings; an unknown one is empty."""
+        value = self.fields.get(name)
+        if value is None:
+            return ()
+        return tuple(str(v) for v in value) if isinstance(value, tuple) else (str(value),)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One row of a verdict's ``inputs``: what a file was taken for, and what came of it."""
+
+    path: str
+    format: str | None
+    status: InputStatus
+    note: str = ""
+    rows: int = 0
+    plane: Plane | None = None
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of a job by the scheduler (or by a restarting launcher)."""
+
+    number: int
+    state: str | None = None
+    start: float | None = None
+    end: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Which run the evidence is about. A fact that no input gave is None or empty."""
+
+    id: str | None = None
+    name: str | None = None
+    cluster: str | None = None
+    disposition: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    submit: float | None = None
+    start: float | None = None
+    end: float | None = None
+    time_limit_s: float | None = None
+    nodes: tuple[str, ...] = ()
+    n_ranks: int | None = None
+    n_gpus: int | None = None
+    attempts: tuple[Attempt, ...] = ()
+    framework: str | None = None
+    parent: str | None = None
+    """Id of the run that this one continues (dependency, requeue or restart)."""
+    parent_by: str | None = None
+    """dependency, requeue, restart or order: how the parent was found."""
+    log_paths: tuple[str, ...] = ()
+    parent_log_paths: tuple[str, ...] = ()
+    clock_offset_s: float = 0.0
+    """Added to naive log times so that they line up with the scheduler's."""
+    aliases: tuple[str, ...] = ()
+    """Other ids of the same job (array and het spellings)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A sentence still to be said: the family's template ``key`` and the values that fill it."""
+
+    key: str
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def cites(self) -> tuple[Cite, ...]:
+        """The distinct citations of all values, in order."""
+        return tuple(dict.fromkeys(cite for value in self.values.values() for cite in value.cites))
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What to do next: a template key, and optionally the key of a shell command template."""
+
+    key: str
+    values: Mapping[str, Value] = field(default_factory=dict)
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one family says of one run.
+
+    FOUND carries ``shows``; ABSENT carries ``because`` (its counterfactual); UNKNOWN carries ``missing``
+    and ``collect``. ``family``, ``id`` and ``title`` are filled in by the engine.
+    """
+
+    outcome: Outcome
+    family: str = ""
+    id: str = ""
+    title: str = ""
+    certainty: Certainty | None = None
+    culprit: Culprit = "unknown"
+    variant: str | None = None
+    fault_class: str | None = None
+    since: float | None = None
+    until: float | None = None
+    at: Position | None = None
+    """Where the first cause stands, for ordering events that have no time."""
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    exception: tuple[str, str] | None = None
+    """(type, message)"""
+    signal: tuple[str, int] | None = None
+    """(name, number)"""
+    shows: tuple[Claim, ...] = ()
+    implies: tuple[Claim, ...] = ()
+    cannot_decide: tuple[Claim, ...] = ()
+    actions: tuple[Action, ...] = ()
+    because: tuple[Claim, ...] = ()
+    missing: tuple[str, ...] = ()
+    collect: tuple[str, ...] = ()
+    latent: bool = False
+    """A condition worth flagging that did not end this run: a warning, never the primary."""
+    planes: tuple[Plane, ...] = ()
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The training trajectory as read from the log; ``points`` counts distinct training points."""
+
+    framework: str | None
+    points: int
+    first: tuple[float | None, float | None]
+    last: tuple[float | None, float | None]
+    """(step, loss)"""
+    planned_steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer: one primary finding, what it explains, and every other family's word."""
+
+    run: Run
+    primary: Finding
+    consequences: tuple[Finding, ...] = ()
+    warnings: tuple[Finding, ...] = ()
+    ruled_out: tuple[Finding, ...] = ()
+    unknown: tuple[Finding, ...] = ()
+    preflight: tuple[Claim, ...] = ()
+    progress: Progress | None = None
+    gpu_hours: Value | None = None
+    inputs: tuple[Input, ...] = ()
+    version: str = ""
+
+    @property
+    def family(self) -> str:
+        """Code of the primary family, such as ``B1``."""
+        return self.primary.family
+
+    @property
+    def confidence(self) -> float | None:
+        """How often a verdict with this evidence pattern is right, 0 to 1."""
+        return self.primary.confidence

@@ -1,0 +1,1 @@
+"""WHERE IS IT KEPT: one file per engine behind :class:`trackside.query.Store`."""
