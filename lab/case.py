@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.points import Reader
+from lab.points import Reads
 from lab.stage import Stage
 
 Play = Callable[[Stage], None]
@@ -27,7 +27,7 @@ class Case:
     expected: Mapping[str, Any]
     story: str
     marks: tuple[str, ...] = ()
-    reader: Reader | None = None
+    reader: Reads | None = None
     no_progress: bool = False
     needs: tuple[str, ...] = field(default=())
 

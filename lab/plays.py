@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from lab.case import Play
 from lab.stage import Running, Stage
@@ -20,14 +20,14 @@ def run(
     meanwhile: Meanwhile | None = None,
     keep: tuple[str, ...] = (),
     timeout: float = 240,
-    **env: str,
+    env: Mapping[str, str] | None = None,
 ) -> Play:
     """Run one job script to its end."""
 
     def play(stage: Stage) -> None:
         if before:
             before(stage)
-        running = stage.start(script, **env)
+        running = stage.start(script, env=env)
         try:
             if meanwhile:
                 meanwhile(running)

@@ -10,6 +10,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 Point = tuple[int | None, float | str]
 
@@ -20,7 +21,16 @@ NANOGPT = rf"\biter (?P<step>\d+): loss {NUMBER},"
 JSON_LINE = rf'"event": "train".*"step": (?P<step>\d+), "loss": {NUMBER}'
 KEY_VALUE = rf"msg=train step=(?P<step>\d+) total=\d+ loss={NUMBER}"
 LOGGER = rf"iter (?P<step>\d+)/\d+ \| loss {NUMBER}"
+TQDM_LOSS = r"\| (?P<step>\d+)/\d+ \[[^\]\n]*loss=(?P<loss>[-+\w.]+)"
+LIGHTNING_BAR = r"Epoch (?P<epoch>\d+): [^\n]*?\| (?P<batch>\d+)/\d+ \[[^\]\n]*train_loss=(?P<loss>[-+\w.]+)"
+KERAS_EPOCH = r"(?m)^\S*25/25[^\n]*loss: (?P<loss>[-+\w.]+)[^\n]*$"
 HF_DICT = r"'loss': '?(?P<loss>[-+\w.]+)"
+
+
+class Reads(Protocol):
+    """Anything that gets points out of a scenario's inputs."""
+
+    def read(self, inputs: Path) -> list[Point]: ...
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,26 @@ class Reader:
         if self.every is None:
             return int(match["step"])
         return self.first_step + (count + 1) * self.every
+
+
+@dataclass(frozen=True)
+class BarReader:
+    """Points of Lightning's bar: the last loss that it showed at each batch."""
+
+    pattern: str
+    batches: int
+    files: str = "*.log"
+
+    def read(self, inputs: Path) -> list[Point]:
+        points: dict[int, Point] = {}
+        for path in sorted(inputs.rglob(self.files)):
+            text = path.read_text(errors="replace").replace("\r", "\n")
+            for match in re.finditer(self.pattern, text):
+                batch = int(match["batch"])
+                step = int(match["epoch"]) * self.batches + batch
+                if batch:
+                    points[step] = (step, _number(match["loss"]))
+        return list(points.values())
 
 
 def _number(text: str) -> float | str:

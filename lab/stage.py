@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 TRAIN = Path(__file__).parent / "train"
@@ -132,7 +134,7 @@ class Stage:
         }
         return {**kept, **fixed}
 
-    def start(self, script: str, log: str = "train.log", **env: str) -> Running:
+    def start(self, script: str, log: str = "train.log", env: Mapping[str, str] | None = None) -> Running:
         """Run a bash job script with its output in one log, and keep that log."""
         number = len(self.kept)
         path = self.work / ("run.sh" if number == 0 else f"run{number}.sh")
@@ -146,7 +148,7 @@ class Stage:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**self.environment(), **env},
+                env={**self.environment(), **(env or {})},
                 start_new_session=True,
             )
         self.keep(log_path)
@@ -166,10 +168,8 @@ class Stage:
 
 
 def _kill(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def _parent(entry: Path) -> int:

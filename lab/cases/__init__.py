@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from lab.case import Case
-from lab.cases import custom_startup, endings, hangs, healthy, rendezvous, signals, training
+from lab.cases import custom_startup, endings, hangs, healthy, rendezvous, signals, startup, training
 
 CASES: tuple[Case, ...] = (
     *custom_startup.CASES,
+    *startup.CASES,
     *signals.CASES,
     *rendezvous.CASES,
     *hangs.CASES,

@@ -43,11 +43,29 @@ CASES = (
         play=run(
             f"{TORCHRUN} 2 pretrain.py --steps 60 --lr 1e-3 --timeout 10 --local-metrics-rank 1 --every 25",
         ),
-        expected={"family": "C2", "accept": ["H2"], "culprit": "job"},
+        expected={"family": "C2", "accept": ["A2", "H2"], "culprit": "job"},
         story="A custom DDP loop under torchrun, 2 ranks.\n"
         "Injected: rank 1 skips the all_reduce of the metrics that rank 0 enters.\n"
-        "The collectives no longer match and gloo fails; no rank has an error of its own.",
+        "gloo finds that the sizes differ (`collective mismatch`) and ends rank 0 by SIGABRT;\n"
+        "rank 1, which skipped, only says that it lost its peer.",
         marks=("gloo",),
+        reader=Reader(PLAIN),
+    ),
+    Case(
+        name="rank-blocked-flight-recorder",
+        play=run(
+            f"mkfifo data/fresh.jsonl\n{TORCHRUN} 2 pretrain.py --steps 900 --lr 1e-3 "
+            "--timeout 12 --refresh-shard data/fresh.jsonl@30:1 --trace-dir traces",
+            keep=("traces/*",),
+            env={"TORCH_FR_BUFFER_SIZE": "2000"},
+        ),
+        expected={"family": "C2"},
+        story="A custom DDP loop under torchrun, 2 ranks, with Flight Recorder dumps of gloo.\n"
+        "Injected: after step 30 rank 1 opens a pipe that nobody writes to, and waits.\n"
+        "Rank 0 times out in its all_reduce; in the dumps rank 1 never entered that collective.\n"
+        "The culprit printed no error of its own.",
+        marks=("Timed out waiting|timed out",),
+        reader=Reader(PLAIN),
     ),
     Case(
         name="rank-raises-midrun",

@@ -14,6 +14,7 @@ from types import FrameType
 
 import torch
 import torch.distributed as dist
+from collectives import dump_at_failure
 from native import CRASHES
 from prints import STYLES
 from tinylm import TinyLM, Windows
@@ -43,6 +44,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--resume", default="")
     parser.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw")
     parser.add_argument("--native-op", default="", help="NAME@STEP:RANK")
+    parser.add_argument("--refresh-shard", default="", help="PATH@STEP:RANK, read again there")
+    parser.add_argument("--trace-dir", default="", help="where a failing rank leaves its trace")
     parser.add_argument("--local-metrics-rank", type=int, default=-1)
     parser.add_argument("--checkpoint-on-usr1", action="store_true")
     parser.add_argument("--side-data", default="")
@@ -123,20 +126,25 @@ class Run:
         return loss.item()
 
 
-def native_op(spec: str, step: int) -> None:
-    if not spec:
-        return
-    name, _, place = spec.partition("@")
+def due(spec: str, step: int) -> str:
+    """What a WHAT@STEP:RANK option asks of this rank at this step."""
+    what, _, place = spec.partition("@")
     at, _, rank = place.partition(":")
-    if step == int(at) and int(rank) == RANK:
-        CRASHES[name]()
+    return what if spec and step == int(at) and int(rank) == RANK else ""
+
+
+def extras(args: argparse.Namespace, step: int) -> None:
+    if operation := due(args.native_op, step):
+        CRASHES[operation]()
+    if shard := due(args.refresh_shard, step):
+        Windows(shard)
 
 
 def report(run: Run, loss: float, began: float) -> None:
     args = run.args
     if run.step % args.every and run.step != 1:
         return
-    if WORLD > 1 and args.local_metrics_rank != RANK:
+    if WORLD > 1 and run.step > 1 and args.local_metrics_rank != RANK:
         mean = torch.tensor(loss)
         dist.all_reduce(mean)
         loss = mean.item() / WORLD
@@ -151,7 +159,7 @@ def loop(run: Run) -> None:
     if args.side_data:
         side_data(args.side_data)
     say(f"starting training: {args.steps} steps, batch {args.batch_size} x {WORLD}")
-    native_op(args.native_op, 0)
+    extras(args, 0)
     while run.step < args.steps and not run.stop_asked:
         for tokens, target in loader:
             began = time.perf_counter()
@@ -159,7 +167,7 @@ def loop(run: Run) -> None:
             run.step += 1
             time.sleep(args.pause)
             report(run, loss, began)
-            native_op(args.native_op, run.step)
+            extras(args, run.step)
             if run.step % args.save_every == 0:
                 run.save()
             if run.step >= args.steps or run.stop_asked:
@@ -169,6 +177,8 @@ def loop(run: Run) -> None:
 def main() -> None:
     args = arguments()
     start_process_group(args.timeout)
+    if args.trace_dir:
+        dump_at_failure(args.trace_dir, RANK)
     run = Run(args)
     if args.checkpoint_on_usr1:
         signal.signal(signal.SIGUSR1, run.on_usr1)

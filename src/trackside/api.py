@@ -57,8 +57,8 @@ def load(paths: Paths, tick: Callable[[int], None] | None = None) -> Loaded:
     return loaded
 
 
-def select(loaded: Loaded, job: str | None = None) -> tuple[Run, MemoryStore]:
-    """The run and its rows. Raises SeveralRuns or NoSuchRun."""
+def select(loaded: Loaded, job: str | None = None, now: float | None = None) -> tuple[Run, MemoryStore]:
+    """The run and its rows; ``now`` ends a run that is still going. Raises SeveralRuns or NoSuchRun."""
     resolved = resolve(loaded.store, job)
     logs = frozenset(resolved.run.log_paths) or None
     for point in loaded.trajectories.points(logs):
@@ -66,13 +66,23 @@ def select(loaded: Loaded, job: str | None = None) -> tuple[Run, MemoryStore]:
     if resolved.run.parent_log_paths:
         for point in loaded.trajectories.points(frozenset(resolved.run.parent_log_paths)):
             resolved.store.add_event(replace(point, kind="parent_progress"))
-    return resolved.run, resolved.store
+    run = resolved.run
+    if now is not None and run.end is None:
+        run = replace(run, end=now)
+    return run, resolved.store
 
 
 def diagnose(
-    paths: Paths | str | os.PathLike[str], *, job: str | None = None, tick: Callable[[int], None] | None = None
+    paths: Paths | str | os.PathLike[str],
+    *,
+    job: str | None = None,
+    now: float | None = None,
+    tick: Callable[[int], None] | None = None,
 ) -> Verdict:
     """Read what a run left behind and say what went wrong.
+
+    ``paths``: files, folders or archives. ``job``: which one, where they hold several. ``now``: POSIX seconds taken
+    as the present for a run still going. ``tick``: told the bytes read, for a progress bar.
 
     Raises FileNotFoundError, NothingReadable, SeveralRuns or NoSuchRun.
     """
@@ -80,7 +90,7 @@ def diagnose(
     loaded = load(given, tick)
     if not any(row.status in ("read", "partial") for row in loaded.inputs):
         raise NothingReadable("nothing readable was given; 'trackside inputs PATH' says why")
-    run, store = select(loaded, job)
+    run, store = select(loaded, job, now)
     return engine.diagnose(store, run, loaded.inputs, package_version())
 
 

@@ -305,6 +305,8 @@ class Verdict:
     gpu_hours: Value | None = None
     inputs: tuple[Input, ...] = ()
     version: str = ""
+    pattern: str = ""
+    """The evidence pattern whose record gives the confidence (docs/reliability.md)."""
 
     @property
     def family(self) -> str:

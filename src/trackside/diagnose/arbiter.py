@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from trackside.diagnose.confidence import confidence
+from trackside.diagnose import confidence
 from trackside.diagnose.family import Family
 from trackside.model import Certainty, Finding, Outcome
 
@@ -25,6 +25,7 @@ class Ranked:
     warnings: tuple[Finding, ...]
     ruled_out: tuple[Finding, ...]
     unknown: tuple[Finding, ...]
+    pattern: str
 
 
 def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked:
@@ -44,12 +45,14 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
     rest = [f for f in findings if f.family != LAST_RESORT and f is not primary]
     still_open = {f.family for f in rest if f.outcome is Outcome.UNKNOWN} | {f.family for f in warnings if not f.latent}
     rival = bool(rivals.get(primary.family, frozenset()) & still_open)
+    pattern = confidence.pattern(primary, consequences, rival)
     return Ranked(
-        primary=replace(primary, confidence=confidence(primary, consequences, rival)),
+        primary=replace(primary, confidence=confidence.of(pattern)),
         consequences=consequences,
         warnings=warnings,
         ruled_out=tuple(f for f in rest if f.outcome is Outcome.ABSENT),
         unknown=tuple(f for f in rest if f.outcome is Outcome.UNKNOWN),
+        pattern=pattern,
     )
 
 

@@ -32,7 +32,7 @@ def _table() -> dict[str, tuple[int, int]]:
     return {row["pattern"]: (row["right"], row["all"]) for row in json.loads(text)["patterns"]}
 
 
-def confidence(primary: Finding, consequences: Sequence[Finding], rival_open: bool) -> float:
-    """Between 0 and 1, to two decimals."""
-    right, total = _table().get(pattern(primary, consequences, rival_open), (0, 0))
+def of(evidence_pattern: str) -> float:
+    """Confidence of a verdict with this pattern, 0 to 1, to two decimals."""
+    right, total = _table().get(evidence_pattern, (0, 0))
     return round((right + PRIOR_RIGHT) / (total + PRIOR_ALL), 2)

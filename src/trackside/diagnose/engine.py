@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from trackside.diagnose import arbiter, preflight
 from trackside.diagnose.family import Evidence, Family, families, unknown
-from trackside.model import Claim, Finding, Input, Progress, Run, Value, Verdict
+from trackside.model import Finding, Input, Progress, Run, Value, Verdict
 from trackside.query import Frame, Missing, Query, Store, derived, events, record
 
 
@@ -55,6 +55,7 @@ def diagnose(store: Store, run: Run, inputs: Sequence[Input] = (), version: str 
         gpu_hours=_gpu_hours(store, run),
         inputs=tuple(inputs),
         version=version,
+        pattern=ranked.pattern,
     )
 
 
@@ -89,8 +90,3 @@ def _gpu_hours(store: Store, run: Run) -> Value | None:
             sources = answer.value(row, "n_gpus"), answer.value(row, "elapsed_s", "s")
             return derived(round(gpus * seconds / 3600, 3), *sources, unit="GPU h")
     return None
-
-
-def said(claims: Sequence[Claim]) -> list[str]:
-    """The template keys of claims; for tests that look at structure, not at text."""
-    return [claim.key for claim in claims]

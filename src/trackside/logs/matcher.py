@@ -82,8 +82,20 @@ class Re2Matcher:
         return found
 
 
+class NoMatcher:
+    """For a plane without patterns: nothing ever hits."""
+
+    name = "none"
+
+    def hits(self, buffer: bytes) -> list[Hit]:
+        """See :class:`Matcher`."""
+        return []
+
+
 def matcher(patterns: Sequence[Pattern], prefer: str | None = None) -> Matcher:
     """The fastest matcher that this machine has; ``prefer`` names one."""
+    if not patterns:
+        return NoMatcher()
     if prefer != "re2":
         try:
             return HyperscanMatcher(patterns)

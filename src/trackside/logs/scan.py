@@ -9,7 +9,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import BinaryIO
 
@@ -57,24 +57,21 @@ class Scanned:
     events: int = 0
     dropped: int = 0
     """Events beyond :data:`KEPT_PER_KIND`."""
+    nuls: int = 0
+    """NUL bytes in the text."""
+    defects: dict[str, int] = field(default_factory=dict)
+    """Lines that a parser failed on, by parser: they cost nothing but themselves."""
     first_time: float | None = None
     last_time: float | None = None
 
 
-def scan(
-    stream: BinaryIO,
-    sink: Sink,
-    scratch: Scratch,
-    *,
-    engine: str | None = None,
-    tick: Callable[[int], None] | None = None,
-) -> Scanned:
-    """Read a log to its end and hand its events to ``sink``; ``tick`` is told the bytes done."""
+def scan(stream: BinaryIO, sink: Sink, scratch: Scratch, *, engine: str | None = None) -> Scanned:
+    """Read a log to its end and hand its events to ``sink``."""
     compiled = rules(scratch.plane, engine)
     keep = _Kept(sink)
     done = Scanned()
     tail = b""
-    for buffer, begin, end, base in _buffers(stream):
+    for buffer, begin, end, base in _buffers(stream, done):
         if done.bytes == 0:
             _learn(buffer[: 64 << 10], scratch, done)
         number, counted = done.lines + 1, begin
@@ -82,13 +79,11 @@ def scan(
             number += buffer.count(b"\n", counted, start)
             counted = start
             line = Line(buffer, start, stop, number, base + start, scratch)
-            for event in _parse(line, owners, compiled):
+            for event in _parse(line, owners, compiled, done):
                 keep.add(event)
         done.lines += buffer.count(b"\n", begin, end)
         done.bytes = base + end
         tail = buffer[max(0, end - BEHIND) : end]
-        if tick is not None:
-            tick(done.bytes)
     keep.flush()
     done.events, done.dropped = keep.seen, keep.dropped
     if done.bytes:
@@ -96,14 +91,18 @@ def scan(
     return done
 
 
-def _buffers(stream: BinaryIO) -> Iterator[tuple[bytes, int, int, int]]:
+def _buffers(stream: BinaryIO, done: Scanned) -> Iterator[tuple[bytes, int, int, int]]:
     """(buffer, first byte to judge, end of what to judge, file offset of the buffer's start).
 
-    Each byte is judged once, with BEHIND bytes before and AHEAD bytes after it in the buffer.
+    Each byte is judged once, with BEHIND bytes before and AHEAD bytes after it in the buffer. NUL bytes
+    (the holes that a crashed node leaves) end a segment as a redraw does: offsets and line numbers stay.
     """
     carry, begin, base = b"", 0, 0
     while True:
         chunk = stream.read(CHUNK)
+        if b"\0" in chunk:
+            done.nuls += chunk.count(b"\0")
+            chunk = chunk.replace(b"\0", b"\r")
         buffer = carry + chunk if carry else chunk
         if not chunk:
             if begin < len(buffer):
@@ -146,7 +145,7 @@ def _segments(buffer: bytes, hits: list[Hit], begin: int, end: int) -> Iterator[
         yield start, stop, tuple(sorted(owners))
 
 
-def _parse(line: Line, owners: tuple[int, ...], compiled: Rules) -> Iterator[Event]:
+def _parse(line: Line, owners: tuple[int, ...], compiled: Rules, done: Scanned) -> Iterator[Event]:
     """Events of one line. Within one parser the first pattern that reads the line wins; a generic
     parser sees only lines of which nobody has read progress."""
     claimed: set[str] = set()
@@ -155,10 +154,13 @@ def _parse(line: Line, owners: tuple[int, ...], compiled: Rules) -> Iterator[Eve
         parser = compiled.owners[index]
         if parser.id in claimed or (parser.generic and progressed):
             continue
-        result = compiled.patterns[index].parse(line)
-        if result is None:
+        try:
+            result = compiled.patterns[index].parse(line)
+            found = (result,) if isinstance(result, Event) else tuple(result or ())
+        except Exception:  # noqa: BLE001 - a parser's defect must not cost the other lines
+            done.defects[parser.id] = done.defects.get(parser.id, 0) + 1
             continue
-        for event in (result,) if isinstance(result, Event) else result:
+        for event in found:
             claimed.add(parser.id)
             progressed = progressed or event.kind == PROGRESS
             yield replace(event, parser=parser.id) if not event.parser else event

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import dataclass
 from functools import cache
 
-from trackside.model import Input
+from trackside.model import Event, Input, InputStatus, Record
 from trackside.read.format import Format, Match, Sink, Source, TooLarge
 
 
@@ -35,22 +36,69 @@ def detect(source: Source) -> tuple[Format, Match] | None:
 
 
 def read_source(source: Source, sink: Sink) -> Input:
-    """Recognise and read one source. Whatever is wrong with it becomes its ``inputs`` row."""
+    """Recognise and read one source. Whatever is wrong with it becomes its ``inputs`` row; it never raises."""
     if not source.head:
-        return Input(source.path, None, "empty", "0 bytes")
-    found = detect(source)
-    if found is None:
-        return Input(
-            source.path, None, "unrecognised", "binary data that no reader knows; give text logs, records or dumps"
-        )
-    chosen, match = found
+        if source.faults:
+            return Input(source.path, None, "unreadable", "; ".join(source.faults))
+        return Input(source.path, None, "empty", "0 bytes", bytes=0)
+    counting = _Counting(sink)
+    chosen: Format | None = None
     try:
-        result = chosen.read(source, sink)
-    except TooLarge as error:
-        return Input(source.path, chosen.id, "refused", f"{error}; split it", plane=chosen.plane)
-    except (OSError, EOFError) as error:
-        return Input(source.path, chosen.id, "partial", f"reading stopped: {error}", plane=chosen.plane)
-    except ValueError as error:
-        return Input(source.path, chosen.id, "unreadable", str(error), plane=chosen.plane)
+        found = detect(source)
+        if found is None:
+            return _unknown(source)
+        chosen, match = found
+        result = chosen.read(source, counting)
+    except Exception as error:  # noqa: BLE001 - one file, however odd, must not cost the verdict on the others
+        status, note = _failure(error, counting.rows)
+        return _row(source, chosen, status, note, counting.rows)
     note = "; ".join(part for part in (match.why, result.note) if part)
-    return Input(source.path, chosen.id, result.status, note, result.rows, chosen.plane)
+    return _row(source, chosen, result.status, note, result.rows)
+
+
+def _row(source: Source, chosen: Format | None, status: InputStatus, note: str, rows: int) -> Input:
+    if source.faults:
+        note = "; ".join(part for part in (note, *source.faults) if part)
+        status = "partial" if status == "read" else status
+    plane = None if chosen is None else chosen.plane
+    return Input(source.path, None if chosen is None else chosen.id, status, note, rows, plane, source.size or 0)
+
+
+def _failure(error: Exception, rows: int) -> tuple[InputStatus, str]:
+    """What an exception of a reader says of the file: what was found before it stays."""
+    kept: InputStatus = "partial" if rows else "unreadable"
+    match error:
+        case TooLarge():
+            return "refused", f"{error}; split it"
+        case OSError() | EOFError():
+            return "partial", f"reading stopped: {error}"
+        case RecursionError():
+            return kept, "nested too deeply"
+        case MemoryError():
+            return kept, "needs more memory than there is; split it"
+        case ValueError():
+            return kept, str(error) or "not readable as this format"
+    return kept, f"a defect of this reader ({type(error).__name__}: {error}); please report it with the file"
+
+
+def _unknown(source: Source) -> Input:
+    note = "binary data that no reader knows; give text logs, records or dumps"
+    if source.faults:
+        note = "; ".join((note, *source.faults))
+    return Input(source.path, None, "unrecognised", note, bytes=source.size or 0)
+
+
+@dataclass(slots=True)
+class _Counting:
+    """Passes on what a reader finds, and counts it."""
+
+    sink: Sink
+    rows: int = 0
+
+    def event(self, event: Event) -> None:
+        self.rows += 1
+        self.sink.event(event)
+
+    def record(self, record: Record) -> None:
+        self.rows += 1
+        self.sink.record(record)

@@ -31,8 +31,10 @@ class Source:
     stream: BinaryIO
     size: int | None = None
     """Bytes, where known beforehand."""
-    tick: Callable[[int], None] | None = None
-    """Called with the bytes read so far, for a progress bar."""
+    modified: float | None = None
+    """When the file was last written, as the file system or the archive says; copies may have lost it."""
+    faults: list[str] = field(default_factory=list)
+    """What went wrong with the bytes, written down by ``stream`` while it is read: it ends early, it never raises."""
 
     @property
     def name(self) -> str:

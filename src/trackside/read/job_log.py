@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from trackside.logs.line import Scratch
-from trackside.logs.scan import scan
+from trackside.logs.scan import Scanned, scan
+from trackside.model import Event
 from trackside.read.format import Format, Match, Result, Sink, Source
 
-_RANK_DIR = re.compile(r"(?:^|/)attempt_(\d+)/(\d+)/(?:stdout|stderr)\.log")
-_RANK_FILE = re.compile(r"(?:^|[/_.-])rank[_-]?(\d{1,6})(?=[/_.-]|$)", re.IGNORECASE)
+_RANK_DIR = re.compile(r"(?:^|[/!])attempt_(\d{1,6})/(\d{1,6})/(?:stdout|stderr)\.log")
+_RANK_FILE = re.compile(r"(?:^|[/_.!-])rank[_-]?(\d{1,6})(?=[/_.!-]|$)", re.IGNORECASE)
 _CONTROL = bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27}) + b"\x7f"
+_HOLE = re.compile(rb"\0{32,}")
+"""A run of NULs that no text and no binary header has by chance: a block never written, or lost in a crash."""
+_PROGRAM = re.compile(
+    r"\.(?:py|pyi|ipynb|sh|bash|sbatch|slurm|c|cc|cpp|cu|cuh|h|hpp|js|ts|html|css|ya?ml|toml|cfg|ini|lock|jinja)$"
+    r"|(?:^|/)(?:README|LICENSE|Makefile|Dockerfile|requirements|merges|vocab)(?:\.(?:md|txt|rst))?$"
+)
+_OUTPUT = re.compile(rb"^(?:Traceback \(most recent call last\)|\{'|\[rank\d|srun: |slurmstepd: )", re.MULTILINE)
+_DOCUMENT = re.compile(rb"\s*[{\[]\s*?\n\s*[\"{\[\]}\d]")
 
 
 def looks_like_text(head: bytes) -> bool:
-    """Whether a head is text of any encoding that keeps ASCII: few control bytes, no NUL."""
-    if b"\0" in head:
+    """Whether a head is text of an encoding that keeps ASCII: few control bytes, NULs only in long runs.
+
+    Binary headers have a NUL or two between other bytes; a sparse hole has hundreds in a row.
+    """
+    text = _HOLE.sub(b"", head)
+    if b"\0" in text[:64]:
         return False
-    return len(head.translate(None, _CONTROL)) >= 0.98 * len(head)
+    return len(text.translate(None, _CONTROL)) >= 0.98 * len(text)
 
 
 def _sniff(source: Source) -> Match | None:
-    return Match(0.1, "text") if looks_like_text(source.head) else None
+    if not looks_like_text(source.head):
+        return None
+    return Match(0.1, "text" if source.head.strip(b"\0") else "begins with a hole (NUL bytes)")
 
 
 def rank_of(path: str) -> int | None:
@@ -32,11 +48,49 @@ def rank_of(path: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _read(source: Source, sink: Sink) -> Result:
-    scratch = Scratch(source.path, "log", rank=rank_of(source.path))
-    done = scan(source.stream, sink.event, scratch, tick=source.tick)
-    note = f"{done.dropped:,} repeated events not kept" if done.dropped else ""
-    return Result(done.lines, note=note)
+def read_log(source: Source, sink: Sink, node: str | None = None, rank: int | None = None) -> Result:
+    """Scan a text as job output; ``node`` and ``rank`` are those that the format itself gives away."""
+    folder = _RANK_DIR.search(source.path)
+
+    def take(event: Event) -> None:
+        if folder is not None and event.kind == "log_activity":
+            named = {"attempt": int(folder[1]), "rank_dir": int(folder[2])}
+            event = replace(event, fields={**event.fields, **named})
+        sink.event(event)
+
+    scratch = Scratch(source.path, "log", rank=rank_of(source.path) if rank is None else rank, node=node)
+    done = scan(source.stream, take, scratch)
+    if done.bytes and done.nuls == done.bytes:
+        return Result(0, "unrecognised", "nothing but NUL bytes: never written, or lost in a crash")
+    return Result(done.lines, note=note_on(done))
 
 
-FORMAT = Format("job-log", "job output, any text", "log", _sniff, _read)
+def note_on(done: Scanned) -> str:
+    """What a scan has to say of a file besides its events."""
+    notes = [
+        f"{done.dropped:,} repeated events not kept" if done.dropped else "",
+        f"{done.nuls:,} NUL bytes (holes left by a crash or a truncated file)" if done.nuls else "",
+        *(f"{count:,} lines not read by a defect of {parser}" for parser, count in sorted(done.defects.items())),
+    ]
+    return "; ".join(note for note in notes if note)
+
+
+def _sniff_other(source: Source) -> Match | None:
+    """Text that no run printed: programs and settings by their names, JSON documents by their first lines."""
+    if not looks_like_text(source.head):
+        return None
+    if _PROGRAM.search(source.name) and not _OUTPUT.search(source.head):
+        return Match(0.2, "program or configuration text, not output")
+    if _DOCUMENT.match(source.head):
+        return Match(0.2, "a JSON document that no reader knows")
+    return None
+
+
+def _leave(source: Source, sink: Sink) -> Result:
+    return Result(0, "unrecognised")
+
+
+FORMATS = (
+    Format("job-log", "job output, any text", "log", _sniff, read_log),
+    Format("other-text", "programs, settings and JSON documents: left alone", "log", _sniff_other, _leave),
+)

@@ -1,0 +1,52 @@
+# Two commands matter: `make demo` and `make test`. Each sets up all that it needs in a virtual environment here.
+PYTHON ?= python3
+BIN    := .venv/bin
+READY  := .venv/ready
+DEMO   := tests/scenarios/a2/lab-sigkill-two-nodes/inputs
+
+.PHONY: demo test lint types contracts generated unit corpus bench docs lock clean
+
+demo: $(READY)
+	@echo; echo '$$ trackside diagnose $(DEMO)'; echo
+	@$(BIN)/trackside diagnose $(DEMO)
+
+test: lint types contracts generated unit
+
+$(READY): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'Trackside needs Python 3.11 or later: make PYTHON=/path/to/python3.11 ...'; exit 1; }
+	@$(PYTHON) -m venv .venv || { echo 'no venv module: install python3-venv'; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+lint: $(READY)
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+
+types: $(READY)
+	$(BIN)/mypy
+
+contracts: $(READY)
+	$(BIN)/lint-imports --no-cache
+
+generated: $(READY)  ## pages made from code are what the code would make now
+	$(BIN)/python tools/pages.py --check
+
+unit: $(READY)
+	$(BIN)/pytest -n 2 --dist worksteal
+
+corpus: $(READY)  ## accuracy on all labelled cases; ARGS=--write fits the confidence table
+	$(BIN)/python tools/corpus.py $(ARGS)
+
+bench: $(READY)  ## log scan beside ripgrep, start-up, a folder of rank logs
+	$(BIN)/python bench/run.py $(ARGS)
+
+docs: $(READY)
+	$(BIN)/python tools/pages.py
+
+lock:  ## refresh requirements.lock; needs uv
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url -o requirements.lock
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Benchmarks: our work beside a peer's in one run, reported as ratios."""

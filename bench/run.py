@@ -1,0 +1,124 @@
+"""Measure Trackside beside its peers on this machine, in one run.
+
+    python bench/run.py [--size MB] [--repeat N]
+
+- a log scanned end to end (read, match, parse, events) beside ripgrep counting 80 literals in the same file, each
+  pinned to one core, in turns; the least of N runs each
+- `diagnose` of a folder of 64 rank logs of 5 MB
+- start-up of `trackside --help`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from bench.logs import LITERALS, write
+
+SCAN = """
+import json, resource, sys, time
+from trackside.logs.line import Scratch
+from trackside.logs.scan import rules, scan
+from trackside.logs.trajectory import Trajectories
+rules("log", sys.argv[2] or None)
+kept, trajectories = [], Trajectories()
+def sink(event):
+    (trajectories.add if event.kind == "progress" else kept.append)(event)
+begin = time.perf_counter()
+with open(sys.argv[1], "rb", buffering=0) as stream:
+    done = scan(stream, sink, Scratch("log"), engine=sys.argv[2] or None)
+points = trajectories.points()
+print(json.dumps({"s": time.perf_counter() - begin, "events": done.events, "points": len(points),
+                  "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+"""
+CORE = {0}
+
+
+def scanned(path: Path, engine: str = "") -> dict[str, float]:
+    """One scan in a process of its own, on one core."""
+    command = [sys.executable, "-c", SCAN, str(path), engine]
+    out = subprocess.run(command, check=True, capture_output=True, preexec_fn=_pin)
+    result: dict[str, float] = json.loads(out.stdout)
+    return result
+
+
+def ripgrep(path: Path, literals: Path) -> float:
+    """Seconds that rg takes to count the lines that hold a literal, on one core."""
+    begin = time.perf_counter()
+    command = ["rg", "--text", "--count", "--fixed-strings", "--threads", "1", "--file", str(literals), str(path)]
+    subprocess.run(command, check=True, capture_output=True, preexec_fn=_pin)
+    return time.perf_counter() - begin
+
+
+def _pin() -> None:
+    os.sched_setaffinity(0, CORE)
+
+
+def timed(command: list[str]) -> float:
+    """Seconds of one command."""
+    begin = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - begin
+
+
+def scan_beside_ripgrep(folder: Path, megabytes: int, repeat: int) -> None:
+    """Print the scan's rate, the peer's, and their ratio."""
+    log, literals = folder / "train.log", folder / "literals"
+    write(log, megabytes * 1_000_000)
+    literals.write_text("\n".join(LITERALS) + "\n")
+    log.read_bytes()[:1]  # into the page cache
+    have_rg = shutil.which("rg") is not None
+    ours, fallback, theirs = [], [], []
+    for _ in range(repeat):
+        ours.append(scanned(log))
+        fallback.append(scanned(log, "re2"))
+        if have_rg:
+            theirs.append(ripgrep(log, literals))
+    best = min(ours, key=lambda one: one["s"])
+    rate = megabytes / best["s"]
+    print(f"scan, end to end   {rate:7.0f} MB/s  {best['events']:,} events, {best['points']:,} points, "
+          f"{best['rss_mib']:.0f} MiB peak")  # fmt: skip
+    print(f"scan with RE2      {megabytes / min(one['s'] for one in fallback):7.0f} MB/s")
+    if have_rg:
+        peer = megabytes / min(theirs)
+        print(f"rg -c, {len(LITERALS)} literals {peer:7.0f} MB/s\nratio scan : rg     {rate / peer:7.2f}")
+    else:
+        print("rg is not installed (apt-get install ripgrep): no peer in this run")
+
+
+def folder_of_ranks(folder: Path, repeat: int) -> None:
+    """Print the time of a diagnose of 64 rank logs of 5 MB."""
+    ranks = folder / "ranks"
+    for rank in range(64):
+        path = ranks / "attempt_0" / str(rank) / "stdout.log"
+        path.parent.mkdir(parents=True)
+        write(path, 5_000_000, ranks=1)
+    command = [sys.executable, "-m", "trackside", "diagnose", str(ranks)]
+    print(f"diagnose 64 x 5 MB {min(timed(command) for _ in range(repeat)):7.2f} s")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=1000, metavar="MB", help="size of the log")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        scan_beside_ripgrep(Path(temporary), arguments.size, arguments.repeat)
+        folder_of_ranks(Path(temporary), arguments.repeat)
+    command = [sys.executable, "-m", "trackside", "--help"]
+    print(f"trackside --help   {min(timed(command) for _ in range(arguments.repeat + 2)):7.2f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""``python -m trackside``."""
+
+from trackside.cli import main
+
+main()

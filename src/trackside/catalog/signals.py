@@ -1,0 +1,144 @@
+"""Signals and the ways in which a process's end is written down: by shells, Python, launchers and Slurm.
+
+Numbers are those of Linux on x86-64 and ARM64, whatever machine this runs on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SIGNALS: Mapping[int, str] = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    4: "SIGILL",
+    5: "SIGTRAP",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    10: "SIGUSR1",
+    11: "SIGSEGV",
+    12: "SIGUSR2",
+    13: "SIGPIPE",
+    14: "SIGALRM",
+    15: "SIGTERM",
+    16: "SIGSTKFLT",
+    17: "SIGCHLD",
+    18: "SIGCONT",
+    19: "SIGSTOP",
+    20: "SIGTSTP",
+    21: "SIGTTIN",
+    22: "SIGTTOU",
+    23: "SIGURG",
+    24: "SIGXCPU",
+    25: "SIGXFSZ",
+    26: "SIGVTALRM",
+    27: "SIGPROF",
+    28: "SIGWINCH",
+    29: "SIGIO",
+    30: "SIGPWR",
+    31: "SIGSYS",
+}
+"""number -> name"""
+NUMBERS: Mapping[str, int] = {name: number for number, name in SIGNALS.items()} | {"SIGIOT": 6, "SIGPOLL": 29}
+"""name -> number"""
+DESCRIPTIONS: Mapping[str, int] = {
+    "hangup": 1,
+    "interrupt": 2,
+    "quit": 3,
+    "illegal instruction": 4,
+    "trace/breakpoint trap": 5,
+    "aborted": 6,
+    "abort": 6,
+    "bus error": 7,
+    "floating point exception": 8,
+    "killed": 9,
+    "user defined signal 1": 10,
+    "segmentation fault": 11,
+    "user defined signal 2": 12,
+    "broken pipe": 13,
+    "alarm clock": 14,
+    "terminated": 15,
+    "cpu time limit exceeded": 24,
+    "file size limit exceeded": 25,
+    "bad system call": 31,
+}
+"""What shells, srun and mpirun print for a signal (strsignal), in lower case -> number"""
+
+CRASHES = frozenset({3, 4, 5, 6, 7, 8, 11, 24, 25, 31})
+"""Signals that a process brings upon itself; all but 6 by a fault in its own instructions or limits."""
+SENT = frozenset({1, 2, 9, 10, 12, 15})
+"""Signals that somebody else sent: a launcher, the scheduler, a user or the kernel's OOM killer."""
+
+SLURM_SIGNALS: Mapping[int, str] = {
+    53: "the step could not be launched: its output could not be opened",
+    54: "the prolog failed",
+    125: "out of memory: the cgroup's OOM killer struck",
+}
+"""Numbers in the signal part of Slurm's ExitCode that are no signals (0:53, 0:54, 0:125) -> meaning"""
+
+CONVENTIONS: Mapping[str, str] = {
+    "shell": "128 + n: a child died of signal n (137 SIGKILL, 139 SIGSEGV, 134 SIGABRT, 143 SIGTERM); 124 timeout(1); 126 not executable; 127 not found",
+    "python": "-n: subprocess, torchrun and DeepSpeed write signal n as a negative exit code",
+    "slurm": "code:signal; a signal part above 64 or in SLURM_SIGNALS is Slurm's own; sacct of 22.05 takes 128 off codes above 127",
+    "scontrol": "RaisedSignal:n(name) beside the exit status of wait(2)",
+}
+"""who -> how it writes that a process died"""
+
+_SLURM_EXIT = re.compile(r"(\d{1,5}):(\d{1,5})")
+_RAISED = re.compile(r"RaisedSignal:(\d{1,3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended: a plain exit ``code`` or a ``signal`` number; ``note`` where Slurm means neither."""
+
+    code: int | None = None
+    signal: int | None = None
+    note: str = ""
+
+    @property
+    def signal_name(self) -> str | None:
+        """Such as SIGKILL; None without a signal."""
+        return None if self.signal is None else signal_name(self.signal)
+
+
+def signal_name(number: int) -> str:
+    """Name of a signal; real-time and unknown ones as ``SIG34``."""
+    return SIGNALS.get(number, f"SIG{number}")
+
+
+def signal_number(text: str) -> int | None:
+    """The signal in a text such as ``SIGKILL``, ``KILL``, ``9``, ``Signals.SIGTERM`` or ``Segmentation fault``."""
+    text = text.strip().removeprefix("Signals.")
+    if text.isdigit():
+        return int(text) if 0 < int(text) < 65 else None
+    upper = text.upper()
+    return NUMBERS.get(upper) or NUMBERS.get("SIG" + upper) or DESCRIPTIONS.get(text.lower())
+
+
+def read_code(code: int) -> Exit:
+    """An exit code as shells (128 + n) or Python (-n) write it."""
+    if code < 0:
+        return Exit(signal=-code) if code > -65 else Exit(code=code)
+    if 128 < code <= 128 + 31:
+        return Exit(code=code, signal=code - 128)
+    return Exit(code=code)
+
+
+def read_slurm_exit(text: str) -> Exit | None:
+    """Slurm's ``code:signal`` or ``RaisedSignal:n``; None where the text is neither."""
+    if found := _RAISED.search(text):
+        return Exit(signal=int(found[1]))
+    found = _SLURM_EXIT.fullmatch(text.strip())
+    if found is None:
+        return None
+    code, number = int(found[1]), int(found[2])
+    if number in SLURM_SIGNALS:
+        return Exit(code=code, note=SLURM_SIGNALS[number])
+    if number:
+        return Exit(code=code or None, signal=number)
+    return read_code(code)

@@ -1,0 +1,219 @@
+"""The command line. Thin: every command wires rooms together and prints."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXIT_USAGE = 2
+EXIT_NOTHING = 3
+EXIT_HEALTHY, EXIT_FAULT, EXIT_UNDECIDED = 0, 10, 11
+BAR_FROM = 64 << 20
+"""Bytes of input from which a progress bar is worth showing."""
+
+PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path())
+JOB = click.option("--job", metavar="ID", help="Which job, where the inputs hold several (42, 60_3, 73+0).")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="trackside")
+def main() -> None:
+    """Say why a GPU training run ended as it did, from what it left behind.
+
+    \b
+    trackside diagnose slurm-123.out             one log
+    trackside diagnose run/                      logs, sacct, scontrol, dmesg: what there is
+    trackside diagnose run.tar.gz --json         for programs
+    trackside explain cuda-oom                   what a family means and what to do
+    """
+
+
+@main.command()
+@PATHS
+@JOB
+@click.option("--json", "as_json", is_flag=True, help="Print the published JSON document instead of text.")
+@click.option("-v", "--verbose", is_flag=True, help="All evidence: every citation with its query, every input.")
+@click.option("--exit-code", is_flag=True, help="Exit 0 healthy, 10 a fault, 11 undecided.")
+@click.option(
+    "--now", metavar="TIME", help="Take this as the present, for a run still going (ISO 8601 or POSIX seconds)."
+)
+def diagnose(
+    paths: Sequence[str], job: str | None, as_json: bool, verbose: bool, exit_code: bool, now: str | None
+) -> None:
+    """Read files, folders or archives and print the verdict."""
+    from trackside import api
+    from trackside.show.document import document, encode
+
+    with _errors(), _bar(paths) as tick:
+        verdict = api.diagnose(paths, job=job, now=_time(now), tick=tick)
+    doc = document(verdict, [os.fspath(path) for path in paths])
+    if as_json:
+        sys.stdout.buffer.write(encode(doc))
+    else:
+        from trackside.show.text import render
+
+        render(doc, _console(), verbose)
+    if exit_code:
+        sys.exit(_status(doc.primary.family, doc.primary.certainty))
+
+
+@main.command()
+@click.argument("verdict", type=click.Path())
+@click.argument("paths", nargs=-1, type=click.Path())
+def verify(verdict: str, paths: Sequence[str]) -> None:
+    """Ask every citation of VERDICT.json again; exit 1 if one no longer gives the same value.
+
+    PATHS are the inputs; without them, those that the verdict names.
+    """
+    import msgspec
+
+    from trackside import api
+    from trackside.show.document import decode
+    from trackside.verify import check
+
+    with _errors():
+        try:
+            with open(verdict, "rb") as file:
+                doc = decode(file.read())
+        except msgspec.MsgspecError as error:
+            _fail(f"{verdict} is no verdict document: {error}; give what 'trackside diagnose --json' wrote")
+        given = paths or doc.paths
+        if not given:
+            _fail("the verdict names no inputs; give their PATHS", EXIT_USAGE)
+        with _bar(given) as tick:
+            _, store = api.select(api.load(given, tick), doc.run.id)
+    checked = list(check(doc.cites, store))
+    broken = [one for one in checked if not one.holds]
+    for one in broken:
+        now = one.problem or f"now {one.now!r}"
+        click.echo(f"{one.id}: {one.cite.where}: was {one.cite.value!r}, {now}\n    {one.cite.query}")
+    click.echo(f"{len(checked) - len(broken)} of {len(checked)} citations give the same value")
+    sys.exit(1 if broken else 0)
+
+
+@main.command()
+@click.argument("family")
+def explain(family: str) -> None:
+    """Print a family's page; FAMILY is a code or an id, such as b1 or cuda-oom."""
+    import inspect
+
+    from trackside.diagnose.family import families, find_family
+
+    found = find_family(family)
+    if found is None:
+        known = ", ".join(f"{each.code} {each.id}" for each in families())
+        _fail(f"no family {family!r}; known: {known}", EXIT_USAGE)
+    click.echo(f"{found.code} {found.id}\n\n{inspect.cleandoc(found.doc)}")
+
+
+@main.command()
+def families() -> None:
+    """List the failure families."""
+    from trackside.diagnose.family import families as all_families
+
+    for family in all_families():
+        click.echo(f"{family.code}  {family.id:<24} {family.title}")
+
+
+@main.command()
+@PATHS
+def inputs(paths: Sequence[str]) -> None:
+    """Say what each file is taken for, and why."""
+    from trackside import api
+    from trackside.show.document import InputDoc
+    from trackside.show.text import inputs_table
+
+    with _errors(), _bar(paths) as tick:
+        rows = api.load(paths, tick).inputs
+    inputs_table([InputDoc(row.path, row.format, row.status, row.note, row.rows) for row in rows], _console())
+    if not any(row.status in ("read", "partial") for row in rows):
+        sys.exit(EXIT_NOTHING)
+
+
+@main.command()
+def schema() -> None:
+    """Print the JSON Schema of the verdict document."""
+    import json
+
+    from trackside.show.document import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))
+
+
+def _status(family: str, certainty: str | None) -> int:
+    if family == "G1":
+        return EXIT_HEALTHY
+    return EXIT_UNDECIDED if family == "U0" or certainty in (None, "possible") else EXIT_FAULT
+
+
+def _time(text: str | None) -> float | None:
+    if text is None:
+        return None
+    from trackside.logs.stamp import find_time
+
+    try:
+        return float(text)
+    except ValueError:
+        found = find_time(text)
+    if found is None:
+        _fail(f"--now {text!r} is no time; write 2026-11-21T08:00:00Z or POSIX seconds", EXIT_USAGE)
+    return found
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Turn what a user can mend into one line on stderr and the documented exit status."""
+    from trackside.api import NothingReadable
+    from trackside.runs.resolve import NoSuchRun, SeveralRuns
+
+    try:
+        yield
+    except NothingReadable as error:
+        _fail(str(error), EXIT_NOTHING)
+    except (FileNotFoundError, SeveralRuns, NoSuchRun) as error:
+        _fail(str(error), EXIT_USAGE)
+
+
+def _fail(message: str, status: int = EXIT_USAGE) -> NoReturn:
+    click.echo(f"trackside: {message}", err=True)
+    sys.exit(status)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 120
+    return Console(width=width, highlight=False, soft_wrap=False)
+
+
+@contextmanager
+def _bar(paths: Sequence[str]) -> Iterator[Callable[[int], None] | None]:
+    """A progress bar on stderr for long reads, on a terminal; yields what takes the bytes just read."""
+    total = sum(_bytes(path) for path in paths) if sys.stderr.isatty() else 0
+    if total < BAR_FROM:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress("reading", *columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("reading", total=total)
+        yield lambda read: progress.advance(task, read)
+
+
+def _bytes(path: str) -> int:
+    try:
+        if not os.path.isdir(path):
+            return os.stat(path).st_size
+        return sum(os.lstat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
+    except OSError:
+        return 0

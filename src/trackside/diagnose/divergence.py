@@ -1,0 +1,302 @@
+"""Is the shape of a loss curve wrong: not finite, risen and not come back, dead at a plateau, or flat. Pure.
+
+Each detector looks for one shape and says where it began. They are asked in the order of how surely the
+shape is a fault; a spike that recovers, a low converged plateau and noise are none of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from trackside.diagnose import maths
+from trackside.diagnose.learning import Curve, number
+from trackside.model import Certainty
+
+Variant = Literal["non-finite", "diverging", "plateau", "flat"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What counts as wrong."""
+
+    least_points: int = 5
+    """Fewer points have no shape (seed 002, E3: correctness cannot be assessed from so few steps)."""
+    bad_share: float = 0.1
+    """Share of non-finite points that is no longer an occasional overflow. Loss scaling skips well under 1 %
+    of steps after its warm-up; a real run with its weights in half precision showed a third of its points."""
+    rise_ratio: float = 2.0
+    """Tail over head. Over fourteen public pretraining and fine-tuning curves the largest was 0.96, and the
+    highest single point 1.14 times the first."""
+    lost_share: float = 0.5
+    """Share of what was learned that is lost again at the tail."""
+    explosion_ratio: float = 10.0
+    """A level this far over the tail, or a last value this far over the first, is an explosion."""
+    noise_times: float = 5.0
+    """Rises below this many standard deviations of the point-to-point noise are noise."""
+    dead_gradient: float = 1e-6
+    """Norms of working networks are above 1e-3; a printed 0 is a dead or frozen one."""
+    dead_rate: float = 1e-8
+    """Learning rates of real schedules peak above 1e-7."""
+    same_share: float = 1e-4
+    """Mini-batches differ: losses equal to four digits do not come from a model that sees the data."""
+    guess_tolerance: float = 0.01
+    """How near to the loss of guessing counts as guessing."""
+    flat_points: int = 20
+    """Points that a flat curve must have to be called flat from its level alone."""
+    chance_ceiling: float = 12.5
+    """ln of 268,000: no tokenizer in use has a larger vocabulary, so a mean cross-entropy above it is
+    worse than guessing."""
+    scratch_level: float = 4.0
+    """Cross-entropy (nats) that only a model that knows next to nothing has, 54 equally likely tokens."""
+
+
+LANGUAGE = (
+    "hf",
+    "transformers",
+    "trl",
+    "llama",
+    "axolotl",
+    "unsloth",
+    "megatron",
+    "torchtitan",
+    "nemo",
+    "deepspeed-chat",
+)
+"""Frameworks (by the start of the parser's id) whose loss is a mean cross-entropy over tokens."""
+GUESSES = tuple(math.log(k) for k in (2, 10, 100, 1000))
+"""Losses of guessing among the usual numbers of classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A wrong shape: its sentence ``key``, the place in ``curve.rows`` where it began, and one that shows it best.
+
+    For ``steps_skipped`` the places are in ``curve.points``: such lines may print no loss.
+    """
+
+    variant: Variant
+    certainty: Certainty
+    key: str
+    onset: int
+    witness: int
+    count: int = 0
+    """Points that show it."""
+
+
+def wrong_shape(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
+    """The first wrong shape found; ``finished``: the run did at least half of what was planned."""
+    shape = _non_finite(curve, limits) or _zero_after_loss(curve, limits)
+    shape = shape or _gradient_gone(curve, limits) or _scale_collapsed(curve, limits)
+    if shape is not None or len(curve.finite) < 2:
+        return shape
+    if len(curve.finite) < limits.least_points:
+        return _absurd(curve, limits)
+    shape = _dead(curve, limits) or _no_rate(curve, finished, limits)
+    if shape is not None or not curve.level_has_meaning:
+        return shape
+    return (
+        _risen(curve, limits)
+        or _lost(curve, limits)
+        or _worse_than_guessing(curve, limits)
+        or _flat(curve, finished, limits)
+    )
+
+
+# -- not finite
+
+
+def _non_finite(curve: Curve, limits: Limits) -> Shape | None:
+    bad = [place for place, loss in enumerate(curve.losses) if not math.isfinite(loss)]
+    if not bad:
+        return None
+    last = maths.trailing(curve.losses, maths.not_finite)
+    if last >= 2:
+        begin = len(curve.losses) - last
+        return Shape("non-finite", Certainty.ESTABLISHED, "not_finite_to_the_end", begin, begin, last)
+    if last or (len(bad) > 1 and len(bad) >= limits.bad_share * len(curve.losses)):
+        strength = Certainty.ESTABLISHED if len(bad) > 2 else Certainty.SUPPORTED
+        return Shape("non-finite", strength, "not_finite_again", bad[0], bad[-1], len(bad))
+    return None
+
+
+def _zero_after_loss(curve: Curve, limits: Limits) -> Shape | None:
+    """Older Transformers prints 0.0 for nan and no gradient norm: a loss that drops to 0.0 at once and stays."""
+    zeros = maths.trailing(curve.losses, lambda loss: loss == 0)
+    before = curve.losses[: len(curve.losses) - zeros]
+    if zeros < 3 or not before or not curve.level_has_meaning:
+        return None
+    level = maths.median(before[-3:])
+    if level > 0.1 and level > 0.2 * maths.median(before[:3]):
+        return Shape("non-finite", Certainty.SUPPORTED, "zero_at_once", len(before), len(before), zeros)
+    return None
+
+
+def _gradient_gone(curve: Curve, limits: Limits) -> Shape | None:
+    """Gradient norms not finite to the end, while the loss no longer falls."""
+    norms = [number(row, "grad_norm") for row in curve.rows]
+    count = 0
+    for norm in reversed(norms):
+        if norm is None or math.isfinite(norm):
+            break
+        count += 1
+    if count < 3 or count < limits.bad_share * len(norms) or maths.falling(curve.losses[-count:]):
+        return None
+    begin = len(norms) - count
+    return Shape("non-finite", Certainty.SUPPORTED, "gradient_not_finite", begin, begin, count)
+
+
+def _scale_collapsed(curve: Curve, limits: Limits) -> Shape | None:
+    """Nearly every recent step skipped for overflow: loss scaling has found no scale that works."""
+    counted = [row for row in curve.points if number(row, "skipped") is not None and number(row, "step") is not None]
+    growing = 0
+    for before, after in zip(reversed(counted[:-1]), reversed(counted[1:]), strict=False):
+        steps = (number(after, "step") or 0) - (number(before, "step") or 0)
+        skipped = (number(after, "skipped") or 0) - (number(before, "skipped") or 0)
+        own = number(after, "skipped") or 0
+        if steps <= 0 or max(skipped, own if own <= steps else 0) < 0.8 * steps:
+            break
+        growing += 1
+    if growing < 3:
+        return None
+    first = counted[-growing - 1]
+    begin = next(place for place, row in enumerate(curve.points) if row is first)
+    return Shape("non-finite", Certainty.SUPPORTED, "steps_skipped", begin, -1, growing)
+
+
+def _absurd(curve: Curve, limits: Limits) -> Shape | None:
+    """Too few points for a shape, but an explosion needs no more."""
+    first, last = curve.finite[0], curve.finite[-1]
+    if curve.level_has_meaning and last > limits.explosion_ratio * first and last > 100:
+        place = _nth_finite(curve, -1)
+        return Shape("diverging", Certainty.SUPPORTED, "exploded", place, place, 1)
+    return None
+
+
+# -- dead: neither the data nor the optimizer moves it
+
+
+def _dead(curve: Curve, limits: Limits) -> Shape | None:
+    """The loss repeats to the digit at the end, far from zero; the gradient, where printed, is zero."""
+    count = maths.plateau(curve.losses, limits.same_share)
+    level = curve.losses[-1]
+    if count < limits.least_points or not level > 0.01:
+        return None
+    norms = [n for row in curve.rows[-count:] if (n := number(row, "grad_norm")) is not None]
+    silent = len(norms) > 2 and max(norms) <= limits.dead_gradient
+    begin = len(curve.losses) - count
+    if not silent and (count < 10 or count < 0.5 * len(curve.losses) or _running_mean(curve)):
+        return None
+    fell_to = begin > 0 and level < 0.1 * maths.median(curve.losses[:begin]) and level < 0.1 and not silent
+    if fell_to:
+        return None
+    strength = Certainty.ESTABLISHED if silent else Certainty.SUPPORTED
+    variant: Variant = "plateau" if begin > 0 else "flat"
+    return Shape(variant, strength, "dead_plateau" if silent else "same_value", begin, begin, count)
+
+
+def _no_rate(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
+    """Flat from the first step because the learning rate or the gradient is zero all along."""
+    if curve.fell or not (finished or len(curve.finite) >= 10):
+        return None
+    count = len(curve.finite)
+    for field, limit, key in (("lr", limits.dead_rate, "no_rate"), ("grad_norm", limits.dead_gradient, "no_gradient")):
+        values = curve.series(field)
+        if len(values) >= limits.least_points and max(values) <= limit:
+            return Shape("flat", Certainty.ESTABLISHED, key, 0, len(curve.rows) - 1, count)
+    return None
+
+
+def _running_mean(curve: Curve) -> bool:
+    """Keras prints the mean since the epoch's start: it settles by itself."""
+    return any(str(row.get("framework") or "").startswith("keras") for row in curve.rows[-1:])
+
+
+# -- level
+
+
+def _risen(curve: Curve, limits: Limits) -> Shape | None:
+    """The tail stays far above the head."""
+    values = curve.finite
+    size = max(3, len(values) // 20)
+    head, tail = maths.median(values[:size]), maths.median(values[-max(3, len(values) // 10) :])
+    high = maths.trailing(values, lambda loss: loss > 0.75 * limits.rise_ratio * head)
+    if tail <= limits.rise_ratio * head or tail - head < 3 * maths.noise(values[:size] + values[-high:]):
+        return None
+    if high < max(3, 0.1 * len(values)):
+        return None
+    begin = _nth_finite(curve, -high)
+    strong = len(values) >= 10 and high >= 5 and tail > 1.5 * limits.rise_ratio * head
+    return Shape("diverging", Certainty.ESTABLISHED if strong else Certainty.SUPPORTED, "risen", begin, -1, high)
+
+
+def _lost(curve: Curve, limits: Limits) -> Shape | None:
+    """It learned, then lost at least half of that again, and stayed there."""
+    values = curve.finite
+    if len(values) < 10:
+        return None
+    head = maths.median(values[: max(3, len(values) // 20)])
+    place, best = maths.best_level(values)
+    tail = maths.median(values[-max(3, len(values) // 10) :])
+    learned, lost = head - best, tail - best
+    level = best + 0.8 * limits.lost_share * learned
+    high = maths.trailing(values, lambda loss: loss > level)
+    noise = limits.noise_times * max(maths.noise(values[: place + 1]), maths.noise(values[place:]))
+    if min(learned, lost) <= noise or lost < limits.lost_share * learned or tail < 1.5 * best:
+        return None
+    if high < max(5, 0.1 * len(values)):
+        return None
+    flat = maths.spread(values[-high:]) < 0.1
+    begin = _nth_finite(curve, -high)
+    return Shape("plateau" if flat else "diverging", Certainty.SUPPORTED, "lost", begin, -1, high)
+
+
+def _worse_than_guessing(curve: Curve, limits: Limits) -> Shape | None:
+    """A mean cross-entropy that never came under the loss of guessing, and is no lower than it began."""
+    values = curve.finite
+    if not _language(curve) or min(values) <= limits.chance_ceiling:
+        return None
+    tail = maths.median(values[-max(3, len(values) // 5) :])
+    if tail < values[0]:
+        return None
+    strong = max(values) > 1.5 * values[0]
+    return Shape(
+        "diverging", Certainty.ESTABLISHED if strong else Certainty.SUPPORTED, "worse_than_guessing", 0, -1, len(values)
+    )
+
+
+def _flat(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
+    """At the loss of guessing from the run's start to its end; or thrown back to it by an explosion."""
+    values = curve.finite
+    if len(values) < limits.flat_points or not finished or not _from_the_start(curve):
+        return None
+    settled = values[max(1, len(values) // 20) :]
+    level, noise = maths.median(settled), maths.noise(settled)
+    head, tail = maths.ends(settled)
+    still = head - tail <= 2 * limits.guess_tolerance * level and noise <= 3 * limits.guess_tolerance * level
+    if not still or not maths.steady(settled, 5 * limits.guess_tolerance, 0.9):
+        return None
+    guess = any(abs(level - at) <= 0.5 * limits.guess_tolerance * at for at in GUESSES)
+    if not guess and level < limits.scratch_level:
+        return None
+    exploded = max(values) > 3 * max(level, values[0])
+    variant: Variant = "plateau" if exploded else "flat"
+    return Shape(variant, Certainty.SUPPORTED, "guessing", 0, -1, len(settled))
+
+
+def _from_the_start(curve: Curve) -> bool:
+    """Whether the first point is the run's first: no excerpt from the middle, no continuation."""
+    steps = [step for row in curve.rows[:3] if (step := number(row, "step")) is not None]
+    if len(steps) < 2:
+        return True
+    return steps[0] <= 2 * max(1.0, steps[-1] - steps[0])
+
+
+def _language(curve: Curve) -> bool:
+    return any(str(row.get("framework") or row.parser).startswith(LANGUAGE) for row in curve.rows[:1])
+
+
+def _nth_finite(curve: Curve, nth: int) -> int:
+    """Place in ``curve.losses`` of the nth finite one."""
+    return [place for place, loss in enumerate(curve.losses) if math.isfinite(loss)][nth]

@@ -1,0 +1,246 @@
+"""Loss divergence: the run trains, but the model learns nothing or loses what it had learned.
+
+Meaning
+-------
+The loss is not a number, rises far above its start and stays there, sits dead on a plateau, or is flat from
+the first step. The machines are fine and the run may well end with exit code 0.
+
+What it looks like
+------------------
+nan or inf in the loss (Transformers hides it as loss 0 beside grad_norm nan, Megatron leaves the loss out);
+a tail level a multiple of the head's; a loss that repeats to the digit with a gradient norm of zero; a loss
+of guessing (the logarithm of the number of classes) all along; nearly every step skipped for overflow;
+an evaluation score that drops to zero; the job's own "loss is nan" abort.
+
+Not this when
+-------------
+A spike recovers. The objective is a preference or a reinforcement one, whose loss is near zero or negative by
+nature. Only the evaluation loss is nan while the training loss falls. Only the gradient norm rises. The loss
+is low because the model has converged. There are too few points to have a shape.
+
+Impact
+------
+The whole allocation from the onset on bought nothing, and nothing else will say so.
+
+Do next
+-------
+Go back to a checkpoint from before the onset; look at the learning rate and its warm-up, gradient clipping,
+the precision of the trained weights and the data around the onset.
+
+What it cannot tell
+-------------------
+Why: learning rate, precision or data. The configuration behind the curve is not in the telemetry.
+
+References
+----------
+Seed document 002, E1; PaLM (2022), section 5.1 on loss spikes; OPT-175B logbook.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from trackside.diagnose.divergence import Limits, Shape, wrong_shape
+from trackside.diagnose.ending import ENDING, completed
+from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
+from trackside.diagnose.learning import LEARNING, Curve, curve, number, steps_done, steps_planned
+from trackside.diagnose.order import first
+from trackside.model import Certainty, Claim, Event, Finding, Run, Value
+from trackside.query import Frame, derived, events
+
+NOT_FINITE = re.compile(
+    r"\b(loss|losses|grad\w*|logits|weights?)\b.{0,60}\b(nan|nans|inf|infinite|infinity|not finite|non-?finite)\b"
+    r"|\b(nan|nans|infinite|non-?finite)\b.{0,40}\b(loss|losses|grad\w*|logits)\b"
+    r"|returned nan values|loss scale.{0,40}\bminimum\b|minimum loss scale reached"
+    r"|probability tensor contains either .?inf.?, .?nan.? or element",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Exceptions by which a job, a framework or a library ends a run for a loss or gradient that is not finite."""
+SCORE = re.compile(r"acc|dice|f1|iou|map\b|score|prec|recall|auc|bleu|rouge", re.IGNORECASE)
+NO_SCORE = re.compile(r"loss|ppl|perplexity|error|time|runtime", re.IGNORECASE)
+
+COLLECT = ("training output that prints the loss at steps (five points or more)",)
+
+
+def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
+    """Look at the curve, then at the job's own abort, then at the evaluations."""
+    line = curve(evidence["progress"])
+    shape = wrong_shape(line, _finished(evidence), limits)
+    aborted = _abort(evidence["exceptions"], line)
+    if shape is not None:
+        return _from_shape(line, shape, evidence["exceptions"], aborted)
+    if aborted is not None:
+        frame = evidence["exceptions"]
+        return _found("non-finite", Certainty.SUPPORTED, aborted, [claim("abort", **_named(frame, aborted))], aborted)
+    collapsed = _evaluation_collapse(evidence)
+    if collapsed is not None:
+        row, shows = collapsed
+        return _found("diverging", Certainty.SUPPORTED, row, shows)
+    if not line.finite:
+        return unknown(["no line that prints the training loss was recognised: correctness is unverifiable"], COLLECT)
+    if len(line.finite) < limits.least_points:
+        return unknown(["too few loss values to judge a shape"], COLLECT)
+    head, tail = (_nearest(line, at) for at in (0, -1))
+    if line.fell:
+        return absent(claim("fell", first=head, last=tail, points=_count(line)))
+    return absent(claim("level", first=head, last=tail, points=_count(line)))
+
+
+def _finished(evidence: Evidence) -> bool:
+    """Whether at least half of what was planned was done, so that a flat curve is not a warm-up."""
+    if completed(evidence) is not None:
+        return True
+    done = steps_done(evidence["progress"], evidence["ends"])
+    planned = steps_planned(evidence["progress"], evidence["plans"])
+    if done is None or planned is None:
+        return len(evidence["progress"]) >= 100
+    both = (done.value, planned.value)
+    return all(isinstance(v, (int, float)) for v in both) and float(both[0]) >= 0.5 * float(both[1])  # type: ignore[arg-type]
+
+
+def _from_shape(line: Curve, shape: Shape, exceptions: Frame, aborted: Event | None) -> Finding:
+    rows = line.points if shape.key == "steps_skipped" else line.rows
+    onset = rows[shape.onset]
+    values: dict[str, Value] = {"points": _count(line), "count": derived(shape.count, _count(line))}
+    if shape.key == "steps_skipped":
+        values["skipped"] = line.frame.value(rows[-1], "skipped", "steps")
+        values["step"] = line.frame.value(rows[-1], "step")
+    else:
+        values |= {"loss": line.loss(shape.witness), "place": line.place(shape.onset), "first": _nearest(line, 0)}
+        lowest = line.losses.index(min(line.finite)) if line.finite else 0
+        highest = line.losses.index(max(line.finite)) if line.finite else 0
+        values |= {"lowest": line.loss(lowest), "highest": line.loss(highest), "last": line.loss(-1)}
+    for field, key in (("grad_norm", "gradient"), ("lr", "rate")):
+        told = [row for row in rows[shape.onset :] or rows if number(row, field) is not None]
+        if told:
+            values[key] = line.frame.value(told[-1], field)
+    shows = [claim(shape.key, **values)]
+    if aborted is not None:
+        shows.append(claim("abort", **_named(exceptions, aborted)))
+    return _found(shape.variant, shape.certainty, onset, shows, aborted)
+
+
+def _found(
+    variant: str, certainty: Certainty, onset: Event, shows: list[Claim], aborted: Event | None = None
+) -> Finding:
+    exception = None
+    if aborted is not None:
+        exception = (str(aborted.get("type")), str(aborted.get("message") or "")[:500])
+    return found(
+        certainty,
+        "job",
+        shows,
+        implies=[claim(f"implies_{variant.replace('-', '_')}")],
+        cannot_decide=[claim("why")],
+        actions=[action("go_back"), action("look_non_finite" if variant == "non-finite" else "look_rate")],
+        since=onset.time,
+        at=onset.at,
+        variant=variant,
+        exception=exception,
+    )
+
+
+def _abort(exceptions: Frame, line: Curve) -> Event | None:
+    """The first exception by which the run ended itself for a value that is not finite."""
+    own = [row for row in exceptions.events if row.get("about") in ("application", None) and not row.get("wrapper")]
+    said = [row for row in own if NOT_FINITE.search(f"{row.get('type')}: {row.get('message')}"[:600])]
+    said = [row for row in said if "probability tensor" not in str(row.get("message")) or line.points]
+    return first(said)
+
+
+def _named(frame: Frame, row: Event) -> dict[str, Value]:
+    return {"type": frame.value(row, "type"), "message": frame.value(row, "message")}
+
+
+def _evaluation_collapse(evidence: Evidence) -> tuple[Event, list[Claim]] | None:
+    """A score that falls to zero and stays there, or is zero from the first evaluation of a run that gave up."""
+    frame = evidence["evaluations"]
+    scores: dict[str, list[Event]] = {}
+    for row in frame.events:
+        name = str(row.get("metric") or "")
+        if number(row, "value") is not None and SCORE.search(name) and not NO_SCORE.search(name):
+            scores.setdefault(name, []).append(row)
+    aborted = any(row.get("status") == "aborted" for row in evidence["ends"].events)
+    for rows in scores.values():
+        values = [number(row, "value") or 0.0 for row in rows]
+        if abs(values[-1]) > 1e-6:
+            continue
+        best = max(range(len(values)), key=values.__getitem__)
+        if values[best] >= 0.1:
+            zero = next(i for i in range(best + 1, len(values)) if abs(values[i]) <= 1e-6)
+            last, high = (frame.value(rows[i], "value") for i in (-1, best))
+            return rows[zero], [claim("score_collapsed", metric=frame.value(rows[-1], "metric"), best=high, last=last)]
+        if aborted and max(values) <= 1e-6:
+            metric, last = frame.value(rows[0], "metric"), frame.value(rows[-1], "value")
+            return rows[0], [claim("score_zero", metric=metric, last=last)]
+    return None
+
+
+def _nearest(line: Curve, at: int) -> Value:
+    """The first or last finite loss."""
+    places = [place for place, loss in enumerate(line.losses) if loss == loss and abs(loss) != float("inf")]
+    return line.loss(places[at] if places else at)
+
+
+def _count(line: Curve) -> Value:
+    return line.frame.reduce("count", "loss", unit="points")
+
+
+SAYS: Mapping[str, str] = {
+    "not_finite_to_the_end": "the loss is not finite from {place} to the end ({count} of {points}); first {first}",
+    "not_finite_again": "the loss was not finite at {count} of {points}, first at {place}; "
+    "the finite values reach from {lowest} to {highest}",
+    "zero_at_once": "the loss dropped to {loss} at once at {place} and stayed there for {count} points, "
+    "the way not-a-number is printed where it is filtered",
+    "gradient_not_finite": "the gradient norm is {gradient} from {place} to the end ({count} points) "
+    "and the loss no longer falls",
+    "steps_skipped": "nearly every recent step was skipped for overflow: {skipped} at step {step}",
+    "exploded": "the loss went from {first} to {last}",
+    "dead_plateau": "the loss repeats {loss} to the digit from {place} to the end ({count} points) "
+    "with a gradient norm of {gradient}; the highest was {highest}",
+    "same_value": "the loss repeats {loss} to the digit from {place} to the end ({count} points); "
+    "the highest was {highest}",
+    "no_rate": "the loss went from {first} to {last} over {points}; the learning rate stayed at {rate}",
+    "no_gradient": "the loss went from {first} to {last} over {points}; the gradient norm stayed at {gradient}",
+    "risen": "the loss rose far above its start and stayed there from {place}: {first} at first, {last} at last, "
+    "{highest} at its highest",
+    "lost": "the loss had come down from {first} to {lowest}, then stayed high from {place}: {last} at last",
+    "worse_than_guessing": "the loss never came under {lowest}, worse than guessing among all tokens: "
+    "{first} at first, {highest} at its highest, {last} at last",
+    "guessing": "the loss stayed at the level of guessing for {count} of {points}: {first} at first, {last} at last",
+    "abort": "the run ended itself with {type}: {message}",
+    "score_collapsed": "{metric} had reached {best} and ended at {last}",
+    "score_zero": "{metric} was {last} at every evaluation and the run gave up",
+    "implies_non_finite": "the numbers overflowed: from there on no step taught the model anything",
+    "implies_diverging": "the optimiser left the region where it learned; the model is worse than it was",
+    "implies_plateau": "the model is dead: it answers the same to everything and gets no gradient to leave that",
+    "implies_flat": "no learning took place at all",
+    "why": "whether the learning rate, the numeric precision or the data caused it is not in the telemetry",
+    "go_back": "continue from a checkpoint from before the onset, not from the last one",
+    "look_non_finite": "keep trained weights in full precision or bfloat, clip gradients, "
+    "and look at the batches around the onset",
+    "look_rate": "check the learning rate, its warm-up and clipping, and that labels and trainable parameters "
+    "are what was meant",
+    "fell": "the loss went from {first} to {last} over {points}",
+    "level": "the loss stayed finite and kept its level: {first} at first, {last} at last over {points}",
+}
+
+FAMILY = Family(
+    code="E1",
+    id="loss-divergence",
+    title="Loss divergence: the run trains but does not learn",
+    asks={
+        **LEARNING,
+        **ENDING,
+        "evaluations": events("evaluation"),
+        "exceptions": events("exception"),
+    },
+    needs=("progress",),
+    says=SAYS,
+    judge=judge,
+    limits=Limits(),
+    explains=("H2", "H1"),
+    rivals=("E2", "B2"),
+    collect=COLLECT,
+)

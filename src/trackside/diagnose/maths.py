@@ -1,0 +1,151 @@
+"""Robust statistics on plain sequences of floats. Pure; no sequence is changed, nan and inf may occur anywhere.
+
+Levels are medians and noise is taken from successive differences, so that single spikes and a slow trend
+do not count as noise. Every function is linear in the length, or works on a thinned copy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Sequence
+
+NORMAL_PER_MAD = 1.4826
+"""Standard deviation of a normal distribution per median absolute deviation."""
+SLOPE_POINTS = 120
+"""Points that the robust slope is worked out on: its pairs grow with the square."""
+
+
+def finite(values: Sequence[float]) -> list[float]:
+    """The values that are numbers: no nan, no inf."""
+    return [value for value in values if math.isfinite(value)]
+
+
+def median(values: Sequence[float]) -> float:
+    """Median of the finite values; nan where there are none."""
+    kept = finite(values)
+    return statistics.median(kept) if kept else math.nan
+
+
+def mad(values: Sequence[float]) -> float:
+    """Median absolute deviation from the median of the finite values, unscaled; nan where there are none."""
+    middle = median(values)
+    return median([abs(value - middle) for value in finite(values)])
+
+
+def noise(values: Sequence[float]) -> float:
+    """Standard deviation from point to point, trend left out; 0.0 for fewer than two finite values."""
+    kept = finite(values)
+    if len(kept) < 2:
+        return 0.0
+    steps = [abs(after - before) for before, after in itertools.pairwise(kept)]
+    return NORMAL_PER_MAD * statistics.median(steps) / math.sqrt(2)
+
+
+def thinned(values: Sequence[float], most: int) -> list[tuple[int, float]]:
+    """At most ``most`` finite values with their places, evenly spread, both ends kept."""
+    kept = [(place, value) for place, value in enumerate(values) if math.isfinite(value)]
+    if len(kept) <= most:
+        return kept
+    return [kept[round(i * (len(kept) - 1) / (most - 1))] for i in range(most)]
+
+
+def slope(values: Sequence[float]) -> float:
+    """Theil-Sen slope a point: the median of the slopes of all pairs; 0.0 for fewer than two finite values."""
+    points = thinned(values, SLOPE_POINTS)
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for i, a in enumerate(points) for b in points[i + 1 :]]
+    return statistics.median(slopes) if slopes else 0.0
+
+
+def ends(values: Sequence[float], share: float = 0.2, most: int = 50) -> tuple[float, float]:
+    """Levels of the head and of the tail: medians of the first and last ``share`` (at most ``most``) finite values."""
+    kept = finite(values)
+    size = max(1, min(most, int(len(kept) * share)))
+    return median(kept[:size]), median(kept[-size:])
+
+
+def falling(values: Sequence[float], least_share: float = 0.005) -> bool:
+    """Whether the values fell: the tail's level lies under the head's by more than noise and ``least_share``."""
+    return _moved([-value for value in values], least_share)
+
+
+def rising(values: Sequence[float], least_share: float = 0.005) -> bool:
+    """Whether the values rose, by the same measure as :func:`falling`."""
+    return _moved(values, least_share)
+
+
+def _moved(values: Sequence[float], least_share: float) -> bool:
+    kept = finite(values)
+    if len(kept) < 2:
+        return False
+    head, tail = ends(kept)
+    size = max(1, min(50, len(kept) // 5))
+    # Two medians of `size` values each: 2 standard errors of their difference (1.25 / sqrt(n) for a median).
+    error = 2 * 1.25 * noise(kept) * math.sqrt(2 / size) if len(kept) >= 10 else 0.0
+    return tail - head > max(error, least_share * abs(head))
+
+
+def spread(values: Sequence[float]) -> float:
+    """(max - min) over the size of the median, of the finite values; 0.0 for none, inf where the median is zero."""
+    kept = finite(values)
+    if not kept or max(kept) == min(kept):
+        return 0.0
+    middle = abs(statistics.median(kept))
+    return (max(kept) - min(kept)) / middle if middle else math.inf
+
+
+def trailing(values: Sequence[float], holds: Callable[[float], bool]) -> int:
+    """How many values at the end all satisfy ``holds``."""
+    count = 0
+    for value in reversed(values):
+        if not holds(value):
+            break
+        count += 1
+    return count
+
+
+def not_finite(value: float) -> bool:
+    """Whether it is nan or inf."""
+    return not math.isfinite(value)
+
+
+def plateau(values: Sequence[float], tolerance: float) -> int:
+    """How many values at the end stay within ``tolerance`` (relative to the last level) of each other."""
+    kept = list(values)
+    if not kept or not math.isfinite(kept[-1]):
+        return 0
+    low = high = kept[-1]
+    count = 0
+    for value in reversed(kept):
+        if not math.isfinite(value):
+            break
+        low, high = min(low, value), max(high, value)
+        if high - low > tolerance * abs(kept[-1]):
+            break
+        count += 1
+    return count
+
+
+def best_level(values: Sequence[float], window: int = 5) -> tuple[int, float]:
+    """Lowest running median over ``window`` finite values: (place of its last value, level); (0, nan) for none."""
+    kept = [(place, value) for place, value in enumerate(values) if math.isfinite(value)]
+    if not kept:
+        return 0, math.nan
+    width = min(window, len(kept))
+    levels = [
+        (statistics.median(value for _, value in kept[i : i + width]), kept[i + width - 1][0])
+        for i in range(len(kept) - width + 1)
+    ]
+    level, place = min(levels)
+    return place, level
+
+
+def steady(values: Sequence[float], tolerance: float, share: float) -> bool:
+    """Whether at least ``share`` of the finite values lie within ``tolerance`` (relative) of their median."""
+    kept = finite(values)
+    if not kept:
+        return False
+    middle = statistics.median(kept)
+    near = sum(abs(value - middle) <= tolerance * abs(middle) for value in kept)
+    return near >= share * len(kept)

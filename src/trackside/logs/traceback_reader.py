@@ -1,0 +1,323 @@
+"""From the lines after "Traceback (most recent call last)" to exceptions: one writer's lines at a time.
+
+A :class:`Stream` takes the lines of one writer and hands over each finished chain of :class:`Told`. It reads plain
+tracebacks, chains, exception groups, rich's boxes, IPython's pages, Ray's and DataLoader's nested ones, and
+unlabelled ranks that print over each other (their frames are then merged, and each last line counts).
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from trackside.logs.line import Line
+
+MAX_MESSAGE = 2_000
+"""Characters of a message that are kept."""
+MAX_CONTINUED = 40
+"""Lines after the first that a message may take."""
+MAX_FRAMES = 200
+"""Frames of one traceback that are kept while it is read (recursion errors print a thousand)."""
+MAX_STRAY = 80
+"""Lines of somebody else's that may stand inside a traceback before it counts as cut off."""
+
+Frame = tuple[str, str, str, str]
+"""(file, line, function, code)"""
+
+_FRAME = re.compile(r'\s*(?:\|\s*)?File "([^"]{1,500})", line (\d{1,7})(?:, in (\S.{0,200}))?')
+_RICH_FRAME = re.compile(r"[│|]\s{1,4}(\S[^│|]{0,300}?):(\d{1,7}) in (\S{1,120})")
+_IPYTHON_FRAME = re.compile(
+    r"(?:File )?(?P<file>[~/.<][^:]{0,300}?)(?::(?P<line>\d{1,7}),)? in (?P<func>[\w.<>]{1,120})(?:\(|, in )"
+    r"|(?:Cell |Input )In ?\[(?P<cell>\d{1,6})\], (?:line (?P<cellline>\d{1,7})|in )"
+)
+_MARKED_CODE = re.compile(r"(?:-{1,6}>|[│|]\s*❱)\s*(\d{1,7})\s(.{0,300})")
+_TYPE = re.compile(
+    r"(?P<type>[A-Za-z_][\w.]{0,150}(?:\.<locals>\.\w{1,60})?(?:\([\w.]{1,80}\))?)(?:: ?(?P<message>.*))?$", re.DOTALL
+)
+_SUFFIX = re.compile(
+    r"(?:Error|Exception|Exit|Interrupt|Failure|Fault|Timeout|Expired|Iteration|Invalid|Group|Raised|Died|Exceeded|"
+    r"Conflict|Mismatch|Corruption|Denied|NotFound|Traceback|Abort|Aborted|Empty|Full|\.gaierror|\.herror|\.timeout|"
+    r"\.error)(?:\([\w.]+\))?$"
+)
+_NO_TYPE = re.compile(r"[A-Z_\d]+|Error|Exception|Failure|Timeout|Group|Empty|Full|Invalid|Exit|www\..*")
+_LINK = re.compile(r"(?:During handling of the above exception|The above exception was the direct cause)")
+_NESTED = re.compile(r"-- Process \d+ terminated|'{3}$|\"{3}$|Original Traceback")
+_NESTING_TYPE = re.compile(r"RayTaskError|RemoteTraceback|ProcessRaised|TrainingFailedError")
+_GROUP = re.compile(r"[ ]{0,40}[|+](?:-[-+ \d.]*|[ ]|$)")
+_ESCAPED_END = re.compile(r'(?<!\\)"')
+_STARTER = re.compile(
+    r"\[?[(]?\d{2,4}[-/]\d\d[-/]\d\d[T _]|\[?\d\d:\d\d:\d\d|\[?[IWEF]\d{4} |.{0,80}?\d%\|"
+    r"|\[?(?:INFO|DEBUG|WARN|WARNING|ERROR|CRITICAL|FATAL)\b|Traceback \(most recent|[│|╭╰+]"
+    r"|(?:srun|slurmstepd|wandb|mpirun|salloc|sbatch): |\[\w{1,20}:\d{1,7}(?::\d{1,7})?\] |\S{1,60} NCCL "
+    r"|Exception (?:ignored|raised) |frame #\d|\[frame \d|Stacktrace \(|C\+\+ CapturedTraceback|={20}|-{20}|\*{20}"
+    r"|\{'|:::MLLOG|[Ee]xit(?:ing|ed| status| code)\b|Root Cause |terminate called|\S{1,200}:\d{1,6}: \w{1,40}Warning: "
+    r"|Set the environment variable HYDRA_FULL_ERROR|\+ |[\w./-]{1,100}: line \d{1,6}: |(?:Epoch|[Ss]tep|iter)\b"
+)
+_PARAGRAPHS = re.compile(r"Request ID|generating the dataset|hugging ?face|\bHub\b|validation error", re.IGNORECASE)
+_SALVAGE = re.compile(r"(?<![\w.])((?:\w{1,40}\.){0,6}[A-Z]\w{2,60}(?:Error|Exception))(?=\W|$)(?:: (.{1,300}))?")
+
+
+class State(enum.Enum):
+    """Where in a traceback a writer is."""
+
+    FRAMES = enum.auto()
+    MESSAGE = enum.auto()
+    ENDED = enum.auto()  # a blank line after the message: a chain's link may follow
+    LINKED = enum.auto()  # the link was read: the next traceback belongs to this one
+
+
+@dataclass(slots=True)
+class Told:
+    """One exception as a traceback tells it; its frames are outermost first."""
+
+    type: str
+    message: list[str]
+    frames: list[Frame]
+    line: Line
+
+    @property
+    def text(self) -> str:
+        """The message, continuation lines kept."""
+        return "\n".join(self.message).strip()[:MAX_MESSAGE]
+
+
+@dataclass(slots=True)
+class Stream:
+    """One writer inside a block of interleaved tracebacks."""
+
+    header: Line
+    emit: Callable[[Stream, list[Told]], None]
+    """Takes each finished chain, oldest first."""
+    mark: Callable[[Line], None]
+    """Told of each line that was read as an exception, so that nobody reads it again."""
+    prefix: str = ""
+    shape: re.Pattern[str] | None = None
+    """Matches what a logger prints before each line of this traceback."""
+    shaped: bool = False
+    """Lines with that shape came."""
+    labelled: bool = False
+    """Torch's excepthook labels each line: all lines with the label are the exception's."""
+    in_summary: bool = False
+    group: bool = False
+    state: State = State.FRAMES
+    open: int = 1
+    """Tracebacks begun and not ended; more than one where unlabelled writers interleave."""
+    frames: list[Frame] = field(default_factory=list)
+    chain: list[Told] = field(default_factory=list)
+    stray: list[str] = field(default_factory=list)
+    continued: int = 0
+    nested: bool = False
+    fresh: bool = True
+    """Frames came since the last exception line."""
+
+    @property
+    def closed(self) -> bool:
+        """Nothing more can belong to it."""
+        return self.open <= 0
+
+    def head(self, quoted: bool) -> bool:
+        """A header line of the same writer: a chain's next link, a nested traceback, or another rank printing
+        over this one. False where it starts a traceback of its own: this one is done."""
+        if self.state is State.LINKED or self.group:
+            self.state, self.frames = State.FRAMES, []
+        elif self.chain and self.state is not State.FRAMES:
+            if not (quoted or self.nested):
+                self._finish()
+                return self._joined()
+            self._nest()
+        else:
+            return self._joined()
+        return True
+
+    def feed(self, line: Line, text: str) -> bool:
+        """Take a line; False where it is somebody else's."""
+        if self.group:
+            if text.strip() and _GROUP.match(text) is None:
+                self._finish()
+                return False
+            text = _GROUP.sub("", text, count=1)
+        if self.state is State.FRAMES:
+            return self._in_frames(line, text)
+        if self.state is State.MESSAGE:
+            return self._in_message(line, text)
+        return self._after_message(line, text)
+
+    def close(self) -> None:
+        """No more lines: give what there is."""
+        if self.chain:
+            self._finish()
+        elif self.frames:
+            self._salvage()
+        self.open = 0
+
+    # -- the states
+
+    def _in_frames(self, line: Line, text: str) -> bool:
+        frame = read_frame(text)
+        if frame is not None:
+            self._add_frame(frame)
+            return True
+        if found := _MARKED_CODE.match(text):
+            if self.frames:
+                file, number, function, _ = self.frames[-1]
+                self.frames[-1] = (file, number or found[1], function, found[2])
+            return True
+        told = exception_line(text.strip() if self.in_summary else text)
+        if told is not None:
+            self._begin(line, *told)
+            return True
+        if not text.strip() or text[0] in " \t│╰╭|":
+            if self.frames and text.strip(" ^~│") and not self.frames[-1][3]:
+                self.frames[-1] = (*self.frames[-1][:3], text.strip()[:300])
+            return True
+        self.stray.append(text[:500])
+        if len(self.stray) > MAX_STRAY * self.open:
+            self.close()
+        return False
+
+    def _in_message(self, line: Line, text: str) -> bool:
+        stripped = text.strip()
+        if not stripped:
+            self.state = State.ENDED
+        elif _LINK.match(stripped):
+            self.state = State.LINKED
+        elif _NESTED.match(stripped):
+            self.nested = True
+        elif read_frame(text) is not None:
+            return self._frames_again(line, text)
+        elif (told := exception_line(stripped if self.in_summary else text)) is not None and self.open > 1:
+            self._finish()
+            self._begin(line, *told)
+        elif self._foreign(text, told is not None):
+            return self._leave()
+        else:
+            self._extend(text)
+        return True
+
+    def _after_message(self, line: Line, text: str) -> bool:
+        stripped = text.strip()
+        if not stripped or self.state is State.LINKED:
+            return True
+        if _LINK.match(stripped):
+            self.state = State.LINKED
+            return True
+        if _NESTED.match(stripped):
+            self.nested = True
+            return True
+        last = self.chain[-1]
+        more = self.labelled or not last.text or text.startswith(("  ", "\t")) or _PARAGRAPHS.search(last.text)
+        if self.in_summary or not more or self._foreign(text, exception_line(text) is not None):
+            return self._leave()
+        self._extend("\n" + text)
+        self.state = State.MESSAGE
+        return True
+
+    # -- its parts
+
+    def _joined(self) -> bool:
+        if self.open <= 0 or not self.fresh:
+            self.close()
+            return False
+        self.open += 1
+        return True
+
+    def _foreign(self, text: str, exception: bool) -> bool:
+        if self.in_summary and not text.startswith("  "):
+            return True
+        return self.continued >= MAX_CONTINUED or (exception and not self.labelled) or starts_something_else(text)
+
+    def _leave(self) -> bool:
+        self._finish()
+        return False
+
+    def _begin(self, line: Line, name: str, message: str) -> None:
+        self.mark(line)
+        self.state, self.fresh, self.nested, self.continued = State.MESSAGE, False, False, 0
+        if self.group and self.chain and "Group" not in self.chain[-1].type:
+            return  # of a group, the first leaf speaks
+        self.chain.append(Told(name, [message], list(self.frames), line))
+        if self.open <= 1:
+            self.frames = []
+
+    def _nest(self) -> None:
+        """The exception just read only carries another process's: go on with that one's frames."""
+        outer = self.chain.pop()
+        self.frames = outer.frames + self.frames
+        self.state, self.nested = State.FRAMES, False
+
+    def _frames_again(self, line: Line, text: str) -> bool:
+        if self.open > 1:
+            self._finish()
+        elif self.chain and _NESTING_TYPE.search(self.chain[-1].type):
+            self._nest()
+        else:
+            return self._leave()
+        return self._in_frames(line, text)
+
+    def _add_frame(self, frame: tuple[str, str, str]) -> None:
+        self.fresh = True
+        if self.open > 1 and any(known[:3] == frame for known in self.frames):
+            return  # ranks that print over each other stand in the same places
+        if len(self.frames) >= MAX_FRAMES:
+            del self.frames[MAX_FRAMES // 4 : MAX_FRAMES // 2]
+        self.frames.append((*frame, ""))
+
+    def _extend(self, text: str) -> None:
+        self.continued += 1
+        if not self.group:
+            self.chain[-1].message.append(text.rstrip()[:MAX_MESSAGE])
+
+    def _finish(self) -> None:
+        chain, self.chain = self.chain, []
+        self.open -= 1
+        self.state, self.nested = State.FRAMES, False
+        if chain:
+            self.emit(self, chain)
+
+    def _salvage(self) -> None:
+        """Ranks printed into each other's lines: the exception's name stands somewhere among the rest."""
+        for text in self.stray:
+            if found := _SALVAGE.search(text):
+                self.chain.append(Told(found[1], [found[2] or ""], self.frames, self.header))
+                self._finish()
+                return
+
+
+def exception_line(text: str) -> tuple[str, str] | None:
+    """(type, message) where a line reads like a traceback's last: a class name, then perhaps ``: message``."""
+    found = _TYPE.match(text.rstrip())
+    if found is None:
+        return None
+    name, message = found["type"], found["message"]
+    last = name.split("(")[0].rsplit(".", 1)[-1]
+    dotted = "." in name and last[:1].isupper() and not last.isupper() and message is not None
+    if (_SUFFIX.search(name) is None and not dotted) or _NO_TYPE.fullmatch(name):
+        return None
+    return name, message or ""
+
+
+def starts_something_else(text: str) -> bool:
+    """Whether a line can't belong to the message above it: a log line, a progress bar, a native stack."""
+    return _STARTER.match(text) is not None
+
+
+def read_frame(text: str) -> tuple[str, str, str] | None:
+    """(file, line, function) of a frame line of Python's, rich's or IPython's tracebacks."""
+    if 'File "' in text and (found := _FRAME.match(text)):
+        return found[1], found[2], (found[3] or "<source>").strip()
+    if text[:1] in ("│", "|") and (found := _RICH_FRAME.match(text)):
+        return found[1].strip(), found[2], found[3]
+    if text[:1] in ("~", "/", ".", "<", "F", "C", "I") and (found := _IPYTHON_FRAME.match(text)):
+        if found["cell"]:
+            return f"<cell {found['cell']}>", found["cellline"] or "", "<module>"
+        return found["file"].strip(), found["line"] or "", found["func"]
+    return None
+
+
+def unescape(text: str) -> list[str]:
+    """Lines of a traceback that a JSON logger put into one string, up to the string's end."""
+    end = _ESCAPED_END.search(text)
+    inside = text[: end.start()] if end else text
+    return inside.replace('\\"', '"').replace("\\t", "\t").split("\\n")

@@ -1,0 +1,222 @@
+"""Compressed streams, read as they come: gzip, bzip2, xz, zstd and raw deflate.
+
+Damage never raises: what could be read is given, and the fault is written down for the ``inputs`` row.
+"""
+
+from __future__ import annotations
+
+import bz2
+import io
+import lzma
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import zstandard
+
+BUFFER = 64 << 10
+FREE_BYTES = 256 << 20
+"""An input may expand to this much whatever its ratio."""
+MAX_RATIO = 200
+"""Beyond FREE_BYTES: expanded bytes to bytes read. Repetitive logs reach about 100; bombs 1,000 and more."""
+MAX_EXPANDED = 1 << 40
+MAX_MEMBERS = 100_000
+MAX_DICTIONARY = 128 << 20
+"""Memory that an xz stream may ask for; ``xz -9`` asks for 65 MiB."""
+_PIECE = {"zstd": 1 << 10}
+"""Compressed bytes fed at once: zstd has no output limit, and 4 bytes may expand to 128 KiB."""
+_MAGIC = {
+    "gzip": (b"\x1f\x8b\x08",),
+    "bzip2": tuple(b"BZh%d" % level for level in range(1, 10)),
+    "xz": (b"\xfd7zXZ\0",),
+    "zstd": (b"\x28\xb5\x2f\xfd", *(bytes([0x50 + n]) + b"\x2a\x4d\x18" for n in range(16))),
+}
+_ERRORS = (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError, EOFError, ValueError, MemoryError)
+
+
+def compression_of(head: bytes) -> str | None:
+    """The compression that a file's first bytes announce."""
+    for kind, magics in _MAGIC.items():
+        if head.startswith(magics) and (kind != "bzip2" or head[4:10] in (b"1AY&SY", b"\x17rE8P\x90")):
+            return kind
+    return None
+
+
+@dataclass(slots=True)
+class Budget:
+    """What one file on disk may expand to, over all layers and members."""
+
+    consumed: Callable[[], int]
+    """Bytes of the file on disk read so far."""
+    expanded: int = 0
+    members: int = 0
+    stopped: str = ""
+    """Why nothing more is read."""
+
+    def take(self, count: int) -> bool:
+        """Account for expanded bytes; False once the budget is spent."""
+        self.expanded += count
+        if self.expanded > FREE_BYTES and self.expanded > MAX_RATIO * max(1, self.consumed()):
+            self.stopped = self.stopped or f"expands more than {MAX_RATIO}:1; stopped after {_mib(self.expanded)}"
+        elif self.expanded > MAX_EXPANDED:
+            self.stopped = self.stopped or f"stopped after {_mib(self.expanded)}"
+        return not self.stopped
+
+    def member(self) -> bool:
+        """Account for one member of an archive; False once there are too many."""
+        self.members += 1
+        if self.members > MAX_MEMBERS:
+            self.stopped = self.stopped or f"more than {MAX_MEMBERS:,} members"
+        return not self.stopped
+
+
+def _mib(count: int) -> str:
+    return f"{count >> 20:,} MiB"
+
+
+class _Decoder(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    @property
+    def needs_input(self) -> bool: ...
+    def decompress(self, data: bytes, max_length: int = ...) -> bytes: ...
+
+
+class _Zlib:
+    """zlib with the interface of bz2 and lzma: pending input and output are kept inside."""
+
+    def __init__(self, wbits: int) -> None:
+        self._inner = zlib.decompressobj(wbits)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        found = self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
+        self.needs_input = len(found) < max_length and not self._inner.unconsumed_tail
+        return found
+
+
+class _Zstd:
+    """zstd with the same interface; it is fed small pieces, so that what it holds back stays small."""
+
+    needs_input = True
+
+    def __init__(self) -> None:
+        self._inner: Any = zstandard.ZstdDecompressor().decompressobj()
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._inner.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        return bytes(self._inner.unused_data)
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        return bytes(self._inner.decompress(data))
+
+
+def _decoder(kind: str) -> _Decoder:
+    match kind:
+        case "gzip":
+            return _Zlib(31)
+        case "deflate":
+            return _Zlib(-15)
+        case "bzip2":
+            return bz2.BZ2Decompressor()
+        case "xz":
+            return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_DICTIONARY)
+    return _Zstd()
+
+
+class Expanded(io.RawIOBase):
+    """The content of a compressed stream. It takes from ``source`` exactly the bytes that belong to it.
+
+    ``single``: it ends with the first stream; otherwise further ones are joined to it, as ``cat a.gz b.gz`` makes.
+    """
+
+    def __init__(
+        self, kind: str, source: io.BufferedReader, budget: Budget, faults: list[str], single: bool = False
+    ) -> None:
+        self._kind, self._source, self._budget, self._faults, self._single = kind, source, budget, faults, single
+        self._decoder: _Decoder | None = _decoder(kind)
+        self._held = b""
+        self.taken = 0
+        """Compressed bytes consumed."""
+        self.given = 0
+        """Expanded bytes given."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        filled = 0
+        while filled < len(view):
+            piece = self._held or self._next(len(view) - filled)
+            if not piece:
+                break
+            part = piece[: len(view) - filled]
+            self._held = piece[len(part) :]
+            view[filled : filled + len(part)] = part
+            filled += len(part)
+        return filled
+
+    def _next(self, limit: int) -> bytes:
+        """Some expanded bytes; none at the end, be it a good one or not."""
+        while self._decoder is not None:
+            try:
+                found = self._step(self._decoder, limit)
+            except _ERRORS as error:
+                self._fail(f"damaged {self._kind} data: {error}")
+                return b""
+            if found:
+                if self._budget.take(len(found)):
+                    return found
+                self._fail(self._budget.stopped)
+                return b""
+        return b""
+
+    def _step(self, decoder: _Decoder, limit: int) -> bytes:
+        if decoder.eof:
+            self._decoder = None if self._single else self._another()
+            return b""
+        data = b""
+        if decoder.needs_input:
+            data = self._source.peek(1)[: _PIECE.get(self._kind, 4 << 10)]
+            if not data:
+                self._fail(f"cut off: the {self._kind} data ends early")
+                return b""
+        found = decoder.decompress(data, limit)
+        used = len(data) - (len(decoder.unused_data) if decoder.eof else 0)
+        self._source.read(used)
+        self.taken += used
+        self.given += len(found)
+        return found
+
+    def _another(self) -> _Decoder | None:
+        """The decoder of the next stream, padding skipped; None at the end."""
+        while (data := self._source.peek(1)) and not data.strip(b"\0"):
+            self._source.read(len(data))
+        start = data.lstrip(b"\0")
+        self._source.read(len(data) - len(start))
+        if any(magic.startswith(start[: len(magic)]) for magic in _MAGIC[self._kind] if start):
+            return _decoder(self._kind)
+        if start:
+            self._faults.append(f"bytes after the end of the {self._kind} data left out")
+        return None
+
+    def _fail(self, fault: str) -> None:
+        self._decoder = None
+        if fault not in self._faults:
+            self._faults.append(fault)

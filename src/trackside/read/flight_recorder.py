@@ -1,0 +1,189 @@
+"""PyTorch's NCCL Flight Recorder: one rank's dump of the collectives it entered, as a pickle or as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from trackside.model import Position, Record, Scalar
+from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.plain_pickle import MAX_BYTES, load
+
+_RANK = re.compile(r"rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_LAST_NUMBER = re.compile(r"(\d{1,7})(?:\.(?:pkl|pickle|json|bin|dump|trace|gz|xz|zst|bz2))*$")
+_NAME = re.compile(r"nccl_trace|flight_?recorder|fr_trace|_dump_\d", re.IGNORECASE)
+_KEYS = (b"pg_config", b"pg_status", b"nccl_version", b"collective_seq_id")
+_INTEGER = re.compile(r"\d{1,9}")
+MAX_RANKS = 1 << 20
+
+
+def _sniff(source: Source) -> Match | None:
+    known = sum(1 for key in _KEYS if key in source.head)
+    if source.head[:1] == b"\x80" and source.head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
+        if known >= 2 or _NAME.search(source.name):
+            return Match(0.95, "a Flight Recorder dump (pickle)")
+    elif known >= 2 and source.head.lstrip()[:1] == b"{":
+        return Match(0.95, "a Flight Recorder dump (JSON)")
+    return None
+
+
+def _read(source: Source, sink: Sink) -> Result:
+    data = source.whole()
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"a dump of {len(data) >> 20} MiB; Flight Recorder rings are far smaller")
+    dump = load(data) if data[:1] == b"\x80" else json.loads(data)
+    if not isinstance(dump, dict) or not {"entries", "pg_config", "pg_status"} & dump.keys():
+        raise ValueError("not a Flight Recorder dump: neither entries nor process groups in it")
+    raw = dump.get("entries")
+    entries = [entry for entry in raw if isinstance(entry, dict)] if isinstance(raw, (list, tuple)) else []
+    groups = _groups(dump, entries)
+    rank = rank_of(source.name, dump, groups)
+    for ordinal, group in enumerate(groups, 2):
+        fields = {"rank": rank, **{name: value for name, value in group.items() if value is not None}}
+        sink.record(_record("flight_recorder_group", source.path, ordinal, fields))
+    sizes = [len(ranks) for group in groups if (ranks := group.get("ranks"))]
+    times = [time for entry in entries if (time := _seconds(entry.get("time_created_ns"))) is not None]
+    own: dict[str, Any] = {
+        "rank": rank,
+        "world_size": max(sizes, default=None),
+        "entries": len(entries),
+        "version": _plain(dump.get("version")),
+        "nccl_version": _plain(dump.get("nccl_version")),
+        "last_enqueued": max((g["last_enqueued"] for g in groups if g.get("last_enqueued") is not None), default=None),
+        "last_completed": max(
+            (g["last_completed"] for g in groups if g.get("last_completed") is not None), default=None
+        ),
+        "time_s": max(times, default=None),
+    }
+    sink.record(_record("flight_recorder", source.path, 1, own))
+    note = "" if rank is not None else "no rank in its name or content"
+    return Result(len(groups) + 1, note=note)
+
+
+def _record(kind: str, path: str, ordinal: int, fields: Mapping[str, Any]) -> Record:
+    known = {name: value for name, value in fields.items() if value is not None}
+    text = ", ".join(f"{name} {value}" for name, value in known.items() if name != "ranks")
+    return Record(kind, Position(path, ordinal), "collective", known, text[:500])
+
+
+def rank_of(name: str, dump: Mapping[str, Any], groups: Iterable[Mapping[str, Any]]) -> int | None:
+    """The dump's rank: as it says itself, from the file's name, else the one rank that is in all its groups."""
+    said = _integer(dump.get("rank"))
+    if said is not None:
+        return said
+    found = _RANK.search(name) or _LAST_NUMBER.search(name)
+    if found is not None:
+        return int(found[1])
+    members = [set(ranks) for group in groups if (ranks := group.get("ranks"))]
+    common = set.intersection(*members) if members else set()
+    return common.pop() if len(common) == 1 else None
+
+
+def _groups(dump: Mapping[str, Any], entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the dump says of each process group, in its own order."""
+    config, status = _mapping(dump.get("pg_config")), _mapping(dump.get("pg_status"))
+    names = _group_names(config, status, entries)
+    pending: dict[str, dict[str, Any]] = {}
+    order = [*config]
+    for entry in entries:
+        name = _group_of(entry)
+        if name is None:
+            continue
+        if name not in config and name not in pending:
+            order.append(name)
+        # completed ones stay in the ring until they are overwritten; "retired" ones are done with
+        if _plain(entry.get("state")) != "completed" and not entry.get("retired"):
+            oldest = pending.get(name)
+            if oldest is None or (_integer(entry.get("record_id")) or 0) < (_integer(oldest.get("record_id")) or 0):
+                pending[name] = entry
+    by_name = {names[key]: _mapping(value) for key, value in status.items() if key in names}
+    described = {name: _plain(process_group[1]) for name, process_group in _process_groups(entries).items()}
+    return [
+        {
+            "group": name,
+            "description": _plain(_mapping(config.get(name)).get("desc")) or described.get(name),
+            "ranks": _ranks(_mapping(config.get(name)).get("ranks")),
+            "last_enqueued": _integer(by_name.get(name, {}).get("last_enqueued_collective")),
+            "last_started": _integer(by_name.get(name, {}).get("last_started_collective")),
+            "last_completed": _integer(by_name.get(name, {}).get("last_completed_collective")),
+            **_pending(pending.get(name)),
+        }
+        for name in dict.fromkeys(order)
+    ]
+
+
+def _pending(entry: dict[str, Any] | None) -> dict[str, Scalar]:
+    if entry is None:
+        return {}
+    point_to_point = entry.get("is_p2p") is True
+    return {
+        "pending_op": str(_plain(entry.get("profiling_name")) or "unknown").removeprefix("nccl:")[:200],
+        "pending_seq": _integer(entry.get("p2p_seq_id" if point_to_point else "collective_seq_id")),
+        "pending_state": _plain(entry.get("state")),
+        "pending_since": _seconds(entry.get("time_created_ns")),
+    }
+
+
+def _group_names(config: Mapping[str, Any], status: Mapping[str, Any], entries: list[dict[str, Any]]) -> dict[str, str]:
+    """Key in ``pg_status`` -> name in ``pg_config``.
+
+    Entries tell it for groups in use. A rank whose ring is empty has none: both tables are numbered in the order
+    of creation, so where they are equally long and agree with the entries, they are paired in that order.
+    """
+    known = {
+        str(entry["pg_id"]): name for entry in entries if (name := _group_of(entry)) is not None and "pg_id" in entry
+    }
+    if len(config) == len(status) and all(key.isdigit() and len(key) < 10 for key in [*config, *status]):
+        paired = dict(zip(sorted(status, key=int), sorted(config, key=int), strict=True))
+        if all(paired.get(key) == name for key, name in known.items()):
+            return paired
+    return {key: known.get(key, key if key in config else f"#{key}") for key in status}
+
+
+def _process_groups(entries: list[dict[str, Any]]) -> dict[str, tuple[Any, Any]]:
+    found: dict[str, tuple[Any, Any]] = {}
+    for entry in entries:
+        pair = entry.get("process_group")
+        if isinstance(pair, (list, tuple)) and len(pair) == 2:
+            found.setdefault(str(pair[0]), (pair[0], pair[1]))
+    return found
+
+
+def _group_of(entry: Mapping[str, Any]) -> str | None:
+    pair = entry.get("process_group")
+    if isinstance(pair, (list, tuple)) and pair and isinstance(pair[0], (str, int)):
+        return str(pair[0])
+    found = entry.get("pg_id")
+    return None if found is None or isinstance(found, (dict, list)) else str(found)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return {str(key): one for key, one in value.items()} if isinstance(value, dict) else {}
+
+
+def _ranks(value: object) -> tuple[int, ...] | None:
+    """Member ranks: a list, or a text like ``[0, 1, 2]``."""
+    if isinstance(value, str):
+        return tuple(int(one[0]) for one in _INTEGER.finditer(value[: 8 * MAX_RANKS])) or None
+    if isinstance(value, (list, tuple)):
+        return tuple(one for one in value[:MAX_RANKS] if isinstance(one, int) and not isinstance(one, bool)) or None
+    return None
+
+
+def _integer(value: object) -> int | None:
+    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
+    return value if whole else None  # type: ignore[return-value]
+
+
+def _seconds(value: object) -> float | None:
+    nanoseconds = _integer(value)
+    return None if not nanoseconds else nanoseconds / 1e9
+
+
+def _plain(value: object) -> str | None:
+    return str(value)[:300] if isinstance(value, (str, int, float)) else None
+
+
+FORMAT = Format("flight-recorder", "PyTorch NCCL Flight Recorder dump", "collective", _sniff, _read)

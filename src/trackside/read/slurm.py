@@ -1,0 +1,347 @@
+"""Slurm's words: times, durations, node lists, states, exit codes, sizes, TRES and dependencies.
+
+Shared by the readers of its commands. Each function takes a field as text and gives None (or an empty
+tuple) for what Slurm writes when it has nothing to say: ``Unknown``, ``N/A``, ``(null)``, an empty field.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+from collections.abc import Iterable, Mapping
+
+from trackside.model import Scalar
+
+Field = Scalar | tuple[Scalar, ...]
+
+MAX_NODES = 20_000
+"""Names that one node list may expand to (more than any Slurm cluster has); the rest is left out."""
+UNSET_TIMES = frozenset({0, 4294967294, 4294967295, 18446744073709551614, 18446744073709551615})
+"""NO_VAL and INFINITE of 32 and 64 bits, which some versions print as plain numbers."""
+NOT_SIGNALS = 64
+"""Above it the second number of ``0:125`` is Slurm's own mark (out of memory, 53 output, 54 prolog)."""
+
+_NOTHING = frozenset({"", "none", "unknown", "n/a", "(null)", "none assigned", "invalid", "not_set", "null", "na"})
+
+STATES: Mapping[str, str] = {
+    "BF": "BOOT_FAIL",
+    "CA": "CANCELLED",
+    "CD": "COMPLETED",
+    "CF": "CONFIGURING",
+    "CG": "COMPLETING",
+    "DL": "DEADLINE",
+    "F": "FAILED",
+    "NF": "NODE_FAIL",
+    "OOM": "OUT_OF_MEMORY",
+    "PD": "PENDING",
+    "PR": "PREEMPTED",
+    "R": "RUNNING",
+    "RD": "RESV_DEL_HOLD",
+    "RF": "REQUEUE_FED",
+    "RH": "REQUEUE_HOLD",
+    "RQ": "REQUEUED",
+    "RS": "RESIZING",
+    "RV": "REVOKED",
+    "S": "SUSPENDED",
+    "SE": "SPECIAL_EXIT",
+    "SI": "SIGNALING",
+    "SO": "STAGE_OUT",
+    "ST": "STOPPED",
+    "TO": "TIMEOUT",
+    "LF": "LAUNCH_FAILED",
+    "EX": "EXPEDITING",
+}
+"""squeue's short codes -> states (man squeue, JOB STATE CODES)"""
+ALL_STATES = frozenset(STATES.values())
+WAITING = frozenset({"PENDING", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+"""States of a job that is not on its nodes: its start and end are forecasts."""
+ALIVE = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "SIGNALING", "STOPPED"})
+"""States of a job on its nodes: its end is a forecast."""
+_FLAG_STATES = ("REQUEUED", "SPECIAL_EXIT", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "CONFIGURING")
+"""Flags that say more than the PENDING or RUNNING beside them, strongest first."""
+_QUIET_FLAGS = frozenset({"COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "UPDATE_DB", "POWER_UP_NODE"})
+
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:\.\d{1,9})?(Z|[+-]\d\d:?\d\d)?\Z")
+_DURATION = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d\d)(?:\.(\d{1,6}))?\Z")
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([KMGTPE]?)i?B?([nc])?\Z", re.IGNORECASE)
+_POWER = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_EXIT = re.compile(r"(-?\d{1,10}):(\d{1,5})\Z")
+_JOB_ID = re.compile(r"(\d{1,10})(?:_(\d{1,10}|\[[^\]]{1,500}\]))?(?:\+(\d{1,5}))?(?:\.([\w+]{1,40}))?\Z")
+_DEPENDENCY = re.compile(
+    r"(afterany|afterok|afternotok|aftercorr)((?::\d{1,10}(?:_\d{1,10}|_\*)?(?:\+\d+)?(?:\(\w+\))?)+)"
+)
+_DEPENDENCY_OPTION = re.compile(r"(?:--dependency[= ]|--depend[= ]|\s-d[= ]?)\s*[\"']?(\S{1,2000})")
+
+
+def known(text: str | None) -> str | None:
+    """The text without its margins, or None where it says that nothing is known."""
+    text = (text or "").strip()
+    return None if text.lower() in _NOTHING else text
+
+
+def time_of(text: str | None) -> float | None:
+    """``2026-11-21T07:52:36`` as POSIX seconds; without a zone it is read as UTC. Plain seconds too."""
+    text = known(text)
+    if text is None:
+        return None
+    if text.isdecimal() and len(text) <= 20:
+        return None if int(text) in UNSET_TIMES else float(text)
+    found = _TIME.match(text)
+    if found is None:
+        return None
+    try:
+        time = dt.datetime(*map(int, found.groups()[:6]), tzinfo=dt.UTC).timestamp()  # type: ignore[arg-type, misc]
+    except ValueError:
+        return None
+    zone = found[7]
+    if zone and zone != "Z":
+        offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
+        time -= offset if zone[0] == "+" else -offset
+    return time
+
+
+def duration_of(text: str | None) -> float | None:
+    """``1-02:03:04``, ``02:03:04``, ``03:04.567`` in seconds; None for UNLIMITED and the like."""
+    found = _DURATION.match(known(text) or "")
+    if found is None:
+        return None
+    days, hours, minutes, seconds, fraction = found.groups()
+    whole = int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds)
+    return whole + float(f"0.{fraction}") if fraction else float(whole)
+
+
+def number_of(text: str | None) -> int | None:
+    """A whole number; ``2K`` counts as 2,000 (as sacct shortens counts)."""
+    text = known(text)
+    if text is None:
+        return None
+    found = re.match(r"(\d{1,15})(?:\.(\d{1,3}))?([KMG]?)\Z", text)
+    if found is None:
+        return None
+    value = float(f"{found[1]}.{found[2] or 0}")
+    return int(value * 1000 ** _POWER[found[3]])
+
+
+def bytes_of(text: str | None, unit: str = "", nodes: int | None = None, cpus: int | None = None) -> int | None:
+    """``3960K``, ``62.50G``, ``4000Mc`` (a CPU), ``16Gn`` (a node) in bytes; ``unit`` is that of a bare number."""
+    found = _SIZE.match(known(text) or "")
+    if found is None:
+        return None
+    value = float(found[1]) * 1024 ** _POWER[(found[2] or unit).upper()]
+    share = {"c": cpus, "n": nodes}.get((found[3] or "").lower(), 1)
+    return None if share is None or not math.isfinite(value) else int(value * share)
+
+
+def exit_of(text: str | None) -> tuple[int, int] | None:
+    """``0:11`` as (exit code, signal)."""
+    found = _EXIT.match(known(text) or "")
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def exit_of_status(status: int) -> tuple[int, int]:
+    """A wait status, as squeue's JSON has it before 23.02: 256 is (1, 0), 11 is (0, 11)."""
+    return (status >> 8) & 0xFF, status & 0x7F
+
+
+def state_of(text: str | None) -> tuple[str | None, str | None]:
+    """(base state, who cancelled): knows ``CANCELLED by 1001``, short codes and sacct's cut ``OUT_OF_ME+``."""
+    text = known(text)
+    if text is None:
+        return None, None
+    word, _, rest = text.partition(" ")
+    by = rest[3:].strip() or None if rest.startswith("by ") else None
+    word = word.upper()
+    if word.endswith("+"):
+        longer = [state for state in ALL_STATES if state.startswith(word[:-1])]
+        return (longer[0] if len(longer) == 1 else None), by
+    return STATES.get(word, word), by
+
+
+def state_among(states: Iterable[str]) -> str | None:
+    """One state out of a base state and its flags: ``["PENDING", "REQUEUED"]`` is REQUEUED."""
+    words = [word.upper() for word in states]
+    for flag in _FLAG_STATES:
+        if flag in words and (flag == "REQUEUED" or not set(words) - {flag, "PENDING", "RUNNING"}):
+            return flag
+    return next((word for word in words if word not in _QUIET_FLAGS), words[0] if words else None)
+
+
+def split_job_id(text: str) -> tuple[str, str | None, str | None] | None:
+    """(job id, array id, step) of ``60_3``, ``73+0``, ``7.batch``, ``60_3.0``; None for what is no job id."""
+    found = _JOB_ID.match(text.strip())
+    if found is None:
+        return None
+    job = text.strip().partition(".")[0]
+    return job, (found[1] if found[2] else None), found[4]
+
+
+def parents_of(text: str | None) -> tuple[str, ...]:
+    """The jobs named by a dependency such as ``afterany:41:42,afterok:43_*(unfulfilled)``."""
+    parents: list[str] = []
+    for found in _DEPENDENCY.finditer((text or "")[:4000]):
+        parents += [re.sub(r"\(.*|_\*", "", part) for part in found[2].split(":")[1:]]
+    return tuple(dict.fromkeys(parents))
+
+
+def dependency_of(command: str | None) -> str | None:
+    """The dependency that a command line asks for: ``sbatch --dependency=afterany:41 train.sh``."""
+    found = _DEPENDENCY_OPTION.search((command or "")[:4000])
+    return found[1].strip("\"'") if found and "after" in found[1] else None
+
+
+def nodes_of(text: str | None) -> tuple[str, ...]:
+    """Expand ``g[2-3,07-09],login1``; brackets may stand several times in one name."""
+    text = known(text)
+    if text is None or text.startswith("("):
+        return ()
+    names: list[str] = []
+    for part in _split_outside(text):
+        if part and len(names) < MAX_NODES:
+            names += _expand(part, MAX_NODES - len(names))
+    return tuple(dict.fromkeys(names))
+
+
+def _split_outside(text: str) -> list[str]:
+    """Split at the commas that are not in brackets."""
+    parts, depth, start = [], 0, 0
+    for index, letter in enumerate(text):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth <= 0:
+            parts.append(text[start:index].strip())
+            start = index + 1
+    parts.append(text[start:].strip())
+    return parts
+
+
+def _expand(name: str, room: int) -> list[str]:
+    """One host expression, from its first bracket outwards; no more than ``room`` names."""
+    found = [""]
+    for fixed, inside in re.findall(r"([^\[\]]*)(?:\[([^\[\]]*)\])?", name):
+        if not fixed and not inside:
+            continue
+        numbers = _numbers(inside, room) if inside else [""]
+        found = [f"{prefix}{fixed}{number}" for prefix in found for number in numbers][:room]
+    return found
+
+
+def _numbers(inside: str, room: int) -> list[str]:
+    numbers: list[str] = []
+    for part in inside.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not dash or not first.isdecimal() or not last.isdecimal() or len(last) > 9:
+            numbers.append(part.strip())
+            continue
+        stop = min(int(last), int(first) + room)
+        numbers += [str(value).zfill(len(first)) for value in range(int(first), stop + 1)]
+    return numbers[:room]
+
+
+def tres_of(text: str | None) -> dict[str, str]:
+    """``cpu=2,gres/gpu=2,mem=200M`` as a mapping."""
+    pairs = (part.partition("=") for part in (known(text) or "").split(","))
+    return {name.strip(): value for name, _, value in pairs if value}
+
+
+def gpus_of(text: str | None) -> int | None:
+    """GPUs in a TRES string: ``gres/gpu=8``, or the sum of ``gres/gpu:h100=4`` where only types are counted."""
+    tres = tres_of(text)
+    if "gres/gpu" in tres:
+        return number_of(tres["gres/gpu"])
+    typed = [number_of(value) or 0 for name, value in tres.items() if name.startswith("gres/gpu:")]
+    return sum(typed) if typed else None
+
+
+def job_fields(fields: Mapping[str, Field], **more: Field) -> dict[str, Field]:
+    """A job's or step's fields ready for a record: unknown ones left out, forecasts of start and end dropped."""
+    state = fields.get("state")
+    forecast: tuple[str, ...] = ()
+    if state in WAITING:
+        forecast = ("start", "end", "elapsed_s")
+    elif state in ALIVE:
+        forecast = ("end",)
+    merged = {**fields, **more}
+    return {name: value for name, value in merged.items() if value not in (None, (), "") and name not in forecast}
+
+
+_NODE_STATES = {
+    "alloc": "allocated",
+    "mix": "mixed",
+    "comp": "allocated",
+    "completing": "allocated",
+    "drng": "allocated",
+    "draining": "allocated",
+    "drain": "idle",
+    "drained": "idle",
+    "plnd": "idle",
+    "planned": "idle",
+    "maint": "idle",
+    "resv": "idle",
+    "reserved": "idle",
+    "fail": "idle",
+    "failg": "allocated",
+    "failing": "allocated",
+    "err": "error",
+    "futr": "future",
+    "unk": "unknown",
+    "boot": "down",
+    "reboot": "down",
+}
+"""sinfo's compact words (man sinfo, NODE STATE CODES) -> base state; some name a flag as well."""
+_NODE_FLAGS = {
+    "drng": "drain",
+    "draining": "drain",
+    "drain": "drain",
+    "drained": "drain",
+    "fail": "fail",
+    "failg": "fail",
+    "failing": "fail",
+    "comp": "completing",
+    "completing": "completing",
+    "maint": "maint",
+    "resv": "reserved",
+    "reserved": "reserved",
+    "plnd": "planned",
+    "planned": "planned",
+    "boot": "reboot",
+    "reboot": "reboot",
+}
+_NODE_BASES = frozenset({"idle", "allocated", "mixed", "down", "error", "future", "unknown"})
+_NODE_SUFFIXES = {
+    "*": "not_responding",
+    "~": "powered_down",
+    "#": "powering_up",
+    "!": "power_down",
+    "%": "powering_down",
+    "$": "maint",
+    "@": "reboot_requested",
+    "^": "reboot_issued",
+    "-": "planned",
+}
+
+
+def node_state_of(text: str | Iterable[str] | None) -> tuple[str | None, tuple[str, ...]]:
+    """(base state, flags) of ``DOWN*+DRAIN``, ``mixed-``, ``drng`` or ``["IDLE", "DRAIN"]``."""
+    words = text.split("+") if isinstance(text, str) else list(text or ())
+    base: str | None = None
+    flags: list[str] = []
+    for word in words:
+        bare = word.strip().lower()
+        while bare and bare[-1] in _NODE_SUFFIXES:
+            flags.append(_NODE_SUFFIXES[bare[-1]])
+            bare = bare[:-1]
+        state = _NODE_STATES.get(bare, bare)
+        if base is None and state in _NODE_BASES:
+            base = state
+            bare = _NODE_FLAGS.get(bare, "")
+        bare = _NODE_FLAGS.get(bare, bare)
+        if bare:
+            flags.append(bare)
+    return base, tuple(dict.fromkeys(flags))
+
+
+def node_fields(name: str, state: str | Iterable[str] | None, **more: Field) -> dict[str, Field]:
+    """A node's fields ready for a record, unknown ones left out."""
+    base, flags = node_state_of(state)
+    fields: dict[str, Field] = {"name": name, "state": base, "flags": flags, **more}
+    return {key: value for key, value in fields.items() if value not in (None, (), "")}

@@ -1,0 +1,145 @@
+"""Zip as a stream: local headers one after the other, so that a cut-off or a nested zip is read as well.
+
+Reading forward also means that members can't overlap, which is what the densest zip bombs live on.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import struct
+from collections.abc import Iterator
+
+from trackside.read.archive import Member, Part, skip
+from trackside.read.compression import BUFFER, Budget, Expanded
+
+_LOCAL, _CENTRAL, _END, _DESCRIPTOR = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06", b"PK\x07\x08"
+_ZIP64_END = b"PK\x06\x06"
+_HEADER = struct.Struct("<HHHHHIIIHH")
+_ENCRYPTED, _LATER, _UTF8 = 0x1, 0x8, 0x800
+_METHODS = {8: "deflate", 12: "bzip2", 93: "zstd", 95: "xz"}
+_BIG = 0xFFFFFFFF
+
+
+def is_zip(head: bytes) -> bool:
+    """Whether a head is a zip's (an empty one is its end record alone)."""
+    return head.startswith((_LOCAL, _END, _DESCRIPTOR + _LOCAL, b"PK00" + _LOCAL))
+
+
+def holds_checkpoint(head: bytes) -> bool:
+    """Whether a zip is what ``torch.save`` writes: its first member is a pickle of the tensors."""
+    if len(head) < 30 or not head.startswith(_LOCAL):
+        return False
+    name = head[30 : 30 + int.from_bytes(head[26:28], "little")]
+    return name.endswith((b"/data.pkl", b"/.format_version", b"/byteorder"))
+
+
+def zip_members(source: io.BufferedReader, budget: Budget, faults: list[str]) -> Iterator[Member]:
+    """The members of a zip, in its order. What is wrong with the archive itself goes to ``faults``."""
+    signature = source.read(4)
+    if signature in (_DESCRIPTOR, b"PK00"):
+        signature = source.read(4)
+    while signature == _LOCAL:
+        raw = source.read(_HEADER.size)
+        if len(raw) < _HEADER.size:
+            break
+        _, flags, method, clock, date, _, packed, size, name_length, extra_length = _HEADER.unpack(raw)
+        name = source.read(name_length).decode("utf-8" if flags & _UTF8 else "cp437", "replace")
+        packed, size = _sizes(packed, size, source.read(extra_length))
+        member = Member(name, modified=_modified(date, clock))
+        if not flags & _LATER or packed:
+            part = Part(source, packed, member.faults)
+            yield from _given(member, flags, method, size, io.BufferedReader(part, BUFFER), budget)
+            skip(source, part.left)
+            signature = source.read(4)
+            if flags & _LATER and signature != _LOCAL:
+                signature = _resume(source, signature)
+            continue
+        if flags & _ENCRYPTED or method not in _METHODS:
+            member.refused = "encrypted" if flags & _ENCRYPTED else "stored without its size"
+            yield member
+            signature = _resume(source, b"")
+            continue
+        expanded = Expanded(_METHODS[method], source, budget, member.faults, single=True)
+        member.stream = io.BufferedReader(expanded, BUFFER)
+        yield member
+        while member.stream.read(1 << 20):
+            pass
+        signature = _after_descriptor(source, expanded)
+    if signature not in (_CENTRAL, _END, _ZIP64_END):
+        faults.append("cut off or damaged: the zip's list of members is missing")
+
+
+def _given(
+    member: Member, flags: int, method: int, size: int, packed: io.BufferedReader, budget: Budget
+) -> Iterator[Member]:
+    """The member, or why it can't be read; nothing for a folder."""
+    if member.name.endswith(("/", "\\")):
+        return
+    if flags & _ENCRYPTED:
+        member.refused = "encrypted"
+    elif method == 0:
+        member.stream, member.size = packed, size
+    elif method in _METHODS:
+        expanded = Expanded(_METHODS[method], packed, budget, member.faults, single=True)
+        member.stream = io.BufferedReader(expanded, BUFFER)
+        member.size = size
+    else:
+        member.refused = f"packed with zip method {method}, which is not supported"
+    yield member
+
+
+def _sizes(packed: int, size: int, extra: bytes) -> tuple[int, int]:
+    """Packed and full size; from the zip64 field where they don't fit."""
+    position = 0
+    while (packed == _BIG or size == _BIG) and position + 4 <= len(extra):
+        tag, length = struct.unpack_from("<HH", extra, position)
+        values = extra[position + 4 : position + 4 + length]
+        if tag == 1:
+            if size == _BIG and len(values) >= 8:
+                size, values = int.from_bytes(values[:8], "little"), values[8:]
+            if packed == _BIG and len(values) >= 8:
+                packed = int.from_bytes(values[:8], "little")
+            break
+        position += 4 + length
+    return packed, size
+
+
+def _after_descriptor(source: io.BufferedReader, expanded: Expanded) -> bytes:
+    """The signature after a data descriptor, whose fields have 4 or 8 bytes and whose own is optional."""
+    first = source.read(4)
+    if first == _DESCRIPTOR:
+        source.read(4)
+    elif first in (_LOCAL, _CENTRAL):
+        return first
+    packed = source.read(4)
+    if int.from_bytes(packed, "little") != expanded.taken & _BIG:
+        return _resume(source, b"")
+    if int.from_bytes(source.read(4), "little") != expanded.given & _BIG:
+        source.read(8)
+    return _resume(source, source.read(4))
+
+
+def _resume(source: io.BufferedReader, signature: bytes) -> bytes:
+    """The next header's signature: the one just read if it is one, else searched for."""
+    known = (_LOCAL, _CENTRAL, _END)
+    if signature in known:
+        return signature
+    tail = b"" if signature == _DESCRIPTOR else signature[-3:]
+    while data := source.peek(1):
+        window = tail + data
+        hits = [at for one in known if (at := window.find(one)) >= 0]
+        if hits:
+            source.read(min(hits) + 4 - len(tail))
+            return window[min(hits) : min(hits) + 4]
+        source.read(len(data))
+        tail = window[-3:]
+    return b""
+
+
+def _modified(date: int, clock: int) -> float | None:
+    try:
+        day = dt.datetime(1980 + (date >> 9), date >> 5 & 15, date & 31, clock >> 11, clock >> 5 & 63, tzinfo=dt.UTC)
+    except ValueError:
+        return None
+    return day.timestamp()

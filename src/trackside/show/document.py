@@ -1,0 +1,386 @@
+"""The published form of a verdict: ``trackside.verdict/1``. Programs may rely on these keys.
+
+A field that isn't known is null, never invented. ``trackside schema`` prints the JSON Schema of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from trackside.diagnose import preflight
+from trackside.diagnose.family import families
+from trackside.model import Action, Attempt, Cite, Claim, Finding, Scalar, Value, Verdict
+from trackside.show.wording import said, sentence
+
+SCHEMA = "trackside.verdict/1"
+LONGEST_TEXT = 1000
+"""Characters of a citation's text; the input holds all of it."""
+Json = str | int | float | bool | None
+
+
+class ExceptionDoc(msgspec.Struct, frozen=True):
+    """The exception that names the cause."""
+
+    type: str
+    message: str
+
+
+class SignalDoc(msgspec.Struct, frozen=True):
+    """The fatal signal."""
+
+    name: str
+    number: int
+
+
+class ClaimDoc(msgspec.Struct, frozen=True):
+    """A sentence and the ids of its citations."""
+
+    text: str
+    cites: list[str]
+
+
+class TextDoc(msgspec.Struct, frozen=True):
+    """A sentence that states no figure of its own."""
+
+    text: str
+    cites: list[str] = []
+
+
+class ActionDoc(msgspec.Struct, frozen=True):
+    """What to do next, and a command for it where there is one."""
+
+    text: str
+    command: str | None
+
+
+class FindingDoc(msgspec.Struct, frozen=True):
+    """One family's finding."""
+
+    family: str
+    id: str
+    title: str
+    variant: str | None
+    fault_class: str | None
+    culprit: str
+    outcome: str
+    certainty: str | None
+    confidence: float | None
+    since: float | None
+    ranks: list[int]
+    nodes: list[str]
+    gpus: list[str]
+    exception: ExceptionDoc | None
+    signal: SignalDoc | None
+
+
+class SecondaryDoc(FindingDoc, frozen=True):
+    """A consequence or a warning, with what shows it."""
+
+    shows: list[ClaimDoc]
+    actions: list[ActionDoc]
+
+
+class RuledOutDoc(msgspec.Struct, frozen=True):
+    """Why a family is not it."""
+
+    family: str
+    id: str
+    because: str
+    cites: list[str]
+
+
+class UnknownDoc(msgspec.Struct, frozen=True):
+    """Why a family can't be told, and what would settle it."""
+
+    family: str
+    id: str
+    missing: list[str]
+    collect: list[str]
+
+
+class AttemptDoc(msgspec.Struct, frozen=True):
+    """One start of the job."""
+
+    number: int
+    state: str | None
+    start: float | None
+    end: float | None
+    exit_code: int | None
+    signal: int | None
+    nodes: list[str]
+
+
+class RunDoc(msgspec.Struct, frozen=True):
+    """Which run; times are POSIX seconds, UTC."""
+
+    id: str | None
+    name: str | None
+    cluster: str | None
+    disposition: str | None
+    exit_code: int | None
+    signal: int | None
+    start: float | None
+    end: float | None
+    nodes: list[str]
+    n_ranks: int | None
+    n_gpus: int | None
+    attempts: list[AttemptDoc]
+    framework: str | None
+    parent: str | None
+    clock_offset_s: float
+
+
+class PointDoc(msgspec.Struct, frozen=True):
+    """One training point; a loss that is not finite is the string nan, inf or -inf."""
+
+    step: Json
+    loss: Json
+
+
+class ProgressDoc(msgspec.Struct, frozen=True):
+    """The training trajectory as read from the log."""
+
+    framework: str | None
+    points: int
+    first: PointDoc
+    last: PointDoc
+    planned_steps: int | None
+
+
+class WasteDoc(msgspec.Struct, frozen=True):
+    """What the run held; cost needs a price, which no input gives."""
+
+    gpu_hours: float
+    cost: float | None
+    currency: str | None
+
+
+class CiteDoc(msgspec.Struct, frozen=True):
+    """One thing that can be asked again: ``query`` of the same inputs gives ``value``."""
+
+    plane: str
+    store: str
+    query: str
+    where: str
+    window: list[float] | None
+    value: Json
+    unit: str
+    text: str
+
+
+class InputDoc(msgspec.Struct, frozen=True):
+    """What a file was taken for, and what came of it."""
+
+    path: str
+    format: str | None
+    status: str
+    note: str
+    rows: int
+
+
+class VerdictDoc(msgspec.Struct, frozen=True):
+    """The whole verdict."""
+
+    schema: str
+    run: RunDoc
+    primary: FindingDoc
+    shows: list[ClaimDoc]
+    implies: list[TextDoc]
+    cannot_decide: list[TextDoc]
+    actions: list[ActionDoc]
+    consequences: list[SecondaryDoc]
+    warnings: list[SecondaryDoc]
+    preflight: list[ClaimDoc]
+    ruled_out: list[RuledOutDoc]
+    unknown: list[UnknownDoc]
+    progress: ProgressDoc | None
+    waste: WasteDoc | None
+    cites: dict[str, CiteDoc]
+    inputs: list[InputDoc]
+    paths: list[str]
+    version: str
+
+
+def plain(value: Scalar | tuple[Scalar, ...]) -> Json:
+    """A value as JSON holds it: lists joined by commas, non-finite numbers as strings."""
+    if isinstance(value, tuple):
+        return ",".join(str(each) for each in value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+class _Cites:
+    """Gives each distinct citation one id, in order of use."""
+
+    def __init__(self) -> None:
+        self._ids: dict[Cite, str] = {}
+
+    def ids(self, cites: Iterable[Cite]) -> list[str]:
+        return [self._ids.setdefault(cite, f"c{len(self._ids) + 1}") for cite in dict.fromkeys(cites)]
+
+    def docs(self) -> dict[str, CiteDoc]:
+        return {
+            name: CiteDoc(
+                plane=cite.plane,
+                store=cite.store,
+                query=cite.query,
+                where=cite.where,
+                window=None if cite.window is None else list(cite.window),
+                value=plain(cite.value),
+                unit=cite.unit,
+                text=cite.text[:LONGEST_TEXT],
+            )
+            for cite, name in self._ids.items()
+        }
+
+
+class _Teller:
+    """Words one verdict, numbering its citations on the way."""
+
+    def __init__(self) -> None:
+        self.cites = _Cites()
+        self._says = {family.code: family.says for family in families()}
+
+    def claim(self, claim: Claim, says: Mapping[str, str]) -> ClaimDoc:
+        return ClaimDoc(said(claim, says), self.cites.ids(claim.cites))
+
+    def claims(self, finding: Finding) -> list[ClaimDoc]:
+        return [self.claim(claim, self._says[finding.family]) for claim in finding.shows]
+
+    def texts(self, finding: Finding, claims: Iterable[Claim]) -> list[TextDoc]:
+        says = self._says[finding.family]
+        return [TextDoc(said(claim, says), self.cites.ids(claim.cites)) for claim in claims]
+
+    def actions(self, finding: Finding) -> list[ActionDoc]:
+        says = self._says[finding.family]
+        return [self._action(action, says) for action in finding.actions]
+
+    def _action(self, action: Action, says: Mapping[str, str]) -> ActionDoc:
+        command = None if action.command is None else sentence(says[action.command], action.values)
+        return ActionDoc(said(Claim(action.key, action.values), says), command)
+
+    def secondary(self, finding: Finding) -> SecondaryDoc:
+        return SecondaryDoc(**_finding(finding), shows=self.claims(finding), actions=self.actions(finding))
+
+    def ruled_out(self, finding: Finding) -> RuledOutDoc:
+        says = self._says[finding.family]
+        because = "; ".join(sentence(says[claim.key], claim.values) for claim in finding.because)
+        cites = self.cites.ids(cite for claim in finding.because for cite in claim.cites)
+        return RuledOutDoc(finding.family, finding.id, because, cites)
+
+
+def document(verdict: Verdict, paths: Iterable[str] = ()) -> VerdictDoc:
+    """A verdict in its published form; ``paths`` are the inputs as the user gave them."""
+    tell, primary = _Teller(), verdict.primary
+    return VerdictDoc(
+        schema=SCHEMA,
+        run=_run(verdict),
+        primary=FindingDoc(**_finding(primary)),
+        shows=tell.claims(primary),
+        implies=tell.texts(primary, primary.implies),
+        cannot_decide=tell.texts(primary, primary.cannot_decide),
+        actions=tell.actions(primary),
+        consequences=[tell.secondary(finding) for finding in verdict.consequences],
+        warnings=[tell.secondary(finding) for finding in verdict.warnings],
+        preflight=[tell.claim(claim, preflight.SAYS) for claim in verdict.preflight],
+        ruled_out=[tell.ruled_out(finding) for finding in verdict.ruled_out],
+        unknown=[UnknownDoc(f.family, f.id, list(f.missing), list(f.collect)) for f in verdict.unknown],
+        progress=_progress(verdict),
+        waste=_waste(verdict.gpu_hours, tell.cites),
+        cites=tell.cites.docs(),
+        inputs=[InputDoc(i.path, i.format, i.status, i.note, i.rows) for i in verdict.inputs],
+        paths=list(paths),
+        version=verdict.version,
+    )
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "family": finding.family,
+        "id": finding.id,
+        "title": finding.title,
+        "variant": finding.variant,
+        "fault_class": finding.fault_class,
+        "culprit": finding.culprit,
+        "outcome": finding.outcome.value,
+        "certainty": finding.certainty.value if finding.certainty is not None else None,
+        "confidence": finding.confidence,
+        "since": finding.since,
+        "ranks": list(finding.ranks),
+        "nodes": list(finding.nodes),
+        "gpus": list(finding.gpus),
+        "exception": ExceptionDoc(*finding.exception) if finding.exception is not None else None,
+        "signal": SignalDoc(*finding.signal) if finding.signal is not None else None,
+    }
+
+
+def _run(verdict: Verdict) -> RunDoc:
+    run = verdict.run
+    return RunDoc(
+        id=run.id,
+        name=run.name,
+        cluster=run.cluster,
+        disposition=run.disposition,
+        exit_code=run.exit_code,
+        signal=run.signal,
+        start=run.start,
+        end=run.end,
+        nodes=list(run.nodes),
+        n_ranks=run.n_ranks,
+        n_gpus=run.n_gpus,
+        attempts=[_attempt(attempt) for attempt in run.attempts],
+        framework=run.framework,
+        parent=run.parent,
+        clock_offset_s=run.clock_offset_s,
+    )
+
+
+def _attempt(attempt: Attempt) -> AttemptDoc:
+    return AttemptDoc(
+        attempt.number,
+        attempt.state,
+        attempt.start,
+        attempt.end,
+        attempt.exit_code,
+        attempt.signal,
+        list(attempt.nodes),
+    )
+
+
+def _progress(verdict: Verdict) -> ProgressDoc | None:
+    progress = verdict.progress
+    if progress is None:
+        return None
+    first, last = (PointDoc(plain(step), plain(loss)) for step, loss in (progress.first, progress.last))
+    return ProgressDoc(progress.framework, progress.points, first, last, progress.planned_steps)
+
+
+def _waste(gpu_hours: Value | None, cites: _Cites) -> WasteDoc | None:
+    if gpu_hours is None or not isinstance(gpu_hours.value, (int, float)):
+        return None
+    cites.ids(gpu_hours.cites)
+    return WasteDoc(float(gpu_hours.value), None, None)
+
+
+def encode(doc: VerdictDoc) -> bytes:
+    """Indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(doc), indent=2) + b"\n"
+
+
+def decode(data: bytes) -> VerdictDoc:
+    """Read a published verdict back. Raises msgspec.ValidationError or msgspec.DecodeError."""
+    return msgspec.json.decode(data, type=VerdictDoc)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of ``trackside.verdict/1``."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": SCHEMA,
+        **msgspec.json.schema(VerdictDoc),
+    }

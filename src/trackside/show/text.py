@@ -1,0 +1,168 @@
+"""The verdict on a terminal: width-aware, colours only where they can be shown, readable without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from trackside.show.document import CiteDoc, ClaimDoc, FindingDoc, InputDoc, SecondaryDoc, VerdictDoc
+from trackside.show.wording import duration, moment, ranges
+
+CITES_SHOWN = 2
+"""Citations under a claim unless --verbose."""
+_CULPRIT_STYLE = {"job": "bold yellow", "infrastructure": "bold red", "scheduler": "bold cyan", "none": "bold green"}
+
+
+def render(doc: VerdictDoc, console: Console, verbose: bool = False) -> None:
+    """Print a verdict."""
+    console.print(_headline(doc.primary))
+    console.print(Text(_run_line(doc), style="dim"))
+    _section(console, "What the data shows", [_claim(c, doc.cites, verbose) for c in doc.shows])
+    implies: list[RenderableType] = [_bullet(claim.text) for claim in doc.implies]
+    for action in doc.actions:
+        implies.append(_bullet(action.text, "\N{RIGHTWARDS ARROW}", "bold"))
+        if action.command is not None:
+            implies.append(Padding(Text(f"$ {action.command}", style="cyan"), (0, 0, 0, 6)))
+    _section(console, "What it implies, and what to do", implies)
+    _section(console, "What it cannot decide", [_bullet(claim.text) for claim in doc.cannot_decide])
+    _section(console, "Consequences", [_secondary(f, doc.cites, verbose) for f in doc.consequences])
+    warnings = [_secondary(f, doc.cites, verbose) for f in doc.warnings]
+    warnings += [_claim(claim, doc.cites, verbose) for claim in doc.preflight]
+    _section(console, "Warnings", warnings)
+    _section(console, "Every other family", [_families(doc, verbose)])
+    _section(console, "Inputs", _inputs(doc.inputs, verbose))
+
+
+def _headline(primary: FindingDoc) -> Text:
+    text = Text()
+    what = f"{primary.family} {primary.id}" + (f" ({primary.variant})" if primary.variant else "")
+    text.append(what, style="bold")
+    if primary.fault_class:
+        text.append(f", fault class {primary.fault_class}")
+    text.append("  culprit: ")
+    text.append(primary.culprit, style=_CULPRIT_STYLE.get(primary.culprit, "bold"))
+    confidence = "" if primary.confidence is None else f"{primary.confidence:.2f}"
+    text.append(f"  confidence: {confidence} ({primary.certainty or primary.outcome})")
+    where = []
+    if primary.ranks:
+        where.append(f"rank{'s' if len(primary.ranks) > 1 else ''} {ranges(primary.ranks)}")
+    if primary.nodes:
+        where.append("node " + ", ".join(primary.nodes[:8]))
+    if primary.gpus:
+        where.append("GPU " + ", ".join(primary.gpus[:8]))
+    text.append(f"\n{primary.title}" + (f" \N{EM DASH} {'; '.join(where)}" if where else ""))
+    return text
+
+
+def _run_line(doc: VerdictDoc) -> str:
+    run = doc.run
+    parts = [" ".join(part for part in (f"run {run.id}" if run.id else "run", run.name) if part)]
+    if run.disposition:
+        ended = f", exit {run.exit_code}" if run.exit_code else ""
+        parts.append(run.disposition + ended + (f", signal {run.signal}" if run.signal else ""))
+    if run.nodes:
+        parts.append(f"{len(run.nodes)} node{'s' if len(run.nodes) > 1 else ''}")
+    if run.n_ranks:
+        parts.append(f"{run.n_ranks} rank{'s' if run.n_ranks > 1 else ''}")
+    if run.start is not None and run.end is not None:
+        parts.append(f"{moment(run.start)}, {duration(run.end - run.start)}")
+    if run.framework:
+        parts.append(run.framework)
+    if doc.progress is not None:
+        first, last = doc.progress.first, doc.progress.last
+        losses = f", loss {first.loss} \N{RIGHTWARDS ARROW} {last.loss}" if first.loss is not None else ""
+        parts.append(f"{doc.progress.points} training points{losses}")
+    if doc.waste is not None:
+        parts.append(f"{doc.waste.gpu_hours:g} GPU-hours")
+    return " \N{MIDDLE DOT} ".join(parts)
+
+
+def _section(console: Console, title: str, body: Sequence[RenderableType]) -> None:
+    if body:
+        console.print()
+        console.print(Text(title.upper(), style="bold"))
+        console.print(Group(*body))
+
+
+def _bullet(text: str, mark: str = "\N{MIDDLE DOT}", style: str = "") -> RenderableType:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=3, justify="right")
+    grid.add_column(ratio=1)
+    grid.add_row(Text(mark, style=style), Text(_stop(text)))
+    return grid
+
+
+def _claim(claim: ClaimDoc, cites: dict[str, CiteDoc], verbose: bool) -> RenderableType:
+    shown = claim.cites if verbose else claim.cites[:CITES_SHOWN]
+    parts: list[RenderableType] = [_bullet(claim.text)]
+    parts += [Padding(_cite(name, cites[name], verbose), (0, 0, 0, 4)) for name in shown]
+    if len(shown) < len(claim.cites):
+        more = f"and {len(claim.cites) - len(shown)} more citations (--verbose)"
+        parts.append(Padding(Text(more, style="dim"), (0, 0, 0, 4)))
+    return Group(*parts)
+
+
+def _cite(name: str, cite: CiteDoc, verbose: bool) -> Text:
+    text = Text(f"[{name}] {cite.where}", style="dim")
+    said = " ".join(cite.text.split())
+    if said:
+        text.append(f"  {said if verbose else said[:160]}", style="not dim")
+    elif cite.value is not None:
+        text.append(f"  = {cite.value} {cite.unit}".rstrip(), style="not dim")
+    if verbose:
+        text.append(f"\n     {cite.query}")
+    return text
+
+
+def _secondary(finding: SecondaryDoc, cites: dict[str, CiteDoc], verbose: bool) -> RenderableType:
+    claims = "; ".join(claim.text for claim in finding.shows)
+    names = [name for claim in finding.shows for name in claim.cites]
+    head = _bullet(f"{finding.family} {finding.id} ({finding.certainty}): {claims} [{', '.join(names[:4])}]")
+    if not verbose:
+        return head
+    return Group(head, *(Padding(_cite(name, cites[name], True), (0, 0, 0, 4)) for name in names))
+
+
+def _families(doc: VerdictDoc, verbose: bool) -> RenderableType:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=3, justify="right")
+    grid.add_column(min_width=24, no_wrap=True)
+    grid.add_column(ratio=1)
+    rows = [(f.family, f.id, "ruled out: " + f.because, "green") for f in doc.ruled_out]
+    for open_ in doc.unknown:
+        missing = "; ".join(open_.missing)
+        collect = f" \N{RIGHTWARDS ARROW} collect {'; '.join(open_.collect)}" if verbose and open_.collect else ""
+        rows.append((open_.family, open_.id, f"unknown: {missing}{collect}", "yellow"))
+    for code, slug, why, style in sorted(rows):
+        grid.add_row(Text(code, style=style), Text(slug), Text(why, style="dim"))
+    return grid
+
+
+def _inputs(inputs: Iterable[InputDoc], verbose: bool) -> list[RenderableType]:
+    rows = list(inputs)
+    well = [row for row in rows if row.status == "read"]
+    shown = rows if verbose else [row for row in rows if row.status != "read"]
+    body: list[RenderableType] = [_bullet(f"{len(well)} of {len(rows)} files read")]
+    body += [_bullet(f"{row.path}: {row.status}, {row.format or 'no format'}; {row.note}") for row in shown[:200]]
+    return body
+
+
+def _stop(text: str) -> str:
+    return text if text.endswith((".", "!", "?", ":")) else text + "."
+
+
+def inputs_table(inputs: Iterable[InputDoc], console: Console) -> None:
+    """``trackside inputs``: what each file was taken for, and why."""
+    table = Table(box=None, pad_edge=False)
+    for title in ("file", "format", "status", "rows", "why"):
+        table.add_column(title, justify="right" if title == "rows" else "left", overflow="fold")
+    for row in inputs:
+        style = "" if row.status == "read" else "yellow"
+        table.add_row(
+            Text(row.path), Text(row.format or "-"), Text(row.status, style=style), f"{row.rows:,}", Text(row.note)
+        )
+    console.print(table)

@@ -1,0 +1,71 @@
+"""Ask every citation of a verdict again, and say which no longer gives the same value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from trackside.model import Scalar
+from trackside.query import Missing, Query, QueryError, Store, reduce_rows
+
+
+class Cited(Protocol):
+    """What of a citation is needed to ask it again."""
+
+    @property
+    def query(self) -> str:
+        """The question, in the text form of :class:`trackside.query.Query`."""
+        ...
+
+    @property
+    def value(self) -> Scalar:
+        """The answer then."""
+        ...
+
+    @property
+    def where(self) -> str:
+        """Where a person looks."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One citation asked again: ``now`` is its value, or ``problem`` why there is none."""
+
+    id: str
+    cite: Cited
+    now: Scalar = None
+    problem: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it still gives the same value."""
+        return not self.problem and same(self.cite.value, self.now)
+
+
+def check(cites: Mapping[str, Cited], store: Store) -> Iterable[Checked]:
+    """Every citation, in order."""
+    for name, cite in cites.items():
+        try:
+            query = Query.parse(cite.query)
+        except QueryError as error:
+            yield Checked(name, cite, problem=str(error))
+            continue
+        answer = store.ask(query.rows)
+        if isinstance(answer, Missing):
+            yield Checked(name, cite, problem=answer.reason)
+        elif query.reducer is None:
+            yield Checked(name, cite, problem="the query gives rows, not one value")
+        else:
+            yield Checked(name, cite, reduce_rows(answer.rows, query.reducer, query.reduced))
+
+
+def same(then: Scalar, now: Scalar) -> bool:
+    """Equal, where numbers may have passed through JSON: non-finite ones are words there."""
+    if isinstance(then, (int, float)) and isinstance(now, (int, float)):
+        return then == now or math.isclose(then, now, rel_tol=1e-9) or (math.isnan(then) and math.isnan(now))
+    if isinstance(now, float) and not math.isfinite(now):
+        return str(now) == str(then)
+    return then == now

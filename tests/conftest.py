@@ -1,0 +1,26 @@
+"""Options of the whole suite."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.cases import CORPUS
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write the golden files anew instead of comparing")
+
+
+@pytest.fixture
+def rewrite(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be written anew."""
+    return bool(request.config.getoption("--rewrite"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The labelled corpus and others' data lie outside the repository: without them their tests don't run."""
+    if CORPUS.is_dir():
+        return
+    for item in items:
+        if item.get_closest_marker("corpus"):
+            item.add_marker(pytest.mark.skip(reason="the shared data is not beside this checkout"))

@@ -1,0 +1,44 @@
+"""Every pattern of every parser is held to its own examples, in both matchers."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+
+from trackside.catalog.events import EVENTS
+from trackside.logs import scan as scan_module
+from trackside.logs.matcher import matcher
+from trackside.logs.pattern import Parser, Pattern, parsers
+from trackside.logs.scan import Rules, scan_text
+from trackside.model import Event
+
+PAIRS = [(parser, pattern) for parser in parsers() for pattern in parser.patterns]
+
+
+def events(parser: Parser, text: str, engine: str = "hyperscan") -> list[Event]:
+    """What one parser alone makes of a text."""
+    only = Rules(parser.patterns, (parser,) * len(parser.patterns), matcher(parser.patterns, engine))
+    with mock.patch.object(scan_module, "rules", lambda plane, engine=None: only):
+        found = scan_text(text + "\n", year=2026)
+    return [event for event in found if event.kind != "log_activity"]
+
+
+@pytest.mark.parametrize(("parser", "pattern"), PAIRS, ids=lambda each: getattr(each, "id", None) or each.name)
+def test_examples(parser: Parser, pattern: Pattern) -> None:
+    assert pattern.safety, "say what it must not match"
+    for engine in ("hyperscan", "re2"):
+        for line in pattern.matches:
+            assert events(parser, line, engine), f"{engine}: gives no event: {line!r}"
+        for line in pattern.avoids:
+            assert not events(parser, line, engine), f"{engine}: must give no event: {line!r}"
+
+
+@pytest.mark.parametrize("parser", parsers(), ids=lambda parser: parser.id)
+def test_events_keep_to_the_catalogue(parser: Parser) -> None:
+    for pattern in parser.patterns:
+        for line in pattern.matches:
+            for event in events(parser, line):
+                assert event.kind in EVENTS
+                assert set(event.fields) <= set(EVENTS[event.kind].fields), (pattern.name, event)
+                assert event.plane in EVENTS[event.kind].planes

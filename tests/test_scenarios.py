@@ -1,0 +1,118 @@
+"""Every scenario replayed: the verdict, each plane taken away, every citation asked again, the golden matrix."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tools.cases import SCENARIOS, Case, corpus, misses, scenarios
+from trackside import api
+from trackside.diagnose import engine
+from trackside.model import Certainty, Outcome, Plane, Verdict
+from trackside.query import Row
+from trackside.runs.resolve import SeveralRuns
+from trackside.show.document import decode, document, encode
+from trackside.verify import check
+
+CASES = scenarios()
+MATRIX = Path(__file__).parent / "scenarios" / "matrix.json"
+KNOWN = (
+    json.loads((SCENARIOS / "known_misses.json").read_text("utf-8"))
+    if (SCENARIOS / "known_misses.json").exists()
+    else {}
+)
+"""Scenario -> aspects that are known to come out wrong: the tool's limits, held to no more than these."""
+
+
+@cache
+def verdict_of(name: str) -> Verdict:
+    case = next(case for case in CASES if case.name == name)
+    return api.diagnose(case.folder / "inputs")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_verdict(case: Case) -> None:
+    wrong = misses(case, verdict_of(case.name))
+    assert sorted(wrong) == sorted(KNOWN.get(case.name, [])), wrong
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_citations_hold(case: Case) -> None:
+    """A verdict that went through its JSON form can be verified from the inputs alone."""
+    doc = decode(encode(document(verdict_of(case.name))))
+    _, store = api.select(api.load([case.folder / "inputs"]), doc.run.id)
+    broken = [
+        f"{one.cite.query}: was {one.cite.value!r}, now {one.now!r} {one.problem}"
+        for one in check(doc.cites, store)
+        if not one.holds
+    ]
+    assert doc.cites
+    assert not broken
+
+
+def without(case: Case, plane: Plane) -> Verdict | None:
+    """The verdict with one plane's inputs taken away; None where nothing is left."""
+    loaded = api.load([case.folder / "inputs"])
+    if loaded.store.planes <= {plane}:
+        return None
+
+    def keep(row: Row) -> bool:
+        return row.plane != plane
+
+    loaded.store = loaded.store.narrowed(keep)
+    loaded.store.planes.discard(plane)
+    if plane == "log":
+        loaded.trajectories = type(loaded.trajectories)()
+    try:
+        run, store = api.select(loaded, None)
+    except SeveralRuns:
+        return None
+    return engine.diagnose(store, run)
+
+
+@pytest.mark.parametrize("plane", ["log", "scheduler", "kernel", "collective"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_plane_removed(case: Case, plane: Plane) -> None:
+    """Less evidence gives a weaker or an unknown answer, never a wrong certain one."""
+    verdict = without(case, plane)
+    if verdict is None or verdict.primary.outcome is Outcome.UNKNOWN:
+        return
+    right = verdict.primary.family in case.accepted
+    assert right or verdict.primary.certainty is not Certainty.ESTABLISHED or case.name in KNOWN, verdict.primary
+
+
+def test_matrix(rewrite: bool) -> None:
+    """Scenario x family: which families are found, so that a change shows who became jumpy."""
+    matrix = {}
+    for case in CASES:
+        verdict = verdict_of(case.name)
+        found = [
+            verdict.primary.family,
+            *(f"+{f.family}" for f in verdict.consequences),
+            *(f"!{f.family}" for f in verdict.warnings),
+        ]
+        matrix[case.name] = " ".join(found)
+    text = json.dumps(matrix, indent=1, sort_keys=True) + "\n"
+    if rewrite:
+        MATRIX.write_text(text, "utf-8")
+    assert MATRIX.read_text("utf-8") == text, "the matrix changed: look at it, then pytest --rewrite"
+
+
+@pytest.mark.corpus
+def test_corpus() -> None:
+    """The labelled corpus: at least 95 % of the primary families right, and nobody blamed wrongly."""
+    judged = []
+    for case in corpus():
+        with case.inputs() as folder:
+            judged.append((case, misses(case, api.diagnose(folder))))
+    wrong = {case.name: miss["family"] for case, miss in judged if "family" in miss}
+    assert len(wrong) <= 0.05 * len(judged), wrong
+    blamed = {
+        case.name: miss["culprit"]
+        for case, miss in judged
+        if "culprit" in miss and {"job", "infrastructure"} <= set(miss["culprit"].replace(",", "").split())
+    }
+    assert not blamed

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import trackside
+from tools.cases import SCENARIOS
+from trackside.cli import main
+
+TRACEBACK = (
+    "Traceback (most recent call last):\n"
+    '  File "/home/user/train/train.py", line 3, in <module>\n'
+    "    main()\n"
+    "ModuleNotFoundError: No module named 'flash_attn'\n"
+)
+SACCT = (
+    "JobID|JobName|State|ExitCode|Submit|Start|End|NodeList\n"
+    "41|lm|FAILED|1:0|2026-11-21T08:00:00|2026-11-21T08:00:00|2026-11-21T08:00:30|gpu017\n"
+    "42|other|COMPLETED|0:0|2026-11-21T09:00:00|2026-11-21T09:00:00|2026-11-21T09:10:00|gpu018\n"
+)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(each) for each in arguments])
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "slurm-41.out"
+    path.write_text(TRACEBACK)
+    return path
+
+
+def test_a_lone_log(log: Path) -> None:
+    result = run("diagnose", log)
+    assert result.exit_code == 0
+    assert "A1 startup-crash" in result.stdout
+    assert "slurm-41.out:" in result.stdout
+
+
+def test_json_is_alone_on_stdout_and_verifies(log: Path, tmp_path: Path) -> None:
+    result = run("diagnose", log, "--json")
+    verdict = json.loads(result.stdout)
+    assert verdict["schema"] == "trackside.verdict/1"
+    assert verdict["primary"]["fault_class"] == "env"
+    saved = tmp_path / "verdict.json"
+    saved.write_text(result.stdout)
+    assert run("verify", saved, log).exit_code == 0
+    assert run("verify", saved).exit_code == 0
+    log.write_text(TRACEBACK.replace("flash_attn", "xformers"))
+    changed = run("verify", saved, log)
+    assert changed.exit_code == 1
+    assert "xformers" in changed.stdout
+
+
+def test_exit_codes(log: Path, tmp_path: Path) -> None:
+    assert run("diagnose", log, "--exit-code").exit_code == 10
+    nothing = tmp_path / "quiet.log"
+    nothing.write_text("hello\n")
+    assert run("diagnose", nothing, "--exit-code").exit_code == 11
+    healthy = next(iter(sorted(SCENARIOS.glob("g1/*/inputs"))))
+    assert run("diagnose", healthy, "--exit-code").exit_code == 0
+
+
+def test_several_jobs_need_a_choice(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "sacct.txt").write_text(SACCT)
+    (tmp_path / "slurm-42.out").write_text("step 1 loss 3.0\n")
+    result = run("diagnose", tmp_path)
+    assert result.exit_code == 2
+    assert "--job" in result.stderr
+    assert "41" in result.stderr
+    assert "42" in result.stderr
+    chosen = json.loads(run("diagnose", tmp_path, "--job", "41", "--json").stdout)
+    assert chosen["run"]["id"] == "41"
+    assert chosen["run"]["disposition"] == "FAILED"
+    assert run("diagnose", tmp_path, "--job", "77").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["diagnose"], 2, "Missing argument"),
+        (["diagnose", "--frobnicate", "x"], 2, "No such option"),
+        (["diagnose", "/no/such/path"], 2, "no such file"),
+        (["explain", "z9"], 2, "no family"),
+        (["verify", "/no/such/verdict.json"], 2, "/no/such/verdict.json"),
+        (["diagnose", "--now", "yesterday", "."], 2, "--now"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], status: int, says: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == status
+    assert says in result.stderr
+
+
+def test_nothing_readable(tmp_path: Path) -> None:
+    (tmp_path / "core.bin").write_bytes(os.urandom(4096))
+    (tmp_path / "empty.log").touch()
+    result = run("diagnose", tmp_path)
+    assert result.exit_code == 3
+    assert "inputs" in result.stderr
+    table = run("inputs", tmp_path)
+    assert table.exit_code == 3
+    assert "empty" in table.stdout
+
+
+def test_verify_refuses_what_is_no_verdict(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('{"schema": 3}')
+    assert run("verify", path).exit_code == 2
+
+
+def test_an_archive_gives_the_same_verdict(tmp_path: Path) -> None:
+    folder = next(iter(sorted(SCENARIOS.glob("a2/*/inputs"))))
+    archive = tmp_path / "run.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, "run")
+    from_folder, from_archive = trackside.diagnose(folder), trackside.diagnose(archive)
+    assert from_archive.primary.family == from_folder.primary.family
+    assert from_archive.progress == from_folder.progress
+
+
+def test_explain_families_schema() -> None:
+    assert run("explain", "u0").stdout == run("explain", "UNKNOWN").stdout
+    assert "What it cannot tell" in run("explain", "cuda-oom").stdout
+    assert "B1" in run("families").stdout
+    assert json.loads(run("schema").stdout)["title"] == "trackside.verdict/1"
+
+
+def test_verbose_shows_every_query(log: Path) -> None:
+    assert "events(exception)" in run("diagnose", log, "-v").stdout

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import io
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trackside.logs import scan as scan_module
+from trackside.logs.line import Line, Scratch, has_srun_labels, split_label
+from trackside.logs.scan import scan, scan_text
+from trackside.logs.stamp import find_time
+from trackside.model import Event
+
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "/home/user/t.py", line 3, in main\n    f()\nValueError: bad shard 7\n'
+)
+
+
+def noise(lines: int, seed: int = 0) -> str:
+    random.seed(seed)
+    return "".join(f"worker {random.random():.9f} waits for bucket {k}\n" for k in range(lines))
+
+
+def scan_bytes(data: bytes) -> list[Event]:
+    found: list[Event] = []
+    scan(io.BytesIO(data), found.append, Scratch("log"))
+    return found
+
+
+@pytest.mark.parametrize("chunk", [997, 4096, 70_001])
+def test_chunk_size_changes_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "".join(
+        noise(40, seed) + TRACEBACK.replace("7", str(seed)) + f"step {seed} loss 3.{seed}\n" for seed in range(60)
+    )
+    whole = scan_text(text)
+    monkeypatch.setattr(scan_module, "CHUNK", chunk)
+    monkeypatch.setattr(scan_module, "BEHIND", 512)
+    monkeypatch.setattr(scan_module, "AHEAD", 2048)
+    assert scan_text(text) == whole
+    assert sum(event.kind == "exception" for event in whole) == 60
+
+
+def test_positions_are_exact() -> None:
+    text = noise(10) + "a bar\r  12%|## | 3/25\r\n" + TRACEBACK + noise(3)
+    found = next(event for event in scan_text(text) if event.kind == "exception")
+    assert text.encode()[found.at.offset :].startswith((b"Traceback", b"ValueError"))
+    assert text.encode()[: found.at.offset].count(b"\n") + 1 == found.at.line
+
+
+def test_repeats_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan_module, "KEPT_PER_KIND", 20)
+    found = [event for event in scan_text(TRACEBACK * 500) if event.kind == "exception"]
+    assert len(found) == 20
+    assert found[0].at.line < 20
+    assert found[-1].at.line > 4 * 480
+
+
+def test_last_time_and_line_are_known() -> None:
+    text = "2026-11-21 08:00:00 start\nno time here\n2026-11-21T08:05:00Z end of story"
+    activity = scan_text(text)[-1]
+    assert activity.kind == "log_activity"
+    assert (activity.get("first_time"), activity.get("last_time")) == (1795248000.0, 1795248300.0)
+    assert activity.get("truncated") is True
+    assert activity.get("lines") == 3
+
+
+@given(st.binary(max_size=3000))
+@settings(max_examples=150, deadline=None)
+def test_any_bytes(data: bytes) -> None:
+    found = scan_bytes(data)
+    assert bool(found) == bool(data)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "Traceback (most recent call last):",
+                '  File "a.py", line 1, in f',
+                "ValueError: x",
+                "[rank1]: ",
+                "3: ",
+                "\r",
+                "\n",
+                "\n",
+                "step 3 loss 2.0",
+                "{'loss': 1.0}",
+                "50%|#####| 5/10 [00:01<00:01, 5it/s, loss=3]",
+                "CUDA out of memory.",
+                "\x1b[31m",
+                "srun: error: n1: task 0: Killed",
+                "\x00",
+            ]
+        ),
+        max_size=60,
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_any_mixture(parts: list[str]) -> None:
+    scan_bytes("".join(parts).encode())
+
+
+@pytest.mark.parametrize(
+    ("full", "text", "rank"),
+    [
+        ("[rank3]: ValueError: x", "ValueError: x", 3),
+        ('[rank3]:   File "a"', '  File "a"', 3),
+        ("[default3]:[rank1]: x", "x", 1),
+        ("[1,12]<stderr>:boom", "boom", 12),
+        ("[titan] step: 4", "[titan] step: 4", None),
+        ("plain", "plain", None),
+    ],
+)
+def test_labels(full: str, text: str, rank: int | None) -> None:
+    got, _, number = split_label(full, srun_labels=False)
+    assert (got, number) == (text, rank)
+
+
+def test_srun_labels_are_learnt_from_the_head() -> None:
+    assert has_srun_labels(b"0: a\n1: b\n 2: c\n0: d\nno label\n")
+    assert not has_srun_labels(b"step\n1: b\nstep\nstep\nstep\n")
+    assert split_label(" 2: hello", srun_labels=True)[:2] == ("hello", "2:")
+
+
+def test_neighbours() -> None:
+    buffer = b"one\ntwo\rtwo again\nthree\n"
+    line = Line(buffer, 8, 17, 2, 8, Scratch("log"))
+    assert line.text == "two again"
+    assert [each.text for each in line.following()] == ["three"]
+    assert [(each.text, each.number) for each in line.preceding()] == [("two", 2), ("one", 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("[2026-11-21 08:00:00,500] x", 1795248000.5),
+        ("2026-11-21T10:00:00+02:00 x", 1795248000.0),
+        ("[Sat Nov 21 08:00:00 2026] NVRM", 1795248000.0),
+        ("W1121 08:00:00.250000 123 run.py:1] x", 1795248000.25),
+        ("Nov 21 08:00:00 gpu017 kernel: x", 1795248000.0),
+        ("2026-13-41 08:00:00 x", None),
+        ("took 08:00 minutes", None),
+    ],
+)
+def test_time_stamps(text: str, time: float | None) -> None:
+    assert find_time(text, 2026) == time

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import io
+import json
+import re
+
+import jsonschema
+import pytest
+from rich.console import Console
+
+from tools.cases import SCENARIOS, scenarios
+from trackside import api
+from trackside.diagnose import preflight
+from trackside.diagnose.family import HEADINGS, Family, families
+from trackside.model import Cite, Value
+from trackside.show.document import document, encode, json_schema
+from trackside.show.text import render
+from trackside.show.wording import duration, ranges, sentence, size, word
+
+CITE = Cite("log", "files", "events(exception).count()", "log:1", 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (98_352_431_923, "bytes", "91.6 GiB"),
+        (12_000, "s", "3 h 20 min"),
+        (0.0042, "s", "4.2 ms"),
+        (0.953, "share", "95%"),
+        (1795248000, "time", "2026-11-21 08:00:00 UTC"),
+        (float("nan"), "", "nan"),
+        (1234567, "steps", "1,234,567 steps"),
+        ((0, 1, 2, 5), "", "0-2, 5"),
+        (("a", "b", "c"), "", "a, b and c"),
+        ((), "", "none"),
+        (None, "", "not recorded"),
+        (True, "", "yes"),
+    ],
+)
+def test_words(value: object, unit: str, text: str) -> None:
+    assert word(value, unit) == text  # type: ignore[arg-type]
+
+
+def test_sentence_fills_templates_with_units() -> None:
+    values = {"asked": Value(1 << 30, (CITE,), "bytes"), "n": Value(3, (CITE,))}
+    assert sentence("{n} ranks asked for {asked} ({asked:plain})", values) == "3 ranks asked for 1 GiB (1,073,741,824)"
+
+
+def test_durations_and_ranges() -> None:
+    assert [duration(s) for s in (1, 119, 3600, 7200)] == ["1 s", "119 s", "60 min", "2 h"]
+    assert ranges([3, 1, 2, 9]) == "1-3, 9"
+    assert size(1023) == "1023 bytes"
+
+
+@pytest.mark.parametrize("family", families(), ids=lambda family: family.code)
+def test_family_contract(family: Family) -> None:
+    assert list(family.sections()) == list(HEADINGS)
+    assert all(text for text in family.sections().values())
+    known = {f.code for f in families()}
+    assert set(family.rivals) <= known
+    for need in family.needs:
+        assert {need} if isinstance(need, str) else set(need) <= set(family.asks)
+    assert family.collect
+    for text in family.says.values():
+        assert not re.search(r"\d", re.sub(r"\{[^}]*\}|SIG[A-Z0-9]+|[A-Z]\d\b|128\+n", "", text)), (
+            f"a figure without citation: {text}"
+        )
+
+
+def test_preflight_templates_state_no_figure() -> None:
+    for text in preflight.SAYS.values():
+        assert not re.search(r"\d", re.sub(r"\{[^}]*\}", "", text))
+
+
+def test_document_keeps_to_its_schema() -> None:
+    schema = json_schema()
+    for case in scenarios()[::4]:
+        doc = json.loads(encode(document(api.diagnose(case.folder / "inputs"))))
+        jsonschema.validate(doc, schema)
+        names = set(doc["cites"])
+        for claim in doc["shows"] + doc["ruled_out"]:
+            assert set(claim["cites"]) <= names
+
+
+@pytest.mark.parametrize("width", [60, 100, 200])
+def test_text_fits_the_width_and_has_no_colour_off_a_terminal(width: int) -> None:
+    case = next(iter(sorted(SCENARIOS.glob("a1/*/inputs"))))
+    out = io.StringIO()
+    render(document(api.diagnose(case)), Console(file=out, width=width, highlight=False))
+    assert "\x1b" not in out.getvalue()
+    assert max(map(len, out.getvalue().splitlines())) <= width
