@@ -19,7 +19,8 @@ class Case:
     `expected` is what the injection makes certain. `marks` are patterns that the
     recorded inputs must hold, so that a run in which the fault did not happen is not
     recorded. `reader` reads the training points that were printed; with
-    `no_progress` there is nothing to read and the scenario says so.
+    `no_progress` there is nothing to read and the scenario says so. `progress_keys` are
+    the parts of the progress that are certain.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Case:
     marks: tuple[str, ...] = ()
     reader: Reads | None = None
     no_progress: bool = False
+    progress_keys: tuple[str, ...] = ("points", "first", "last")
     needs: tuple[str, ...] = field(default=())
 
     @property

@@ -23,7 +23,8 @@ KEY_VALUE = rf"msg=train step=(?P<step>\d+) total=\d+ loss={NUMBER}"
 LOGGER = rf"iter (?P<step>\d+)/\d+ \| loss {NUMBER}"
 TQDM_LOSS = r"\| (?P<step>\d+)/\d+ \[[^\]\n]*loss=(?P<loss>[-+\w.]+)"
 LIGHTNING_BAR = r"Epoch (?P<epoch>\d+): [^\n]*?\| (?P<batch>\d+)/\d+ \[[^\]\n]*train_loss=(?P<loss>[-+\w.]+)"
-KERAS_EPOCH = r"(?m)^\S*25/25[^\n]*loss: (?P<loss>[-+\w.]+)[^\n]*$"
+EPOCH_METER = r"Epoch: \[(?P<epoch>\d+)\]\[ *(?P<batch>\d+)/50\].*Loss (?P<loss>[-+\w.]+) \("
+KERAS_LOSS = r"loss: (?P<loss>[-+\w.]+)"
 HF_DICT = r"'loss': '?(?P<loss>[-+\w.]+)"
 
 
@@ -63,7 +64,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class BarReader:
-    """Points of Lightning's bar: the last loss that it showed at each batch."""
+    """Points that carry epoch and batch: the last loss that was shown at each batch."""
 
     pattern: str
     batches: int
@@ -81,17 +82,35 @@ class BarReader:
         return list(points.values())
 
 
+@dataclass(frozen=True)
+class KerasReader:
+    """Points of Keras' fit: the last loss shown in each epoch."""
+
+    batches: int
+    files: str = "*.log"
+
+    def read(self, inputs: Path) -> list[Point]:
+        points: list[Point] = []
+        for path in sorted(inputs.rglob(self.files)):
+            epochs = re.split(r"Epoch \d+/\d+", path.read_text(errors="replace"))[1:]
+            for number, text in enumerate(epochs, 1):
+                shown = re.findall(KERAS_LOSS, text)
+                points.append((number * self.batches, _number(shown[-1])))
+        return points
+
+
 def _number(text: str) -> float | str:
     value = float(text)
     finite = value - value == 0
     return value if finite else str(value)
 
 
-def progress(points: list[Point]) -> dict[str, object] | None:
+def progress(points: list[Point], keys: tuple[str, ...]) -> dict[str, object] | None:
     """The `progress` entry of expected.json; a loss that is not finite is a string."""
     if not points:
         return None
-    return {"points": len(points), "first": list(points[0]), "last": list(points[-1])}
+    entry = {"points": len(points), "first": list(points[0]), "last": list(points[-1])}
+    return {key: entry[key] for key in keys}
 
 
 def dumps(value: object) -> str:

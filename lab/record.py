@@ -35,13 +35,13 @@ def record(case: Case, scenarios: Path, slurm_tools: Path | None) -> Path:
 
 def _write(case: Case, stage: Stage, made: Path) -> None:
     inputs = made / "inputs"
-    sanitiser = Sanitiser(stage.work)
+    sanitiser = Sanitiser(stage.work, stage.node, stage.names)
     for path in stage.kept:
         sanitiser.copy(path, inputs / path.relative_to(stage.work))
     _check(case, inputs)
-    expected = dict(case.expected)
+    expected = {**case.expected, **stage.found}
     if case.reader:
-        expected["progress"] = progress(case.reader.read(inputs))
+        expected["progress"] = progress(case.reader.read(inputs), case.progress_keys)
     elif case.no_progress:
         expected["progress"] = None
     (made / "expected.json").write_text(dumps(expected))

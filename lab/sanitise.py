@@ -7,19 +7,20 @@ import re
 import socket
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-NODE = "gpu017"
 
 
 class Sanitiser:
     """Replaces paths and host names; everything else stays as it was."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, node: str, names: Sequence[tuple[str, str]] = ()) -> None:
+        self.node = node
         stdlib = sysconfig.get_paths()["stdlib"]
         host = socket.gethostname()
         pairs = [
+            *names,
             (str(work.resolve()), "/home/user/train"),
             (str(work), "/home/user/train"),
             (sys.prefix, "/home/user/venv"),
@@ -28,15 +29,17 @@ class Sanitiser:
             (str(Path.home()), "/home/user"),
             ("/tmp/", "/scratch/"),
         ]
-        self.texts = [(old, new) for old, new in pairs if len(old) > 1]
+        plain = [(old, new) for old, new in pairs if len(old) > 1]
+        escaped = [(old.replace("/", "\\/"), new.replace("/", "\\/")) for old, new in plain]
+        self.texts = plain + escaped  # Slurm's JSON escapes its slashes
         self.host = re.compile(rf"(?<![\w./-]){re.escape(host)}(?:\.[\w.-]+)?(?![\w/-])")
         self.local = re.compile(r"(host\s+: )(localhost\S*|[\w.-]+)")
 
     def text(self, text: str) -> str:
         for old, new in self.texts:
             text = text.replace(old, new)
-        text = self.host.sub(NODE, text)
-        return self.local.sub(rf"\g<1>{NODE}", text)
+        text = self.host.sub(self.node, text)
+        return self.local.sub(rf"\g<1>{self.node}", text)
 
     def value(self, value: Any) -> Any:
         if isinstance(value, str):

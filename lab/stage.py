@@ -67,7 +67,7 @@ class Running:
 
     def rank_pid(self, rank: int) -> int:
         """The process that a launcher started as this rank (not its children)."""
-        pids = [pid for pid in self.descendants() if f"RANK={rank}" in _environ(pid)]
+        pids = [pid for pid in self.descendants() if f"RANK={rank}" in process_environ(pid)]
         if not pids:
             raise RunFailed(f"no process of rank {rank}")
         return min(pids)
@@ -111,9 +111,11 @@ class Stage:
         self.slurm_tools = slurm_tools
         self.port = free_port()
         self.kept: list[Path] = []
+        self.node = "gpu017"
+        self.names: list[tuple[str, str]] = []
+        self.found: dict[str, str] = {}
         for script in TRAIN.glob("*.py"):
-            if script.name != "__init__.py":
-                shutil.copy(script, work)
+            shutil.copy(script, work)
         self.write_corpus()
 
     def write_corpus(self, rows: int = 400, name: str = "data/train.jsonl", **other: str) -> None:
@@ -179,7 +181,7 @@ def _parent(entry: Path) -> int:
         return -1
 
 
-def _environ(pid: int) -> list[str]:
+def process_environ(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:

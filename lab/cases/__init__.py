@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.case import Case
-from lab.cases import custom_startup, endings, hangs, healthy, rendezvous, signals, startup, training
+from lab.cases import custom_startup, endings, hangs, healthy, rendezvous, scheduled, signals, startup, training
 
 CASES: tuple[Case, ...] = (
     *custom_startup.CASES,
@@ -14,4 +14,5 @@ CASES: tuple[Case, ...] = (
     *training.CASES,
     *endings.CASES,
     *healthy.CASES,
+    *scheduled.CASES,
 )

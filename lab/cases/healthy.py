@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from lab.case import Case
 from lab.plays import Before, run
 from lab.points import (
+    EPOCH_METER,
     HF_DICT,
     JSON_LINE,
-    KERAS_EPOCH,
     KEY_VALUE,
     LIGHTNING_BAR,
     NANOGPT,
     PLAIN,
     TQDM_LOSS,
     BarReader,
+    KerasReader,
     Reader,
     Reads,
 )
@@ -45,6 +46,7 @@ def healthy(
     mark: str = "training finished",
     variant: str | None = None,
     env: Mapping[str, str] | None = None,
+    keys: tuple[str, ...] = ("points", "first", "last"),
 ) -> Case:
     """A run that ends well; `echo` of its status is not in the log, as in a real job."""
     expected = {"family": "G1", "culprit": "none"}
@@ -58,6 +60,7 @@ def healthy(
         marks=(mark,),
         reader=reader,
         no_progress=reader is None,
+        progress_keys=keys,
         needs=needs,
     )
 
@@ -76,6 +79,13 @@ CUSTOM = (
         "python pretrain.py --steps 200 --lr 1e-3 --style nanogpt",
         "A custom loop under plain python with nanoGPT's lines (`iter N: loss X, time, mfu`).\nNo fault.",
         Reader(NANOGPT),
+    ),
+    healthy(
+        "custom-epoch-meter",
+        f"{TORCHRUN} 2 pretrain.py --steps 200 --lr 1e-3 --style epochs",
+        "A custom DDP loop under torchrun, 2 ranks, with the meters of the ImageNet example\n"
+        "(`Epoch: [0][ 10/50] Time .. Loss value (mean)`).\nNo fault.",
+        BarReader(EPOCH_METER, batches=50),
     ),
     healthy(
         "custom-json-lines",
@@ -143,6 +153,7 @@ FRAMEWORKS = (
         mark="train_runtime",
         needs=("transformers", "peft"),
         env={"PYTHONUNBUFFERED": ""},
+        keys=("points",),
     ),
     healthy(
         "hf-resume-ok",
@@ -188,6 +199,7 @@ FRAMEWORKS = (
         "No fault. The rich bar leaves little in a file; the csv has the points (steps from 0).",
         Reader(r"(?m)^\d+,(?P<step>\d+),(?P<loss>[\d.]+)$", files="metrics.csv"),
         keep=("lightning_logs/version_0/metrics.csv",),
+        keys=("first",),
         mark="max_epochs=3",
         needs=("lightning",),
     ),
@@ -196,15 +208,16 @@ FRAMEWORKS = (
         "python keras_fit.py --epochs 4 --verbose 1",
         "Keras fit (torch backend), verbose=1.\n"
         "No fault. The bar's loss is a running mean of the epoch; batch 25/25 has its end.",
-        Reader(KERAS_EPOCH, every=25),
+        KerasReader(batches=25),
         mark="Epoch 4/4",
+        keys=("last",),
         needs=("keras",),
     ),
     healthy(
         "keras-verbose-2",
         "python keras_fit.py --epochs 6 --verbose 2",
         "Keras fit (torch backend), verbose=2: one line an epoch.\nNo fault.",
-        Reader(KERAS_EPOCH, every=25),
+        KerasReader(batches=25),
         mark="Epoch 6/6",
         needs=("keras",),
     ),

@@ -90,7 +90,7 @@ RESUME = (
         name="custom-silent-resume",
         play=run(
             parent_run("")
-            + "set -x\nls -l last.pt\n"
+            + "set -x\nls last.pt\n"
             + "python pretrain.py --steps 120 --lr 1e-3 --resume checkpoints/last.pt",
         ),
         expected={"family": "E2", "variant": "silent", "culprit": "job"},

@@ -70,6 +70,7 @@ def start_process_group(timeout: float) -> None:
 
 def batches(args: argparse.Namespace) -> DataLoader[tuple[torch.Tensor, torch.Tensor]]:
     windows = Windows(args.data, args.column)
+    sampler: DistributedSampler[tuple[torch.Tensor, torch.Tensor]] | None
     sampler = DistributedSampler(windows, WORLD, RANK, shuffle=False) if WORLD > 1 else None
     say(f"loaded {len(windows)} rows from {args.data}")
     return DataLoader(windows, args.batch_size, sampler=sampler, num_workers=args.workers, drop_last=True)
@@ -111,7 +112,7 @@ class Run:
     def save(self) -> None:
         if RANK != 0 or not self.args.save_to:
             return
-        inner = self.model.module if WORLD > 1 else self.model
+        inner = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
         torch.save({"model": inner.state_dict(), "step": self.step}, self.args.save_to)
         say(f"saved checkpoint {self.args.save_to} at step {self.step}")
 

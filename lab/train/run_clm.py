@@ -49,7 +49,7 @@ def main() -> None:
     if script.requires:
         require_version(script.requires)
     tokenizer = AutoTokenizer.from_pretrained(script.model_name_or_path)
-    model = AutoModelForCausalLM.from_pretrained(script.model_name_or_path)
+    model: Any = AutoModelForCausalLM.from_pretrained(script.model_name_or_path)
     if script.lora_targets:
         config = LoraConfig(target_modules=script.lora_targets, task_type="CAUSAL_LM")
         model = get_peft_model(model, config)

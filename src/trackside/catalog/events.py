@@ -31,6 +31,7 @@ EVENTS: Mapping[str, EventKind] = {
             "loss": "training loss; nan and inf are kept",
             "grad_norm": "global gradient norm",
             "lr": "learning rate",
+            "epoch_steps": "steps an epoch has, where the step is counted from the epoch's start",
             "total_steps": "steps planned, where the line says so",
             "throughput": "as printed",
             "throughput_unit": "samples/s, tokens/s, it/s ...",
@@ -51,6 +52,16 @@ EVENTS: Mapping[str, EventKind] = {
     "parent_progress": EventKind(
         "a training point of the run that this one continues; fields as progress",
         {"step": "optimizer step", "loss": "training loss", "epoch": "epochs", "lr": "learning rate"},
+    ),
+    "rank_progress": EventKind(
+        "one rank's own timing of a step, where several ranks print theirs",
+        {
+            "step": "optimizer step",
+            "step_time_s": "seconds a step",
+            "data_time_s": "seconds waiting for data",
+            "compute_time_s": "seconds of compute",
+            "comm_time_s": "seconds of communication",
+        },
     ),
     "training_plan": EventKind(
         "the run's plan as printed before training",
@@ -91,6 +102,10 @@ EVENTS: Mapping[str, EventKind] = {
     "resume_requested": EventKind(
         "an argument, option echo or message asks for a resume", {"path": "as printed", "by": "argument or message"}
     ),
+    "loss_scale_cut": EventKind(
+        "gradients overflowed: dynamic loss scaling skipped a step and cut its scale",
+        {"before": "scale before", "after": "scale after"},
+    ),
     "evaluation": EventKind(
         "one evaluation",
         {"step": "step", "epoch": "epoch", "metric": "name as printed", "value": "value", "loss": "eval loss"},
@@ -106,6 +121,7 @@ EVENTS: Mapping[str, EventKind] = {
             "root_message": "its message",
             "frame": "innermost frame: file:line in function",
             "user_frame": "innermost frame outside site-packages and the standard library",
+            "user_code": "source line of user_frame, where printed",
             "frames": "all function frames 'file:line in f', ';' between, at most 40",
             "wrapper": "true for launcher and wrapper exceptions (ChildFailedError, CalledProcessError, SignalException)",
             "about": "application, oom, cuda, collective, rendezvous, checkpoint, storage, dataloader, host_memory, interrupt, signal, wrapper: what it speaks of, by type, message and frames",
@@ -139,7 +155,7 @@ EVENTS: Mapping[str, EventKind] = {
     "launcher_failure": EventKind(
         "one failed worker in a launcher's summary (torchrun, accelerate, DeepSpeed, mpirun)",
         {
-            "launcher": "torchrun, deepspeed, accelerate, mpirun, srun",
+            "launcher": "torchrun, deepspeed, accelerate, mpirun, spawn, torch.distributed.launch",
             "global_rank": "rank as the summary gives it",
             "local_rank": "local rank",
             "exit_code": "positive exit code",
@@ -157,13 +173,14 @@ EVENTS: Mapping[str, EventKind] = {
     "process_exit": EventKind(
         "a task or process ended, as srun, slurmstepd, a shell or a launcher says",
         {
-            "source": "srun, slurmstepd, bash, deepspeed, mpirun, ray, torchrun",
+            "source": "srun, slurmstepd, bash, time, kubectl, pdsh, deepspeed, mpirun, ray, torchrun, kernel",
             "task": "task number or list as printed",
             "exit_code": "exit code",
             "signal": "signal number",
             "signal_name": "e.g. SIGSEGV",
             "pid": "process id",
             "core": "true when a core was dumped",
+            "comm": "process name, where the kernel gives it",
         },
     ),
     "signal_received": EventKind(
@@ -223,6 +240,17 @@ EVENTS: Mapping[str, EventKind] = {
             "missing_ranks": "ranks that did not arrive, where the text names them, ',' between",
         },
     ),
+    "collective_state": EventKind(
+        "a rank's position in its collectives by its own word; it need not have timed out: enqueued equal to "
+        "completed means that it never entered what the others wait in",
+        {
+            "last_enqueued": "last enqueued work",
+            "last_completed": "last completed work",
+            "seq": "work that timed out on this rank, where it did",
+            "group": "process group",
+            "backend": "nccl",
+        },
+    ),
     "peer_lost": EventKind(
         "a rank saw another one go away (connection closed or reset, remote process exited)",
         {"address": "peer as printed", "backend": "gloo, nccl, tcpstore", "peer_rank": "rank where printed"},
@@ -238,10 +266,11 @@ EVENTS: Mapping[str, EventKind] = {
     "nccl_warn": EventKind("an NCCL WARN line that no other kind covers", {"detail": "as printed"}),
     "nccl_transport": EventKind(
         "the transport NCCL chose",
-        {"transport": "socket, ib, p2p, shm", "device": "as printed", "nnodes": "nodes", "nranks": "ranks"},
+        {"transport": "socket, ib, ofi, ucx", "device": "as printed", "nnodes": "nodes", "nranks": "ranks"},
     ),
     "nccl_init": EventKind(
-        "NCCL communicator set-up", {"nranks": "ranks", "complete": "true when finished", "busid": "GPU"}
+        "NCCL communicator set-up",
+        {"nranks": "ranks", "nnodes": "nodes", "complete": "true when finished", "busid": "GPU"},
     ),
     "env_flag": EventKind(
         "an environment setting that the log shows to be in force", {"name": "name", "value": "value"}
@@ -286,7 +315,7 @@ EVENTS: Mapping[str, EventKind] = {
     "scheduler_notice": EventKind(
         "slurmstepd, srun or slurmctld names why work ends or moves",
         {
-            "reason": "time_limit, preemption, requeue, node_failure, cancelled, unkillable, out_of_memory, launch_failure, dependency",
+            "reason": "time_limit, preemption, requeue, node_failure, cancelled, unkillable, out_of_memory, launch_failure, dependency, deadline, drain; step_ended and revoked (teardown)",
             "job": "job id",
             "step": "step id",
             "by": "uid or user, where printed",

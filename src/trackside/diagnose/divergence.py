@@ -43,6 +43,8 @@ class Limits:
     """Mini-batches differ: losses equal to four digits do not come from a model that sees the data."""
     guess_tolerance: float = 0.01
     """How near to the loss of guessing counts as guessing."""
+    noise_share: float = 0.05
+    """Point-to-point noise of a model that guesses, over its level: it answers the same to every batch."""
     flat_points: int = 20
     """Points that a flat curve must have to be called flat from its level alone."""
     chance_ceiling: float = 12.5
@@ -93,7 +95,7 @@ def wrong_shape(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
         return shape
     if len(curve.finite) < limits.least_points:
         return _absurd(curve, limits)
-    shape = _dead(curve, limits) or _no_rate(curve, finished, limits)
+    shape = _dead(curve, limits) or _no_rate(curve, finished, limits) or _repeats(curve, limits)
     if shape is not None or not curve.level_has_meaning:
         return shape
     return (
@@ -198,7 +200,7 @@ def _dead(curve: Curve, limits: Limits) -> Shape | None:
 
 def _no_rate(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
     """Flat from the first step because the learning rate or the gradient is zero all along."""
-    if curve.fell or not (finished or len(curve.finite) >= 10):
+    if curve.fell or not _from_the_start(curve) or not (finished or len(curve.finite) >= 10):
         return None
     count = len(curve.finite)
     for field, limit, key in (("lr", limits.dead_rate, "no_rate"), ("grad_norm", limits.dead_gradient, "no_gradient")):
@@ -217,8 +219,11 @@ def _running_mean(curve: Curve) -> bool:
 
 
 def _risen(curve: Curve, limits: Limits) -> Shape | None:
-    """The tail stays far above the head."""
+    """The tail stays far above the head; or everything after the first few points is an explosion of the first."""
     values = curve.finite
+    few = max(1, len(values) // 10)
+    if min(values[few:]) > limits.rise_ratio * 1.5 * values[0] > 0:
+        return Shape("diverging", Certainty.ESTABLISHED, "risen", _nth_finite(curve, few), -1, len(values) - few)
     size = max(3, len(values) // 20)
     head, tail = maths.median(values[:size]), maths.median(values[-max(3, len(values) // 10) :])
     high = maths.trailing(values, lambda loss: loss > 0.75 * limits.rise_ratio * head)
@@ -253,17 +258,35 @@ def _lost(curve: Curve, limits: Limits) -> Shape | None:
 
 
 def _worse_than_guessing(curve: Curve, limits: Limits) -> Shape | None:
-    """A mean cross-entropy that never came under the loss of guessing, and is no lower than it began."""
+    """A mean cross-entropy above the loss of guessing that never came down to that of a model.
+
+    Either it stayed above and is no lower than it began, or the first printed mean was already an explosion
+    that went on, and the tail still knows next to nothing.
+    """
     values = curve.finite
-    if not _language(curve) or min(values) <= limits.chance_ceiling:
+    first, tail = values[0], maths.median(values[-max(3, len(values) // 5) :])
+    if not _language(curve) or max(first, tail) <= limits.chance_ceiling:
         return None
-    tail = maths.median(values[-max(3, len(values) // 5) :])
-    if tail < values[0]:
+    stayed = min(values) > limits.chance_ceiling and tail >= first
+    went_on = max(values) > limits.rise_ratio * first or first > limits.explosion_ratio * limits.chance_ceiling
+    if not stayed and not (went_on and tail > limits.scratch_level):
         return None
-    strong = max(values) > 1.5 * values[0]
-    return Shape(
-        "diverging", Certainty.ESTABLISHED if strong else Certainty.SUPPORTED, "worse_than_guessing", 0, -1, len(values)
-    )
+    strong = stayed and max(values) > 1.5 * first
+    strength = Certainty.ESTABLISHED if strong else Certainty.SUPPORTED
+    return Shape("diverging", strength, "worse_than_guessing", 0, -1, len(values))
+
+
+def _repeats(curve: Curve, limits: Limits) -> Shape | None:
+    """The same few losses over and over: the same batches meet the same weights, so no step changes them."""
+    values = curve.finite
+    kinds = set(values)
+    if len(values) < 12 or len(kinds) > len(values) / 3 or len(kinds) < 2 or min(values) < 0.05:
+        return None
+    digits = max(len(repr(value).partition(".")[2]) for value in kinds)
+    cells = (max(kinds) - min(kinds)) * 10**digits
+    if digits > 12 or cells < 50 * len(kinds) or curve.fell:
+        return None
+    return Shape("flat", Certainty.SUPPORTED, "repeats", 0, -1, len(kinds))
 
 
 def _flat(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
@@ -274,7 +297,7 @@ def _flat(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
     settled = values[max(1, len(values) // 20) :]
     level, noise = maths.median(settled), maths.noise(settled)
     head, tail = maths.ends(settled)
-    still = head - tail <= 2 * limits.guess_tolerance * level and noise <= 3 * limits.guess_tolerance * level
+    still = head - tail <= 2 * limits.guess_tolerance * level and noise <= limits.noise_share * level
     if not still or not maths.steady(settled, 5 * limits.guess_tolerance, 0.9):
         return None
     guess = any(abs(level - at) <= 0.5 * limits.guess_tolerance * at for at in GUESSES)

@@ -34,46 +34,14 @@ LIFE: Mapping[str, Query] = {
 """What shows that the job was doing something at a moment."""
 
 BAD_STATES = frozenset(
-    [
-        "FAILED",
-        "TIMEOUT",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "CANCELLED",
-        "PREEMPTED",
-        "DEADLINE",
-        "BOOT_FAIL",
-        "REVOKED",
-        "LAUNCH_FAILED",
-    ]
+    ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED", "PREEMPTED", "DEADLINE", "BOOT_FAIL", "REVOKED")
 )
 LIVE_STATES = frozenset(["RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"])
 CUT_SHORT = frozenset(
-    ["TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE", "NODE_FAIL", "REQUEUED", "REVOKED", "BOOT_FAIL"]
+    ("TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE", "NODE_FAIL", "REQUEUED", "REVOKED", "BOOT_FAIL")
 )
 """States in which somebody else ended the run: its last exit code and signals say nothing of its own."""
 
-SIGNALS: Mapping[int, str] = {
-    1: "SIGHUP",
-    2: "SIGINT",
-    3: "SIGQUIT",
-    4: "SIGILL",
-    5: "SIGTRAP",
-    6: "SIGABRT",
-    7: "SIGBUS",
-    8: "SIGFPE",
-    9: "SIGKILL",
-    10: "SIGUSR1",
-    11: "SIGSEGV",
-    12: "SIGUSR2",
-    13: "SIGPIPE",
-    14: "SIGALRM",
-    15: "SIGTERM",
-    24: "SIGXCPU",
-    25: "SIGXFSZ",
-    31: "SIGSYS",
-}
-"""Linux numbers on x86-64 and arm64."""
 FATAL_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 9, 11, 31})
 """Signals of crashes and kills; SIGTERM, SIGINT and the user signals are requests to stop."""
 
@@ -96,13 +64,14 @@ def exit_signal(row: Event | Record) -> int | None:
 
 
 def last_job(jobs: Frame) -> Record | None:
-    """The record of the job's last attempt, one with an end before one without."""
+    """The record of the job's last attempt, one that is final before one seen while it was still ending."""
     rows = [row for row in jobs.records if row.get("state") is not None]
 
     def late(row: Record) -> tuple[float, bool, float]:
         start, end = row.get("start"), row.get("end")
-        ended = isinstance(end, (int, float))
-        return (float(start) if isinstance(start, (int, float)) else 0.0, ended, float(end or 0) if ended else 0.0)
+        final = row.get("state") not in LIVE_STATES
+        began = float(start) if isinstance(start, (int, float)) else 0.0
+        return began, final, float(end) if isinstance(end, (int, float)) else 0.0
 
     return max(rows, key=late) if rows else None
 
@@ -160,7 +129,7 @@ def last_sign(evidence: Evidence, names: Iterable[str] = tuple(LIFE)) -> Value |
             if isinstance(time, (int, float)) and (best is None or time > best[0]):
                 closing = field == "first_time" and (row.at.path, time) in notices
                 best = best if closing else (float(time), frame, row, field)
-    return None if best is None else best[1].value(best[2], best[3], "s")
+    return None if best is None else best[1].value(best[2], best[3], "time")
 
 
 def silence_s(evidence: Evidence, run: Run, names: Iterable[str] = tuple(LIFE)) -> Value | None:
@@ -170,4 +139,4 @@ def silence_s(evidence: Evidence, run: Run, names: Iterable[str] = tuple(LIFE)) 
     end = None if row is None else row.get("end")
     if sign is None or row is None or not isinstance(end, (int, float)) or not isinstance(sign.value, (int, float)):
         return None
-    return derived(max(0.0, end - sign.value), jobs.value(row, "end", "s"), sign, unit="s")
+    return derived(max(0.0, end - sign.value), jobs.value(row, "end", "time"), sign, unit="s")

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from trackside.diagnose.order import followed_by, follows
 from trackside.model import Event, Role
@@ -20,20 +20,32 @@ def handled(exception: Event, progress: Iterable[Event]) -> Event | None:
     return followed_by(exception, progress)
 
 
-def unhandled(exceptions: Iterable[Event], progress: Iterable[Event]) -> list[Event]:
+def unhandled(exceptions: Iterable[Event], progress: Iterable[Event], *, crashed: bool = False) -> list[Event]:
     """Exceptions of the job's own after which no training point came, earliest first.
 
     Wrappers, cascades and teardown are left out; copies of one traceback printed in a launcher's summary
-    count only where the rank printed none itself.
+    count only where the rank printed none itself. ``crashed``: see :func:`last_words`.
     """
-    points = list(progress)
-    own = [
-        event
-        for event in exceptions
-        if event.role is Role.ROOT and event.get("about") not in ABOUT_OTHERS and handled(event, points) is None
-    ]
-    direct = [event for event in own if not event.get("in_summary")]
-    return earliest_first(direct or own)
+    own = [event for event in exceptions if event.role is Role.ROOT and event.get("about") not in ABOUT_OTHERS]
+    kept = last_words(own, list(progress), crashed=crashed)
+    direct = [event for event in kept if not event.get("in_summary")]
+    return earliest_first(direct or kept)
+
+
+def last_words(events: Iterable[Event], progress: Sequence[Event], *, crashed: bool = False) -> list[Event]:
+    """The events after which no training point came.
+
+    ``crashed``: a process is known to have died with an error. Then output that Python had buffered is written
+    after the traceback, so that unstamped points behind it in the same file don't clear the last one.
+    """
+    told = list(events)
+    kept = [event for event in told if handled(event, progress) is None]
+    if kept or not crashed or not told:
+        return kept
+    last = earliest_first(told)[-1]
+    after = [point for point in progress if follows(point, last)]
+    buffered = all(point.at.path == last.at.path and point.time is None for point in after)
+    return [last] if buffered else []
 
 
 def earliest_first(events: Iterable[Event]) -> list[Event]:

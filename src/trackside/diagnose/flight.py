@@ -35,11 +35,7 @@ def stalls(records: Iterable[Record]) -> list[Stall]:
 
     Point-to-point groups are left out: their members' sequence numbers do not run in step.
     """
-    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
-    for record in records:
-        if record.kind == "flight_recorder_group" and isinstance(record.get("rank"), int):
-            groups[str(record.get("group")), str(record.get("ranks"))].append(record)
-    found = [stall for rows in groups.values() if (stall := _stall(rows)) is not None]
+    found = [stall for rows in _by_group(records).values() if (stall := _stall(rows)) is not None]
     return sorted(found, key=lambda stall: (len(stall.waiting) + len(stall.missing), stall.group))
 
 
@@ -52,6 +48,29 @@ def missing_ranks(records: Iterable[Record]) -> tuple[int, ...]:
     found = stalls(records)
     victims = {rank for stall in found for rank in stall.waiting}
     return tuple(sorted({rank for stall in found for rank in stall.missing} - victims))
+
+
+def unfinished_ranks(records: Iterable[Record]) -> tuple[int, ...]:
+    """The ranks that wait in a collective which another member has finished: they took part, and never saw its end.
+
+    That is a GPU that stopped answering (or its watchdog), not a rank that went elsewhere.
+    """
+    found: set[int] = set()
+    for rows in _by_group(records).values():
+        done = max((_number(row, "last_completed", -1) for row in rows), default=-1)
+        waits = [row for row in rows if row.get("pending_seq") is not None]
+        if not any(_POINT_TO_POINT.match(str(row.get("pending_op"))) for row in waits):
+            found.update(_number(row, "rank") for row in waits if _number(row, "pending_seq") <= done)
+    return tuple(sorted(found))
+
+
+def _by_group(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
+    """Rows of ranks by group; groups of one name but other members are different ones."""
+    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        if record.kind == "flight_recorder_group" and isinstance(record.get("rank"), int):
+            groups[str(record.get("group")), str(record.get("ranks"))].append(record)
+    return groups
 
 
 def _stall(rows: Sequence[Record]) -> Stall | None:

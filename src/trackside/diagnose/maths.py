@@ -80,10 +80,15 @@ def _moved(values: Sequence[float], least_share: float) -> bool:
     if len(kept) < 2:
         return False
     head, tail = ends(kept)
+    least = least_share * abs(head)
+    if len(kept) < 10:
+        return tail - head > least
     size = max(1, min(50, len(kept) // 5))
     # Two medians of `size` values each: 2 standard errors of their difference (1.25 / sqrt(n) for a median).
-    error = 2 * 1.25 * noise(kept) * math.sqrt(2 / size) if len(kept) >= 10 else 0.0
-    return tail - head > max(error, least_share * abs(head))
+    if tail - head > max(least, 2 * 1.25 * noise(kept) * math.sqrt(2 / size)):
+        return True
+    # A slow trend under much noise: 3 standard errors of a straight line's rise (sqrt(12 / n)).
+    return slope(kept) * len(kept) > max(least, 3 * noise(kept) * math.sqrt(12 / len(kept)))
 
 
 def spread(values: Sequence[float]) -> float:

@@ -23,35 +23,50 @@ class Topic:
     text: str = ""
     """In "Type: message" of the exception."""
     path: str = ""
-    """In the frames: "file function code" lines."""
+    """In the frames, a line each: "file::function::code"."""
     unless_text: str = ""
     unless_path: str = ""
 
 
-_RESUME = (
-    r"(?i:\b_?(?:maybe_)?(?:load|restore|resume)_?\w{0,30}(?:check_?point|ckpt|snapshot|optimizer|scheduler|rng_state|"
-    r"train(?:ing|er)?_state|dataloader_state)"
-    r"|(?:check_?pointer|ckpt_manager|checkpoint_manager|checkpoint_connector|checkpoint_io)\w{0,20}\W.{0,60}\b(?:load|restore)"
-    r"|\brestore_(?:model|state|modules)|\bload_state\b|resume|\bdcp\.load|checkpoint/state_dict_loader)"
+_THING = (
+    r"(?:check_?point\w{0,20}|ckpt\w{0,12}|snapshot\w{0,12}|optimizer\w{0,20}|rng_state\w{0,8}"
+    r"|train(?:ing|er)?_state\w{0,8})"
 )
-_LOADS = r"(?:torch[./]load\b|torch/serialization|load_state_dict|pickle\.load|safetensors|np\.load|load_file|torch_load)"
-_SAVED = r"(?i:check_?point|ckpt|resume|snapshot|latest\b|\blast\b|\bstate\b)"
-_BASE = r"from_pretrained|from_config|load_pretrained|load_dataset|snapshot_download"
+_RESUME = (
+    rf"(?i:::_{{0,2}}(?:maybe_|try_|auto_)?(?:load|restore|resume|read)_?(?:\w{{1,30}}_)?{_THING}::"
+    r"|::_{0,2}(?:restore_model|restore_modules\w{0,20}|load_state|auto_resume|resume|resume_(?:from|model"
+    r"|state)\w{0,12})::"
+    r"|(?:check_?point\w{0,12}|state_dict_loader|checkpointer|checkpoint/[\w/]{1,60})\.py::_{0,2}(?:load|restore"
+    r"|read)\w{0,30}::"
+    r"|::[^\n]{0,200}(?:check_?pointer|ckpt_?m\w{0,8}|checkpoint_?m\w{0,8})\.(?:load|restore)"
+    r"|::[^\n]{0,200}\bdcp\.load)"
+)
+_LOADS = r"(?:torch\.load\b|load_state_dict\(|pickle\.load|safetensors|np\.load|load_file\()"
+_SAVED = r"(?i:check_?point|ckpt|resume|snapshot|\blatest\b|\blast\b|state_(?:path|file))"
+_BASE = (
+    r"::(?:from_pretrained|from_config|load_pretrained|load_dataset|snapshot_download"
+    r"|load_checkpoint_(?:and_dispatch|in_model))::"
+)
 _LAUNCH_FRAMES = (
-    r"torch/distributed/(?:launch|run|launcher)|accelerate/commands|deepspeed/launcher|lightning/fabric/cli|bin/torchrun"
+    r"torch/distributed/(?:launch|run|launcher)|accelerate/commands|deepspeed/launcher|lightning/fabric/cli"
+    r"|bin/torchrun"
 )
 _RENDEZVOUS_PATH = (
     r"init_process_group|torch/distributed/rendezvous|elastic/rendezvous|_create_tcp_store|_create_c10d_store"
     r"|init_distributed|_assign_worker_ranks|_share_and_gather|initialize_distributed|distributed_init"
 )
-_MP_QUEUE = r"multiprocessing/(?:connection|queues|managers|popen|reductions|resource_sharer)|multiprocess/(?:connection|queues|managers)"
+_MP_QUEUE = (
+    r"multiprocessing/(?:connection|queues|managers|popen|reductions|resource_sharer)|multiprocess/(?:connection"
+    r"|queues|managers)"
+)
 
 TOPICS: tuple[Topic, ...] = (
     # -- what launchers and pools say of their children
     Topic(
         "application",  # a build step is the job's own environment, whoever started it
         type=r"CalledProcessError$",
-        text=r"Command (?:'\[?|\[|\"\[?)'?[^,\s]{0,200}\b(?:ninja|nvcc|gcc|g\+\+|c\+\+|cc|cmake|make|git|pip\d?|which|ldconfig|tar|wget|curl|nvidia-smi|hipcc)\b",
+        text=r"Command (?:'\[?|\[|\"\[?)'?[^,\s]{0,200}\b(?:ninja|nvcc|gcc|g\+\+|c\+\+|cc|cmake|make|git|pip\d?|which"
+        r"|ldconfig|tar|wget|curl|nvidia-smi|hipcc)\b",
     ),
     Topic("wrapper", Role.TEARDOWN, type=r"(?:ChildFailedError|CalledProcessError|WorkerGroupFailureException)$"),
     Topic("wrapper", Role.TEARDOWN, type=r"(?:ProcessExitedException|TrainingFailedError)$"),
@@ -61,25 +76,36 @@ TOPICS: tuple[Topic, ...] = (
     Topic("signal", Role.TEARDOWN, text=r"(?i:\b(?:got|received|caught) (?:signal|SIG(?:TERM|INT|USR\d|HUP))\b)"),
     Topic("interrupt", type=r"^(?:builtins\.)?KeyboardInterrupt$|SIGINTException$"),
     Topic("host_memory", type=r"^ray\.\S*OutOfMemoryError$"),
-    Topic("signal", Role.CASCADE, type=r"(?:Actor(?:Died|Unavailable)Error|RayActorError|WorkerCrashedError|NodeDiedError)$"),
+    Topic(
+        "signal",
+        Role.CASCADE,
+        type=r"(?:Actor(?:Died|Unavailable)Error|RayActorError|WorkerCrashedError|NodeDiedError)$",
+    ),
     Topic("signal", Role.CASCADE, type=r"BrokenProcessPool$|BrokenExecutor$|TerminatedWorkerError$"),
-    Topic("signal", Role.CASCADE, text=r"subprocesses has abruptly died|process pool was terminated abruptly|A child process terminated abruptly"),
+    Topic(
+        "signal",
+        Role.CASCADE,
+        text=r"subprocesses has abruptly died|process pool was terminated abruptly|A child process terminated abruptly",
+    ),
     # -- shared memory is too small: the container's setting, not a full disk
     Topic("application", text=r"(?i:shared memory\(shm\)|/dev/shm/|shared memory (?:segment|object)|/torch_\d+_\d+)"),
     # -- memory
     Topic(
         "host_memory",
-        text=r"DefaultCPUAllocator|^(?:\w+\.)*_?(?:Array)?MemoryError\b|Unable to allocate [\d.]+ [KMGTP]?i?B for an array"
+        text=r"DefaultCPUAllocator|^(?:\w+\.)*_?(?:Array)?MemoryError\b"
+        r"|Unable to allocate [\d.]+ [KMGTP]?i?B for an array"
         r"|\[Errno 12\]|Cannot allocate memory|std::bad_alloc|can't allocate memory|device:CPU:\d by allocator"
         r"|ArrowMemoryError",
         unless_text=r"CUDA|cudaMalloc",
     ),
     Topic(
         "oom",
-        text=r"(?i:\b(?:CUDA|HIP|XPU|NPU|MPS backend|GPU)\b.{0,20}out of memory|OutOfMemoryError|CUDA OOM|cuda_error_out_of_memory"
+        text=r"(?i:\b(?:CUDA|HIP|XPU|NPU|MPS backend|GPU)\b.{0,20}out of memory|OutOfMemoryError|CUDA OOM"
+        r"|cuda_error_out_of_memory"
         r"|RESOURCE_EXHAUSTED: (?:.{0,40}: )?(?:Out of memory|Failed to allocate|XLA)|OOM when allocating tensor"
         r"|ResourceExhaustedError|_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|driver error: out of memory"
-        r"|Cuda failure (?:\d+ )?'out of memory'|No available memory for the cache blocks|cudaMalloc failed: out of memory"
+        r"|Cuda failure (?:\d+ )?'out of memory'|No available memory for the cache blocks"
+        r"|cudaMalloc failed: out of memory"
         r"|CUDA error: out of memory|Ran out of memory in memory space hbm|out of memory.{0,40}\bGPU \d)",
     ),
     Topic("dataloader", text=r"DataLoader worker \(pid(?:\(s\))? ?[\d, ]*\) (?:is killed|exited|died)"),
@@ -88,16 +114,19 @@ TOPICS: tuple[Topic, ...] = (
     Topic("rendezvous", type=r"Rendezvous\w*(?:Error|Exception)$"),
     Topic(
         "rendezvous",
-        text=r"client socket has (?:timed out|failed)|server socket has failed|[Aa]ddress already in use|EADDRINUSE"
-        r"|connectFullMesh failed|failed to connect to all addresses|waiting for clients|clients joined|Duplicate GPU detected"
+        text=r"client socket has (?:timed out|failed)|server socket has failed|EADDRINUSE"
+        r"|connectFullMesh failed|failed to connect to all addresses|waiting for clients|clients joined"
+        r"|Duplicate GPU detected"
         r"|Unable to find address for|makeDeviceForHostname|makeDeviceForInterface|[Cc]ouldn't find interface"
-        r"|role_info/|torchelastic/\S+ ?/|rendezvous (?:has|timed|failed)|Bootstrap : no socket interface|bootstrap.{0,40}(?:failed|timed out)",
+        r"|role_info/|torchelastic/\S+ ?/|rendezvous (?:has|timed|failed)|Bootstrap : no socket interface"
+        r"|bootstrap.{0,40}(?:failed|timed out)",
         unless_text=r"huggingface|https?://",
     ),
     Topic(
         "rendezvous",
         type=r"(?:Dist(?:Store|Network)Error|RuntimeError|TimeoutError|gaierror|ConnectionRefusedError|OSError)$",
-        text=r"(?i:timed? ?out|refused|resolve|unreachable|no route|name or service|TCPStore|gai error)",
+        text=r"(?i:timed? ?out|refused|resolve|unreachable|no route|name or service|TCPStore|gai error"
+        r"|address already in use)",
         path=_RENDEZVOUS_PATH,
         unless_text=r"Connection (?:closed|reset)|Broken pipe",
     ),
@@ -119,45 +148,62 @@ TOPICS: tuple[Topic, ...] = (
         path=r"distributed_c10d|torch/distributed/|TCPStore",
         unless_path=r"torch/serialization|checkpoint",
     ),
-    Topic("collective", text=r"NCCL error|ncclUnhandledCudaError|nccl\w+Error|Detected mismatch between collectives|DistBackendError"),
-    Topic("signal", Role.CASCADE, type=r"(?:BrokenPipeError|ConnectionResetError|ConnectionRefusedError|EOFError|ConnectionAbortedError)$", path=_MP_QUEUE),
+    Topic(
+        "collective",
+        text=r"NCCL error|ncclUnhandledCudaError|nccl\w+Error|Detected mismatch between collectives|DistBackendError",
+    ),
+    Topic(
+        "signal",
+        Role.CASCADE,
+        type=r"(?:BrokenPipeError|ConnectionResetError|ConnectionRefusedError|EOFError|ConnectionAbortedError)$",
+        path=_MP_QUEUE,
+    ),
     # -- the device
     Topic(
         "cuda",
-        text=r"(?:CUDA|HIP) error|(?i:device-side assert)|CUBLAS_STATUS_|CUDNN_STATUS_|CUSOLVER_STATUS|CUSPARSE_STATUS|CUFFT_"
-        r"|HIPBLAS_STATUS|cuda runtime error|CUDA driver version is insufficient|no CUDA-capable device|CUDA unknown error"
-        r"|uncorrectable ECC|CUDA_ERROR_|cudaError|NVIDIA driver on your system|AcceleratorError|cuDNN error|misaligned address"
+        text=r"(?:CUDA|HIP) error|(?i:device-side assert)|CUBLAS_STATUS_|CUDNN_STATUS_|CUSOLVER_STATUS"
+        r"|CUSPARSE_STATUS|CUFFT_"
+        r"|HIPBLAS_STATUS|cuda runtime error|CUDA driver version is insufficient|no CUDA-capable device"
+        r"|CUDA unknown error"
+        r"|uncorrectable ECC|CUDA_ERROR_|cudaError|NVIDIA driver on your system|AcceleratorError|cuDNN error"
+        r"|misaligned address"
         r"|CUDA driver initialization failed|Cuda failure",
         unless_text=r"not compiled with CUDA",
     ),
     # -- storage
     Topic(
         "storage",
-        text=r"No space left on device|Disk quota exceeded|[Qq]uota exceeded|Read-only file system|Stale (?:NFS )?file handle|Input/output error"
-        r"|Transport endpoint is not connected|Cannot send after transport endpoint|\[Errno (?:5|28|30|107|108|116|122)\]"
+        text=r"No space left on device|Disk quota exceeded|[Qq]uota exceeded|Read-only file system"
+        r"|Stale (?:NFS )?file handle|Input/output error"
+        r"|Transport endpoint is not connected|Cannot send after transport endpoint|\[Errno (?:5|28|30|107|108|116"
+        r"|122)\]"
         r"|\(os error (?:5|28|30|107|108|116|122)\)|code: (?:5|28|30|107|108|116|122), kind"
-        r"|PytorchStreamWriter failed|unexpected pos \d+ vs|iostream error|file write failed|errno = (?:5|28|30|116|122)\b"
+        r"|PytorchStreamWriter failed|unexpected pos \d+ vs|iostream error|file write failed|errno = (?:5|28|30|116"
+        r"|122)\b"
         r"|Remote I/O error|Structure needs cleaning",
     ),
     # -- resuming
     Topic("checkpoint", path=_RESUME, unless_path=_BASE),
-    Topic("checkpoint", path=rf"{_LOADS}[^\n]*{_SAVED}|{_SAVED}[^\n]*{_LOADS}", unless_path=_BASE),
+    Topic(
+        "checkpoint",
+        path=rf"::[^\n]{{0,200}}{_LOADS}[^\n]{{0,200}}{_SAVED}|::[^\n]{{0,200}}{_SAVED}[^\n]{{0,100}}{_LOADS}",
+        unless_path=_BASE,
+    ),
     Topic(
         "checkpoint",
         text=r"PytorchStreamReader|Error\(s\) in loading state_dict|size mismatch for|Missing key\(s\) in state_dict"
-        r"|loaded state dict|(?i:no valid checkpoint|can't find a valid checkpoint|checkpoint .{0,120}(?:corrupt|not found|does not exist|truncated|"
+        r"|loaded state dict|(?i:no valid checkpoint|can't find a valid checkpoint|checkpoint .{0,120}(?:corrupt"
+        r"|not found|does not exist|truncated|"
         r"incomplete|mismatch|invalid|failed))|zero_pp_rank|DeepSpeed checkpoint|\.metadata\b.{0,60}checkpoint",
         unless_path=rf"{_BASE}|/datasets?/|__getitem__|[dD]ataset",
     ),
 )
 
-_WEAK_MESSAGE = re.compile(r"(?i)\b(?:oom|out of memory)\b")
-
 
 def topic(name: str, message: str, frames: Sequence[Frame]) -> tuple[str, Role]:
     """(about, role) of one exception."""
     text = f"{name}: {message}"
-    path = "\n".join(f"{file} {function} {code}" for file, _, function, code in frames)
+    path = "\n".join(f"{file}::{function}::{code}" for file, _, function, code in frames)
     for candidate, patterns in _COMPILED:
         wanted = ((patterns[0], name), (patterns[1], text), (patterns[2], path))
         if any(pattern is not None and pattern.search(part) is None for pattern, part in wanted):

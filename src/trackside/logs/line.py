@@ -15,7 +15,7 @@ MAX_LINE = 64 * 1024
 MAX_TEXT = 4096
 """Characters of an event's text."""
 
-_ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\n]*\x07|\x1b[()][AB0]")
+_ANSI = re.compile(rb"\x1b\[[0-9;?]{0,64}[ -/]{0,16}[@-~]|\x1b\][^\x07\n]{0,512}\x07|\x1b[()][AB0]")
 _LABEL = re.compile(
     r"\[rank\s*(?P<rank>\d+)\]:?[ ]?"  # torch.distributed tracebacks and torchtitan
     r"|\[(?P<role>default|trainer|worker)(?P<local>\d+)\]:[ ]?"  # torchrun --tee
@@ -90,6 +90,7 @@ class Line:
         while end >= 0 and limit > 0:
             if self.buffer[end : end + 1] == b"\n":
                 number -= 1
+                end -= self.buffer[end - 1 : end] == b"\r"  # a line's end of two bytes is no empty redraw
             floor = max(0, end - MAX_LINE)
             start = self.buffer.rfind(b"\n", floor, end) + 1 or floor
             start = max(start, self.buffer.rfind(b"\r", start, end) + 1)

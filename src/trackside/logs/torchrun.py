@@ -18,7 +18,9 @@ _RANK = re.compile(r"^\s*rank\s*:\s*(\d{1,6}) \(local_rank: (\d{1,4})\)")
 _FIELD = re.compile(r"^\s*(time|host|exitcode|error_file|traceback|msg)\s*:\s?(.*)$")
 _EXIT = re.compile(r"(-?\d{1,5})(?: \(pid: (\d{1,10})\))?")
 _ITEM = re.compile(r"^\s*\[(\d{1,6})\]:\s*$")
-_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,4}) \(pid: (\d{1,10})\) of (?:binary|fn): (\S+)")
+_FAILED = re.compile(
+    r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,4}) \(pid: (\d{1,10})\) of (?:binary|fn): (\S+)"
+)
 _SENT = re.compile(r"(?:Sending process (\d{1,10}) closing signal|Closing process (\d{1,10}) via signal) (\w{3,12})")
 _FORCED = re.compile(r"Unable to shutdown process (\d{1,10}) via \S{1,20}, forcefully exiting via (\S{1,20})")
 _RESTART = re.compile(r"(\d{1,6})/(\d{1,6}) attempts left;\s+will restart worker group")
@@ -176,8 +178,14 @@ PARSER = Parser(
             _failed,
             "The agent's own word for the first worker that it found dead; a plain exit code only confirms.",
             matches=(
-                "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 1 (pid: 8614) of binary: /usr/bin/python",
-                "E1121 08:35:25.883000 10083 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0 (pid: 104) of binary: python3",
+                (
+                    "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 1 "
+                    "(pid: 8614) of binary: /usr/bin/python"
+                ),
+                (
+                    "E1121 08:35:25.883000 10083 torch/distributed/elastic/multiprocessing/api.py:1002] failed "
+                    "(exitcode: 1) local_rank: 0 (pid: 104) of binary: python3"
+                ),
             ),
             avoids=("test failed (exitcode: 1)", "command failed (exitcode: x) local_rank: 0"),
         ),
@@ -188,7 +196,10 @@ PARSER = Parser(
             "Teardown always: the agent ends the remaining workers; the pid's later death is no cause.",
             matches=(
                 "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 123 closing signal SIGTERM",
-                "W1121 08:35:00.6 8161 torch/distributed/elastic/multiprocessing/api.py:900] Closing process 8613 via signal SIGTERM",
+                (
+                    "W1121 08:35:00.6 8161 torch/distributed/elastic/multiprocessing/api.py:900] Closing process "
+                    "8613 via signal SIGTERM"
+                ),
             ),
             avoids=("Sending process closing signal", "sending closing remarks to process 12"),
         ),

@@ -52,10 +52,13 @@ _STARTER = re.compile(
     r"|\[?(?:INFO|DEBUG|WARN|WARNING|ERROR|CRITICAL|FATAL)\b|Traceback \(most recent|[│|╭╰+]"
     r"|(?:srun|slurmstepd|wandb|mpirun|salloc|sbatch): |\[\w{1,20}:\d{1,7}(?::\d{1,7})?\] |\S{1,60} NCCL "
     r"|Exception (?:ignored|raised) |frame #\d|\[frame \d|Stacktrace \(|C\+\+ CapturedTraceback|={20}|-{20}|\*{20}"
-    r"|\{'|:::MLLOG|[Ee]xit(?:ing|ed| status| code)\b|Root Cause |terminate called|\S{1,200}:\d{1,6}: \w{1,40}Warning: "
+    r"|\{'(?:loss|eval_|train_|grad_norm|reward|epoch)|:::MLLOG|[Ee]xit(?:ing|ed| status| code)\b|Root Cause "
+    r"|terminate called|\S{1,200}:\d{1,6}: \w{1,40}Warning: "
     r"|Set the environment variable HYDRA_FULL_ERROR|\+ |[\w./-]{1,100}: line \d{1,6}: |(?:Epoch|[Ss]tep|iter)\b"
 )
-_PARAGRAPHS = re.compile(r"Request ID|generating the dataset|hugging ?face|\bHub\b|validation error", re.IGNORECASE)
+_PARAGRAPHS = re.compile(
+    r"Request ID|generating the dataset|hugging ?face|\bHub\b|validation error|when calling", re.IGNORECASE
+)
 _SALVAGE = re.compile(r"(?<![\w.])((?:\w{1,40}\.){0,6}[A-Z]\w{2,60}(?:Error|Exception))(?=\W|$)(?:: (.{1,300}))?")
 
 
@@ -107,6 +110,7 @@ class Stream:
     frames: list[Frame] = field(default_factory=list)
     chain: list[Told] = field(default_factory=list)
     stray: list[str] = field(default_factory=list)
+    emitted: int = 0
     continued: int = 0
     nested: bool = False
     fresh: bool = True
@@ -148,7 +152,7 @@ class Stream:
         """No more lines: give what there is."""
         if self.chain:
             self._finish()
-        elif self.frames:
+        elif self.frames and not self.emitted:
             self._salvage()
         self.open = 0
 
@@ -234,6 +238,7 @@ class Stream:
 
     def _begin(self, line: Line, name: str, message: str) -> None:
         self.mark(line)
+        self.stray.clear()
         self.state, self.fresh, self.nested, self.continued = State.MESSAGE, False, False, 0
         if self.group and self.chain and "Group" not in self.chain[-1].type:
             return  # of a group, the first leaf speaks
@@ -274,6 +279,7 @@ class Stream:
         self.open -= 1
         self.state, self.nested = State.FRAMES, False
         if chain:
+            self.emitted += 1
             self.emit(self, chain)
 
     def _salvage(self) -> None:

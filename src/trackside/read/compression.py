@@ -181,10 +181,9 @@ class Expanded(io.RawIOBase):
                 self._fail(f"damaged {self._kind} data: {error}")
                 return b""
             if found:
-                if self._budget.take(len(found)):
-                    return found
-                self._fail(self._budget.stopped)
-                return b""
+                if not self._budget.take(len(found)):
+                    self._fail(self._budget.stopped)
+                return found
         return b""
 
     def _step(self, decoder: _Decoder, limit: int) -> bytes:

@@ -20,6 +20,11 @@ _PROGRAM = re.compile(
     r"|(?:^|/)(?:README|LICENSE|Makefile|Dockerfile|requirements|merges|vocab)(?:\.(?:md|txt|rst))?$"
 )
 _OUTPUT = re.compile(rb"^(?:Traceback \(most recent call last\)|\{'|\[rank\d|srun: |slurmstepd: )", re.MULTILINE)
+_MEASURED = re.compile(
+    rb"\s*(?:# (?:HELP|TYPE) \w|<\?xml |=+NVSMI LOG=+|\{\"status\":\"success\",\"data\":|\{\"metric\":\{"
+    rb"|[^\n]{0,300}\b(?:utilization\.gpu|memory\.used|temperature\.gpu)\b[^\n]{0,20}[,\n]"
+    rb"|\[[A-Z][a-z]{2} \d\d 20\d\d [\d:]{8}\] \[\w+\] \[tid \d)"
+)
 _DOCUMENT = re.compile(rb"\s*[{\[]\s*?\n\s*[\"{\[\]}\d]")
 
 
@@ -81,6 +86,8 @@ def _sniff_other(source: Source) -> Match | None:
         return None
     if _PROGRAM.search(source.name) and not _OUTPUT.search(source.head):
         return Match(0.2, "program or configuration text, not output")
+    if _MEASURED.match(source.head):
+        return Match(0.2, "measurements or a service's log that no reader knows, not a job's output")
     if _DOCUMENT.match(source.head):
         return Match(0.2, "a JSON document that no reader knows")
     return None

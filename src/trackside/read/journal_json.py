@@ -45,7 +45,7 @@ class Decoded(io.RawIOBase):
                 line = next(self._lines, None)
                 if line is None:
                     break
-                # a message's own line breaks become redraws: the line's number stays that of the JSON
+                # a message's own line breaks become redraws: the line number stays that of the JSON
                 self._held = _BREAK.sub("\r", line).encode("utf-8", "replace") + b"\n"
             part = self._held[: len(view) - filled]
             self._held = self._held[len(part) :]
@@ -93,7 +93,8 @@ def _line(entry: dict[str, Any]) -> str:
         time = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=int(micros))
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     host = _text(entry.get("_HOSTNAME")) or "localhost"
-    return f"{stamp} {host} {_identifier(entry)}: {_text(entry.get('MESSAGE'))}"
+    prefix = f"{stamp} {host} {_identifier(entry)}: "
+    return "\n".join(prefix + part for part in _text(entry.get("MESSAGE")).splitlines() or [""])
 
 
 def _identifier(entry: dict[str, Any]) -> str:
@@ -110,7 +111,7 @@ def _head_entries(source: Source) -> list[dict[str, Any]]:
     whole = lines[:-1] if len(lines) > 1 else lines
     found = [_entry(line) for line in whole if line.strip()]
     entries = [entry for entry in found if entry is not None]
-    return entries if len(entries) >= 0.9 * len(found) else []
+    return entries if len(entries) >= 0.7 * len(found) else []
 
 
 def _sniff_kernel(source: Source) -> Match | None:
@@ -167,7 +168,8 @@ def _dmesg(source: Source) -> Iterator[str]:
 
 def _compact(source: Source) -> Iterator[str]:
     """All on one line, as ``jq -c`` writes it: the messages are cited by their ordinals."""
-    rows = json.loads(source.whole().decode("utf-8", "replace")).get("dmesg", [])
+    whole = json.loads(source.whole().decode("utf-8", "replace"))
+    rows = whole.get("dmesg") if isinstance(whole, dict) else None
     for row in rows if isinstance(rows, list) else []:
         if isinstance(row, dict):
             yield _stamped(str(row.get("time", "")), str(row.get("msg", "")))

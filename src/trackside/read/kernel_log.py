@@ -31,11 +31,11 @@ _SYSLOG = re.compile(
     rf"(?:{_MONTH} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{{1,9}})?(?: 20\d\d)?"  # syslog, journalctl -o short, short-precise
     rf"|{_ISO}"  # RFC 3339 and 5424, journalctl -o short-iso
     rf"|{_DAY} 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{{1,9}})? [A-Z+\-\d:]{{1,6}}"  # short-full
-    r") (?P<host>[\w.:-]{1,255}) (?P<tag>[\w./@() -]{1,80}?)(?:\[\d{1,10}\])?(?::| - - | \d+ - )"
+    r") (?P<host>[\w.:-]{0,254}[\w-]) (?P<tag>[\w./@() -]{1,80}?)(?:\[\d{1,10}\])?(?::| - - | \d+ - )"
 )
 _BARE = re.compile(
     r"NVRM: |nvidia(?:-\w+)?[ :]|Linux version \d|Command line: |ACPI: |BIOS-e820|mce: |EDAC |pcieport |pci \d{4}:"
-    r"|mlx\d_core |usb \d|EXT4-fs|XFS \(|oom-kill:|Out of memory: |Memory cgroup out of memory|audit: |Call Trace:"
+    r"|mlx\d_core |nvme nvme\d|usb \d|EXT4-fs|XFS \(|oom-kill:|Out of memory: |Memory cgroup out of memory|audit: |Call Trace:"
     r"|SXid|blk_update_request|systemd\[1\]: |hrtimer: |perf: interrupt"
 )
 _BANNER = re.compile(r"-- (?:Logs begin|Journal begins|Boot |No entries|Reboot)")

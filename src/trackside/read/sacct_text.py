@@ -10,8 +10,7 @@ from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.slurm_table import Row, first_lines, header_of
 from trackside.read.slurm_table import below as rows_below
 
-COLUMNS = frozenset(
-    """account admincomment alloccpus allocgres allocnodes alloctres associd avecpu avecpufreq avediskread avediskwrite
+COLUMNS = slurm.vocabulary("""account admincomment alloccpus allocgres allocnodes alloctres associd avecpu avecpufreq avediskread avediskwrite
     avepages averss avevmsize blockid cluster comment constraints consumedenergy consumedenergyraw container cputime
     cputimeraw dbindex derivedexitcode derivedexitstr elapsed elapsedraw eligible end exitcode extra failednode flags
     gid group jobid jobidraw jobname layout licenses maxdiskread maxdiskreadnode maxdiskreadtask maxdiskwrite
@@ -23,11 +22,10 @@ COLUMNS = frozenset(
     timelimit timelimitraw totalcpu tresusageinave tresusageinmax tresusageinmaxnode tresusageinmaxtask
     tresusageinmin tresusageinminnode tresusageinmintask tresusageintot tresusageoutave tresusageoutmax
     tresusageoutmaxnode tresusageoutmaxtask tresusageoutmin tresusageoutminnode tresusageoutmintask tresusageouttot
-    uid user usercpu wckey wckeyid workdir""".split()
-)
+    uid user usercpu wckey wckeyid workdir""")
 """sacct --helpformat of 20.11 to 25.11, in lower case"""
 
-_STATE = re.compile(r"(?:CANCELLED(?: by \S+)?|%s)\Z" % "|".join(sorted(slurm.ALL_STATES)))
+_STATE = re.compile(rf"(?:CANCELLED by \S+|{'|'.join(sorted(slurm.ALL_STATES))})\Z")
 
 
 def _sniff(source: Source) -> Match | None:

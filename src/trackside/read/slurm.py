@@ -7,6 +7,7 @@ tuple) for what Slurm writes when it has nothing to say: ``Unknown``, ``N/A``, `
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -19,9 +20,6 @@ MAX_NODES = 20_000
 """Names that one node list may expand to (more than any Slurm cluster has); the rest is left out."""
 UNSET_TIMES = frozenset({0, 4294967294, 4294967295, 18446744073709551614, 18446744073709551615})
 """NO_VAL and INFINITE of 32 and 64 bits, which some versions print as plain numbers."""
-NOT_SIGNALS = 64
-"""Above it the second number of ``0:125`` is Slurm's own mark (out of memory, 53 output, 54 prolog)."""
-
 _NOTHING = frozenset({"", "none", "unknown", "n/a", "(null)", "none assigned", "invalid", "not_set", "null", "na"})
 
 STATES: Mapping[str, str] = {
@@ -34,6 +32,7 @@ STATES: Mapping[str, str] = {
     "F": "FAILED",
     "NF": "NODE_FAIL",
     "OOM": "OUT_OF_MEMORY",
+    "OO": "OUT_OF_MEMORY",  # as the default columns cut it
     "PD": "PENDING",
     "PR": "PREEMPTED",
     "R": "RUNNING",
@@ -72,6 +71,11 @@ _DEPENDENCY = re.compile(
     r"(afterany|afterok|afternotok|aftercorr)((?::\d{1,10}(?:_\d{1,10}|_\*)?(?:\+\d+)?(?:\(\w+\))?)+)"
 )
 _DEPENDENCY_OPTION = re.compile(r"(?:--dependency[= ]|--depend[= ]|\s-d[= ]?)\s*[\"']?(\S{1,2000})")
+
+
+def vocabulary(words: str) -> frozenset[str]:
+    """A set of words written as one text."""
+    return frozenset(words.split())
 
 
 def known(text: str | None) -> str | None:
@@ -221,7 +225,7 @@ def _expand(name: str, room: int) -> list[str]:
         if not fixed and not inside:
             continue
         numbers = _numbers(inside, room) if inside else [""]
-        found = [f"{prefix}{fixed}{number}" for prefix in found for number in numbers][:room]
+        found = list(itertools.islice((f"{prefix}{fixed}{number}" for prefix in found for number in numbers), room))
     return found
 
 
@@ -253,14 +257,16 @@ def gpus_of(text: str | None) -> int | None:
 
 
 def job_fields(fields: Mapping[str, Field], **more: Field) -> dict[str, Field]:
-    """A job's or step's fields ready for a record: unknown ones left out, forecasts of start and end dropped."""
-    state = fields.get("state")
-    forecast: tuple[str, ...] = ()
-    if state in WAITING:
-        forecast = ("start", "end", "elapsed_s")
-    elif state in ALIVE:
-        forecast = ("end",)
+    """A job's or step's fields ready for a record: unknown ones left out, and what is not yet true as well
+    (the forecast start and end, the exit code that nothing has given)."""
     merged = {**fields, **more}
+    forecast: tuple[str, ...] = ()
+    if merged.get("state") in WAITING:
+        forecast = ("start", "end", "elapsed_s", "exit_code", "signal")
+    elif merged.get("state") in ALIVE:
+        forecast = ("end", "exit_code", "signal", "derived_exit_code")
+    elif not merged.get("nodes") and merged.get("start") == merged.get("end"):
+        forecast = ("start",)  # it ended without having begun; scontrol and 22.05 give the end twice
     return {name: value for name, value in merged.items() if value not in (None, (), "") and name not in forecast}
 
 

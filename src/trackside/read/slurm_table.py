@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from trackside.read.slurm import vocabulary
+
 MAX_EXTRA = 32
 """Separators inside names of one row; a row with more is given up."""
 MAX_JOINED = 40
@@ -41,14 +43,14 @@ _SHAPES: Mapping[str, str] = {
 }
 SHAPES = {name: re.compile(shape) for shape, names in _SHAPES.items() for name in names.split()}
 """column in lower case -> what its values look like"""
-LIKELY_FREE = frozenset("jobname name job_name comment submitline command reason nodelist(reason)".split())
-FREE = LIKELY_FREE | frozenset(
+LIKELY_FREE = vocabulary("jobname name job_name comment submitline command reason nodelist(reason)")
+FREE = LIKELY_FREE | vocabulary(
     "admincomment systemcomment workdir work_dir constraints extra container stdout stderr stdin features wckey "
-    "licenses account flags reservation".split()
+    "licenses account flags reservation"
 )
 """Columns whose values may hold the separator or a line break."""
-_COMMA_FREE = frozenset(
-    "alloctres reqtres nodelist flags tresusageinave tresusageinmax tresusageintot nodelist(reason)".split()
+_COMMA_FREE = vocabulary(
+    "alloctres reqtres nodelist flags tresusageinave tresusageinmax tresusageintot nodelist(reason)"
 )
 
 
@@ -204,7 +206,7 @@ def header_of(line: str, known: frozenset[str], under: str = "") -> Table | None
         separators.insert(0, found[1])
     for separator in sorted(separators, key=len, reverse=True):
         names = [word.strip().strip('"').lower() for word in stripped.split(separator)]
-        if len(names) >= 2 and all(name in known for name in names[:-1]) and (names[-1] in known or not names[-1]):
+        if all(name in known or not name for name in names) and len(set(names) & known) >= 2:
             return Table(_numbered(names), separator, header=line)
     words = [(found.start(), found.end(), found[0].lower()) for found in re.finditer(r"\S+", line)]
     if len(words) < 2 or any(name not in known for *_, name in words):

@@ -62,7 +62,8 @@ def zip_members(source: io.BufferedReader, budget: Budget, faults: list[str]) ->
             continue
         expanded = Expanded(_METHODS[method], source, budget, member.faults, single=True)
         member.stream = io.BufferedReader(expanded, BUFFER)
-        yield member
+        if not member.name.endswith(("/", "\\")):
+            yield member
         while member.stream.read(1 << 20):
             pass
         signature = _after_descriptor(source, expanded)

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from trackside.model import Run
+from trackside.model import Event, Record, Run
+from trackside.query import Row
+from trackside.runs import clock
+from trackside.runs.attempts import Told, attempts_of, final, numbered
+from trackside.runs.clock import Span
+from trackside.runs.jobs import Job, Jobs, collect, plain_id, sort_key
+from trackside.runs.logs import assign, ids_inside
+from trackside.runs.parents import last_of_chain, parent_of
+from trackside.runs.ranks import Ranks
 from trackside.stores.memory import MemoryStore
+
+_SIZES = ("host", "distributed_init", "distributed_ready", "nccl_init")
+_FRAMEWORKS = ("training_plan", "training_start", "training_end")
+_EXITS = ("process_exit", "launcher_failure")
 
 
 class SeveralRuns(ValueError):
@@ -23,7 +36,7 @@ class NoSuchRun(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The run, and the store narrowed to it (its parent's rows included)."""
+    """The run, and the store narrowed to it (its parent's log rows included)."""
 
     run: Run
     store: MemoryStore
@@ -31,4 +44,180 @@ class Resolved:
 
 def resolve(store: MemoryStore, job: str | None = None) -> Resolved:
     """Raises SeveralRuns or NoSuchRun."""
-    return Resolved(Run(id=job), store)
+    rows = list(store.all_rows())
+    events = [row for row in rows if isinstance(row, Event)]
+    paths = list(dict.fromkeys(e.at.path for e in events if e.plane == "log" and e.kind == "log_activity"))
+    jobs = collect(row for row in rows if isinstance(row, Record))
+    free = assign(jobs, paths, ids_inside(event for event in events if event.plane == "log"))
+    chosen = _asked(jobs, job) if job is not None else _choose(jobs)
+    told = attempts_of(chosen.rows)
+    parent, parent_by = parent_of(chosen, jobs, len(numbered(told)))
+    before = jobs.named(parent) if parent is not None and parent_by != "requeue" else None
+    # A log that nobody claims is the run's, unless a job beside it and its parent has logs as well.
+    others = [each for each in jobs if each.logs and each is not chosen and each is not before]
+    logs = tuple(path for path in paths if path in set(chosen.logs) or (path in set(free) and not others))
+    parents_logs = tuple(before.logs) if before is not None else ()
+    mine = [event for event in events if event.at.path in set(logs)]
+    span = _span(told)
+    offset = clock.offset_of(_times(mine), span)
+    ranks = Ranks(mine)
+    run = replace(
+        _run(chosen, told, mine, ranks),
+        parent=parent,
+        parent_by=parent_by,
+        log_paths=logs,
+        parent_log_paths=parents_logs,
+        clock_offset_s=offset,
+    )
+    return Resolved(
+        run, _narrow(rows, store, chosen, set(logs), set(paths) - set(logs) - set(parents_logs), ranks, offset, span)
+    )
+
+
+def _asked(jobs: Jobs, asked: str) -> Job:
+    """The job that ``--job`` names: by any spelling of its id, its array's, or one of its steps'."""
+    id_ = plain_id(asked)
+    exact = jobs.named(asked.strip()) or jobs.named(id_)
+    if exact is not None:
+        return exact
+    tasks = jobs.parts(id_)
+    if len(tasks) == 1:
+        return tasks[0]
+    if tasks:
+        raise SeveralRuns(_listed(tasks))
+    if not len(jobs):
+        return Job(id_, names={id_})
+    raise NoSuchRun(
+        f"no job {asked} in the inputs" + (f"; they hold {', '.join(_listed(jobs)[:20])}" if len(jobs) else "")
+    )
+
+
+def _choose(jobs: Jobs) -> Job:
+    """The job that the inputs are about: the only one, or the last of a chain, among those that most is known of.
+
+    A job that only a listing of the whole cluster shows doesn't compete with one that has a log or an accounting row.
+    """
+    logged = [job for job in jobs if job.logs]
+    accounted = [job for job in jobs if job.has("sacct") and "[" not in job.id]
+    both = [job for job in logged if job.has("sacct")]
+    strong = [*accounted, *(job for job in logged if not job.has("sacct"))]
+    for pool in (strong, both, logged) if logged else (accounted,):
+        if pool and (last := last_of_chain(pool, jobs)) is not None:
+            return last
+    if strong:
+        raise SeveralRuns(_listed(both or logged or accounted))
+    for source in ("scontrol", "jobcomp", "squeue"):
+        pool = [job for job in jobs if job.has(source) and "[" not in job.id]
+        if pool:
+            if (last := last_of_chain(pool, jobs)) is not None:
+                return last
+            raise SeveralRuns(_listed(pool))
+    return next(iter(jobs), Job(""))
+
+
+def _listed(jobs: Iterable[Job]) -> list[str]:
+    return sorted((job.id for job in jobs), key=sort_key)
+
+
+def _run(job: Job, told: Sequence[Told], mine: Sequence[Event], ranks: Ranks) -> Run:
+    """The facts of a job's last attempt, completed from its log."""
+    last = final(told) or Told(())
+    signals = frozenset(n for e in mine if e.kind in _EXITS and isinstance(n := e.get("signal"), int))
+    submits = [time for each in told if (time := each.time("submit")) is not None]
+
+    def text(name: str) -> str | None:
+        value = last.get(name) if last.get(name) is not None else job.first(name)
+        return None if value is None else str(value)
+
+    gpus = last.get("n_gpus")
+    return Run(
+        id=job.id or None,
+        name=text("name"),
+        cluster=text("cluster"),
+        disposition=last.state,
+        exit_code=last.exit_code(signals) if last.over else None,
+        signal=last.signal if last.over else None,
+        submit=min(submits, default=None),
+        start=last.time("start"),
+        end=last.end,
+        time_limit_s=last.time("time_limit_s"),
+        nodes=last.nodes,
+        n_ranks=_world(mine) or ranks.count or None,
+        n_gpus=gpus if isinstance(gpus, int) else None,
+        attempts=numbered(told, signals),
+        framework=_framework(mine),
+        aliases=tuple(sorted(job.names - {job.id}, key=sort_key)),
+    )
+
+
+def _world(mine: Iterable[Event]) -> int | None:
+    """The largest world that the log tells of; the launcher's and the group's word before NCCL's."""
+    sizes = dict.fromkeys(_SIZES, 0)
+    for event in mine:
+        if event.kind in sizes:
+            told = event.get("world_size") if event.kind != "nccl_init" else event.get("nranks")
+            sizes[event.kind] = max(sizes[event.kind], told if isinstance(told, int) else 0)
+    return max(sizes["host"], sizes["distributed_init"], sizes["distributed_ready"]) or sizes["nccl_init"] or None
+
+
+def _framework(mine: Iterable[Event]) -> str | None:
+    names = Counter(str(e.get("framework")) for e in mine if e.kind in _FRAMEWORKS and e.get("framework"))
+    return names.most_common(1)[0][0] if names else None
+
+
+def _span(told: Sequence[Told]) -> Span | None:
+    """From the first start to the last end of the job's attempts."""
+    starts = [start for each in told if (start := each.time("start")) is not None]
+    last = final(told)
+    return (min(starts), last.end if last is not None else None) if starts else None
+
+
+def _times(mine: Iterable[Event]) -> list[float]:
+    """The first and last times of the logs."""
+    told = (event.get(name) for event in mine if event.kind == "log_activity" for name in ("first_time", "last_time"))
+    return [float(time) for time in told if isinstance(time, (int, float))]
+
+
+def _narrow(
+    rows: Iterable[Row],
+    store: MemoryStore,
+    job: Job,
+    logs: set[str],
+    others: set[str],
+    ranks: Ranks,
+    offset: float,
+    span: Span | None,
+) -> MemoryStore:
+    """The rows of the run, with its log's times on the scheduler's clock and its ranks counted over all nodes.
+
+    ``others``: logs of other jobs. The parent's log rows stay, told apart by their path; its records don't.
+    """
+    narrow = MemoryStore(planes=store.planes)
+    own = [row for attempt in attempts_of(job.rows) for row in reversed(attempt.rows)]
+    for row in rows:
+        if isinstance(row, Record):
+            if row.kind == "job" or (row.kind == "step" and str(row.get("job")) not in job.names):
+                continue
+            narrow.add_record(row)
+        elif row.at.path in logs:
+            narrow.add_event(ranks.globally(clock.shifted(row, offset, span)))
+        elif row.at.path not in others and _concerns(row, job):
+            narrow.add_event(row)
+    for record in own:
+        narrow.add_record(record)
+    return narrow
+
+
+def _concerns(event: Event, job: Job) -> bool:
+    """Whether a row that is in no job's log is about this job: its nodes' states are, other jobs' fates are not."""
+    if event.plane != "scheduler":
+        return True
+    if event.kind == "log_activity":
+        return False  # the controller's log is no sign of the job's life
+    about = event.get("job")
+    return (
+        about is None
+        or event.kind == "node_state"
+        or not job.id
+        or bool({str(about), plain_id(str(about))} & job.names)
+    )

@@ -206,8 +206,9 @@ SAYS: Mapping[str, str] = {
     "risen": "the loss rose far above its start and stayed there from {place}: {first} at first, {last} at last, "
     "{highest} at its highest",
     "lost": "the loss had come down from {first} to {lowest}, then stayed high from {place}: {last} at last",
-    "worse_than_guessing": "the loss never came under {lowest}, worse than guessing among all tokens: "
-    "{first} at first, {highest} at its highest, {last} at last",
+    "worse_than_guessing": "the loss went above that of guessing among all tokens and never became a model's: "
+    "{first} at first, {highest} at its highest, {lowest} at its lowest, {last} at last",
+    "repeats": "the loss repeats the same {count} values over {points}: the weights do not change",
     "guessing": "the loss stayed at the level of guessing for {count} of {points}: {first} at first, {last} at last",
     "abort": "the run ended itself with {type}: {message}",
     "score_collapsed": "{metric} had reached {best} and ended at {last}",

@@ -247,7 +247,8 @@ def _nothing_asked(evidence: Evidence, run: Run) -> Finding:
             shows = [claim("requested", line=requests.value(asked[0], "text"))]
             shows.append(claim("steps_begin", step=mine.frame.value(mine.points[0], "step")))
             shows.append(claim("no_marker", count=evidence["loads"].reduce("count")))
-            return _silent(evidence, asked[0], shows, Certainty.POSSIBLE, latent=True)
+            named = asked[0].get("by") == "argument" and "/" in str(asked[0].get("path")) and not evidence["absences"]
+            return _silent(evidence, asked[0], shows, Certainty.POSSIBLE, latent=not named)
     if asked or (run.parent is not None and mine.points and not evidence["parent"]):
         return unknown(["whether the checkpoint was loaded: no marker, and nothing to compare with"], COLLECT)
     return absent(claim("not_asked", count=derived(0, requests.reduce("count"), evidence["absences"].reduce("count"))))

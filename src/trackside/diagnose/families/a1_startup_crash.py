@@ -1,0 +1,248 @@
+"""Startup crash: bad data, configuration, environment or asset ends the run before its first step.
+
+Meaning
+-------
+The job fails before training begins, because of an error of its own: data that cannot be read (data), a wrong
+option or an invalid combination of options (config), a missing or unsuitable package, library or architecture
+(env), a model, tokenizer or file that cannot be had (asset), or a defect of the script (code).
+
+What it looks like
+------------------
+A Python exception that is no launcher's wrapper, with no training point before it and none after it, and a
+non-zero exit. Usually every rank raises the same one: that is one fault, not many. Without Python: a command
+that is not found, a usage error, a container that cannot be started, an output file that cannot be opened.
+
+Not this when
+-------------
+Training points came before it (an exception in mid-run); points came after it (it was handled). Out of GPU
+memory is its own family, and so are a failed rendezvous, a checkpoint that cannot be loaded and storage that
+gives out. A process that died of a signal without a traceback is a signal kill.
+
+Impact
+------
+Seconds to minutes of the allocation; the same mistake hits every rank and every retry.
+
+Do next
+-------
+Mend what the exception names and resubmit. Nothing points at the nodes.
+
+What it cannot tell
+-------------------
+Whether the GPUs were touched at all, where no GPU metric was given.
+
+References
+----------
+Seed document 002, A1; PyTorch elastic, error propagation; Slurm, exit codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trackside.diagnose.ending import CUT_SHORT, ENDING, abnormal_end, completed, last_job
+from trackside.diagnose.exceptions import unhandled
+from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
+from trackside.diagnose.faults import fault_class
+from trackside.diagnose.learning import training_points
+from trackside.diagnose.order import steps_done
+from trackside.diagnose.ranks import named, ranks_of
+from trackside.model import Action, Certainty, Claim, Event, Finding, Role, Run, Value
+from trackside.query import events
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What still counts as start-up where nothing but the exit code tells."""
+
+    startup_s: float = 600.0
+    """A job without a readable training point and without an exception fails 'within seconds' (seed document
+    002, A1); ten minutes leave room for a container image and a model to load."""
+
+
+ABOUT = (None, "application", "cuda", "dataloader", "host_memory")
+"""What the exceptions of this family speak of; the other topics are families of their own."""
+KILLED_WORKER = (4, 6, 8, 9, 11)
+"""Signals of a DataLoader worker that make it a signal kill; a bus error at start-up is too small a /dev/shm."""
+LAUNCH_CODES = {126: "env", 127: "env", 2: "config"}
+"""Exit codes with a fixed meaning: a shell's (126 not executable, 127 not found), argparse's and getopt's 2."""
+NO_OUTPUT_FILE, PROLOG_FAILED = 53, 54
+"""Slurm's ExitCode 0:53 and 0:54."""
+COLLECT = (
+    "the job's whole output, standard error included",
+    "sacct -P -j <id> --format=JobID,State,ExitCode,Start,End,NodeList",
+)
+
+
+def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
+    """The first exception of the job's own that no training point precedes or follows."""
+    frame = evidence["exceptions"]
+    points = training_points(evidence["progress"])
+    went_on = [*points, *evidence["saves"].events, *evidence["evaluations"].events]
+    ours = [row for row in frame.events if row.get("about") in ABOUT and not _killed_worker(row, evidence)]
+    own = unhandled(ours, went_on)
+    if own and (well := completed(evidence)) is not None and all(row.get("logged") for row in own):
+        return absent(claim("went_on", type=frame.value(own[0], "type"), line=well))
+    if own:
+        before = steps_done(points, own[0])
+        if before:
+            row = before[-1]
+            return absent(claim("steps_before", type=frame.value(own[0], "type"), point=_point(evidence, row)))
+        return _raised(evidence, own)
+    if points:
+        return absent(claim("trained", point=_point(evidence, points[0])))
+    bare = _without_traceback(evidence, limits)
+    if bare is not None:
+        return bare
+    if not evidence.has("exceptions"):
+        return unknown(["no job log was given"], COLLECT)
+    return absent(claim("none", count=frame.reduce("count")))
+
+
+def _killed_worker(row: Event, evidence: Evidence) -> bool:
+    if row.get("about") != "dataloader":
+        return False
+    deaths = [death for death in evidence["workers"].events if death.get("signal") in KILLED_WORKER]
+    return any(death.at.path == row.at.path for death in deaths)
+
+
+def _raised(evidence: Evidence, own: Sequence[Event]) -> Finding:
+    frame, cause = evidence["exceptions"], own[0]
+    name, same = str(cause.get("type")), [row for row in own if row.get("type") == cause.get("type")]
+    type_, message = frame.value(cause, "type"), frame.value(cause, "message")
+    ranks = named(frame, same)
+    shows = [claim("raised", type=type_, message=message)]
+    if ranks is not None:
+        shows = [claim("raised_on", type=type_, message=message, ranks=ranks)]
+    if cause.get("root_type") not in (None, cause.get("type")):
+        values = {"type": frame.value(cause, "root_type"), "message": frame.value(cause, "root_message")}
+        shows.append(claim("rooted", **values))
+    if cause.get("user_frame") is not None:
+        shows.append(claim("where", frame=frame.value(cause, "user_frame")))
+    if evidence.has("progress"):
+        shows.append(claim("no_point", count=evidence["progress"].reduce("count")))
+    bad = abnormal_end(evidence)
+    if bad is not None:
+        shows.append(claim("ended", line=bad))
+    kind = fault_class(cause)
+    return found(
+        Certainty.SUPPORTED if bad is None else Certainty.ESTABLISHED,
+        "job",
+        shows,
+        implies=[claim("at_startup")] + ([claim(f"class_{kind}")] if kind else []),
+        cannot_decide=[claim("gpu_memory")],
+        actions=[action(f"mend_{kind or 'code'}")],
+        since=cause.time,
+        at=cause.at,
+        ranks=ranks_of(same),
+        nodes=tuple(sorted({row.node for row in same if row.node})),
+        exception=(name, str(cause.get("message") or "")),
+        fault_class=kind,
+    )
+
+
+def _without_traceback(evidence: Evidence, limits: Limits) -> Finding | None:
+    """A launch that never reached Python: a shell's, a container's or Slurm's word, or a quick non-zero exit."""
+    if evidence["faults"] or any(row.role is Role.ROOT for row in evidence["exceptions"].events):
+        return None
+    job = last_job(evidence["jobs"])
+    ended = job is not None and job.get("state") in CUT_SHORT
+    exits, notices = evidence["exits"], evidence["notices"]
+    for row in exits.events:
+        code = row.get("exit_code")
+        if code in LAUNCH_CODES and row.get("signal") is None and not ended:
+            kind = LAUNCH_CODES[int(str(code))]
+            return _launch(row, exits.value(row, "text"), kind, "usage" if kind == "config" else "command", evidence)
+    for row in notices.events:
+        if row.get("reason") == "launch_failure":
+            return _launch(row, notices.value(row, "text"), "env", "launch", evidence)
+    if job is None or job.get("state") != "FAILED":
+        return None
+    jobs, code, number = evidence["jobs"], job.get("exit_code"), job.get("signal")
+    if number in (NO_OUTPUT_FILE, PROLOG_FAILED):
+        key = "output" if number == NO_OUTPUT_FILE else "prolog"
+        kind = "config" if number == NO_OUTPUT_FILE else "env"
+        return _launch(None, jobs.value(job, "signal"), kind, key, evidence, Certainty.SUPPORTED)
+    seconds = job.get("elapsed_s")
+    quick = isinstance(seconds, (int, float)) and seconds <= limits.startup_s
+    if code and not number and quick and evidence.has("exceptions") and not evidence["launchers"]:
+        kind = LAUNCH_CODES.get(int(str(code)), "code")
+        return _launch(None, jobs.value(job, "exit_code"), kind, "quick", evidence, Certainty.POSSIBLE)
+    return None
+
+
+def _launch(
+    row: Event | None, line: Value, kind: str, key: str, evidence: Evidence, certainty: Certainty | None = None
+) -> Finding:
+    shows: list[Claim] = [claim(key, line=line)]
+    bad = abnormal_end(evidence)
+    if bad is not None:
+        shows.append(claim("ended", line=bad))
+    actions: list[Action] = [action(f"mend_{kind}")]
+    return found(
+        certainty or (Certainty.ESTABLISHED if bad is not None else Certainty.SUPPORTED),
+        "job",
+        shows,
+        implies=[claim("before_python"), claim(f"class_{kind}")],
+        actions=actions,
+        since=None if row is None else row.time,
+        at=None if row is None else row.at,
+        fault_class=kind,
+    )
+
+
+def _point(evidence: Evidence, row: Event) -> Value:
+    return evidence["progress"].value(row, "text")
+
+
+FAMILY = Family(
+    code="A1",
+    id="startup-crash",
+    title="Startup crash: bad data, config, environment or asset",
+    asks={
+        **ENDING,
+        "exceptions": events("exception"),
+        "progress": events("progress"),
+        "saves": events("checkpoint_saved"),
+        "evaluations": events("evaluation"),
+        "workers": events("dataloader_death"),
+        "faults": events("cuda_oom"),
+    },
+    needs=(("exceptions", "jobs"),),
+    limits=Limits(),
+    explains=("C1", "C2", "F3"),
+    rivals=("B1", "C1", "E2", "H2", "A2"),
+    collect=COLLECT,
+    says={
+        "raised": "the job raised {type}: {message}",
+        "raised_on": "rank {ranks} raised {type}: {message}",
+        "rooted": "it began with {type}: {message}",
+        "where": "the job's own code stood at {frame}",
+        "no_point": "the log holds {count} training points",
+        "ended": "the run ended badly: {line}",
+        "usage": "the program refused its command line: {line}",
+        "command": "the command could not be run: {line}",
+        "launch": "the step could not be launched: {line}",
+        "output": "Slurm could not open the job's output file (special signal {line} in its exit code)",
+        "prolog": "the prolog failed on the node (special signal {line} in its exit code)",
+        "quick": "the job ended within minutes with exit code {line}, without a traceback and without a training point",
+        "at_startup": "the run died while it was being set up; the same mistake hits every rank and every retry",
+        "before_python": "the launch failed before the training program ran",
+        "class_data": "the data set cannot be read as the job expects it",
+        "class_config": "an option, or a combination of options, is wrong",
+        "class_env": "a package, library, driver or container setting is missing or does not fit",
+        "class_asset": "a model, tokenizer or other file cannot be had",
+        "class_code": "the script itself is at fault",
+        "gpu_memory": "whether the GPUs were used before it: no GPU metric was given",
+        "mend_data": "repair the data set, check it by loading it once on one process, and resubmit",
+        "mend_config": "correct the option that the message names and resubmit",
+        "mend_env": "install or align what the message names in the job's environment and resubmit",
+        "mend_asset": "check the path or repository name, the access token and the network of the compute nodes",
+        "mend_code": "fix the script where the traceback ends and try it on one GPU first",
+        "went_on": "{type} was logged, and the run ended well: {line}",
+        "steps_before": "{type} came after training had begun: {point}",
+        "trained": "training began: {point}",
+        "none": "{count} exceptions are in the log, none of them the job's own before its first step",
+    },
+    judge=judge,
+)

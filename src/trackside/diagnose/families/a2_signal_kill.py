@@ -1,0 +1,245 @@
+"""Signal kill: a process died of a fatal signal without a traceback of its own.
+
+Meaning
+-------
+A training process is ended by the kernel or by a fault in native code before it can print a Python stack. Most
+often it is SIGKILL because host memory ran out (the machine's, or the job's cgroup); SIGSEGV, SIGABRT, SIGBUS,
+SIGFPE and SIGILL come from native libraries, drivers or a shared memory that is too small.
+
+What it looks like
+------------------
+A launcher's summary with a negative exit code (exitcode -9), srun's "Killed" or "Segmentation fault", a shell's
+exit code above its signal base, faulthandler's "Fatal Python error", Slurm's OUT_OF_MEMORY, slurmstepd's
+"oom_kill event", the kernel's "oom-kill", Ray's memory monitor. The only exceptions are launchers' wrappers, and
+peers that saw a connection close.
+
+Not this when
+-------------
+SIGTERM, or SIGKILL that the launcher sent to the ranks that were left; the scheduler ended the run (cancel, time
+limit, preemption, node failure); the rank has a traceback of its own; SIGABRT is NCCL's watchdog giving up, or
+the way a CUDA error ends a process. Training points after it show that a restart recovered from it.
+
+Impact
+------
+The run ends, and the log does not say why.
+
+Do next
+-------
+For SIGKILL look at host memory: fewer DataLoader workers, smaller prefetch, no copy of the data set a worker, a
+larger --mem. For native crashes get a core file or faulthandler's stack, and check the native extension.
+
+What it cannot tell
+-------------------
+Who sent a SIGKILL, where neither the kernel log nor the scheduler names the OOM killer.
+
+References
+----------
+Seed document 002, A2; PyTorch elastic multiprocessing; Slurm, exit codes; Linux, memory cgroup documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trackside.catalog.signals import signal_name
+from trackside.diagnose.deaths import DEATHS, KILL, Death, deaths, host_oom, recorded_signal
+from trackside.diagnose.ending import abnormal_end, completed, disposition
+from trackside.diagnose.exceptions import unhandled
+from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
+from trackside.diagnose.learning import training_points
+from trackside.diagnose.order import steps_done
+from trackside.diagnose.ranks import ranks_of
+from trackside.model import Certainty, Claim, Event, Finding, Record, Run, Value
+from trackside.query import derived
+
+COLLECT = (
+    "the launcher's whole output with its failure summary",
+    "sacct -j <id> -P --format=JobID,State,ExitCode,DerivedExitCode,MaxRSS,ReqMem",
+    "dmesg -T of the job's nodes (oom-kill lines)",
+)
+FAULTS = (4, 7, 8, 11)
+"""Signals of a faulting instruction: native code."""
+
+
+def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
+    """A fatal signal that nothing else accounts for; else the OOM killer's word; else the scheduler's record."""
+    points = training_points(evidence["progress"])
+    told = deaths(evidence, run, points)
+    memory = host_oom(evidence, run, points)
+    if memory is not None and (well := completed(evidence)) is not None:
+        return _recovered(memory, well)
+    if told:
+        return _killed(evidence, told, memory, points)
+    if memory is not None:
+        return _out_of_memory(evidence, memory, points)
+    recorded = recorded_signal(evidence)
+    if recorded is not None and not unhandled(evidence["exceptions"].events, points):
+        return _from_record(recorded, points, evidence)
+    if not evidence.has("exceptions") and completed(evidence) is None:
+        state = disposition(evidence)
+        if state is None or state.value in ("FAILED", "RUNNING"):
+            return unknown(["no job log was given"], COLLECT)
+    return _ruled_out(evidence)
+
+
+def _killed(
+    evidence: Evidence, told: Sequence[Death], memory: tuple[Value, Event | Record] | None, points: Sequence[Event]
+) -> Finding:
+    main = told[0]
+    same = [death for death in told if death.number == main.number]
+    ranks = ranks_of([death.row for death in same], evidence["launchers"])
+    name = signal_name(main.number)
+    signal = derived(name, main.line)
+    shows: list[Claim] = [claim("died", signal=signal, line=main.line)]
+    if ranks:
+        lines = [death.line for death in same if death.rank is not None]
+        shows = [claim("died_on", signal=signal, line=main.line, ranks=derived(ranks, *lines))]
+    shows += [claim("also", line=death.line) for death in _others(told, main)]
+    if memory is not None and main.number == KILL:
+        shows.append(claim("oom", line=memory[0]))
+    shows += _around(evidence, main.row, points)
+    strong = len({death.source for death in told}) > 1 or main.source in ("launchers", "workers", "fatals")
+    bad = abnormal_end(evidence)
+    sure = strong or memory is not None or (bad is not None and bad.cites[0].plane != main.line.cites[0].plane)
+    return _found(
+        main.number, shows, points, main.row, memory, Certainty.ESTABLISHED if sure else Certainty.SUPPORTED, ranks
+    )
+
+
+def _others(told: Sequence[Death], main: Death) -> list[Death]:
+    """One more witness from each other source."""
+    seen, more = {main.source}, []
+    for death in told:
+        if death.source not in seen and death.number == main.number:
+            seen.add(death.source)
+            more.append(death)
+    return more
+
+
+def _out_of_memory(evidence: Evidence, memory: tuple[Value, Event | Record], points: Sequence[Event]) -> Finding:
+    line, row = memory
+    event = row if isinstance(row, Event) else None
+    shows = [claim("oom", line=line), *_around(evidence, event, points)]
+    ranks = ranks_of([event], evidence["launchers"]) if event is not None else ()
+    return _found(KILL, shows, points, event, memory, Certainty.ESTABLISHED, ranks)
+
+
+def _from_record(recorded: tuple[int, Value, bool], points: Sequence[Event], evidence: Evidence) -> Finding:
+    number, place, ambiguous = recorded
+    shows = [claim("recorded_as", code=place, signal=derived(signal_name(number), place))]
+    if not ambiguous:
+        shows = [claim("recorded", code=place, signal=derived(signal_name(number), place))]
+    shows += _around(evidence, None, points)
+    certainty = Certainty.POSSIBLE if ambiguous else Certainty.SUPPORTED
+    return _found(number, shows, points, None, None, certainty, ())
+
+
+def _found(
+    number: int,
+    shows: list[Claim],
+    points: Sequence[Event],
+    row: Event | None,
+    memory: tuple[Value, Event | Record] | None,
+    certainty: Certainty,
+    ranks: tuple[int, ...],
+) -> Finding:
+    host = memory is not None and number == KILL
+    before = steps_done(points, row)
+    kind = "host_oom" if host else "kill" if number == KILL else "fault" if number in FAULTS else "abort"
+    return found(
+        certainty,
+        "job",
+        shows,
+        implies=[claim(f"implies_{kind}")],
+        cannot_decide=[] if host else [claim("who" if number == KILL else "which_library")],
+        actions=[action("less_memory" if number == KILL else "native")],
+        since=None if row is None else row.time,
+        at=None if row is None else row.at,
+        variant="training" if before else "startup",
+        ranks=ranks,
+        nodes=() if row is None or row.node is None else (row.node,),
+        signal=(signal_name(number), number),
+    )
+
+
+def _around(evidence: Evidence, row: Event | None, points: Sequence[Event]) -> list[Claim]:
+    """The phase, the absence of a traceback, and how the run ended."""
+    shows: list[Claim] = []
+    before = steps_done(points, row)
+    if before:
+        shows.append(claim("in_training", point=evidence["progress"].value(before[-1], "text")))
+    elif evidence.has("progress"):
+        shows.append(claim("at_startup", count=evidence["progress"].reduce("count")))
+    state = disposition(evidence)
+    if state is not None:
+        shows.append(claim("state", state=state))
+    return shows
+
+
+def _recovered(memory: tuple[Value, Event | Record], well: Value) -> Finding:
+    line, row = memory
+    return found(
+        Certainty.SUPPORTED,
+        "job",
+        [claim("oom", line=line), claim("ended_well", state=well)],
+        implies=[claim("implies_helper")],
+        actions=[action("less_memory")],
+        since=row.time if isinstance(row, Event) else None,
+        at=row.at,
+        latent=True,
+    )
+
+
+def _ruled_out(evidence: Evidence) -> Finding:
+    for name in ("launchers", "exits", "signals", "fatals"):
+        frame = evidence[name]
+        for row in frame.events:
+            if row.get("signal") is not None or name == "fatals":
+                return absent(claim("not_its_own", line=frame.value(row, "text")))
+    well = completed(evidence)
+    if well is not None:
+        return absent(claim("ended_well", state=well))
+    if evidence.has("launchers"):
+        return absent(claim("no_signal", count=evidence["launchers"].reduce("count", "signal")))
+    state = disposition(evidence)
+    return absent(claim("state", state=state)) if state is not None else unknown(["no job log was given"], COLLECT)
+
+
+FAMILY = Family(
+    code="A2",
+    id="signal-kill",
+    title="Signal kill: a process died without a traceback",
+    asks=DEATHS,
+    needs=(("exceptions", "jobs", "kills"),),
+    explains=("C1", "C2", "F3", "H2"),
+    rivals=("A1", "B1", "C2", "F1", "H3"),
+    collect=COLLECT,
+    says={
+        "died": "a process died of {signal}: {line}",
+        "died_on": "rank {ranks} died of {signal}: {line}",
+        "also": "agreeing with it: {line}",
+        "oom": "host memory ran out: {line}",
+        "in_training": "training had reached: {point}",
+        "at_startup": "the log holds {count} training points before it: it fell in the start-up",
+        "state": "the scheduler recorded {state}",
+        "recorded": "the scheduler recorded {code}, which is {signal}",
+        "recorded_as": "the scheduler recorded exit code {code}; older releases write {signal} in that way",
+        "implies_host_oom": "the job used more host memory than it may; its GPUs and its code path are not at fault",
+        "implies_kill": "a SIGKILL without a traceback is most consistent with a kill for host memory: workers that "
+        "copy the data set, pinned buffers, or a large model held in host memory",
+        "implies_fault": "native code faulted: an extension, a library or a driver, or shared memory that is too small",
+        "implies_abort": "native code gave up: a failed check, a corrupted heap or an exception that nobody caught",
+        "implies_helper": "a helper process was killed for memory, and the run lived on without it",
+        "who": "whether the kernel's OOM killer, a cgroup limit or somebody else sent it: "
+        "nothing that was given names the sender",
+        "which_library": "which library faulted: no core file or native stack was given",
+        "less_memory": "lower the host memory in use (fewer DataLoader workers, smaller prefetch, lazy loading) "
+        "or ask for more, and rerun",
+        "native": "run once with faulthandler and core files on, and check or rebuild the native extension that the "
+        "stack names",
+        "not_its_own": "the signals that were seen belong to a teardown or to another failure: {line}",
+        "no_signal": "{count} workers are reported as ended by a signal",
+        "ended_well": "the run ended well: {state}",
+    },
+    judge=judge,
+)

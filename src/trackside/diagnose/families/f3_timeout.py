@@ -1,0 +1,156 @@
+"""Timeout: the run was ended at its time limit.
+
+Meaning
+-------
+The wall clock ran out. That is how the run ended, not why: it was healthy but slow, or it hung, or it had
+finished and did not exit.
+
+What it looks like
+------------------
+Slurm's TIMEOUT or DEADLINE, "DUE TO TIME LIMIT" in the output, SIGTERM and SIGKILL to all tasks after it.
+
+Not this when
+-------------
+A hang or another cause is found: that is named, and this is listed under it. Somebody cancelled the job.
+
+Impact
+------
+What came after the last checkpoint. With the progress rate known, the time that was missing can be told.
+
+Do next
+-------
+Healthy but slow: raise the limit, or resume in a second job. Finished without exiting: look at what runs after
+the last step (uploads, process-group teardown, loader threads).
+
+What it cannot tell
+-------------------
+Without progress lines or metrics, whether the run was working when it was ended.
+
+References
+----------
+Seed document 002, F3; Slurm documentation, time limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from trackside.diagnose.ending import ENDING, LIFE, last_job, silence_s
+from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
+from trackside.diagnose.learning import LEARNING, step_seconds, steps_done, steps_left, steps_planned, training_points
+from trackside.diagnose.order import followed_by
+from trackside.model import Certainty, Claim, Event, Finding, Run, Value
+from trackside.query import derived
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What counts as silent."""
+
+    quiet_steps: float = 10.0
+    """Silence at the end of that many printed intervals is no longer the normal rhythm."""
+    least_quiet_s: float = 300.0
+    """Evaluations and saves of healthy runs take minutes."""
+
+
+COLLECT = ("sacct with State, Timelimit and Elapsed", "the last minutes of the output, with time stamps")
+
+
+def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
+    """Was it ended by the limit, and what was it doing then: working, silent, or already done."""
+    jobs, notices = evidence["jobs"], evidence["notices"]
+    last = last_job(jobs)
+    state = None if last is None else last.get("state")
+    told = [row for row in notices.events if row.get("reason") == "time_limit"]
+    if state not in ("TIMEOUT", "DEADLINE") and (not told or state not in (None, "FAILED", "CANCELLED")):
+        if last is not None:
+            return absent(claim("other_state", state=jobs.value(last, "state")))
+        if evidence["ends"]:
+            return absent(claim("ended_itself", line=evidence["ends"].value(evidence["ends"].events[-1], "text")))
+        return unknown(["no scheduler record of the job was given"], COLLECT)
+    shows: list[Claim] = []
+    if last is not None:
+        shows.append(claim("state", state=jobs.value(last, "state")))
+        if last.get("time_limit_s") is not None:
+            shows.append(claim("limit", limit=jobs.value(last, "time_limit_s", "s")))
+    shows += [claim("notice", line=notices.value(row, "text")) for row in told[:1]]
+    doing, more, variant = _doing(evidence, run, limits)
+    return found(
+        Certainty.ESTABLISHED,
+        "job",
+        shows + more,
+        implies=[claim(f"was_{variant.replace('-', '_')}")],
+        cannot_decide=[claim("doing")] if doing is None else [],
+        actions=[action(f"do_{variant.replace('-', '_')}")],
+        since=told[0].time if told else run.end,
+        at=told[0].at if told else None,
+        variant=variant,
+    )
+
+
+def _doing(evidence: Evidence, run: Run, limits: Limits) -> tuple[Value | None, list[Claim], str]:
+    """What the run was doing at its end: a witness, the claims, and the variant."""
+    progress, ends = evidence["progress"], evidence["ends"]
+    points = training_points(progress)
+    for row in ends.events[-1:]:
+        if followed_by(row, points) is None:
+            line = ends.value(row, "text")
+            return line, [claim("finished", line=line)], "after-end"
+    if not points:
+        return None, [claim("no_progress", count=progress.reduce("count"))], "no-progress"
+    done, planned = steps_done(progress, ends), steps_planned(progress, evidence["plans"])
+    place = done if done is not None else progress.value(points[-1], "text")
+    more = [claim("reached", place=place)]
+    quiet, each = silence_s(evidence, run), step_seconds(points, progress)
+    if quiet is not None and _too_quiet(quiet, points, limits):
+        return place, [*more, claim("silent", seconds=quiet)], "silent"
+    left = steps_left(done, planned)
+    if left is not None and each is not None:
+        seconds = float(str(left.value)) * float(str(each.value))
+        more.append(claim("projected", left=left, seconds=derived(round(seconds, 1), left, each, unit="s")))
+    return place, more, "slow"
+
+
+def _too_quiet(quiet: Value, points: Sequence[Event], limits: Limits) -> bool:
+    """Whether the silence at the end is far longer than the rhythm of the printed points."""
+    times = [row.time for row in points if row.time is not None]
+    gaps = sorted(after - before for before, after in pairwise(times) if after > before)
+    rhythm = gaps[len(gaps) // 2] if gaps else 0.0
+    return float(str(quiet.value)) > max(limits.least_quiet_s, limits.quiet_steps * rhythm)
+
+
+FAMILY = Family(
+    code="F3",
+    id="timeout",
+    title="Timeout: ended at its time limit",
+    asks={**LIFE, **LEARNING, **ENDING},
+    needs=(("jobs", "notices"),),
+    says={
+        "state": "the scheduler recorded {state}",
+        "limit": "the limit was {limit}",
+        "notice": "the output says: {line}",
+        "finished": "the job had said that it was done: {line}",
+        "no_progress": "training points printed: {count}",
+        "reached": "it had done {place}",
+        "silent": "nothing was printed for {seconds} before the end",
+        "projected": "{left} were left, about {seconds} more at the rate it had",
+        "was_after_end": "training was over; what runs after it did not come to an end in time",
+        "was_no_progress": "the time limit ended it, and nothing printed tells what it was doing",
+        "was_silent": "it had stopped printing long before the limit: a hang is likely behind the timeout",
+        "was_slow": "it was still training: healthy but slow, and needed more time",
+        "doing": "whether the run was working or stuck",
+        "do_after_end": "look at what runs after the last step: uploads, process-group teardown, loader threads",
+        "do_no_progress": "rerun with progress printed and, if it stays silent, take stacks of the ranks",
+        "do_silent": "rerun with the collective watchdog on, and take stacks while it is silent",
+        "do_slow": "raise the limit or resume in a second job from the last checkpoint",
+        "other_state": "the scheduler recorded {state}",
+        "ended_itself": "the run came to its own end: {line}",
+    },
+    judge=judge,
+    limits=Limits(),
+    explains=("H3", "A2", "H1"),
+    rivals=("C1", "C2", "C3"),
+    collect=COLLECT,
+)

@@ -1,0 +1,136 @@
+"""Application exception in mid-training: the job's own code raised after steps had been done.
+
+Meaning
+-------
+Training was under way, then a Python exception that the job did not handle ended a rank, and with it the run.
+
+What it looks like
+------------------
+A traceback of the job's own after at least one completed step, no training point after it, a non-zero exit.
+Other ranks then lose their peer and complain louder; the launcher sums it up as a failed child.
+
+Not this when
+-------------
+Steps were printed after it: it was handled. No step had been done: that is a startup crash. The exception is
+about GPU memory, a collective, a rendezvous, a checkpoint load, storage or an interrupt: those have families
+of their own. The exception says that the loss is not finite: then the divergence is the cause.
+
+Impact
+------
+What came after the last checkpoint.
+
+Do next
+-------
+Read the frame that is named; mend the data, the configuration or the code, and resume.
+
+What it cannot tell
+-------------------
+Whether the same input would fail again at the same step.
+
+References
+----------
+Seed document 002, A1 (the fault classes).
+"""
+
+from __future__ import annotations
+
+from trackside.diagnose.ending import ENDING, abnormal_end, completed
+from trackside.diagnose.exceptions import unhandled
+from trackside.diagnose.family import Evidence, Family, absent, action, claim, found
+from trackside.diagnose.faults import fault_class
+from trackside.diagnose.learning import curve, training_points
+from trackside.diagnose.order import steps_done as points_before
+from trackside.model import Certainty, Event, Finding, Run, Value
+from trackside.query import Frame, events
+
+OWN = ("application", "cuda", "dataloader", None)
+"""What an exception of this family speaks of."""
+COLLECT = ("every rank's output with its tracebacks",)
+
+
+def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
+    """The earliest unhandled exception of the job's own, if a step was done before it."""
+    exceptions, progress = evidence["exceptions"], evidence["progress"]
+    points = training_points(progress)
+    crashed = abnormal_end(evidence) is not None
+    own = [row for row in unhandled(exceptions.events, progress.events, crashed=crashed) if row.get("about") in OWN]
+    good = completed(evidence)
+    if good is not None and evidence["jobs"]:
+        return absent(claim("completed", how=good))
+    if not own:
+        return absent(claim("none", count=exceptions.reduce("count")))
+    row = own[0]
+    before = points_before(points, row)
+    if not before and not _steps_summed(evidence):
+        return absent(claim("no_step", type=exceptions.value(row, "type"), count=progress.reduce("count")))
+    shows = [claim("raised", **_values(exceptions, row))]
+    line = curve(progress)
+    if before and line.rows:
+        shows.append(claim("after", place=line.place(-1), loss=line.loss(-1)))
+    elif before:
+        shows.append(claim("after_point", line=progress.value(before[-1], "text")))
+    ranks = tuple(sorted({each.rank for each in own if each.rank is not None and _same(each, row)}))
+    frame = row.get("user_frame") or row.get("frame")
+    if frame is not None:
+        shows.append(claim("frame", frame=exceptions.value(row, "user_frame" if row.get("user_frame") else "frame")))
+    kind = fault_class(row)
+    return found(
+        Certainty.ESTABLISHED,
+        "job",
+        shows,
+        implies=[claim("own_code")],
+        actions=[action(f"mend_{kind}" if kind in ("data", "config", "env", "asset") else "mend")],
+        since=row.time,
+        at=row.at,
+        ranks=ranks,
+        nodes=(row.node,) if row.node else (),
+        fault_class=kind,
+        exception=(str(row.get("type")), str(row.get("message") or "")[:500]),
+    )
+
+
+def _steps_summed(evidence: Evidence) -> bool:
+    """Whether a checkpoint or an evaluation shows that steps were done, though no point was printed."""
+    return any(row.get("step") for name in ("saves", "evaluations") for row in evidence[name].events)
+
+
+def _values(frame: Frame, row: Event) -> dict[str, Value]:
+    return {"type": frame.value(row, "type"), "message": frame.value(row, "message")}
+
+
+def _same(one: Event, other: Event) -> bool:
+    return one.get("type") == other.get("type")
+
+
+FAMILY = Family(
+    code="H2",
+    id="application-exception",
+    title="Application exception in mid-training",
+    asks={
+        **ENDING,
+        "exceptions": events("exception"),
+        "progress": events("progress"),
+        "saves": events("checkpoint_saved"),
+        "evaluations": events("evaluation"),
+    },
+    needs=("exceptions",),
+    says={
+        "raised": "the job raised {type}: {message}",
+        "after": "steps had been done: the last point is {place} with a loss of {loss}",
+        "after_point": "training was under way: {line}",
+        "frame": "it was raised at {frame}",
+        "own_code": "the job's own code, data or configuration ended the run, not the cluster",
+        "mend": "read the frame that is named, mend it and resume from the last checkpoint",
+        "mend_data": "find the input that this step read, mend or drop it, and resume from the last checkpoint",
+        "mend_config": "mend the setting that is named and resume from the last checkpoint",
+        "mend_env": "mend the environment that is named and resume from the last checkpoint",
+        "mend_asset": "make the file or repository that is named available and resume from the last checkpoint",
+        "completed": "the run completed all the same: {how}",
+        "none": "unhandled exceptions of the job's own among {count}: none",
+        "no_step": "{type} came before any completed step; training points: {count}",
+    },
+    judge=judge,
+    explains=("C1", "C2", "F3", "A2", "H1", "H3"),
+    rivals=("A1", "E1"),
+    collect=COLLECT,
+)

@@ -1,0 +1,319 @@
+"""Checkpoints: saved, restored, looked for in vain, skipped; and requests to resume. All frameworks' wordings in one table."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from trackside.logs.line import Line
+from trackside.logs.numbers import number, whole
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event
+
+ID = "checkpoints"
+
+_STEP_IN_PATH = re.compile(
+    r"(?:checkpoint|ckpt|global_step|step|iter|epoch\d*-step)[-_=]{0,2}(\d{1,9})(?!\d)", re.IGNORECASE
+)
+_STEP_IN_TEXT = re.compile(
+    r"\b(?:global[_ ]step|step|iteration|iter|update)s?[ :=#_-]{1,3}(\d[\d,]{0,11})|@ (\d{1,9}) updates|[\[(](\d{1,9})[\])]\s*$",
+    re.IGNORECASE,
+)
+_SECONDS = re.compile(r"(?:took|in|writing took) ?:?\s?(\d+\.?\d*) ?(?:s|sec|seconds)\b")
+_PATH = re.compile(
+    r"['\"]?((?:[\w.~-]+)?/[^\s'\",;()]{1,400}|[\w.-]{1,200}\.(?:ckpt|pth?|bin|safetensors|tar|h5|keras|npz|msgpack)(?![\w]))"
+)
+_PRETRAINED = re.compile(
+    r"pre-?trained|base model|backbone|shards|tokenizer|configuration|config\.json|template|unexpected keys|weights saved|metadata from|state_dict_metadata|imagenet|\bvocab|processor|hugging ?face hub",
+    re.IGNORECASE,
+)
+_NOT_DONE = re.compile(
+    r"\b(?:fail(?:ed|ure|s|ing)?|error|could ?n.t|could not|cannot|can.t|unable|will be|would|should|if|every|when|not|no|to be|before"
+    r"|without|skip\w*|frequency|interval|strategy|deleting|remov\w+)\b",
+    re.IGNORECASE,
+)
+_ERROR = re.compile(r"^\s*(?:[\w.]+(?:Error|Exception)\b|File \"|raise |return |def |#|assert )")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wording:
+    """One way of saying it: the text that must be there, and what it means."""
+
+    kind: str
+    regex: re.Pattern[str]
+    plain: bool = True
+    """Refused where the line denies it or speaks of the future."""
+
+
+def _w(kind: str, regex: str, *, plain: bool = True) -> _Wording:
+    return _Wording(kind, re.compile(regex, re.IGNORECASE), plain)
+
+
+_FILE = r"\S{1,300}\.(?:pth?|ckpt|tar|safetensors|bin|h5|keras|npz|msgpack)\b"
+_SAVED = (
+    _w("checkpoint_saved", r"\bsuccessfully saved checkpoint (?:from|at) iteration"),
+    _w("checkpoint_saved", r"\bfinished saving the checkpoint|\bsaving a full checkpoint"),
+    _w("checkpoint_saved", r"\bsaving model checkpoint(?: to|:) "),
+    _w(
+        "checkpoint_saved",
+        r"\bsaving (?:current state|(?:the )?(?:\w+ ){0,2}(?:checkpoint|ckpt|snapshot)s?)\b(?: at| to| as| for|:|\.\.\.| [/'\"\w])",
+    ),
+    _w("checkpoint_saved", r"\bsaving (?:model|state|weights)(?: to| as| at) "),
+    _w("checkpoint_saved", r"\b(?:saved|wrote|written|stored)\b.{0,40}\b(?:checkpoint|ckpt|snapshot|state)\b"),
+    _w("checkpoint_saved", r"\b(?:checkpoint|ckpt|snapshot)\b.{0,60}\b(?:saved|written|stored)\b"),
+    _w("checkpoint_saved", rf"\b(?:saved|saving|wrote|writing) (?:\w+ ){{0,3}}(?:to |as |at )?['\"]?{_FILE}"),
+    _w("checkpoint_saved", rf"\bsave (?:to|checkpoint|ckpt) {_FILE}"),
+)
+_LOADED = (
+    _w("checkpoint_loaded", r"\bsuccessfully loaded (?:checkpoint|ckpt)"),
+    _w("checkpoint_loaded", r"\brestored all states from the checkpoint"),
+    _w("checkpoint_loaded", r"\bcontinuing training from global step \d"),
+    _w("checkpoint_loaded", r"\bloading model from \S{0,300}checkpoint-\d"),
+    _w("checkpoint_loaded", r"\bfinished loading the checkpoint|\bloading the checkpoint at step"),
+    _w("checkpoint_loaded", r"\bresum(?:ed|ing)\b.{0,120}?\b(?:step|iteration|iter|update|epoch)s?[ :=#]{1,3}\d"),
+    _w("checkpoint_loaded", r"\bresumed\b.{0,60}\b(?:from|at|training)\b"),
+    _w(
+        "checkpoint_loaded",
+        r"\b(?:loaded|restored)\b.{0,60}\b(?:checkpoint|ckpt|snapshot|training state|optimizer state)",
+    ),
+    _w("checkpoint_loaded", r"\b(?:checkpoint|ckpt|snapshot)\b.{0,200}\b(?:loaded|restored)\b"),
+    _w("checkpoint_loaded", r"\bcontinu(?:ed|ing) (?:training )?from (?:step|iteration|epoch|checkpoint)\b"),
+    _w("checkpoint_loaded", r"\bloading states from \S{0,300}(?:checkpoint|step|epoch|iter)[-_]?\d"),
+)
+_MISSING = (
+    _w("checkpoint_missing", r"\bcould not find the metadata file", plain=False),
+    _w("checkpoint_missing", r"\bunable to find latest file at", plain=False),
+    _w(
+        "checkpoint_missing",
+        r"\bno (?:\w+ ){0,3}(?:checkpoint|ckpt|snapshot)s? (?:\w+ ){0,2}(?:found|exists?|available|to (?:resume|load))",
+        plain=False,
+    ),
+    _w(
+        "checkpoint_missing",
+        r"\bno (?:\w+ ){0,3}(?:checkpoint|ckpt|snapshot)s?\b.{0,80}\b(?:from scratch|start(?:ing|s)? (?:fresh|anew|over))",
+        plain=False,
+    ),
+    _w(
+        "checkpoint_missing",
+        r"\b(?:checkpoint|ckpt|snapshot)\b.{0,200}\b(?:not found|does ?n.t exist|does not exist|not exist)\b",
+        plain=False,
+    ),
+    _w(
+        "checkpoint_missing",
+        r"\b(?:can ?not|can't|could ?n.t|could not|did ?n.t|did not|unable to) (?:find|locate) (?:\w+ ){0,3}(?:checkpoint|ckpt)",
+        plain=False,
+    ),
+)
+_SKIPPED = (
+    _w("checkpoint_skipped", r"\bskip(?:ping|ped)? (?:\w+ ){0,2}(?:checkpoint|ckpt|save|saving)\b", plain=False),
+    _w("checkpoint_skipped", r"\b(?:checkpoint|ckpt)\b.{0,120}\b(?:skipped|skipping|ignored)\b", plain=False),
+)
+_REQUESTED = (
+    _w("resume_requested", r"\brestoring states from the checkpoint path at"),
+    _w(
+        "resume_requested",
+        r"\bresum(?:e|ing)\b.{0,40}\bfrom\b.{0,20}(?:checkpoint|ckpt|snapshot|/|\blast\b|\blatest\b)",
+    ),
+    _w("resume_requested", r"=> loading checkpoint '"),
+    _w(
+        "resume_requested",
+        r"\bloading (?:the )?(?:latest |last |training )?(?:checkpoint|ckpt|snapshot|state)\b.{0,200}(?:(?:checkpoint|ckpt|step|iter|epoch)[-_=]?\d|\blatest\b|\blast\b)",
+    ),
+    _w("resume_requested", r"\bcheckpoint detected, resuming"),
+)
+
+_VALUE = re.compile(
+    r"--(?:resume|auto[-_]resume|restart|continue)(?:[-_]?(?:from|path|ckpt|checkpoint|training|run|train)){0,3}(?:['\"]?[=, ]{1,3}['\"]?(?P<arg>[^\s'\",\])]{1,400}))?"
+    r"|\bresume(?:_(?:from|path|ckpt|checkpoint|training)){0,3}['\"]?\s{0,2}[=:]\s{0,4}['\"]?(?P<option>[^\s'\",)}\]]{1,400})"
+    r"|--(?:load[-_]checkpoint|ckpt[-_]path|load[-_]ckpt)['\"]?[=, ]{1,3}['\"]?(?P<path>[^\s'\",\])]{1,400})"
+)
+_NO = frozenset(("none", "false", "null", "no", "0", "never", "allow", "must", "...", "auto", "~", "''", '""', "n/a"))
+_CODE = re.compile(
+    r"^(?:\w*args|self|cfg|config|opts?|FLAGS|h?params|conf|hydra)\.|^(?:checkpoint|ckpt|resume\w*|[A-Z_]{3,})$|\(|<"
+)
+_CALL = re.compile(
+    r"\.(?:train|fit|load\w*)\(|\busage: |\[--|unrecognized|^\s*(?:help|parser\.)|\bwandb\b|add_argument"
+)
+
+
+def _say(wordings: tuple[_Wording, ...], line: Line) -> Event | None:
+    text = line.text
+    if len(text) > 2_000 or _ERROR.match(text):
+        return None
+    for wording in wordings:
+        found = wording.regex.search(text)
+        if found is None or (wording.plain and _NOT_DONE.search(text)) or _PRETRAINED.search(text):
+            continue
+        return _event(line, wording.kind, text[found.start() :])
+    return None
+
+
+def _event(line: Line, kind: str, text: str) -> Event | None:
+    found = _PATH.search(text)
+    path = found[1].rstrip(".:") if found else None
+    in_text = _STEP_IN_TEXT.search(text)
+    in_path = _STEP_IN_PATH.findall(path or "")
+    step = next((whole(group) for group in in_text.groups() if group), None) if in_text else None
+    if step is None and in_path:
+        step = int(in_path[-1])
+    fields: dict[str, Any] = {"path": path}
+    if kind in ("checkpoint_saved", "checkpoint_loaded"):
+        fields["step"] = step
+    if kind == "checkpoint_saved":
+        seconds = _SECONDS.search(text)
+        fields["seconds"] = number(seconds[1]) if seconds else None
+        if _twice(line, step, path):
+            return None
+    elif kind == "checkpoint_missing":
+        fields["what"] = text[:200].strip()
+    elif kind == "checkpoint_skipped":
+        fields["why"] = text[:200].strip()
+    elif kind == "resume_requested":
+        fields["by"] = "message"
+    return line.event(kind, **fields)
+
+
+def _twice(line: Line, step: int | None, path: str | None) -> bool:
+    """Whether the same save was just told: before and after it, by several ranks, or by two libraries."""
+    notes = line.notes(ID)
+    told = (step, path if step is None else None)
+    if told == (None, None):
+        again: bool = line.number - notes.get("line", -100) <= 3
+    else:
+        again = bool(notes.get("told") == told)
+    notes["told"], notes["line"] = told, line.number
+    return again
+
+
+def _argument(line: Line) -> Event | None:
+    text = line.text
+    if _ERROR.match(text) or _CALL.search(text):
+        return None
+    for found in _VALUE.finditer(text):
+        value = found["arg"] or found["option"] or found["path"]
+        flag = found[0].startswith("--")
+        if value is None or value.startswith("-"):
+            value = None
+            if not flag:
+                continue
+        elif value.lower() in _NO or _CODE.search(value):
+            continue
+        if value is not None and value.lower() in ("true", "yes", "1"):
+            if not flag:
+                continue  # a setting of one of many tools, W&B's among them
+            value = None
+        return line.event("resume_requested", path=value, by="argument")
+    return None
+
+
+PARSER = Parser(
+    ID,
+    "checkpoints of all frameworks",
+    "framework",
+    (
+        Pattern(
+            "missing",
+            rb"(?:could not find the metadata file|nable to find latest file|no [a-z ]{0,40}(?:checkpoint|ckpt|snapshot)|"
+            rb"(?:checkpoint|ckpt|snapshot)[^\n\r]{0,200} (?:not found|not exist|n.t exist)|(?:find|locate) [a-z ]{0,20}(?:checkpoint|ckpt))",
+            lambda line: _say(_MISSING, line),
+            "On a first run this is normal: only a run that should have resumed makes it a cause. Exceptions are read elsewhere.",
+            (
+                "WARNING: could not find the metadata file /ckpt/latest_checkpointed_iteration.txt ",
+                "[2025-03-18 07:25:40,881] [WARNING] [engine.py:2914:load_checkpoint] Unable to find latest file at /x/latest, if trying to load latest checkpoint please ensure this file exists",
+                "=> no checkpoint found at 'out/last.pth'",
+                "No existing checkpoint found checkpoints/checkpoint_last.pt",
+                "Checkpoint 'latest' does not exist. Starting a new training run.",
+            ),
+            ("FileNotFoundError: checkpoint out/last.pt not found", "gradient checkpointing is on"),
+            caseless=True,
+        ),
+        Pattern(
+            "skipped",
+            rb"(?:skip[a-z]{0,4} [a-z ]{0,20}(?:checkpoint|ckpt|sav)|(?:checkpoint|ckpt)[^\n\r]{0,120} (?:skipp|ignored))",
+            lambda line: _say(_SKIPPED, line),
+            "Skipped activation checkpointing is something else and worded otherwise.",
+            ("Skipping checkpoint save: disk quota is nearly used up", "checkpoint out/ckpt-40 is corrupt, skipped"),
+            ("Skipping step, loss scale is now 4096",),
+            caseless=True,
+        ),
+        Pattern(
+            "saved",
+            rb"(?:sav(?:ed|ing|e)|wrote|writ(?:ing|ten)|stored)[^\n\r]{0,80}(?:checkpoint|ckpt|snapshot|state|\.pt|\.bin|\.safetensors|\.h5|\.keras|\.tar|\.npz)",
+            lambda line: _say(_SAVED, line),
+            "Announcements, failures, tokenizers and configurations are no saved checkpoints; a save told twice is one.",
+            (
+                "saved ckpt.pt (100)",
+                "[transformers] Saving model checkpoint to out/checkpoint-40",
+                "  successfully saved checkpoint at iteration     100 to /ckpt/gpt",
+                "Epoch 0, global step 100: 'val_loss' reached 0.91 (best 0.91), saving model to '/p/epoch=0-step=100.ckpt' as top 1",
+                "Saved checkpoint checkpoints/checkpoint_best.pt (epoch 1 @ 100 updates, score 4.2) (writing took 3.1 seconds)",
+                "Saving current state to ckpt/epoch_1",
+                "Finished saving the checkpoint in 12.3 seconds.",
+            ),
+            (
+                "Checkpoints will be saved every 100 steps",
+                "Failed to save checkpoint at step 100",
+                "tokenizer config file saved in out/checkpoint-40/tokenizer_config.json",
+                "Configuration saved in out/checkpoint-40/config.json",
+            ),
+            caseless=True,
+        ),
+        Pattern(
+            "saved later",
+            rb"(?:checkpoint|ckpt|snapshot)[^\n\r]{0,60} (?:saved|written|stored)",
+            lambda line: _say(_SAVED, line),
+            "As above, with the words the other way round.",
+            ("Checkpoint written to /ckpt/step_200", "snapshot at step 50 saved"),
+            ("checkpoint could not be saved", "no checkpoint saved"),
+            caseless=True,
+        ),
+        Pattern(
+            "loaded",
+            rb"(?:resum(?:ed|ing)|restored|loaded|continu(?:ed|ing) (?:training )?from|loading model from|loading the checkpoint|loading states from)",
+            lambda line: _say(_LOADED, line) or _say(_REQUESTED, line),
+            "Loading base or pretrained weights, tokenizers and data is no resume.",
+            (
+                "resumed from ckpt.pt at step 100",
+                "  successfully loaded checkpoint from /ckpt/gpt [ t 0, p 0 ] at iteration 500",
+                "Restored all states from the checkpoint at /p/last.ckpt",
+                "  Continuing training from global step 40",
+                "Loading model from out/checkpoint-40.",
+                "=> loaded checkpoint 'out/last.pth' (epoch 10)",
+                "Resuming training from step 1,200",
+            ),
+            ("Loaded pretrained weights from base.pth", "Loading model from ./models/base", "loaded 4000 examples"),
+            caseless=True,
+        ),
+        Pattern(
+            "requested",
+            rb"(?:restoring states from|resum(?:e|ing) [^\n\r]{0,40}from|resuming from|loading [a-z ]{0,20}(?:checkpoint|ckpt|snapshot|state))",
+            lambda line: _say(_LOADED, line) or _say(_REQUESTED, line),
+            "It tells the wish; whether it came true, the loss and a load marker tell.",
+            (
+                "Restoring states from the checkpoint path at ckpts/last.ckpt",
+                "Resuming from checkpoint out/checkpoint-40",
+                "=> loading checkpoint 'out/last.pth'",
+            ),
+            ("Loading checkpoint shards: 100%|██████████| 3/3 [00:05<00:00,  1.9s/it]",),
+            caseless=True,
+        ),
+        Pattern(
+            "argument",
+            rb"(?:--(?:auto[-_])?resume|resume_?[a-z_]{0,20}['\"]?\s?[=:]|--(?:load[-_]checkpoint|ckpt[-_]path|load[-_]ckpt)|--continue[-_]|--restart[-_])",
+            _argument,
+            "None, False and W&B's resume modes ask for nothing; code in tracebacks and usage texts are no command lines.",
+            (
+                "+ python train.py --steps 200 --resume ckpt.pt",
+                "resume_from_checkpoint=out/checkpoint-40,",
+                "cmd = ['python', 'train.py', '--resume_from_checkpoint', 'out/checkpoint-40']",
+            ),
+            (
+                "resume_from_checkpoint=None,",
+                "    trainer.train(resume_from_checkpoint=checkpoint)",
+                "usage: train.py [-h] [--resume RESUME]",
+                "resume: false",
+            ),
+        ),
+    ),
+)

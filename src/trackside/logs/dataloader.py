@@ -1,0 +1,95 @@
+"""Deaths of data-loading workers, as the main process tells them (the worker itself can't)."""
+
+from __future__ import annotations
+
+import re
+
+from trackside.logs.line import Line
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event, Role
+
+_KILLED = re.compile(r"DataLoader worker \(pid (\d{1,8})\) is killed by signal: ([\w ]{1,40})")
+_EXITED = re.compile(
+    r"DataLoader worker \(pid(?:\(s\))? ?([\d, ]{1,200})\) exited unexpectedly(?: with exit code (\d+))?"
+)
+_UNEXPECTED = re.compile(
+    r"ERROR: Unexpected (bus error|segmentation fault|floating-point exception) encountered in worker"
+)
+_SIGNALS = {
+    "killed": (9, "SIGKILL", "killed"),
+    "bus error": (7, "SIGBUS", "bus_error"),
+    "segmentation fault": (11, "SIGSEGV", "segfault"),
+    "aborted": (6, "SIGABRT", "exited"),
+    "floating-point exception": (8, "SIGFPE", "exited"),
+    "floating point exception": (8, "SIGFPE", "exited"),
+    "terminated": (15, "SIGTERM", "killed"),
+    "interrupt": (2, "SIGINT", "killed"),
+    "hangup": (1, "SIGHUP", "killed"),
+}
+
+
+def _parse(line: Line) -> Event | None:
+    if found := _KILLED.search(line.text):
+        number, name, reason = _SIGNALS.get(found[2].strip().lower(), (None, None, "killed"))
+        role = Role.TEARDOWN if number in (1, 2, 15) else Role.ROOT
+        return line.event("dataloader_death", role, pid=int(found[1]), signal=number, signal_name=name, reason=reason)
+    if found := _EXITED.search(line.text):
+        return line.event("dataloader_death", Role.ROOT, pid=found[1].strip().replace(" ", ""), reason="exited")
+    if found := _UNEXPECTED.search(line.text):
+        number, name, reason = _SIGNALS[found[1]]
+        return line.event("dataloader_death", Role.ROOT, signal=number, signal_name=name, reason=reason)
+    return None
+
+
+def _parse_map(line: Line) -> Event:
+    return line.event("dataloader_death", Role.ROOT, reason="exited")
+
+
+PARSER = Parser(
+    id="dataloader",
+    title="Data-loading workers",
+    kind="system",
+    patterns=(
+        Pattern(
+            name="worker-death",
+            regex=rb"DataLoader worker \(pid|encountered in worker",
+            parse=_parse,
+            safety="Only the death of a worker: an exception that a worker raised and handed over is no death, "
+            "nor is the warning about too many workers.",
+            matches=(
+                "RuntimeError: DataLoader worker (pid 5487) is killed by signal: Killed. ",
+                "RuntimeError: DataLoader worker (pid(s) 12, 13) exited unexpectedly",
+                (
+                    "RuntimeError: DataLoader worker (pid 31) is killed by signal: Bus error. It is possible that "
+                    "dataloader's workers are out of shared memory. Please try to raise your shared memory limit."
+                ),
+                (
+                    "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared "
+                    "memory (shm)."
+                ),
+                (
+                    "RuntimeError: DataLoader worker (pid 77) exited unexpectedly with exit code 1. Details "
+                    "are lost due "
+                    "to multiprocessing."
+                ),
+            ),
+            avoids=(
+                "RuntimeError: Caught KeyError in DataLoader worker process 0.",
+                "UserWarning: This DataLoader will create 16 worker processes in total. Our suggested max number is 8",
+            ),
+        ),
+        Pattern(
+            name="map-worker-death",
+            regex=rb"One of the subprocesses has abruptly died during map operation",
+            parse=_parse_map,
+            safety="datasets' own sentence when a process of map(num_proc=N) vanishes.",
+            matches=(
+                (
+                    "RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, "
+                    "disable multiprocessing."
+                ),
+            ),
+            avoids=("Running map operation in 8 subprocesses",),
+        ),
+    ),
+)

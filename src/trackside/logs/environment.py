@@ -1,0 +1,64 @@
+"""Environment settings that change what a run does, where the log shows them to be in force."""
+
+from __future__ import annotations
+
+import re
+
+from trackside.logs.line import Line
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event, Role
+
+NAMES = (
+    "CUDA_LAUNCH_BLOCKING",
+    "TORCH_NCCL_BLOCKING_WAIT",
+    "NCCL_BLOCKING_WAIT",
+    "NCCL_IB_DISABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_SHM_DISABLE",
+    "NCCL_NET",
+    "NCCL_SOCKET_IFNAME",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+)
+_NAME = "|".join(NAMES)
+_SET = re.compile(rf"(?:^|[\s;&'\"{{(]|\bexport )(?P<name>{_NAME})(?:=|['\"]?: ?)['\"]?(?P<value>[\w.,:^=-]{{1,80}})")
+_ADVICE = re.compile(
+    r"(?i:consider|passing|\btry\b|\bset(?:ting)?\b|\buse\b|recommend|\byou\b|debug(?:ging)?,|"
+    r"should|e\.g\.|suggest|hint|rerun|re-run|with CUDA_LAUNCH)"
+)
+
+
+def _flag(line: Line) -> Event | None:
+    text = line.text
+    found = _SET.search(text)
+    if _ADVICE.search(text) and not re.match(r"\s*\+* ?(?:export |env )?(?:\w+=\S* )*(?:" + _NAME + ")=", text):
+        name = re.search(_NAME, text)
+        return line.event("advice", Role.ADVICE, about=name[0]) if name else None
+    if found is None or found["value"].lower() in ("none", "unset", "null"):
+        return None
+    return line.event("env_flag", Role.FACT, name=found["name"], value=found["value"])
+
+
+PARSER = Parser(
+    id="environment",
+    title="environment settings",
+    kind="system",
+    patterns=(
+        Pattern(
+            "flag",
+            b"(" + _NAME.encode() + b")(=|['\"]{0,1}: ?['\"]{0,1}[0-9A-Za-z])",
+            _flag,
+            "PyTorch's hint to pass CUDA_LAUNCH_BLOCKING=1 is advice: it does not mean that it is set.",
+            matches=(
+                "CUDA_LAUNCH_BLOCKING=1",
+                "export CUDA_LAUNCH_BLOCKING=1",
+                "+ CUDA_LAUNCH_BLOCKING=1",
+                "+ env CUDA_LAUNCH_BLOCKING=1 python train.py",
+                "environ({'HOME': '/home/u', 'CUDA_LAUNCH_BLOCKING': '1'})",
+                "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+                "NCCL_IB_DISABLE=1",
+            ),
+            avoids=("CUDA_LAUNCH_BLOCKING is unset", "MY_CUDA_LAUNCH_BLOCKING=1", "CUDA_LAUNCH_BLOCKING=None"),
+        ),
+    ),
+)

@@ -1,0 +1,129 @@
+"""fairseq: the simple and the JSON log format. Its tqdm format is read by the tqdm parser."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from trackside.logs.line import Line
+from trackside.logs.numbers import number, whole
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event
+
+_SIMPLE = re.compile(r"\| epoch (\d{1,6}):\s{1,8}(\d{1,9}) ?/ ?(\d{1,9}) (.*)")
+_VALID = re.compile(r"\| epoch (\d{1,6}) \| (?:valid on '[^']{0,60}' subset \| )?(?:valid_)?loss ([^ |]+)")
+_PAIR = re.compile(r"([a-z_]{1,30})=([^,\s]{1,30})")
+
+
+def _simple(line: Line) -> Event | None:
+    found = _SIMPLE.search(line.text)
+    if found is None or "valid" in line.text[: found.start()]:
+        return None
+    figures = dict(_PAIR.findall(found[4]))
+    if "loss" not in figures:
+        return None
+    epoch, count, total = int(found[1]), int(found[2]), int(found[3])
+    updates = whole(figures.get("num_updates"))
+    return _event(
+        line, figures, (epoch - 1) * total + count if updates is None else updates, epoch - 1 + count / max(total, 1)
+    )
+
+
+def _event(line: Line, figures: dict[str, str], step: int | None, epoch: float | None) -> Event:
+    rate = number(figures.get("wps"))
+    return line.event(
+        "progress",
+        step=step,
+        epoch=epoch,
+        loss=number(figures.get("loss")),
+        grad_norm=number(figures.get("gnorm")),
+        lr=number(figures.get("lr")),
+        loss_scale=number(figures.get("loss_scale")),
+        throughput=rate,
+        throughput_unit=None if rate is None else "tokens/s",
+        framework="fairseq",
+    )
+
+
+def _json(line: Line) -> Event | None:
+    start = line.text.find("{")
+    try:
+        row = json.loads(line.text[start : line.text.rindex("}") + 1])
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict):
+        return None
+    figures = {str(key): str(value) for key, value in row.items()}
+    if "valid_loss" in figures:
+        loss = number(figures["valid_loss"])
+        steps = whole(figures.get("valid_num_updates"))
+        return line.event(
+            "evaluation", step=steps, epoch=number(figures.get("epoch")), metric="valid_loss", value=loss, loss=loss
+        )
+    if "loss" not in figures or "num_updates" not in figures:
+        return None
+    return _event(line, figures, whole(figures["num_updates"]), number(figures.get("update") or figures.get("epoch")))
+
+
+def _valid(line: Line) -> Event | None:
+    found = _VALID.search(line.text)
+    if found is None or "valid" not in line.text:
+        return None
+    loss = number(found[2])
+    return line.event("evaluation", epoch=int(found[1]), metric="valid_loss", value=loss, loss=loss)
+
+
+def _end(line: Line) -> Event:
+    seconds = re.search(r"done training in ([\d.]+)", line.text)
+    return line.event(
+        "training_end", status="success", seconds=number(seconds[1]) if seconds else None, framework="fairseq"
+    )
+
+
+PARSER = Parser(
+    "fairseq",
+    "fairseq",
+    "framework",
+    (
+        Pattern(
+            "simple",
+            rb"epoch [0-9]{1,6}: {1,8}[0-9]{1,9} ?/ ?[0-9]{1,9} [^\n\r]{0,30}loss=",
+            _simple,
+            "The summary at an epoch's end is a mean and no point.",
+            (
+                "2021-05-01 12:00:00 | INFO | train_inner | epoch 001:    100 / 1196 loss=11.505, nll_loss=11.2, wps=9000, "
+                "num_updates=100, lr=1.2e-05, gnorm=2.51, loss_scale=128, train_wall=20, wall=30",
+            ),
+            ("2021-05-01 12:00:00 | INFO | valid | epoch 001:    100 / 1196 loss=11.505",),
+        ),
+        Pattern(
+            "json",
+            rb"\| train_inner \| \{|\| valid \| \{",
+            _json,
+            "Only fairseq's own logger names.",
+            (
+                '2021-05-01 12:00:00 | INFO | train_inner | {"epoch": 1, "update": 0.084, "loss": "11.505", "num_updates": "100", '
+                '"lr": "1.2e-05", "gnorm": "2.5"}',
+            ),
+            ("2021-05-01 12:00:00 | INFO | train_inner | {not json}",),
+        ),
+        Pattern(
+            "valid",
+            rb"valid on '[^'\n\r]{1,60}' subset \| loss ",
+            _valid,
+            "Never a training point.",
+            (
+                "2021-05-01 12:20:00 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 8.102 | ppl 275 | num_updates 1196",
+            ),
+            ("valid on 'valid' subset | loss unknown",),
+        ),
+        Pattern(
+            "end",
+            rb"\| done training in [0-9]",
+            _end,
+            "Printed once when the loop ended by itself.",
+            ("2021-05-01 14:00:00 | INFO | fairseq_cli.train | done training in 7201.4 seconds",),
+            ("not done training in time",),
+        ),
+    ),
+)

@@ -1,0 +1,234 @@
+"""Loops of one's own: any line that names a step or an epoch and a training loss.
+
+``step 10 loss 3.42``, ``iter 2/40 | loss 5.7 | lr 5e-3``, ``Epoch: [0][ 50/500] Loss 3.1 (3.4)``, ``{"step": 1, "loss": 2.0}``,
+``level=info step=1 loss=2``, ``[Loss] 4.1 | [step] 89``, and tables of comma-separated figures under a header.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from trackside.logs.frameworks import named
+from trackside.logs.line import Line
+from trackside.logs.numbers import NUMBER, meaning, number, whole
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event
+
+MAX_TEXT = 4_000
+"""A longer line is a dump, not a progress line."""
+MAX_ROWS = 20_000
+
+_PAIR = re.compile(
+    r"(?P<key>[A-Za-z_][\w/.\-]{0,60}(?: [A-Za-z_(][\w/\-)]{0,40}){0,3})"
+    r"(?:\s?\((?:ms|s|sec|avg|%|it/s)\))?['\"\]]{0,2}"
+    r"(?:\s{0,3}[:=]\s{0,8}|\s{1,10}|\s{0,3}#)['\"\[(]{0,2}\s{0,8}"
+    rf"(?:tensor\()?(?P<value>{NUMBER})(?:\s{{0,2}}/\s{{0,8}}(?P<of>\d{{1,12}}))?(?P<unit>(?:ms|us|µs|s)\b)?"
+)
+_EPOCH_BATCH = re.compile(r"\[\s{0,6}(\d{1,7})\s{0,3}\]\s{0,3}\[\s{0,9}(\d{1,9})\s{0,3}/\s{0,9}(\d{1,9})\s{0,3}\]")
+_EPOCH_COMMA = re.compile(r"\[\s{0,6}(\d{1,7}),\s{1,9}(\d{1,9})\]\s{0,3}loss")
+_BATCHES = re.compile(r"\|\s{1,9}(\d{1,9})/\s{0,9}(\d{1,9}) batches")
+_SAMPLES = re.compile(r"\[\s{0,9}(\d{1,12})\s?/\s?(\d{1,12})\s{1,3}\(\s{0,3}\d{1,3}(?:\.\d+)?%\)\]")
+_BRACKET = re.compile(r"(?:^|\s)[\[(]\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})\s?[\])]")
+_LEADING = re.compile(r"^\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})[\s:|,]")
+_UNIT = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "s": 1.0}
+_SECONDS = frozenset(("data_time_s", "compute_time_s", "comm_time_s", "step_time_s"))
+
+_OTHER = re.compile(
+    r"%\||it/s\b|s/it\b|:::MLLOG|Namespace\(|Arg(?:ument)?s\(|[Cc]onfig\w*\(|^\s*File \"|Traceback|train loss [^,]{1,30}, val loss "
+    r"|'eval_|'train_runtime'|validation loss at |\| valid \||/step - "
+    r"|\b(?:[Bb]est|BEST|[Ff]inal|[Ss]av(?:ed|ing)|SAVE|[Ll]owest|[Mm]inimum|improved|[Ee]arly ?[Ss]topp\w*|[Ss]ummary)\b"
+)
+_ELSEWHERE = re.compile(
+    r"\b(?:[Vv]al(?:id|idation|idating)?|VAL(?:ID)?|[Ee]val(?:uation|uating)?|EVAL|[Tt]est(?:ing)?|TEST|[Dd]ev)\b(?!\s?[_/ ]?(?:loss|acc))"
+)
+_BEST_FIELD = re.compile(r"\[best\].*", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Read:
+    """What a line says, each field by its most telling name."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    ranks: dict[str, int] = field(default_factory=dict)
+    totals: dict[str, int] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+
+    def take(self, name: str, rank: int, value: float, of: str | None = None, unit: str | None = None) -> None:
+        if name in self.ranks and self.ranks[name] <= rank:
+            return
+        self.values[name], self.ranks[name] = value, rank
+        self.totals.pop(name, None)
+        if of:
+            self.totals[name] = int(of)
+        if unit:
+            self.units[name] = unit
+
+    def whole(self, name: str) -> int | None:
+        value = self.values.get(name)
+        return (
+            int(value) if value is not None and value == value and abs(value) < 1e15 and value == int(value) else None
+        )
+
+
+def _pairs(text: str) -> _Read:
+    read = _Read()
+    for found in _PAIR.finditer(text):
+        known = meaning(found["key"])
+        value = number(found["value"])
+        if known is not None and value is not None:
+            read.take(known[0], known[1], value, found["of"], found["unit"])
+    return read
+
+
+def _place(text: str, read: _Read) -> tuple[int | None, float | None, int | None, int | None]:
+    """(step, epoch, steps an epoch has, steps planned)."""
+    if found := _EPOCH_BATCH.search(text):
+        return int(found[2]), int(found[1]), int(found[3]), None
+    if found := _EPOCH_COMMA.search(text):
+        return int(found[2]), int(found[1]), None, None
+    epoch = read.whole("epoch")
+    position: float | None = epoch if epoch is not None else read.values.get("epoch")
+    if found := _SAMPLES.search(text):
+        done = int(found[1]) / max(1, int(found[2]))
+        return None, None if epoch is None else epoch + done, None, None
+    step, total = read.whole("step"), read.totals.get("step")
+    if found := _BATCHES.search(text):
+        step, total = int(found[1]), int(found[2])
+    elif step is None and (found := _BRACKET.search(text) or _LEADING.search(text)):
+        step, total = int(found[1]), int(found[2])
+    if epoch is not None and total is not None:
+        return step, epoch, total, None
+    return step, position, None, total or read.whole("total_steps")
+
+
+def _line(line: Line) -> list[Event] | None:
+    text = line.text
+    if len(text) > MAX_TEXT:
+        return None
+    text = _BEST_FIELD.sub("", text)
+    if _OTHER.search(text):
+        return None
+    read = _pairs(text)
+    if "loss" not in read.values and "eval_loss" not in read.values:
+        return None
+    step, epoch, length, total = _place(text, read)
+    if step is None and epoch is None:
+        return None
+    events = []
+    elsewhere = _ELSEWHERE.search(text) is not None
+    validated = read.values.get("loss" if elsewhere and "eval_loss" not in read.values else "eval_loss")
+    if validated is not None:
+        events.append(line.event("evaluation", step=step, epoch=epoch, metric="loss", value=validated, loss=validated))
+    if "loss" in read.values and not elsewhere:
+        events.append(_progress(line, read, step, epoch, length, total))
+    return events or None
+
+
+def _progress(
+    line: Line, read: _Read, step: int | None, epoch: float | None, length: int | None, total: int | None
+) -> Event:
+    fields: dict[str, Any] = {
+        name: read.values[name] for name in ("loss", "lr", "grad_norm", "loss_scale", "reward") if name in read.values
+    }
+    for name in _SECONDS & read.values.keys():
+        fields[name] = read.values[name] * _UNIT.get(read.units.get(name, "s"), 1.0)
+    if "throughput" in read.values:
+        fields["throughput"] = read.values["throughput"]
+    return line.event(
+        "progress",
+        step=step,
+        epoch=epoch,
+        epoch_steps=length,
+        total_steps=total,
+        framework=_framework(line),
+        **fields,
+    )
+
+
+def _framework(line: Line) -> str:
+    seen = named(line)
+    return next((name for name in ("deepspeed", "accelerate") if name in seen), "custom")
+
+
+def _table(line: Line) -> Iterator[Event]:
+    """The rows under a header such as ``step,loss,lr``."""
+    mark = next((m for m in (",", "\t", ";") if m in line.text), None)
+    if mark is None:
+        return
+    names = [name.strip().strip("\"'") for name in line.text.split(mark)]
+    columns = {}
+    for index, name in enumerate(names):
+        known = meaning(name) if re.fullmatch(r"[\w/.\- ]{1,60}", name) else None
+        if known is not None and known[0] not in columns:
+            columns[known[0]] = index
+    if "loss" not in columns or not columns.keys() & {"step", "epoch"}:
+        return
+    for row in line.following(MAX_ROWS):
+        cells = row.text.split(mark)
+        if len(cells) != len(names):
+            return
+        step = whole(cells[columns["step"]]) if "step" in columns else None
+        epoch = number(cells[columns["epoch"]]) if "epoch" in columns else None
+        loss = number(cells[columns["loss"]])
+        if step is None and epoch is None:
+            return
+        if loss is None:
+            continue
+        others: dict[str, Any] = {name: number(cells[columns[name]]) for name in ("lr", "grad_norm") if name in columns}
+        yield row.event("progress", step=step, epoch=epoch, loss=loss, framework="custom", **others)
+
+
+PARSER = Parser(
+    "custom",
+    "training loops of one's own",
+    "framework",
+    (
+        Pattern(
+            "table",
+            rb"(?:step|iter|iteration|epoch)[\"']?[,;\t][^\n\r]{0,200}[lL]oss",
+            lambda line: list(_table(line)) or None,
+            "A header whose rows below are figures in as many columns.",
+            ("step,loss,lr\n1,6.31,0.001\n2,5.90,0.001",),
+            ("step,loss,lr are logged to a file",),
+        ),
+        Pattern(
+            "figures",
+            rb"[lL](?:oss|OSS)[^\n\r0-9]{0,24}[0-9nNiI]",
+            _line,
+            "Settings (loss_scale, loss_weight, a loss without step or epoch), echoes of arguments, code in tracebacks, "
+            "best or final losses and losses of validation are no training points.",
+            (
+                "step 10 loss 3.4290",
+                "Epoch: [0] Step: 10 Loss: 3.3378",
+                "[2026-11-21 08:28:09,239][INFO][rank0] iter 2/40 | loss 5.7066 | lr 5.00e-03 | data 1046ms compute 116ms allreduce 71ms",
+                "loss: 6.516232, global_step: 1",
+                '{"step": 10, "loss": 2.31, "lr": 0.0003}',
+                "level=info msg=train step=10 total=100 loss=2.31",
+                "| E6 iter[ 14/ 15] | [Loss] nan | [step]   104 | [url] none",
+                "step:12/5100 train_loss:9.4594 train_time:3176ms step_avg:nanms",
+                "Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.2831",
+                "Epoch [1/10], Step [100/600], Loss: 0.3412",
+                "[1,  2000] loss: 2.187",
+                "| epoch   1 |   200/ 2983 batches | lr 5.00 | ms/batch 12.1 | loss  8.12 | ppl  3361",
+                "step    7/19560 | loss 10.913 (+nanz)| norm 15.21 (+nanz)| lr 6.0e-06 | 850.4 ms",
+                "iteration:  4875/500000   0% | elapsed time: 19:29:30 | per_token_loss: 3.3900 | lr: 9.9E-06 | z_loss: 26.2",
+                "Epoch 3 - val_loss: 0.412",
+            ),
+            (
+                "`loss_type=None` was set in the config but it is unrecognized.",
+                "loss: 0.1",
+                "  loss_scale_window ............... 1000",
+                "Namespace(epochs=3, loss=0.5, step=10)",
+                "Saved checkpoint at step 100 (loss 2.31)",
+                "Epoch 3: best loss 0.31",
+                "prediction_loss_only=False, max_steps=100",
+                '  File "train.py", line 100, in loss',
+                "world size 2, steps 100, lr 0.003",
+            ),
+        ),
+    ),
+    generic=True,
+)

@@ -1,0 +1,103 @@
+"""Keras' progress bars, old and new, and its one line an epoch (``verbose=2``).
+
+The loss of a bar is the running mean within the epoch; each printed count is a point.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trackside.logs.line import Line
+from trackside.logs.numbers import NUMBER, number
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event
+
+ID = "keras"
+
+_HEADER = re.compile(r"^\s*Epoch (\d{1,7})/(\d{1,7})\s*$")
+_BAR = re.compile(r"(?:^|[\x08\s])(\d{1,9})/(\d{1,9}|Unknown)\s+(?:\[[=>.]{5,60}\]|━[━ ]{3,60}|- (?=\d))")
+_EPOCH_LINE = re.compile(r"^\s*- \d+s(?: \d+m?s/(?:step|epoch|sample))? - ")
+_FIGURE = re.compile(rf"(?:- |^)([A-Za-z_][\w/ ]{{0,60}}?): ({NUMBER})")
+_STEP_TIME = re.compile(r"(\d{1,6})(us|ms|s)/(?:step|sample)")
+_UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_TRAINING = ("loss", "total_loss", "train_loss")
+
+
+def _header(line: Line) -> None:
+    found = _HEADER.match(line.text)
+    if found is not None:
+        line.notes(ID).update(epoch=(int(found[1]), int(found[2])), done=False)
+
+
+def _point(line: Line) -> Iterator[Event]:
+    text = line.text.rpartition("\x08")[2] if "\x08" in line.text else line.text
+    bar = _BAR.search(text)
+    whole_epoch = _EPOCH_LINE.match(text) if bar is None else None
+    if bar is None and whole_epoch is None:
+        return
+    tail = text[bar.end() :] if bar is not None else text
+    figures = {key.strip(): number(value) for key, value in _FIGURE.findall(tail)}
+    loss = next((figures[key] for key in _TRAINING if key in figures), None)
+    if loss is None:
+        return
+    count = int(bar[1]) if bar is not None else 1
+    total = (int(bar[2]) if bar[2].isdigit() else None) if bar is not None else 1
+    epoch, epochs = line.notes(ID).get("epoch", (None, None))
+    if epoch is not None and line.notes(ID)["done"] and count != total:
+        return  # a bar after the epoch's last one, and no new header: an evaluation
+    line.notes(ID)["done"] = count == total
+    seconds = _STEP_TIME.search(tail)
+    step = count if epoch is None else (epoch - 1) * total + count if total else None if epoch > 1 else count
+    yield line.event(
+        "progress",
+        step=step,
+        epoch=epoch,
+        loss=loss,
+        lr=figures.get("learning_rate") or figures.get("lr"),
+        total_steps=epochs * total if epochs and total else None,
+        step_time_s=None if seconds is None else int(seconds[1]) * _UNIT[seconds[2]],
+        framework=ID,
+    )
+    for name, value in figures.items():
+        if name.startswith("val_") and value is not None:
+            is_loss = name == "val_loss"
+            yield line.event(
+                "evaluation", step=step, epoch=epoch, metric=name, value=value, loss=value if is_loss else None
+            )
+
+
+PARSER = Parser(
+    ID,
+    "Keras",
+    "framework",
+    (
+        Pattern(
+            "header",
+            rb"Epoch [0-9]{1,7}/[0-9]{1,7}",
+            _header,
+            "Only a line of its own; it is remembered and gives no event.",
+        ),
+        Pattern(
+            "bar",
+            rb"[0-9]/[0-9U][^\n\r]{0,400}loss: [0-9niNI+.-]",
+            lambda line: list(_point(line)) or None,
+            "A count alone is not enough: a Keras bar or a dash must follow it. val_loss is an evaluation.",
+            (
+                "  2/102 [..............................] - ETA: 8:26 - loss: 0.6908 - accuracy: 0.5859 ",
+                "72/72 ━━━━━━━━━━━━━━━━━━━━ 0s 1ms/step - accuracy: 0.9 - loss: 0.3012",
+                "72/72 - 1s - 5ms/step - accuracy: 0.6584 - loss: 1.2709 - val_accuracy: 0.95 - val_loss: 0.4092",
+                "60000/60000 - 3s - loss: 0.2204 - acc: 0.9342",
+            ),
+            ("iter 2/40 | loss: 5.7", "32/32 [==============================] - 0s 2ms/step - val_loss: 0.3"),
+        ),
+        Pattern(
+            "epoch line",
+            rb" - [0-9]{1,7}s (?:[0-9]{1,6}m?s/(?:step|epoch|sample) )?- loss: ",
+            lambda line: list(_point(line)) or None,
+            "Old verbose=2 without a count; the line has to begin with it.",
+            (" - 3s - loss: 0.4512 - acc: 0.8012",),
+            ("worker 3 - 3s - loss: 0.4512",),
+        ),
+    ),
+)

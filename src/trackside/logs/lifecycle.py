@@ -1,0 +1,99 @@
+"""A job's own word that training began or is over, where no framework parser reads it."""
+
+from __future__ import annotations
+
+import re
+
+from trackside.logs.line import Line
+from trackside.logs.numbers import number, whole
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event
+
+_BEGIN = r"(?:^|[\]\[:|>*=#!.,}-]|\bINFO)\s{0,8}(?:the |model |all )?"
+"""The sentence has to be about training itself: nothing but a log's prefix stands before it."""
+_END = re.compile(
+    _BEGIN + r"(?:(?:train(?:ing)?(?: loop| run| job| process)?)(?: has| is| was)?(?: now)?(?: successfully)? "
+    r"(?:complete|completed|finished|done|ended)\b(?! (?:epoch|step|iter))"
+    r"|(?:finished|completed|done(?: with)?) (?:model |the )?training\b(?! (?:epoch|step|batch|set|data|model|image))"
+    r"|(?:finished|completed)(?: all)?(?: after)? [\d,]{1,15} (?:training )?(?:steps|iterations|iters|epochs|updates)\b"
+    r"|(?:total )?training (?:time|took)\b(?: was)?[: ]{1,3}\d"
+    r"|reached (?:max[_ ]steps|max[_ ]iter\w*|the (?:last|final) step)\b)",
+    re.IGNORECASE,
+)
+_NOT = re.compile(
+    r"\b(?:not|n't|never|if|when|until|before|will|would|should|once|unless|epoch \d+ (?:training|finished))\b|\?|%\|",
+    re.IGNORECASE,
+)
+_START = re.compile(
+    _BEGIN
+    + r"(?:start(?:ing|ed)?|begin(?:ning)?|entering) (?:the )?(?:\w+ )?training(?: loop)?\b(?! (?:data|set|config))",
+    re.IGNORECASE,
+)
+_STEPS = re.compile(r"\b([\d,]{1,15}) (?:training )?(?:steps|iterations|iters|updates)\b")
+_CLOCK = re.compile(r"(?:time|took|in)[: ]{1,3}(?:(\d+) days?, )?(\d{1,3}):(\d\d):(\d\d)")
+_SECONDS = re.compile(r"(?:time|took|in|after)[: ]{1,3}(\d+\.?\d*) ?(?:s|sec|secs|seconds)\b")
+_TRACE = re.compile(r"^\s*(?:File \"|[\w.]+(?:Error|Exception)\b|raise |#|def )")
+
+
+def _end(line: Line) -> Event | None:
+    text = line.text
+    if len(text) > 500 or _TRACE.match(text) or _END.search(text) is None or _NOT.search(text):
+        return None
+    steps = _STEPS.search(text)
+    return line.event(
+        "training_end", status="success", steps=whole(steps[1]) if steps else None, seconds=_duration(text)
+    )
+
+
+def _duration(text: str) -> float | None:
+    clock = _CLOCK.search(text)
+    if clock is not None:
+        return int(clock[1] or 0) * 86_400 + int(clock[2]) * 3_600 + int(clock[3]) * 60 + float(clock[4])
+    seconds = _SECONDS.search(text)
+    return None if seconds is None else number(seconds[1])
+
+
+def _start(line: Line) -> Event | None:
+    text = line.text
+    if len(text) > 300 or _TRACE.match(text) or _START.search(text) is None or _NOT.search(text):
+        return None
+    return line.event("training_start")
+
+
+PARSER = Parser(
+    "lifecycle",
+    "begin and end of training",
+    "framework",
+    (
+        Pattern(
+            "end",
+            rb"(?:train(?:ing)? [a-z ]{0,30}(?:complete|finished|done|ended)|(?:finished|completed|done) [a-z ]{0,20}train|"
+            rb"(?:finished|completed) [a-z ]{0,12}[0-9,]{1,12} (?:training )?(?:step|iter|epoch|update)|training (?:time|took)|reached (?:max|the ))",
+            _end,
+            "A bare 'done' may end anything; conditions, questions and the end of one epoch are not the end of training.",
+            (
+                "training finished after 400 steps",
+                "[rank1] finished 30 iterations",
+                "Training complete!",
+                "Training time 1:02:03",
+                "Finished training in 812.4 seconds",
+            ),
+            (
+                "done",
+                "training is not finished",
+                "Will stop when training is complete",
+                "Finished training epoch 3",
+            ),
+            caseless=True,
+        ),
+        Pattern(
+            "start",
+            rb"(?:start(?:ing|ed)?|begin(?:ning)?|entering) [a-z ]{0,30}training",
+            _start,
+            "Talk of a start in the future or under a condition is none.",
+            ("Start training", "2024-01-01 10:00:00 INFO Starting the training loop"),
+            ("Before starting training, set the environment",),
+            caseless=True,
+        ),
+    ),
+)

@@ -1,0 +1,129 @@
+"""Megatron-LM, Megatron-DeepSpeed and their forks: the ``iteration N/ M | key: value |`` line."""
+
+from __future__ import annotations
+
+import re
+
+from trackside.logs.frameworks import named
+from trackside.logs.line import Line
+from trackside.logs.numbers import number, whole
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event
+
+_HEAD = re.compile(r"\biteration {1,12}(\d{1,12})/ {0,12}(\d{1,12}) \|")
+_LOSSES = ("lm loss", "lm-loss", "loss", "masked lm loss", "reduced_train_loss", "total loss", "train loss")
+_NOT_LOSS = ("load", "z_loss", "z loss", "scale", "aux", "sop", "mtp", "balanc", "loss_mask")
+_VALIDATION = re.compile(
+    r"validation loss at (?:iteration|the end of training for)\D{0,12}(\d+)?[^|]{0,60}\| ([\w -]{0,40}?loss)(?: value)?: ([^ |]+)"
+)
+
+
+def _progress(line: Line) -> Event | None:
+    head = _HEAD.search(line.text)
+    if head is None:
+        return None
+    found: dict[str, str] = {}
+    for part in line.text[head.end() :].split("|"):
+        key, colon, value = part.rpartition(":")
+        if colon:
+            found[key.strip()] = value.strip()
+    if "elapsed time per iteration (ms)" not in found and "learning rate" not in found:
+        return None
+    milliseconds = number(found.get("elapsed time per iteration (ms)"))
+    throughput, unit = _throughput(found)
+    return line.event(
+        "progress",
+        step=int(head[1]),
+        total_steps=int(head[2]),
+        loss=_loss(found),
+        grad_norm=number(found.get("grad norm")),
+        lr=number(found.get("learning rate")),
+        loss_scale=number(found.get("loss scale")),
+        skipped=whole(found.get("number of skipped iterations")),
+        nan_iterations=whole(found.get("number of nan iterations")),
+        step_time_s=None if milliseconds is None else milliseconds / 1000,
+        throughput=throughput,
+        throughput_unit=unit,
+        framework="megatron-deepspeed" if "deepspeed" in named(line) else "megatron",
+    )
+
+
+def _loss(found: dict[str, str]) -> float | None:
+    for name in _LOSSES:
+        if name in found:
+            return number(found[name])
+    for name, value in found.items():
+        if name.endswith("loss") and not any(word in name for word in _NOT_LOSS):
+            return number(value)
+    return None
+
+
+def _throughput(found: dict[str, str]) -> tuple[float | None, str | None]:
+    for name, unit in (
+        ("tokens per gpu per second (tgs)", "tokens/s/gpu"),
+        ("tokens per second", "tokens/s"),
+        ("samples per second", "samples/s"),
+        ("throughput per GPU (TFLOP/s/GPU)", "TFLOP/s/gpu"),
+    ):
+        if name in found:
+            return number(found[name]), unit
+    return None, None
+
+
+def _evaluation(line: Line) -> Event | None:
+    found = _VALIDATION.search(line.text)
+    if found is None:
+        return None
+    value = number(found[3])
+    return line.event("evaluation", step=whole(found[1]), metric=found[2].strip(), value=value, loss=value)
+
+
+def _start(line: Line) -> Event:
+    return line.event("training_start", framework="megatron")
+
+
+def _end(line: Line) -> Event:
+    return line.event("training_end", status="success", framework="megatron")
+
+
+PARSER = Parser(
+    "megatron",
+    "Megatron-LM and Megatron-DeepSpeed",
+    "framework",
+    (
+        Pattern(
+            "iteration",
+            rb"iteration {1,12}[0-9]{1,12}/ {0,12}[0-9]{1,12} \|",
+            _progress,
+            "The loss is left out by Megatron when it is NaN: the point is then given without a loss.",
+            (
+                " iteration       10/    1000 | consumed samples:          40 | elapsed time per iteration (ms): 1382.1 | "
+                "learning rate: 1.4E-05 | global batch size:     4 | lm loss: 1.09E+01 | loss scale: 16384.0 | grad norm: 3.6 | "
+                "number of skipped iterations:   0 | number of nan iterations:   0 |",
+            ),
+            ("data iteration   10/ 20 | loading shard 3",),
+        ),
+        Pattern(
+            "validation",
+            rb"validation loss at (?:iteration|the end)",
+            _evaluation,
+            "Never a training point.",
+            (" validation loss at iteration 200 | lm loss value: 7.487306E+00 | lm loss PPL: 1.785236E+03 | ",),
+            ("validation loss at iteration boundary is not computed",),
+        ),
+        Pattern(
+            "start",
+            rb"\[before the start of training step\]",
+            _start,
+            "Megatron's own date stamp before its loop.",
+            ("[before the start of training step] datetime: 2021-05-23 08:20:10 ",),
+        ),
+        Pattern(
+            "end",
+            rb"\[after training is done\]",
+            _end,
+            "Megatron's own date stamp after its loop.",
+            ("[after training is done] datetime: 2021-05-23 08:45:10 ",),
+        ),
+    ),
+)

@@ -1,0 +1,175 @@
+"""MPI launchers: Open MPI (mpirun, prterun), MPICH and Intel MPI (hydra), MPI_Abort."""
+
+from __future__ import annotations
+
+import re
+
+from trackside.catalog.signals import Exit, read_code, signal_number
+from trackside.logs import exits
+from trackside.logs.line import Line
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event, Role
+
+LAUNCHER = "mpirun"
+
+_NOTICED = re.compile(
+    r"noticed that process rank (?P<rank>\d{1,7}) with PID (?P<pid>\d{1,10}) on node (?P<node>\S{1,80}) "
+    r"exited (?:on signal (?P<signal>\d{1,2})|.{0,60}?(?:status|code):? (?P<code>\d{1,3}))"
+)
+_NAME = re.compile(r"Process name: \[\[\d{1,10},\d{1,6}\],(\d{1,7})\]")
+_CODE = re.compile(r"Exit code:\s+(-?\d{1,5})")
+_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d{1,7})")
+_HYDRA = re.compile(r"RANK (\d{1,7}) PID (\d{1,10}) RUNNING AT (\S{1,80})")
+_HYDRA_END = re.compile(r"(?:EXIT CODE:|KILLED BY SIGNAL:) (-?\d{1,5})")
+_DAEMON = re.compile(r"(?:Remote host|node):?\s+([\w.-]{1,80})")
+AHEAD = 6
+
+
+def _noticed(line: Line) -> Event | None:
+    text = " ".join([line.text, *(near.text.strip() for near in line.following(2) if near.label == line.label)])
+    found = _NOTICED.search(text)
+    if found is None:
+        return None
+    end = Exit(signal=int(found["signal"])) if found["signal"] else read_code(int(found["code"]))
+    return _failure(line, end, int(found["rank"]), int(found["pid"]), found["node"], text)
+
+
+def _nonzero(line: Line) -> Event | None:
+    found = _NAME.search(line.text)
+    if found is None:
+        return None
+    for near in line.following(AHEAD):
+        if code := _CODE.search(near.text):
+            return _failure(line, read_code(int(code[1])), int(found[1]), None, None, f"{line.text} {near.text}")
+    return _failure(line, Exit(), int(found[1]), None, None, line.text)
+
+
+def _hydra(line: Line) -> Event | None:
+    found = _HYDRA.search(line.text)
+    if found is None:
+        return None
+    end = Exit()
+    for near in line.following(AHEAD):
+        if code := _HYDRA_END.search(near.text):
+            end = Exit(signal=int(code[1])) if "SIGNAL" in near.text else _hydra_exit(int(code[1]))
+            break
+    return _failure(line, end, int(found[1]), int(found[2]), found[3], line.text)
+
+
+def _hydra_exit(code: int) -> Exit:
+    """MPICH writes a signal's number as the exit code where that is a fatal one's."""
+    return Exit(signal=code) if code in (4, 6, 7, 8, 9, 11, 15) else read_code(code)
+
+
+def _failure(line: Line, end: Exit, rank: int, pid: int | None, node: str | None, text: str) -> Event:
+    pid = pid or None  # mpirun prints 0 for a process that it lost
+    return line.event(
+        "launcher_failure",
+        exits.role_of(line, end.signal, pid, first=True),
+        rank=rank,
+        node=node,
+        text=text.strip(),
+        launcher=LAUNCHER,
+        global_rank=rank,
+        exit_code=end.code,
+        signal=end.signal,
+        signal_name=end.signal_name,
+        host=node,
+        pid=pid,
+        first=True,
+    )
+
+
+def _abort(line: Line) -> Event | None:
+    found = _ABORT.search(line.text)
+    if found is None:
+        return None
+    exits.ending(line, "MPI_ABORT")
+    return _failure(line, Exit(), int(found[1]), None, None, line.text)
+
+
+def _string(line: Line) -> Event | None:
+    found = re.search(r"EXIT STRING: ([A-Za-z /]{3,40}?)(?: \(signal (\d{1,2})\))?\s*$", line.text)
+    number = (int(found[2]) if found[2] else signal_number(found[1])) if found else None
+    if number is None:
+        return None
+    end = Exit(signal=number)
+    return line.event(
+        "process_exit",
+        exits.role_of(line, number),
+        source=LAUNCHER,
+        signal=number,
+        signal_name=end.signal_name,
+    )
+
+
+def _lost(line: Line) -> Event | None:
+    if not re.search(r"(?:ORTE|PRTE|PRRTE) has lost communication with a remote daemon", line.text):
+        return None
+    for near in line.following(AHEAD):
+        if found := _DAEMON.search(near.text):
+            return line.event("peer_lost", Role.CASCADE, node=found[1], address=found[1], backend="mpi")
+    return line.event("peer_lost", Role.CASCADE, backend="mpi")
+
+
+PARSER = Parser(
+    id="mpirun",
+    title="mpirun, prterun, hydra",
+    kind="system",
+    patterns=(
+        Pattern(
+            "noticed",
+            rb"noticed that process rank [0-9]{1,7} with PID ",
+            _noticed,
+            "A signal is a cause unless the run was already ending.",
+            matches=(
+                "mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).",
+                (
+                    "prterun noticed that process rank 1 with PID 9123 on node gpu-2 exited on signal 11 "
+                    "(Segmentation fault)."
+                ),
+            ),
+            avoids=("we noticed that process rank 3 is slow",),
+        ),
+        Pattern(
+            "nonzero",
+            rb"Process name: \[\[[0-9]{1,10},[0-9]{1,6}\],",
+            _nonzero,
+            "The first process with a non-zero code: confirms, it isn't the cause.",
+            matches=("  Process name: [[23456,1],3]",),
+            avoids=("Process name: trainer",),
+        ),
+        Pattern(
+            "hydra",
+            rb"RANK [0-9]{1,7} PID [0-9]{1,10} RUNNING AT ",
+            _hydra,
+            "MPICH's and Intel MPI's box for a dead rank.",
+            matches=("=   RANK 3 PID 4711 RUNNING AT n1",),
+            avoids=("RANK 3 RUNNING AT full speed",),
+        ),
+        Pattern(
+            "exit-string",
+            rb"APPLICATION TERMINATED WITH THE EXIT STRING: ",
+            _string,
+            "Names the signal behind the box.",
+            matches=("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)",),
+            avoids=("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: none (x)",),
+        ),
+        Pattern(
+            "abort",
+            rb"MPI_ABORT was invoked on rank [0-9]",
+            _abort,
+            "The application asked for it: confirms a failure that it names elsewhere; later deaths are teardown.",
+            matches=("MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD",),
+            avoids=("MPI_ABORT was not invoked",),
+        ),
+        Pattern(
+            "daemon-lost",
+            rb"RTE has lost communication with a remote daemon",
+            _lost,
+            "Another node's daemon is gone: a cascade that points at that node.",
+            matches=("ORTE has lost communication with a remote daemon.",),
+            avoids=("DARTE has lost communication with a remote daemon",),
+        ),
+    ),
+)

@@ -1,0 +1,107 @@
+"""Numbers as logs print them, and the names under which training loops print their figures."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|(?:nan|NaN|NAN|[iI]nf(?:inity)?|INF)(?![A-Za-z]))"
+"""One number: thousands separators, exponents, nan and inf; a unit may be glued to its end."""
+_NUMBER = re.compile(NUMBER)
+_WRAPPED = re.compile(r"^(?:tensor|array|np\.float\d+|numpy\.float\d+|Decimal|float)\(\[?['\"]?")
+_WORD_END = re.compile(r"[ /.]+")
+_SPLIT = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
+
+
+def number(text: str | None) -> float | None:
+    """The number at a text's beginning (quotes and ``tensor(`` taken off), or None."""
+    if not text:
+        return None
+    try:
+        return float(text) if "_" not in text else None
+    except ValueError:
+        pass
+    text = text.strip().lstrip("'\"([")
+    found = _NUMBER.match(_WRAPPED.sub("", text))
+    return None if found is None else float(found[0].replace(",", ""))
+
+
+def whole(text: str | None) -> int | None:
+    """A number without a fraction, such as a step, or None. ``9.000`` counts, ``9.5`` and ``nan`` don't."""
+    value = number(text)
+    return int(value) if value is not None and value == value and abs(value) < 1e15 and value == int(value) else None
+
+
+_NAMES: dict[str, str] = {
+    "loss": "loss train_loss training_loss loss_train train_loss_step train_loss_iter lm_loss loss_lm reduced_train_loss"
+    " total_loss loss_total train_total_loss step_loss loss_step batch_loss loss_batch train_batch_loss avg_loss loss_avg"
+    " average_loss mean_loss loss_mean train_avg_loss global_avg_loss train_loss_epoch running_loss smoothed_loss loss_ema"
+    " per_token_loss token_loss nll_loss loss_nll ce_loss loss_ce cross_entropy_loss cross_entropy mlm_loss"
+    " masked_lm_loss policy_loss actor_loss loss_policy_avg pg_loss loss_policy sft_loss dpo_loss",
+    "step": "global_step num_updates current_steps current_step train_step training_step optimizer_step optim_step"
+    " num_opt_steps step steps iteration iterations iter iters itr it update updates batch_idx batch minibatch",
+    "epoch": "epoch epochs ep current_epoch num_epochs",
+    "lr": "lr learning_rate train_lr current_lr step_lr last_lr base_lr lr_0",
+    "grad_norm": "grad_norm gradnorm gnorm gradient_norm total_norm global_grad_norm grad_norm_total norm",
+    "total_steps": "total_steps max_steps total total_iters max_iters",
+    "data_time_s": "data_time data data_load_time dataloader_time data_wait data_loading load_time",
+    "compute_time_s": "compute_time compute fwd_bwd model_time forward_backward",
+    "comm_time_s": "comm_time allreduce allreduce_time comm all_reduce sync_time communication reduce_time",
+    "step_time_s": "step_time step_time_s time_per_step iter_time iteration_time batch_time time_per_iter step_avg"
+    " sec_per_step train_step_timing train_step_time ms_per_step dt",
+    "throughput": "tokens_per_sec tokens_per_second tok_s tokens_s tps tok_per_sec samples_per_sec samples_per_second"
+    " samples_s img_s images_per_sec throughput wps",
+    "loss_scale": "loss_scale grad_scale amp_scale",
+    "reward": "reward mean_reward reward_mean rewards_margins objective_scores episode_reward",
+}
+"""Field of ``progress`` -> its printed names in snake case, the most telling first."""
+_RANKS = {name: (field, rank) for field, names in _NAMES.items() for rank, name in enumerate(names.split())}
+_LAST_RANK = 100
+_NOT_TRAINING = frozenset(
+    ("val", "valid", "validation", "eval", "evaluation", "test", "dev", "best", "min", "max", "holdout", "heldout")
+)
+_NOT_LOSS = frozenset(
+    (
+        "scale",
+        "weight",
+        "type",
+        "coef",
+        "coeff",
+        "alpha",
+        "fn",
+        "func",
+        "function",
+        "target",
+        "threshold",
+        "time",
+        "scaler",
+    )
+)
+
+
+_SIDE = frozenset(
+    "z aux auxiliary load balance balancing router kl reg regularization box cls bbox mask rpn d g gen disc generator discriminator"
+    " value vf critic entropy q td distill recon vq commit grad contrastive mtp rec perceptual adv".split()
+)
+
+
+@lru_cache(maxsize=4096)
+def meaning(key: str) -> tuple[str, int] | None:
+    """(field of ``progress``, rank among its names; lower is better) that a printed name stands for.
+
+    Words before the name may be left away (``train/loss``, ``INFO step``), parts of one word may not (``z_loss`` is
+    some other loss, of the last rank). Losses of validation and test are ``eval_loss``. None for every other name.
+    """
+    parts = [part for part in (_snake(part) for part in _WORD_END.split(key)) if part]
+    words = {word for part in parts for word in part.split("_")}
+    if not _NOT_TRAINING.isdisjoint(words):
+        return ("eval_loss", 0) if "loss" in words else None
+    for start in range(len(parts)):
+        found = _RANKS.get("_".join(parts[start:]))
+        if found is not None:
+            return (found[0], _LAST_RANK) if found[0] == "loss" and not _SIDE.isdisjoint(words) else found
+    return ("loss", _LAST_RANK) if "loss" in words and _NOT_LOSS.isdisjoint(words) else None
+
+
+def _snake(part: str) -> str:
+    return "_".join(word.lower() for word in _SPLIT.split(part) if word)

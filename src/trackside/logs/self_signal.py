@@ -1,0 +1,153 @@
+"""Jobs that tell of signals and of requeueing themselves: handlers, Lightning, submitit, Ctrl-C at a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trackside.catalog.signals import CRASHES, signal_name, signal_number
+from trackside.logs import exits
+from trackside.logs.line import Line
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event, Role
+
+_NAMED = r"(?:Signals\.)?(?P<name>SIG(?:TERM|INT|HUP|USR1|USR2|QUIT|CONT|KILL|XCPU|ALRM|PWR))(?!\w)"
+_GOT = re.compile(
+    rf"(?i:\b(?:caught|received?|receiving|got|handling|trapped|"
+    rf"intercepted)\b)[^\n]{{0,30}}?(?:{_NAMED}|(?i:signal) (?:number )?:? "
+    rf"?(?P<number>\d{{1,2}})\b)"
+    rf"|(?P<first>SIG(?:TERM|INT|HUP|USR1|USR2))\b (?i:was )?(?i:received|caught|handler (?:called|invoked|triggered))"
+    rf"|(?i:signal handler called with signal) (?P<called>\d{{1,2}})"
+    rf"|(?i:\b(?:caught|received|got|trapped)) (?:the )?(?P<short>TERM|USR1|USR2|INT)\b"
+    rf"|(?i:auto-requeue signal): (?P<requeue>\d{{1,2}}|{_NAMED.replace('name', 'lightning')})"
+)
+_NOT_GOT = re.compile(
+    r"(?i:register|install|set(?:ting)? (?:up )?(?:signal )?handler|will be|when|\bif\b|in case|"
+    r"bypass|ignor|Main process received|SignalException|got signal: )"
+)
+_REQUEUE = re.compile(
+    r"(?i:\brequeu?e?ing (?:slurm )?job\b|\brequeued (?:slurm )?job\b|\bscontrol requeue\b|"
+    r"\b(?:self-)?requeue(?:ing|d)? (?:myself|this job|the job|job|requested)\b"
+    r"|\bresubmitt(?:ing|ed) (?:the |this )?(?:slurm )?job\b|handling auto-requeue signal|requeue_job)"
+)
+_NOT_REQUEUE = re.compile(r"DUE TO |JobId=|(?i:failed|enabled|disabled|error|not requeu|#SBATCH|to reclaim)|_slurm")
+_INTERRUPT = re.compile(
+    r"(?i:detected keyboardinterrupt|interrupted by (?:the )?user|keyboard interrupt (?:received|"
+    r"caught|detected)|(?:caught|received) (?:a )?keyboard ?interrupt|user interrupted)"
+)
+_CTRL_C = re.compile(r"^\s*\^C")
+
+
+def _number(found: re.Match[str]) -> int | None:
+    text = next((value for value in found.groupdict().values() if value), "")
+    return signal_number(text)
+
+
+def _signal(line: Line) -> Iterator[Event]:
+    text = line.text
+    requeues = bool(_REQUEUE.search(text)) and not _NOT_REQUEUE.search(text)
+    found = None if _NOT_GOT.search(text) else _GOT.search(text)
+    number = _number(found) if found else None
+    if number in CRASHES:
+        number = None  # a crash handler's report: read with the fatal errors
+    if number == 2:
+        exits.ending(line, "interrupt")
+        yield line.event("user_interrupt", Role.ROOT, by="job")
+    elif number is not None:
+        if number in (1, 9, 15):
+            exits.ending(line, "signal")
+        role = Role.TEARDOWN if number in (1, 9, 15) else Role.FACT
+        yield line.event("signal_received", role, signal=number, signal_name=signal_name(number), by="job")
+    if requeues:
+        yield line.event("requeue_requested", Role.FACT, by="job")
+
+
+def _requeue(line: Line) -> Event | None:
+    if _NOT_REQUEUE.search(line.text) or not _REQUEUE.search(line.text):
+        return None
+    return line.event("requeue_requested", Role.FACT, by="job")
+
+
+def _interrupt(line: Line) -> Event | None:
+    alone = line.text.strip() == "Aborted!"  # click's word for Ctrl-C
+    if not (alone or _CTRL_C.match(line.text) or _INTERRUPT.search(line.text)):
+        return None
+    exits.ending(line, "interrupt")
+    return line.event("user_interrupt", Role.ROOT, by="click" if alone else "terminal" if "^C" in line.text else "job")
+
+
+PARSER = Parser(
+    id="self-signal",
+    title="signals and requeues that a job reports itself",
+    kind="system",
+    patterns=(
+        Pattern(
+            "signal",
+            (
+                rb"((caught|received?|receiving|got|handling|trapped|intercepted) [^\n\r]{0,30}(sig(term|int|"
+                rb"hup|usr|quit|cont|kill|xcpu|alrm|nal [0-9]|nal: [0-9]|nals\.)|term\b|usr[12])|sig(term|int|"
+                rb"hup|usr[12]) (was |received|caught|handler)|signal handler called with signal [0-9]|"
+                rb"auto-requeue signal: )"
+            ),
+            _signal,
+            (
+                "A signal that came, not a handler that was installed. SIGTERM is teardown, SIGINT the user, "
+                "SIGUSR1 a fact."
+            ),
+            matches=(
+                "caught SIGUSR1, saving checkpoint and requeue this job",
+                "Received SIGTERM: 15",
+                "Handling auto-requeue signal: 10",
+                "submitit WARNING (2026-01-05 10:00:00,000) - Caught signal SIGUSR2 on n1: this job is preempted.",
+                "caught TERM, saving",
+                "rank 1 caught TERM",
+                "SIGTERM received, shutting down",
+                "signal handler called with signal 10",
+            ),
+            avoids=(
+                "SLURM auto-requeueing enabled. Setting signal handlers.",
+                "Registered signal handler for SIGTERM",
+                "the checkpoint will be saved when we received SIGTERM",
+                "caught significant changes",
+                "submitit WARNING - Bypassing signal SIGTERM",
+                "[node-3:20418:0:20418] Caught signal 7 (Bus error: nonexistent physical address)",
+            ),
+            caseless=True,
+        ),
+        Pattern(
+            "requeue",
+            (
+                rb"(requeu?e?ing (slurm )?job|requeued (slurm )?job|scontrol requeue|requeue(ing|d)? (myself|"
+                rb"this job|the job|requested)|resubmitt(ing|ed) [^\n\r]{0,12}job|requeue_job)"
+            ),
+            _requeue,
+            "The application asks to run again; the scheduler's own requeue notices are another pattern.",
+            matches=(
+                "requeing job 4711...",
+                "Requeuing SLURM job: 123",
+                "Requeued SLURM job: 123",
+                "+ scontrol requeue 4711",
+                "Requeuing job 123 (2 remaining timeouts)",
+            ),
+            avoids=(
+                "slurmstepd: error: *** JOB 27 ON g1 CANCELLED AT 2026-11-21T08:02:40 DUE TO JOB REQUEUE ***",
+                "Requeuing SLURM job 123 failed with error code 1",
+                "[2026-11-21T08:02:40] Requeuing JobId=27",
+            ),
+            caseless=True,
+        ),
+        Pattern(
+            "interrupt",
+            rb"(\^C|Aborted!|eyboard ?[Ii]nterrupt|nterrupted by (the )?user|ser interrupted)",
+            _interrupt,
+            "Ctrl-C echoed at a line's start, or said in words; the KeyboardInterrupt traceback is read elsewhere.",
+            matches=(
+                "^CTraceback (most recent call last):",
+                "Detected KeyboardInterrupt, attempting graceful shutdown ...",
+                "Training interrupted by user",
+                "Aborted!",
+            ),
+            avoids=("KeyboardInterrupt", "use Ctrl+C (^C) to stop", "except KeyboardInterrupt:"),
+        ),
+    ),
+)

@@ -1,0 +1,145 @@
+"""What a shell, timeout(1) or time(1) says of a child that died."""
+
+from __future__ import annotations
+
+import re
+
+from trackside.catalog.signals import Exit, read_code, signal_number
+from trackside.logs import exits
+from trackside.logs.line import Line
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event, Role
+
+_DEATH = rf"(?P<death>(?i:{exits.DEATHS}))"
+_CORE = r"(?P<core>\s+\((?:core|memory) dumped\))?"
+_SCRIPT = re.compile(rf": line \d{{1,7}}:\s+(?P<pid>\d{{1,10}}) {_DEATH}{_CORE}(?:\s|$)")
+_JOB = re.compile(rf"^\s*\[\d{{1,4}}\]\s*[+-]?\s+(?P<pid>\d{{1,10}})?\s*{_DEATH}{_CORE}\s+\S")
+_ZSH = re.compile(rf"^(?:zsh|bash|sh|dash)(?:: \S{{0,80}})?: {_DEATH}{_CORE}(?:\s|$)")
+_BAR = re.compile(r"(?:^|\r).{0,400}(?:it/s|s/it|\?it/s)[^\]]{0,80}\]\s?")
+_BARE = re.compile(rf"{_DEATH}{_CORE}")
+_ALONE = frozenset({4, 6, 7, 8, 9, 11, 15, 5, 31})
+_TIMEOUT = re.compile(r"timeout: sending signal (\w{2,12}) to command")
+_STATUS = re.compile(
+    r"^(?:Command (?:terminated by signal (?P<signal>\d{1,2})|exited with non-zero status (?P<status>\d{1,3}))"
+    r"|command terminated with exit code (?P<code>\d{1,3}))"
+)
+
+
+def _death(line: Line) -> Event | None:
+    text = line.text
+    found = _SCRIPT.search(text) or _JOB.match(text) or _ZSH.match(text)
+    if found is None:
+        found = _bare(text)
+    if found is None:
+        return None
+    number = signal_number(found["death"])
+    group = found.groupdict()
+    pid = int(group["pid"]) if group.get("pid") else None
+    return _exit(line, Exit(signal=number), "bash", pid, core=bool(found["core"]))
+
+
+def _bare(text: str) -> re.Match[str] | None:
+    """A shell's message that stands alone on the line, or right behind a progress bar that was cut."""
+    alone = _BAR.sub("", text.strip())
+    found = _BARE.fullmatch(alone.strip())
+    if found is None or not found["death"][:1].isupper():
+        return None
+    return found if signal_number(found["death"]) in _ALONE else None
+
+
+def _exit(line: Line, end: Exit, source: str, pid: int | None = None, core: bool = False) -> Event:
+    return line.event(
+        "process_exit",
+        exits.role_of(line, end.signal, pid),
+        source=source,
+        exit_code=end.code,
+        signal=end.signal,
+        signal_name=end.signal_name,
+        pid=pid,
+        core=True if core else None,
+    )
+
+
+def _timeout(line: Line) -> Event | None:
+    found = _TIMEOUT.search(line.text)
+    number = signal_number(found[1]) if found else None
+    if number is None:
+        return None
+    exits.ending(line, "timeout")
+    end = Exit(signal=number)
+    return line.event("signal_received", Role.ROOT, signal=number, signal_name=end.signal_name, by="timeout")
+
+
+def _status(line: Line) -> Event | None:
+    found = _STATUS.match(line.text)
+    if found is None:
+        return None
+    end = Exit(signal=int(found["signal"])) if found["signal"] else read_code(int(found["status"] or found["code"]))
+    return _exit(line, end, "kubectl" if found["code"] else "time")
+
+
+PARSER = Parser(
+    id="shell",
+    title="shells",
+    kind="system",
+    patterns=(
+        Pattern(
+            "death",
+            (
+                rb"(Segmentation fault|Killed|Bus error|Aborted|Terminated|Illegal instruction|Floating point "
+                rb"exception|: line [0-9]{1,7}: {1,4}[0-9]{1,10} [A-Z]|(zsh|bash|sh): [a-z]{4,12} {2}|"
+                rb"\[[0-9]{1,3}\] {1,6}[0-9]{1,10} (segm|kill|abort|bus ))"
+            ),
+            _death,
+            "Only the shell's own forms: 'script: line N: PID Death command', a job line, or the word "
+            "alone on its line. "
+            "Prose with the word does not count.",
+            matches=(
+                "/spool/job00006/slurm_script: line 3: 23310 Segmentation fault      (core dumped) python train.py",
+                "run.sh: line 12:  4321 Killed                  python3 -u train.py --lr 1e-4",
+                "Killed",
+                "Segmentation fault (core dumped)",
+                "Bus error (core dumped)",
+                "Aborted (core dumped)",
+                "zsh: killed     python train.py",
+                "[1]    1234 segmentation fault (core dumped)  python train.py",
+                "[1]+  Killed                  python train.py",
+                " 45%|####5     | 45/100 [00:12<00:15,  3.6it/s]Killed",
+                "Terminated",
+            ),
+            avoids=(
+                "Killed 12 background processes from last run",
+                "Killed process cleanup finished",
+                "The run was Aborted by the early stopper",
+                "Terminated: early stopping at step 10",
+                "killed",
+                "loss is fine, nobody Killed",
+                "Fatal Python error: Segmentation fault",
+                "Aborted 3 of 10 uploads",
+            ),
+        ),
+        Pattern(
+            "timeout",
+            rb"timeout: sending signal ",
+            _timeout,
+            "timeout(1) with -v: the job's own script ended it.",
+            matches=("timeout: sending signal TERM to command 'python'",),
+            avoids=("timeout: sending signal flow to command",),
+        ),
+        Pattern(
+            "status",
+            (
+                rb"(Command terminated by signal [0-9]|Command exited with non-zero status [0-9]|command "
+                rb"terminated with exit code [0-9])"
+            ),
+            _status,
+            "time(1) and kubectl exec; must start the line.",
+            matches=(
+                "Command terminated by signal 9",
+                "Command exited with non-zero status 1",
+                "command terminated with exit code 137",
+            ),
+            avoids=("The command terminated with exit code 1 in the docs",),
+        ),
+    ),
+)

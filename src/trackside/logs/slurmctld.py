@@ -1,0 +1,272 @@
+"""slurmctld's own log: node states, job states, and why the controller ends or moves work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trackside.logs.line import Line
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event, Role
+
+_JOB = re.compile(r"JobId=(?P<id>\d{1,12}(?:[_+]\d{1,10})?)")
+_UID = re.compile(r"(?:uid|UID)[ =](\d{1,10})")
+_ON = re.compile(r"(?:NodeList=|\bon )([\w.,\[\]-]{1,2000})")
+_SET = re.compile(
+    r"(?:update_node: |drain_nodes: )node (?P<node>[\w.-]{1,80}) (?:state set to (?P<state>\w{2,"
+    r"24})|reason set to: (?P<reason>.{1,300}))"
+)
+_SETTING = re.compile(
+    r"[Ss]etting node (?P<node>[\w.-]{1,80}) (?:state )?to (?P<state>\w{2,24})(?:[ ,]+(?:with "
+    r")?reason ?[:=] ?(?P<reason>.{1,300}))?"
+)
+_NODE = re.compile(
+    r"\b[Nn]odes? (?P<nodes>[\w.,\[\]-]{1,2000}) (?P<what>not responding, setting DOWN|not "
+    r"responding|returned to service|now responding|unexpectedly rebooted)"
+)
+_DRAINED = re.compile(
+    r"(?P<reason>[Pp]rolog or job env setup failure|epilog error|[Pp]rolog failure) on (?:node "
+    r")?(?P<node>[\w.-]{1,80}), (?:draining|setting)"
+)
+_TASK_FAILED = re.compile(
+    r"slurmd error running JobId=\S{1,40} on node\(s\)=(?P<node>[\w.,\[\]-]{1,300}): (?P<reason>.{1,200})"
+)
+_FAILED_NODE = re.compile(r"(?:on failed node|failure of node|missing from batch node) (?P<node>[\w.-]{1,80})")
+_COMPLETE = re.compile(
+    r"_job_complete: JobId=\S{1,40} (?:WEXITSTATUS (?P<code>\d{1,3})|WTERMSIG (?P<signal>\d{1,3})|(?P<oom>OOM failure))"
+)
+_RANGE = re.compile(r"([\w.-]*?)\[([\d,-]{1,1000})\]([\w.-]*)")
+_UP = frozenset({"IDLE", "RESUME", "UNDRAIN", "POWER_UP"})
+MOST = 256
+"""Nodes of one line that get an event each."""
+
+_NOTICES: tuple[tuple[str, str, str | None], ...] = (
+    ("Time limit exhausted for ", "time_limit", "timeout"),
+    ("has been requeued to reclaim resources", "preemption", "preempted"),
+    ("has been killed to reclaim resources", "preemption", "preempted"),
+    ("had to be killed", "preemption", "preempted"),
+    ("due to failure of node", "node_failure", "requeued"),
+    ("on failed node", "node_failure", None),
+    ("missing from batch node", "node_failure", None),
+    ("REQUEST_KILL_JOB", "cancelled", "cancelled"),
+    ("per user/system request", "requeue", "requeued"),
+    ("dependency can't be satisfied", "dependency", "cancelled"),
+    ("exceeded deadline", "deadline", "cancelled"),
+    ("Killing non-startable", "launch_failure", "failed"),
+    ("Prolog launch failure", "launch_failure", None),
+)
+"""text -> (reason of the notice, the job's state after it)"""
+
+
+def expand(nodes: str) -> list[str]:
+    """Node names of a host list such as ``n[1-3,7],login``; at most MOST of them."""
+    names: list[str] = []
+    for part in re.split(r",(?![^\[]*\])", nodes):
+        found = _RANGE.fullmatch(part)
+        if found is None:
+            names.append(part)
+            continue
+        for item in found[2].split(","):
+            low, _, high = item.partition("-")
+            if not low.isdigit() or (high and not high.isdigit()):
+                continue
+            last = min(int(high or low), int(low) + MOST)
+            names.extend(f"{found[1]}{number:0{len(low)}d}{found[3]}" for number in range(int(low), last + 1))
+        if len(names) > MOST:
+            break
+    return names[:MOST]
+
+
+def _job(line: Line) -> str | None:
+    found = _JOB.search(line.text)
+    return found["id"] if found else None
+
+
+def _notice(line: Line) -> Iterator[Event]:
+    known = next(((reason, state) for text, reason, state in _NOTICES if text in line.text), None)
+    job = _job(line)
+    if known is None or job is None:
+        return
+    reason, state = known
+    node, uid = _FAILED_NODE.search(line.text), _UID.search(line.text)
+    yield line.event(
+        "scheduler_notice",
+        Role.ROOT,
+        node=node["node"] if node else None,
+        reason=reason,
+        job=job,
+        by=uid[1] if uid else None,
+    )
+    if state is not None:
+        yield line.event("job_state", Role.FACT, job=job, state=state)
+
+
+def _complete(line: Line) -> Event | None:
+    found, job = _COMPLETE.search(line.text), _job(line)
+    if found is None or job is None:
+        return None
+    code = int(found["code"]) if found["code"] else None
+    return line.event("job_state", Role.FACT, job=job, state="completed" if code == 0 else "failed", exit_code=code)
+
+
+def _life(line: Line) -> Event | None:
+    job, text = _job(line), line.text
+    if job is None:
+        return None
+    if "Requeuing JobId=" in text:
+        return line.event("job_state", Role.FACT, job=job, state="requeued")
+    if "_start_job: Started" in text or "sched: Allocate" in text or "_slurm_rpc_allocate_resources" in text:
+        nodes = _ON.search(text)
+        return line.event("job_state", Role.FACT, job=job, state="started", nodes=nodes[1] if nodes else None)
+    return line.event("job_state", Role.FACT, job=job, state="submitted")
+
+
+def _node(line: Line) -> Iterator[Event]:
+    found = _NODE.search(line.text)
+    if found is None:
+        return
+    states = {"not responding": "not_responding", "unexpectedly rebooted": "rebooted"}
+    state = "down" if "setting DOWN" in found["what"] else states.get(found["what"], "up")
+    role = Role.FACT if state in ("up", "not_responding") else Role.ROOT
+    reason = None if state == "up" else found["what"]
+    for name in expand(found["nodes"]):
+        yield line.event("node_state", role, node=name, state=state, reason=reason)
+
+
+def _updated(line: Line) -> Event | None:
+    """An admin's or a script's word. The reason stands on the line before the state's."""
+    found = _SET.search(line.text) or _SETTING.search(line.text)
+    if found is None:
+        return None
+    group = found.groupdict()
+    reasons: dict[str, str] = line.notes("slurmctld")
+    if group.get("reason") and not group.get("state"):
+        if len(reasons) < 10_000:
+            reasons[found["node"]] = found["reason"]
+        return None
+    state, reason = found["state"].upper(), group.get("reason") or reasons.get(found["node"])
+    if state in _UP:
+        reasons.pop(found["node"], None)
+        return line.event("node_state", Role.FACT, node=found["node"], state="up")
+    known = "drain" if state.startswith(("DRAIN", "INVAL")) else "down" if state.startswith(("DOWN", "FAIL")) else None
+    return line.event("node_state", Role.ROOT, node=found["node"], state=known, reason=reason) if known else None
+
+
+def _drained(line: Line) -> Event | None:
+    found = _DRAINED.search(line.text) or _TASK_FAILED.search(line.text)
+    if found is None:
+        return None
+    return line.event(
+        "node_state",
+        Role.CONFIRMATION,
+        node=found["node"],
+        state="drain",
+        reason=found["reason"].strip(),
+        job=_job(line),
+    )
+
+
+PARSER = Parser(
+    id="slurmctld",
+    title="slurmctld's log",
+    kind="system",
+    planes=("scheduler",),
+    patterns=(
+        Pattern(
+            "notice",
+            (
+                rb"(Time limit exhausted for|to reclaim resources|had to be killed|due to failure of node|on "
+                rb"failed node|missing from batch node|REQUEST_KILL_JOB|per user/system request|dependency "
+                rb"can't be satisfied|exceeded deadline|Killing non-startable|Prolog launch failure)"
+            ),
+            _notice,
+            "The controller's reason for a job's end; REQUEST_KILL_JOB is what scancel sends.",
+            matches=(
+                "[2026-11-21T07:58:20.1] Killing JobId=19 on failed node n3",
+                "[2026-11-21T07:58:20.1] requeue job JobId=21 due to failure of node n3",
+                "[2026-11-21T07:58:20.1] Time limit exhausted for JobId=16",
+                "[2026-11-21T07:58:20.1] preempted JobId=31 has been requeued to reclaim resources for JobId=32",
+                "[2026-11-21T07:58:20.1] _slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=60_4 uid 1001",
+                "[2026-11-21T07:58:20.1] _kill_dependent: Job dependency can't be satisfied, cancelling JobId=44",
+            ),
+            avoids=("[2026-11-21T07:58:20.1] sched: _hold_job_rec: hold on JobId=28 by uid 0", "REQUEST_KILL_JOB"),
+        ),
+        Pattern(
+            "complete",
+            rb"_job_complete: JobId=[^ \n\r]{1,40} (WEXITSTATUS|WTERMSIG|OOM failure)",
+            _complete,
+            "The batch script's exit; the 'done' line after it adds nothing.",
+            matches=(
+                "[2026-11-21T07:53:47.1] _job_complete: JobId=8 WEXITSTATUS 143",
+                "[2026-11-21T07:53:47.1] _job_complete: JobId=65_1(66) WTERMSIG 9",
+                "[2026-11-21T07:53:47.1] _job_complete: JobId=9 OOM failure",
+            ),
+            avoids=("[2026-11-21T07:53:47.1] _job_complete: JobId=8 done",),
+        ),
+        Pattern(
+            "life",
+            (
+                rb"(Requeuing JobId=|sched: Allocate JobId=|_start_job: Started JobId=|"
+                rb"_slurm_rpc_allocate_resources JobId=|_slurm_rpc_submit_batch_(het_)?job: JobId=)"
+            ),
+            _life,
+            "Facts of a job's life.",
+            matches=(
+                "[2026-11-21T07:53:47.1] sched: Allocate JobId=19 NodeList=n[2-3] #CPUs=4 Partition=batch",
+                "[2026-11-21T07:53:47.1] sched/backfill: _start_job: Started JobId=21 in batch on n[2,4]",
+                "[2026-11-21T07:53:47.1] _slurm_rpc_submit_batch_job: JobId=21 InitPrio=4294 usec=300",
+                "[2026-11-21T07:53:47.1] Requeuing JobId=21",
+            ),
+            avoids=("[2026-11-21T07:53:47.1] Recovered JobId=21 Assoc=4",),
+        ),
+        Pattern(
+            "node",
+            rb"ode(s)? [^ \n\r]{1,200} (not responding|returned to service|now responding|unexpectedly rebooted)",
+            _node,
+            "Late answers ('not responding' alone) come and go: a fact until the node is set DOWN.",
+            matches=(
+                "[2026-11-21T07:58:20.1] error: Nodes g[3-4] not responding, setting DOWN",
+                "[2026-11-21T07:58:20.1] node n3 returned to service",
+                (
+                    "[2026-11-21T07:58:20.1] validate_node_specs: Node g3 unexpectedly rebooted boot_time=1 last "
+                    "response=2"
+                ),
+            ),
+            avoids=("[2026-11-21T07:58:20.1] the node does not respond",),
+        ),
+        Pattern(
+            "node-set",
+            rb"(node [^ \n\r]{1,80} (state set to|reason set to:) |[Ss]etting node [^ \n\r]{1,80} (state )?to [A-Z])",
+            _updated,
+            "Set by an admin or a health check; the reason is theirs.",
+            matches=(
+                "[2026-11-21T07:57:47.1] update_node: node n3 state set to DOWN",
+                "[2026-11-21T07:57:47.1] drain_nodes: node n4 state set to DRAIN",
+                "[2026-11-21T07:57:47.1] update_node: node n3 state set to IDLE",
+                (
+                    "[2026-11-21T07:57:47.1] error: Setting node gpu1 state to INVAL with reason:gres/gpu count "
+                    "reported lower than configured (7 < 8)"
+                ),
+            ),
+            avoids=(
+                "[2026-11-21T07:57:47.1] update_node: node n3 reason set to: bad fan",
+                "[2026-11-21T07:57:47.1] update_node: node n3 state set to FUTURE",
+            ),
+        ),
+        Pattern(
+            "drained",
+            rb"(draining the node|slurmd error running JobId=)",
+            _drained,
+            "A prolog, epilog or unkillable task took the node out of service after or before the job, not under it.",
+            matches=(
+                (
+                    "[2026-11-21T07:57:47.1] error: validate_node_specs: Prolog or job env setup failure on node "
+                    "n4, draining the node"
+                ),
+                "[2026-11-21T07:57:47.1] error: job_epilog_complete: JobId=25 epilog error on n4, draining the node",
+                "[2026-11-21T07:57:47.1] error: slurmd error running JobId=26 on node(s)=n4: Kill task failed",
+            ),
+            avoids=("[2026-11-21T07:57:47.1] draining the node for maintenance",),
+        ),
+    ),
+)

@@ -1,0 +1,115 @@
+"""Launchers that tell of a dead worker by an exception of their own: torch.multiprocessing.spawn (Lightning's
+spawn strategies too), torch.distributed.launch and accelerate."""
+
+from __future__ import annotations
+
+import re
+
+from trackside.catalog.signals import Exit, read_code, signal_number
+from trackside.logs import exits
+from trackside.logs.line import Line
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event
+
+_SPAWNED = re.compile(r"[Pp]rocess (\d{1,6}) terminated with (?:signal (SIG\w{2,8})|exit code (-?\d{1,5}))")
+_RAISED = re.compile(r"-- Process (\d{1,6}) terminated with the following error:")
+_DIED = re.compile(r"died with <Signals\.(SIG\w{2,8}): (\d{1,2})>")
+_STATUS = re.compile(r"returned non-zero exit status (\d{1,3})")
+_COMMAND = re.compile(r"Command '\[?(?P<command>.{0,2000})")
+_TRAINS = re.compile(r"python|\.py\b|torchrun|deepspeed|accelerate")
+_LOCAL = re.compile(r"--local[-_]rank[= ',]{1,4}(\d{1,4})")
+ABOVE = 30
+"""Lines of a traceback that may stand above its last one."""
+
+
+def _spawned(line: Line) -> Event | None:
+    if found := _RAISED.search(line.text):
+        return _failure(line, "spawn", Exit(code=1), int(found[1]))
+    found = _SPAWNED.search(line.text)
+    if found is None:
+        return None
+    end = Exit(signal=signal_number(found[2])) if found[2] else read_code(int(found[3]))
+    return _failure(line, "spawn", end, int(found[1]))
+
+
+def _called(line: Line) -> Event | None:
+    command = _COMMAND.search(line.text)
+    if command is None or not _TRAINS.search(command["command"]):
+        return None
+    if found := _DIED.search(line.text):
+        end = Exit(signal=int(found[2]))
+    elif found := _STATUS.search(line.text):
+        end = read_code(int(found[1]))
+    else:
+        return None
+    local = _LOCAL.search(command["command"])
+    if "torchrun" in command["command"] or "torch.distributed.run" in command["command"]:
+        return _failure(line, "torchrun", end, None, first=None)  # a wrapper's word for the whole launcher
+    return _failure(line, _who(line), end, int(local[1]) if local else None)
+
+
+def _who(line: Line) -> str:
+    """The launcher whose traceback stands above the line."""
+    for near in line.preceding(ABOVE):
+        if "accelerate/commands" in near.text:
+            return "accelerate"
+        if "torch/distributed/launch" in near.text:
+            break
+        if near.text.startswith("Traceback "):
+            break
+    return "torch.distributed.launch"
+
+
+def _failure(line: Line, launcher: str, end: Exit, local_rank: int | None, first: bool | None = True) -> Event:
+    return line.event(
+        "launcher_failure",
+        exits.role_of(line, end.signal, first=True),
+        launcher=launcher,
+        local_rank=local_rank,
+        exit_code=end.code,
+        signal=end.signal,
+        signal_name=end.signal_name,
+        first=first,
+    )
+
+
+PARSER = Parser(
+    id="spawn",
+    title="torch.multiprocessing.spawn, torch.distributed.launch, accelerate launch",
+    kind="system",
+    patterns=(
+        Pattern(
+            "spawned-process",
+            rb"rocess [0-9]{1,6} terminated with (signal SIG|exit code |the following error:)",
+            _spawned,
+            "A signal is a cause unless the run was already ending; an exit code or a raised exception only confirms.",
+            matches=(
+                "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
+                "Exception: process 0 terminated with exit code 1",
+                "-- Process 2 terminated with the following error:",
+            ),
+            avoids=("process 1 terminated with success", "the process terminated with signal loss"),
+        ),
+        Pattern(
+            "called-process-error",
+            rb"CalledProcessError: Command '",
+            _called,
+            "Only commands that start Python or a launcher: a failing git, nvcc or tar is somebody else's exception.",
+            matches=(
+                (
+                    "subprocess.CalledProcessError: Command '['/opt/conda/bin/python', '-u', 'train.py', "
+                    "'--local_rank=7']' died with <Signals.SIGSEGV: 11>."
+                ),
+                "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.",
+            ),
+            avoids=(
+                (
+                    "subprocess.CalledProcessError: Command '['git', 'rev-parse', 'HEAD']' returned non-zero "
+                    "exit status 128."
+                ),
+                "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.",
+                "subprocess.CalledProcessError: Command '['which', 'nvcc']' died with <Signals.SIGSEGV: 11>.",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,107 @@
+"""Any training loop that shows its loss in a tqdm bar: accelerate's examples, diffusers, plain loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trackside.logs.bars import Bar, read_bar
+from trackside.logs.frameworks import named
+from trackside.logs.line import Line
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event
+
+ID = "tqdm"
+
+
+def _progress(line: Line) -> Event | None:
+    bar = read_bar(line.text)
+    if bar is None or bar.evaluates or "loss" not in bar.figures:
+        return None
+    notes = line.notes(f"{ID} {line.label}")
+    if bar.count == 0:
+        # a bar that starts its life with a figure was given it before the step was counted
+        notes["before"] = True
+        count = 1
+    else:
+        count = bar.count + 1 if notes.get("before") else bar.count
+    if bar.total is not None and count > bar.total:
+        return None
+    step = _laps(notes, bar, count) + count
+    fields: dict[str, Any] = {
+        name: bar.figures[name][0] for name in ("lr", "grad_norm", "reward") if name in bar.figures
+    }
+    rate = bar.rate
+    return line.event(
+        "progress",
+        step=step,
+        loss=bar.figures["loss"][0],
+        total_steps=_planned(bar),
+        throughput=None if rate is None else rate[0],
+        throughput_unit=None if rate is None else rate[1],
+        framework="accelerate" if "accelerate" in named(line) else "custom",
+        **fields,
+    )
+
+
+def _laps(notes: dict[str, object], bar: Bar, count: int) -> int:
+    """Steps of the epochs before this one: by the printed epoch, else by how often the bar began anew."""
+    if bar.total is None:
+        return 0
+    if bar.epoch is not None:
+        epoch, epochs = bar.epoch
+        origin = notes.setdefault("origin", 0 if epoch == 0 or epochs is None and epoch > 1 else 1)
+        return max(0, epoch - (origin if isinstance(origin, int) else 0)) * bar.total
+    last, laps = notes.get("last", 0), notes.get("laps", 0)
+    last, laps = (last if isinstance(last, int) else 0), (laps if isinstance(laps, int) else 0)
+    if count < last and last >= bar.total - 1 and count <= max(2, bar.total // 10):
+        laps += 1
+    notes["last"], notes["laps"] = count, laps
+    return laps * bar.total
+
+
+def _planned(bar: Bar) -> int | None:
+    if bar.total is None:
+        return None
+    if bar.epoch is None:
+        return bar.total
+    return bar.total * bar.epoch[1] if bar.epoch[1] else None
+
+
+PARSER = Parser(
+    ID,
+    "tqdm bars with a loss",
+    "framework",
+    (
+        Pattern(
+            "postfix",
+            rb"[0-9?] \[[0-9?:]{4,12}<[^\n\r]{3,200}[lL](?:oss|OSS)[a-zA-Z_/]{0,20}[=:]",
+            _progress,
+            "Redraws are left to the trajectory (the last drawing of a count is the point); bars of validation are none.",
+            (
+                "  2%|▎         | 2/80 [00:00<00:10,  7.78it/s, loss=5.94, lr=0.003]",
+                "Epoch 1/3:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, train_loss=2.31]",
+            ),
+            (
+                "Validation:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, loss=2.31]",
+                "  2%|▎         | 2/80 [00:00<00:10,  7.78it/s, val_loss=5.94]",
+            ),
+        ),
+        Pattern(
+            "description",
+            rb"[lL](?:oss|OSS)[=: ]{1,3}[0-9naif.+-]{1,24}[^\n\r|]{0,60}[0-9]{1,3}%\|",
+            _progress,
+            "As above, with the loss before the bar.",
+            ("loss: 2.3410:  12%|█▎        | 5/40 [00:01<00:07,  4.90it/s]",),
+            ("val loss: 2.3410:  12%|█▎        | 5/40 [00:01<00:07,  4.90it/s]",),
+        ),
+        Pattern(
+            "count without total",
+            rb"[0-9]it \[[0-9:]{4,12}, [^\n\r]{3,200}[lL]oss[a-zA-Z_/]{0,20}=",
+            _progress,
+            "As above, for iterators of unknown length.",
+            ("12it [00:03,  3.90it/s, loss=2.31]",),
+            ("12it [00:03,  3.90it/s, eval_loss=2.31]",),
+        ),
+    ),
+    generic=True,
+)

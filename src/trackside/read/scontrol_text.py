@@ -1,0 +1,179 @@
+"""``scontrol show job``, ``show step`` and ``show node`` as text."""
+
+from __future__ import annotations
+
+import re
+
+from trackside.model import Position, Record
+from trackside.read import slurm
+from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.slurm_blocks import Block, blocks
+from trackside.read.slurm_table import first_lines
+
+_JOB_KEYS = slurm.vocabulary("""JobId ArrayJobId ArrayTaskId ArrayTaskThrottle HetJobId HetJobOffset HetJobIdSet PackJobId PackJobOffset JobName
+    UserId GroupId MCS_label Priority Nice Account QOS WCKey JobState Reason FailedNode Dependency Requeue Restarts
+    BatchFlag Reboot ExitCode DerivedExitCode RunTime TimeLimit TimeMin SubmitTime EligibleTime AccrueTime StartTime
+    EndTime Deadline PreemptEligibleTime PreemptTime SuspendTime SecsPreSuspend LastSchedEval Scheduler Partition
+    AllocNode:Sid ReqNodeList ExcNodeList NodeList SchedNodeList BatchHost NumNodes NumCPUs NumTasks CPUs/Task
+    ReqB:S:C:T TRES ReqTRES AllocTRES Socks/Node NtasksPerN:B:S:C CoreSpec ThreadSpec Nodes MinCPUsNode MinMemoryNode
+    MinMemoryCPU MinTmpDiskNode Features DelayBoot OverSubscribe Contiguous Licenses Network Command SubmitLine WorkDir
+    AdminComment SystemComment Comment StdErr StdIn StdOut Power TresPerJob TresPerNode TresPerTask MailUser MailType
+    SLUID Reservation Cluster""") | {"JOB_GRES", "Extra", "CpusPerTres", "MemPerTres", "SelinuxContext"}
+_JOB_LINES = slurm.vocabulary(
+    "JobName Command SubmitLine WorkDir AdminComment SystemComment Comment StdErr StdIn StdOut Extra HetJobIdSet"
+)
+_STEP_KEYS = slurm.vocabulary("""StepId UserId StartTime TimeLimit State Partition NodeList Nodes CPUs Tasks Name Network TRES ResvPorts
+    CPUFreqReq Dist SrunHost:Pid TresPerStep TresPerNode Container SubmitLine""")
+_NODE_KEYS = slurm.vocabulary("""NodeName Arch CoresPerSocket CPUAlloc CPUEfctv CPUErr CPUTot CPULoad AvailableFeatures ActiveFeatures Gres
+    GresDrain GresUsed NodeAddr NodeHostName Port Version OS RealMemory AllocMem FreeMem Sockets Boards CoreSpecCount
+    CPUSpecList MemSpecLimit State ThreadsPerCore TmpDisk Weight Owner MCS_label Partitions BootTime SlurmdStartTime
+    LastBusyTime ResumeAfterTime CfgTRES AllocTRES CapWatts CurrentWatts LowestJoules ConsumedJoules AveWatts
+    ExtSensorsJoules ExtSensorsWatts ExtSensorsTemp Reason Comment Extra Topology InstanceId InstanceType
+    ReservationName""")
+_NODE_LINES = frozenset({"Reason", "Comment", "Extra", "OS", "Topology"})
+_REASON = re.compile(r"(?s)(.*?)\s*\[([^@\[\]]+)@([^\]]+)\]\s*\Z")
+
+
+def _first(source: Source) -> str:
+    lines = first_lines(source.text, 1)
+    return lines[0] if lines else ""
+
+
+def _sniff_jobs(source: Source) -> Match | None:
+    found = re.match(r"JobId=\d+ .{0,400}?(?:JobName|ArrayJobId|HetJobId|PackJobId)=", _first(source))
+    return Match(0.96, "scontrol show job") if found else None
+
+
+def _sniff_steps(source: Source) -> Match | None:
+    return Match(0.95, "scontrol show step") if re.match(r"StepId=\d+\S* UserId=", _first(source)) else None
+
+
+def _sniff_nodes(source: Source) -> Match | None:
+    first = _first(source)
+    if not re.match(r"NodeName=\S+ (?:Arch=|CoresPerSocket=|NodeAddr=)", first):
+        return None
+    return Match(0.95, "scontrol show node") if " State=" in source.text else None
+
+
+def _read_jobs(source: Source, sink: Sink) -> Result:
+    count = 0
+    for block in blocks(source.lines(), "JobId", _JOB_KEYS, _JOB_LINES):
+        at = Position(source.path, block.line, block.offset, block.length)
+        text = f"{block.text.strip()} JobState={block.get('JobState')} ExitCode={block.get('ExitCode')}"
+        sink.record(Record("job", at, "scheduler", _job(block), text))
+        count += 1
+    return Result(count)
+
+
+def _job(block: Block) -> dict[str, slurm.Field]:
+    get = block.get
+    raw, array, task = get("JobId"), get("ArrayJobId"), get("ArrayTaskId")
+    het, part = get("HetJobId", "PackJobId"), get("HetJobOffset", "PackJobOffset")
+    id_ = raw
+    if array and task:
+        task = task.partition("%")[0] if task.partition("%")[0].isdecimal() else f"[{task}]"
+        id_ = f"{array}_{task}"
+    elif het and part:
+        id_ = f"{het}+{part}"
+    state, by = slurm.state_of(get("JobState"))
+    code, derived = slurm.exit_of(get("ExitCode")), slurm.exit_of(get("DerivedExitCode"))
+    nodes = slurm.nodes_of(get("NodeList"))
+    requeue = get("Requeue")
+    dependency = slurm.known(get("Dependency"))
+    n_nodes = slurm.number_of((get("NumNodes") or "").partition("-")[0])
+    n_cpus = slurm.number_of(get("NumCPUs"))
+    gpus = slurm.gpus_of(get("AllocTRES", "TRES"))
+    memory = get("MinMemoryNode"), get("MinMemoryCPU")
+    return slurm.job_fields(
+        {
+            "id": id_,
+            "raw_id": raw,
+            "array_id": array,
+            "name": get("JobName"),
+            "user": (get("UserId") or "").partition("(")[0],
+            "cluster": get("Cluster"),
+            "partition": get("Partition"),
+            "state": state,
+            "cancelled_by": by,
+            "exit_code": code[0] if code else None,
+            "signal": code[1] if code else None,
+            "derived_exit_code": derived[0] if derived else None,
+            "reason": slurm.known(get("Reason")),
+            "submit": slurm.time_of(get("SubmitTime")),
+            "eligible": slurm.time_of(get("EligibleTime")),
+            "start": slurm.time_of(get("StartTime")),
+            "end": slurm.time_of(get("EndTime")),
+            "elapsed_s": slurm.duration_of(get("RunTime")),
+            "time_limit_s": slurm.duration_of(get("TimeLimit")),
+            "nodes": nodes,
+            "failed_node": slurm.known(get("FailedNode")),
+            "restarts": slurm.number_of(get("Restarts")),
+            "requeue": requeue == "1" if requeue else None,
+            "n_nodes": n_nodes or len(nodes) or None,
+            "n_tasks": slurm.number_of(get("NumTasks")),
+            "n_cpus": n_cpus,
+            "n_gpus": gpus if gpus is not None else slurm.gpus_of(get("ReqTRES")),
+            "dependency": dependency,
+            "parents": slurm.parents_of(dependency),
+            "submit_line": slurm.known(get("SubmitLine")),
+            "command": slurm.known(get("Command")),
+            "work_dir": slurm.known(get("WorkDir")),
+            "std_out": slurm.known(get("StdOut")),
+            "std_err": slurm.known(get("StdErr")),
+            "req_mem_bytes": slurm.bytes_of(f"{memory[0]}n", "M", n_nodes)
+            or slurm.bytes_of(f"{memory[1]}c", "M", None, n_cpus),
+            "source": "scontrol",
+        }
+    )
+
+
+def _read_steps(source: Source, sink: Sink) -> Result:
+    count = 0
+    for block in blocks(source.lines(), "StepId", _STEP_KEYS):
+        id_ = block.get("StepId") or ""
+        parts = slurm.split_job_id(id_)
+        state, _ = slurm.state_of(block.get("State"))
+        fields = slurm.job_fields(
+            {
+                "id": id_,
+                "job": parts[0] if parts else None,
+                "name": block.get("Name"),
+                "state": state,
+                "start": slurm.time_of(block.get("StartTime")),
+                "nodes": slurm.nodes_of(block.get("NodeList")),
+                "n_tasks": slurm.number_of(block.get("Tasks")),
+                "source": "scontrol",
+            }
+        )
+        at = Position(source.path, block.line, block.offset, block.length)
+        sink.record(Record("step", at, "scheduler", fields, block.text))
+        count += 1
+    return Result(count)
+
+
+def _read_nodes(source: Source, sink: Sink) -> Result:
+    count = 0
+    for block in blocks(source.lines(), "NodeName", _NODE_KEYS, _NODE_LINES):
+        reason = slurm.known(block.get("Reason"))
+        signed = _REASON.match(reason or "")
+        fields = slurm.node_fields(
+            block.get("NodeName") or "",
+            block.get("State"),
+            reason=signed[1] if signed else reason,
+            reason_user=signed[2] if signed else None,
+            reason_time=slurm.time_of(signed[3]) if signed else None,
+            boot_time=slurm.time_of(block.get("BootTime")),
+            source="scontrol",
+        )
+        at = Position(source.path, block.line, block.offset, block.length)
+        text = f"NodeName={block.get('NodeName')} State={block.get('State')}" + (f" Reason={reason}" if reason else "")
+        sink.record(Record("node", at, "scheduler", fields, text))
+        count += 1
+    return Result(count)
+
+
+FORMATS = (
+    Format("scontrol-job", "scontrol show job", "scheduler", _sniff_jobs, _read_jobs),
+    Format("scontrol-step", "scontrol show step", "scheduler", _sniff_steps, _read_steps),
+    Format("scontrol-node", "scontrol show node", "scheduler", _sniff_nodes, _read_nodes),
+)

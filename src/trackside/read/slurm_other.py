@@ -1,0 +1,48 @@
+"""What Slurm says that tells nothing about a run (configuration, shares, statistics, refusals), so that it is no job's log."""
+
+from __future__ import annotations
+
+import re
+
+from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.slurm_table import first_lines
+
+_TEXTS = (
+    (re.compile(r"\*{20,}\nsdiag output at "), "sdiag"),
+    (re.compile(r"Configuration data as of \d{4}-"), "scontrol show config"),
+    (re.compile(r"PartitionName=\S+\s+AllowGroups="), "scontrol show partition"),
+    (re.compile(r"(?:#.*\n|\s*\n)*(?:ClusterName|SlurmctldHost|ControlMachine)=\S"), "slurm.conf"),
+    (re.compile(r"(?:#.*\n|\s*\n)*(?:Cgroup\w+|Constrain\w+|AutoDetect)=\S"), "a Slurm configuration file"),
+    (re.compile(r"(?:#.*\n|\s*\n)*NodeName=\S+ (?:AutoDetect|Name|Type|File)="), "gres.conf"),
+    (re.compile(r"\s*JOBID +PARTITION +.{0,40}PRIORITY +.{0,60}(?:FAIRSHARE|JOBSIZE)"), "sprio"),
+    (re.compile(r"-{40,}\n[A-Z][\w/ ]{3,60} \d{4}-\d\d-\d\dT\S+ - \d{4}"), "sreport"),
+    (re.compile(r"Account[| ]+User[| ]+RawShares"), "sshare"),
+    (re.compile(r"Name\|Priority\|GraceTime|Type\|Name\|ID\n|NOTE: Runaway jobs are jobs"), "sacctmgr"),
+)
+_REFUSAL = re.compile(r"(?:slurm_load_\w+|scontrol|squeue|sacct|sinfo|scancel|sacctmgr|sdiag|slurm_\w+)(?: error)?: \S")
+_SHORT = 2_000
+"""Bytes beyond which a text is more than a command's refusal."""
+
+
+def _refused(source: Source) -> str | None:
+    lines = first_lines(source.text, 8)
+    if len(source.head) > _SHORT or not lines or not all(_REFUSAL.match(line) for line in lines):
+        return None
+    return lines[0]
+
+
+def _sniff(source: Source) -> Match | None:
+    if _refused(source) is not None:
+        return Match(0.8, "")
+    found = next((name for pattern, name in _TEXTS if pattern.match(source.text[:4000])), None)
+    return Match(0.85, found) if found else None
+
+
+def _read(source: Source, sink: Sink) -> Result:
+    refused = _refused(source)
+    if refused is not None:
+        raise ValueError(f"the command failed: {refused[:200]}")
+    return Result(0, "empty", "nothing about a run in it")
+
+
+FORMAT = Format("slurm-other", "Slurm configuration and statistics", "scheduler", _sniff, _read)

@@ -1,0 +1,122 @@
+"""The jobs that the inputs tell of: their records put together under one id."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from trackside.model import Record, Scalar
+
+SOURCES = ("sacct", "jobcomp", "scontrol", "squeue", "slurmctld")
+"""Who keeps records of jobs, most final word first."""
+_STEP = re.compile(r"\.(?:batch|extern|interactive|\d+|[A-Za-z]\w*)\Z")
+_BOTH = re.compile(r"(\d+[_+]\d+)\((\d+)\)\Z")
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One job: its records of all sources, the other spellings of its id, the paths of its logs."""
+
+    id: str
+    rows: list[Record] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    """The ids that mean this job: ``60_3`` and its raw ``64``; ``73+0`` and ``73``."""
+    logs: list[str] = field(default_factory=list)
+
+    def has(self, source: str) -> bool:
+        """Whether this source keeps a record of it."""
+        return any(row.get("source") == source for row in self.rows)
+
+    @property
+    def started(self) -> bool:
+        """Whether it ever ran, as far as is known."""
+        return bool(self.logs) or any(row.get("start") is not None for row in self.rows)
+
+    def first(self, name: str) -> Scalar:
+        """A field of the first source that gives it."""
+        for source in SOURCES:
+            for row in self.rows:
+                if row.get("source") == source and (value := row.get(name)) is not None:
+                    return value
+        return None
+
+    def time(self, name: str, last: bool = False) -> float | None:
+        """The earliest (or latest) of a time over all records."""
+        times = [float(value) for row in self.rows if isinstance(value := row.get(name), (int, float))]
+        return None if not times else max(times) if last else min(times)
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """Ids of the jobs that it was told to wait for."""
+        return tuple(dict.fromkeys(parent for row in self.rows for parent in row.many("parents")))
+
+
+def plain_id(text: str) -> str:
+    """A job id without its step: ``7.batch`` is ``7``; ``60_3(64)`` is ``60_3``."""
+    text = text.strip()
+    both = _BOTH.match(text)
+    return both[1] if both else _STEP.sub("", text)
+
+
+class Jobs:
+    """All jobs, found by any of their ids."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Job] = {}
+        self._names: dict[str, Job] = {}
+        self._parts: dict[str, list[Job]] = {}
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self._all.values())
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, id_: str) -> Job:
+        """The job of this id, new if need be."""
+        job = self._all.get(id_)
+        if job is None:
+            job = self._all[id_] = self._names[id_] = Job(id_, names={id_})
+            number = re.split(r"[_+]", id_, maxsplit=1)[0]
+            if number != id_:
+                self._parts.setdefault(number, []).append(job)
+        return job
+
+    def alias(self, job: Job, name: str) -> None:
+        """Let another id mean this job too."""
+        job.names.add(name)
+        self._names.setdefault(name, job)
+
+    def named(self, id_: str) -> Job | None:
+        """The job that an id means, by any of its spellings."""
+        return self._all.get(id_) or self._names.get(id_)
+
+    def parts(self, number: str) -> list[Job]:
+        """The array tasks or het parts under a job number."""
+        return self._parts.get(number, [])
+
+
+def collect(records: Iterable[Record]) -> Jobs:
+    """The jobs that records tell of, in the order of telling."""
+    rows = [row for row in records if row.kind == "job" and row.get("id") is not None]
+    shown: dict[str, str] = {}
+    for row in rows:
+        id_, raw = str(row.get("id")), row.get("raw_id")
+        # The last task of an array has the array's own number as its raw id: that number means the array.
+        if raw is not None and raw != id_ and raw != row.get("array_id") and "[" not in id_:
+            shown.setdefault(str(raw), id_)
+    jobs = Jobs()
+    for row in rows:
+        id_ = str(row.get("id"))
+        job = jobs.add(shown.get(id_, id_))
+        job.rows.append(row)
+        if row.get("raw_id") is not None and row.get("raw_id") != row.get("array_id"):
+            jobs.alias(job, str(row.get("raw_id")))
+    return jobs
+
+
+def sort_key(id_: str) -> tuple[int, int, str]:
+    """Orders ids by number."""
+    found = re.match(r"(\d+)(?:[_+](\d+))?", id_)
+    return (int(found[1]), int(found[2] or -1), id_) if found else (1 << 62, 0, id_)

@@ -1,0 +1,75 @@
+"""Global ranks of torchrun's ``<run>/attempt_N/<local rank>/`` folders.
+
+Each node has such a folder of its own with local ranks from 0: ``attempt_0/1`` of two nodes are two ranks. Which
+they are is told by ``[rank3]:`` labels inside, or by what remains when the other nodes are known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from trackside.model import Event
+
+_FOLDER = re.compile(r"^(.*?)(?:^|[/!])attempt_(\d{1,6})[/!](\d{1,6})[/!]std(?:out|err)\.log")
+
+Folder = tuple[str, int]
+"""(run folder, attempt)"""
+
+
+def place_of(path: str) -> tuple[Folder, int] | None:
+    """(run folder and attempt, local rank) of a path."""
+    found = _FOLDER.match(path)
+    return None if found is None else ((found[1], int(found[2])), int(found[3]))
+
+
+class Ranks:
+    """What to add to the local ranks of each folder; None where that can't be told."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._locals: dict[Folder, set[int]] = {}
+        told: dict[Folder, set[int]] = {}
+        for event in events:
+            place = place_of(event.at.path)
+            if place is None:
+                continue
+            folder, local = place
+            self._locals.setdefault(folder, set()).add(local)
+            if event.rank is not None and (event.rank > local or (event.rank == local and labelled(event))):
+                told.setdefault(folder, set()).add(event.rank - local)
+        self._offsets = {folder: self._offset(folder, told) for folder in self._locals}
+
+    def _offset(self, folder: Folder, told: dict[Folder, set[int]]) -> int | None:
+        if len(told.get(folder, ())) == 1:
+            return next(iter(told[folder]))
+        beside = [other for other in self._locals if other[1] == folder[1]]
+        if len(beside) == 1:
+            return 0
+        size = len(self._locals[folder])
+        if any(len(self._locals[other]) != size for other in beside):
+            return None
+        known = {next(iter(told[other])) for other in beside if len(told.get(other, ())) == 1}
+        left = {node * size for node in range(len(beside))} - known
+        return next(iter(left)) if len(left) == 1 else None
+
+    @property
+    def count(self) -> int:
+        """Ranks that have a folder, over the nodes of one attempt."""
+        sizes: dict[int, int] = {}
+        for (_, attempt), ranks in self._locals.items():
+            sizes[attempt] = sizes.get(attempt, 0) + len(ranks)
+        return max(sizes.values(), default=0)
+
+    def globally(self, event: Event) -> Event:
+        """The event with its global rank; without one where two nodes could be mixed up."""
+        place = place_of(event.at.path)
+        if place is None or event.rank != place[1] or labelled(event):
+            return event
+        offset = self._offsets.get(place[0], 0)
+        return event if offset == 0 else replace(event, rank=None if offset is None else place[1] + offset)
+
+
+def labelled(event: Event) -> bool:
+    """Whether the line itself names the rank: ``[rank3]:``."""
+    return re.match(rf"\s*\S{{0,80}}?\[rank\s?{event.rank}\]", event.text[:160]) is not None

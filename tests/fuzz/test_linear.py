@@ -1,0 +1,149 @@
+"""Long hostile lines: eight times the length may cost about eight times the time, not sixty-four."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+
+import pytest
+
+from trackside.logs.line import Line, Scratch
+from trackside.logs.pattern import Parser, Pattern, parsers
+from trackside.logs.scan import scan
+from trackside.read.detect import formats
+from trackside.read.format import HEAD, Collected, Format, Source
+
+TRIAL, SHORT, LONG = 16 << 10, 8 << 10, 64 << 10
+CHEAP_S = 0.06
+"""A parse of 64 KB that takes less is no trouble, whatever its growth."""
+GROWTH = 24
+"""Times that 8 times the length may cost: linear is 8, quadratic 64."""
+FILLERS = [
+    "a",
+    " ",
+    "[",
+    "1",
+    "|",
+    ":",
+    "{'",
+    "a: ",
+    "a.",
+    "1.",
+    "/a",
+    "=1 ",
+    ", ",
+    "\t",
+    "(",
+    "Error",
+    "Traceback (most recent call last): ",
+    "step 1 loss 2 ",
+    "rank ",
+    "\x1b]",
+    "\x1b[1",
+    "[rank1]: ",
+    "0: ",
+]
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def grows(run: Callable[[int], object]) -> str:
+    """Why a run over ``length`` characters is not linear; empty if it is. Times are the best of several."""
+    if seconds(lambda: run(TRIAL)) < CHEAP_S / 16:  # were it quadratic, it would still be cheap at LONG
+        return ""
+    long = seconds(lambda: run(LONG))
+    if long < CHEAP_S:
+        return ""
+    long = min(long, *(seconds(lambda: run(LONG)) for _ in range(2)))
+    short = min(seconds(lambda: run(SHORT)) for _ in range(3))
+    if long < CHEAP_S or long < GROWTH * max(short, CHEAP_S / GROWTH):
+        return ""
+    return f"{short * 1e3:.1f} ms for {SHORT} characters, {long * 1e3:.1f} ms for {LONG}"
+
+
+def line_of(text: str) -> Line:
+    buffer = text.encode("utf-8", "replace") + b"\n"
+    return Line(buffer, 0, len(buffer) - 1, 1, 0, Scratch("a.log"))
+
+
+def parse(pattern: Pattern, text: str) -> None:
+    result = pattern.parse(line_of(text))
+    if result is not None and not hasattr(result, "kind"):
+        list(result)
+
+
+def pieces(pattern: Pattern) -> list[str]:
+    """The pattern's own examples, so that hostile text stands where its parse has begun to believe."""
+    return ["", *(example.split("\n", 1)[0] for example in pattern.matches[:1])]
+
+
+@pytest.mark.parametrize("parser", parsers(), ids=lambda parser: parser.id)
+def test_parses_are_linear(parser: Parser) -> None:
+    slow = []
+    for pattern in parser.patterns:
+        for piece in pieces(pattern):
+            half = piece[: len(piece) // 2]
+            for filler in FILLERS:
+                for shape in ("{p}{f}", "{h}{f}{p}"):
+
+                    def run(length: int, shape: str = shape, piece: str = piece, half: str = half) -> None:
+                        text = filler * (length // len(filler))  # noqa: B023 - called at once
+                        parse(pattern, shape.format(p=piece, h=half, f=text))  # noqa: B023
+
+                    if why := grows(run):
+                        slow.append(f"{pattern.name}: {filler!r} in {shape} with {piece[:60]!r}: {why}")
+    assert not slow, "\n".join(slow[:20])
+
+
+@pytest.mark.parametrize("filler", FILLERS)
+def test_lines_are_linear(filler: str) -> None:
+    assert not grows(lambda length: line_of(filler * (length // len(filler))))
+
+
+@pytest.mark.parametrize("filler", FILLERS)
+@pytest.mark.parametrize("end", ["", "\n", "\r"])
+def test_the_scan_is_linear(filler: str, end: str) -> None:
+    """Of a file that is one line, many lines or many redraws of hostile text."""
+
+    def run(length: int) -> None:
+        data = (filler + end).encode() * (length // len(filler))
+        scan(io.BytesIO(data), lambda _: None, Scratch("a.log"))
+
+    assert not grows(run)
+
+
+@pytest.mark.parametrize("reader", formats(), ids=lambda reader: reader.id)
+def test_sniffs_are_linear(reader: Format) -> None:
+    slow = []
+    for filler in [*FILLERS, '{"a":', "[{", "JobID|", "JobId=1 ", "\n", "a\n", "Nov 21 08:00:01 n1 k", "1,1,1,-;"]:
+
+        def run(length: int) -> None:
+            data = (filler.encode() * (length // len(filler)))[:HEAD]  # noqa: B023
+            reader.sniff(Source("a", data, io.BytesIO(data)))
+
+        if why := grows(run):
+            slow.append(f"{filler!r}: {why}")
+    assert not slow, "\n".join(slow)
+
+
+@pytest.mark.parametrize("reader", formats(), ids=lambda reader: reader.id)
+def test_reads_are_linear(reader: Format) -> None:
+    slow = []
+    for filler in [*FILLERS, "JobId=1 ", "a\n", "a|b\n", "1|COMPLETED|0:0\n", "Nov 21 08:00:01 n1 kernel: a\n"]:
+        for start in ("", "JobID|State|ExitCode\n", "JobId=1 JobName=a\n", "epoch,step,train_loss\n", '{"log_history": ['):
+
+            def run(length: int, start: str = start) -> None:
+                data = (start + filler * (length // len(filler))).encode()  # noqa: B023
+                try:
+                    reader.read(Source("a", data[:HEAD], io.BufferedReader(io.BytesIO(data))), Collected())  # type: ignore[arg-type]
+                except (ValueError, OSError, RecursionError):
+                    pass
+
+            if why := grows(run):
+                slow.append(f"{start!r} {filler!r}: {why}")
+    assert not slow, "\n".join(slow)

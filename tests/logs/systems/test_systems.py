@@ -1,0 +1,102 @@
+"""Several lines together: who failed first, what is teardown, what is noise."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.logs.systems.cases import CASES, IGNORED, Expected
+from trackside.catalog.signals import read_code, read_slurm_exit, signal_number
+from trackside.catalog.xid import XIDS, decode_nvlink5, recovery_action, sxid_fatal, xid
+from trackside.logs.scan import scan_text
+from trackside.logs.slurmctld import expand
+
+SYSTEMS = frozenset(
+    "torchrun spawn accelerate deepspeed-launcher slurm shell mpirun ray c10d gloo nccl rendezvous process-group "
+    "self-signal environment kernel nvidia-driver slurmctld".split()
+)
+
+
+@pytest.mark.parametrize(("name", "plane", "text", "expected"), CASES, ids=[case[0] for case in CASES])
+def test_logs(name: str, plane: str, text: str, expected: list[Expected]) -> None:
+    found = [event for event in scan_text(text, plane=plane) if event.parser in SYSTEMS and event.kind not in IGNORED]
+    assert [(event.kind, event.role.value) for event in found] == [(kind, role) for kind, role, _ in expected]
+    for event, (_, _, fields) in zip(found, expected, strict=True):
+        assert {key: event.get(key) for key in fields} == fields
+
+
+@pytest.mark.parametrize("parser", sorted(SYSTEMS))
+def test_garbage_costs_nothing(parser: str) -> None:
+    """Cut, repeated and mangled lines raise nothing."""
+    for _, plane, text, _ in CASES:
+        data = text.encode()
+        for damaged in (data[: len(data) // 2], data[::-1], re.sub(rb"\d", b"\xff", data), data.replace(b" ", b"")):
+            scan_text(damaged, plane=plane)
+
+
+def test_xid_table_is_whole() -> None:
+    assert set(XIDS) == set(range(1, 173))
+    assert all(entry.action and entry.mnemonic for entry in XIDS.values())
+    assert xid(79).blame == "hardware"
+    assert {xid(n).blame for n in (13, 31, 43)} == {"application"}
+    assert xid(45).blame == "informational"
+    assert all(xid(n).contested for n in (31, 63, 68, 92))
+    assert xid(9999).blame == "either"
+
+
+def test_nvlink5_decode() -> None:
+    down = decode_nvlink5(149, "NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x004505c6 0x00000000 0x00000000 0x00000000)")
+    assert down is not None
+    assert (down.unit, down.fatal, down.link, down.cause) == ("NETIR_LINK_EVT", True, 8, "signal integrity")
+    mild = decode_nvlink5(145, "RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008 0x00000000)")
+    assert mild is not None
+    assert not mild.reset
+    assert decode_nvlink5(79, "GPU has fallen off the bus") is None
+    assert decode_nvlink5(149, "something else") is None
+
+
+def test_recovery_action_and_sxid() -> None:
+    text = "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+    assert recovery_action(text) == "Node Reboot Required"
+    assert recovery_action("") is None
+    assert sxid_fatal(28006, "Non-fatal, Link 46") is False
+    assert sxid_fatal(19047, "Fatal, Link 32") is True
+    assert sxid_fatal(23005, "") is True
+    assert sxid_fatal(11012, "") is False
+    assert sxid_fatal(99999, "") is None
+
+
+@pytest.mark.parametrize(
+    ("code", "signal"),
+    [(0, None), (1, None), (-9, 9), (137, 9), (139, 11), (134, 6), (143, 15), (255, None), (128, None)],
+)
+def test_exit_codes(code: int, signal: int | None) -> None:
+    assert read_code(code).signal == signal
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "signal"),
+    [
+        ("0:11", None, 11),
+        ("1:0", 1, None),
+        ("139:0", 139, 11),
+        ("0:125", 0, None),
+        ("0:53", 0, None),
+        ("RaisedSignal:9(Killed)", None, 9),
+    ],
+)
+def test_slurm_exits(text: str, code: int | None, signal: int | None) -> None:
+    found = read_slurm_exit(text)
+    assert found is not None
+    assert (found.code, found.signal) == (code, signal)
+
+
+def test_signal_names_and_host_lists() -> None:
+    assert signal_number("Segmentation fault") == 11
+    assert signal_number("Signals.SIGTERM") == signal_number("TERM") == signal_number("15") == 15
+    assert signal_number("nonsense") is None
+    assert read_slurm_exit("x") is None
+    assert expand("n[1-3,7],login") == ["n1", "n2", "n3", "n7", "login"]
+    assert expand("g[08-10]-ib") == ["g08-ib", "g09-ib", "g10-ib"]
+    assert len(expand("n[1-999999]")) <= 256

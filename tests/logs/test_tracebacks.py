@@ -1,0 +1,66 @@
+"""Tracebacks of every shape: a file in tracebacks/ holds the events expected (JSON, one line), then the log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trackside.logs import scan as scan_module
+from trackside.logs.command_line import PARSER as COMMAND_LINE
+from trackside.logs.matcher import matcher
+from trackside.logs.scan import Rules, scan_text
+from trackside.logs.traceback import PARSER as PYTHON
+from trackside.model import Event
+
+CASES = sorted((Path(__file__).parent / "tracebacks").glob("*.txt"))
+
+
+PATTERNS = COMMAND_LINE.patterns + PYTHON.patterns
+ONLY = Rules(
+    PATTERNS,
+    (COMMAND_LINE,) * len(COMMAND_LINE.patterns) + (PYTHON,) * len(PYTHON.patterns),
+    matcher(PATTERNS),
+)
+
+
+@pytest.fixture(autouse=True)
+def _only_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan_module, "rules", lambda plane, engine=None: ONLY)
+
+
+def exceptions(log: str | bytes) -> list[Event]:
+    return [event for event in scan_text(log) if event.kind == "exception"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_case(case: Path, ending: str) -> None:
+    first, log = case.read_text().split("\n", 1)
+    wanted = json.loads(first)
+    found = exceptions(log.replace("\n", ending))
+    assert [event.get("type") for event in found] == [each["type"] for each in wanted], found
+    for event, expected in zip(found, wanted, strict=True):
+        part = expected.pop("contains", "")
+        assert part in str(event.get("message"))
+        assert {name: event.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+def test_any_cut_is_survived(case: Path) -> None:
+    log = case.read_text().split("\n", 1)[1].encode()
+    for cut in range(0, len(log), 37):
+        exceptions(log[:cut])
+        exceptions(log[cut:])
+
+
+def test_many_headers_take_linear_time() -> None:
+    log = "Traceback (most recent call last):\n" * 40_000
+    assert exceptions(log) == []
+
+
+def test_every_rank_of_a_large_job_is_read() -> None:
+    lines = ["Traceback (most recent call last):", '  File "/home/u/a.py", line 1, in f', "    g()", "KeyError: 'x'"]
+    log = "".join(f"[rank{rank}]: {line}\n" for line in lines for rank in range(512))
+    assert {event.rank for event in exceptions(log)} == set(range(512))

@@ -1,0 +1,51 @@
+"""The class of an exception of the job's own, over many libraries' sentences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trackside.diagnose.fault_class import RULES, classify
+from trackside.model import Certainty, Event, Position
+
+LINES = [
+    line
+    for line in (Path(__file__).parent / "fault_classes.txt").read_text().splitlines()
+    if line.strip() and not line.startswith("#")
+]
+
+
+def exception(name: str, message: str, frames: str = "", **fields: str) -> Event:
+    where = {"frames": frames} if " in " in frames else {"user_code": frames}
+    return Event("exception", Position("log", 1), "log", fields={"type": name, "message": message, **where, **fields})
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_class(line: str) -> None:
+    wanted, name, message, *places = (part.strip() for part in line.split("|"))
+    found = classify(exception(name, message.replace("\\n", "\n"), *places))
+    assert found.fault == wanted, found
+
+
+def test_the_oldest_of_a_chain_speaks_too() -> None:
+    found = classify(
+        exception(
+            "RuntimeError",
+            "could not set up the run",
+            chain="FileNotFoundError",
+            root_type="FileNotFoundError",
+            root_message="[Errno 2] No such file or directory: '/data/x.bin'",
+        )
+    )
+    assert found.fault == "asset"
+
+
+def test_unknown_is_code_with_little_certainty() -> None:
+    found = classify(exception("acme.Oops", "it broke"))
+    assert (found.fault, found.certainty) == ("code", Certainty.POSSIBLE)
+
+
+def test_rule_ids_are_unique() -> None:
+    ids = [rule.id for rule in RULES]
+    assert len(ids) == len(set(ids))
