@@ -59,13 +59,12 @@ def load(paths: Paths, tick: Callable[[int], None] | None = None) -> Loaded:
 
 def select(loaded: Loaded, job: str | None = None, now: float | None = None) -> tuple[Run, MemoryStore]:
     """The run and its rows; ``now`` ends a run that is still going. Raises SeveralRuns or NoSuchRun."""
-    resolved = resolve(loaded.store, job)
-    logs = frozenset(resolved.run.log_paths) or None
-    for point in loaded.trajectories.points(logs):
-        resolved.store.add_event(point)
+    resolved = resolve(loaded.store, job, loaded.trajectories.paths)
+    for point in loaded.trajectories.points(frozenset(resolved.run.log_paths)):
+        resolved.store.add_event(resolved.adjust(point))
     if resolved.run.parent_log_paths:
         for point in loaded.trajectories.points(frozenset(resolved.run.parent_log_paths)):
-            resolved.store.add_event(replace(point, kind="parent_progress"))
+            resolved.store.add_event(replace(resolved.adjust(point), kind="parent_progress"))
     run = resolved.run
     if now is not None and run.end is None:
         run = replace(run, end=now)

@@ -20,7 +20,7 @@ def events(parser: Parser, text: str, engine: str = "hyperscan") -> list[Event]:
     """What one parser alone makes of a text."""
     only = Rules(parser.patterns, (parser,) * len(parser.patterns), matcher(parser.patterns, engine))
     with mock.patch.object(scan_module, "rules", lambda plane, engine=None: only):
-        found = scan_text(text + "\n", year=2026)
+        found = scan_text(text + "\n", plane=parser.planes[0], year=2026)
     return [event for event in found if event.kind != "log_activity"]
 
 

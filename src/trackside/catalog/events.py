@@ -182,6 +182,7 @@ EVENTS: Mapping[str, EventKind] = {
             "core": "true when a core was dumped",
             "comm": "process name, where the kernel gives it",
         },
+        ("log", "kernel"),
     ),
     "signal_received": EventKind(
         "a process says that it got a signal (SIGTERM handlers, SignalException, SIGUSR1 self-requeue)",

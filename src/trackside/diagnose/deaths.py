@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trackside.catalog.signals import DESCRIPTIONS
-from trackside.diagnose.ending import CUT_SHORT, ENDING, FATAL_SIGNALS, exit_signal, last_job
+from trackside.diagnose.ending import CUT_SHORT, ENDING, FATAL_SIGNALS, abnormal_end, exit_signal, last_job
 from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence
 from trackside.diagnose.order import followed_by, follows
@@ -27,6 +27,7 @@ DEATHS: Mapping[str, Query] = {
     "heartbeats": events("heartbeat_lost"),
     "device": events("cuda_error"),
     "memory": events("cuda_oom"),
+    "restarts": events("launcher_restart"),
 }
 """What tells of deaths, and of what may have brought them about."""
 
@@ -60,7 +61,7 @@ def deaths(evidence: Evidence, run: Run, progress: Sequence[Event]) -> list[Deat
     found = [
         death for name in ("launchers", "exits", "signals", "fatals", "workers") for death in _told(evidence, name)
     ]
-    found = [death for death in found if followed_by(death.row, progress) is None]
+    found = [death for death in found if not _recovered(death.row, evidence, progress)]
     found = [death for death in found if not _ended(death, evidence)]
     found = _without_forced(found, evidence["launchers"].events)
     found = [death for death in found if not _aborted_for_others(death, evidence)]
@@ -74,7 +75,7 @@ def host_oom(evidence: Evidence, run: Run, progress: Sequence[Event]) -> tuple[V
     """What shows that the kernel, Slurm or Ray killed for host memory in this run, if anything does."""
     kills = evidence["kills"]
     for row in kills.events:
-        if row.role is Role.ROOT and _of_run(row, run) and followed_by(row, progress) is None:
+        if row.role is Role.ROOT and _of_run(row, run) and not _recovered(row, evidence, progress):
             return kills.value(row, "text"), row
     job, jobs, steps = last_job(evidence["jobs"]), evidence["jobs"], evidence["steps"]
     if job is not None and job.get("state") == "OUT_OF_MEMORY":
@@ -125,6 +126,15 @@ def _of_run(row: Event, run: Run) -> bool:
     if "job_" in cgroup:
         return not ids or cgroup.split("job_", 1)[1].split("/")[0] in ids
     return not ids or not step[:1].isdigit() or step.split(".")[0].split("+")[0] in ids
+
+
+def _recovered(row: Event, evidence: Evidence, progress: Sequence[Event]) -> bool:
+    """Whether training went on after it. In a log that several writers share, points may be written late: behind a
+    run that ended badly they count only with a time of their own, or after a launcher's restart."""
+    after = [point for point in progress if follows(point, row)]
+    if any(row.time is not None and point.time is not None and point.time > row.time for point in after):
+        return True
+    return bool(after) and (bool(evidence["restarts"]) or abnormal_end(evidence) is None)
 
 
 def _ended(death: Death, evidence: Evidence) -> bool:

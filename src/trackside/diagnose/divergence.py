@@ -101,7 +101,7 @@ def wrong_shape(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
     return (
         _risen(curve, limits)
         or _lost(curve, limits)
-        or _worse_than_guessing(curve, limits)
+        or _worse_than_guessing(curve, finished, limits)
         or _flat(curve, finished, limits)
     )
 
@@ -257,13 +257,15 @@ def _lost(curve: Curve, limits: Limits) -> Shape | None:
     return Shape("plateau" if flat else "diverging", Certainty.SUPPORTED, "lost", begin, -1, high)
 
 
-def _worse_than_guessing(curve: Curve, limits: Limits) -> Shape | None:
+def _worse_than_guessing(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
     """A mean cross-entropy above the loss of guessing that never came down to that of a model.
 
     Either it stayed above and is no lower than it began, or the first printed mean was already an explosion
-    that went on, and the tail still knows next to nothing.
+    that went on, and the tail still knows next to nothing. The first steps of large models do so for a while.
     """
     values = curve.finite
+    if len(values) < 10 or not finished:
+        return None
     first, tail = values[0], maths.median(values[-max(3, len(values) // 5) :])
     if not _language(curve) or max(first, tail) <= limits.chance_ceiling:
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from trackside.diagnose.family import Evidence
+from trackside.diagnose.order import followed_by
 from trackside.model import Event, Record, Run, Value
 from trackside.query import Frame, Query, derived, events, record
 
@@ -109,7 +110,8 @@ def abnormal_end(evidence: Evidence) -> Value | None:
     for name in ("launchers", "exits"):
         frame = evidence[name]
         for row in frame.events:
-            if exit_signal(row) is not None or row.get("exit_code") not in (None, 0):
+            failed = exit_signal(row) is not None or row.get("exit_code") not in (None, 0)
+            if failed and followed_by(row, evidence["ends"].events) is None:  # else a helper's, before training ended
                 return frame.value(row, "text")
     notices = evidence["notices"]
     return notices.value(notices.events[-1], "reason") if notices.events else None
@@ -133,10 +135,11 @@ def last_sign(evidence: Evidence, names: Iterable[str] = tuple(LIFE)) -> Value |
 
 
 def silence_s(evidence: Evidence, run: Run, names: Iterable[str] = tuple(LIFE)) -> Value | None:
-    """Seconds from the last stamped sign of life to the run's end; None where either is unknown."""
+    """Seconds from the last stamped sign of life to the run's end (now, for one still going); None if unknown."""
     sign, jobs = last_sign(evidence, names), evidence["jobs"]
     row = last_job(jobs)
-    end = None if row is None else row.get("end")
-    if sign is None or row is None or not isinstance(end, (int, float)) or not isinstance(sign.value, (int, float)):
+    end = run.end if row is None or row.get("end") is None else row.get("end")
+    if sign is None or not isinstance(end, (int, float)) or not isinstance(sign.value, (int, float)):
         return None
-    return derived(max(0.0, end - sign.value), jobs.value(row, "end", "time"), sign, unit="s")
+    sources = [sign] if row is None or row.get("end") is None else [jobs.value(row, "end", "time"), sign]
+    return derived(max(0.0, end - sign.value), *sources, unit="s")

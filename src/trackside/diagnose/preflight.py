@@ -2,13 +2,79 @@
 
 from __future__ import annotations
 
-from trackside.model import Claim, Run
-from trackside.query import Store
+from collections.abc import Iterator
 
-SAYS: dict[str, str] = {}
+from trackside.diagnose.ending import last_job
+from trackside.model import Claim, Event, Record, Run, Value
+from trackside.query import Frame, Missing, Query, Store, derived, events, record
+
+SAYS: dict[str, str] = {
+    "no_log": "no output of the job was given: progress and errors are not known",
+    "no_scheduler": "no scheduler record was given: the final state is not known for certain",
+    "no_kernel": "no kernel log was given: GPU and memory faults of the nodes can't be ruled out",
+    "no_kernel_of": "no kernel log of {nodes} was given: faults there can't be ruled out",
+    "cut_off": "{path} ends in the middle of a line: its last words may be missing",
+    "some_ranks": "logs of rank {ranks} were given, of {world} ranks in all",
+    "clock": "naive times of the log were moved by {offset} to fit the scheduler's",
+    "still_running": "the job is still going: {state}",
+}
 """Sentence templates of the claims that :func:`check` makes."""
+RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED")
 
 
 def check(store: Store, run: Run) -> tuple[Claim, ...]:
-    """What limits the verdict, each with its citation."""
-    return ()
+    """What limits the verdict, each with its citation where there is something to cite."""
+    return tuple(_claims(store, run))
+
+
+def _claims(store: Store, run: Run) -> Iterator[Claim]:
+    logs, jobs = _ask(store, events("log_activity")), _ask(store, record("job"))
+    if logs is None:
+        yield Claim("no_log")
+    job = None if jobs is None else last_job(jobs)
+    if jobs is None or job is None:
+        yield Claim("no_scheduler")
+    yield from _kernel(_ask(store, events("boot")), _ask(store, events("xid")), run, jobs, job)
+    if jobs is not None and job is not None and job.get("state") in RUNNING:
+        yield Claim("still_running", {"state": jobs.value(job, "state")})
+    if logs is None:
+        return
+    for row in logs.events:
+        if row.get("truncated") and (not run.log_paths or row.at.path in run.log_paths) and not _closed_by_slurm(row):
+            yield Claim("cut_off", {"path": logs.value(row, "path")})
+    yield from _ranks(logs, run)
+    if run.clock_offset_s and jobs is not None and job is not None and job.get("start") is not None and logs.events:
+        sources = jobs.value(job, "start", "time"), logs.value(logs.events[0], "first_time", "time")
+        yield Claim("clock", {"offset": derived(run.clock_offset_s, *sources, unit="s")})
+
+
+def _ask(store: Store, query: Query) -> Frame | None:
+    answer = store.ask(query)
+    return None if isinstance(answer, Missing) else answer
+
+
+def _kernel(
+    boots: Frame | None, xids: Frame | None, run: Run, jobs: Frame | None, job: Record | None
+) -> Iterator[Claim]:
+    """Whether the kernel's messages were read at all; which nodes they are from isn't told by every format."""
+    if boots is None:
+        yield Claim("no_kernel")
+        return
+    seen = {row.node for frame in (boots, xids) if frame is not None for row in frame.events if row.node}
+    silent = tuple(node for node in run.nodes if node not in seen)
+    if seen and silent and jobs is not None and job is not None:
+        yield Claim("no_kernel_of", {"nodes": derived(silent, jobs.value(job, "nodes"))})
+
+
+def _closed_by_slurm(row: Event) -> bool:
+    return "slurmstepd" in str(row.get("last_line"))
+
+
+def _ranks(logs: Frame, run: Run) -> Iterator[Claim]:
+    """A log of its own for some ranks and not for others."""
+    own = {row.rank: row for row in logs.events if row.rank is not None}
+    if run.n_ranks is None or not 1 < len(own) < run.n_ranks:
+        return
+    cites: list[Value] = [logs.value(row, "rank") for row in own.values()]
+    ranks = derived(tuple(sorted(rank for rank in own if rank is not None)), *cites)
+    yield Claim("some_ranks", {"ranks": ranks, "world": derived(run.n_ranks, *cites)})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trackside.logs.numbers import NUMBER, meaning, number
@@ -54,15 +56,11 @@ class Bar:
 
 def read_bar(text: str) -> Bar | None:
     """The last bar that a segment draws, or None."""
-    found = None
-    for found in _BAR.finditer(text):
-        pass
+    found = _last(_BAR.finditer(text))
     if found is None:
         return None
     head = text[: found.start()]
-    percent = None
-    for percent in _PERCENT.finditer(head):
-        pass
+    percent = _last(_PERCENT.finditer(head))
     description = head[: percent.start()] if percent else head.rstrip(" |█▏▎▍▌▋▊▉#0123456789")
     inside = (found[3] if found[3] is not None else found[6] or "").rpartition("]")[0]
     if found[1] is not None:
@@ -73,6 +71,10 @@ def read_bar(text: str) -> Bar | None:
     figures = _figures(description)
     figures.update(_figures(postfix))
     return Bar(description.strip(), count, total, inside, figures)
+
+
+def _last(matches: Iterator[re.Match[str]]) -> re.Match[str] | None:
+    return next(iter(deque(matches, maxlen=1)), None)
 
 
 def _figures(text: str) -> dict[str, tuple[float, int]]:

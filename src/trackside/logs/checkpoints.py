@@ -17,7 +17,7 @@ _STEP_IN_PATH = re.compile(
     r"(?:checkpoint|ckpt|global_step|step|iter|epoch\d*-step)[-_=]{0,2}(\d{1,9})(?!\d)", re.IGNORECASE
 )
 _STEP_IN_TEXT = re.compile(
-    r"\b(?:global[_ ]step|step|iteration|iter|update)s?[ :=#_-]{1,3}(\d[\d,]{0,11})|@ (\d{1,9}) updates|[\[(](\d{1,9})[\])]\s*$",
+    r"\b(?:global[_ ]step|step|iteration|iter|update)s?[ :=#_-]{1,12}(\d[\d,]{0,11})|@ (\d{1,9}) updates|[\[(](\d{1,9})[\])]\s*$",
     re.IGNORECASE,
 )
 _SECONDS = re.compile(r"(?:took|in|writing took) ?:?\s?(\d+\.?\d*) ?(?:s|sec|seconds)\b")
@@ -57,7 +57,7 @@ _SAVED = (
     _w("checkpoint_saved", r"\bsaving model checkpoint(?: to|:) "),
     _w(
         "checkpoint_saved",
-        r"\bsaving (?:current state|(?:the )?(?:\w+ ){0,2}(?:checkpoint|ckpt|snapshot)s?)\b(?: at| to| as| for|:|\.\.\.| [/'\"\w])",
+        r"\bsaving (?:current state|(?:the )?(?:\w+ ){0,2}(?:checkpoint|ckpt|snapshot)s?)\b(?! at iteration\s)(?: at| to| as| for|:|\.\.\.| [/'\"\w])",
     ),
     _w("checkpoint_saved", r"\bsaving (?:model|state|weights)(?: to| as| at) "),
     _w("checkpoint_saved", r"\b(?:saved|wrote|written|stored)\b.{0,40}\b(?:checkpoint|ckpt|snapshot|state)\b"),
@@ -78,7 +78,7 @@ _LOADED = (
         r"\b(?:loaded|restored)\b.{0,60}\b(?:checkpoint|ckpt|snapshot|training state|optimizer state)",
     ),
     _w("checkpoint_loaded", r"\b(?:checkpoint|ckpt|snapshot)\b.{0,200}\b(?:loaded|restored)\b"),
-    _w("checkpoint_loaded", r"\bcontinu(?:ed|ing) (?:training )?from (?:step|iteration|epoch|checkpoint)\b"),
+    _w("checkpoint_loaded", r"\bcontinu(?:ed|ing) (?:training )?from (?:step|iteration|checkpoint)\b"),
     _w("checkpoint_loaded", r"\bloading states from \S{0,300}(?:checkpoint|step|epoch|iter)[-_]?\d"),
 )
 _MISSING = (

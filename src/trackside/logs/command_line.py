@@ -75,7 +75,7 @@ def _parse_shell(line: Line) -> Event | None:
 
 
 _CONTAINER = re.compile(
-    r"(?:srun|slurmstepd): (?:error: )?(?:pyxis: (?P<pyxis>.{1,500}))"
+    r".{0,80}?error: pyxis: (?P<pyxis>.{1,500})"
     r"|(?:docker: )?(?P<docker>Error response from daemon: .{1,500})|FATAL: {1,3}(?P<sif>.{1,500})"
     r"|(?P<nvidia>(?:.{0,200})nvidia-container-cli: .{1,300})|\[ERROR\] (?P<enroot>.{1,300})"
 )
@@ -90,7 +90,7 @@ def _parse_container(line: Line) -> Event | None:
     if found is None:
         return None
     said = next(filter(None, found.groups()))
-    if found["pyxis"] and ("error" not in line.text or _PYXIS_TELLS.match(said)):
+    if found["pyxis"] and _PYXIS_TELLS.match(said):
         return None
     if (
         found["sif"]
@@ -186,11 +186,12 @@ PARSER = Parser(
         Pattern(
             name="hydra",
             regex=rb"Could not override '|Cannot find primary config |In '[^'\n]{1,100}': Could not (?:find|load) "
-            rb"|Error merging override |Missing mandatory value: |LexerNoViableAlt|Error parsing override '",
+            rb"|Error merging override |Missing mandatory value: |LexerNoViableAlt|Error parsing override '"
+            rb"|missing EQUAL at '|mismatched input '|no viable alternative at input '",
             parse=_whole(
                 "hydra.errors.ConfigCompositionException",
                 r"(?P<said>Could not override '|Cannot find primary|In '|Error merging|Missing mandatory"
-                r"|LexerNoViableAlt|Error parsing)",
+                r"|LexerNoViableAlt|Error parsing|missing EQUAL|mismatched input|no viable)",
                 5,
             ),
             safety="hydra's own sentences at the line's beginning, where it hides the traceback.",

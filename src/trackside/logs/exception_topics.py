@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from trackside.logs.traceback_reader import Frame
 from trackside.model import Role
@@ -186,7 +187,8 @@ TOPICS: tuple[Topic, ...] = (
     Topic("checkpoint", path=_RESUME, unless_path=_BASE),
     Topic(
         "checkpoint",
-        path=rf"::[^\n]{{0,200}}{_LOADS}[^\n]{{0,200}}{_SAVED}|::[^\n]{{0,200}}{_SAVED}[^\n]{{0,100}}{_LOADS}",
+        path=rf"::[^\n]{{0,200}}{_LOADS}[^\n]{{0,200}}{_SAVED}|::[^\n]{{0,200}}{_SAVED}[^\n]{{0,100}}{_LOADS}"
+        r"|::[^\n]{0,200}\b(?:load|restore)\w{0,30}\([^\n]{0,100}\bresume",
         unless_path=_BASE,
     ),
     Topic(
@@ -202,17 +204,22 @@ TOPICS: tuple[Topic, ...] = (
 
 def topic(name: str, message: str, frames: Sequence[Frame]) -> tuple[str, Role]:
     """(about, role) of one exception."""
-    text = f"{name}: {message}"
     path = "\n".join(f"{file}::{function}::{code}" for file, _, function, code in frames)
-    for candidate, patterns in _COMPILED:
-        wanted = ((patterns[0], name), (patterns[1], text), (patterns[2], path))
-        if any(pattern is not None and pattern.search(part) is None for pattern, part in wanted):
-            continue
-        if patterns[3] is not None and patterns[3].search(text) is not None:
-            continue
-        if patterns[4] is not None and patterns[4].search(path) is not None:
-            continue
-        return candidate.about, candidate.role
+    return _topic(name, message, path)
+
+
+@lru_cache(maxsize=512)  # ranks and steps repeat the same exception
+def _topic(name: str, message: str, path: str) -> tuple[str, Role]:
+    text = f"{name}: {message}"
+    for candidate, (by_type, by_text, by_path, no_text, no_path) in _COMPILED:
+        if (
+            (by_type is None or by_type.search(name))
+            and (by_text is None or by_text.search(text))
+            and (by_path is None or by_path.search(path))
+            and (no_text is None or no_text.search(text) is None)
+            and (no_path is None or no_path.search(path) is None)
+        ):
+            return candidate.about, candidate.role
     return "application", Role.ROOT
 
 

@@ -22,12 +22,16 @@ MAX_TEXT = 4_000
 MAX_ROWS = 20_000
 
 _PAIR = re.compile(
-    r"(?P<key>[A-Za-z_][\w/.\-]{0,60}(?: [A-Za-z_(][\w/\-)]{0,40}){0,3})"
+    r"(?P<key>[A-Za-z_][\w/.\-]{0,60}(?: (?!(?i:nan|inf)\b)[A-Za-z_(][\w/\-)]{0,40}){0,3})"
     r"(?:\s?\((?:ms|s|sec|avg|%|it/s)\))?['\"\]]{0,2}"
     r"(?:\s{0,3}[:=]\s{0,8}|\s{1,10}|\s{0,3}#)['\"\[(]{0,2}\s{0,8}"
     rf"(?:tensor\()?(?P<value>{NUMBER})(?:\s{{0,2}}/\s{{0,8}}(?P<of>\d{{1,12}}))?(?P<unit>(?:ms|us|µs|s)\b)?"
 )
-_EPOCH_BATCH = re.compile(r"\[\s{0,6}(\d{1,7})\s{0,3}\]\s{0,3}\[\s{0,9}(\d{1,9})\s{0,3}/\s{0,9}(\d{1,9})\s{0,3}\]")
+_EPOCH_BATCH = re.compile(
+    r"(?:\[\s{0,6}|\bTrain: )(\d{1,7})(?:\s{0,3}\]\s{0,3}| )\[\s{0,9}(\d{1,9})\s{0,3}/\s{0,9}(\d{1,9})\s{0,3}[\](]"
+)
+_TIME = re.compile(rf"\b[Tt]ime:?[ \t]{{1,4}}({NUMBER})")
+"""A step's time in the meters of the ImageNet example and torchvision; elsewhere a time may be the time so far."""
 _EPOCH_COMMA = re.compile(r"\[\s{0,6}(\d{1,7}),\s{1,9}(\d{1,9})\]\s{0,3}loss")
 _BATCHES = re.compile(r"\|\s{1,9}(\d{1,9})/\s{0,9}(\d{1,9}) batches")
 _SAMPLES = re.compile(r"\[\s{0,9}(\d{1,12})\s?/\s?(\d{1,12})\s{1,3}\(\s{0,3}\d{1,3}(?:\.\d+)?%\)\]")
@@ -95,9 +99,10 @@ def _place(text: str, read: _Read) -> tuple[int | None, float | None, int | None
         done = int(found[1]) / max(1, int(found[2]))
         return None, None if epoch is None else epoch + done, None, None
     step, total = read.whole("step"), read.totals.get("step")
-    if found := _BATCHES.search(text):
-        step, total = int(found[1]), int(found[2])
-    elif step is None and (found := _BRACKET.search(text) or _LEADING.search(text)):
+    found = _BATCHES.search(text)
+    if found is None and step is None:
+        found = _BRACKET.search(text) or _LEADING.search(text)
+    if found is not None:
         step, total = int(found[1]), int(found[2])
     if epoch is not None and total is not None:
         return step, epoch, total, None
@@ -135,6 +140,8 @@ def _progress(
     }
     for name in _SECONDS & read.values.keys():
         fields[name] = read.values[name] * _UNIT.get(read.units.get(name, "s"), 1.0)
+    if "step_time_s" not in fields and _EPOCH_BATCH.search(line.text) and (meter := _TIME.search(line.text)):
+        fields["step_time_s"] = number(meter[1])
     if "throughput" in read.values:
         fields["throughput"] = read.values["throughput"]
     return line.event(
@@ -212,6 +219,8 @@ PARSER = Parser(
                 "Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.2831",
                 "Epoch [1/10], Step [100/600], Loss: 0.3412",
                 "[1,  2000] loss: 2.187",
+                "step 5 loss nan lr 3.00e+03 (143.6 ms)",
+                "Train: 0 [  50/1251 (  4%)]  Loss: 6.931 (6.95)  Time: 1.842s,  555.92/s  LR: 1.000e-01  Data: 1.611 (1.655)",
                 "| epoch   1 |   200/ 2983 batches | lr 5.00 | ms/batch 12.1 | loss  8.12 | ppl  3361",
                 "step    7/19560 | loss 10.913 (+nanz)| norm 15.21 (+nanz)| lr 6.0e-06 | 850.4 ms",
                 "iteration:  4875/500000   0% | elapsed time: 19:29:30 | per_token_loss: 3.3900 | lr: 9.9E-06 | z_loss: 26.2",

@@ -55,8 +55,7 @@ def step_of(line: Line) -> tuple[int | None, int | None]:
     before = None
     for reach in (_NEAR, _FAR):
         window = line.buffer[max(0, line.start - reach) : line.start + max(0, line.full.find("{"))]
-        for before in _BAR.finditer(window):
-            pass
+        before = next(iter(deque(_BAR.finditer(window), maxlen=1)), None)
         if before is not None:
             break
     after = _BAR.match(b"\n" + ahead)

@@ -27,7 +27,7 @@ _TRAINING = ("loss", "total_loss", "train_loss")
 def _header(line: Line) -> None:
     found = _HEADER.match(line.text)
     if found is not None:
-        line.notes(ID).update(epoch=(int(found[1]), int(found[2])), done=False)
+        line.notes(ID).update(epoch=(int(found[1]), int(found[2])), done=None)
 
 
 def _point(line: Line) -> Iterator[Event]:
@@ -44,9 +44,10 @@ def _point(line: Line) -> Iterator[Event]:
     count = int(bar[1]) if bar is not None else 1
     total = (int(bar[2]) if bar[2].isdigit() else None) if bar is not None else 1
     epoch, epochs = line.notes(ID).get("epoch", (None, None))
-    if epoch is not None and line.notes(ID)["done"] and count != total:
+    done = line.notes(ID).get("done")
+    if epoch is not None and done and (count, total) != done:
         return  # a bar after the epoch's last one, and no new header: an evaluation
-    line.notes(ID)["done"] = count == total
+    line.notes(ID)["done"] = (count, total) if count == total else None
     seconds = _STEP_TIME.search(tail)
     step = count if epoch is None else (epoch - 1) * total + count if total else None if epoch > 1 else count
     yield line.event(

@@ -1,4 +1,4 @@
-"""Kernel messages: the OOM killer, hung tasks, machine checks, PCIe errors, links, crashes, boots."""
+"""Processes that the kernel killed: the OOM killer, crashes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ _CONSTRAINT = re.compile(r"oom-kill:constraint=(?P<constraint>\w{1,40})(?P<rest>
 _KEY = re.compile(r"(oom_memcg|task_memcg|task|pid)=([^,\s]{1,300})")
 _LIMIT = re.compile(r"memory: usage \d{1,15}kB, limit (\d{1,15})kB")
 _SLURM = re.compile(r"job_(\d{1,12})/step_(\w{1,20})")
-_HUNG = re.compile(
-    r"INFO: task (?P<comm>.{1,40}?):(?P<pid>\d{1,10}) blocked for more than (?P<seconds>\d{1,6}) seconds"
-)
 _SEGFAULT = re.compile(
     r"(?P<comm>[^\s\[\]:]{1,40}(?: [^\s\[\]:]{1,20})?)\[(?P<pid>\d{1,10})\]:? (?P<what>segfault "
     r"at (?=[0-9a-f]+ ip)|general protection|trap [a-z ]{4,24})"
@@ -29,17 +26,6 @@ _TRAINS = re.compile(
         r"tensorflow|jax|vllm|worker)"
     ),
     re.IGNORECASE,
-)
-_EDAC = re.compile(r"EDAC \w{1,12}\d?: (?P<count>\d{1,9}) (?P<kind>CE|UE)\b")
-_AER = re.compile(
-    r"AER: (?:Multiple )?(?P<one>Correct\w{2,5}|Uncorrect\w{2,5})(?P<fatal> \((?:Non-)?Fatal\))?|"
-    r"PCIe Bus Error: severity=(?P<two>Correct\w{2,5}|Uncorrect\w{2,5})(?P<more> "
-    r"\((?:Non-)?Fatal\))?"
-)
-_LINK = re.compile(
-    r"(?P<device>mlx\d_core \S{1,40}(?: \S{1,24})?|mlx\d_\d{1,2}|hfi1_\d|\S{2,16}: NIC|"
-    r"(?:interface|slave) \S{2,16}|ib\d{1,2}|en[\w]{2,14}|eth\d{1,2}|bond\d{1,2})"
-    r":?,? ?.{0,60}?[Ll]ink (?:is |status definitely )?(?P<state>[Dd]own|DOWN|[Uu]p|UP)\b"
 )
 ABOVE = 150
 """Lines of an OOM report that may stand between the cgroup's limit and the kill."""
@@ -107,14 +93,6 @@ def _step(group: str | None) -> str | None:
     return f"{found[1]}.{found[2]}" if found else None
 
 
-def _hung(line: Line) -> Event | None:
-    found = _HUNG.search(line.text)
-    if found is None:
-        return None
-    pid, seconds = int(found["pid"]), int(found["seconds"])
-    return line.event("hung_task", Role.CONFIRMATION, comm=found["comm"], pid=pid, seconds=seconds)
-
-
 def _crash(line: Line) -> Event | None:
     found = _SEGFAULT.search(line.text)
     if found is None:
@@ -132,51 +110,9 @@ def _crash(line: Line) -> Event | None:
     )
 
 
-def _machine_check(line: Line) -> Event | None:
-    text = line.text
-    if found := _EDAC.search(text):
-        if found["count"] == "0":
-            return None
-        return _checked(line, "edac", "corrected" if found["kind"] == "CE" else "uncorrected")
-    if found := _AER.search(text):
-        corrected = (found["one"] or found["two"]).lower().startswith("correct")
-        fatal = "(Fatal)" in (found["fatal"] or found["more"] or "")
-        return _checked(line, "aer", "corrected" if corrected else "fatal" if fatal else "uncorrected")
-    if "[Hardware Error]" not in text:
-        return None
-    if "event severity" in text or "Machine check events logged" in text or "Uncorrected" in text:
-        lower = text.lower()
-        severity = "fatal" if "fatal" in lower else "uncorrected" if "uncorrected" in lower else "corrected"
-        return _checked(line, "mce", severity)
-    return None
-
-
-def _checked(line: Line, what: str, severity: str) -> Event:
-    role = Role.FACT if severity == "corrected" else Role.CONFIRMATION
-    return line.event("machine_check", role, what=what, severity=severity, detail=line.text.strip()[:300])
-
-
-def _link(line: Line) -> Event | None:
-    found = _LINK.search(line.text)
-    if found is None:
-        return None
-    down = found["state"].lower() == "down"
-    return line.event(
-        "link_down",
-        Role.CONFIRMATION if down else Role.FACT,
-        device=found["device"].removesuffix(": NIC").strip(" :,"),
-        state="down" if down else "up",
-    )
-
-
-def _boot(line: Line) -> Event | None:
-    found = re.search(r"Linux version (\d\S{2,80}) \(", line.text)
-    return line.event("boot", Role.FACT, version=found[1]) if found else None
-
-
 PARSER = Parser(
     id="kernel",
-    title="kernel messages",
+    title="processes that the kernel killed",
     kind="system",
     planes=("kernel", "log"),
     patterns=(
@@ -214,14 +150,6 @@ PARSER = Parser(
             avoids=("oom-kill: constraint unknown",),
         ),
         Pattern(
-            "hung",
-            rb"INFO: task [^\n\r]{1,60} blocked for more than ",
-            _hung,
-            "A task in uninterruptible sleep: storage or driver; a confirmation, since waiting is its normal cause.",
-            matches=("[Sat Mar  4 10:10:10 2023] INFO: task python:280058 blocked for more than 120 seconds.",),
-            avoids=("INFO: task queue blocked for more than a minute",),
-        ),
-        Pattern(
             "crash",
             rb"\]:? (segfault at [0-9a-f]{1,16} ip|general protection |trap (invalid opcode|divide error|int3))",
             _crash,
@@ -232,51 +160,6 @@ PARSER = Parser(
                 "traps: python3[5] trap invalid opcode ip:7f sp:7f error:0 in libfoo.so[7f+1]",
             ),
             avoids=("the array[3] segfault at night",),
-        ),
-        Pattern(
-            "machine-check",
-            (
-                rb"(EDAC [A-Za-z0-9]{1,12}: [0-9]{1,9} [CU]E |AER: (Multiple )?(C|Unc)orrect|PCIe Bus Error: "
-                rb"severity=|\[Hardware Error\]: (event severity|Machine check events logged)|Uncorrected "
-                rb"hardware memory error)"
-            ),
-            _machine_check,
-            "Corrected errors are facts; set-up lines of MCE and EDAC are none.",
-            matches=(
-                "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0 (channel:1 slot:0)",
-                "EDAC MC1: 2 UE memory scrubbing error on unknown label",
-                "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:01:00.0",
-                "pcieport 0000:3a:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
-                "mce: [Hardware Error]: Machine check events logged",
-                "{1}[Hardware Error]: event severity: fatal",
-            ),
-            avoids=(
-                "MCE: In-kernel MCE decoding enabled.",
-                "EDAC MC: Ver: 3.0.0",
-                "acpi PNP0A08:00: _OSC: platform does not support [SHPCHotplug AER LTR DPC]",
-            ),
-        ),
-        Pattern(
-            "link",
-            rb"(ink (is |status definitely )?(down|Down|DOWN)|(NIC|[0-9]:) Link (is )?(Up|up|UP))",
-            _link,
-            "A network device by name; 'link is not ready' is set-up.",
-            matches=(
-                "mlx5_core 0000:12:00.0 ens1f0np0: Link down",
-                "mlx5_core 0000:0c:00.0: mlx5_0 Port 1: Link DOWN",
-                "igb 0000:b1:00.0 ens20f0: igb: ens20f0 NIC Link is Down",
-                "bond0: link status definitely down for interface eth2, disabling it",
-                "igb 0000:b1:00.0 ens20f0: igb: ens20f0 NIC Link is Up 1000 Mbps Full Duplex",
-            ),
-            avoids=("IPv6: ADDRCONF(NETDEV_UP): ib0: link is not ready", "the download link is down"),
-        ),
-        Pattern(
-            "boot",
-            rb"Linux version [0-9]",
-            _boot,
-            "The first line of a kernel's life, with its compiler in brackets; an inventory's line has none.",
-            matches=("[    0.000000] Linux version 5.15.0-91-generic (buildd@lcy) (gcc 11.4.0) #101-Ubuntu SMP",),
-            avoids=("OS: Linux version 5.15",),
         ),
     ),
 )

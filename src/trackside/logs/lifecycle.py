@@ -67,7 +67,7 @@ PARSER = Parser(
     (
         Pattern(
             "end",
-            rb"(?:train(?:ing)? [a-z ]{0,30}(?:complete|finished|done|ended)|(?:finished|completed|done) [a-z ]{0,20}train|"
+            rb"(?:train(?:ing)? [a-z ]{0,30}(?:complete|finished|done|ended)|(?:finish|complet)ed [a-z ]{0,20}train|done [a-z ]{0,20}train|"
             rb"(?:finished|completed) [a-z ]{0,12}[0-9,]{1,12} (?:training )?(?:step|iter|epoch|update)|training (?:time|took)|reached (?:max|the ))",
             _end,
             "A bare 'done' may end anything; conditions, questions and the end of one epoch are not the end of training.",

@@ -69,12 +69,14 @@ def _rich(line: Line) -> Event | None:
     )
 
 
-def _end(line: Line) -> Event | None:
+def _end(line: Line) -> list[Event] | None:
     found = _STOPPED.search(line.text)
     if found is None:
         return None
     steps = int(found[2]) if found[1] == "max_steps" and found[2] else None
-    return line.event("training_end", status="success", steps=steps, framework="lightning")
+    last = _tqdm(line)  # the sentence is mostly glued to the last drawing of the bar
+    end = line.event("training_end", status="success", steps=steps, framework="lightning")
+    return [end] if last is None else [last, end]
 
 
 PARSER = Parser(
@@ -82,6 +84,14 @@ PARSER = Parser(
     "PyTorch Lightning",
     "framework",
     (
+        Pattern(
+            "stopped",
+            rb"` stopped: `?max_(?:steps|epochs|time)",
+            _end,
+            "Other reasons to stop (early stopping, a signal) are worded otherwise.",
+            ("`Trainer.fit` stopped: `max_steps=120` reached.",),
+            ("`Trainer.fit` stopped: No training batches.",),
+        ),
         Pattern(
             "tqdm bar",
             rb"Epoch [0-9]{1,7}[^\n\r|]{0,20}\|?[^\n\r]{0,400}[_, ]loss[a-z_]{0,20}=",
@@ -104,14 +114,6 @@ PARSER = Parser(
             "A bar at count 0 shows the last epoch's figures.",
             ("Epoch 0/9  ━━━━━━━━━━━━━━━━━━ 10/100 0:00:01 • 0:00:10 12.30it/s v_num: 0.000 loss: 1.250",),
             ("Epoch 1/9  ━━━━━━━━━━━━━━━━━━ 0/100 0:00:00 • -:--:-- 0.00it/s v_num: 0.000 loss: 1.250",),
-        ),
-        Pattern(
-            "stopped",
-            rb"` stopped: `?max_(?:steps|epochs|time)",
-            _end,
-            "Other reasons to stop (early stopping, a signal) are worded otherwise.",
-            ("`Trainer.fit` stopped: `max_steps=120` reached.",),
-            ("`Trainer.fit` stopped: No training batches.",),
         ),
     ),
 )

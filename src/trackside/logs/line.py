@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +48,20 @@ class Line:
     or the file's folder says it, ``time`` POSIX seconds (naive stamps taken as UTC).
     """
 
-    __slots__ = ("_time", "buffer", "end", "full", "label", "number", "offset", "rank", "scratch", "start", "text")
+    __slots__ = (
+        "_time",
+        "buffer",
+        "end",
+        "full",
+        "label",
+        "number",
+        "offset",
+        "parser",
+        "rank",
+        "scratch",
+        "start",
+        "text",
+    )
 
     def __init__(self, buffer: bytes, start: int, end: int, number: int, offset: int, scratch: Scratch) -> None:
         self.buffer, self.start, self.end = buffer, start, end
@@ -59,6 +72,8 @@ class Line:
         self.full = raw.decode("utf-8", "replace")
         self.text, self.label, rank = split_label(self.full, scratch.srun_labels)
         self.rank = scratch.rank if rank is None else rank
+        self.parser = ""
+        """Id of the parser that reads the line at the moment."""
         self._time: float | bool | None = False
 
     @property
@@ -84,6 +99,25 @@ class Line:
             end = len(self.buffer) if position < 0 else position
             yield self._neighbour(start, min(end, start + MAX_LINE), number)
 
+    def holding(self, needles: Collection[bytes], reach: int) -> Iterator[Line]:
+        """The physical lines after this one that hold any of the needles, each within ``reach`` bytes of the one before.
+
+        Passing over foreign lines so is far cheaper than reading them. ``needles`` may change on the way.
+        """
+        position, number = self.buffer.find(b"\n", self.end), self.number + 1
+        while 0 <= position < len(self.buffer) - 1:
+            start = position + 1
+            stop = min(len(self.buffer), start + reach)
+            hits = [hit for needle in needles if (hit := self.buffer.find(needle, start, stop)) >= 0]
+            if not hits:
+                return
+            begin = max(self.buffer.rfind(b"\n", start, min(hits)) + 1, start)
+            number += self.buffer.count(b"\n", start, begin)
+            position = self.buffer.find(b"\n", begin)
+            end = len(self.buffer) if position < 0 else position
+            yield self._neighbour(begin, min(end, begin + MAX_LINE), number)
+            number += 1
+
     def preceding(self, limit: int = 20) -> Iterator[Line]:
         """Segments before this one, nearest first: redraws of the same line, then lines above."""
         end, number = self.start - 1, self.number
@@ -100,7 +134,9 @@ class Line:
     def _neighbour(self, start: int, end: int, number: int) -> Line:
         if self.buffer[end - 1 : end] == b"\r" and end > start:
             end -= 1
-        return Line(self.buffer, start, end, number, self.offset + start - self.start, self.scratch)
+        line = Line(self.buffer, start, end, number, self.offset + start - self.start, self.scratch)
+        line.parser = self.parser
+        return line
 
     def notes(self, parser: str) -> dict[str, Any]:
         """A parser's memory for this file."""
@@ -128,6 +164,7 @@ class Line:
             rank=self.rank if rank is None else rank,
             node=self.scratch.node if node is None else node,
             role=role,
+            parser=self.parser,
             fields={name: value for name, value in fields.items() if value is not None},
         )
 
@@ -147,6 +184,9 @@ def split_label(full: str, srun_labels: bool) -> tuple[str, str, int | None]:
             group = found.groupdict()
             number = group["rank"] or group["mpi"]
             rank = int(number) if number else rank
+            if group["cri"]:  # a time stamp tells no writers apart
+                text = text[found.end() :]
+                continue
         label += found[0].strip()
         text = text[found.end() :]
     return text, label, rank

@@ -23,7 +23,7 @@ def _progress(line: Line) -> Event | None:
     if twin is not None and b"callbacks:" not in line.buffer[line.end : twin.start()]:
         other = number(twin[1].decode("ascii", "replace"))
         if other is not None and (
-            other == loss or abs(other - loss) <= 1e-3 * abs(loss) or other != other and loss != loss
+            other == loss or abs(other - loss) <= 1e-3 * abs(loss) or (other != other and loss != loss)
         ):
             return None  # Trainer's own print of the same point follows and says more
     return point(line, found, "llama-factory")

@@ -79,10 +79,11 @@ _NOT_LOSS = frozenset(
 )
 
 
-_SIDE = frozenset(
+_SIDE_WORDS = (
     "z aux auxiliary load balance balancing router kl reg regularization box cls bbox mask rpn d g gen disc generator discriminator"
-    " value vf critic entropy q td distill recon vq commit grad contrastive mtp rec perceptual adv".split()
+    " value vf critic entropy q td distill recon vq commit grad contrastive mtp rec perceptual adv"
 )
+_SIDE = frozenset(_SIDE_WORDS.split())
 
 
 @lru_cache(maxsize=4096)

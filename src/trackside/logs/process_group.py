@@ -53,7 +53,7 @@ def _lightning(line: Line) -> Iterator[Event]:
         count = re.search(r"with (\d{1,7}) processes", line.text)
         world = int(count[1]) if count else None
         backend = None
-        for near in line.following(4):
+        for near in (*line.preceding(3), *line.following(3)):
             if found := re.match(r"\s*distributed_backend=(\w{1,20})", near.text):
                 backend = found[1]
         yield line.event("distributed_ready", Role.FACT, world_size=world, backend=backend)

@@ -155,6 +155,7 @@ def _parse(line: Line, owners: tuple[int, ...], compiled: Rules, done: Scanned) 
         if parser.id in claimed or (parser.generic and progressed):
             continue
         try:
+            line.parser = parser.id
             result = compiled.patterns[index].parse(line)
             found = (result,) if isinstance(result, Event) else tuple(result or ())
         except Exception:  # noqa: BLE001 - a parser's defect must not cost the other lines
@@ -163,7 +164,7 @@ def _parse(line: Line, owners: tuple[int, ...], compiled: Rules, done: Scanned) 
         for event in found:
             claimed.add(parser.id)
             progressed = progressed or event.kind == PROGRESS
-            yield replace(event, parser=parser.id) if not event.parser else event
+            yield event
 
 
 class _Kept:

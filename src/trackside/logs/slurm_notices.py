@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trackside.catalog.signals import SLURM_SIGNALS, Exit, read_code, signal_name, signal_number
+from trackside.catalog.signals import SLURM_SIGNALS, Exit, read_code, signal_number
 from trackside.logs import exits
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser, Pattern
@@ -165,10 +165,9 @@ def _stepd_signal(line: Line) -> Event | None:
     if found is None:
         return None
     number = int(found[1])
-    if number in SLURM_SIGNALS:
+    if number in SLURM_SIGNALS:  # others are told by the job's own output and by the records
         return line.event("scheduler_notice", Role.ROOT, reason="launch_failure", signal=number)
-    role = exits.role_of(line, number)
-    return line.event("process_exit", role, source="slurmstepd", signal=number, signal_name=signal_name(number))
+    return None
 
 
 PARSER = Parser(
@@ -301,9 +300,9 @@ PARSER = Parser(
             "died",
             rb"get_exit_code task [0-9]{1,6} died by signal: ",
             _stepd_signal,
-            "slurmd's own log.",
+            "slurmd's own log: only numbers that are Slurm's, such as 53, an output that could not be opened.",
             matches=("[2026-11-21T08:12:04.1] [77.batch] get_exit_code task 0 died by signal: 53",),
-            avoids=("task died by signal: unknown",),
+            avoids=("[77.batch] get_exit_code task 0 died by signal: 9",),
         ),
     ),
 )

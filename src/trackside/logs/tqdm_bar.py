@@ -49,7 +49,7 @@ def _laps(notes: dict[str, object], bar: Bar, count: int) -> int:
         return 0
     if bar.epoch is not None:
         epoch, epochs = bar.epoch
-        origin = notes.setdefault("origin", 0 if epoch == 0 or epochs is None and epoch > 1 else 1)
+        origin = notes.setdefault("origin", 0 if epoch == 0 or (epochs is None and epoch > 1) else 1)
         return max(0, epoch - (origin if isinstance(origin, int) else 0)) * bar.total
     last, laps = notes.get("last", 0), notes.get("laps", 0)
     last, laps = (last if isinstance(last, int) else 0), (laps if isinstance(laps, int) else 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from trackside.logs.exception_topics import chain_topic
 from trackside.logs.line import Line, split_label
@@ -18,7 +19,11 @@ from trackside.model import Event, Role
 MAX_LINES = 4_000
 """Lines of one block; ranks whose tracebacks are longer than that together get blocks of their own."""
 MAX_EVENT_FRAMES = 40
+REACH = 64 << 10
+"""Bytes of other writers' lines after which a labelled traceback counts as ended: some eight rounds of 64 ranks."""
 HEADER = "Traceback (most recent call last)"
+_HEADER = HEADER.encode()
+_LAST_LABEL = re.compile(r"[\[(]?[^\[(]*$")
 
 _LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARNING|WARN|EXCEPTION|Error|error)\b")
 _WARNING = re.compile(r"\b(?:WARNING|WARN)\b")
@@ -55,12 +60,14 @@ class Block:
         self._seen: set[int] = line.notes("python")["seen"]
         self._streams: list[tuple[str, Stream]] = []
         self._found: list[Event] = []
+        self._needles: set[bytes] = set()
 
     def events(self) -> Iterator[Event]:
         """Read the block."""
         self._open(self._line)
         if self._streams:
-            for physical in self._line.following(MAX_LINES):
+            self._look_for()
+            for physical in islice(self._line.holding(self._needles, REACH), MAX_LINES):
                 line = last_segment(physical)
                 if HEADER in line.full:
                     self._open(line)
@@ -71,9 +78,15 @@ class Block:
                 self._streams = [(label, stream) for label, stream in self._streams if not stream.closed]
                 if not self._streams:
                     break
+                self._look_for()
         for _, stream in self._streams:
             stream.close()
         yield from sorted(self._found, key=lambda event: event.at.offset)
+
+    def _look_for(self) -> None:
+        """What the next line to be read must hold: a header, or the label of a writer still telling."""
+        self._needles.clear()
+        self._needles.update((_HEADER, *(_needle(label) for label, _ in self._streams)))
 
     def _open(self, line: Line) -> None:
         self._seen.add(line.offset)
@@ -123,6 +136,12 @@ class Block:
         self._found.append(_event(stream, chain))
 
 
+def _needle(label: str) -> bytes:
+    """What every raw line of a writer with this label holds; nothing for a writer without one."""
+    found = _LAST_LABEL.search(label)
+    return found[0].encode() if found else b""
+
+
 def _same(stream: Stream, shape: re.Pattern[str] | None, before: str) -> bool:
     """Whether a header with this prefix may be of the writer of ``stream``, which has the same label."""
     if shape is None:
@@ -135,7 +154,9 @@ def last_segment(line: Line) -> Line:
     if "\r" not in line.full:
         return line
     start = line.buffer.rfind(b"\r", line.start, line.end) + 1
-    return Line(line.buffer, start, line.end, line.number, line.offset + start - line.start, line.scratch)
+    last = Line(line.buffer, start, line.end, line.number, line.offset + start - line.start, line.scratch)
+    last.parser = line.parser
+    return last
 
 
 def _writer(line: Line) -> tuple[str, str, str]:
@@ -259,7 +280,7 @@ def _parse_bare(line: Line) -> Event | None:
     before, name, message = found["before"], found["type"], found["message"] or ""
     if before.strip() and _LOGGER.match(before) is None:
         return None
-    stream = Stream(line, lambda stream, chain: None, lambda line: None, prefix=before, labelled="[rank" in line.label)
+    stream = Stream(line, lambda stream, chain: None, lambda line: None, prefix=before)
     told = Told(name, [message], _frames_above(line), line)
     if not before.strip():
         _continue(stream, told)

@@ -27,7 +27,7 @@ Frame = tuple[str, str, str, str]
 """(file, line, function, code)"""
 
 _FRAME = re.compile(r'\s*(?:\|\s*)?File "([^"]{1,500})", line (\d{1,7})(?:, in (\S.{0,200}))?')
-_RICH_FRAME = re.compile(r"[│|]\s{1,4}(\S[^│|]{0,300}?):(\d{1,7}) in (\S{1,120})")
+_RICH_FRAME = re.compile(r"[│|]\s{1,4}(\S[^│|]{0,300}?):(\d{1,7}) in(?: ([^\s│|]{1,120}))?\s*[│|]?$")
 _IPYTHON_FRAME = re.compile(
     r"(?:File )?(?P<file>[~/.<][^:]{0,300}?)(?::(?P<line>\d{1,7}),)? in (?P<func>[\w.<>]{1,120})(?:\(|, in )"
     r"|(?:Cell |Input )In ?\[(?P<cell>\d{1,6})\], (?:line (?P<cellline>\d{1,7})|in )"
@@ -314,7 +314,7 @@ def read_frame(text: str) -> tuple[str, str, str] | None:
     if 'File "' in text and (found := _FRAME.match(text)):
         return found[1], found[2], (found[3] or "<source>").strip()
     if text[:1] in ("│", "|") and (found := _RICH_FRAME.match(text)):
-        return found[1].strip(), found[2], found[3]
+        return found[1].strip(), found[2], found[3] or "?"  # the function's name went to the next line
     if text[:1] in ("~", "/", ".", "<", "F", "C", "I") and (found := _IPYTHON_FRAME.match(text)):
         if found["cell"]:
             return f"<cell {found['cell']}>", found["cellline"] or "", "<module>"

@@ -13,9 +13,13 @@ from trackside.read import slurm
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.slurm_blocks import Block, blocks
 
-_KEYS = slurm.vocabulary("""JobId UserId GroupId Name JobState Partition TimeLimit StartTime EndTime NodeList NodeCnt ProcCnt WorkDir
+_KEYS = slurm.vocabulary(
+    """
+    JobId UserId GroupId Name JobState Partition TimeLimit StartTime EndTime NodeList NodeCnt ProcCnt WorkDir
     ReservationName Tres Gres Account QOS WcKey Cluster SubmitTime EligibleTime ArrayJobId ArrayTaskId HetJobId
-    HetJobOffset PackJobId PackJobOffset DerivedExitCode ExitCode FailedNode BatchFlag""")
+    HetJobOffset PackJobId PackJobOffset DerivedExitCode ExitCode FailedNode BatchFlag
+    """
+)
 
 
 def _sniff(source: Source) -> Match | None:

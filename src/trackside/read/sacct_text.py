@@ -10,10 +10,12 @@ from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.slurm_table import Row, first_lines, header_of
 from trackside.read.slurm_table import below as rows_below
 
-COLUMNS = slurm.vocabulary("""account admincomment alloccpus allocgres allocnodes alloctres associd avecpu avecpufreq avediskread avediskwrite
+COLUMNS = slurm.vocabulary(
+    """
+    account admincomment alloccpus allocgres allocnodes alloctres associd avecpu avecpufreq avediskread avediskwrite
     avepages averss avevmsize blockid cluster comment constraints consumedenergy consumedenergyraw container cputime
-    cputimeraw dbindex derivedexitcode derivedexitstr elapsed elapsedraw eligible end exitcode extra failednode flags
-    gid group jobid jobidraw jobname layout licenses maxdiskread maxdiskreadnode maxdiskreadtask maxdiskwrite
+    cputimeraw dbindex derivedexitcode derivedexitstr elapsed elapsedraw eligible end exitcode extra failednode
+    flags gid group jobid jobidraw jobname layout licenses maxdiskread maxdiskreadnode maxdiskreadtask maxdiskwrite
     maxdiskwritenode maxdiskwritetask maxpages maxpagesnode maxpagestask maxrss maxrssnode maxrsstask maxvmsize
     maxvmsizenode maxvmsizetask mcslabel mincpu mincpunode mincputask ncpus nnodes nodelist ntasks partition planned
     plannedcpu plannedcpuraw priority qos qosraw qosreq reason reqcpufreq reqcpufreqgov reqcpufreqmax reqcpufreqmin
@@ -22,7 +24,9 @@ COLUMNS = slurm.vocabulary("""account admincomment alloccpus allocgres allocnode
     timelimit timelimitraw totalcpu tresusageinave tresusageinmax tresusageinmaxnode tresusageinmaxtask
     tresusageinmin tresusageinminnode tresusageinmintask tresusageintot tresusageoutave tresusageoutmax
     tresusageoutmaxnode tresusageoutmaxtask tresusageoutmin tresusageoutminnode tresusageoutmintask tresusageouttot
-    uid user usercpu wckey wckeyid workdir""")
+    uid user usercpu wckey wckeyid workdir
+    """
+)
 """sacct --helpformat of 20.11 to 25.11, in lower case"""
 
 _STATE = re.compile(rf"(?:CANCELLED by \S+|{'|'.join(sorted(slurm.ALL_STATES))})\Z")

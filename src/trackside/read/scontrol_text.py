@@ -10,26 +10,40 @@ from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.slurm_blocks import Block, blocks
 from trackside.read.slurm_table import first_lines
 
-_JOB_KEYS = slurm.vocabulary("""JobId ArrayJobId ArrayTaskId ArrayTaskThrottle HetJobId HetJobOffset HetJobIdSet PackJobId PackJobOffset JobName
+_JOB_KEYS = slurm.vocabulary(
+    """
+    JobId ArrayJobId ArrayTaskId ArrayTaskThrottle HetJobId HetJobOffset HetJobIdSet PackJobId PackJobOffset JobName
     UserId GroupId MCS_label Priority Nice Account QOS WCKey JobState Reason FailedNode Dependency Requeue Restarts
     BatchFlag Reboot ExitCode DerivedExitCode RunTime TimeLimit TimeMin SubmitTime EligibleTime AccrueTime StartTime
     EndTime Deadline PreemptEligibleTime PreemptTime SuspendTime SecsPreSuspend LastSchedEval Scheduler Partition
     AllocNode:Sid ReqNodeList ExcNodeList NodeList SchedNodeList BatchHost NumNodes NumCPUs NumTasks CPUs/Task
-    ReqB:S:C:T TRES ReqTRES AllocTRES Socks/Node NtasksPerN:B:S:C CoreSpec ThreadSpec Nodes MinCPUsNode MinMemoryNode
-    MinMemoryCPU MinTmpDiskNode Features DelayBoot OverSubscribe Contiguous Licenses Network Command SubmitLine WorkDir
-    AdminComment SystemComment Comment StdErr StdIn StdOut Power TresPerJob TresPerNode TresPerTask MailUser MailType
-    SLUID Reservation Cluster""") | {"JOB_GRES", "Extra", "CpusPerTres", "MemPerTres", "SelinuxContext"}
+    ReqB:S:C:T TRES ReqTRES AllocTRES Socks/Node NtasksPerN:B:S:C CoreSpec ThreadSpec Nodes MinCPUsNode
+    MinMemoryNode MinMemoryCPU MinTmpDiskNode Features DelayBoot OverSubscribe Contiguous Licenses Network Command
+    SubmitLine WorkDir AdminComment SystemComment Comment StdErr StdIn StdOut Power TresPerJob TresPerNode
+    TresPerTask MailUser MailType SLUID Reservation Cluster
+    """
+) | {"JOB_GRES", "Extra", "CpusPerTres", "MemPerTres", "SelinuxContext"}
 _JOB_LINES = slurm.vocabulary(
-    "JobName Command SubmitLine WorkDir AdminComment SystemComment Comment StdErr StdIn StdOut Extra HetJobIdSet"
+    """
+    JobName Command SubmitLine WorkDir AdminComment SystemComment Comment StdErr StdIn StdOut Extra HetJobIdSet
+    """
 )
-_STEP_KEYS = slurm.vocabulary("""StepId UserId StartTime TimeLimit State Partition NodeList Nodes CPUs Tasks Name Network TRES ResvPorts
-    CPUFreqReq Dist SrunHost:Pid TresPerStep TresPerNode Container SubmitLine""")
-_NODE_KEYS = slurm.vocabulary("""NodeName Arch CoresPerSocket CPUAlloc CPUEfctv CPUErr CPUTot CPULoad AvailableFeatures ActiveFeatures Gres
-    GresDrain GresUsed NodeAddr NodeHostName Port Version OS RealMemory AllocMem FreeMem Sockets Boards CoreSpecCount
-    CPUSpecList MemSpecLimit State ThreadsPerCore TmpDisk Weight Owner MCS_label Partitions BootTime SlurmdStartTime
-    LastBusyTime ResumeAfterTime CfgTRES AllocTRES CapWatts CurrentWatts LowestJoules ConsumedJoules AveWatts
-    ExtSensorsJoules ExtSensorsWatts ExtSensorsTemp Reason Comment Extra Topology InstanceId InstanceType
-    ReservationName""")
+_STEP_KEYS = slurm.vocabulary(
+    """
+    StepId UserId StartTime TimeLimit State Partition NodeList Nodes CPUs Tasks Name Network TRES ResvPorts
+    CPUFreqReq Dist SrunHost:Pid TresPerStep TresPerNode Container SubmitLine
+    """
+)
+_NODE_KEYS = slurm.vocabulary(
+    """
+    NodeName Arch CoresPerSocket CPUAlloc CPUEfctv CPUErr CPUTot CPULoad AvailableFeatures ActiveFeatures Gres
+    GresDrain GresUsed NodeAddr NodeHostName Port Version OS RealMemory AllocMem FreeMem Sockets Boards
+    CoreSpecCount CPUSpecList MemSpecLimit State ThreadsPerCore TmpDisk Weight Owner MCS_label Partitions BootTime
+    SlurmdStartTime LastBusyTime ResumeAfterTime CfgTRES AllocTRES CapWatts CurrentWatts LowestJoules ConsumedJoules
+    AveWatts ExtSensorsJoules ExtSensorsWatts ExtSensorsTemp Reason Comment Extra Topology InstanceId InstanceType
+    ReservationName
+    """
+)
 _NODE_LINES = frozenset({"Reason", "Comment", "Extra", "OS", "Topology"})
 _REASON = re.compile(r"(?s)(.*?)\s*\[([^@\[\]]+)@([^\]]+)\]\s*\Z")
 

@@ -10,14 +10,22 @@ from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.slurm_table import Row, Table, below, first_lines, header_of
 from trackside.read.squeue import table_of
 
-COLUMNS = slurm.vocabulary("""active_features alloc_cpus allocnodes allocmem avail avail_fe avail_features cluster comment cores cpu_load cpus cpus(a/i/o/t)
-    default_time defaulttime extra features features_act free_mem gres gres_used groups hostnames job_size
-    max_cpus_per_node memory node_addr nodelist nodes nodes(a/i) nodes(a/i/o/t) nodeaddr nodehost oversubscribe
-    partition partitionname port preempt_mode prio_job_factor prio_tier priority reason reservation root s:c:t size sockets
-    socketcorethread state statecompact statecomplete statelong threads time timelimit timestamp tmp_disk user userlong version weight share default""")
+COLUMNS = slurm.vocabulary(
+    """
+    active_features alloc_cpus allocnodes allocmem avail avail_fe avail_features cluster comment cores cpu_load cpus
+    cpus(a/i/o/t) default_time defaulttime extra features features_act free_mem gres gres_used groups hostnames
+    job_size max_cpus_per_node memory node_addr nodelist nodes nodes(a/i) nodes(a/i/o/t) nodeaddr nodehost
+    oversubscribe partition partitionname port preempt_mode prio_job_factor prio_tier priority reason reservation
+    root s:c:t size sockets socketcorethread state statecompact statecomplete statelong threads time timelimit
+    timestamp tmp_disk user userlong version weight share default
+    """
+)
 """Header words of sinfo 20.11 to 25.11, in lower case"""
 _EVENT_COLUMNS = slurm.vocabulary(
-    "cluster clusternodes nodename node timestart start timeend end state stateraw reason user event eventraw tres duration cpucount"
+    """
+    cluster clusternodes nodename node timestart start timeend end state stateraw reason user event eventraw tres
+    duration cpucount
+    """
 )
 
 

@@ -1,4 +1,4 @@
-"""What Slurm says that tells nothing about a run (configuration, shares, statistics, refusals), so that it is no job's log."""
+"""What Slurm says that tells nothing about a run: configuration, shares, statistics, refusals. No job's log."""
 
 from __future__ import annotations
 

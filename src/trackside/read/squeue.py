@@ -10,19 +10,24 @@ from trackside.read import slurm
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.slurm_table import Row, Table, below, first_lines, header_of
 
-COLUMNS = slurm.vocabulary("""account accrue_time admin_comment allocnodes alloc_nodes alloc_sid array_job_id array_task_id associd batch_flag
-    batchhost boards_per_node burst_buffer burst_buffer_state cluster clusterfeatures command comment container contiguous
-    core_spec     cores cores_per_socket cpus cpus_per_tres deadline delayboot dependency derived_ec eligible_time end_time exc_nodes
-    exec_host exit_code features group groupid groupname het_job_id het_job_id_set het_job_offset jobarrayid jobid
-    lasts_sched_eval licenses maxcpus maxnodes mcslabel mem_per_tres min_cpus min_memory min_time min_tmp_disk mincpus
-    name network nice node nodelist nodelist(reason) nodes ntasks ntasks_per_board numcpus numnodes numtasks
-    over_subscribe oversubscribe partition pendingtime preempt_time prefer priority prioritylong profile qos reason
-    reboot reqnodes req_nodes req_switch requeue reservation resizetime restart_cnt restartcnt resv_port s:c:t
-    schednodes     sct selinux_context shared sibling sockets sockets_per_board sockets_per_node st start_time state statecompact
-    stderr stdin stdout stepid stepname submit_time submittime suspend_time system_comment tasks thread threads
-    threads_per_core time time_left time_limi time_limit time_used timeleft timelimit timeused tres_alloc tres_bind
-    tres_freq tres_per_job tres_per_node tres_per_socket tres_per_step tres_per_task tres-alloc uid user userid
-    username wait4switch     wckey work_dir workdir gres array_job array_task tres-alloc:""")
+COLUMNS = slurm.vocabulary(
+    """
+    account accrue_time admin_comment allocnodes alloc_nodes alloc_sid array_job_id array_task_id associd batch_flag
+    batchhost boards_per_node burst_buffer burst_buffer_state cluster clusterfeatures command comment container
+    contiguous core_spec cores cores_per_socket cpus cpus_per_tres deadline delayboot dependency derived_ec
+    eligible_time end_time exc_nodes exec_host exit_code features group groupid groupname het_job_id het_job_id_set
+    het_job_offset jobarrayid jobid lasts_sched_eval licenses maxcpus maxnodes mcslabel mem_per_tres min_cpus
+    min_memory min_time min_tmp_disk mincpus name network nice node nodelist nodelist(reason) nodes ntasks
+    ntasks_per_board numcpus numnodes numtasks over_subscribe oversubscribe partition pendingtime preempt_time
+    prefer priority prioritylong profile qos reason reboot reqnodes req_nodes req_switch requeue reservation
+    resizetime restart_cnt restartcnt resv_port s:c:t schednodes sct selinux_context shared sibling sockets
+    sockets_per_board sockets_per_node st start_time state statecompact stderr stdin stdout stepid stepname
+    submit_time submittime suspend_time system_comment tasks thread threads threads_per_core time time_left
+    time_limi time_limit time_used timeleft timelimit timeused tres_alloc tres_bind tres_freq tres_per_job
+    tres_per_node tres_per_socket tres_per_step tres_per_task tres-alloc uid user userid username wait4switch wckey
+    work_dir workdir gres array_job array_task tres-alloc:
+    """
+)
 """Header words of squeue 20.11 to 25.11, in lower case (``time_limi``: the long format cuts it)"""
 
 _DATE = re.compile(r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4})\s*\Z")

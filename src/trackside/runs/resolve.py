@@ -35,43 +35,62 @@ class NoSuchRun(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Adjust:
+    """Puts the events of the run's and its parent's logs on the scheduler's clock, and counts ranks over all nodes."""
+
+    logs: frozenset[str]
+    offset: float
+    span: Span | None
+    ranks: Ranks
+
+    def __call__(self, event: Event) -> Event:
+        """The event as it stands in the narrowed store."""
+        if event.at.path in self.logs:
+            return self.ranks.globally(clock.shifted(event, self.offset, self.span))
+        return clock.shifted(event, self.offset, None)
+
+
+@dataclass(frozen=True, slots=True)
 class Resolved:
     """The run, and the store narrowed to it (its parent's log rows included)."""
 
     run: Run
     store: MemoryStore
+    adjust: Adjust
+    """To be applied to the training points of these logs, which are kept elsewhere."""
 
 
-def resolve(store: MemoryStore, job: str | None = None) -> Resolved:
-    """Raises SeveralRuns or NoSuchRun."""
+def resolve(store: MemoryStore, job: str | None = None, paths: Iterable[str] = ()) -> Resolved:
+    """Find the run; ``paths`` are files with training points beyond those that have rows in the store.
+
+    Raises SeveralRuns or NoSuchRun.
+    """
     rows = list(store.all_rows())
-    events = [row for row in rows if isinstance(row, Event)]
-    paths = list(dict.fromkeys(e.at.path for e in events if e.plane == "log" and e.kind == "log_activity"))
+    events = [row for row in rows if isinstance(row, Event) and row.plane == "log"]
+    files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
     jobs = collect(row for row in rows if isinstance(row, Record))
-    free = assign(jobs, paths, ids_inside(event for event in events if event.plane == "log"))
+    free = set(assign(jobs, files, ids_inside(events)))
     chosen = _asked(jobs, job) if job is not None else _choose(jobs)
     told = attempts_of(chosen.rows)
     parent, parent_by = parent_of(chosen, jobs, len(numbered(told)))
     before = jobs.named(parent) if parent is not None and parent_by != "requeue" else None
     # A log that nobody claims is the run's, unless a job beside it and its parent has logs as well.
-    others = [each for each in jobs if each.logs and each is not chosen and each is not before]
-    logs = tuple(path for path in paths if path in set(chosen.logs) or (path in set(free) and not others))
-    parents_logs = tuple(before.logs) if before is not None else ()
+    alone = not any(each.logs for each in jobs if each is not chosen and each is not before)
+    claimed = set(chosen.logs)
+    logs = tuple(path for path in files if path in claimed or (alone and path in free))
     mine = [event for event in events if event.at.path in set(logs)]
     span = _span(told)
-    offset = clock.offset_of(_times(mine), span)
-    ranks = Ranks(mine)
+    adjust = Adjust(frozenset(logs), clock.offset_of(_times(mine), span), span, Ranks(mine))
     run = replace(
-        _run(chosen, told, mine, ranks),
+        _run(chosen, told, mine, adjust.ranks),
         parent=parent,
         parent_by=parent_by,
         log_paths=logs,
-        parent_log_paths=parents_logs,
-        clock_offset_s=offset,
+        parent_log_paths=tuple(before.logs) if before is not None else (),
+        clock_offset_s=adjust.offset,
     )
-    return Resolved(
-        run, _narrow(rows, store, chosen, set(logs), set(paths) - set(logs) - set(parents_logs), ranks, offset, span)
-    )
+    others = frozenset(files) - adjust.logs - frozenset(run.parent_log_paths)
+    return Resolved(run, _narrow(rows, store, chosen, others, adjust), adjust)
 
 
 def _asked(jobs: Jobs, asked: str) -> Job:
@@ -178,33 +197,25 @@ def _times(mine: Iterable[Event]) -> list[float]:
     return [float(time) for time in told if isinstance(time, (int, float))]
 
 
-def _narrow(
-    rows: Iterable[Row],
-    store: MemoryStore,
-    job: Job,
-    logs: set[str],
-    others: set[str],
-    ranks: Ranks,
-    offset: float,
-    span: Span | None,
-) -> MemoryStore:
-    """The rows of the run, with its log's times on the scheduler's clock and its ranks counted over all nodes.
+def _narrow(rows: Iterable[Row], store: MemoryStore, job: Job, others: frozenset[str], adjust: Adjust) -> MemoryStore:
+    """The rows of the run; ``others`` are logs of other jobs.
 
-    ``others``: logs of other jobs. The parent's log rows stay, told apart by their path; its records don't.
+    The parent's log rows stay, told apart by their path; its records don't.
     """
     narrow = MemoryStore(planes=store.planes)
-    own = [row for attempt in attempts_of(job.rows) for row in reversed(attempt.rows)]
     for row in rows:
         if isinstance(row, Record):
             if row.kind == "job" or (row.kind == "step" and str(row.get("job")) not in job.names):
                 continue
             narrow.add_record(row)
-        elif row.at.path in logs:
-            narrow.add_event(ranks.globally(clock.shifted(row, offset, span)))
-        elif row.at.path not in others and _concerns(row, job):
+        elif row.plane == "log":
+            if row.at.path not in others:
+                narrow.add_event(adjust(row))
+        elif _concerns(row, job):
             narrow.add_event(row)
-    for record in own:
-        narrow.add_record(record)
+    for attempt in attempts_of(job.rows):
+        for record in reversed(attempt.rows):  # the most final word last
+            narrow.add_record(record)
     return narrow
 
 

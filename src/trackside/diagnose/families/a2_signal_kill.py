@@ -40,6 +40,7 @@ Seed document 002, A2; PyTorch elastic multiprocessing; Slurm, exit codes; Linux
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trackside.catalog.signals import signal_name
 from trackside.diagnose.deaths import DEATHS, KILL, Death, deaths, host_oom, recorded_signal
@@ -47,7 +48,7 @@ from trackside.diagnose.ending import abnormal_end, completed, disposition
 from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.learning import training_points
-from trackside.diagnose.order import steps_done
+from trackside.diagnose.order import follows, steps_done
 from trackside.diagnose.ranks import ranks_of
 from trackside.model import Certainty, Claim, Event, Finding, Record, Run, Value
 from trackside.query import derived
@@ -101,9 +102,22 @@ def _killed(
     strong = len({death.source for death in told}) > 1 or main.source in ("launchers", "workers", "fatals")
     bad = abnormal_end(evidence)
     sure = strong or memory is not None or (bad is not None and bad.cites[0].plane != main.line.cites[0].plane)
-    return _found(
-        main.number, shows, points, main.row, memory, Certainty.ESTABLISHED if sure else Certainty.SUPPORTED, ranks
-    )
+    certainty = Certainty.ESTABLISHED if sure else Certainty.SUPPORTED
+    finding = _found(main.number, shows, points, main.row, memory, certainty, ranks)
+    finding = replace(finding, exception=_worker_exception(evidence, told))
+    over = [row for row in evidence["ends"].events if row.get("status") != "aborted" and follows(main.row, row)]
+    if not over:
+        return finding
+    line = evidence["ends"].value(over[-1], "text")
+    return replace(finding, latent=True, shows=(*finding.shows, claim("was_over", line=line)))
+
+
+def _worker_exception(evidence: Evidence, told: Sequence[Death]) -> tuple[str, str] | None:
+    """What the main process raised when its DataLoader worker was killed."""
+    for row in evidence["exceptions"].events:
+        if row.get("about") == "dataloader" and any(death.source == "workers" for death in told):
+            return str(row.get("type")), str(row.get("message") or "")
+    return None
 
 
 def _others(told: Sequence[Death], main: Death) -> list[Death]:
@@ -239,6 +253,7 @@ FAMILY = Family(
         "stack names",
         "not_its_own": "the signals that were seen belong to a teardown or to another failure: {line}",
         "no_signal": "{count} workers are reported as ended by a signal",
+        "was_over": "training was over before it: {line}",
         "ended_well": "the run ended well: {state}",
     },
     judge=judge,

@@ -40,7 +40,7 @@ from itertools import pairwise
 from trackside.diagnose.ending import ENDING, LIFE, last_job, silence_s
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.learning import LEARNING, step_seconds, steps_done, steps_left, steps_planned, training_points
-from trackside.diagnose.order import followed_by
+from trackside.diagnose.order import follows
 from trackside.model import Certainty, Claim, Event, Finding, Run, Value
 from trackside.query import derived
 
@@ -95,7 +95,7 @@ def _doing(evidence: Evidence, run: Run, limits: Limits) -> tuple[Value | None, 
     progress, ends = evidence["progress"], evidence["ends"]
     points = training_points(progress)
     for row in ends.events[-1:]:
-        if followed_by(row, points) is None:
+        if sum(follows(point, row) is True for point in points) <= 1:  # a closing summary may come after it
             line = ends.value(row, "text")
             return line, [claim("finished", line=line)], "after-end"
     if not points:

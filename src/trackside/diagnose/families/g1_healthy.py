@@ -36,10 +36,13 @@ Seed document 002, G1.
 
 from __future__ import annotations
 
-from trackside.diagnose.ending import ENDING, abnormal_end, completed, still_running
+import math
+
+from trackside.diagnose import maths
+from trackside.diagnose.ending import ENDING, abnormal_end, completed, disposition, still_running
 from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.learning import LEARNING, Curve, curve, steps_done, steps_planned
+from trackside.diagnose.learning import LEARNING, Curve, curve, number, steps_done, steps_planned
 from trackside.model import Certainty, Claim, Culprit, Finding, Run, Value
 from trackside.query import events, metric
 
@@ -54,7 +57,8 @@ COLLECT = (
 def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     """Completed, or at least unharmed as far as the log goes; then what the loss says."""
     bad = abnormal_end(evidence)
-    if bad is not None:
+    said_done = [row for row in evidence["ends"].events if row.get("status") == "success"]
+    if bad is not None and (disposition(evidence) is not None or not said_done or evidence["notices"]):
         return absent(claim("ended_badly", how=bad))
     exceptions = evidence["exceptions"]
     raised = [row for row in exceptions.events if row.get("about") not in ("signal", "wrapper")]
@@ -63,20 +67,25 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     if open_ and (good is None or not evidence["jobs"]):
         return absent(claim("raised", type=exceptions.value(open_[0], "type")))
     line = curve(evidence["progress"])
-    if not line.points and good is None:
+    scored = _evaluated(evidence)
+    if not line.points and not scored and good is None:
         return unknown(["both an end and readable progress"], COLLECT)
     shows = [claim("completed", how=good)] if good is not None else []
+    if bad is not None:
+        shows += [claim("said_done", line=evidence["ends"].value(said_done[-1], "text")), claim("teardown", how=bad)]
     done = steps_done(evidence["progress"], evidence["ends"])
     planned = steps_planned(evidence["progress"], evidence["plans"])
     if done is not None:
         shows.append(claim("done", steps=done))
-    shows.append(_learning(line))
-    variant = _variant(line)
+    if line.finite or not scored:
+        shows.append(_learning(line))
+    shows += scored
+    variant = "healthy" if len(line.finite) > 1 or any(each.key == "evaluated" for each in scored) else "unverifiable"
     # Not only COMPLETED: both the end and the learning must be shown for more than a hint.
     certainty = Certainty.POSSIBLE
     if good is not None:
         certainty = Certainty.ESTABLISHED if line.fell and len(line.finite) >= 5 else Certainty.SUPPORTED
-    elif line.fell and not still_running(evidence):
+    elif line.fell and not still_running(evidence) and bad is None:
         certainty = Certainty.SUPPORTED
     unsure: list[Claim] = [claim("hardware")] if not evidence.has("sm") else []
     if good is None:
@@ -95,8 +104,14 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     )
 
 
-def _variant(line: Curve) -> str:
-    return "healthy" if len(line.finite) > 1 else "unverifiable"
+def _evaluated(evidence: Evidence) -> list[Claim]:
+    """What the evaluations' loss says, where there are two or more."""
+    frame = evidence["evaluations"]
+    told = [(row, loss) for row in frame.events if (loss := number(row, "loss")) is not None and math.isfinite(loss)]
+    if len(told) < 2:
+        return []
+    key = "evaluated" if maths.falling([loss for _, loss in told]) else "evaluated_level"
+    return [claim(key, first=frame.value(told[0][0], "loss"), last=frame.value(told[-1][0], "loss"))]
 
 
 def _learning(line: Curve) -> Claim:
@@ -118,15 +133,20 @@ FAMILY = Family(
         **LEARNING,
         **ENDING,
         "exceptions": events("exception"),
+        "evaluations": events("evaluation"),
         "sm": metric("gpu_sm_active"),
     },
     needs=(("progress", "jobs"),),
     says={
         "completed": "the run came to its own end: {how}",
+        "said_done": "the job said that its training was over: {line}",
+        "teardown": "it did not leave cleanly after that: {how}",
         "done": "it did {steps}",
         "fell": "the loss fell from {first} to {last} over {points}",
         "level": "the loss went from {first} to {last} over {points}, no clear fall and no rise",
         "rose": "the loss went up from {first} to {last} over {points}",
+        "evaluated": "the evaluation loss fell from {first} to {last}",
+        "evaluated_level": "the evaluation loss went from {first} to {last}",
         "no_loss": "no loss could be read: {points} of progress",
         "healthy": "this is a healthy run, on evidence of its end and of its learning",
         "no_fault": "nothing that was read speaks of a fault",

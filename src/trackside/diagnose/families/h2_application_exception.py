@@ -37,7 +37,7 @@ from __future__ import annotations
 from trackside.diagnose.ending import ENDING, abnormal_end, completed
 from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found
-from trackside.diagnose.faults import fault_class
+from trackside.diagnose.fault_class import classify
 from trackside.diagnose.learning import curve, training_points
 from trackside.diagnose.order import steps_done as points_before
 from trackside.model import Certainty, Event, Finding, Run, Value
@@ -73,7 +73,7 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     frame = row.get("user_frame") or row.get("frame")
     if frame is not None:
         shows.append(claim("frame", frame=exceptions.value(row, "user_frame" if row.get("user_frame") else "frame")))
-    kind = fault_class(row)
+    kind = classify(row).fault
     return found(
         Certainty.ESTABLISHED,
         "job",

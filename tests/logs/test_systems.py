@@ -1,38 +1,78 @@
-"""Several lines together: who failed first, what is teardown, what is noise."""
+"""Several lines together: who failed first, what is teardown, what is noise.
+
+A file in systems/, NAME.PLANE.txt, holds the events expected (JSON, one line), then the log.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.logs.systems.cases import CASES, IGNORED, Expected
 from trackside.catalog.signals import read_code, read_slurm_exit, signal_number
 from trackside.catalog.xid import XIDS, decode_nvlink5, recovery_action, sxid_fatal, xid
 from trackside.logs.scan import scan_text
 from trackside.logs.slurmctld import expand
+from trackside.model import Event
 
+CASES = sorted((Path(__file__).parent / "systems").glob("*.txt"))
 SYSTEMS = frozenset(
-    "torchrun spawn accelerate deepspeed-launcher slurm shell mpirun ray c10d gloo nccl rendezvous process-group "
-    "self-signal environment kernel nvidia-driver slurmctld".split()
+    [
+        "torchrun",
+        "spawn",
+        "accelerate",
+        "deepspeed-launcher",
+        "slurm",
+        "shell",
+        "mpirun",
+        "ray",
+        "c10d",
+        "gloo",
+        "nccl",
+        "rendezvous",
+        "process-group",
+        "self-signal",
+        "environment",
+        "kernel",
+        "kernel-node",
+        "nvidia-driver",
+        "slurmctld",
+    ]
 )
 
 
-@pytest.mark.parametrize(("name", "plane", "text", "expected"), CASES, ids=[case[0] for case in CASES])
-def test_logs(name: str, plane: str, text: str, expected: list[Expected]) -> None:
-    found = [event for event in scan_text(text, plane=plane) if event.parser in SYSTEMS and event.kind not in IGNORED]
-    assert [(event.kind, event.role.value) for event in found] == [(kind, role) for kind, role, _ in expected]
-    for event, (_, _, fields) in zip(found, expected, strict=True):
-        assert {key: event.get(key) for key in fields} == fields
+def read(case: Path) -> tuple[list[dict[str, Any]], str, str]:
+    """(events expected, log, plane)"""
+    first, log = case.read_text().split("\n", 1)
+    return json.loads(first), log, case.stem.rsplit(".", 1)[1]
 
 
-@pytest.mark.parametrize("parser", sorted(SYSTEMS))
-def test_garbage_costs_nothing(parser: str) -> None:
-    """Cut, repeated and mangled lines raise nothing."""
-    for _, plane, text, _ in CASES:
-        data = text.encode()
-        for damaged in (data[: len(data) // 2], data[::-1], re.sub(rb"\d", b"\xff", data), data.replace(b" ", b"")):
-            scan_text(damaged, plane=plane)
+def events(log: str | bytes, plane: str) -> list[Event]:
+    return [event for event in scan_text(log, plane=plane) if event.parser in SYSTEMS and event.kind != "host"]
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+def test_case(case: Path, ending: str) -> None:
+    wanted, log, plane = read(case)
+    found = events(log.replace("\n", ending), plane)
+    assert [(event.kind, event.role.value) for event in found] == [(each["kind"], each["role"]) for each in wanted]
+    for event, expected in zip(found, wanted, strict=True):
+        assert {name: event.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+def test_damage_is_survived(case: Path) -> None:
+    _, log, plane = read(case)
+    data = log.encode()
+    for cut in range(0, len(data), 61):
+        events(data[:cut], plane)
+        events(data[cut:], plane)
+    for damaged in (data[::-1], re.sub(rb"\d", b"\xff", data), data.replace(b" ", b""), re.sub(rb"\d", b"99999", data)):
+        events(damaged, plane)
 
 
 def test_xid_table_is_whole() -> None:

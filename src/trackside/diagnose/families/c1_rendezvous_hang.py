@@ -1,0 +1,274 @@
+"""Rendezvous hang: the ranks never formed their process group.
+
+Meaning
+-------
+A job of several ranks stops before training because its ranks cannot find each other: the coordinator's name does
+not resolve, nobody listens at its address, an interface or port is wrong, or some rank never came. No collective
+ever ran.
+
+What it looks like
+------------------
+Time-outs of the store, the rendezvous or NCCL's bootstrap at start-up, "connection refused", names that cannot be
+resolved, a port in use, two ranks of the same number or on the same GPU; or a distributed-init line and then
+silence up to the time limit. A watchdog's time-out at the very first collective is still start-up.
+
+Not this when
+-------------
+A rank crashed while it was being set up (the others wait for it): that is the startup crash. A node died first.
+Training points exist: a later freeze is a collective hang. Warnings of retries that succeeded are normal.
+
+Impact
+------
+The whole allocation of all nodes stands idle until the time-out.
+
+Do next
+-------
+Check from every node that the coordinator's name resolves and its port answers, that one task a node (or a GPU) is
+started with its own rank, and that the socket interface named is the one between the nodes.
+
+What it cannot tell
+-------------------
+With a bare time-out: whether an unreachable coordinator, a firewall, DNS or a rank that was never started is behind it.
+
+References
+----------
+Seed document 002, C1; PyTorch, torch.distributed.elastic.rendezvous and TCPStore; NCCL, environment variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trackside.diagnose.ending import abnormal_end, completed, disposition
+from trackside.diagnose.exceptions import earliest_first
+from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
+from trackside.diagnose.learning import training_points
+from trackside.diagnose.order import followed_by
+from trackside.diagnose.ranks import named, ranks_of, world_size
+from trackside.diagnose.silence import REAPED, SILENCE, Quiet, several_ranks, stood_still
+from trackside.model import Certainty, Claim, Culprit, Event, Finding, Role, Run, Value
+from trackside.query import events
+
+REASONS: Mapping[str, tuple[Culprit, str]] = {
+    "duplicate_rank": ("job", "fix_ranks"),
+    "duplicate_gpu": ("job", "fix_ranks"),
+    "interface": ("job", "fix_interface"),
+    "port_in_use": ("job", "fix_port"),
+    "dns": ("infrastructure", "fix_name"),
+    "refused": ("job", "fix_address"),
+    "unreachable": ("infrastructure", "fix_network"),
+    "bootstrap": ("unknown", "fix_network"),
+    "timeout": ("unknown", "fix_network"),
+    "closed": ("unknown", "fix_network"),
+}
+"""Reason -> whose it is and what to do, the most telling first. A refused connection means that the address
+was reached and nobody listened there: a wrong port, or a coordinator that was not started."""
+VAGUE = ("timeout", "closed", "bootstrap", "unreachable")
+COLLECT = (
+    "every rank's and the launcher's output from all nodes",
+    "NCCL_DEBUG=INFO and TORCH_DISTRIBUTED_DEBUG=INFO output of one more try",
+    "sacct -P -j <id> --format=JobID,State,ExitCode,Start,End,NodeList",
+)
+
+
+def judge(evidence: Evidence, run: Run, limits: Quiet) -> Finding:
+    """Failures of start-up that no group, collective or training point followed; else silence after init."""
+    points = training_points(evidence["progress"])
+    if points:
+        return absent(claim("trained", point=evidence["progress"].value(points[0], "text")))
+    well = completed(evidence)
+    if well is not None:
+        return absent(claim("completed", state=well))
+    up = _up(evidence)
+    rows = [row for row in evidence["failures"].events if row.role is Role.ROOT and followed_by(row, up) is None]
+    final = [row for row in rows if row.get("retry") is not True]
+    bad = abnormal_end(evidence)
+    if final or (rows and bad is not None):
+        return _failed(evidence, rows, final, bad)
+    told = [row for row in evidence["exceptions"].events if row.get("about") == "rendezvous" and row.role is Role.ROOT]
+    told = [row for row in told if followed_by(row, up) is None]
+    if told:
+        return _raised(evidence, told[0], bad)
+    first = [row for row in evidence["timeouts"].events if row.get("seq") in (0, 1)]
+    if first and len(first) == len(evidence["timeouts"]):
+        return _first_collective(evidence, first, bad)
+    return _silent(evidence, run, limits, up)
+
+
+def _up(evidence: Evidence) -> list[Event]:
+    """What shows that a group was formed."""
+    done = [row for row in evidence["communicators"].events if row.get("complete")]
+    return [*evidence["ready"].events, *done]
+
+
+def _failed(evidence: Evidence, rows: Sequence[Event], final: Sequence[Event], bad: Value | None) -> Finding:
+    frame = evidence["failures"]
+    first = earliest_first(rows)[0]
+    telling = _telling(rows, final)
+    reason = str(telling.get("reason"))
+    culprit, remedy = REASONS.get(reason, ("unknown", "fix_network"))
+    absent_rank = reason == "timeout" and all(row.get("address") is None for row in rows)
+    if absent_rank:
+        culprit, remedy = "job", "fix_start"
+    shows: list[Claim] = [
+        claim(f"failed_{reason}" if reason in REASONS else "failed", line=frame.value(telling, "text"))
+    ]
+    if telling.get("address") is not None:
+        shows.append(claim("address", address=frame.value(telling, "address")))
+    if absent_rank:
+        shows.append(claim("never_came", count=frame.reduce("count", "address")))
+    ranks = named(frame, rows)
+    if ranks is not None:
+        shows.append(claim("complained", ranks=ranks))
+    return _found(evidence, shows, bad, first, Certainty.ESTABLISHED if final else Certainty.SUPPORTED, culprit, remedy)
+
+
+def _telling(rows: Sequence[Event], final: Sequence[Event]) -> Event:
+    """The row whose reason says most: a final one, or a retried one where the final ones only say 'time-out'."""
+    order = list(REASONS)
+
+    def rank(row: Event) -> int:
+        reason = str(row.get("reason"))
+        return order.index(reason) if reason in order else len(order)
+
+    best = min(final or rows, key=rank)
+    if not final or str(best.get("reason")) in VAGUE:
+        host = str(best.get("address") or "").rsplit(":", 1)[0]
+        same = [row for row in rows if not host or host in str(row.get("address") or host)]
+        best = min([*same, best], key=rank)
+    return best
+
+
+def _raised(evidence: Evidence, row: Event, bad: Value | None) -> Finding:
+    frame = evidence["exceptions"]
+    values = {"type": frame.value(row, "type"), "message": frame.value(row, "message")}
+    return _found(evidence, [claim("raised", **values)], bad, row, Certainty.ESTABLISHED, "unknown", "fix_network")
+
+
+def _first_collective(evidence: Evidence, rows: Sequence[Event], bad: Value | None) -> Finding:
+    line = evidence["timeouts"].value(rows[0], "text")
+    return _found(evidence, [claim("first", line=line)], bad, rows[0], Certainty.SUPPORTED, "unknown", "fix_network")
+
+
+def _silent(evidence: Evidence, run: Run, limits: Quiet, up: Sequence[Event]) -> Finding:
+    """Init begun by several ranks, and nothing more until somebody ended it."""
+    inits, state = evidence["inits"], disposition(evidence)
+    if up:
+        frame = evidence["ready"] if evidence["ready"] else evidence["communicators"]
+        return absent(claim("came_up", line=frame.value(frame.events[0], "text")))
+    if not evidence.has("failures"):
+        return unknown(["no job log was given"], COLLECT)
+    reaped = (state is not None and state.value in REAPED) or any(
+        row.get("reason") == "time_limit" for row in evidence["notices"].events
+    )
+    own = [row for row in evidence["exceptions"].events if row.role is Role.ROOT]
+    started = inits.events or [row for row in evidence["hosts"].events if row.get("command") == "torchrun"]
+    if not reaped or own or not started or not several_ranks(evidence, run) or evidence["timeouts"]:
+        return absent(claim("none", count=evidence["failures"].reduce("count")))
+    frame = inits if inits else evidence["hosts"]
+    shows: list[Claim] = [claim("began", line=frame.value(started[-1], "text"))]
+    still = stood_still(evidence, run, limits)
+    if still is not None:
+        shows.append(claim("silent", seconds=still[0]))
+    if state is not None:
+        shows.append(claim("ended", state=state))
+    certainty = Certainty.SUPPORTED if still is not None and inits else Certainty.POSSIBLE
+    there = named(inits, inits.events)
+    world = max(world_size(run, inits, evidence["hosts"]) or 0, len(run.nodes))
+    if there is None or not isinstance(there.value, tuple) or len(there.value) >= world:
+        return _found(evidence, shows, None, started[-1], certainty, "unknown", "fix_network")
+    shows.append(claim("only", ranks=there))
+    return _found(evidence, shows, None, started[-1], certainty, "job", "fix_start")
+
+
+def _found(
+    evidence: Evidence,
+    shows: list[Claim],
+    bad: Value | None,
+    row: Event,
+    certainty: Certainty,
+    culprit: Culprit,
+    remedy: str,
+) -> Finding:
+    if bad is not None:
+        shows.append(claim("ended", state=bad))
+    elif certainty is Certainty.ESTABLISHED:
+        certainty = Certainty.SUPPORTED
+    if evidence.has("progress"):
+        shows.append(claim("no_point", count=evidence["progress"].reduce("count")))
+    told = [each for each in evidence["exceptions"].events if each.get("about") == "rendezvous"]
+    return found(
+        certainty,
+        culprit,
+        shows,
+        implies=[claim("before_training")],
+        cannot_decide=[claim("which")] if culprit == "unknown" else [],
+        actions=[action(remedy, "probe" if remedy in ("fix_name", "fix_network", "fix_address") else None)],
+        since=row.time,
+        at=row.at,
+        ranks=ranks_of([row]) if culprit == "job" and row.get("reason") == "duplicate_rank" else (),
+        exception=(str(told[0].get("type")), str(told[0].get("message") or "")) if told else None,
+    )
+
+
+FAMILY = Family(
+    code="C1",
+    id="rendezvous-hang",
+    title="Rendezvous hang: the ranks never formed a group",
+    asks={
+        **SILENCE,
+        "failures": events("rendezvous_failure"),
+        "timeouts": events("collective_timeout"),
+        "exceptions": events("exception"),
+    },
+    needs=("failures",),
+    limits=Quiet(),
+    explains=("C2", "C3", "F3", "H3"),
+    rivals=("A1", "C2", "C3", "F1"),
+    collect=COLLECT,
+    says={
+        "failed": "start-up between the ranks failed: {line}",
+        "failed_duplicate_rank": "two processes claimed the same rank: {line}",
+        "failed_duplicate_gpu": "two ranks were put on the same GPU: {line}",
+        "failed_interface": "the network interface that was named is not there, or not the way to the peers: {line}",
+        "failed_port_in_use": "the port is already in use: {line}",
+        "failed_dns": "the coordinator's name could not be resolved: {line}",
+        "failed_refused": "nobody listened at the coordinator's address: {line}",
+        "failed_unreachable": "the coordinator could not be reached: {line}",
+        "failed_bootstrap": "NCCL's bootstrap failed: {line}",
+        "failed_timeout": "the ranks did not all arrive in time: {line}",
+        "failed_closed": "the rendezvous was closed: {line}",
+        "address": "the address is {address}",
+        "complained": "it was reported by rank {ranks}",
+        "raised": "setting up the process group raised {type}: {message}",
+        "first": "the very first collective timed out: {line}",
+        "began": "the ranks began to look for each other: {line}",
+        "silent": "then nothing more was heard for {seconds}",
+        "ended": "the run ended: {state}",
+        "no_point": "the log holds {count} training points",
+        "before_training": "the ranks never got past forming their group; it is a matter of coordination before "
+        "any collective, and it holds the whole allocation",
+        "which": "which of an unreachable coordinator, a firewall, name resolution and a rank that never started is "
+        "behind it",
+        "fix_ranks": "start each process with its own rank and GPU (node rank from SLURM_NODEID, local rank from "
+        "SLURM_LOCALID), and resubmit",
+        "fix_interface": "name the interface between the nodes in NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME, or leave "
+        "both unset",
+        "fix_port": "choose a free port for the coordinator, for example one derived from the job id",
+        "fix_name": "use a name that every node resolves, such as the first of scontrol show hostnames",
+        "fix_address": "check that the coordinator's address and port are those of the first node, and that its "
+        "process was started",
+        "never_came": "those that complain had reached the store ({count} failures to reach an address): "
+        "some rank never registered there",
+        "only": "only rank {ranks} of the run wrote that it began",
+        "fix_start": "check that the launch line starts every rank on every node, each with its own number",
+        "fix_network": "check from every node that the coordinator's address and port answer, and that every rank "
+        "was started",
+        "probe": "srun --ntasks-per-node=1 bash -c 'getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT'",
+        "trained": "the ranks had formed their group and trained: {point}",
+        "completed": "the run ended well: {state}",
+        "came_up": "the process group came up: {line}",
+        "none": "{count} failures of the rendezvous are in the log",
+    },
+    judge=judge,
+)

@@ -1,0 +1,154 @@
+"""Idle-GPU hang: the job holds its GPU and does nothing.
+
+Meaning
+-------
+A job keeps its allocation without computing: the process is alive but stuck before or between GPU work, in a host-side
+deadlock, a blocking wait, a stuck DataLoader or a file that never answers.
+
+What it looks like
+------------------
+In metrics: memory or allocation held, engine and SM activity and kernel launches near zero for long; stronger still
+when no process ever attached to the GPU. Without metrics only a shadow of it: an empty or silent log of a job
+that ran until its time limit.
+
+Not this when
+-------------
+The log shows progress up to the end; several ranks wait for each other (rendezvous or collective hang); the
+job is in a phase of CPU work with progress; it finished and is only cleaning up.
+
+Impact
+------
+The allocation is wasted until somebody or the time limit ends it.
+
+Do next
+-------
+Cancel it; look where the process waits (py-spy, /proc/PID/stack), and rerun with a wall-clock limit.
+
+What it cannot tell
+-------------------
+The host-side cause. Without GPU metrics: whether the GPU was idle at all, so that it stays possible only.
+
+References
+----------
+Seed document 002, C3.
+"""
+
+from __future__ import annotations
+
+from trackside.diagnose.ending import completed, disposition
+from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
+from trackside.diagnose.learning import training_points
+from trackside.diagnose.silence import REAPED, SILENCE, Quiet, several_ranks, stood_still
+from trackside.model import Certainty, Claim, Finding, Role, Run, Value
+from trackside.query import derived, events, metric
+
+COLLECT = (
+    "DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_GR_ENGINE_ACTIVE and DCGM_FI_DEV_FB_USED of the job's GPUs over the run",
+    "the job's output with time stamps, and sacct with State, Start, End and Timelimit",
+    "a stack of the process while it hangs (py-spy dump, cat /proc/PID/stack)",
+)
+
+
+def judge(evidence: Evidence, run: Run, limits: Quiet) -> Finding:
+    """A reaped run that said nothing at all, or nothing for long, and that is no affair between ranks."""
+    state = disposition(evidence)
+    well = completed(evidence)
+    if well is not None:
+        return absent(claim("completed", state=well))
+    limit = [row for row in evidence["notices"].events if row.get("reason") == "time_limit"]
+    if state is not None and state.value not in REAPED and not limit:
+        return absent(claim("ended_itself", state=state))
+    if state is None and not limit:
+        return unknown(["GPU activity over the run, or the scheduler's record of its end"], COLLECT)
+    if not evidence.has("logs"):
+        return unknown(["GPU activity over the run, or its log"], COLLECT)
+    for row in evidence["ends"].events[-1:]:
+        return absent(claim("was_over", line=evidence["ends"].value(row, "text")))
+    own = [row for row in evidence["exceptions"].events if row.role is Role.ROOT]
+    if own:
+        return absent(claim("raised", type=evidence["exceptions"].value(own[0], "type")))
+    end = state if state is not None else evidence["notices"].value(limit[0], "text")
+    points = training_points(evidence["progress"])
+    said = _said(evidence)
+    if said is not None and said.value == 0:
+        return _found(evidence, [claim("empty", count=said), claim("reaped", state=end)])
+    met = _met(evidence)
+    if met is not None and several_ranks(evidence, run):
+        return absent(claim("several", line=met))
+    still = stood_still(evidence, run, limits)
+    if still is not None:
+        return _found(evidence, [claim("silent", seconds=still[0]), claim("reaped", state=end)])
+    if points and points[-1].time is not None:
+        return absent(claim("worked", point=evidence["progress"].value(points[-1], "text")))
+    return unknown(["GPU activity over the run; the log carries no times to judge by"], COLLECT)
+
+
+def _met(evidence: Evidence) -> Value | None:
+    """What shows that ranks had begun to work together: a standstill is then an affair between them."""
+    for name in ("progress", "ready", "communicators", "inits"):
+        for row in evidence[name].events:
+            return evidence[name].value(row, "text")
+    return None
+
+
+def _said(evidence: Evidence) -> Value | None:
+    """Lines that the job itself wrote: those of its logs less the scheduler's closing words."""
+    logs, notices = evidence["logs"], evidence["notices"]
+    lines = [row for row in logs.events if isinstance(row.get("lines"), int)]
+    if not lines:
+        return None
+    paths = {row.at.path for row in lines}
+    closing = [row for row in notices.events if row.at.path in paths]
+    closing += [row for row in evidence["exits"].events if row.at.path in paths and row.get("source") == "srun"]
+    own = sum(int(str(row.get("lines"))) for row in lines) - len({(row.at.path, row.at.line) for row in closing})
+    sources = [logs.value(row, "lines") for row in lines]
+    sources += [notices.value(row, "text") for row in notices.events if row.at.path in paths]
+    return derived(max(0, own), *sources, unit="lines")
+
+
+def _found(evidence: Evidence, shows: list[Claim]) -> Finding:
+    last = evidence["logs"].events[-1:]
+    return found(
+        Certainty.POSSIBLE,
+        "job",
+        shows,
+        implies=[claim("idle")],
+        cannot_decide=[claim("why"), claim("no_metric")],
+        actions=[action("look", "stack")],
+        at=last[0].at if last else None,
+    )
+
+
+FAMILY = Family(
+    code="C3",
+    id="idle-gpu-hang",
+    title="Idle-GPU hang: the job holds its GPU and does nothing",
+    asks={
+        **SILENCE,
+        "exceptions": events("exception"),
+        "sm": metric("gpu_sm_active_ratio").rollup(60, "avg"),
+        "engine": metric("gpu_engine_active_ratio").rollup(60, "avg"),
+    },
+    needs=(("jobs", "notices", "sm"),),
+    limits=Quiet(),
+    explains=("F3",),
+    rivals=("C1", "C2", "D1"),
+    collect=COLLECT,
+    says={
+        "empty": "the job wrote {count} of its own to its log",
+        "silent": "nothing was heard of the job for {seconds} before its end",
+        "reaped": "it was ended from outside or still runs: {state}",
+        "idle": "the allocation is held and nothing shows that work is done with it; an empty log is not health",
+        "why": "what the process waits for on the host: a lock, a pipe, storage or a stuck worker",
+        "no_metric": "whether the GPU was idle: no GPU metric was given",
+        "look": "see where the process waits, cancel it, and rerun with a wall-clock limit",
+        "stack": "py-spy dump --pid PID; cat /proc/PID/stack",
+        "completed": "the run ended well: {state}",
+        "was_over": "the job had said that training was over: {line}",
+        "ended_itself": "the run ended by itself: {state}",
+        "raised": "the run ended with {type}",
+        "several": "several ranks had met: {line}",
+        "worked": "the run worked up to its end: {point}",
+    },
+    judge=judge,
+)

@@ -1,0 +1,80 @@
+"""Small logs of each framework, written for this test: the distinct points and the life-cycle events they must give."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trackside.logs.line import Scratch
+from trackside.logs.pattern import parsers
+from trackside.logs.scan import scan
+from trackside.logs.trajectory import Trajectories
+from trackside.model import Event
+
+CASES = sorted(Path(__file__).parent.glob("cases/*.json"))
+OURS = {parser.id for parser in parsers() if parser.kind == "framework"}
+
+
+def read(path: Path, engine: str | None = None) -> tuple[list[Event], list[Event]]:
+    """(distinct points, other events of framework parsers)."""
+    trajectories, others = Trajectories(), []
+
+    def sink(event: Event) -> None:
+        if event.kind == "progress":
+            trajectories.add(event)
+        elif event.parser in OURS:
+            others.append(event)
+
+    scan(io.BytesIO(path.read_bytes()), sink, Scratch(path.name), engine=engine)
+    return trajectories.points(), others
+
+
+def same(got: Any, wanted: Any) -> bool:
+    """Equality in which nan (written as text in the case) is equal to itself."""
+    if wanted == "nan":
+        return isinstance(got, float) and math.isnan(got)
+    return bool(got == (float(wanted) if wanted in ("inf", "-inf") else wanted))
+
+
+def holds(event: Event, wanted: dict[str, Any]) -> bool:
+    return all(same(event.fields.get(name), value) for name, value in wanted.items())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("engine", ["hyperscan", "re2"])
+def test_case(case: Path, engine: str) -> None:
+    wanted = json.loads(case.read_text())
+    points, others = read(case.with_suffix(".log"), engine)
+    pairs = [[point.fields.get("step"), point.fields.get("loss")] for point in points]
+    if "points" in wanted:
+        assert len(pairs) == len(wanted["points"]), pairs
+        for got, want in zip(pairs, wanted["points"], strict=True):
+            assert same(got[0], want[0]), pairs
+            assert same(got[1], want[1]), pairs
+    else:
+        assert [len(pairs), pairs[0], pairs[-1]] == [wanted["count"], wanted["points_first"], wanted["points_last"]]
+    if points:
+        assert points[-1].fields.get("framework") == wanted["framework"]
+        assert holds(points[-1], wanted.get("last", {})), points[-1].fields
+    if "events" in wanted:
+        assert [event.kind for event in others] == [kind for kind, _ in wanted["events"]], others
+        for event, (_, fields) in zip(others, wanted["events"], strict=True):
+            assert holds(event, fields), (event.fields, fields)
+
+
+def test_cut_anywhere_nothing_escapes() -> None:
+    for case in CASES:
+        data = case.with_suffix(".log").read_bytes()
+        for cut in range(0, len(data), max(1, len(data) // 12)):
+            trajectories = Trajectories()
+            scan(
+                io.BytesIO(data[:cut] + b"\xff\xfe\x00" + data[cut:]),
+                lambda e, t=trajectories: t.add(e) if e.kind == "progress" else None,
+                Scratch("cut"),
+            )
+            trajectories.points()
