@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
 import pytest
 
+from trackside.diagnose.fault_class import classify
 from trackside.logs import scan as scan_module
 from trackside.logs.command_line import PARSER as COMMAND_LINE
 from trackside.logs.matcher import matcher
 from trackside.logs.scan import Rules, scan_text
 from trackside.logs.traceback import PARSER as PYTHON
-from trackside.model import Event
+from trackside.model import Event, Role
 
 CASES = sorted((Path(__file__).parent / "tracebacks").glob("*.txt"))
 
@@ -64,3 +66,17 @@ def test_every_rank_of_a_large_job_is_read() -> None:
     lines = ["Traceback (most recent call last):", '  File "/home/u/a.py", line 1, in f', "    g()", "KeyError: 'x'"]
     log = "".join(f"[rank{rank}]: {line}\n" for line in lines for rank in range(512))
     assert {event.rank for event in exceptions(log)} == set(range(512))
+
+
+FAILED_RUNS = Path(__file__).parents[3] / "shared" / "data" / "mlperf-training-logs"
+
+
+@pytest.mark.corpus
+@pytest.mark.skipif(not FAILED_RUNS.is_dir(), reason="the shared logs are not here")
+def test_real_failed_runs() -> None:
+    labels = (FAILED_RUNS / "labels.csv").read_text().splitlines()
+    rows = [row for row in csv.DictReader(labels) if row["path"].startswith("failed/")]
+    assert rows
+    for row in rows:
+        found = [event for event in exceptions((FAILED_RUNS / row["path"]).read_bytes()) if event.role is Role.ROOT]
+        assert {classify(event).fault for event in found} == {row["fault_class"]}, row["path"]

@@ -73,13 +73,6 @@ def _valid(line: Line) -> Event | None:
     return line.event("evaluation", epoch=int(found[1]), metric="valid_loss", value=loss, loss=loss)
 
 
-def _end(line: Line) -> Event:
-    seconds = re.search(r"done training in ([\d.]+)", line.text)
-    return line.event(
-        "training_end", status="success", seconds=number(seconds[1]) if seconds else None, framework="fairseq"
-    )
-
-
 PARSER = Parser(
     "fairseq",
     "fairseq",
@@ -116,14 +109,6 @@ PARSER = Parser(
                 "2021-05-01 12:20:00 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 8.102 | ppl 275 | num_updates 1196",
             ),
             ("valid on 'valid' subset | loss unknown",),
-        ),
-        Pattern(
-            "end",
-            rb"\| done training in [0-9]",
-            _end,
-            "Printed once when the loop ended by itself.",
-            ("2021-05-01 14:00:00 | INFO | fairseq_cli.train | done training in 7201.4 seconds",),
-            ("not done training in time",),
         ),
     ),
 )

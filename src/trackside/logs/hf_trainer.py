@@ -7,6 +7,7 @@ bursts, and only the wiped and redrawn bars are left where they belong: those ar
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from typing import Any
@@ -27,7 +28,7 @@ _BAR = re.compile(
     + rb"[ ]{0,3}\d{1,3}%\|[^|\r\n]{0,400}\| *(\d{1,9})/(\d{1,9}) \[([^\]\r\n]{0,60})\](?!\x1b\[A)"
 )
 _REDRAWN = re.compile(rb"\r {8,}[\r\n]{1,2}[ ]{0,3}\d{1,3}%\|[^|\r\n]{0,400}\| *(\d{1,9})/(\d{1,9}) \[")
-_NEAR, _FAR, _BURST = 2 << 10, 64 << 10, 2 << 20
+_REACH, _TRIES, _BURST = 64 << 10, 200, 2 << 20
 
 _OBJECTIVES = (
     ("rewards/margins", "dpo"),
@@ -52,21 +53,30 @@ def step_of(line: Line) -> tuple[int | None, int | None]:
     behind, ahead = _neighbours(line)
     if behind.startswith(b"{'") or ahead.startswith(b"{'"):
         return _from_burst(line)
-    before = None
-    for reach in (_NEAR, _FAR):
-        window = line.buffer[max(0, line.start - reach) : line.start + max(0, line.full.find("{"))]
-        before = next(iter(deque(_BAR.finditer(window), maxlen=1)), None)
-        if before is not None:
-            break
+    before = _bar_before(line.buffer, line.start + max(0, line.full.find("{")))
     after = _BAR.match(b"\n" + ahead)
     if before is None:
         return None, line.notes(ID).get("total")
     total = int(before[2])
     if before[1] == b"0":
         return int(after[1]) if after is not None and int(after[2]) == total else None, total
-    if after is not None and int(after[2]) == total and _rate(after[3]) == _rate(before[3]):
+    if after is not None and int(after[2]) == total and _drawn_at_once(before[3], after[3]):
         return int(after[1]), total  # the redraw that follows tqdm.write shows the count of that moment
     return int(before[1]), total
+
+
+def _bar_before(buffer: bytes, end: int) -> re.Match[bytes] | None:
+    """The nearest training bar before a position: not a bar with a description, nor one nested in it."""
+    floor = max(0, end - _REACH)
+    for _ in range(_TRIES):
+        end = buffer.rfind(b"%|", floor, end)
+        if end < 0:
+            return None
+        start = max(buffer.rfind(b"\r", floor, end), buffer.rfind(b"\n", floor, end), 0)
+        found = _BAR.match(buffer, start)
+        if found is not None:
+            return found
+    return None
 
 
 def _neighbours(line: Line) -> tuple[bytes, bytes]:
@@ -76,8 +86,18 @@ def _neighbours(line: Line) -> tuple[bytes, bytes]:
     return behind, line.buffer[line.end : line.end + 1200].lstrip()
 
 
-def _rate(inside: bytes) -> bytes:
-    return inside.rpartition(b",")[2].strip()
+def _drawn_at_once(before: bytes, after: bytes) -> bool:
+    """Whether a bar was drawn again right after the one before it: same rate, or not a second later."""
+    if before.rpartition(b",")[2].strip() == after.rpartition(b",")[2].strip():
+        return True
+    return abs(_seconds(after) - _seconds(before)) <= 1
+
+
+def _seconds(inside: bytes) -> float:
+    total = 0.0
+    for part in inside.partition(b"<")[0].split(b":"):
+        total = total * 60 + (int(part) if part.isdigit() else math.nan)
+    return total
 
 
 def _from_burst(line: Line) -> tuple[int | None, int | None]:

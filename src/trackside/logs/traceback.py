@@ -41,7 +41,7 @@ _LIBRARY = re.compile(
 _NOT_FATAL = re.compile(
     r"Exception ignored in|Error in atexit|--- Logging error ---|Exception in thread|never retrieved"
 )
-_ENDING = re.compile(r"SIGTERM|CANCELLED AT|death signal|signal 15|got signal|SIGINT|STEP \S+ ON|Terminated")
+_ENDING = re.compile(r"SIGTERM|CANCELLED AT|[Ss]ignal:? 15\b|15 death signal|Terminated")
 
 
 def _parse_header(line: Line) -> list[Event] | None:

@@ -80,7 +80,9 @@ def vocabulary(words: str) -> frozenset[str]:
 
 def known(text: str | None) -> str | None:
     """The text without its margins, or None where it says that nothing is known."""
-    text = (text or "").strip()
+    if not text:
+        return None
+    text = text.strip()
     return None if text.lower() in _NOTHING else text
 
 

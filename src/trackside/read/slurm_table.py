@@ -70,7 +70,10 @@ class Row:
 
     def get(self, *columns: str) -> str | None:
         """The first of these columns that the table has and that isn't empty."""
-        return next((self.values[column] for column in columns if self.values.get(column)), None)
+        for column in columns:
+            if value := self.values.get(column):
+                return value
+        return None
 
 
 @dataclass(slots=True)
@@ -103,7 +106,10 @@ class Table:
             joined = "\n".join(part[2] for part in pending)
             fields = alone if len(pending) == 1 else self._split(joined)
             if len(fields) >= len(self.columns):
-                yield from self._emit((*pending[0][:2], joined), self._align(fields))
+                aligned = self._align(fields)
+                if len(pending) > 1 and aligned is not None and not self._fits(aligned):
+                    aligned = None
+                yield from self._emit((*pending[0][:2], joined), aligned)
                 pending = []
         self.lost += len(pending)
 

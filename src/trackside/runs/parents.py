@@ -40,7 +40,10 @@ def last_of_chain(pool: Sequence[Job], jobs: Jobs) -> Job | None:
     ran = [job for job in pool if job.started] or list(pool)
     if len(ran) == 1:
         return ran[0]
+    awaited = {parent.id for job in ran for parent in parents_among(job, jobs)}
     for job in ran:
+        if job.id in awaited:
+            continue
         before = ancestors(job, jobs)
         if all(other is job or other.id in before for other in ran):
             return job

@@ -26,7 +26,7 @@ def render(doc: VerdictDoc, console: Console, verbose: bool = False) -> None:
     for action in doc.actions:
         implies.append(_bullet(action.text, "\N{RIGHTWARDS ARROW}", "bold"))
         if action.command is not None:
-            implies.append(Padding(Text(f"$ {action.command}", style="cyan"), (0, 0, 0, 6)))
+            implies.append(Padding.indent(Text(f"$ {action.command}", style="cyan"), 6))
     _section(console, "What it implies, and what to do", implies)
     _section(console, "What it cannot decide", [_bullet(claim.text) for claim in doc.cannot_decide])
     _section(console, "Consequences", [_secondary(f, doc.cites, verbose) for f in doc.consequences])
@@ -99,10 +99,10 @@ def _bullet(text: str, mark: str = "\N{MIDDLE DOT}", style: str = "") -> Rendera
 def _claim(claim: ClaimDoc, cites: dict[str, CiteDoc], verbose: bool) -> RenderableType:
     shown = claim.cites if verbose else claim.cites[:CITES_SHOWN]
     parts: list[RenderableType] = [_bullet(claim.text)]
-    parts += [Padding(_cite(name, cites[name], verbose), (0, 0, 0, 4)) for name in shown]
+    parts += [Padding.indent(_cite(name, cites[name], verbose), 4) for name in shown]
     if len(shown) < len(claim.cites):
         more = f"and {len(claim.cites) - len(shown)} more citations (--verbose)"
-        parts.append(Padding(Text(more, style="dim"), (0, 0, 0, 4)))
+        parts.append(Padding.indent(Text(more, style="dim"), 4))
     return Group(*parts)
 
 
@@ -124,7 +124,7 @@ def _secondary(finding: SecondaryDoc, cites: dict[str, CiteDoc], verbose: bool) 
     head = _bullet(f"{finding.family} {finding.id} ({finding.certainty}): {claims} [{', '.join(names[:4])}]")
     if not verbose:
         return head
-    return Group(head, *(Padding(_cite(name, cites[name], True), (0, 0, 0, 4)) for name in names))
+    return Group(head, *(Padding.indent(_cite(name, cites[name], True), 4) for name in names))
 
 
 def _families(doc: VerdictDoc, verbose: bool) -> RenderableType:

@@ -10,7 +10,7 @@ from typing import Any
 
 from trackside.model import Claim, Scalar, Value
 
-LONGEST = 300
+LONGEST = 160
 """Characters of a text value inside a sentence; the citation holds all of it."""
 
 
@@ -29,7 +29,7 @@ class _Wording(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if isinstance(value, Value):
             return word(value.value, "" if format_spec == "plain" else value.unit)
-        return super().format_field(value, format_spec)
+        return str(super().format_field(value, format_spec))
 
 
 def word(value: Scalar | tuple[Scalar, ...], unit: str = "") -> str:

@@ -43,7 +43,7 @@ from dataclasses import dataclass
 from trackside.diagnose.ending import CUT_SHORT, ENDING, abnormal_end, completed, last_job
 from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.faults import fault_class
+from trackside.diagnose.fault_class import classify
 from trackside.diagnose.learning import training_points
 from trackside.diagnose.order import steps_done
 from trackside.diagnose.ranks import named, ranks_of
@@ -124,14 +124,14 @@ def _raised(evidence: Evidence, own: Sequence[Event]) -> Finding:
     bad = abnormal_end(evidence)
     if bad is not None:
         shows.append(claim("ended", line=bad))
-    kind = fault_class(cause)
+    kind = classify(cause).fault
     return found(
         Certainty.SUPPORTED if bad is None else Certainty.ESTABLISHED,
         "job",
         shows,
-        implies=[claim("at_startup")] + ([claim(f"class_{kind}")] if kind else []),
+        implies=[claim("at_startup"), claim(f"class_{kind}")],
         cannot_decide=[claim("gpu_memory")],
-        actions=[action(f"mend_{kind or 'code'}")],
+        actions=[action(f"mend_{kind}")],
         since=cause.time,
         at=cause.at,
         ranks=ranks_of(same),

@@ -109,7 +109,7 @@ def _killed(
     if not over:
         return finding
     line = evidence["ends"].value(over[-1], "text")
-    return replace(finding, latent=True, shows=(*finding.shows, claim("was_over", line=line)))
+    return replace(finding, shows=(*finding.shows, claim("was_over", line=line)))
 
 
 def _worker_exception(evidence: Evidence, told: Sequence[Death]) -> tuple[str, str] | None:

@@ -78,7 +78,7 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
         if roots and (after := followed_by(roots[-1], points)) is not None:
             point = evidence["progress"].value(after, "text")
             return absent(claim("handled", line=frame.value(roots[-1], "text"), point=point))
-        return absent(claim("none", count=frame.reduce("count")))
+        return absent(claim("none", count=evidence["memory"].reduce("count")))
     ends = [row for row in evidence["ends"].events if row.get("status") != "aborted"]
     done = followed_by(own[-1], ends)
     if done is not None and not crashed:
