@@ -6,25 +6,9 @@
 ('B1', 0.97)
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from trackside.api import diagnose as diagnose
-    from trackside.model import Verdict as Verdict
+# Imported at once, and before anything of the room of that name can be: a sub-package binds its name here when it is
+# first loaded, and `trackside.diagnose` is the function.
+from trackside.api import diagnose
+from trackside.model import Verdict
 
 __all__ = ["Verdict", "diagnose"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use, so that ``trackside --help`` starts fast."""
-    if name == "diagnose":
-        from trackside.api import diagnose
-
-        return diagnose
-    if name == "Verdict":
-        from trackside.model import Verdict
-
-        return Verdict
-    raise AttributeError(f"module 'trackside' has no attribute {name!r}")

@@ -12,6 +12,7 @@ from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Run, Verdict
 from trackside.read.detect import read_source
 from trackside.read.format import Source
+from trackside.read.job_log import empty_output
 from trackside.read.walk import walk
 from trackside.runs.resolve import resolve
 from trackside.stores.memory import MemoryStore
@@ -54,6 +55,10 @@ def load(paths: Paths, tick: Callable[[int], None] | None = None) -> Loaded:
         loaded.inputs.append(row)
         if row.plane is not None and row.status in ("read", "partial"):
             loaded.store.planes.add(row.plane)
+    if "log" not in loaded.store.planes:
+        for row in loaded.inputs:
+            if row.status == "empty" and (nothing := empty_output(row.path)) is not None:
+                loaded.event(nothing)
     return loaded
 
 

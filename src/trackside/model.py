@@ -113,10 +113,13 @@ class Event:
     fields: Mapping[str, Scalar] = field(default_factory=dict)
 
     def get(self, name: str) -> Scalar:
-        """A field, or one of kind, path, line, time, rank, node, role, text, parser; None if unknown."""
+        """A field, or one of kind, file (the input; also path, where no field is called so), line, offset, time, rank,
+        node, role, text, parser; None if unknown."""
         if name in self.fields:
             return self.fields[name]
         match name:
+            case "file":
+                return self.at.path
             case "path" | "line" | "offset":
                 place: Scalar = getattr(self.at, name)
                 return place
@@ -139,11 +142,13 @@ class Record:
     text: str = ""
 
     def get(self, name: str) -> Scalar:
-        """A field as a scalar (tuples joined by commas), or path / line / text / kind."""
+        """A field as a scalar (tuples joined by commas), or file / path / line / offset / text / kind."""
         if name in self.fields:
             value = self.fields[name]
             return ",".join(str(v) for v in value) if isinstance(value, tuple) else value
         match name:
+            case "file":
+                return self.at.path
             case "path" | "line" | "offset":
                 place: Scalar = getattr(self.at, name)
                 return place

@@ -200,7 +200,7 @@ class Frame:
     def cite(self, row: Row, field: str) -> Cite:
         """Citation of one field of one row, by the row's place."""
         at = row.at
-        query = Query(self.query.subject, self.query.kind).where(path=at.path, line=at.line, offset=at.offset)
+        query = Query(self.query.subject, self.query.kind).where(file=at.path, line=at.line, offset=at.offset)
         time = row.time if isinstance(row, Event) else None
         return Cite(
             plane=row.plane,

@@ -67,6 +67,25 @@ DESCRIPTIONS: Mapping[str, int] = {
     "bad system call": 31,
 }
 """What shells, srun and mpirun print for a signal (strsignal), in lower case -> number"""
+TRANSLATED: Mapping[str, int] = {
+    "已杀死": 9,
+    "已放弃": 6,
+    "已中止": 6,
+    "段错误": 11,
+    "总线错误": 7,
+    "已终止": 15,
+    "非法指令": 4,
+    "強制終了": 9,
+    "アボートしました": 6,
+    "バスエラー": 7,
+    "getötet": 9,
+    "speicherzugriffsfehler": 11,
+    "processus arrêté": 9,
+    "erreur de segmentation": 11,
+    "violación de segmento": 11,
+    "terminado (killed)": 9,
+}
+"""The same in glibc's translations, as shells under another locale print it -> number"""
 
 CRASHES = frozenset({3, 4, 5, 6, 7, 8, 11, 24, 25, 31})
 """Signals that a process brings upon itself; all but 6 by a fault in its own instructions or limits."""
@@ -117,7 +136,12 @@ def signal_number(text: str) -> int | None:
     if text.isdigit():
         return int(text) if 0 < int(text) < 65 else None
     upper = text.upper()
-    return NUMBERS.get(upper) or NUMBERS.get("SIG" + upper) or DESCRIPTIONS.get(text.lower())
+    return (
+        NUMBERS.get(upper)
+        or NUMBERS.get("SIG" + upper)
+        or DESCRIPTIONS.get(text.lower())
+        or TRANSLATED.get(text.lower())
+    )
 
 
 def read_code(code: int) -> Exit:

@@ -35,6 +35,8 @@ ABORT, KILL = 6, 9
 FORCED_AFTER_S = 15.0
 """A SIGKILL that long after the first failure is a launcher's: torchrun waits 30 s for SIGTERM to be obeyed,
 Slurm's KillWait is 30 s; peers that die of one cause go within seconds."""
+BROKEN = ("uncorrectable ECC error", "uncorrectable NVLink error", "device lost")
+"""CUDA errors that hardware brings about: they say more of the run's end than the abort that follows them."""
 AMBIGUOUS = (4, 6, 7, 8, 9, 11)
 """Exit codes that sacct before 25.11 also writes for 128 + n (139 becomes 11:0)."""
 
@@ -86,6 +88,14 @@ def host_oom(evidence: Evidence, run: Run, progress: Sequence[Event]) -> tuple[V
     return None
 
 
+def lost_workers(evidence: Evidence, progress: Sequence[Event]) -> list[Event]:
+    """Workers that Ray lost without knowing how, where no exception of the job's own accounts for it."""
+    if unhandled(evidence["exceptions"].events, progress) or evidence["timeouts"] or evidence["memory"]:
+        return []
+    rows = [row for row in evidence["exits"].events if row.role is Role.ROOT and row.get("source") == "ray"]
+    return [row for row in rows if exit_signal(row) is None and not _recovered(row, evidence, progress)]
+
+
 def recorded_signal(evidence: Evidence) -> tuple[int, Value, bool] | None:
     """(number, where it is recorded, whether it may be a plain exit code) from the scheduler's records alone."""
     job = last_job(evidence["jobs"])
@@ -98,7 +108,8 @@ def recorded_signal(evidence: Evidence) -> tuple[int, Value, bool] | None:
         if number in FATAL_SIGNALS:
             return number, frame.value(row, "signal" if row.get("signal") else "exit_code"), False
     code = job.get("exit_code")
-    if code in AMBIGUOUS and isinstance(code, int):
+    # A shell or srun names the signal in the output; where that was read and names none, it is an exit code.
+    if code in AMBIGUOUS and isinstance(code, int) and not evidence.has("exits"):
         return code, evidence["jobs"].value(job, "exit_code"), True
     return None
 
@@ -166,11 +177,15 @@ def _without_forced(found: list[Death], launchers: Sequence[Event]) -> list[Deat
 
 
 def _aborted_for_others(death: Death, evidence: Evidence) -> bool:
-    """SIGABRT after a collective's time-out or a CUDA error on that rank: the runtime's own way to give up."""
+    """SIGABRT after a collective's time-out or a CUDA error on that rank: the runtime's own way to give up.
+
+    A CUDA error that no exception tells of leaves the abort as the best witness, unless it is the hardware's."""
     if death.number != ABORT:
         return False
     causes = [*evidence["timeouts"].events, *evidence["heartbeats"].events]
-    causes += [row for row in evidence["device"].events if row.role in (Role.ROOT, Role.CASCADE)]
+    told = [row for row in evidence["exceptions"].events if row.get("about") in ("cuda", "collective")]
+    device = [row for row in evidence["device"].events if row.role in (Role.ROOT, Role.CASCADE)]
+    causes += [row for row in device if told or row.get("name") in BROKEN]
     return any(row.rank is None or death.rank is None or row.rank == death.rank for row in causes)
 
 

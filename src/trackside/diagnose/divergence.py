@@ -124,11 +124,14 @@ def _non_finite(curve: Curve, limits: Limits) -> Shape | None:
 
 
 def _zero_after_loss(curve: Curve, limits: Limits) -> Shape | None:
-    """Older Transformers prints 0.0 for nan and no gradient norm: a loss that drops to 0.0 at once and stays."""
+    """Older Transformers prints 0.0 for nan and no gradient norm: a loss that drops to 0.0 at once, or never was more."""
     zeros = maths.trailing(curve.losses, lambda loss: loss == 0)
     before = curve.losses[: len(curve.losses) - zeros]
-    if zeros < 3 or not before or not curve.level_has_meaning:
+    if zeros < 3 or not curve.level_has_meaning:
         return None
+    if not before:
+        enough = zeros >= limits.least_points
+        return Shape("non-finite", Certainty.SUPPORTED, "zero_throughout", 0, 0, zeros) if enough else None
     level = maths.median(before[-3:])
     if level > 0.1 and level > 0.2 * maths.median(before[:3]):
         return Shape("non-finite", Certainty.SUPPORTED, "zero_at_once", len(before), len(before), zeros)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from trackside.diagnose.family import Evidence
 from trackside.diagnose.order import followed_by
-from trackside.model import Event, Record, Run, Value
+from trackside.model import Event, Record, Role, Run, Value
 from trackside.query import Frame, Query, derived, events, record
 
 ENDING: Mapping[str, Query] = {
@@ -136,10 +136,18 @@ def last_sign(evidence: Evidence, names: Iterable[str] = tuple(LIFE)) -> Value |
 
 def silence_s(evidence: Evidence, run: Run, names: Iterable[str] = tuple(LIFE)) -> Value | None:
     """Seconds from the last stamped sign of life to the run's end (now, for one still going); None if unknown."""
-    sign, jobs = last_sign(evidence, names), evidence["jobs"]
-    row = last_job(jobs)
-    end = run.end if row is None or row.get("end") is None else row.get("end")
-    if sign is None or not isinstance(end, (int, float)) or not isinstance(sign.value, (int, float)):
+    sign, end = last_sign(evidence, names), ended_at(evidence)
+    last = run.end if end is None else end.value
+    if sign is None or not isinstance(last, (int, float)) or not isinstance(sign.value, (int, float)):
         return None
-    sources = [sign] if row is None or row.get("end") is None else [jobs.value(row, "end", "time"), sign]
-    return derived(max(0.0, end - sign.value), *sources, unit="s")
+    return derived(max(0.0, last - sign.value), *([] if end is None else [end]), sign, unit="s")
+
+
+def ended_at(evidence: Evidence) -> Value | None:
+    """When the run ended: by the scheduler's record, else by its closing words in the output."""
+    jobs, notices = evidence["jobs"], evidence["notices"]
+    row = last_job(jobs)
+    if row is not None and row.get("end") is not None:
+        return jobs.value(row, "end", "time")
+    closing = [each for each in notices.events if each.time is not None and each.role is Role.ROOT]
+    return notices.value(closing[-1], "time", "time") if closing else None

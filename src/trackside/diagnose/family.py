@@ -93,8 +93,7 @@ class Family:
 @cache
 def families() -> tuple[Family, ...]:
     """All families, by code."""
-    import trackside.diagnose.families as room
-
+    room = importlib.import_module("trackside.diagnose.families")  # trackside.diagnose itself is the function
     found = []
     for module in pkgutil.iter_modules(room.__path__):
         content = importlib.import_module(f"{room.__name__}.{module.name}")

@@ -47,6 +47,7 @@ _CONFIG_PLACE = (
     r"(?i:argparse|parse_args|hf_argparser|omegaconf|hydra|training_args|__post_init__|in \w*(?:config|hparams"
     r"|arguments)\w*$|/config\w*\.py)"
 )
+_CONFIG_CODE = r"\b(?:cfg|conf|config|hparams|opts?)\w{0,8}\["
 _PACKAGE_CALL = (
     r"(?:Trainer|TrainingArguments|\w*Config|Accelerator|AdamW|LoraConfig|\w*ForCausalLM|\w*Tokenizer\w*"
     r"|LightningModule|DataLoader|GradScaler|LLM|EngineArgs)"
@@ -99,6 +100,13 @@ RULES: tuple[Rule, ...] = (
         r"|CUDA unknown error|unsupported toolchain|version mismatch.{0,80}(?:CUDA|driver)",
     ),
     Rule(
+        "device-missing",
+        "env",
+        _LIKELY,
+        r"^(?:Assertion|Runtime|Value|Environment|OS)Error\b|^Exception\b",
+        place=r"(?:assert|if not) torch\.(?:cuda|npu|xpu)\.is_available\(\)",
+    ),
+    Rule(
         "cuda-build",
         "env",
         _SURE,
@@ -114,6 +122,7 @@ RULES: tuple[Rule, ...] = (
         r"device-side assert|Target \d+ is out of bounds|index out of range in self|IndexError: Target"
         r"|Class values must be smaller|label_ids|labels? (?:must be|out of range|should be)",
     ),
+    Rule("library-start", "env", _HINT, r"_STATUS_(?:NOT_INITIALIZED|ARCH_MISMATCH|VERSION_MISMATCH|NOT_SUPPORTED)"),
     Rule("cuda-access", "code", _HINT, r"CUDA error|CUBLAS_STATUS|CUDNN_STATUS|cuDNN error|HIP error"),
     # -- environment: packages and versions
     Rule("circular-import", "code", _SURE, r"circular import"),
@@ -130,20 +139,22 @@ RULES: tuple[Rule, ...] = (
         _LIKELY,
         r"cannot import name .{1,200} from .{1,200} \((?!.{0,300}(?:site-packages|dist-packages))[~/.]",
     ),
-    Rule("name-missing", "env", _LIKELY, r"ImportError: cannot import name"),
+    Rule("import", "env", _LIKELY, r"\bImportError\b", unless=r"backend tokenizer|Cannot handle|Repo id"),
     Rule(
         "library-file",
         "env",
         _SURE,
         r"cannot open shared object|undefined symbol|GLIBC|GLIBCXX|DLL load failed|libcud\w*\.so"
-        r"|failed to map segment|symbol lookup error|Library not loaded",
+        r"|failed to map segment|symbol lookup error|Library not loaded|symbol \S{1,120} version .{1,80} not defined"
+        r"|WinError 1455|paging file is too small",
     ),
     Rule(
         "binary-mismatch",
         "env",
         _SURE,
         r"numpy\.dtype size changed|compiled using NumPy|numpy\.core\.multiarray failed"
-        r"|operator torchvision::nms|Couldn't load custom C\+\+ ops|binary incompatib|_ARRAY_API",
+        r"|operator torchvision::nms|Couldn't load custom C\+\+ ops|binary incompatib|_ARRAY_API"
+        r"|Descriptors can ?not (?:not )?be created directly|working triton installation",
     ),
     Rule(
         "package-required",
@@ -174,7 +185,8 @@ RULES: tuple[Rule, ...] = (
         _LIKELY,
         r"AttributeError: module '(?:numpy|np|torch|transformers|datasets|tensorflow|tf|jax|keras|PIL|pandas"
         r"|triton|flash_attn|accelerate|peft|trl|deepspeed|torchvision|torchaudio|collections|inspect|pkgutil"
-        r"|distutils)\b",
+        r"|distutils)\b"
+        r"|'(?:Accelerator\w{0,8}|DynamicCache|TrainingArguments|\w{0,30}Tokenizer(?:Fast)?)' object has no attribute",
     ),
     Rule(
         "argument-of-package",
@@ -208,8 +220,10 @@ RULES: tuple[Rule, ...] = (
         r"|instantiate the backend tokenizer|Unable to load vocabulary"
         r"|Should have a `model_type` key|Vocab(?:ulary)? file .{0,80}(?:not|exist)|not a valid JSON file"
         r"|Incorrect path_or_model_id|no checkpoint found|Unable to load weights|from_tf=True"
-        r"|Can't find a vocabulary file",
+        r"|Can't find a vocabulary file|\[E050\] Can't find model|invalid hash value"
+        r"|Resource \S{1,60} not found|nltk\.download",
     ),
+    Rule("corpus-of-a-package", "asset", _SURE, r"^LookupError\b", place=r"nltk/data\.py"),
     Rule(
         "data-files",
         "asset",
@@ -275,6 +289,7 @@ RULES: tuple[Rule, ...] = (
         r"|HTTPSConnectionPool|Network is unreachable|Name or service not known|AccessDenied"
         r"|Temporary failure in name resolution|cas service|xet)",
     ),
+    Rule("registry", "config", _SURE, r"is not in the [\w:. ]{1,60}registry|not found in .{1,60} registry"),
     # -- data
     Rule(
         "dataset-build",
@@ -299,7 +314,8 @@ RULES: tuple[Rule, ...] = (
         r"|BadZipFile|tarfile\.\w*Error|UnidentifiedImage"
         r"|cannot identify image|image file is truncated|broken data stream|truncated file|DataLossError"
         r"|corrupted record|truncated record|lmdb\.\w*Error|DecompressionBomb|zlib\.error|Truncated (?:File"
-        r"|JPEG|PNG)|LibsndfileError|file signature not found|unexpected end of data|InvalidDataError",
+        r"|JPEG|PNG)|LibsndfileError|file signature not found|unexpected end of data|InvalidDataError"
+        r"|allow_pickle=False|cv2\.error: .{0,300}\.empty\(\)",
     ),
     Rule(
         "columns",
@@ -330,7 +346,8 @@ RULES: tuple[Rule, ...] = (
         _SURE,
         r"num_samples=0|EmptyDatasetError|(?i:empty dataset|dataset is empty|no (?:training "
         r")?(?:examples|samples|data) (?:found"
-        r"|left)|zero (?:examples|samples)|train(?:ing)? (?:data)?set is empty|cannot find valid samples)",
+        r"|left)|zero (?:examples|samples)|train(?:ing)? (?:data ?)?set (?:is|will be) empty"
+        r"|cannot find valid samples)",
     ),
     Rule(
         "conversation",
@@ -358,7 +375,7 @@ RULES: tuple[Rule, ...] = (
         r"|not allowed with|mutually exclusive"
         r"|[Uu]nexpected key|is not in struct|[Ii]nvalid (?:choice|value for|option|override)|extra (?:fields"
         r"|inputs) (?:not|are not) permitted|ValidationError|validation errors?\b|MisconfigurationException"
-        r"|ConfigError|ConfigurationError|DeepSpeedConfig",
+        r"|ConfigError|ConfigurationError|DeepSpeedConfig|existing deepspeed config",
     ),
     Rule(
         "choice",
@@ -440,6 +457,15 @@ RULES: tuple[Rule, ...] = (
         r"|missing \d+ required",
     ),
     Rule("data-code", "data", _LIKELY, r"^(?:Key|Index|Value|Type)Error\b", place=_DATA_CODE),
+    Rule(
+        "number-as-text",  # 1e-5 in YAML is a string
+        "config",
+        _LIKELY,
+        r"^TypeError: '[<>=]{1,2}' not supported between instances of "
+        r"'(?:(?:float|int)' and 'str|str' and '(?:float|int))'",
+        place=r"torch/optim|lr_scheduler",
+    ),
+    Rule("config-code", "config", _LIKELY, r"^KeyError\b", place=_CONFIG_CODE),
     Rule("config-place", "config", _LIKELY, r"^(?:Value|Key|Type|Assertion|Attribute)Error\b", place=_CONFIG_PLACE),
     Rule(
         "expected",

@@ -1,7 +1,7 @@
 """What did the run learn: its training points as one curve, steps done and planned, and whether the loss fell. Pure.
 
 A point counts as not finite where the framework hides it: Transformers prints loss 0 beside a nan gradient norm,
-Megatron leaves the loss out and counts the iteration as nan.
+Megatron leaves the loss out, and may or may not count the iteration as nan.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ def _loss(row: Event) -> float | None:
     loss, gradient = number(row, "loss"), number(row, "grad_norm")
     if loss == 0 and gradient is not None and math.isnan(gradient):
         return math.nan
-    return math.nan if loss is None and (number(row, "nan_iterations") or 0) > 0 else loss
+    dropped = row.parser == "megatron" and number(row, "skipped") == 0  # it prints no loss that is not above zero
+    return math.nan if loss is None and (dropped or (number(row, "nan_iterations") or 0) > 0) else loss
 
 
 def steps_done(progress: Frame, ends: Frame) -> Value | None:

@@ -33,6 +33,7 @@ _SIZES: tuple[tuple[str, re.Pattern[str]], ...] = (
         "requested_bytes",
         re.compile(
             rf"(?:trying to allocate|[Oo]ut of memory allocating|[Ff]ailed to (?:allocate|alloc)(?: request for)?"
+            rf"|Attempting to (?:reserve|allocate)"
             rf"|Cannot allocate) {_SIZE}"
         ),
     ),
@@ -184,7 +185,9 @@ PARSER = Parser(
             rb"|OOM when allocating tensor|_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
             rb"|failure (?:\d )?'out of memory'|No available memory for the cache blocks"
             rb"|cudaMalloc[^\n]{0,30}failed: out of memory|Out of memory error on GPU"
-            rb"|ran out of memory trying to allocate|memory in memory space hbm|GPU is out of memory|CUDA OOM",
+            rb"|ran out of memory trying to allocate|memory in memory space hbm|GPU is out of memory|CUDA OOM"
+            rb"|RESOURCE_EXHAUSTED: Attempting to (?:reserve|allocate)|cuda runtime error \(2\)|error=2 : out of memory"
+            rb"|\(2 vs\. 0\)  ?out of memory",
             parse=_parse_oom,
             safety="Host memory (DefaultCPUAllocator, device:CPU, pinned) is not the card's; sentences of advice and "
             "allocators' "
@@ -203,6 +206,9 @@ PARSER = Parser(
                     "allocated by PyTorch, and 7.00 GiB is reserved by PyTorch but unallocated."
                 ),
                 "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+                "RuntimeError: cuda runtime error (2) : out of memory at /pytorch/torch/lib/THC/generic/THCStorage.cu:66",
+                "F0102 03:04:05.678901 42 syncedmem.cpp:71] Check failed: error == cudaSuccess (2 vs. 0)  out of memory",
+                "RESOURCE_EXHAUSTED: Attempting to reserve 6.48G at the bottom of memory. That was not possible.",
                 (
                     "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate "
                     "4294967296 bytes."

@@ -103,7 +103,8 @@ TOPICS: tuple[Topic, ...] = (
         "oom",
         text=r"(?i:\b(?:CUDA|HIP|XPU|NPU|MPS backend|GPU)\b.{0,20}out of memory|OutOfMemoryError|CUDA OOM"
         r"|cuda_error_out_of_memory"
-        r"|RESOURCE_EXHAUSTED: (?:.{0,40}: )?(?:Out of memory|Failed to allocate|XLA)|OOM when allocating tensor"
+        r"|RESOURCE_EXHAUSTED: (?:.{0,40}: )?(?:Out of memory|Failed to allocate|XLA|Attempting to)"
+        r"|OOM when allocating tensor|cuda runtime error \(2\)|\(2 vs\. 0\) {1,2}out of memory"
         r"|ResourceExhaustedError|_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|driver error: out of memory"
         r"|Cuda failure (?:\d+ )?'out of memory'|No available memory for the cache blocks"
         r"|cudaMalloc failed: out of memory"
@@ -120,7 +121,7 @@ TOPICS: tuple[Topic, ...] = (
         r"|Duplicate GPU detected"
         r"|Unable to find address for|makeDeviceForHostname|makeDeviceForInterface|[Cc]ouldn't find interface"
         r"|role_info/|torchelastic/\S+ ?/|rendezvous (?:has|timed|failed)|Bootstrap : no socket interface"
-        r"|bootstrap.{0,40}(?:failed|timed out)",
+        r"|bootstrap.{0,40}(?:failed|timed out)|DEADLINE_EXCEEDED: .{0,80}(?:Barrier timed out|Connect\b)",
         unless_text=r"huggingface|https?://",
     ),
     Topic(
@@ -167,7 +168,7 @@ TOPICS: tuple[Topic, ...] = (
         r"|HIPBLAS_STATUS|cuda runtime error|CUDA driver version is insufficient|no CUDA-capable device"
         r"|CUDA unknown error"
         r"|uncorrectable ECC|CUDA_ERROR_|cudaError|NVIDIA driver on your system|AcceleratorError|cuDNN error"
-        r"|misaligned address"
+        r"|misaligned address|cudaSuccess \(\d+ vs\. 0\)"
         r"|CUDA driver initialization failed|Cuda failure",
         unless_text=r"not compiled with CUDA",
     ),

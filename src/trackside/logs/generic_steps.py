@@ -22,10 +22,10 @@ MAX_TEXT = 4_000
 MAX_ROWS = 20_000
 
 _PAIR = re.compile(
-    r"(?P<key>[A-Za-z_][\w/.\-]{0,60}(?: (?!(?i:nan|inf)\b)[A-Za-z_(][\w/\-)]{0,40}){0,3})"
+    r"(?<![\w/.\-])(?P<key>[A-Za-z_][\w/.\-]{0,60}+(?: (?!(?i:nan|inf)\b)[A-Za-z_(][\w/\-)]{0,40}+){0,3})"
     r"(?:\s?\((?:ms|s|sec|avg|%|it/s)\))?['\"\]]{0,2}"
     r"(?:\s{0,3}[:=]\s{0,8}|\s{1,10}|\s{0,3}#)['\"\[(]{0,2}\s{0,8}"
-    rf"(?:tensor\()?(?P<value>{NUMBER})(?:\s{{0,2}}/\s{{0,8}}(?P<of>\d{{1,12}}))?(?P<unit>(?:ms|us|µs|s)\b)?"
+    rf"(?:tensor\()?(?P<value>{NUMBER})(?:\s{{0,2}}/\s{{0,8}}(?P<of>\d{{1,12}}))?(?:\s?(?P<unit>ms|us|µs|s)\b)?"
 )
 _EPOCH_BATCH = re.compile(
     r"(?:\[\s{0,6}|\bTrain: )(\d{1,7})(?:\s{0,3}\]\s{0,3}| )\[\s{0,9}(\d{1,9})\s{0,3}/\s{0,9}(\d{1,9})\s{0,3}[\](]"
@@ -46,8 +46,17 @@ _OTHER = re.compile(
     r"|\b(?:[Bb]est|BEST|[Ff]inal|[Ss]av(?:ed|ing)|SAVE|[Ll]owest|[Mm]inimum|improved|[Ee]arly ?[Ss]topp\w*|[Ss]ummary)\b"
 )
 _ELSEWHERE = re.compile(
-    r"\b(?:[Vv]al(?:id|idation|idating)?|VAL(?:ID)?|[Ee]val(?:uation|uating)?|EVAL|[Tt]est(?:ing)?|TEST|[Dd]ev)\b(?!\s?[_/ ]?(?:loss|acc))"
+    r"\b(?:val(?:id|idation|idating)?|eval(?:uation|uating)?)\b|(?:^|[|\]\[>(:-])\s{0,4}(?:test(?:ing)?|dev)\b",
+    re.IGNORECASE,
 )
+"""Before the loss, these words say that it is not training's."""
+_OTHER_HINTS = (
+    "%|", "it/s", "s/it", ":::m", "namespace(", "args(", "arguments(", "config", 'file "', "traceback", "val loss", "'eval_",
+    "'train_runtime", "validation loss", "| valid", "/step - ", "best", "final", "sav", "lowest", "minimum", "improved", "early",
+    "summary",
+)  # fmt: skip
+_ELSEWHERE_HINTS = ("val", "eval", "test", "dev")
+"""In lower case, one of these is in every line that the expression above it would find: far cheaper to ask first."""
 _BEST_FIELD = re.compile(r"\[best\].*", re.IGNORECASE)
 
 
@@ -89,7 +98,7 @@ def _pairs(text: str) -> _Read:
 
 def _place(text: str, read: _Read) -> tuple[int | None, float | None, int | None, int | None]:
     """(step, epoch, steps an epoch has, steps planned)."""
-    if found := _EPOCH_BATCH.search(text):
+    if ("[" in text or "Train: " in text) and (found := _EPOCH_BATCH.search(text)):
         return int(found[2]), int(found[1]), int(found[3]), None
     if found := _EPOCH_COMMA.search(text):
         return int(found[2]), int(found[1]), None, None
@@ -114,7 +123,8 @@ def _line(line: Line) -> list[Event] | None:
     if len(text) > MAX_TEXT:
         return None
     text = _BEST_FIELD.sub("", text)
-    if _OTHER.search(text):
+    low = text.lower()
+    if any(hint in low for hint in _OTHER_HINTS) and _OTHER.search(text):
         return None
     read = _pairs(text)
     if "loss" not in read.values and "eval_loss" not in read.values:
@@ -123,7 +133,8 @@ def _line(line: Line) -> list[Event] | None:
     if step is None and epoch is None:
         return None
     events = []
-    elsewhere = _ELSEWHERE.search(text) is not None
+    before = low[: max(0, low.find("loss"))]
+    elsewhere = any(hint in before for hint in _ELSEWHERE_HINTS) and _ELSEWHERE.search(before) is not None
     validated = read.values.get("loss" if elsewhere and "eval_loss" not in read.values else "eval_loss")
     if validated is not None:
         events.append(line.event("evaluation", step=step, epoch=epoch, metric="loss", value=validated, loss=validated))
@@ -163,8 +174,6 @@ def _framework(line: Line) -> str:
 def _table(line: Line) -> Iterator[Event]:
     """The rows under a header such as ``step,loss,lr``."""
     mark = next((m for m in (",", "\t", ";") if m in line.text), None)
-    if mark is None:
-        return
     names = [name.strip().strip("\"'") for name in line.text.split(mark)]
     columns = {}
     for index, name in enumerate(names):
@@ -195,11 +204,16 @@ PARSER = Parser(
     (
         Pattern(
             "table",
-            rb"(?:step|iter|iteration|epoch)[\"']?[,;\t][^\n\r]{0,200}[lL]oss",
+            rb"(?:step|iter|iteration|epoch)[\"']?(?:[,;\t]|  )[^\n\r]{0,200}loss",
             lambda line: list(_table(line)) or None,
             "A header whose rows below are figures in as many columns.",
-            ("step,loss,lr\n1,6.31,0.001\n2,5.90,0.001",),
+            (
+                "step,loss,lr\n1,6.31,0.001\n2,5.90,0.001",
+                "epoch     train_loss  valid_loss  accuracy\n0         0.512300    0.401200    0.910000",
+                "Step\tTraining Loss\n10\t1.8123\n20\t1.5012",
+            ),
             ("step,loss,lr are logged to a file",),
+            caseless=True,
         ),
         Pattern(
             "figures",

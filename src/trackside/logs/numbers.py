@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|(?:nan|NaN|NAN|[iI]nf(?:inity)?|INF)(?![A-Za-z]))"
+NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3}){1,9}(?!\d)(?:\.\d{1,40})?|\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,5})?|\.\d{1,40}(?:[eE][-+]?\d{1,5})?|(?:nan|NaN|NAN|[iI]nf(?:inity)?|INF)(?![A-Za-z]))"
 """One number: thousands separators, exponents, nan and inf; a unit may be glued to its end."""
 _NUMBER = re.compile(NUMBER)
 _WRAPPED = re.compile(r"^(?:tensor|array|np\.float\d+|numpy\.float\d+|Decimal|float)\(\[?['\"]?")

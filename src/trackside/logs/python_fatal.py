@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from trackside.logs.exception_topics import topic
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser, Pattern
 from trackside.model import Event, Role
@@ -60,12 +61,23 @@ def _parse_terminate(line: Line) -> Event | None:
     found = _TERMINATE.search(line.text)
     if found is None:
         return None
-    what = found[1] or found[2]
+    what = name = found[1] or found[2]
     for below in line.following(20):
         if below.label == line.label and (said := _WHAT.match(below.text)):
-            what = f"{what}: {said[1].strip()}"
+            what = f"{name}: {said[1].strip()}"
+            if device := _device(line, name, said[1].strip()):
+                return device
             break
     return line.event("python_fatal", Role.CASCADE if _OTHERS.search(what) else Role.ROOT, what=what)
+
+
+def _device(line: Line, name: str, message: str) -> Event | None:
+    """An uncaught C++ exception, or a failed check, about the GPU: as telling as Python's of the same text."""
+    about, role = topic(name, message, ())
+    if about not in ("cuda", "oom") or _OTHERS.search(message):
+        return None
+    told = {"type": name, "message": message, "root_type": name, "root_message": message, "about": about}
+    return line.event("exception", role, text=f"{name}: {message}", **told)
 
 
 def _parse_handler(line: Line) -> Event | None:
@@ -82,6 +94,8 @@ def _parse_check(line: Line) -> Event | None:
     if found is None:
         return None
     what = (found[1] or found[2]).strip()
+    if device := _device(line, "Check failed", what.removeprefix("Check failed: ")):
+        return device
     return line.event("python_fatal", Role.CASCADE if _OTHERS.search(what) else Role.ROOT, what=what)
 
 
@@ -128,6 +142,8 @@ PARSER = Parser(
             matches=(
                 "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
                 "terminate called without an active exception",
+                "terminate called after throwing an instance of 'c10::Error'\n"
+                "  what():  CUDA error: an illegal memory access was encountered",
             ),
             avoids=("the terminate handler was called",),
         ),

@@ -75,7 +75,8 @@ def _listen(line: Line) -> Event | None:
     if "RuntimeError: Address already in use" not in text and "server socket" not in text and "EADDRINUSE" not in text:
         return None
     port = _LISTEN.search(text)
-    return _failure(line, "port_in_use", port[1] if port else None, True if "failed to bind to" in text else None)
+    final = "failed to bind to" not in text or "failed to listen on any" in text
+    return _failure(line, "port_in_use", port[1] if port else None, None if final else True)
 
 
 def _lost(line: Line) -> Event | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trackside.catalog.signals import Exit, read_code, signal_number
+from trackside.catalog.signals import TRANSLATED, Exit, read_code, signal_number
 from trackside.logs import exits
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser, Pattern
@@ -17,11 +17,16 @@ _JOB = re.compile(rf"^\s*\[\d{{1,4}}\]\s*[+-]?\s+(?P<pid>\d{{1,10}})?\s*{_DEATH}
 _ZSH = re.compile(rf"^(?:zsh|bash|sh|dash)(?:: \S{{0,80}})?: {_DEATH}{_CORE}(?:\s|$)")
 _BAR = re.compile(r"(?:^|\r).{0,400}(?:it/s|s/it|\?it/s)[^\]]{0,80}\]\s?")
 _BARE = re.compile(rf"{_DEATH}{_CORE}")
+_WORDS = "|".join(sorted(TRANSLATED, key=len, reverse=True))
+_FOREIGN = re.compile(
+    rf"(?:^|.{{0,200}}[\s:：](?P<pid>\d{{1,10}})\s+)(?P<death>(?i:{_WORDS}))(?P<core>\s*[(（][^)）]{{1,40}}[)）])?(?:\s|$)"
+)
 _ALONE = frozenset({4, 6, 7, 8, 9, 11, 15, 5, 31})
 _TIMEOUT = re.compile(r"timeout: sending signal (\w{2,12}) to command")
 _STATUS = re.compile(
     r"^(?:Command (?:terminated by signal (?P<signal>\d{1,2})|exited with non-zero status (?P<status>\d{1,3}))"
-    r"|command terminated with exit code (?P<code>\d{1,3}))"
+    r"|command terminated with exit code (?P<code>\d{1,3})|Process finished with exit code (?P<ide>-?\d{1,4})\b"
+    r"|[\w.-]{1,80} exited with code (?P<compose>\d{1,3})$)"
 )
 
 
@@ -74,8 +79,19 @@ def _status(line: Line) -> Event | None:
     found = _STATUS.match(line.text)
     if found is None:
         return None
-    end = Exit(signal=int(found["signal"])) if found["signal"] else read_code(int(found["status"] or found["code"]))
-    return _exit(line, end, "kubectl" if found["code"] else "time")
+    source = next(name for name in ("signal", "status", "code", "ide", "compose") if found[name])
+    number = int(found[source])
+    end = Exit(signal=number) if source == "signal" else read_code(number)
+    return _exit(line, end, {"code": "kubectl", "ide": "ide", "compose": "compose"}.get(source, "time"))
+
+
+def _foreign(line: Line) -> Event | None:
+    text = _BAR.sub("", line.text).rstrip()
+    found = _FOREIGN.match(text)
+    if found is None or (found["pid"] is None and found.end() != len(text)):
+        return None
+    pid = int(found["pid"]) if found["pid"] else None
+    return _exit(line, Exit(signal=signal_number(found["death"])), "bash", pid, core=bool(found["core"]))
 
 
 PARSER = Parser(
@@ -87,7 +103,7 @@ PARSER = Parser(
             "death",
             (
                 rb"(Segmentation fault|Killed|Bus error|Aborted|Terminated|Illegal instruction|Floating point "
-                rb"exception|: line [0-9]{1,7}: {1,4}[0-9]{1,10} [A-Z]|(zsh|bash|sh): [a-z]{4,12} {2}|"
+                rb"exception|: line [0-9]{1,7}: {1,4}[0-9]{1,10} [A-Z]|(zsh|bash|sh): [a-z]{3,12} [a-z ]|"
                 rb"\[[0-9]{1,3}\] {1,6}[0-9]{1,10} (segm|kill|abort|bus ))"
             ),
             _death,
@@ -102,6 +118,7 @@ PARSER = Parser(
                 "Bus error (core dumped)",
                 "Aborted (core dumped)",
                 "zsh: killed     python train.py",
+                "zsh: segmentation fault  python train.py --device mps",
                 "[1]    1234 segmentation fault (core dumped)  python train.py",
                 "[1]+  Killed                  python train.py",
                 " 45%|####5     | 45/100 [00:12<00:15,  3.6it/s]Killed",
@@ -119,6 +136,19 @@ PARSER = Parser(
             ),
         ),
         Pattern(
+            "death-translated",
+            b"|".join(word.encode() for word in TRANSLATED),
+            _foreign,
+            "A shell under another locale: behind a process id, or alone on the line with at most the note about the core.",
+            matches=(
+                "run.sh: 行 22: 40312 已杀死               python train.py",
+                "double free or corruption (!prev)\n已放弃 (核心已转储)",
+                "Speicherzugriffsfehler (Speicherabzug geschrieben)",
+            ),
+            avoids=("进程已杀死 3 个", "l'erreur de segmentation du corpus"),
+            caseless=True,
+        ),
+        Pattern(
             "timeout",
             rb"timeout: sending signal ",
             _timeout,
@@ -130,14 +160,16 @@ PARSER = Parser(
             "status",
             (
                 rb"(Command terminated by signal [0-9]|Command exited with non-zero status [0-9]|command "
-                rb"terminated with exit code [0-9])"
+                rb"terminated with exit code [0-9]|Process finished with exit code -?[0-9]| exited with code [0-9])"
             ),
             _status,
-            "time(1) and kubectl exec; must start the line.",
+            "time(1), kubectl exec, IDEs and Docker Compose; must start the line.",
             matches=(
                 "Command terminated by signal 9",
                 "Command exited with non-zero status 1",
                 "command terminated with exit code 137",
+                "Process finished with exit code 139 (interrupted by signal 11: SIGSEGV)",
+                "trainer-1 exited with code 137",
             ),
             avoids=("The command terminated with exit code 1 in the docs",),
         ),

@@ -10,7 +10,7 @@ from trackside.logs.pattern import Parser, Pattern
 from trackside.model import Event
 
 _POINT = re.compile(
-    rf"step:\s{{1,8}}(\d{{1,9}})\s{{1,4}}loss:\s{{1,4}}({NUMBER})(?:\s{{1,4}}grad_norm:\s{{1,4}}({NUMBER}))?"
+    rf"step:\s{{1,8}}(\d{{1,9}})\s{{1,4}}loss:\s{{1,12}}({NUMBER})(?:\s{{1,4}}grad_norm:\s{{1,12}}({NUMBER}))?"
 )
 _TPS = re.compile(rf"\b(?:tps|wps):\s{{1,4}}({NUMBER})")
 _LR = re.compile(rf"\blr:\s{{1,4}}({NUMBER})")

@@ -299,7 +299,8 @@ def exception_line(text: str) -> tuple[str, str] | None:
     name, message = found["type"], found["message"]
     last = name.split("(")[0].rsplit(".", 1)[-1]
     dotted = "." in name and last[:1].isupper() and not last.isupper() and message is not None
-    if (_SUFFIX.search(name) is None and not dotted) or _NO_TYPE.fullmatch(name):
+    plain = name == "Exception" and bool(message)  # raised as it is, with words of its own
+    if not plain and ((_SUFFIX.search(name) is None and not dotted) or _NO_TYPE.fullmatch(name)):
         return None
     return name, message or ""
 

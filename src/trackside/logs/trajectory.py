@@ -23,6 +23,7 @@ _ORDER = (
     "fairseq",
     "torchtitan",
     "mmengine",
+    "composer",
     "nemo",
     "lightning",
     "keras",

@@ -7,11 +7,15 @@ from dataclasses import replace
 
 from trackside.logs.line import Scratch
 from trackside.logs.scan import Scanned, scan
-from trackside.model import Event
+from trackside.model import Event, Position
 from trackside.read.format import Format, Match, Result, Sink, Source
 
 _RANK_DIR = re.compile(r"(?:^|[/!])attempt_(\d{1,6})/(\d{1,6})/(?:stdout|stderr)\.log")
 _RANK_FILE = re.compile(r"(?:^|[/_.!-])rank[_-]?(\d{1,6})(?=[/_.!-]|$)", re.IGNORECASE)
+_OUTPUT_NAME = re.compile(
+    r"(?:^|[/!])(?:slurm-[^/]{1,200}|std(?:out|err)[^/]{0,40}|[^/]{0,200}\.(?:out|err|log|o\d{1,9}))$"
+)
+_NOT_OUTPUT_NAME = re.compile(r"dmesg|kern|messages|syslog|journal|sacct|slurmctld|slurmd", re.IGNORECASE)
 _CONTROL = bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27}) + b"\x7f"
 _HOLE = re.compile(rb"\0{32,}")
 """A run of NULs that no text and no binary header has by chance: a block never written, or lost in a crash."""
@@ -78,6 +82,15 @@ def note_on(done: Scanned) -> str:
         *(f"{count:,} lines not read by a defect of {parser}" for parser, count in sorted(done.defects.items())),
     ]
     return "; ".join(note for note in notes if note)
+
+
+def empty_output(path: str) -> Event | None:
+    """What an empty file testifies to, where its name is that of a job's output: a job that wrote nothing."""
+    if not _OUTPUT_NAME.search(path) or _NOT_OUTPUT_NAME.search(path):
+        return None
+    return Event(
+        "log_activity", Position(path, 0), "log", rank=rank_of(path), parser="scan", fields={"lines": 0, "bytes": 0}
+    )
 
 
 def _sniff_other(source: Source) -> Match | None:

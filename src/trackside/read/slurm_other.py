@@ -19,6 +19,7 @@ _TEXTS = (
     (re.compile(r"Account[| ]+User[| ]+RawShares"), "sshare"),
     (re.compile(r"Name\|Priority\|GraceTime|Type\|Name\|ID\n|NOTE: Runaway jobs are jobs"), "sacctmgr"),
 )
+_ANSWER = re.compile(r'data_parser/v0|openapi\\?/(?:db)?v0|"(?:parts_packed|statistics)"\s*:')
 _REFUSAL = re.compile(r"(?:slurm_load_\w+|scontrol|squeue|sacct|sinfo|scancel|sacctmgr|sdiag|slurm_\w+)(?: error)?: \S")
 _SHORT = 2_000
 """Bytes beyond which a text is more than a command's refusal."""
@@ -34,6 +35,8 @@ def _refused(source: Source) -> str | None:
 def _sniff(source: Source) -> Match | None:
     if _refused(source) is not None:
         return Match(0.8, "")
+    if source.text.lstrip().startswith("{") and _ANSWER.search(source.text):
+        return Match(0.8, "Slurm's JSON, neither jobs nor nodes")
     found = next((name for pattern, name in _TEXTS if pattern.match(source.text[:4000])), None)
     return Match(0.85, found) if found else None
 

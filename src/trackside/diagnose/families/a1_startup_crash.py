@@ -163,9 +163,12 @@ def _without_traceback(evidence: Evidence, limits: Limits) -> Finding | None:
         key = "output" if number == NO_OUTPUT_FILE else "prolog"
         kind = "config" if number == NO_OUTPUT_FILE else "env"
         return _launch(None, jobs.value(job, "signal"), kind, key, evidence, Certainty.SUPPORTED)
-    seconds = job.get("elapsed_s")
+    start, end, seconds = job.get("start"), job.get("end"), job.get("elapsed_s")
+    if seconds is None and isinstance(start, (int, float)) and isinstance(end, (int, float)):
+        seconds = end - start
     quick = isinstance(seconds, (int, float)) and seconds <= limits.startup_s
-    if code and not number and quick and evidence.has("exceptions") and not evidence["launchers"]:
+    died = any(row.get("signal") is not None for row in exits.events)
+    if code and not number and quick and evidence.has("exceptions") and not evidence["launchers"] and not died:
         kind = LAUNCH_CODES.get(int(str(code)), "code")
         return _launch(None, jobs.value(job, "exit_code"), kind, "quick", evidence, Certainty.POSSIBLE)
     return None

@@ -43,7 +43,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trackside.catalog.signals import signal_name
-from trackside.diagnose.deaths import DEATHS, KILL, Death, deaths, host_oom, recorded_signal
+from trackside.diagnose.deaths import DEATHS, KILL, Death, deaths, host_oom, lost_workers, recorded_signal
 from trackside.diagnose.ending import abnormal_end, completed, disposition
 from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
@@ -73,6 +73,9 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
         return _killed(evidence, told, memory, points)
     if memory is not None:
         return _out_of_memory(evidence, memory, points)
+    lost = lost_workers(evidence, points)
+    if lost:
+        return _lost(evidence, lost[0], points)
     recorded = recorded_signal(evidence)
     if recorded is not None and not unhandled(evidence["exceptions"].events, points):
         return _from_record(recorded, points, evidence)
@@ -146,6 +149,22 @@ def _from_record(recorded: tuple[int, Value, bool], points: Sequence[Event], evi
     shows += _around(evidence, None, points)
     certainty = Certainty.POSSIBLE if ambiguous else Certainty.SUPPORTED
     return _found(number, shows, points, None, None, certainty, ())
+
+
+def _lost(evidence: Evidence, row: Event, points: Sequence[Event]) -> Finding:
+    """A worker that went without a word: its signal is not told."""
+    return found(
+        Certainty.SUPPORTED,
+        "job",
+        [claim("lost", line=evidence["exits"].value(row, "text")), *_around(evidence, row, points)],
+        implies=[claim("implies_kill")],
+        cannot_decide=[claim("which_signal")],
+        actions=[action("less_memory")],
+        since=row.time,
+        at=row.at,
+        variant="training" if steps_done(points, row) else "startup",
+        nodes=() if row.node is None else (row.node,),
+    )
 
 
 def _found(
@@ -232,6 +251,8 @@ FAMILY = Family(
         "died": "a process died of {signal}: {line}",
         "died_on": "rank {ranks} died of {signal}: {line}",
         "also": "agreeing with it: {line}",
+        "lost": "a worker process died without a traceback: {line}",
+        "which_signal": "which signal ended it: Ray saw only that the process was gone",
         "oom": "host memory ran out: {line}",
         "in_training": "training had reached: {point}",
         "at_startup": "the log holds {count} training points before it: it fell in the start-up",

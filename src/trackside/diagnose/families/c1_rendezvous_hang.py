@@ -85,14 +85,19 @@ def judge(evidence: Evidence, run: Run, limits: Quiet) -> Finding:
     bad = abnormal_end(evidence)
     if final or (rows and bad is not None):
         return _failed(evidence, rows, final, bad)
-    told = [row for row in evidence["exceptions"].events if row.get("about") == "rendezvous" and row.role is Role.ROOT]
-    told = [row for row in told if followed_by(row, up) is None]
+    told = [row for row in evidence["exceptions"].events if _of_startup(row) and followed_by(row, up) is None]
     if told:
         return _raised(evidence, told[0], bad)
     first = [row for row in evidence["timeouts"].events if row.get("seq") in (0, 1)]
     if first and len(first) == len(evidence["timeouts"]):
         return _first_collective(evidence, first, bad)
     return _silent(evidence, run, limits, up)
+
+
+def _of_startup(row: Event) -> bool:
+    """A rendezvous that failed, or NCCL giving up: before any group was formed that is its start-up, too."""
+    about, message = row.get("about"), str(row.get("message") or "")
+    return row.role is Role.ROOT and (about == "rendezvous" or (about == "collective" and "NCCL error" in message))
 
 
 def _up(evidence: Evidence) -> list[Event]:

@@ -48,7 +48,7 @@ from trackside.diagnose.learning import training_points
 from trackside.diagnose.order import followed_by
 from trackside.diagnose.ranks import named, rank_of, ranks_of, world_size
 from trackside.diagnose.silence import REAPED, SILENCE, Quiet, several_ranks, stood_still
-from trackside.model import Certainty, Claim, Culprit, Event, Finding, Role, Run
+from trackside.model import Certainty, Claim, Culprit, Event, Finding, Role, Run, Value
 from trackside.query import Frame, derived, events, record
 
 STRONG = ("mismatches", "timeouts", "heartbeats", "states")
@@ -66,11 +66,12 @@ COLLECT = (
 
 @dataclass(frozen=True, slots=True)
 class Absentee:
-    """The ranks that did not take part, the claim that says how that is known, and whether a dump proves it."""
+    """The ranks that did not take part, and the claim that says how that is known."""
 
     ranks: tuple[int, ...]
     claim: Claim
-    proven: bool
+    own: bool = True
+    """They wait for no GPU work themselves: what holds them up is on the host."""
 
 
 def judge(evidence: Evidence, run: Run, limits: Quiet) -> Finding:
@@ -168,18 +169,14 @@ def _absentee(evidence: Evidence, run: Run, signs: Sequence[tuple[str, Event]]) 
     dumped = _from_dumps(evidence["dumps"])
     if dumped is not None:
         return dumped
-    timeouts, states = evidence["timeouts"], evidence["states"]
+    timeouts = evidence["timeouts"]
     for row in timeouts.events:
         named_ = str(row.get("missing_ranks") or "")
         ranks = tuple(sorted({int(part) for part in named_.replace(",", " ").split() if part.isdigit()}))
         if ranks:
             told = derived(ranks, timeouts.value(row, "missing_ranks"))
-            return Absentee(ranks, claim("missing", ranks=told), True)
-    for frame in (states, timeouts):
-        away = _never_entered(frame)
-        if away is not None:
-            return away
-    return _uncomplaining(evidence, run, signs)
+            return Absentee(ranks, claim("missing", ranks=told))
+    return _never_entered(timeouts, evidence["states"]) or _uncomplaining(evidence, run, signs)
 
 
 def _from_dumps(dumps: Frame) -> Absentee | None:
@@ -188,29 +185,31 @@ def _from_dumps(dumps: Frame) -> Absentee | None:
         stall = stalls(dumps.records)[0]
         rows = [dumps.value(row, "last_enqueued") for row in stall.rows]
         values = {"ranks": derived(ranks, *rows), "op": derived(stall.op, *rows), "seq": derived(stall.seq, *rows)}
-        return Absentee(ranks, claim("dump", **values), True)
+        busy = any(row.get("rank") in ranks and row.get("pending_seq") is not None for row in dumps.records)
+        return Absentee(ranks, claim("dump", **values), own=not busy)
     late = unfinished_ranks(dumps.records)
     if late:
         rows = [dumps.value(row, "last_completed") for row in dumps.records if row.get("rank") in late]
-        return Absentee(late, claim("unfinished", ranks=derived(late, *rows)), False)
+        return Absentee(late, claim("unfinished", ranks=derived(late, *rows)), own=False)
     return None
 
 
-def _never_entered(frame: Frame) -> Absentee | None:
+def _never_entered(*frames: Frame) -> Absentee | None:
     """Ranks whose last enqueued work is behind that of the others."""
-    last: dict[int, tuple[int, Event]] = {}
-    for row in frame.events:
-        rank, enqueued = rank_of(row), row.get("last_enqueued")
-        if rank is not None and isinstance(enqueued, int):
-            last[rank] = enqueued, row
+    last: dict[int, tuple[int, Value]] = {}
+    for frame in frames:
+        for row in frame.events:
+            rank, enqueued = rank_of(row), row.get("last_enqueued")
+            if rank is not None and isinstance(enqueued, int):
+                last[rank] = enqueued, frame.value(row, "last_enqueued")
     if len(last) < 2:
         return None
     ahead = max(enqueued for enqueued, _ in last.values())
-    behind = {rank: row for rank, (enqueued, row) in last.items() if enqueued < ahead}
+    behind = {rank: value for rank, (enqueued, value) in last.items() if enqueued < ahead}
     if not behind or len(behind) * 2 > len(last):
         return None
-    told = derived(tuple(sorted(behind)), *(frame.value(row, "last_enqueued") for row in behind.values()))
-    return Absentee(tuple(sorted(behind)), claim("behind", ranks=told), True)
+    told = derived(tuple(sorted(behind)), *behind.values())
+    return Absentee(tuple(sorted(behind)), claim("behind", ranks=told))
 
 
 def _uncomplaining(evidence: Evidence, run: Run, signs: Sequence[tuple[str, Event]]) -> Absentee | None:
@@ -222,7 +221,7 @@ def _uncomplaining(evidence: Evidence, run: Run, signs: Sequence[tuple[str, Even
     quiet = tuple(sorted(set(range(world)) - set(loud)))
     voices = [named(evidence[name], [row for each, row in signs if each == name]) for name in {n for n, _ in signs}]
     told = derived(quiet, *(voice for voice in voices if voice is not None))
-    return Absentee(quiet, claim("quiet", ranks=told), False)
+    return Absentee(quiet, claim("quiet", ranks=told))
 
 
 def _host_trouble(evidence: Evidence) -> Claim | None:
@@ -255,11 +254,10 @@ def _found(
     point = training_points(evidence["progress"])[-1:]
     if point and row is not point[0]:
         shows.append(claim("until", point=evidence["progress"].value(point[0], "text")))
-    entered = away is not None and away.claim.key == "unfinished"
     if trouble is not None:
         culprit = "infrastructure"
     elif culprit is None:
-        culprit = "job" if away is not None and not entered else "unknown"
+        culprit = "job" if away is not None and away.own else "unknown"
     told = [each for each in evidence["exceptions"].events if each.get("about") == "collective"]
     return found(
         certainty,

@@ -193,6 +193,7 @@ SAYS: Mapping[str, str] = {
     "the finite values reach from {lowest} to {highest}",
     "zero_at_once": "the loss dropped to {loss} at once at {place} and stayed there for {count} points, "
     "the way not-a-number is printed where it is filtered",
+    "zero_throughout": "the loss is {loss} at all of its {count} points: not-a-number that is filtered, or nothing to learn from",
     "gradient_not_finite": "the gradient norm is {gradient} from {place} to the end ({count} points) "
     "and the loss no longer falls",
     "steps_skipped": "nearly every recent step was skipped for overflow: {skipped} at step {step}",
@@ -241,7 +242,7 @@ FAMILY = Family(
     says=SAYS,
     judge=judge,
     limits=Limits(),
-    explains=("H2", "H1"),
+    explains=("H2", "H1", "A1"),
     rivals=("E2", "B2"),
     collect=COLLECT,
 )

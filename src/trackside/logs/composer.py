@@ -1,0 +1,63 @@
+"""MosaicML Composer and LLM Foundry: a ``[batch=N/M]:`` header, then one figure a line."""
+
+from __future__ import annotations
+
+import re
+
+from trackside.logs.line import Line
+from trackside.logs.numbers import NUMBER, number
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event
+
+_LOSS = re.compile(rf"\bTrain loss/train/total: ({NUMBER})")
+_HEADER = re.compile(r"\[batch=(\d{1,12})(?:/(\d{1,12}))?\]")
+_OTHERS = {
+    "lr": re.compile(rf"\bTrain lr-[\w/]{{1,60}}: ({NUMBER})"),
+    "throughput": re.compile(rf"\bTrain throughput/tokens_per_sec: ({NUMBER})"),
+}
+_LINES = 80
+
+
+def _progress(line: Line) -> Event | None:
+    found = _LOSS.search(line.text)
+    if found is None:
+        return None
+    header = next(
+        (m for near in line.preceding(_LINES) if near.label == line.label and (m := _HEADER.search(near.text))), None
+    )
+    figures: dict[str, float | None] = {}
+    for near in line.following(_LINES):
+        if near.label == line.label and _HEADER.search(near.text):
+            break
+        for name, regex in _OTHERS.items():
+            if near.label == line.label and (other := regex.search(near.text)):
+                figures[name] = number(other[1])
+    return line.event(
+        "progress",
+        step=None if header is None else int(header[1]),
+        total_steps=int(header[2]) if header is not None and header[2] else None,
+        loss=number(found[1]),
+        lr=figures.get("lr"),
+        throughput=figures.get("throughput"),
+        throughput_unit="tokens/s" if "throughput" in figures else None,
+        framework="composer",
+    )
+
+
+PARSER = Parser(
+    "composer",
+    "MosaicML Composer",
+    "framework",
+    (
+        Pattern(
+            "loss",
+            rb"Train loss/train/total: [0-9naiNI.+-]",
+            _progress,
+            "Losses of evaluation begin with another word.",
+            (
+                "[batch=10/4800]:\n\t Train time/epoch: 0\n\t Train loss/train/total: 11.3625\n\t Train lr-DecoupledAdamW/group0: 1e-05",
+            ),
+            ("\t Eval loss/train/total: 11.3625",),
+        ),
+    ),
+)

@@ -1,0 +1,68 @@
+"""Horovod: its stall inspector's reports of ranks that did not submit a tensor."""
+
+from __future__ import annotations
+
+import re
+
+from trackside.logs.line import Line
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event, Role
+
+_WAITED = re.compile(r"for more than (\d{1,7}) seconds")
+_RANKS = re.compile(r"\[missing ranks: ([\d, ]{1,400})\]")
+_MISSING = re.compile(r"\s{0,8}(\d{1,6}): ?\[")
+MAX_RANKS = 64
+"""Ranks that one report is read for; a report of a large job names them all."""
+
+
+def _stalled(line: Line) -> Event | None:
+    waited = _WAITED.search(line.text)
+    if waited is None:
+        return None
+    missing = _missing(line)
+    return line.event(
+        "collective_timeout",
+        Role.CASCADE,
+        elapsed_s=float(waited[1]),
+        backend="horovod",
+        missing_ranks=",".join(missing) or None,
+    )
+
+
+def _missing(line: Line) -> list[str]:
+    """The ranks named below the report: "[missing ranks: 1, 2]" at each tensor, or "Missing ranks:" and a line each."""
+    listed, ranks = False, dict[str, None]()
+    for below in line.following(MAX_RANKS):
+        if below.label != line.label:
+            continue
+        if found := _RANKS.search(below.text):
+            ranks.update(dict.fromkeys(rank.strip() for rank in found[1].split(",")))
+        elif "Missing ranks:" in below.text:
+            listed = True
+        elif listed and (found := _MISSING.match(below.text)):
+            ranks[found[1]] = None
+        elif not below.text.startswith(("Stalled ops", "Stalled ranks")):
+            break
+    return [rank for rank in ranks if rank][:MAX_RANKS]
+
+
+PARSER = Parser(
+    id="horovod",
+    title="Horovod",
+    kind="system",
+    patterns=(
+        Pattern(
+            "stall",
+            rb"are waiting for remainder of ranks for more than [0-9]",
+            _stalled,
+            "A report, repeated while the wait lasts: progress after it clears it.",
+            matches=(
+                "[2026-01-02 03:04:05.958103: W horovod/common/stall_inspector.cc:105] One or more tensors were "
+                "submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of "
+                "ranks for more than 60 seconds. This may indicate that different ranks are trying to submit "
+                "different tensors.\nMissing ranks:\n3: [grad_0]",
+            ),
+            avoids=("workers are waiting for the remainder of the ranks",),
+        ),
+    ),
+)

@@ -1,0 +1,76 @@
+"""Hyperscan must find what Python's ``re`` finds: texts made from each pattern, with bytes around them.
+
+Its 5.4 misses ``done training`` for a caseless ``(?:finished|completed|done) [a-z ]{0,20}train`` once some bytes stand before
+it, and says nothing: such a pattern has to be written otherwise.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from re import _parser as parser  # type: ignore[attr-defined]  # the only public way to a pattern's tree is gone
+from typing import Any
+
+import pytest
+
+from trackside.logs.scan import Rules, rules
+
+TEXTS_PER_PATTERN = 60
+PRINTABLE = [chr(code) for code in range(32, 127)]
+
+
+def made(tree: Any, rng: random.Random) -> str:
+    """A text that a parsed pattern matches; short repeats are drawn most."""
+    return "".join(_made(str(name), value, rng) for name, value in tree)
+
+
+def _made(name: str, value: Any, rng: random.Random) -> str:
+    if name == "LITERAL":
+        return chr(value)
+    if name == "BRANCH":
+        return made(rng.choice(value[1]), rng)
+    if name == "SUBPATTERN":
+        return made(value[-1], rng)
+    if name.endswith("_REPEAT"):
+        low, high, inner = value
+        high = min(int(high), low + rng.choice((0, 0, 1, 6)))
+        return "".join(made(inner, rng) for _ in range(rng.randint(low, high)))
+    if name == "IN":
+        source = [each for each in PRINTABLE if _inside(each, value)]
+        return rng.choice(source) if source else chr(next(v for n, v in value if str(n) == "LITERAL"))
+    return "" if name == "AT" else "q"
+
+
+def _inside(char: str, members: Any) -> bool:
+    inside = False
+    for name, value in members:
+        if str(name) == "LITERAL":
+            inside |= char == chr(value)
+        elif str(name) == "RANGE":
+            inside |= value[0] <= ord(char) <= value[1]
+        elif str(name) == "CATEGORY":
+            kind = str(value).rpartition("_")[2][0].lower()
+            inside |= re.match("\\" + (kind.upper() if "_NOT_" in str(value) else kind), char) is not None
+    return inside != (str(members[0][0]) == "NEGATE")
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Rules:
+    pytest.importorskip("hyperscan")
+    return rules("log", "hyperscan")
+
+
+def test_no_hit_is_lost(compiled: Rules) -> None:
+    rng = random.Random(5)
+    lost = []
+    for index, pattern in enumerate(compiled.patterns):
+        tree = parser.parse(pattern.regex)
+        truth = re.compile(pattern.regex, re.IGNORECASE if pattern.caseless else 0)
+        for _ in range(TEXTS_PER_PATTERN):
+            middle = made(tree, rng)
+            raw = middle.encode("latin-1")
+            raw = rng.choice((raw, raw.upper(), raw.title())) if pattern.caseless else raw
+            text = rng.choice((0, 16, 40, 100)) * b"x" + b" " + raw + b" in 5\n" + rng.choice((0, 50)) * b"y"
+            if truth.search(text) and all(hit != index for _, hit in compiled.matcher.hits(text)):
+                lost.append((compiled.owners[index].id, pattern.name, text))
+    assert not lost, lost[:5]
