@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 READY  := .venv/ready
-DEMO   := tests/scenarios/a2/lab-sigkill-two-nodes/inputs
+DEMO   := tests/scenarios/f1/lab-slurm-node-killed/inputs
 
 .PHONY: demo test lint types contracts generated unit corpus bench docs lock clean
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from pathlib import Path
@@ -14,9 +15,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from rich.console import Console
+
+from trackside.api import diagnose
 from trackside.diagnose.family import HEADINGS, Family, families
 from trackside.logs.pattern import parsers
 from trackside.read.detect import formats
+from trackside.show.document import document
+from trackside.show.text import render
+
+DEMO = ROOT / "tests" / "scenarios" / "f1" / "lab-slurm-node-killed" / "inputs"
 
 
 def family_page(family: Family) -> str:
@@ -55,10 +63,20 @@ def tables() -> dict[str, str]:
     frameworks = ", ".join(p.title for p in parsers() if p.kind == "framework")
     systems = ", ".join(p.title for p in parsers() if p.kind == "system")
     return {
+        "demo": "```\n" + demo() + "```",
         "families": "\n".join(["| code | family |", "|---|---|", *family_rows]),
         "formats": "\n".join(["| input | format id | plane |", "|---|---|---|", *format_rows]),
         "parsers": f"Training frameworks: {frameworks}.\n\nSystems: {systems}.",
     }
+
+
+def demo() -> str:
+    """What `make demo` prints, cut after the families."""
+    out = io.StringIO()
+    verdict = diagnose(DEMO)
+    render(document(verdict), Console(file=out, width=110, highlight=False))
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    return f"$ trackside diagnose {DEMO.relative_to(ROOT)}\n\n" + "\n".join(lines) + "\n"
 
 
 def filled(text: str) -> str:

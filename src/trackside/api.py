@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 
 from trackside.diagnose import engine
 from trackside.logs.trajectory import Trajectories
@@ -100,6 +99,8 @@ def diagnose(
 
 def package_version() -> str:
     """The installed version."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, seldom needed
+
     try:
         return version("trackside")
     except PackageNotFoundError:

@@ -134,7 +134,9 @@ def test_a_job_log_stays_one(text: str) -> None:
 
 
 def test_a_system_log_with_few_kernel_lines() -> None:
-    lines = [f"Nov 21 08:00:{n:02} gpu017 {tag}[{n}]: message" for n, tag in enumerate(["sshd", "systemd", "slurmd"] * 9)]
+    lines = [
+        f"Nov 21 08:00:{n:02} gpu017 {tag}[{n}]: message" for n, tag in enumerate(["sshd", "systemd", "slurmd"] * 9)
+    ]
     assert format_of("\n".join([*lines, f"Nov 21 08:00:59 gpu017 kernel: {XID}", ""])) == "kernel-log"
 
 

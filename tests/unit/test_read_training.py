@@ -154,7 +154,7 @@ def test_a_file_of_nothing_but_nuls() -> None:
         ("Größe: 5 µs ✓\n".encode(), True),
         (b"latin-1 caf\xe9\n", True),
         (b"\x1b[31mred\x1b[0m\r\n", True),
-        (b"\x50\0\0\0\0\0\0\0{\"__metadata__\": {}}" + b" " * 9000, False),
+        (b'\x50\0\0\0\0\0\0\0{"__metadata__": {}}' + b" " * 9000, False),
         (b"\x7fELF\2\1\1\0\0\0\0\0\0\0\0\0\3\0>\0" + b"text " * 999, False),
         (b"GGUF\3\0\0\0" + b"text " * 999, False),
         (bytes(range(256)) * 8, False),
@@ -220,4 +220,7 @@ def test_states_of_real_runs() -> None:
         read_source(found, sink)
         if found.path in expected:
             points = [event for event in sink.events if event.kind == "progress"]
-            assert (len(points), points[0].get("loss")) == (expected[found.path][0], pytest.approx(expected[found.path][1], abs=1e-3))
+            assert (len(points), points[0].get("loss")) == (
+                expected[found.path][0],
+                pytest.approx(expected[found.path][1], abs=1e-3),
+            )

@@ -202,7 +202,7 @@ EVENTS: Mapping[str, EventKind] = {
     "oom_kill": EventKind(
         "host memory ran out and somebody killed for it",
         {
-            "scope": "cgroup, host, slurm, ray",
+            "scope": "cgroup, host, slurm, ray, container",
             "pid": "victim",
             "comm": "victim's name",
             "rss_bytes": "victim's resident size",

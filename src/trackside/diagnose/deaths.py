@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trackside.catalog.signals import DESCRIPTIONS
+from trackside.catalog.signals import DESCRIPTIONS, signal_number
 from trackside.diagnose.ending import CUT_SHORT, ENDING, FATAL_SIGNALS, abnormal_end, exit_signal, last_job
 from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence
@@ -37,6 +38,7 @@ FORCED_AFTER_S = 15.0
 Slurm's KillWait is 30 s; peers that die of one cause go within seconds."""
 BROKEN = ("uncorrectable ECC error", "uncorrectable NVLink error", "device lost")
 """CUDA errors that hardware brings about: they say more of the run's end than the abort that follows them."""
+_ABRUPT = re.compile(r"has abruptly died|was terminated abruptly|terminated abruptly")
 AMBIGUOUS = (4, 6, 7, 8, 9, 11)
 """Exit codes that sacct before 25.11 also writes for 128 + n (139 becomes 11:0)."""
 
@@ -88,12 +90,15 @@ def host_oom(evidence: Evidence, run: Run, progress: Sequence[Event]) -> tuple[V
     return None
 
 
-def lost_workers(evidence: Evidence, progress: Sequence[Event]) -> list[Event]:
-    """Workers that Ray lost without knowing how, where no exception of the job's own accounts for it."""
+def lost_workers(evidence: Evidence, progress: Sequence[Event]) -> list[tuple[Event, Value]]:
+    """What tells of workers of Ray or of a pool that went without a word, where nothing accounts for it."""
     if unhandled(evidence["exceptions"].events, progress) or evidence["timeouts"] or evidence["memory"]:
         return []
-    rows = [row for row in evidence["exits"].events if row.role is Role.ROOT and row.get("source") == "ray"]
-    return [row for row in rows if exit_signal(row) is None and not _recovered(row, evidence, progress)]
+    exits, raised = evidence["exits"], evidence["exceptions"]
+    told = [(row, exits) for row in exits.events if row.get("source") == "ray" and exit_signal(row) is None]
+    told = [(row, frame) for row, frame in told if row.role is Role.ROOT]
+    told += [(row, raised) for row in raised.events if _ABRUPT.search(str(row.get("message") or ""))]
+    return [(row, frame.value(row, "text")) for row, frame in told if not _recovered(row, evidence, progress)]
 
 
 def recorded_signal(evidence: Evidence) -> tuple[int, Value, bool] | None:
@@ -127,7 +132,9 @@ def _told(evidence: Evidence, name: str) -> Iterable[Death]:
 def _number(what: str) -> int:
     """The signal behind a 'Fatal Python error' or a crash handler's report; those that name none abort."""
     text = what.lower().replace("-", " ")
-    return next((number for name, number in DESCRIPTIONS.items() if text.startswith(name)), ABORT)
+    return signal_number(what.partition(" ")[0]) or next(
+        (number for name, number in DESCRIPTIONS.items() if text.startswith(name)), ABORT
+    )
 
 
 def _of_run(row: Event, run: Run) -> bool:

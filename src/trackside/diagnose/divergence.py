@@ -251,7 +251,8 @@ def _lost(curve: Curve, limits: Limits) -> Shape | None:
     level = best + 0.8 * limits.lost_share * learned
     high = maths.trailing(values, lambda loss: loss > level)
     noise = limits.noise_times * max(maths.noise(values[: place + 1]), maths.noise(values[place:]))
-    if min(learned, lost) <= noise or lost < limits.lost_share * learned or tail < 1.5 * best:
+    ratio = 1.5 if lost < learned else 1.2  # worse than it began is no other stretch of the data
+    if min(learned, lost) <= noise or lost < limits.lost_share * learned or tail < ratio * best:
         return None
     if high < max(5, 0.1 * len(values)):
         return None

@@ -74,6 +74,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic("wrapper", Role.TEARDOWN, type=r"^SystemExit$", path=_LAUNCH_FRAMES),
     Topic("wrapper", Role.TEARDOWN, text=r"Horovod detected that one or more processes exited|horovodrun failed"),
     Topic("signal", Role.TEARDOWN, type=r"SignalException$"),
+    Topic("signal", Role.TEARDOWN, text=r"is detected by the operating system"),  # Paddle's handler of fatal signals
     Topic("signal", Role.TEARDOWN, text=r"(?i:\b(?:got|received|caught) (?:signal|SIG(?:TERM|INT|USR\d|HUP))\b)"),
     Topic("interrupt", type=r"^(?:builtins\.)?KeyboardInterrupt$|SIGINTException$"),
     Topic("host_memory", type=r"^ray\.\S*OutOfMemoryError$"),
@@ -111,7 +112,7 @@ TOPICS: tuple[Topic, ...] = (
         r"|CUDA error: out of memory|Ran out of memory in memory space hbm|out of memory.{0,40}\bGPU \d)",
     ),
     Topic("dataloader", text=r"DataLoader worker \(pid(?:\(s\))? ?[\d, ]*\) (?:is killed|exited|died)"),
-    Topic("dataloader", Role.CASCADE, text=r"Pin memory thread exited unexpectedly"),
+    Topic("dataloader", text=r"Pin memory thread exited unexpectedly"),
     # -- between ranks
     Topic("rendezvous", type=r"Rendezvous\w*(?:Error|Exception)$"),
     Topic(
@@ -152,7 +153,7 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         "collective",
-        text=r"NCCL error|ncclUnhandledCudaError|nccl\w+Error|Detected mismatch between collectives|DistBackendError",
+        text=r"NCCL error|HCCL error|function error: Hccl|ncclUnhandledCudaError|nccl\w+Error|Detected mismatch between collectives|DistBackendError",
     ),
     Topic(
         "signal",
@@ -195,7 +196,7 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         "checkpoint",
         text=r"PytorchStreamReader|Error\(s\) in loading state_dict|size mismatch for|Missing key\(s\) in state_dict"
-        r"|loaded state dict|(?i:no valid checkpoint|can't find a valid checkpoint|checkpoint .{0,120}(?:corrupt"
+        r"|loaded state dict|(?i:no valid checkpoint|failed to resume from|can't find a valid checkpoint|checkpoint .{0,120}(?:corrupt"
         r"|not found|does not exist|truncated|"
         r"incomplete|mismatch|invalid|failed))|zero_pp_rank|DeepSpeed checkpoint|\.metadata\b.{0,60}checkpoint",
         unless_path=rf"{_BASE}|/datasets?/|__getitem__|[dD]ataset",

@@ -36,12 +36,13 @@ _EPOCH_COMMA = re.compile(r"\[\s{0,6}(\d{1,7}),\s{1,9}(\d{1,9})\]\s{0,3}loss")
 _BATCHES = re.compile(r"\|\s{1,9}(\d{1,9})/\s{0,9}(\d{1,9}) batches")
 _SAMPLES = re.compile(r"\[\s{0,9}(\d{1,12})\s?/\s?(\d{1,12})\s{1,3}\(\s{0,3}\d{1,3}(?:\.\d+)?%\)\]")
 _BRACKET = re.compile(r"(?:^|\s)[\[(]\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})\s?[\])]")
+_NUMBERED = re.compile(r"(?:^|\s)\[\s{0,9}(\d{1,9})\] \| (?:gnorm|lr|loss)\b")
 _LEADING = re.compile(r"^\s{0,9}(\d{1,9})\s?/\s{0,9}(\d{1,9})[\s:|,]")
 _UNIT = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "s": 1.0}
 _SECONDS = frozenset(("data_time_s", "compute_time_s", "comm_time_s", "step_time_s"))
 
 _OTHER = re.compile(
-    r"%\||it/s\b|s/it\b|:::MLLOG|Namespace\(|Arg(?:ument)?s\(|[Cc]onfig\w*\(|^\s*File \"|Traceback|train loss [^,]{1,30}, val loss "
+    r"^\s{0,8}(?:\w{1,40}\.){0,8}[A-Z]\w{1,60}(?:Error|Exception): |%\||it/s\b|s/it\b|:::MLLOG|Namespace\(|Arg(?:ument)?s\(|[Cc]onfig\w*\(|^\s*File \"|Traceback|train loss [^,]{1,30}, val loss "
     r"|'eval_|'train_runtime'|validation loss at |\| valid \||/step - "
     r"|\b(?:[Bb]est|BEST|[Ff]inal|[Ss]av(?:ed|ing)|SAVE|[Ll]owest|[Mm]inimum|improved|[Ee]arly ?[Ss]topp\w*|[Ss]ummary)\b"
 )
@@ -53,7 +54,7 @@ _ELSEWHERE = re.compile(
 _OTHER_HINTS = (
     "%|", "it/s", "s/it", ":::m", "namespace(", "args(", "arguments(", "config", 'file "', "traceback", "val loss", "'eval_",
     "'train_runtime", "validation loss", "| valid", "/step - ", "best", "final", "sav", "lowest", "minimum", "improved", "early",
-    "summary",
+    "summary", "error: ", "exception: ",
 )  # fmt: skip
 _ELSEWHERE_HINTS = ("val", "eval", "test", "dev")
 """In lower case, one of these is in every line that the expression above it would find: far cheaper to ask first."""
@@ -113,6 +114,8 @@ def _place(text: str, read: _Read) -> tuple[int | None, float | None, int | None
         found = _BRACKET.search(text) or _LEADING.search(text)
     if found is not None:
         step, total = int(found[1]), int(found[2])
+    elif step is None and epoch is None and (found := _NUMBERED.search(text)):
+        step = int(found[1])
     if epoch is not None and total is not None:
         return step, epoch, total, None
     return step, position, None, total or read.whole("total_steps")

@@ -55,8 +55,10 @@ def step_of(line: Line) -> tuple[int | None, int | None]:
         return _from_burst(line)
     before = _bar_before(line.buffer, line.start + max(0, line.full.find("{")))
     after = _BAR.match(b"\n" + ahead)
-    if before is None:
-        return None, line.notes(ID).get("total")
+    if before is None:  # an excerpt whose bars stand below their dicts
+        if after is None or after[1] == b"0":
+            return None, line.notes(ID).get("total")
+        return int(after[1]), int(after[2])
     total = int(before[2])
     if before[1] == b"0":
         return int(after[1]) if after is not None and int(after[2]) == total else None, total
@@ -122,8 +124,10 @@ def _framework(line: Line, found: dict[str, str]) -> str:
 
 def point(line: Line, found: dict[str, str], framework: str) -> Event:
     """The progress event of a Trainer dict."""
-    printed = whole(found.get("step"))
-    step, total = (printed, line.notes(ID).get("total")) if printed is not None else step_of(line)
+    printed, _, planned = found.get("global_step/max_steps", found.get("step", "")).partition("/")
+    step, total = whole(printed), whole(planned) or line.notes(ID).get("total")
+    if step is None:
+        step, total = step_of(line)
     policy = number(found.get("loss/policy_avg"))
     reward = next((number(found[key]) for key in _REWARDS if key in found), None)
     return line.event(

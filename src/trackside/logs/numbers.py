@@ -38,7 +38,7 @@ _NAMES: dict[str, str] = {
     " average_loss mean_loss loss_mean train_avg_loss global_avg_loss train_loss_epoch running_loss smoothed_loss loss_ema"
     " per_token_loss token_loss nll_loss loss_nll ce_loss loss_ce cross_entropy_loss cross_entropy mlm_loss"
     " masked_lm_loss policy_loss actor_loss loss_policy_avg pg_loss loss_policy sft_loss dpo_loss",
-    "step": "global_step num_updates current_steps current_step train_step training_step optimizer_step optim_step"
+    "step": "global_step global_step_max_steps num_updates current_steps current_step train_step training_step optimizer_step optim_step"
     " num_opt_steps step steps iteration iterations iter iters itr it update updates batch_idx batch minibatch",
     "epoch": "epoch epochs ep current_epoch num_epochs",
     "lr": "lr learning_rate train_lr current_lr step_lr last_lr base_lr lr_0",
@@ -95,6 +95,9 @@ def meaning(key: str) -> tuple[str, int] | None:
     """
     parts = [part for part in (_snake(part) for part in _WORD_END.split(key)) if part]
     words = {word for part in parts for word in part.split("_")}
+    exact = _RANKS.get("_".join(parts))
+    if exact is not None and exact[0] == "step":
+        return exact
     if not _NOT_TRAINING.isdisjoint(words):
         return ("eval_loss", 0) if "loss" in words else None
     for start in range(len(parts)):

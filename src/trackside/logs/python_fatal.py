@@ -28,7 +28,7 @@ _OTHERS = re.compile(
     r"|TCPStore|Socket Timeout|gloo|Broken pipe|heartbeat"
 )
 _HANDLER = re.compile(
-    r"\*\*\* (SIG[A-Z]{2,6}) received at time|\*\*\* Aborted at \d+|Caught signal (\d{1,2}) \(([^:)]{1,60})"
+    r"\*\*\* (SIG[A-Z]{2,6}) (?:\(@\w{1,20}\) )?received (?:at time|by PID)|Caught signal (\d{1,2}) \(([^:)]{1,60})"
     r"|Signal: ([A-Z][\w ]{2,40}) \((\d{1,2})\)"
 )
 _CHECK = re.compile(r"(?:^|\s|\[)F\d{4} .{0,120}\] ?(.{1,300})|: F (?:\w|/).{0,160}\] (.{1,300})")
@@ -76,8 +76,16 @@ def _device(line: Line, name: str, message: str) -> Event | None:
     about, role = topic(name, message, ())
     if about not in ("cuda", "oom") or _OTHERS.search(message):
         return None
-    told = {"type": name, "message": message, "root_type": name, "root_message": message, "about": about}
-    return line.event("exception", role, text=f"{name}: {message}", **told)
+    return line.event(
+        "exception",
+        role,
+        text=f"{name}: {message}",
+        type=name,
+        message=message,
+        root_type=name,
+        root_message=message,
+        about=about,
+    )
 
 
 def _parse_handler(line: Line) -> Event | None:
@@ -149,12 +157,13 @@ PARSER = Parser(
         ),
         Pattern(
             name="signal-handler",
-            regex=rb"\*\*\* SIG[A-Z]{2,6} received at|\*\*\* Aborted at|Caught signal \d|Signal: (?:Seg|Abo|Bus|Float"
+            regex=rb"\*\*\* SIG[A-Z]{2,6} (?:\(@|received at)|Caught signal \d|Signal: (?:Seg|Abo|Bus|Float"
             rb"|Illegal|Kill|Term|Inter)",
             parse=_parse_handler,
             safety="absl's, glog's, UCX's and Open MPI's signal handlers; SIGTERM there is teardown.",
             matches=(
                 "*** SIGSEGV received at time=1767322000 on cpu 12 ***",
+                "*** SIGSEGV (@0x0) received by PID 1835 (TID 0x7fc9305c9700) from PID 0; stack trace: ***",
                 "[gpu017:4242] Signal: Segmentation fault (11)",
                 (
                     "[gpu017:4242:0:4242] Caught signal 11 (Segmentation fault: address not mapped to object "
@@ -162,7 +171,11 @@ PARSER = Parser(
                     "(nil))"
                 ),
             ),
-            avoids=("Signal: good", "caught signal handler setup"),
+            avoids=(
+                "Signal: good",
+                "caught signal handler setup",
+                '*** Aborted at 1767322000 (unix time) try "date -d @1767322000" if you are using GNU date ***',
+            ),
         ),
         Pattern(
             name="check-failed",

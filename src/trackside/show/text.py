@@ -14,6 +14,8 @@ from trackside.show.wording import duration, moment, ranges
 
 CITES_SHOWN = 2
 """Citations under a claim unless --verbose."""
+QUOTED = 80
+"""Characters by which a quotation in a claim is recognised."""
 _CULPRIT_STYLE = {"job": "bold yellow", "infrastructure": "bold red", "scheduler": "bold cyan", "none": "bold green"}
 
 
@@ -97,25 +99,31 @@ def _bullet(text: str, mark: str = "\N{MIDDLE DOT}", style: str = "") -> Rendera
 
 
 def _claim(claim: ClaimDoc, cites: dict[str, CiteDoc], verbose: bool) -> RenderableType:
-    shown = claim.cites if verbose else claim.cites[:CITES_SHOWN]
     parts: list[RenderableType] = [_bullet(claim.text)]
-    parts += [Padding.indent(_cite(name, cites[name], verbose), 4) for name in shown]
-    if len(shown) < len(claim.cites):
-        more = f"and {len(claim.cites) - len(shown)} more citations (--verbose)"
-        parts.append(Padding.indent(Text(more, style="dim"), 4))
+    if verbose:
+        parts += [Padding.indent(_cite([name], cites[name], True), 4) for name in claim.cites]
+        return Group(*parts)
+    places: dict[tuple[str, str], list[str]] = {}
+    for name in claim.cites:
+        places.setdefault((cites[name].where, cites[name].text), []).append(name)
+    shown = list(places.values())[:CITES_SHOWN]
+    parts += [Padding.indent(_cite(names, cites[names[0]], False, claim.text), 4) for names in shown]
+    if hidden := len(claim.cites) - sum(map(len, shown)):
+        parts.append(Padding.indent(Text(f"and {hidden} more (--verbose)", style="dim"), 4))
     return Group(*parts)
 
 
-def _cite(name: str, cite: CiteDoc, verbose: bool) -> Text:
-    text = Text(f"[{name}] {cite.where}", style="dim")
-    said = " ".join(cite.text.split())
-    if said:
-        text.append(f"  {said if verbose else said[:160]}", style="not dim")
-    elif cite.value is not None:
-        text.append(f"  = {cite.value} {cite.unit}".rstrip(), style="not dim")
+def _cite(names: Sequence[str], cite: CiteDoc, verbose: bool, claim: str = "") -> Text:
+    """Where to look, and what stands there: the line of a log, the field of a record. The line is left out where
+    the claim above quotes it already."""
+    text = Text(f"[{', '.join(names)}] {cite.where}", style="dim")
+    line = " ".join(cite.text.split())
     if verbose:
-        text.append(f"\n     {cite.query}")
-    return text
+        text.append(f"  {line or cite.value}", style="not dim")
+        return text.append(f"\n     {cite.query}")
+    if not line or cite.plane == "scheduler":
+        return text.append(f" = {cite.value} {cite.unit}".rstrip(), style="not dim")
+    return text if line[:QUOTED] in claim else text.append(f"  {line[:160]}", style="not dim")
 
 
 def _secondary(finding: SecondaryDoc, cites: dict[str, CiteDoc], verbose: bool) -> RenderableType:
@@ -124,7 +132,7 @@ def _secondary(finding: SecondaryDoc, cites: dict[str, CiteDoc], verbose: bool) 
     head = _bullet(f"{finding.family} {finding.id} ({finding.certainty}): {claims} [{', '.join(names[:4])}]")
     if not verbose:
         return head
-    return Group(head, *(Padding.indent(_cite(name, cites[name], True), 4) for name in names))
+    return Group(head, *(Padding.indent(_cite([name], cites[name], True), 4) for name in names))
 
 
 def _families(doc: VerdictDoc, verbose: bool) -> RenderableType:

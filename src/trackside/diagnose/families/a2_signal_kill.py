@@ -75,7 +75,7 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
         return _out_of_memory(evidence, memory, points)
     lost = lost_workers(evidence, points)
     if lost:
-        return _lost(evidence, lost[0], points)
+        return _lost(evidence, *lost[0], points)
     recorded = recorded_signal(evidence)
     if recorded is not None and not unhandled(evidence["exceptions"].events, points):
         return _from_record(recorded, points, evidence)
@@ -151,12 +151,12 @@ def _from_record(recorded: tuple[int, Value, bool], points: Sequence[Event], evi
     return _found(number, shows, points, None, None, certainty, ())
 
 
-def _lost(evidence: Evidence, row: Event, points: Sequence[Event]) -> Finding:
+def _lost(evidence: Evidence, row: Event, line: Value, points: Sequence[Event]) -> Finding:
     """A worker that went without a word: its signal is not told."""
     return found(
         Certainty.SUPPORTED,
         "job",
-        [claim("lost", line=evidence["exits"].value(row, "text")), *_around(evidence, row, points)],
+        [claim("lost", line=line), *_around(evidence, row, points)],
         implies=[claim("implies_kill")],
         cannot_decide=[claim("which_signal")],
         actions=[action("less_memory")],
@@ -252,7 +252,7 @@ FAMILY = Family(
         "died_on": "rank {ranks} died of {signal}: {line}",
         "also": "agreeing with it: {line}",
         "lost": "a worker process died without a traceback: {line}",
-        "which_signal": "which signal ended it: Ray saw only that the process was gone",
+        "which_signal": "which signal ended it: its parent saw only that the process was gone",
         "oom": "host memory ran out: {line}",
         "in_training": "training had reached: {point}",
         "at_startup": "the log holds {count} training points before it: it fell in the start-up",

@@ -37,6 +37,7 @@ Seed document 002, C1; PyTorch, torch.distributed.elastic.rendezvous and TCPStor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from trackside.diagnose.ending import abnormal_end, completed, disposition
@@ -63,6 +64,7 @@ REASONS: Mapping[str, tuple[Culprit, str]] = {
 }
 """Reason -> whose it is and what to do, the most telling first. A refused connection means that the address
 was reached and nobody listened there: a wrong port, or a coordinator that was not started."""
+_LIBRARY = re.compile(r"NCCL error|HCCL error|function error: Hccl")
 VAGUE = ("timeout", "closed", "bootstrap", "unreachable")
 COLLECT = (
     "every rank's and the launcher's output from all nodes",
@@ -95,9 +97,11 @@ def judge(evidence: Evidence, run: Run, limits: Quiet) -> Finding:
 
 
 def _of_startup(row: Event) -> bool:
-    """A rendezvous that failed, or NCCL giving up: before any group was formed that is its start-up, too."""
+    """A rendezvous that failed, or the library giving up: before any group was formed that is its start-up, too."""
     about, message = row.get("about"), str(row.get("message") or "")
-    return row.role is Role.ROOT and (about == "rendezvous" or (about == "collective" and "NCCL error" in message))
+    return row.role is Role.ROOT and (
+        about == "rendezvous" or (about == "collective" and _LIBRARY.search(message) is not None)
+    )
 
 
 def _up(evidence: Evidence) -> list[Event]:
@@ -228,7 +232,7 @@ FAMILY = Family(
     },
     needs=("failures",),
     limits=Quiet(),
-    explains=("C2", "C3", "F3", "H3"),
+    explains=("C2", "C3", "F3", "H1", "H3"),
     rivals=("A1", "C2", "C3", "F1"),
     collect=COLLECT,
     says={

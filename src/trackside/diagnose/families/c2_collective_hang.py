@@ -139,7 +139,8 @@ _KEYS = {"timeouts": "timed_out", "heartbeats": "heartbeat", "states": "state", 
 def _dumped(evidence: Evidence, run: Run) -> Finding:
     away = _from_dumps(evidence["dumps"])
     assert away is not None
-    return _found(evidence, [], None, Certainty.SUPPORTED, away, None)
+    # Dumps alone tell who stayed away, not whether its code or its machine kept it.
+    return _found(evidence, [], None, Certainty.SUPPORTED, away, "unknown")
 
 
 def _silent(evidence: Evidence, run: Run, limits: Quiet, points: Sequence[Event]) -> Finding:

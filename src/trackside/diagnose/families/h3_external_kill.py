@@ -2,7 +2,7 @@
 
 Meaning
 -------
-The processes got SIGTERM, or a time limiter or a watchdog fired, though neither the scheduler, nor the
+The processes got SIGTERM or SIGHUP, or a time limiter or a watchdog fired, though neither the scheduler, nor the
 launcher's teardown, nor the kernel for memory accounts for it: a `timeout` command, a node's watchdog, another
 script, an operator's kill.
 
@@ -36,6 +36,9 @@ signal(7); coreutils timeout(1).
 
 from __future__ import annotations
 
+import re
+
+from trackside.catalog.signals import signal_name
 from trackside.diagnose.ending import CUT_SHORT, ENDING, completed, exit_signal, last_job
 from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
@@ -45,13 +48,16 @@ from trackside.model import Certainty, Event, Finding, Role, Run, Value
 from trackside.query import events
 
 SIGTERM = 15
+TOLD_TO_STOP = (SIGTERM, 1)
+"""Signals that ask a process to end: SIGTERM, and SIGHUP when the session that started it goes away."""
+_GOT = re.compile(r"\b(?:15|1)$")
 TIMED_OUT = 124
 """Exit code of coreutils' timeout."""
 COLLECT = ("sacct for the final state", "the job script", "the node's system log around the end")
 
 
 def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
-    """SIGTERM as the first sign of the end, and nobody who accounts for it."""
+    """SIGTERM or SIGHUP as the first sign of the end, and nobody who accounts for it."""
     last = last_job(evidence["jobs"])
     if last is not None and last.get("state") in CUT_SHORT:
         return absent(claim("other_state", state=evidence["jobs"].value(last, "state")))
@@ -88,14 +94,14 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
         actions=[action("look")],
         since=sign.time,
         at=sign.at,
-        signal=("SIGTERM", SIGTERM) if number in (SIGTERM, None) else None,
+        signal=(signal_name(number or SIGTERM), number or SIGTERM) if number in (*TOLD_TO_STOP, None) else None,
     )
 
 
 def _kills(evidence: Evidence) -> list[tuple[str, Event]]:
-    """Signs of SIGTERM or of a time limiter, after which no training point came."""
+    """Signs of SIGTERM, SIGHUP or of a time limiter, after which no training point came."""
     points = training_points(evidence["progress"])
-    rows = [("signals", row) for row in evidence["signals"].events if row.get("signal") == SIGTERM]
+    rows = [("signals", row) for row in evidence["signals"].events if row.get("signal") in TOLD_TO_STOP]
     for name in ("exits", "launchers"):
         ended = [
             row for row in evidence[name].events if exit_signal(row) == SIGTERM or row.get("exit_code") == TIMED_OUT
@@ -104,7 +110,7 @@ def _kills(evidence: Evidence) -> list[tuple[str, Event]]:
     rows += [
         ("exceptions", row)
         for row in evidence["exceptions"].events
-        if row.get("about") == "signal" and "15" in str(row.get("message"))
+        if row.get("about") == "signal" and _GOT.search(str(row.get("message")))
     ]
     return [(name, row) for name, row in rows if followed_by(row, points) is None]
 

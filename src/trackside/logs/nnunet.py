@@ -1,0 +1,53 @@
+"""nnU-Net, first and second version: an ``Epoch N`` line, then one figure a line. Its Dice loss is negative by nature."""
+
+from __future__ import annotations
+
+import re
+
+from trackside.logs.line import Line
+from trackside.logs.numbers import NUMBER, number
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event
+
+_LOSS = re.compile(rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{{6}}: (train|val|validation)[_ ]loss ?:? ({NUMBER})\s*$")
+_EPOCH = re.compile(r"(?:^|: )[Ee]poch:? {1,4}(\d{1,6})\s*$")
+_RATE = re.compile(rf": Current learning rate: ({NUMBER})")
+_LINES = 40
+
+
+def _point(line: Line) -> Event | None:
+    found = _LOSS.match(line.text)
+    if found is None:
+        return None
+    epoch, rate = None, None
+    for near in line.preceding(_LINES):
+        if header := _EPOCH.search(near.text):
+            epoch = int(header[1])
+            break
+        rate = rate or _RATE.search(near.text)
+    loss = number(found[2])
+    if found[1] != "train":
+        return line.event("evaluation", epoch=epoch, metric="loss", value=loss, loss=loss)
+    return line.event("progress", step=epoch, epoch=epoch, loss=loss, lr=number(rate[1]) if rate else None, framework="nnunet")
+
+
+PARSER = Parser(
+    "nnunet",
+    "nnU-Net",
+    "framework",
+    (
+        Pattern(
+            "loss",
+            rb"[0-9]: (?:train|val|validation)[_ ]loss ?:? {0,2}[0-9naiNI.+-]",
+            _point,
+            "Only a line of its own behind nnU-Net's time stamp; what stands beside other figures is somebody else's.",
+            (
+                "2026-01-01 00:00:00.711169: Epoch 19\n2026-01-01 00:00:00.724555: Current learning rate: 0.009\n"
+                "2026-01-01 00:01:00.803760: train_loss -0.7526",
+                "2026-01-01 00:01:00.803760: val_loss -0.771",
+                "epoch:  6\n2026-01-01 00:01:00.625515: train loss : -0.6584",
+            ),
+            ("2026-01-01 00:01:00.625515: train_loss -0.7 is the lowest",),
+        ),
+    ),
+)

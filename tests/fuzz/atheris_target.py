@@ -1,0 +1,60 @@
+"""Coverage-guided fuzzing of the walk, all readers and the scan. By hand, or nightly:
+
+    pip install atheris
+    python tests/fuzz/atheris_target.py -max_total_time=600 -max_len=8192 [CORPUS_FOLDER]
+
+The first byte of an input chooses the way in: the walk (archives, encodings, detection), the scan of a plane, or
+one reader that is handed what follows. A crash file replays with its name as the only argument.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["trackside"]):
+    from trackside.logs.line import Scratch
+    from trackside.logs.pattern import parsers
+    from trackside.logs.scan import scan
+    from trackside.read.detect import formats, read_source
+    from trackside.read.format import HEAD, Collected, Source, TooLarge
+    from trackside.read.walk import walk
+
+    READERS = formats()  # within the block, since these import the parsers and readers
+    parsers()
+
+FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-"))
+PROMISED = (ValueError, OSError, EOFError, TooLarge, RecursionError, MemoryError)
+
+
+def one(data: bytes) -> None:
+    """Read one input; anything but what readers promise is a crash."""
+    if not data:
+        return
+    way, data = data[0], data[1:]
+    if way < 32:
+        path = FOLDER / "a"
+        path.write_bytes(data)
+        for found in walk([path]):
+            row = read_source(found, Collected()) if isinstance(found, Source) else found
+            assert "defect" not in row.note, row.note
+    elif way < 96:
+        sink = Collected()
+        done = scan(io.BytesIO(data), sink.events.append, Scratch("a.log", "kernel" if way < 48 else "log"))
+        assert not done.defects, done.defects
+    else:
+        reader = READERS[way % len(READERS)]
+        source = Source("rank3.log", data[:HEAD], io.BufferedReader(io.BytesIO(data)), len(data))  # type: ignore[arg-type]
+        if reader.sniff(source) is not None:
+            with suppress(*PROMISED):
+                reader.read(source, Collected())
+
+
+if __name__ == "__main__":
+    atheris.Setup(sys.argv, one)
+    atheris.Fuzz()
