@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-
 from tools.cases import SCENARIOS, Case, corpus, misses, scenarios
+
 from trackside import api
 from trackside.diagnose import engine
 from trackside.model import Certainty, Outcome, Plane, Verdict

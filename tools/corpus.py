@@ -93,7 +93,8 @@ def reliability_page(judged: list[Judged], corpus_cases: int) -> str:
         "how many planes agree, and whether a rival family was left open. The confidence printed with a verdict is",
         "(right + 1) / (cases + 2) of its row: Laplace's rule, so that a pattern seen twice is not called certain.",
         "",
-        f"Fitted on {len(judged)} cases: {len(judged) - corpus_cases} scenarios of this repository and {corpus_cases} of the labelled corpus.",
+        f"Fitted on {len(judged)} cases: {len(judged) - corpus_cases} scenarios of this repository "
+        f"and {corpus_cases} of the labelled corpus.",
         "",
         "| evidence pattern | right | cases | confidence |",
         "|---|---|---|---|",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from unittest import mock
 
 import pytest
@@ -16,10 +17,15 @@ from trackside.model import Event
 PAIRS = [(parser, pattern) for parser in parsers() for pattern in parser.patterns]
 
 
+@cache
+def only(parser: Parser, engine: str) -> Rules:
+    """The rules of one parser alone."""
+    return Rules(parser.patterns, (parser,) * len(parser.patterns), matcher(parser.patterns, engine))
+
+
 def events(parser: Parser, text: str, engine: str = "hyperscan") -> list[Event]:
     """What one parser alone makes of a text."""
-    only = Rules(parser.patterns, (parser,) * len(parser.patterns), matcher(parser.patterns, engine))
-    with mock.patch.object(scan_module, "rules", lambda plane, engine=None: only):
+    with mock.patch.object(scan_module, "rules", return_value=only(parser, engine)):
         found = scan_text(text + "\n", plane=parser.planes[0], year=2026)
     return [event for event in found if event.kind != "log_activity"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tools.cases import SCENARIOS
 
 import trackside
-from tools.cases import SCENARIOS
 from trackside.cli import main
 
 TRACEBACK = (

@@ -53,6 +53,7 @@ DESCRIPTIONS: Mapping[str, int] = {
     "trace/breakpoint trap": 5,
     "aborted": 6,
     "abort": 6,
+    "abort trap": 6,
     "bus error": 7,
     "floating point exception": 8,
     "killed": 9,

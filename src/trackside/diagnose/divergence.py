@@ -124,7 +124,7 @@ def _non_finite(curve: Curve, limits: Limits) -> Shape | None:
 
 
 def _zero_after_loss(curve: Curve, limits: Limits) -> Shape | None:
-    """Older Transformers prints 0.0 for nan and no gradient norm: a loss that drops to 0.0 at once, or never was more."""
+    """Older Transformers prints 0.0 for nan and no gradient norm: a loss that drops to 0.0, or never was more."""
     zeros = maths.trailing(curve.losses, lambda loss: loss == 0)
     before = curve.losses[: len(curve.losses) - zeros]
     if zeros < 3 or not curve.level_has_meaning:
@@ -250,7 +250,7 @@ def _lost(curve: Curve, limits: Limits) -> Shape | None:
     learned, lost = head - best, tail - best
     level = best + 0.8 * limits.lost_share * learned
     high = maths.trailing(values, lambda loss: loss > level)
-    noise = limits.noise_times * max(maths.noise(values[: place + 1]), maths.noise(values[place:]))
+    noise = limits.noise_times * max(maths.roughness(values[: place + 1]), maths.roughness(values[place:]))
     ratio = 1.5 if lost < learned else 1.2  # worse than it began is no other stretch of the data
     if min(learned, lost) <= noise or lost < limits.lost_share * learned or tail < ratio * best:
         return None

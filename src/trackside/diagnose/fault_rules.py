@@ -120,7 +120,8 @@ RULES: tuple[Rule, ...] = (
         "data",
         _LIKELY,
         r"device-side assert|Target \d+ is out of bounds|index out of range in self|IndexError: Target"
-        r"|Class values must be smaller|label_ids|labels? (?:must be|out of range|should be)",
+        r"|outside the valid range of \[|Class values must be smaller|label_ids"
+        r"|labels? (?:must be|out of range|should be)",
     ),
     Rule("library-start", "env", _HINT, r"_STATUS_(?:NOT_INITIALIZED|ARCH_MISMATCH|VERSION_MISMATCH|NOT_SUPPORTED)"),
     Rule("cuda-access", "code", _HINT, r"CUDA error|CUBLAS_STATUS|CUDNN_STATUS|cuDNN error|HIP error"),
@@ -289,7 +290,12 @@ RULES: tuple[Rule, ...] = (
         r"|HTTPSConnectionPool|Network is unreachable|Name or service not known|AccessDenied"
         r"|Temporary failure in name resolution|cas service|xet)",
     ),
-    Rule("registry", "config", _SURE, r"is not in the [\w:. ]{1,60}registry|not found in .{1,60} registry"),
+    Rule(
+        "registry",
+        "config",
+        _SURE,
+        r"is not in the [\w:. ]{1,60}registry|not found in .{1,60} registry|is not registered\b",
+    ),
     # -- data
     Rule(
         "dataset-build",

@@ -43,6 +43,15 @@ def noise(values: Sequence[float]) -> float:
     return NORMAL_PER_MAD * statistics.median(steps) / math.sqrt(2)
 
 
+def roughness(values: Sequence[float]) -> float:
+    """Standard deviation from point to point, a steep trend left out as well; :func:`noise` for under four values."""
+    kept = finite(values)
+    if len(kept) < 4:
+        return noise(kept)
+    bends = [abs(after - 2 * here + before) for before, here, after in zip(kept, kept[1:], kept[2:], strict=False)]
+    return NORMAL_PER_MAD * statistics.median(bends) / math.sqrt(6)
+
+
 def thinned(values: Sequence[float], most: int) -> list[tuple[int, float]]:
     """At most ``most`` finite values with their places, evenly spread, both ends kept."""
     kept = [(place, value) for place, value in enumerate(values) if math.isfinite(value)]

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from trackside.model import Event, Run, Value
 from trackside.query import Frame, derived
 
+SIGTERM = 15
+
 
 def rank_of(event: Event, launchers: Frame | None = None) -> int | None:
     """The global rank of an event: its own, a launcher's word, or that of the launcher's row with the same pid."""
@@ -37,6 +39,20 @@ def named(frame: Frame, events: Iterable[Event], launchers: Frame | None = None)
         return None
     fields = ((row, "rank" if row.rank is not None else "text") for row in first.values())
     return derived(tuple(sorted(first)), *(frame.value(row, field) for row, field in fields))
+
+
+def failed_beside(events: Iterable[Event], launchers: Frame) -> Value | None:
+    """The ranks that the launchers' summaries beside these unlabelled tracebacks name, as many as there are tracebacks.
+
+    A rank that printed its own traceback may still be listed as ended by the launcher's SIGTERM.
+    """
+    events = list(events)
+    paths = {event.at.path for event in events}
+    rows = [row for row in launchers.events if row.at.path in paths and row.get("signal") in (None, SIGTERM)]
+    ranks = {int(rank): row for row in rows if isinstance(rank := row.get("global_rank"), int)}
+    if not ranks or len(ranks) != len(events):
+        return None
+    return derived(tuple(sorted(ranks)), *(launchers.value(row, "global_rank") for row in ranks.values()))
 
 
 def world_size(run: Run, *frames: Frame) -> int | None:

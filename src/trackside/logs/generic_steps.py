@@ -28,10 +28,15 @@ _PAIR = re.compile(
     rf"(?:tensor\()?(?P<value>{NUMBER})(?:\s{{0,2}}/\s{{0,8}}(?P<of>\d{{1,12}}))?(?:\s?(?P<unit>ms|us|µs|s)\b)?"
 )
 _EPOCH_BATCH = re.compile(
-    r"(?:\[\s{0,6}|\bTrain: )(\d{1,7})(?:\s{0,3}\]\s{0,3}| )\[\s{0,9}(\d{1,9})\s{0,3}/\s{0,9}(\d{1,9})\s{0,3}[\](]"
+    r"(?:\[\s{0,6}|\bTrain: )(\d{1,7})(?:/\d{1,7})?(?:\s{0,3}\]\s{0,3}(?:[A-Z][a-z]{2,9})?| )\[\s{0,9}(\d{1,9})\s{0,3}/\s{0,9}(\d{1,9})\s{0,3}[\](]"
 )
+_LAST_PACE = re.compile(r"[(\[](\d{1,9}(?:\.\d{1,6})?) ?(ms|s)(?:/(?:it|iter|step|batch))?[)\]]\s*$")
+"""A pace in brackets at the line's end: ``(64.8 ms)``, ``[0.21s/it]``."""
 _TIME = re.compile(rf"\b[Tt]ime:?[ \t]{{1,4}}({NUMBER})")
 """A step's time in the meters of the ImageNet example and torchvision; elsewhere a time may be the time so far."""
+_BARE_TIME = re.compile(r"\((\d{1,7}(?:\.\d{1,6})?) ?ms(?:/(?:step|iter|it))?\)\s*$")
+_EPOCH_SLASH = re.compile(r"\bTRAIN Batch (\d{1,7})/(\d{1,9}) loss ")
+"""WeNet: epoch and batch, not batch and batches."""
 _EPOCH_COMMA = re.compile(r"\[\s{0,6}(\d{1,7}),\s{1,9}(\d{1,9})\]\s{0,3}loss")
 _BATCHES = re.compile(r"\|\s{1,9}(\d{1,9})/\s{0,9}(\d{1,9}) batches")
 _SAMPLES = re.compile(r"\[\s{0,9}(\d{1,12})\s?/\s?(\d{1,12})\s{1,3}\(\s{0,3}\d{1,3}(?:\.\d+)?%\)\]")
@@ -101,6 +106,8 @@ def _place(text: str, read: _Read) -> tuple[int | None, float | None, int | None
     """(step, epoch, steps an epoch has, steps planned)."""
     if ("[" in text or "Train: " in text) and (found := _EPOCH_BATCH.search(text)):
         return int(found[2]), int(found[1]), int(found[3]), None
+    if found := _EPOCH_SLASH.search(text):
+        return int(found[2]), int(found[1]), None, None
     if found := _EPOCH_COMMA.search(text):
         return int(found[2]), int(found[1]), None, None
     epoch = read.whole("epoch")
@@ -156,6 +163,10 @@ def _progress(
         fields[name] = read.values[name] * _UNIT.get(read.units.get(name, "s"), 1.0)
     if "step_time_s" not in fields and _EPOCH_BATCH.search(line.text) and (meter := _TIME.search(line.text)):
         fields["step_time_s"] = number(meter[1])
+    if "step_time_s" not in fields and (pace := _LAST_PACE.search(line.text)):
+        fields["step_time_s"] = float(pace[1]) * _UNIT[pace[2]]
+    if "step_time_s" not in fields and (bare := _BARE_TIME.search(line.text)):
+        fields["step_time_s"] = float(bare[1]) / 1000
     if "throughput" in read.values:
         fields["throughput"] = read.values["throughput"]
     return line.event(

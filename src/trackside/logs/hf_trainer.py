@@ -55,10 +55,8 @@ def step_of(line: Line) -> tuple[int | None, int | None]:
         return _from_burst(line)
     before = _bar_before(line.buffer, line.start + max(0, line.full.find("{")))
     after = _BAR.match(b"\n" + ahead)
-    if before is None:  # an excerpt whose bars stand below their dicts
-        if after is None or after[1] == b"0":
-            return None, line.notes(ID).get("total")
-        return int(after[1]), int(after[2])
+    if before is None:
+        return None, line.notes(ID).get("total")
     total = int(before[2])
     if before[1] == b"0":
         return int(after[1]) if after is not None and int(after[2]) == total else None, total

@@ -16,6 +16,8 @@ Hit = tuple[int, int]
 
 
 class Matcher(Protocol):
+    """Finds the hits of all patterns in a buffer."""
+
     name: str
 
     def hits(self, buffer: bytes) -> list[Hit]:

@@ -28,7 +28,9 @@ def _point(line: Line) -> Event | None:
     loss = number(found[2])
     if found[1] != "train":
         return line.event("evaluation", epoch=epoch, metric="loss", value=loss, loss=loss)
-    return line.event("progress", step=epoch, epoch=epoch, loss=loss, lr=number(rate[1]) if rate else None, framework="nnunet")
+    return line.event(
+        "progress", step=epoch, epoch=epoch, loss=loss, lr=number(rate[1]) if rate else None, framework="nnunet"
+    )
 
 
 PARSER = Parser(

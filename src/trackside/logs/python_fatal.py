@@ -73,7 +73,8 @@ def _parse_terminate(line: Line) -> Event | None:
 
 def _device(line: Line, name: str, message: str) -> Event | None:
     """An uncaught C++ exception, or a failed check, about the GPU: as telling as Python's of the same text."""
-    about, role = topic(name, message, ())
+    message = message.rpartition("terminated with exception: ")[2]  # a watchdog's words about its own rank's device
+    about, role = topic("", message, ())
     if about not in ("cuda", "oom") or _OTHERS.search(message):
         return None
     return line.event(

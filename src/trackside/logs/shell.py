@@ -10,7 +10,7 @@ from trackside.logs.line import Line
 from trackside.logs.pattern import Parser, Pattern
 from trackside.model import Event, Role
 
-_DEATH = rf"(?P<death>(?i:{exits.DEATHS}))"
+_DEATH = rf"(?P<death>(?i:{exits.DEATHS}))(?:: \d{{1,2}})?"
 _CORE = r"(?P<core>\s+\((?:core|memory) dumped\))?"
 _SCRIPT = re.compile(rf": line \d{{1,7}}:\s+(?P<pid>\d{{1,10}}) {_DEATH}{_CORE}(?:\s|$)")
 _JOB = re.compile(rf"^\s*\[\d{{1,4}}\]\s*[+-]?\s+(?P<pid>\d{{1,10}})?\s*{_DEATH}{_CORE}\s+\S")
@@ -102,7 +102,7 @@ PARSER = Parser(
         Pattern(
             "death",
             (
-                rb"(Segmentation fault|Killed|Bus error|Aborted|Terminated|Illegal instruction|Floating point "
+                rb"(Segmentation fault|Killed|Bus error|Aborted|Abort trap|Terminated|Illegal instruction|Floating point "
                 rb"exception|: line [0-9]{1,7}: {1,4}[0-9]{1,10} [A-Z]|(zsh|bash|sh): [a-z]{3,12} [a-z ]|"
                 rb"\[[0-9]{1,3}\] {1,6}[0-9]{1,10} (segm|kill|abort|bus ))"
             ),
@@ -116,6 +116,8 @@ PARSER = Parser(
                 "Killed",
                 "Segmentation fault (core dumped)",
                 "Bus error (core dumped)",
+                "Abort trap: 6",
+                "train.sh: line 3:  1234 Killed: 9               python train.py",
                 "Aborted (core dumped)",
                 "zsh: killed     python train.py",
                 "zsh: segmentation fault  python train.py --device mps",

@@ -57,7 +57,8 @@ _STARTER = re.compile(
     r"|Set the environment variable HYDRA_FULL_ERROR|\+ |[\w./-]{1,100}: line \d{1,6}: |(?:Epoch|[Ss]tep|iter)\b"
 )
 _PARAGRAPHS = re.compile(
-    r"Request ID|generating the dataset|hugging ?face|\bHub\b|validation error|when calling", re.IGNORECASE
+    r"Request ID|generating the dataset|hugging ?face|\bHub\b|validation error|when calling",
+    re.IGNORECASE,
 )
 _SALVAGE = re.compile(r"(?<![\w.])((?:\w{1,40}\.){0,6}[A-Z]\w{2,60}(?:Error|Exception))(?=\W|$)(?:: (.{1,300}))?")
 

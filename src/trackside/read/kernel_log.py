@@ -35,7 +35,8 @@ _SYSLOG = re.compile(
 )
 _BARE = re.compile(
     r"NVRM: |nvidia(?:-\w+)?[ :]|Linux version \d|Command line: |ACPI: |BIOS-e820|mce: |EDAC |pcieport |pci \d{4}:"
-    r"|mlx\d_core |nvme nvme\d|usb \d|EXT4-fs|XFS \(|oom-kill:|Out of memory: |Memory cgroup out of memory|audit: |Call Trace:"
+    r"|mlx\d_core |nvme nvme\d"
+    r"|usb \d|EXT4-fs|XFS \(|oom-kill:|Out of memory: |Memory cgroup out of memory|audit: |Call Trace:"
     r"|SXid|blk_update_request|systemd\[1\]: |hrtimer: |perf: interrupt"
 )
 _BANNER = re.compile(r"-- (?:Logs begin|Journal begins|Boot |No entries|Reboot)")

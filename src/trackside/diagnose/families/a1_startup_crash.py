@@ -46,7 +46,7 @@ from trackside.diagnose.family import Evidence, Family, absent, action, claim, f
 from trackside.diagnose.fault_class import classify
 from trackside.diagnose.learning import training_points
 from trackside.diagnose.order import steps_done
-from trackside.diagnose.ranks import named, ranks_of
+from trackside.diagnose.ranks import failed_beside, named
 from trackside.model import Action, Certainty, Claim, Event, Finding, Role, Run, Value
 from trackside.query import events
 
@@ -110,7 +110,7 @@ def _raised(evidence: Evidence, own: Sequence[Event]) -> Finding:
     frame, cause = evidence["exceptions"], own[0]
     name, same = str(cause.get("type")), [row for row in own if row.get("type") == cause.get("type")]
     type_, message = frame.value(cause, "type"), frame.value(cause, "message")
-    ranks = named(frame, same)
+    ranks = named(frame, same) or failed_beside(same, evidence["launchers"])
     shows = [claim("raised", type=type_, message=message)]
     if ranks is not None:
         shows = [claim("raised_on", type=type_, message=message, ranks=ranks)]
@@ -126,7 +126,7 @@ def _raised(evidence: Evidence, own: Sequence[Event]) -> Finding:
         shows.append(claim("ended", line=bad))
     kind = classify(cause).fault
     return found(
-        Certainty.SUPPORTED if bad is None else Certainty.ESTABLISHED,
+        Certainty.SUPPORTED if bad is None or cause.get("about") == "cuda" else Certainty.ESTABLISHED,
         "job",
         shows,
         implies=[claim("at_startup"), claim(f"class_{kind}")],
@@ -134,7 +134,9 @@ def _raised(evidence: Evidence, own: Sequence[Event]) -> Finding:
         actions=[action(f"mend_{kind}")],
         since=cause.time,
         at=cause.at,
-        ranks=ranks_of(same),
+        ranks=tuple(int(str(rank)) for rank in ranks.value)
+        if ranks is not None and isinstance(ranks.value, tuple)
+        else (),
         nodes=tuple(sorted({row.node for row in same if row.node})),
         exception=(name, str(cause.get("message") or "")),
         fault_class=kind,

@@ -273,7 +273,7 @@ FAMILY = Family(
         "fix_start": "check that the launch line starts every rank on every node, each with its own number",
         "fix_network": "check from every node that the coordinator's address and port answer, and that every rank "
         "was started",
-        "probe": "srun --ntasks-per-node=1 bash -c 'getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT'",
+        "probe": "srun -l bash -c 'getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT'",
         "trained": "training was under way, so a group that was needed had formed: {point}",
         "completed": "the run ended well: {state}",
         "came_up": "the process group came up: {line}",

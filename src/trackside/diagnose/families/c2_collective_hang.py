@@ -321,8 +321,7 @@ FAMILY = Family(
         "look_rank": "look at the log, the node, the data and the storage of the rank that is named",
         "look_ranks": "find the rank that did not complain, and look at its log and its node",
         "watchdog": "keep the watchdog on and record collectives, so that a lost peer fails fast and is named",
-        "settings": "export TORCH_NCCL_ASYNC_ERROR_HANDLING=1 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 "
-        "TORCH_NCCL_DUMP_ON_TIMEOUT=1",
+        "settings": "export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_NCCL_TRACE_BUFFER_SIZE=ENTRIES",
         "completed": "the run ended well: {state}",
         "startup": "no collective had completed yet ({count} training points): that is the rendezvous",
         "none": "{count} time-outs of collectives are in the log, and no rank lost another",

@@ -118,7 +118,8 @@ def _from_shape(line: Curve, shape: Shape, exceptions: Frame, aborted: Event | N
     shows = [claim(shape.key, **values)]
     if aborted is not None:
         shows.append(claim("abort", **_named(exceptions, aborted)))
-    return _found(shape.variant, shape.certainty, onset, shows, aborted)
+    variant = shape.variant if aborted is None else "non-finite"  # the run's own word for where it went
+    return _found(variant, shape.certainty, onset, shows, aborted)
 
 
 def _found(
@@ -193,7 +194,8 @@ SAYS: Mapping[str, str] = {
     "the finite values reach from {lowest} to {highest}",
     "zero_at_once": "the loss dropped to {loss} at once at {place} and stayed there for {count} points, "
     "the way not-a-number is printed where it is filtered",
-    "zero_throughout": "the loss is {loss} at all of its {count} points: not-a-number that is filtered, or nothing to learn from",
+    "zero_throughout": "the loss is {loss} at all of its {count} points: not-a-number that is filtered, "
+    "or nothing to learn from",
     "gradient_not_finite": "the gradient norm is {gradient} from {place} to the end ({count} points) "
     "and the loss no longer falls",
     "steps_skipped": "nearly every recent step was skipped for overflow: {skipped} at step {step}",

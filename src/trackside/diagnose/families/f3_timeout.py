@@ -55,6 +55,13 @@ class Limits:
     """Evaluations and saves of healthy runs take minutes."""
 
 
+_SURE = {
+    "slow": Certainty.ESTABLISHED,
+    "after-end": Certainty.ESTABLISHED,
+    "silent": Certainty.SUPPORTED,
+    "no-progress": Certainty.POSSIBLE,
+}
+"""That the limit ended it is certain; what the limit ended is only as certain as what was seen of it."""
 COLLECT = ("sacct with State, Timelimit and Elapsed", "the last minutes of the output, with time stamps")
 
 
@@ -77,8 +84,9 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
             shows.append(claim("limit", limit=jobs.value(last, "time_limit_s", "s")))
     shows += [claim("notice", line=notices.value(row, "text")) for row in told[:1]]
     doing, more, variant = _doing(evidence, run, limits)
+    unstamped = variant == "slow" and silence_s(evidence, run, ("progress",)) is None
     return found(
-        Certainty.ESTABLISHED,
+        Certainty.SUPPORTED if unstamped else _SURE[variant],
         "job",
         shows + more,
         implies=[claim(f"was_{variant.replace('-', '_')}")],

@@ -74,8 +74,10 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     if frame is not None:
         shows.append(claim("frame", frame=exceptions.value(row, "user_frame" if row.get("user_frame") else "frame")))
     kind = classify(row).fault
+    # A CUDA error may be the card's: without the kernel's word it stays open.
+    open_ = row.get("about") == "cuda" and "kernel" not in evidence["xids"].covered
     return found(
-        Certainty.ESTABLISHED,
+        Certainty.SUPPORTED if open_ else Certainty.ESTABLISHED,
         "job",
         shows,
         implies=[claim("own_code")],
@@ -108,6 +110,7 @@ FAMILY = Family(
     title="Application exception in mid-training",
     asks={
         **ENDING,
+        "xids": events("xid"),
         "exceptions": events("exception"),
         "progress": events("progress"),
         "saves": events("checkpoint_saved"),
@@ -130,7 +133,7 @@ FAMILY = Family(
         "no_step": "{type} came before any completed step; training points: {count}",
     },
     judge=judge,
-    explains=("C1", "C2", "F3", "A2", "H1", "H3"),
+    explains=("C1", "C2", "F3", "H1", "H3"),
     rivals=("A1", "E1"),
     collect=COLLECT,
 )

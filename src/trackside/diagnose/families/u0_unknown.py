@@ -46,11 +46,8 @@ COLLECT = (
 def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     """Say what was seen last, so that the reader has a place to start."""
     logs, jobs = evidence["logs"], evidence["jobs"]
-    shows = []
-    for row in logs.events[-1:]:
-        shows.append(claim("last_line", line=logs.value(row, "last_line")))
-    for job in jobs.records[-1:]:
-        shows.append(claim("state", state=jobs.value(job, "state")))
+    shows = [claim("last_line", line=logs.value(row, "last_line")) for row in logs.events[-1:]]
+    shows += [claim("state", state=jobs.value(job, "state")) for job in jobs.records[-1:]]
     if not shows:
         return unknown(["any log or record of the run"], COLLECT)
     return found(Certainty.POSSIBLE, "unknown", shows, implies=[claim("nothing_fits")], actions=[action("collect")])
