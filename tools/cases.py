@@ -17,7 +17,6 @@ from trackside.model import Verdict
 ROOT = Path(__file__).resolve().parent.parent
 SCENARIOS = ROOT / "tests" / "scenarios"
 CORPUS = ROOT.parent / "shared" / "corpus"
-NOT_IN_CATALOGUE = ("H1", "H2", "H3", "H4", "U0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ def main() -> int:
         rows = [{"pattern": n, "right": r, "all": t} for n, (r, t) in patterns(everything).items()]
         TABLE.write_text(json.dumps({"patterns": rows}, indent=2) + "\n", "utf-8")
         PAGE.write_text(reliability_page(everything, len(judged["labelled corpus"])), "utf-8")
-        confidence._table.cache_clear()
+        confidence.table.cache_clear()
     return 0
 
 

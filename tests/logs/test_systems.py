@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from trackside.catalog.signals import read_code, read_slurm_exit, signal_number
+from trackside.catalog.signals import read_code, signal_number
 from trackside.catalog.xid import XIDS, decode_nvlink5, recovery_action, sxid_fatal, xid
+from trackside.logs.hostlist import expand
 from trackside.logs.line import Scratch
 from trackside.logs.scan import scan, scan_text
-from trackside.logs.slurmctld import expand
 from trackside.model import Event
 
 CASES = sorted((Path(__file__).parent / "systems").glob("*.txt"))
@@ -85,7 +85,7 @@ def test_xid_table_is_whole() -> None:
     assert xid(79).blame == "hardware"
     assert {xid(n).blame for n in (13, 31, 43)} == {"application"}
     assert xid(45).blame == "informational"
-    assert all(xid(n).contested for n in (31, 63, 68, 92))
+    assert all(xid(n).says for n in (31, 63, 68, 92))
     assert xid(9999).blame == "either"
 
 
@@ -119,28 +119,10 @@ def test_exit_codes(code: int, signal: int | None) -> None:
     assert read_code(code).signal == signal
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "signal"),
-    [
-        ("0:11", None, 11),
-        ("1:0", 1, None),
-        ("139:0", 139, 11),
-        ("0:125", 0, None),
-        ("0:53", 0, None),
-        ("RaisedSignal:9(Killed)", None, 9),
-    ],
-)
-def test_slurm_exits(text: str, code: int | None, signal: int | None) -> None:
-    found = read_slurm_exit(text)
-    assert found is not None
-    assert (found.code, found.signal) == (code, signal)
-
-
 def test_signal_names_and_host_lists() -> None:
     assert signal_number("Segmentation fault") == 11
     assert signal_number("Signals.SIGTERM") == signal_number("TERM") == signal_number("15") == 15
     assert signal_number("nonsense") is None
-    assert read_slurm_exit("x") is None
-    assert expand("n[1-3,7],login") == ["n1", "n2", "n3", "n7", "login"]
-    assert expand("g[08-10]-ib") == ["g08-ib", "g09-ib", "g10-ib"]
-    assert len(expand("n[1-999999]")) <= 256
+    assert expand("n[1-3,7],login", 9) == ("n1", "n2", "n3", "n7", "login")
+    assert expand("g[08-10]-ib", 9) == ("g08-ib", "g09-ib", "g10-ib")
+    assert len(expand("n[1-999999]", 256)) == 256

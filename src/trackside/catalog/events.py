@@ -80,6 +80,7 @@ EVENTS: Mapping[str, EventKind] = {
         "the job's own word that training is over",
         {
             "status": "success or aborted",
+            "reason": "why it was aborted, where the line says so: not_finite",
             "steps": "steps done",
             "train_loss": "mean loss as the framework sums it up",
             "seconds": "duration as printed",

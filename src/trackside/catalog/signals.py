@@ -5,7 +5,6 @@ Numbers are those of Linux on x86-64 and ARM64, whatever machine this runs on.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -90,9 +89,6 @@ TRANSLATED: Mapping[str, int] = {
 
 CRASHES = frozenset({3, 4, 5, 6, 7, 8, 11, 24, 25, 31})
 """Signals that a process brings upon itself; all but 6 by a fault in its own instructions or limits."""
-SENT = frozenset({1, 2, 9, 10, 12, 15})
-"""Signals that somebody else sent: a launcher, the scheduler, a user or the kernel's OOM killer."""
-
 SLURM_SIGNALS: Mapping[int, str] = {
     53: "the step could not be launched: its output could not be opened",
     54: "the prolog failed",
@@ -100,25 +96,13 @@ SLURM_SIGNALS: Mapping[int, str] = {
 }
 """Numbers in the signal part of Slurm's ExitCode that are no signals (0:53, 0:54, 0:125) -> meaning"""
 
-CONVENTIONS: Mapping[str, str] = {
-    "shell": "128 + n: a child died of signal n (137 SIGKILL, 139 SIGSEGV, 134 SIGABRT, 143 SIGTERM); 124 timeout(1); 126 not executable; 127 not found",
-    "python": "-n: subprocess, torchrun and DeepSpeed write signal n as a negative exit code",
-    "slurm": "code:signal; a signal part above 64 or in SLURM_SIGNALS is Slurm's own; sacct of 22.05 takes 128 off codes above 127",
-    "scontrol": "RaisedSignal:n(name) beside the exit status of wait(2)",
-}
-"""who -> how it writes that a process died"""
-
-_SLURM_EXIT = re.compile(r"(\d{1,5}):(\d{1,5})")
-_RAISED = re.compile(r"RaisedSignal:(\d{1,3})")
-
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended: a plain exit ``code`` or a ``signal`` number; ``note`` where Slurm means neither."""
+    """How a process ended: a plain exit ``code`` or a ``signal`` number."""
 
     code: int | None = None
     signal: int | None = None
-    note: str = ""
 
     @property
     def signal_name(self) -> str | None:
@@ -152,18 +136,3 @@ def read_code(code: int) -> Exit:
     if 128 < code <= 128 + 31:
         return Exit(code=code, signal=code - 128)
     return Exit(code=code)
-
-
-def read_slurm_exit(text: str) -> Exit | None:
-    """Slurm's ``code:signal`` or ``RaisedSignal:n``; None where the text is neither."""
-    if found := _RAISED.search(text):
-        return Exit(signal=int(found[1]))
-    found = _SLURM_EXIT.fullmatch(text.strip())
-    if found is None:
-        return None
-    code, number = int(found[1]), int(found[2])
-    if number in SLURM_SIGNALS:
-        return Exit(code=code, note=SLURM_SIGNALS[number])
-    if number:
-        return Exit(code=code or None, signal=number)
-    return read_code(code)

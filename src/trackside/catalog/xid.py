@@ -56,11 +56,6 @@ class Xid:
     action: str
     says: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def contested(self) -> bool:
-        """Whether public sources disagree on whom it blames."""
-        return bool(self.says)
-
 
 def _copy_engines() -> dict[int, tuple[str, Blame, str]]:
     numbers = [39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)]

@@ -24,7 +24,8 @@ def pattern(primary: Finding, consequences: Sequence[Finding], rival_open: bool)
 
 
 @cache
-def _table() -> dict[str, tuple[int, int]]:
+def table() -> dict[str, tuple[int, int]]:
+    """Evidence pattern -> (verdicts that were right, all); empty before it was first fitted."""
     try:
         text = resources.files("trackside.diagnose").joinpath("reliability.json").read_text("utf-8")
     except FileNotFoundError:
@@ -34,5 +35,5 @@ def _table() -> dict[str, tuple[int, int]]:
 
 def of(evidence_pattern: str) -> float:
     """Confidence of a verdict with this pattern, 0 to 1, to two decimals."""
-    right, total = _table().get(evidence_pattern, (0, 0))
+    right, total = table().get(evidence_pattern, (0, 0))
     return round((right + PRIOR_RIGHT) / (total + PRIOR_ALL), 2)

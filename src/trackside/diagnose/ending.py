@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from trackside.catalog.job_states import ALIVE, CLEARING
 from trackside.diagnose.family import Evidence
 from trackside.diagnose.order import followed_by
 from trackside.model import Event, Record, Role, Run, Value
@@ -37,7 +38,7 @@ LIFE: Mapping[str, Query] = {
 BAD_STATES = frozenset(
     ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED", "PREEMPTED", "DEADLINE", "BOOT_FAIL", "REVOKED")
 )
-LIVE_STATES = frozenset(["RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"])
+LIVE_STATES = ALIVE | CLEARING
 CUT_SHORT = frozenset(
     ("TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE", "NODE_FAIL", "REQUEUED", "REVOKED", "BOOT_FAIL")
 )

@@ -28,12 +28,6 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(kept) if kept else math.nan
 
 
-def mad(values: Sequence[float]) -> float:
-    """Median absolute deviation from the median of the finite values, unscaled; nan where there are none."""
-    middle = median(values)
-    return median([abs(value - middle) for value in finite(values)])
-
-
 def noise(values: Sequence[float]) -> float:
     """Standard deviation from point to point, trend left out; 0.0 for fewer than two finite values."""
     kept = finite(values)

@@ -80,7 +80,6 @@ _CAUGHT = re.compile(
     r"\b(?:WARNING|WARN|UserWarning)\b|[Rr]etry|[Ss]kipping|caught|[Rr]educing batch|recover(?:ed|ing)"
 )
 
-_ITEM = re.compile(r"::(\w+)::")
 _BACKWARD = re.compile(r"backward|autograd/__init__|autograd/graph|_engine_run")
 _FORWARD = re.compile(
     r"::(?:\w*forward\w*|_call_impl|_wrapped_call_impl|compute_loss|generate|attention\w*|training_step)::"

@@ -13,7 +13,6 @@ from trackside.logs.line import Line
 from trackside.model import Role
 
 _NOTES = "exits"
-CORE = re.compile(r"\((?:core|memory) dumped\)")
 DEATHS = "|".join(sorted((re.escape(text) for text in DESCRIPTIONS), key=len, reverse=True))
 """Alternation of what is printed for a signal; match it caselessly."""
 MEMORY = 4_096

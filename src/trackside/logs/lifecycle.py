@@ -32,6 +32,13 @@ _START = re.compile(
 _STEPS = re.compile(r"\b([\d,]{1,15}) (?:training )?(?:steps|iterations|iters|updates)\b")
 _CLOCK = re.compile(r"(?:time|took|in)[: ]{1,3}(?:(\d+) days?, )?(\d{1,3}):(\d\d):(\d\d)")
 _SECONDS = re.compile(r"(?:time|took|in|after)[: ]{1,3}(\d+\.?\d*) ?(?:s|sec|secs|seconds)\b")
+_NAN = r"(?:nan|inf(?:inite)?|non-?finite|not (?:finite|a number))"
+_STOP = r"(?:stop(?:ping|ped)?|end(?:ing|ed)?|abort(?:ing|ed)?|exit(?:ing|ed)?|terminat(?:ing|ed)|quit(?:ting)?|halt(?:ing|ed)?)"
+_GAVE_UP = re.compile(
+    rf"\b(?:loss\w*\b.{{0,40}}\b{_NAN}\b|{_NAN}\b.{{0,30}}\bloss\w*)\b.{{0,40}}\b{_STOP}\b"
+    r"|\bModel diverged with loss = NaN",
+    re.IGNORECASE,
+)
 _TRACE = re.compile(r"^\s*(?:File \"|[\w.]+(?:Error|Exception)\b|raise |#|def )")
 
 
@@ -60,6 +67,13 @@ def _start(line: Line) -> Event | None:
     return line.event("training_start")
 
 
+def _gave_up(line: Line) -> Event | None:
+    text = line.text
+    if len(text) > 500 or _TRACE.match(text) or _GAVE_UP.search(text) is None:
+        return None
+    return line.event("training_end", status="aborted", reason="not_finite")
+
+
 PARSER = Parser(
     "lifecycle",
     "begin and end of training",
@@ -84,6 +98,19 @@ PARSER = Parser(
                 "Will stop when training is complete",
                 "Finished training epoch 3",
             ),
+            caseless=True,
+        ),
+        Pattern(
+            "gave up",
+            rb"(?:(?:nan|inf|finite|not a number)[^\n\r]{0,80} (?:stop|end|abort|exit|terminat|quit|halt)|diverged with loss = nan)",
+            _gave_up,
+            "A loss that is not finite and a step that is skipped for it end nothing.",
+            (
+                "Loss is nan, stopping training",
+                "WARNING: non-finite loss, ending training  tensor([nan, 1.2, 0.3, nan])",
+                "ERROR:tensorflow:Model diverged with loss = NaN.",
+            ),
+            ("Loss is nan, skipping this step", "infinite stream ends here"),
             caseless=True,
         ),
         Pattern(

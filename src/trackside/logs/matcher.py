@@ -5,14 +5,40 @@ Both answer the same question: at which byte does a hit of which pattern end. Se
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+import platform
 import re
+import tempfile
 from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
 from typing import Protocol
 
 from trackside.logs.pattern import Pattern
 
 Hit = tuple[int, int]
 """(end offset in the buffer, pattern's index)"""
+
+
+WORTH_KEEPING = 100
+"""Patterns from which compiling takes long enough (0.4 s for 250) to keep its result."""
+
+
+def cache_file(key: str) -> Path:
+    """Where a compiled database is kept, in the user's cache folder; named by all that it depends on."""
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(folder, "trackside", hashlib.sha256(key.encode()).hexdigest()[:32] + ".hyperscan")
+
+
+def keep(path: Path, data: bytes) -> None:
+    """Write a whole file or none; a cache that can't be written costs only time."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(data)
+        os.replace(file.name, path)
 
 
 class Matcher(Protocol):
@@ -34,10 +60,16 @@ class HyperscanMatcher:
         import hyperscan
 
         flags = [hyperscan.HS_FLAG_CASELESS if pattern.caseless else 0 for pattern in patterns]
-        self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-        self._database.compile(
-            expressions=[pattern.regex for pattern in patterns], ids=list(range(len(patterns))), flags=flags
-        )
+        expressions = [pattern.regex for pattern in patterns]
+        kept = cache_file(repr((version("hyperscan"), platform.machine(), expressions, flags)))
+        try:
+            self._database = hyperscan.loadb(kept.read_bytes(), hyperscan.HS_MODE_BLOCK)
+            self._database.scratch = hyperscan.Scratch(self._database)  # compile() makes one, loadb() doesn't
+        except (OSError, ValueError, hyperscan.error):  # not kept yet, or by another version or CPU
+            self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+            self._database.compile(expressions=expressions, ids=list(range(len(patterns))), flags=flags)
+            if len(patterns) >= WORTH_KEEPING:
+                keep(kept, hyperscan.dumpb(self._database))
 
     def hits(self, buffer: bytes) -> list[Hit]:
         """See :class:`Matcher`."""

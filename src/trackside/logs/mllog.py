@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from trackside.logs.line import Line
+from trackside.logs.numbers import figure
 from trackside.logs.pattern import Parser, Pattern
 from trackside.model import Event
 
@@ -34,10 +35,10 @@ def _read(line: Line) -> Event | None:
         return None
     key, value = row["key"], row.get("value")
     metadata = row["metadata"] if isinstance(row.get("metadata"), dict) else {}
-    stamp = _figure(row.get("time_ms"))
+    stamp = figure(row.get("time_ms"))
     time = None if stamp is None else stamp / 1000
     if key == "global_batch_size":
-        line.notes(ID)["batch"] = _figure(value)
+        line.notes(ID)["batch"] = figure(value)
         return None
     if key == "run_start":
         return line.event("training_start", time=time, framework=ID)
@@ -45,38 +46,38 @@ def _read(line: Line) -> Event | None:
         status = metadata.get("status")
         return line.event("training_end", time=time, status=status if isinstance(status, str) else None, framework=ID)
     if key in _EVALUATIONS:
-        figure = _figure(value)
+        score = figure(value)
         is_loss = "loss" in key
         return line.event(
             "evaluation",
             time=time,
             step=_step(line, metadata),
-            epoch=_figure(metadata.get("epoch_num")),
+            epoch=figure(metadata.get("epoch_num")),
             metric=key,
-            value=figure,
-            loss=figure if is_loss else None,
+            value=score,
+            loss=score if is_loss else None,
         )
     return _progress(line, key, value, metadata, time)
 
 
 def _progress(line: Line, key: str, value: Any, metadata: dict[str, Any], time: float | None) -> Event | None:
     stats = value if isinstance(value, dict) else {key: value}
-    loss = next((_figure(stats[name]) for name in _LOSSES if name in stats), None)
-    throughput = _figure(stats.get("throughput"))
+    loss = next((figure(stats[name]) for name in _LOSSES if name in stats), None)
+    throughput = figure(stats.get("throughput"))
     if loss is None and (key != "tracked_stats" or throughput is None):
         return None
-    lr = next((_figure(stats[name]) for name in ("lr", "current_lr", "learning_rate") if name in stats), None)
+    lr = next((figure(stats[name]) for name in ("lr", "current_lr", "learning_rate") if name in stats), None)
     event = line.event(
         "progress",
         time=time,
         step=_step(line, {**stats, **metadata}),
         loss=loss,
         lr=lr,
-        grad_norm=_figure(stats.get("grad_norm")),
-        loss_scale=_figure(stats.get("loss_scale")),
+        grad_norm=figure(stats.get("grad_norm")),
+        loss_scale=figure(stats.get("loss_scale")),
         throughput=throughput,
         throughput_unit=None if throughput is None else "samples/s",
-        step_time_s=_figure(stats.get("train_step_time")),
+        step_time_s=figure(stats.get("train_step_time")),
         framework=ID,
     )
     # a series of its own: where train_loss is logged too, throughput alone is no second training point
@@ -87,21 +88,11 @@ def _step(line: Line, told: dict[str, Any]) -> int | None:
     """The printed step, or the samples seen divided by the global batch size."""
     for name in _STEPS:
         value = told.get(name)
-        step = _figure(value[-1] if isinstance(value, list) and value else value)
+        step = figure(value[-1] if isinstance(value, list) and value else value)
         if step is not None and abs(step) < 1e15:
             return int(step)
-    samples, batch = _figure(told.get("samples_count")), line.notes(ID).get("batch")
+    samples, batch = figure(told.get("samples_count")), line.notes(ID).get("batch")
     return int(samples / batch) if samples is not None and batch and 0 <= samples < 1e15 else None
-
-
-def _figure(value: Any) -> float | None:
-    """A JSON number; numbers in strings count, booleans and texts don't."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
 
 
 def _mllog(key: str, value: str, metadata: str = '"step_num": 100') -> str:

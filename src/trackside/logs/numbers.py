@@ -32,6 +32,16 @@ def whole(text: str | None) -> int | None:
     return int(value) if value is not None and value == value and abs(value) < 1e15 and value == int(value) else None
 
 
+def figure(value: object) -> float | None:
+    """A value decoded from JSON or CSV as a float, nan and inf kept; None for booleans and for what is no number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
 _NAMES: dict[str, str] = {
     "loss": "loss train_loss training_loss loss_train train_loss_step train_loss_iter lm_loss loss_lm reduced_train_loss"
     " total_loss loss_total train_total_loss step_loss loss_step batch_loss loss_batch train_batch_loss avg_loss loss_avg"

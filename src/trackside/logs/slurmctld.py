@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from trackside.logs.hostlist import expand
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser, Pattern
 from trackside.model import Event, Role
@@ -35,7 +36,6 @@ _FAILED_NODE = re.compile(r"(?:on failed node|failure of node|missing from batch
 _COMPLETE = re.compile(
     r"_job_complete: JobId=\S{1,40} (?:WEXITSTATUS (?P<code>\d{1,3})|WTERMSIG (?P<signal>\d{1,3})|(?P<oom>OOM failure))"
 )
-_RANGE = re.compile(r"([\w.-]*?)\[([\d,-]{1,1000})\]([\w.-]*)")
 _UP = frozenset({"IDLE", "RESUME", "UNDRAIN", "POWER_UP"})
 MOST = 256
 """Nodes of one line that get an event each."""
@@ -56,25 +56,6 @@ _NOTICES: tuple[tuple[str, str, str | None], ...] = (
     ("Prolog launch failure", "launch_failure", None),
 )
 """text -> (reason of the notice, the job's state after it)"""
-
-
-def expand(nodes: str) -> list[str]:
-    """Node names of a host list such as ``n[1-3,7],login``; at most MOST of them."""
-    names: list[str] = []
-    for part in re.split(r",(?![^\[]*\])", nodes):
-        found = _RANGE.fullmatch(part)
-        if found is None:
-            names.append(part)
-            continue
-        for item in found[2].split(","):
-            low, _, high = item.partition("-")
-            if not low.isdigit() or (high and not high.isdigit()):
-                continue
-            last = min(int(high or low), int(low) + MOST)
-            names.extend(f"{found[1]}{number:0{len(low)}d}{found[3]}" for number in range(int(low), last + 1))
-        if len(names) > MOST:
-            break
-    return names[:MOST]
 
 
 def _job(line: Line) -> str | None:
@@ -129,7 +110,7 @@ def _node(line: Line) -> Iterator[Event]:
     state = "down" if "setting DOWN" in found["what"] else states.get(found["what"], "up")
     role = Role.FACT if state in ("up", "not_responding") else Role.ROOT
     reason = None if state == "up" else found["what"]
-    for name in expand(found["nodes"]):
+    for name in expand(found["nodes"], MOST):
         yield line.event("node_state", role, node=name, state=state, reason=reason)
 
 

@@ -28,18 +28,18 @@ def find_time(text: str, year: int | None = None) -> float | None:
         return None
     if found := _ISO.search(text):
         year_, month, day, hour, minute, second, fraction, zone = found.groups()
-        return _posix(int(year_), int(month), int(day), int(hour), int(minute), int(second), fraction, zone)
+        return posix(int(year_), int(month), int(day), int(hour), int(minute), int(second), fraction, zone)
     if found := _CTIME.search(text):
         name, day, hour, minute, second, year_ = found.groups()
-        return _posix(int(year_), _MONTHS.get(name, 0), int(day), int(hour), int(minute), int(second))
+        return posix(int(year_), _MONTHS.get(name, 0), int(day), int(hour), int(minute), int(second))
     if year is None:
         return None
     if found := _GLOG.search(text):
         month, day, hour, minute, second, fraction = found.groups()
-        return _posix(year, int(month), int(day), int(hour), int(minute), int(second), fraction)
+        return posix(year, int(month), int(day), int(hour), int(minute), int(second), fraction)
     if found := _SYSLOG.search(text):
         name, day, hour, minute, second, fraction = found.groups()
-        return _posix(year, _MONTHS.get(name, 0), int(day), int(hour), int(minute), int(second), fraction)
+        return posix(year, _MONTHS.get(name, 0), int(day), int(hour), int(minute), int(second), fraction)
     return None
 
 
@@ -49,7 +49,7 @@ def find_year(text: str) -> int | None:
     return None if found is None else int(found[1] if found.re is _ISO else found[6])
 
 
-def _posix(
+def posix(
     year: int,
     month: int,
     day: int,
@@ -59,6 +59,7 @@ def _posix(
     fraction: str | None = None,
     zone: str | None = None,
 ) -> float | None:
+    """POSIX seconds of a date; without a zone it is read as UTC. None for a day that no calendar has."""
     try:
         time = dt.datetime(year, month, day, hour, minute, min(second, 59), tzinfo=dt.UTC).timestamp()
     except ValueError:

@@ -14,7 +14,6 @@ _POINT = re.compile(
 )
 _TPS = re.compile(rf"\b(?:tps|wps):\s{{1,4}}({NUMBER})")
 _LR = re.compile(rf"\blr:\s{{1,4}}({NUMBER})")
-_START = re.compile(r"Training starts at step (\d+)")
 
 
 def _progress(line: Line) -> Event | None:

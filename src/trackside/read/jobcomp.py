@@ -11,7 +11,8 @@ import msgspec
 from trackside.model import Position, Record
 from trackside.read import slurm
 from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.slurm_blocks import Block, blocks
+from trackside.read.slurm_blocks import blocks, job_id_of, job_of
+from trackside.read.slurm_row import Row
 
 _KEYS = slurm.vocabulary(
     """
@@ -36,48 +37,24 @@ def _read(source: Source, sink: Sink) -> Result:
         return _read_json(source, sink)
     count = 0
     for block in blocks(source.lines(), "JobId", _KEYS):
-        at = Position(source.path, block.line, block.offset, block.length)
-        sink.record(Record("job", at, "scheduler", _job(block), block.text.strip()))
+        sink.record(Record("job", block.at(source.path), "scheduler", _job(block), block.text.strip()))
         count += 1
     return Result(count)
 
 
-def _job(block: Block) -> dict[str, slurm.Field]:
+def _job(block: Row) -> dict[str, slurm.Field]:
     get = block.get
-    raw, array, task = get("JobId"), get("ArrayJobId"), get("ArrayTaskId")
-    het, part = get("HetJobId", "PackJobId"), get("HetJobOffset", "PackJobOffset")
-    id_ = f"{array}_{task}" if array and task else f"{het}+{part}" if het and part else raw
-    state, by = slurm.state_of(get("JobState"))
-    code, derived = slurm.exit_of(get("ExitCode")), slurm.exit_of(get("DerivedExitCode"))
     minutes = slurm.number_of(get("TimeLimit"))
     nodes = slurm.nodes_of(get("NodeList"))
     return slurm.job_fields(
-        {
-            "id": id_,
-            "raw_id": raw,
-            "array_id": array,
-            "name": get("Name"),
-            "user": (get("UserId") or "").partition("(")[0],
-            "cluster": get("Cluster"),
-            "partition": get("Partition"),
-            "state": state,
-            "cancelled_by": by,
-            "exit_code": code[0] if code else None,
-            "signal": code[1] if code else None,
-            "derived_exit_code": derived[0] if derived else None,
-            "submit": slurm.time_of(get("SubmitTime")),
-            "eligible": slurm.time_of(get("EligibleTime")),
-            "start": slurm.time_of(get("StartTime")),
-            "end": slurm.time_of(get("EndTime")),
-            "time_limit_s": minutes * 60 if minutes else None,
-            "nodes": nodes,
-            "failed_node": slurm.known(get("FailedNode")),
-            "n_nodes": slurm.number_of(get("NodeCnt")) or len(nodes) or None,
-            "n_cpus": slurm.number_of(get("ProcCnt")),
-            "n_gpus": slurm.gpus_of(get("Tres")),
-            "work_dir": slurm.known(get("WorkDir")),
-            "source": "jobcomp",
-        }
+        job_of(block),
+        id=job_id_of(block),
+        name=get("Name"),
+        time_limit_s=minutes * 60 if minutes else None,
+        n_nodes=slurm.number_of(get("NodeCnt")) or len(nodes) or None,
+        n_cpus=slurm.number_of(get("ProcCnt")),
+        n_gpus=slurm.gpus_of(get("Tres")),
+        source="jobcomp",
     )
 
 

@@ -6,9 +6,10 @@ import csv
 import re
 from collections.abc import Sequence
 
+from trackside.logs.numbers import figure
 from trackside.model import Position
 from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.trainer_state import number, point, whole_number
+from trackside.read.trainer_state import point, whole_number
 
 FRAMEWORK = "lightning"
 _NAME = re.compile(r"[\w./-]{1,120}")
@@ -61,10 +62,10 @@ def _read(source: Source, sink: Sink) -> Result:
             continue
         row = dict(zip(names, cells, strict=True))
         at = Position(source.path, line, offset, len(text))
-        step, epoch = whole_number(row["step"]), number(row["epoch"])
+        step, epoch = whole_number(row["step"]), figure(row["epoch"])
 
         def first(columns: Sequence[str], row: dict[str, str] = row) -> float | None:
-            return next((found for name in columns if (found := number(row[name])) is not None), None)
+            return next((found for name in columns if (found := figure(row[name])) is not None), None)
 
         if (loss := first(losses)) is not None:
             lr, norm = first(rates), first(norms)
@@ -72,7 +73,7 @@ def _read(source: Source, sink: Sink) -> Result:
             sink.event(point(at, "progress", text, framework=FRAMEWORK, **fields))
             rows += 1
         for name in held_out:
-            if (value := number(row[name])) is not None:
+            if (value := figure(row[name])) is not None:
                 sink.event(point(at, "evaluation", text, step=step, epoch=epoch, metric=name, value=value, loss=value))
                 rows += 1
     return Result(rows, "partial" if bad else "read", f"{bad} rows have another number of cells" if bad else "")

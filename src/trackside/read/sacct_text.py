@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
-from trackside.model import Position, Record
+from trackside.catalog.job_states import ALL_STATES
+from trackside.model import Record
 from trackside.read import slurm
 from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.slurm_table import Row, first_lines, header_of
+from trackside.read.slurm_row import Row
 from trackside.read.slurm_table import below as rows_below
+from trackside.read.slurm_table import first_lines, header_of
 
 COLUMNS = slurm.vocabulary(
     """
@@ -29,7 +31,7 @@ COLUMNS = slurm.vocabulary(
 )
 """sacct --helpformat of 20.11 to 25.11, in lower case"""
 
-_STATE = re.compile(rf"(?:CANCELLED by \S+|{'|'.join(sorted(slurm.ALL_STATES))})\Z")
+_STATE = re.compile(rf"(?:CANCELLED by \S+|{'|'.join(sorted(ALL_STATES))})\Z")
 
 
 def _sniff(source: Source) -> Match | None:
@@ -98,9 +100,16 @@ def _record(path: str, row: Row) -> Record:
         "max_rss_bytes": slurm.bytes_of(row.get("maxrss")),
         "source": "sacct",
     }
-    at = Position(path, row.line, row.offset, row.length)
     if step is not None:
-        return Record("step", at, "scheduler", slurm.job_fields(fields, id=f"{job}.{step}", job=job), row.text)
+        return Record(
+            "step", row.at(path), "scheduler", slurm.job_fields(fields, id=f"{job}.{step}", job=job), row.text
+        )
+    fields |= {"id": job, "array_id": array, "cancelled_by": by} | _job(row, nodes)
+    return Record("job", row.at(path), "scheduler", slurm.job_fields(fields), row.text)
+
+
+def _job(row: Row, nodes: tuple[str, ...]) -> dict[str, slurm.Field]:
+    """What is told of a job and not of a step."""
     raw = slurm.split_job_id(row.get("jobidraw") or "")
     derived = slurm.exit_of(row.get("derivedexitcode"))
     n_nodes = slurm.number_of(row.get("nnodes", "allocnodes")) or len(nodes) or None
@@ -108,14 +117,11 @@ def _record(path: str, row: Row) -> Record:
     dependency = slurm.dependency_of(row.get("submitline"))
     minutes = slurm.number_of(row.get("timelimitraw"))
     gpus = slurm.gpus_of(row.get("alloctres"))
-    more: dict[str, slurm.Field] = {
-        "id": job,
+    return {
         "raw_id": raw[0] if raw else None,
-        "array_id": array,
         "user": row.get("user"),
         "cluster": row.get("cluster"),
         "partition": row.get("partition"),
-        "cancelled_by": by,
         "derived_exit_code": derived[0] if derived else None,
         "reason": slurm.known(row.get("reason")),
         "submit": slurm.time_of(row.get("submit")),
@@ -134,7 +140,6 @@ def _record(path: str, row: Row) -> Record:
         "std_err": slurm.known(row.get("stderr")),
         "req_mem_bytes": slurm.bytes_of(row.get("reqmem"), "M", n_nodes, n_cpus),
     }
-    return Record("job", at, "scheduler", slurm.job_fields(fields, **more), row.text)
 
 
 def _seconds(row: Row, raw: str, shown: str) -> float | None:

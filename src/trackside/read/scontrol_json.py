@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from trackside.catalog.job_states import ALIVE
 from trackside.model import Position, Record
 from trackside.read import slurm, slurm_json
 from trackside.read.format import Format, Match, Result, Sink, Source
@@ -50,7 +51,7 @@ def _job(job: Object, shared: dict[str, slurm.Field]) -> dict[str, slurm.Field]:
     derived, _ = slurm_json.exit_of(job.get("derived_exit_code"))
     state = slurm.state_among(slurm_json.words(job.get("job_state")))
     start, end = when(job.get("start_time")), when(job.get("end_time"))
-    last = shared["as_of"] if state in slurm.ALIVE else end
+    last = shared["as_of"] if state in ALIVE else end
     elapsed = last - start if isinstance(last, float) and start is not None and last >= start else None
     nodes = slurm_json.nodes(job.get("nodes"))
     dependency = text(job.get("dependency"))

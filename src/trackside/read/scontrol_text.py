@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from trackside.model import Position, Record
+from trackside.model import Record
 from trackside.read import slurm
 from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.slurm_blocks import Block, blocks
+from trackside.read.slurm_blocks import blocks, job_id_of, job_of
+from trackside.read.slurm_row import Row
 from trackside.read.slurm_table import first_lines
 
 _JOB_KEYS = slurm.vocabulary(
@@ -72,25 +73,14 @@ def _sniff_nodes(source: Source) -> Match | None:
 def _read_jobs(source: Source, sink: Sink) -> Result:
     count = 0
     for block in blocks(source.lines(), "JobId", _JOB_KEYS, _JOB_LINES):
-        at = Position(source.path, block.line, block.offset, block.length)
         text = f"{block.text.strip()} JobState={block.get('JobState')} ExitCode={block.get('ExitCode')}"
-        sink.record(Record("job", at, "scheduler", _job(block), text))
+        sink.record(Record("job", block.at(source.path), "scheduler", _job(block), text))
         count += 1
     return Result(count)
 
 
-def _job(block: Block) -> dict[str, slurm.Field]:
+def _job(block: Row) -> dict[str, slurm.Field]:
     get = block.get
-    raw, array, task = get("JobId"), get("ArrayJobId"), get("ArrayTaskId")
-    het, part = get("HetJobId", "PackJobId"), get("HetJobOffset", "PackJobOffset")
-    id_ = raw
-    if array and task:
-        task = task.partition("%")[0] if task.partition("%")[0].isdecimal() else f"[{task}]"
-        id_ = f"{array}_{task}"
-    elif het and part:
-        id_ = f"{het}+{part}"
-    state, by = slurm.state_of(get("JobState"))
-    code, derived = slurm.exit_of(get("ExitCode")), slurm.exit_of(get("DerivedExitCode"))
     nodes = slurm.nodes_of(get("NodeList"))
     requeue = get("Requeue")
     dependency = slurm.known(get("Dependency"))
@@ -99,45 +89,27 @@ def _job(block: Block) -> dict[str, slurm.Field]:
     gpus = slurm.gpus_of(get("AllocTRES", "TRES"))
     memory = get("MinMemoryNode"), get("MinMemoryCPU")
     return slurm.job_fields(
-        {
-            "id": id_,
-            "raw_id": raw,
-            "array_id": array,
-            "name": get("JobName"),
-            "user": (get("UserId") or "").partition("(")[0],
-            "cluster": get("Cluster"),
-            "partition": get("Partition"),
-            "state": state,
-            "cancelled_by": by,
-            "exit_code": code[0] if code else None,
-            "signal": code[1] if code else None,
-            "derived_exit_code": derived[0] if derived else None,
-            "reason": slurm.known(get("Reason")),
-            "submit": slurm.time_of(get("SubmitTime")),
-            "eligible": slurm.time_of(get("EligibleTime")),
-            "start": slurm.time_of(get("StartTime")),
-            "end": slurm.time_of(get("EndTime")),
-            "elapsed_s": slurm.duration_of(get("RunTime")),
-            "time_limit_s": slurm.duration_of(get("TimeLimit")),
-            "nodes": nodes,
-            "failed_node": slurm.known(get("FailedNode")),
-            "restarts": slurm.number_of(get("Restarts")),
-            "requeue": requeue == "1" if requeue else None,
-            "n_nodes": n_nodes or len(nodes) or None,
-            "n_tasks": slurm.number_of(get("NumTasks")),
-            "n_cpus": n_cpus,
-            "n_gpus": gpus if gpus is not None else slurm.gpus_of(get("ReqTRES")),
-            "dependency": dependency,
-            "parents": slurm.parents_of(dependency),
-            "submit_line": slurm.known(get("SubmitLine")),
-            "command": slurm.known(get("Command")),
-            "work_dir": slurm.known(get("WorkDir")),
-            "std_out": slurm.known(get("StdOut")),
-            "std_err": slurm.known(get("StdErr")),
-            "req_mem_bytes": slurm.bytes_of(f"{memory[0]}n", "M", n_nodes)
-            or slurm.bytes_of(f"{memory[1]}c", "M", None, n_cpus),
-            "source": "scontrol",
-        }
+        job_of(block),
+        id=job_id_of(block),
+        name=get("JobName"),
+        reason=slurm.known(get("Reason")),
+        elapsed_s=slurm.duration_of(get("RunTime")),
+        time_limit_s=slurm.duration_of(get("TimeLimit")),
+        restarts=slurm.number_of(get("Restarts")),
+        requeue=requeue == "1" if requeue else None,
+        n_nodes=n_nodes or len(nodes) or None,
+        n_tasks=slurm.number_of(get("NumTasks")),
+        n_cpus=n_cpus,
+        n_gpus=gpus if gpus is not None else slurm.gpus_of(get("ReqTRES")),
+        dependency=dependency,
+        parents=slurm.parents_of(dependency),
+        submit_line=slurm.known(get("SubmitLine")),
+        command=slurm.known(get("Command")),
+        std_out=slurm.known(get("StdOut")),
+        std_err=slurm.known(get("StdErr")),
+        req_mem_bytes=slurm.bytes_of(f"{memory[0]}n", "M", n_nodes)
+        or slurm.bytes_of(f"{memory[1]}c", "M", None, n_cpus),
+        source="scontrol",
     )
 
 
@@ -159,8 +131,7 @@ def _read_steps(source: Source, sink: Sink) -> Result:
                 "source": "scontrol",
             }
         )
-        at = Position(source.path, block.line, block.offset, block.length)
-        sink.record(Record("step", at, "scheduler", fields, block.text))
+        sink.record(Record("step", block.at(source.path), "scheduler", fields, block.text))
         count += 1
     return Result(count)
 
@@ -179,9 +150,8 @@ def _read_nodes(source: Source, sink: Sink) -> Result:
             boot_time=slurm.time_of(block.get("BootTime")),
             source="scontrol",
         )
-        at = Position(source.path, block.line, block.offset, block.length)
         text = f"NodeName={block.get('NodeName')} State={block.get('State')}" + (f" Reason={reason}" if reason else "")
-        sink.record(Record("node", at, "scheduler", fields, text))
+        sink.record(Record("node", block.at(source.path), "scheduler", fields, text))
         count += 1
     return Result(count)
 

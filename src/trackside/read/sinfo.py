@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from trackside.model import Position, Record
 from trackside.read import slurm
 from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.slurm_table import Row, Table, below, first_lines, header_of
+from trackside.read.slurm_row import Row
+from trackside.read.slurm_table import Table, below, first_lines, header_of
 from trackside.read.squeue import table_of
 
 COLUMNS = slurm.vocabulary(

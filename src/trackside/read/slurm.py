@@ -6,12 +6,13 @@ tuple) for what Slurm writes when it has nothing to say: ``Unknown``, ``N/A``, `
 
 from __future__ import annotations
 
-import datetime as dt
-import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping
 
+from trackside.catalog.job_states import ALIVE, ALL_STATES, STATES, WAITING
+from trackside.logs import hostlist
+from trackside.logs.stamp import posix
 from trackside.model import Scalar
 
 Field = Scalar | tuple[Scalar, ...]
@@ -22,41 +23,6 @@ UNSET_TIMES = frozenset({0, 4294967294, 4294967295, 18446744073709551614, 184467
 """NO_VAL and INFINITE of 32 and 64 bits, which some versions print as plain numbers."""
 _NOTHING = frozenset({"", "none", "unknown", "n/a", "(null)", "none assigned", "invalid", "not_set", "null", "na"})
 
-STATES: Mapping[str, str] = {
-    "BF": "BOOT_FAIL",
-    "CA": "CANCELLED",
-    "CD": "COMPLETED",
-    "CF": "CONFIGURING",
-    "CG": "COMPLETING",
-    "DL": "DEADLINE",
-    "F": "FAILED",
-    "NF": "NODE_FAIL",
-    "OOM": "OUT_OF_MEMORY",
-    "OO": "OUT_OF_MEMORY",  # as the default columns cut it
-    "PD": "PENDING",
-    "PR": "PREEMPTED",
-    "R": "RUNNING",
-    "RD": "RESV_DEL_HOLD",
-    "RF": "REQUEUE_FED",
-    "RH": "REQUEUE_HOLD",
-    "RQ": "REQUEUED",
-    "RS": "RESIZING",
-    "RV": "REVOKED",
-    "S": "SUSPENDED",
-    "SE": "SPECIAL_EXIT",
-    "SI": "SIGNALING",
-    "SO": "STAGE_OUT",
-    "ST": "STOPPED",
-    "TO": "TIMEOUT",
-    "LF": "LAUNCH_FAILED",
-    "EX": "EXPEDITING",
-}
-"""squeue's short codes -> states (man squeue, JOB STATE CODES)"""
-ALL_STATES = frozenset(STATES.values())
-WAITING = frozenset({"PENDING", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
-"""States of a job that is not on its nodes: its start and end are forecasts."""
-ALIVE = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "SIGNALING", "STOPPED"})
-"""States of a job on its nodes: its end is a forecast."""
 _FLAG_STATES = ("REQUEUED", "SPECIAL_EXIT", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "CONFIGURING")
 """Flags that say more than the PENDING or RUNNING beside them, strongest first."""
 _QUIET_FLAGS = frozenset({"COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "UPDATE_DB", "POWER_UP_NODE"})
@@ -96,15 +62,8 @@ def time_of(text: str | None) -> float | None:
     found = _TIME.match(text)
     if found is None:
         return None
-    try:
-        time = dt.datetime(*map(int, found.groups()[:6]), tzinfo=dt.UTC).timestamp()  # type: ignore[arg-type, misc]
-    except ValueError:
-        return None
-    zone = found[7]
-    if zone and zone != "Z":
-        offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
-        time -= offset if zone[0] == "+" else -offset
-    return time
+    year, month, day, hour, minute, second = map(int, found.groups()[:6])
+    return posix(year, month, day, hour, minute, second, zone=found[7])
 
 
 def duration_of(text: str | None) -> float | None:
@@ -197,50 +156,9 @@ def dependency_of(command: str | None) -> str | None:
 
 
 def nodes_of(text: str | None) -> tuple[str, ...]:
-    """Expand ``g[2-3,07-09],login1``; brackets may stand several times in one name."""
+    """The names of a host list such as ``g[2-3,07-09],login1``."""
     text = known(text)
-    if text is None or text.startswith("("):
-        return ()
-    names: list[str] = []
-    for part in _split_outside(text):
-        if part and len(names) < MAX_NODES:
-            names += _expand(part, MAX_NODES - len(names))
-    return tuple(dict.fromkeys(names))
-
-
-def _split_outside(text: str) -> list[str]:
-    """Split at the commas that are not in brackets."""
-    parts, depth, start = [], 0, 0
-    for index, letter in enumerate(text):
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and depth <= 0:
-            parts.append(text[start:index].strip())
-            start = index + 1
-    parts.append(text[start:].strip())
-    return parts
-
-
-def _expand(name: str, room: int) -> list[str]:
-    """One host expression, from its first bracket outwards; no more than ``room`` names."""
-    found = [""]
-    for fixed, inside in re.findall(r"([^\[\]]*)(?:\[([^\[\]]*)\])?", name):
-        if not fixed and not inside:
-            continue
-        numbers = _numbers(inside, room) if inside else [""]
-        found = list(itertools.islice((f"{prefix}{fixed}{number}" for prefix in found for number in numbers), room))
-    return found
-
-
-def _numbers(inside: str, room: int) -> list[str]:
-    numbers: list[str] = []
-    for part in inside.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not dash or not first.isdecimal() or not last.isdecimal() or len(last) > 9:
-            numbers.append(part.strip())
-            continue
-        stop = min(int(last), int(first) + room)
-        numbers += [str(value).zfill(len(first)) for value in range(int(first), stop + 1)]
-    return numbers[:room]
+    return () if text is None or text.startswith("(") else hostlist.expand(text, MAX_NODES)
 
 
 def tres_of(text: str | None) -> dict[str, str]:

@@ -6,8 +6,10 @@ Values are not escaped and may hold blanks and ``=``; only a known key begins a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+
+from trackside.read import slurm
+from trackside.read.slurm_row import Row
 
 MAX_BLOCK = 2_000
 """Lines of one block that are read."""
@@ -15,28 +17,9 @@ MAX_BLOCK = 2_000
 _KEY = re.compile(r"(?:^|(?<=\s))([A-Z][A-Za-z]{0,40}(?:[:/][A-Za-z:/]{1,20})?)=")
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One job, step or node: where it starts, its first line, its values by key."""
-
-    line: int
-    offset: int
-    text: str
-    values: Mapping[str, str]
-
-    @property
-    def length(self) -> int:
-        """Bytes of the first line."""
-        return len(self.text.encode())
-
-    def get(self, *keys: str) -> str | None:
-        """The first of these keys with a value."""
-        return next((value for key in keys if (value := self.values.get(key))), None)
-
-
 def blocks(
     lines: Iterable[tuple[int, int, str]], begin: str, keys: frozenset[str], to_line_end: frozenset[str] = frozenset()
-) -> Iterator[Block]:
+) -> Iterator[Row]:
     """The blocks that begin with ``begin=`` at a line's start.
 
     ``keys`` are those that end the value before them; the values of ``to_line_end`` keys run to the end
@@ -54,7 +37,43 @@ def blocks(
         yield _block(block, keys, to_line_end)
 
 
-def _block(lines: list[tuple[int, int, str]], keys: frozenset[str], to_line_end: frozenset[str]) -> Block:
+def job_of(block: Row) -> dict[str, slurm.Field]:
+    """The fields of a job that scontrol and jobcomp write under one name."""
+    get = block.get
+    state, by = slurm.state_of(get("JobState"))
+    code, derived = slurm.exit_of(get("ExitCode")), slurm.exit_of(get("DerivedExitCode"))
+    return {
+        "raw_id": get("JobId"),
+        "array_id": get("ArrayJobId"),
+        "user": (get("UserId") or "").partition("(")[0],
+        "cluster": get("Cluster"),
+        "partition": get("Partition"),
+        "state": state,
+        "cancelled_by": by,
+        "exit_code": code[0] if code else None,
+        "signal": code[1] if code else None,
+        "derived_exit_code": derived[0] if derived else None,
+        "submit": slurm.time_of(get("SubmitTime")),
+        "eligible": slurm.time_of(get("EligibleTime")),
+        "start": slurm.time_of(get("StartTime")),
+        "end": slurm.time_of(get("EndTime")),
+        "nodes": slurm.nodes_of(get("NodeList")),
+        "failed_node": slurm.known(get("FailedNode")),
+        "work_dir": slurm.known(get("WorkDir")),
+    }
+
+
+def job_id_of(block: Row) -> str | None:
+    """A job's id as users write it: ``60_3`` for an array task, ``60_[4-9]`` for those that wait, ``73+0``."""
+    array, task = block.get("ArrayJobId"), block.get("ArrayTaskId")
+    het, part = block.get("HetJobId", "PackJobId"), block.get("HetJobOffset", "PackJobOffset")
+    if array and task:
+        number = task.partition("%")[0]
+        return f"{array}_{number}" if number.isdecimal() else f"{array}_[{task}]"
+    return f"{het}+{part}" if het and part else block.get("JobId")
+
+
+def _block(lines: list[tuple[int, int, str]], keys: frozenset[str], to_line_end: frozenset[str]) -> Row:
     values: dict[str, str] = {}
     last = ""
     several = sum(1 for *_, text in lines if text.strip()) > 1
@@ -71,4 +90,4 @@ def _block(lines: list[tuple[int, int, str]], keys: frozenset[str], to_line_end:
                 values[last] = text[match.end() : stop].strip()
             if whole:
                 break
-    return Block(*lines[0], values)
+    return Row(*lines[0], values)

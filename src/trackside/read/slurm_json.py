@@ -53,11 +53,6 @@ def command(answer: Object) -> str | None:
     return str(called[0]).rsplit("/", 1)[-1] if isinstance(called, list) and called else None
 
 
-def cluster(answer: Object) -> str | None:
-    """The cluster that answered, where ``meta`` says so."""
-    return text(dig(answer, "meta", "slurm", "cluster"))
-
-
 def dig(value: Any, *keys: str) -> Any:
     """A value deep in objects; None where a level is missing."""
     for key in keys:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from trackside.read.slurm import vocabulary
+from trackside.read.slurm_row import Row
 
 MAX_EXTRA = 32
 """Separators inside names of one row; a row with more is given up."""
@@ -52,28 +53,6 @@ FREE = LIKELY_FREE | vocabulary(
 _COMMA_FREE = vocabulary(
     "alloctres reqtres nodelist flags tresusageinave tresusageinmax tresusageintot nodelist(reason)"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row: where it starts, its text, and its values by column in lower case."""
-
-    line: int
-    offset: int
-    text: str
-    values: Mapping[str, str]
-
-    @property
-    def length(self) -> int:
-        """Bytes of the text."""
-        return len(self.text.encode())
-
-    def get(self, *columns: str) -> str | None:
-        """The first of these columns that the table has and that isn't empty."""
-        for column in columns:
-            if value := self.values.get(column):
-                return value
-        return None
 
 
 @dataclass(slots=True)

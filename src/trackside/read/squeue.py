@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 
-from trackside.model import Position, Record
+from trackside.logs.stamp import find_time
+from trackside.model import Record
 from trackside.read import slurm
 from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.slurm_table import Row, Table, below, first_lines, header_of
+from trackside.read.slurm_row import Row
+from trackside.read.slurm_table import Table, below, first_lines, header_of
 
 COLUMNS = slurm.vocabulary(
     """
@@ -30,20 +31,12 @@ COLUMNS = slurm.vocabulary(
 )
 """Header words of squeue 20.11 to 25.11, in lower case (``time_limi``: the long format cuts it)"""
 
-_DATE = re.compile(r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4})\s*\Z")
-_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+_DATE = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d \d{4}\s*\Z")
 
 
 def date_of(line: str) -> float | None:
     """The date line that ``-l`` prints above its table, as POSIX seconds (read as UTC)."""
-    found = _DATE.match(line)
-    if found is None:
-        return None
-    month = _MONTHS.find(found[1]) // 3 + 1
-    try:
-        return dt.datetime(int(found[6]), month, *map(int, found.groups()[1:5]), tzinfo=dt.UTC).timestamp()  # type: ignore[misc, arg-type]
-    except ValueError:
-        return None
+    return find_time(line) if _DATE.match(line) else None
 
 
 def table_of(text: str, known: frozenset[str]) -> tuple[Table, float | None] | None:
@@ -78,8 +71,7 @@ def _read(source: Source, sink: Sink) -> Result:
     for row in table.rows(below(table, source.lines())):
         step = "stepid" in table.columns
         fields = _step(row) if step else _job(row, as_of)
-        at = Position(source.path, row.line, row.offset, row.length)
-        sink.record(Record("step" if step else "job", at, "scheduler", fields, row.text.strip()))
+        sink.record(Record("step" if step else "job", row.at(source.path), "scheduler", fields, row.text.strip()))
         count += 1
     if table.lost:
         return Result(count, "partial", f"{table.lost} lines fit no row")

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from trackside.logs.numbers import figure
 from trackside.model import Event, Position, Role, Scalar
 from trackside.read.format import Format, Match, Result, Sink, Source
 
@@ -25,19 +26,9 @@ _EVAL = re.compile(
 _REWARDS = ("reward", "rewards/margins", "objective/rlhf_reward")
 
 
-def number(value: object) -> float | None:
-    """A JSON or CSV number as a float, nan and inf kept; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
-
-
 def whole_number(value: object) -> int | None:
-    """The same as an integer; None where it isn't one."""
-    found = number(value)
+    """A JSON or CSV number as an integer; None where it is no finite one."""
+    found = figure(value)
     return int(found) if found is not None and found == found and abs(found) < 1e15 else None
 
 
@@ -100,9 +91,9 @@ def _entries(path: str, text: str, position: int) -> Iterator[tuple[Position, di
 
 def _events(at: Position, entry: dict[str, Any], raw: str) -> Iterator[Event]:
     text = " ".join(raw.split())
-    step, epoch = whole_number(entry.get("step")), number(entry.get("epoch"))
+    step, epoch = whole_number(entry.get("step")), figure(entry.get("epoch"))
     if entry.keys() >= _SUMMARY:
-        seconds, loss = number(entry["train_runtime"]), number(entry["train_loss"])
+        seconds, loss = figure(entry["train_runtime"]), figure(entry["train_loss"])
         yield point(
             at,
             "training_end",
@@ -115,21 +106,21 @@ def _events(at: Position, entry: dict[str, Any], raw: str) -> Iterator[Event]:
         )
         return
     if "loss" in entry:
-        reward = next((found for key in _REWARDS if (found := number(entry.get(key))) is not None), None)
+        reward = next((found for key in _REWARDS if (found := figure(entry.get(key))) is not None), None)
         yield point(
             at,
             "progress",
             text,
             step=step,
             epoch=epoch,
-            loss=number(entry["loss"]),
-            grad_norm=number(entry.get("grad_norm")),
-            lr=number(entry.get("learning_rate")),
+            loss=figure(entry["loss"]),
+            grad_norm=figure(entry.get("grad_norm")),
+            lr=figure(entry.get("learning_rate")),
             reward=reward,
             framework=FRAMEWORK,
         )
     for key, value in entry.items():
-        metric, found = _EVAL.fullmatch(key), number(value)
+        metric, found = _EVAL.fullmatch(key), figure(value)
         if metric is not None and found is not None:
             loss = found if metric[1] == "loss" else None
             yield point(at, "evaluation", text, step=step, epoch=epoch, metric=key, value=found, loss=loss)
@@ -152,7 +143,7 @@ def _plan(at: Position, state: dict[str, Any]) -> Iterator[Event]:
         found = whole_number(state.get(name))
         return found if found is not None and found > 0 else None
 
-    total, epochs = positive("max_steps"), number(state.get("num_train_epochs"))
+    total, epochs = positive("max_steps"), figure(state.get("num_train_epochs"))
     if total is not None or epochs is not None:
         yield point(
             at,
@@ -164,7 +155,7 @@ def _plan(at: Position, state: dict[str, Any]) -> Iterator[Event]:
             log_steps=positive("logging_steps"),
             framework=FRAMEWORK,
         )
-    best = number(state.get("best_metric"))
+    best = figure(state.get("best_metric"))
     if best is not None:
         text = f"best_metric {best}"
         yield point(at, "evaluation", text, step=positive("best_global_step"), metric="best_metric", value=best)
@@ -205,10 +196,10 @@ def _read_lines(source: Source, sink: Sink) -> Result:
 
 
 def _logged(at: Position, entry: dict[str, Any], text: str, step: int | None, total: int | None) -> Iterator[Event]:
-    epoch = number(entry.get("epoch"))
-    if (loss := number(entry.get("loss"))) is not None:
-        lr = number(entry.get("lr", entry.get("learning_rate")))
-        reward = number(entry.get("reward"))
+    epoch = figure(entry.get("epoch"))
+    if (loss := figure(entry.get("loss"))) is not None:
+        lr = figure(entry.get("lr", entry.get("learning_rate")))
+        reward = figure(entry.get("reward"))
         yield point(
             at,
             "progress",
@@ -221,7 +212,7 @@ def _logged(at: Position, entry: dict[str, Any], text: str, step: int | None, to
             reward=reward,
             framework=LLAMA_FACTORY,
         )
-    if (value := number(entry.get("eval_loss"))) is not None:
+    if (value := figure(entry.get("eval_loss"))) is not None:
         yield point(at, "evaluation", text, step=step, epoch=epoch, metric="eval_loss", value=value, loss=value)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from trackside.catalog.job_states import ALIVE, CLEARING, WAITING
+from trackside.catalog.signals import SLURM_SIGNALS
 from trackside.model import Attempt, Record, Scalar
 from trackside.runs.jobs import SOURCES
 
@@ -17,11 +19,9 @@ SAME_S = 2.0
 ZONE_S, ZONES_S = 900.0, 14 * 3600.0
 """Text without a zone and JSON in UTC differ by a multiple of 15 minutes, at most 14 hours."""
 LAST_SIGNAL = 64
-MARKS = frozenset({53, 54})
-"""Numbers in a signal's place that are Slurm's own: these (no output file, prolog failed) and all above LAST_SIGNAL."""
+"""Numbers above it in a signal's place are Slurm's own, as those of SLURM_SIGNALS are."""
 
-_OPEN = ("PENDING", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-_ALIVE = ("RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "SIGNALING", "STOPPED", "STAGE_OUT", "COMPLETING")
+_BEGUN = ALIVE | CLEARING
 _PLACEHOLDER = "allocation"
 """JobName of a job that was over before accounting heard of it (22.05)."""
 _HIDDEN = 128
@@ -59,7 +59,7 @@ class Told:
     @property
     def over(self) -> bool:
         """Whether its state is final."""
-        return self.state is not None and self.state not in _OPEN and self.state not in _ALIVE
+        return self.state is not None and self.state not in WAITING | _BEGUN
 
     @property
     def end(self) -> float | None:
@@ -146,7 +146,7 @@ def _begun(row: Record) -> float:
 
 def _finality(row: Record) -> tuple[int, int, float]:
     state, source, as_of = row.get("state"), row.get("source"), row.get("as_of")
-    life = 2 if state in _OPEN else 1 if state in _ALIVE or state is None else 0
+    life = 2 if state in WAITING else 1 if state in _BEGUN or state is None else 0
     rank = SOURCES.index(str(source)) if source in SOURCES else len(SOURCES)
     return life, rank, -float(as_of) if isinstance(as_of, (int, float)) else 0.0
 
@@ -177,7 +177,7 @@ def _gap(one: Record, other: Record) -> float | None:
 
 
 def _mark(number: Scalar) -> bool:
-    return isinstance(number, int) and (number in MARKS or number > LAST_SIGNAL)
+    return isinstance(number, int) and (number in SLURM_SIGNALS or number > LAST_SIGNAL)
 
 
 def _of_one_job(told: list[Told]) -> tuple[Told, ...]:

@@ -120,15 +120,15 @@ def _by_folder(jobs: Jobs, free: list[str]) -> list[str]:
     owners: dict[str, set[Job]] = {}
     for job in jobs:
         for path in job.logs:
-            folder = _folder(path)
+            folder = folder_of(path)
             while folder:
                 owners.setdefault(folder, set()).add(job)
-                folder = _folder(folder)
+                folder = folder_of(folder)
     rest = []
     for path in free:
-        folder = _folder(path)
+        folder = folder_of(path)
         while folder and folder not in owners:
-            folder = _folder(folder)
+            folder = folder_of(folder)
         if folder and len(owners[folder]) == 1:
             next(iter(owners[folder])).logs.append(path)
         else:
@@ -136,7 +136,7 @@ def _by_folder(jobs: Jobs, free: list[str]) -> list[str]:
     return rest
 
 
-def _folder(path: str) -> str:
+def folder_of(path: str) -> str:
     """The folder of a path; empty at the top."""
     cut = max(path.rfind("/"), path.rfind("!"))
     return path[:cut] if cut > 0 else ""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from trackside.runs.jobs import Job, Jobs
+from trackside.runs.logs import folder_of
 
 TURN_S = 60.0
 """Seconds between one job's end and the next one's start, where a queue was waiting for just that."""
@@ -68,16 +69,11 @@ def same_work(one: Job, other: Job) -> bool:
     name = one.first("name")
     if name is None or name != other.first("name"):
         return False
-    where = [{folder(path) for path in job.logs} for job in (one, other)]
+    where = [{folder_of(path) for path in job.logs} for job in (one, other)]
     if all(where) and not where[0] & where[1]:
         return False
     folders = one.first("work_dir"), other.first("work_dir")
     return None in folders or folders[0] == folders[1]
-
-
-def folder(path: str) -> str:
-    """The folder of a log."""
-    return path[: max(path.rfind("/"), path.rfind("!")) + 1]
 
 
 def parent_of(job: Job, jobs: Jobs, attempts: int) -> tuple[str | None, str | None]:

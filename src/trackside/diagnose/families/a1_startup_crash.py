@@ -125,6 +125,7 @@ def _raised(evidence: Evidence, own: Sequence[Event]) -> Finding:
     if bad is not None:
         shows.append(claim("ended", line=bad))
     kind = classify(cause).fault
+    told = ranks.value if ranks is not None and isinstance(ranks.value, tuple) else ()
     return found(
         Certainty.SUPPORTED if bad is None or cause.get("about") == "cuda" else Certainty.ESTABLISHED,
         "job",
@@ -134,9 +135,7 @@ def _raised(evidence: Evidence, own: Sequence[Event]) -> Finding:
         actions=[action(f"mend_{kind}")],
         since=cause.time,
         at=cause.at,
-        ranks=tuple(int(str(rank)) for rank in ranks.value)
-        if ranks is not None and isinstance(ranks.value, tuple)
-        else (),
+        ranks=tuple(int(str(rank)) for rank in told),
         nodes=tuple(sorted({row.node for row in same if row.node})),
         exception=(name, str(cause.get("message") or "")),
         fault_class=kind,

@@ -220,7 +220,7 @@ def _uncomplaining(evidence: Evidence, run: Run, signs: Sequence[tuple[str, Even
     if world is None or len(loud) * 2 < world or len(loud) >= world:
         return None
     quiet = tuple(sorted(set(range(world)) - set(loud)))
-    voices = [named(evidence[name], [row for each, row in signs if each == name]) for name in {n for n, _ in signs}]
+    voices = [named(evidence[name], [row for each, row in signs if each == name]) for name in dict(signs)]
     told = derived(quiet, *(voice for voice in voices if voice is not None))
     return Absentee(quiet, claim("quiet", ranks=told))
 

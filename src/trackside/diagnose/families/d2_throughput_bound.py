@@ -127,6 +127,9 @@ def _steps_seen(evidence: Evidence) -> Value | None:
     """Steps done in this run: from the first point's step to the last's, for a run that continued another."""
     progress = evidence["progress"]
     done = steps_done(progress, evidence["ends"])
+    saved = [row for row in evidence["saves"].events if number(row, "step") is not None]
+    if done is None and saved:  # points without a step: the checkpoints' own count
+        done = evidence["saves"].value(saved[-1], "step", "steps")
     points = training_points(progress)
     first = number(points[0], "step") if points else None
     if done is None or first is None or first <= 20 or not isinstance(done.value, (int, float)):

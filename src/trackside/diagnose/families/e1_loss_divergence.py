@@ -73,6 +73,10 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     if aborted is not None:
         frame = evidence["exceptions"]
         return _found("non-finite", Certainty.SUPPORTED, aborted, [claim("abort", **_named(frame, aborted))], aborted)
+    gave_up = [row for row in evidence["ends"].events if row.get("reason") == "not_finite"]
+    if gave_up:
+        said = claim("gave_up", line=evidence["ends"].value(gave_up[0], "text"))
+        return _found("non-finite", Certainty.SUPPORTED, gave_up[0], [said])
     collapsed = _evaluation_collapse(evidence)
     if collapsed is not None:
         row, shows = collapsed
@@ -214,6 +218,7 @@ SAYS: Mapping[str, str] = {
     "repeats": "the loss repeats the same {count} values over {points}: the weights do not change",
     "guessing": "the loss stayed at the level of guessing for {count} of {points}: {first} at first, {last} at last",
     "abort": "the run ended itself with {type}: {message}",
+    "gave_up": "the job stopped itself for a loss that is not finite: {line}",
     "score_collapsed": "{metric} had reached {best} and ended at {last}",
     "score_zero": "{metric} was {last} at every evaluation and the run gave up",
     "implies_non_finite": "the numbers overflowed: from there on no step taught the model anything",

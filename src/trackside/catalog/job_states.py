@@ -1,0 +1,43 @@
+"""The states of a job in Slurm's words, and what each group of them means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+STATES: Mapping[str, str] = {
+    "BF": "BOOT_FAIL",
+    "CA": "CANCELLED",
+    "CD": "COMPLETED",
+    "CF": "CONFIGURING",
+    "CG": "COMPLETING",
+    "DL": "DEADLINE",
+    "F": "FAILED",
+    "NF": "NODE_FAIL",
+    "OOM": "OUT_OF_MEMORY",
+    "OO": "OUT_OF_MEMORY",  # as the default columns cut it
+    "PD": "PENDING",
+    "PR": "PREEMPTED",
+    "R": "RUNNING",
+    "RD": "RESV_DEL_HOLD",
+    "RF": "REQUEUE_FED",
+    "RH": "REQUEUE_HOLD",
+    "RQ": "REQUEUED",
+    "RS": "RESIZING",
+    "RV": "REVOKED",
+    "S": "SUSPENDED",
+    "SE": "SPECIAL_EXIT",
+    "SI": "SIGNALING",
+    "SO": "STAGE_OUT",
+    "ST": "STOPPED",
+    "TO": "TIMEOUT",
+    "LF": "LAUNCH_FAILED",
+    "EX": "EXPEDITING",
+}
+"""squeue's short codes -> states (man squeue, JOB STATE CODES)"""
+ALL_STATES = frozenset(STATES.values())
+WAITING = frozenset({"PENDING", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+"""Not on its nodes: its start and end are forecasts."""
+ALIVE = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "SIGNALING", "STOPPED"})
+"""On its nodes: its end is a forecast."""
+CLEARING = frozenset({"STAGE_OUT", "COMPLETING"})
+"""Over, with its nodes not yet free: its end is known, its last state is not."""
