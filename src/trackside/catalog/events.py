@@ -257,6 +257,25 @@ EVENTS: Mapping[str, EventKind] = {
         "a rank saw another one go away (connection closed or reset, remote process exited)",
         {"address": "peer as printed", "backend": "gloo, nccl, tcpstore", "peer_rank": "rank where printed"},
     ),
+    "stack": EventKind(
+        "one thread's Python stack, taken while the process lived (py-spy dump)",
+        {
+            "pid": "process or thread id as printed",
+            "top": "innermost function",
+            "collective": "the collective call that the stack stands in, if any",
+            "frames": "functions, innermost first, ';' between, at most 40",
+        },
+        ("trace",),
+    ),
+    "process_state": EventKind(
+        "one process as ps listed it",
+        {
+            "pid": "process id",
+            "state": "first letter of STAT: R running, S asleep, D uninterruptible, Z zombie, T stopped",
+            "comm": "command",
+        },
+        ("trace",),
+    ),
     "heartbeat_lost": EventKind(
         "the watchdog's or the agent's own heartbeat stopped", {"what": "as printed", "seconds": "limit"}
     ),

@@ -91,7 +91,7 @@ class Curve:
         """Where one of ``rows`` stands: its step, or its epoch, or its line in the log."""
         row = self.rows[index]
         field = next((name for name in ("step", "epoch") if row.get(name) is not None), "line")
-        return self.frame.value(row, field, f"({field})")
+        return self.frame.value(row, field, field)
 
     def series(self, field: str) -> list[float]:
         """A numeric field over all points that print it."""

@@ -14,7 +14,7 @@ SAYS: dict[str, str] = {
     "no_kernel": "no kernel log was given: GPU and memory faults of the nodes can't be ruled out",
     "no_kernel_of": "no kernel log of {nodes} was given: faults there can't be ruled out",
     "cut_off": "{path} ends in the middle of a line: its last words may be missing",
-    "some_ranks": "logs of rank {ranks} were given, of {world} ranks in all",
+    "some_ranks": "logs of {ranks} were given, of {world} ranks in all",
     "clock": "naive times of the log were moved by {offset} to fit the scheduler's",
     "still_running": "the job is still going: {state}",
 }

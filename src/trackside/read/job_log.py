@@ -27,7 +27,8 @@ _OUTPUT = re.compile(rb"^(?:Traceback \(most recent call last\)|\{'|\[rank\d|sru
 _MEASURED = re.compile(
     rb"\s*(?:# (?:HELP|TYPE) \w|<\?xml |=+NVSMI LOG=+|\{\"status\":\"success\",\"data\":|\{\"metric\":\{"
     rb"|[^\n]{0,300}\b(?:utilization\.gpu|memory\.used|temperature\.gpu)\b[^\n]{0,20}[,\n]"
-    rb"|\[[A-Z][a-z]{2} \d\d 20\d\d [\d:]{8}\] \[\w+\] \[tid \d)"
+    rb"|\[[A-Z][a-z]{2} \d\d 20\d\d [\d:]{8}\] \[\w+\] \[tid \d"
+    rb"|strace: Process \d|(?:[A-Z][^\n]{10,40}\n)?\+-{60,100}\+\n\| NVIDIA-SMI )"
 )
 _DOCUMENT = re.compile(rb"\s*[{\[]\s*?\n\s*[\"{\[\]}\d]")
 

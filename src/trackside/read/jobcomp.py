@@ -45,13 +45,11 @@ def _read(source: Source, sink: Sink) -> Result:
 def _job(block: Row) -> dict[str, slurm.Field]:
     get = block.get
     minutes = slurm.number_of(get("TimeLimit"))
-    nodes = slurm.nodes_of(get("NodeList"))
     return slurm.job_fields(
         job_of(block),
         id=job_id_of(block),
         name=get("Name"),
         time_limit_s=minutes * 60 if minutes else None,
-        n_nodes=slurm.number_of(get("NodeCnt")) or len(nodes) or None,
         n_cpus=slurm.number_of(get("ProcCnt")),
         n_gpus=slurm.gpus_of(get("Tres")),
         source="jobcomp",

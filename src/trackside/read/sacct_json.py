@@ -58,7 +58,7 @@ def _job(job: Object) -> dict[str, slurm.Field]:
     code, signal = _exit(job.get("exit_code"), state)
     derived, _ = slurm_json.exit_of(job.get("derived_exit_code"))
     array, het = job.get("array"), job.get("het")
-    id_, array_id = slurm_json.job_id(
+    ids = slurm_json.job_ids(
         job.get("job_id"),
         dig(array, "job_id"),
         dig(array, "task_id"),
@@ -66,16 +66,13 @@ def _job(job: Object) -> dict[str, slurm.Field]:
         dig(het, "job_id"),
         dig(het, "job_offset"),
     )
-    raw = number(job.get("job_id"))
     nodes = slurm_json.nodes(job.get("nodes"))
     line = text(job.get("submit_line"))
     dependency = slurm.dependency_of(line)
     n_nodes, n_cpus = number(job.get("allocation_nodes")), number(dig(job, "required", "CPUs"))
     return slurm.job_fields(
         {
-            "id": id_,
-            "raw_id": None if raw is None else str(raw),
-            "array_id": array_id,
+            **ids,
             "name": text(job.get("name")),
             "user": text(job.get("user")) or text(dig(job, "association", "user")),
             "cluster": text(job.get("cluster")),

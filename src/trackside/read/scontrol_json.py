@@ -38,15 +38,8 @@ def _read_jobs(source: Source, sink: Sink) -> Result:
 
 
 def _job(job: Object, shared: dict[str, slurm.Field]) -> dict[str, slurm.Field]:
-    id_, array_id = slurm_json.job_id(
-        job.get("job_id"),
-        job.get("array_job_id"),
-        job.get("array_task_id"),
-        job.get("array_task_string"),
-        job.get("het_job_id"),
-        job.get("het_job_offset"),
-    )
-    raw = number(job.get("job_id"))
+    numbers = ("job_id", "array_job_id", "array_task_id", "array_task_string", "het_job_id", "het_job_offset")
+    ids = slurm_json.job_ids(*(job.get(name) for name in numbers))
     code, signal = slurm_json.exit_of(job.get("exit_code"))
     derived, _ = slurm_json.exit_of(job.get("derived_exit_code"))
     state = slurm.state_among(slurm_json.words(job.get("job_state")))
@@ -57,9 +50,7 @@ def _job(job: Object, shared: dict[str, slurm.Field]) -> dict[str, slurm.Field]:
     dependency = text(job.get("dependency"))
     return slurm.job_fields(
         {
-            "id": id_,
-            "raw_id": None if raw is None else str(raw),
-            "array_id": array_id,
+            **ids,
             "name": text(job.get("name")),
             "user": text(job.get("user_name")),
             "cluster": text(job.get("cluster")),

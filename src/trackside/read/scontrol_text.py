@@ -81,7 +81,6 @@ def _read_jobs(source: Source, sink: Sink) -> Result:
 
 def _job(block: Row) -> dict[str, slurm.Field]:
     get = block.get
-    nodes = slurm.nodes_of(get("NodeList"))
     requeue = get("Requeue")
     dependency = slurm.known(get("Dependency"))
     n_nodes = slurm.number_of((get("NumNodes") or "").partition("-")[0])
@@ -97,7 +96,6 @@ def _job(block: Row) -> dict[str, slurm.Field]:
         time_limit_s=slurm.duration_of(get("TimeLimit")),
         restarts=slurm.number_of(get("Restarts")),
         requeue=requeue == "1" if requeue else None,
-        n_nodes=n_nodes or len(nodes) or None,
         n_tasks=slurm.number_of(get("NumTasks")),
         n_cpus=n_cpus,
         n_gpus=gpus if gpus is not None else slurm.gpus_of(get("ReqTRES")),

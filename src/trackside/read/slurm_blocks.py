@@ -40,6 +40,8 @@ def blocks(
 def job_of(block: Row) -> dict[str, slurm.Field]:
     """The fields of a job that scontrol and jobcomp write under one name."""
     get = block.get
+    nodes = slurm.nodes_of(get("NodeList"))
+    n_nodes = slurm.number_of((get("NumNodes", "NodeCnt") or "").partition("-")[0])
     state, by = slurm.state_of(get("JobState"))
     code, derived = slurm.exit_of(get("ExitCode")), slurm.exit_of(get("DerivedExitCode"))
     return {
@@ -57,7 +59,8 @@ def job_of(block: Row) -> dict[str, slurm.Field]:
         "eligible": slurm.time_of(get("EligibleTime")),
         "start": slurm.time_of(get("StartTime")),
         "end": slurm.time_of(get("EndTime")),
-        "nodes": slurm.nodes_of(get("NodeList")),
+        "nodes": nodes,
+        "n_nodes": n_nodes or len(nodes) or None,
         "failed_node": slurm.known(get("FailedNode")),
         "work_dir": slurm.known(get("WorkDir")),
     }

@@ -107,17 +107,18 @@ def exit_of(value: Any) -> tuple[int | None, int | None]:
     return (0 if signal else code), (signal if signal or code is not None else None)
 
 
-def job_id(number_: Any, array: Any, task: Any, tasks: Any, het: Any, offset: Any) -> tuple[str | None, str | None]:
-    """(id as users write it, array id) from a job's numbers."""
+def job_ids(number_: Any, array: Any, task: Any, tasks: Any, het: Any, offset: Any) -> dict[str, slurm.Field]:
+    """A job's ``id`` as users write it, ``raw_id`` and ``array_id``, from its numbers."""
     raw, array_id, het_id = number(number_), number(array), number(het)
     task_id, part = number(task), number(offset)
+    ids: dict[str, slurm.Field] = {} if raw is None else {"id": str(raw), "raw_id": str(raw)}
     if array_id and task_id is not None:
-        return f"{array_id}_{task_id}", str(array_id)
+        return {**ids, "id": f"{array_id}_{task_id}", "array_id": str(array_id)}
     if array_id and text(tasks):
-        return f"{array_id}_[{text(tasks)}]", str(array_id)
+        return {**ids, "id": f"{array_id}_[{text(tasks)}]", "array_id": str(array_id)}
     if het_id and part is not None:
-        return f"{het_id}+{part}", None
-    return (None if raw is None else str(raw)), None
+        return {**ids, "id": f"{het_id}+{part}"}
+    return ids
 
 
 def nodes(value: Any) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from trackside.show.wording import duration, moment, ranges
 
 CITES_SHOWN = 2
 """Citations under a claim unless --verbose."""
+TIMES = ("submit", "eligible", "start", "end")
 QUOTED = 80
 """Characters by which a quotation in a claim is recognised."""
 _CULPRIT_STYLE = {"job": "bold yellow", "infrastructure": "bold red", "scheduler": "bold cyan", "none": "bold green"}
@@ -41,7 +42,9 @@ def render(doc: VerdictDoc, console: Console, verbose: bool = False) -> None:
 
 def _headline(primary: FindingDoc) -> Text:
     text = Text()
-    what = f"{primary.family} {primary.id}" + (f" ({primary.variant})" if primary.variant else "")
+    what = f"{primary.family} {primary.id}" + (
+        f" ({primary.variant})" if primary.variant not in (None, primary.id) else ""
+    )
     text.append(what, style="bold")
     if primary.fault_class:
         text.append(f", fault class {primary.fault_class}")
@@ -76,8 +79,10 @@ def _run_line(doc: VerdictDoc) -> str:
         parts.append(run.framework)
     if doc.progress is not None:
         first, last = doc.progress.first, doc.progress.last
-        losses = f", loss {first.loss} \N{RIGHTWARDS ARROW} {last.loss}" if first.loss is not None else ""
-        parts.append(f"{doc.progress.points} training points{losses}")
+        told = ["not printed" if point.loss is None else str(point.loss) for point in (first, last)]
+        losses = f", loss {told[0]} \N{RIGHTWARDS ARROW} {told[1]}" if first.loss is not None else ""
+        count = doc.progress.points
+        parts.append(f"{count} training point{'' if count == 1 else 's'}{losses if count > 1 else ''}")
     if doc.waste is not None:
         parts.append(f"{doc.waste.gpu_hours:g} GPU-hours")
     return " \N{MIDDLE DOT} ".join(parts)
@@ -122,13 +127,23 @@ def _cite(names: Sequence[str], cite: CiteDoc, verbose: bool, claim: str = "") -
         text.append(f"  {line or cite.value}", style="not dim")
         return text.append(f"\n     {cite.query}")
     if not line or cite.plane == "scheduler":
-        return text.append(f" = {cite.value} {cite.unit}".rstrip(), style="not dim")
+        return text.append(f" = {_field(cite)}", style="not dim")
     return text if line[:QUOTED] in claim else text.append(f"  {line[:160]}", style="not dim")
+
+
+def _field(cite: CiteDoc) -> str:
+    """A record's value, its times and durations readable; other values stand as they were read."""
+    field = cite.where.rpartition(" ")[2]
+    if isinstance(cite.value, float) and (field in TIMES or field.endswith("_time")):
+        return moment(cite.value)
+    if isinstance(cite.value, float) and field.endswith("_s"):
+        return duration(cite.value)
+    return f"{cite.value} {cite.unit}".rstrip()
 
 
 def _secondary(finding: SecondaryDoc, cites: dict[str, CiteDoc], verbose: bool) -> RenderableType:
     claims = "; ".join(claim.text for claim in finding.shows)
-    names = [name for claim in finding.shows for name in claim.cites]
+    names = list(dict.fromkeys(name for claim in finding.shows for name in claim.cites))
     head = _bullet(f"{finding.family} {finding.id} ({finding.certainty}): {claims} [{', '.join(names[:4])}]")
     if not verbose:
         return head

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 import string
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +16,10 @@ LONGEST = 160
 
 
 def sentence(template: str, values: Mapping[str, Value]) -> str:
-    """Fill a template: ``{name}`` is a value with its unit, ``{name:plain}`` without it."""
+    """Fill a template: ``{name}`` is a value with its unit, ``{name:plain}`` without it.
+
+    A value named ``ranks`` brings its noun along: rank 3, ranks 0-3.
+    """
     return _Wording().vformat(template, (), values)
 
 
@@ -26,6 +30,13 @@ def said(claim: Claim, says: Mapping[str, str]) -> str:
 
 
 class _Wording(string.Formatter):
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        value = super().get_value(key, args, kwargs)
+        if key == "ranks" and isinstance(value, Value):
+            told = word(value.value)
+            return Value(f"rank{'s' if re.search('[-,]', told) else ''} {told}", value.cites)
+        return value
+
     def format_field(self, value: Any, format_spec: str) -> str:
         if isinstance(value, Value):
             return word(value.value, "" if format_spec == "plain" else value.unit)
@@ -58,6 +69,8 @@ def _number(number: float, unit: str) -> str:
             return moment(number)
         case "share":
             return f"{number:.0%}"
+        case "step" | "epoch" | "line":  # where, not how many
+            return f"{unit} {_number(number, '')}"
     plain = f"{int(number):,}" if number == int(number) and abs(number) < 1e15 else f"{number:.4g}"
     return f"{plain} {unit}" if unit else plain
 

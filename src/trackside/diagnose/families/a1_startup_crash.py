@@ -182,13 +182,13 @@ def _launch(
     bad = abnormal_end(evidence)
     if bad is not None:
         shows.append(claim("ended", line=bad))
-    actions: list[Action] = [action(f"mend_{kind}")]
+    why = {"output": "no_output", "prolog": "site"}.get(key, f"class_{kind}")
     return found(
         certainty or (Certainty.ESTABLISHED if bad is not None else Certainty.SUPPORTED),
-        "job",
+        "infrastructure" if key == "prolog" else "job",
         shows,
-        implies=[claim("before_python"), claim(f"class_{kind}")],
-        actions=actions,
+        implies=[claim("before_python"), claim(why)],
+        actions=[action(f"mend_{key if key in ('output', 'prolog') else kind}")],
         since=None if row is None else row.time,
         at=None if row is None else row.at,
         fault_class=kind,
@@ -219,7 +219,7 @@ FAMILY = Family(
     collect=COLLECT,
     says={
         "raised": "the job raised {type}: {message}",
-        "raised_on": "rank {ranks} raised {type}: {message}",
+        "raised_on": "{ranks} raised {type}: {message}",
         "rooted": "it began with {type}: {message}",
         "where": "the job's own code stood at {frame}",
         "no_point": "the log holds {count} training points",
@@ -242,6 +242,10 @@ FAMILY = Family(
         "mend_config": "correct the option that the message names and resubmit",
         "mend_env": "install or align what the message names in the job's environment and resubmit",
         "mend_asset": "check the path or repository name, the access token and the network of the compute nodes",
+        "no_output": "without its output file Slurm does not start the job",
+        "site": "the node failed the job before it began; the job is not at fault",
+        "mend_output": "create the folder that --output names where the nodes can write it, and resubmit",
+        "mend_prolog": "have the node and its prolog looked at, and resubmit on other nodes",
         "mend_code": "fix the script where the traceback ends and try it on one GPU first",
         "went_on": "{type} was logged, and the run ended well: {line}",
         "steps_before": "{type} came after training had begun: {point}",

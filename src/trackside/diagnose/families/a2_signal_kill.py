@@ -249,7 +249,7 @@ FAMILY = Family(
     collect=COLLECT,
     says={
         "died": "a process died of {signal}: {line}",
-        "died_on": "rank {ranks} died of {signal}: {line}",
+        "died_on": "{ranks} died of {signal}: {line}",
         "also": "agreeing with it: {line}",
         "lost": "a worker process died without a traceback: {line}",
         "which_signal": "which signal ended it: its parent saw only that the process was gone",

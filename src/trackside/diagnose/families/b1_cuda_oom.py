@@ -182,7 +182,7 @@ FAMILY = Family(
     collect=COLLECT,
     says={
         "oom": "GPU memory ran out: {line}",
-        "oom_on": "GPU memory ran out on rank {ranks}: {line}",
+        "oom_on": "GPU memory ran out on {ranks}: {line}",
         "asked": "it asked for {requested} on a card of {total}",
         "larger": "one request of {requested} is larger than the whole card of {total}",
         "asked_only": "it asked for {requested}",

@@ -193,7 +193,11 @@ def _found(evidence: Evidence, run: Run, limits: Limits, told: Sequence[Fault]) 
     shows = [fault.claim for fault in _one_of_each(told)]
     if bad is not None:
         shows.append(claim("ended", state=bad))
-    actions = [action("drain", "drain_command")]
+    nodes = _nodes(rows, run)
+    actions = [action("drain")]
+    if nodes:
+        source = next(iter(told[0].claim.values.values()))
+        actions = [action("drain", "drain_command", node=derived(",".join(nodes), source))]
     number = best.row.get("xid")
     if isinstance(number, int):
         line = evidence["xids"].value(best.row, "xid")
@@ -211,8 +215,8 @@ def _found(evidence: Evidence, run: Run, limits: Limits, told: Sequence[Fault]) 
         at=best.row.at,
         variant="active",
         ranks=tuple(sorted(ranks)),
-        nodes=_nodes(rows, run),
-        gpus=tuple(sorted({str(row.get("pci")) for row in rows if row.get("pci")})),
+        nodes=nodes,
+        gpus=tuple(sorted({str(row.get("pci")).partition(".")[0] for row in rows if row.get("pci")})),
     )
 
 
@@ -306,7 +310,7 @@ FAMILY = Family(
         "no_clock": "whether it fell into the run: the kernel log carries no wall-clock times",
         "advised": "for this Xid NVIDIA advises: {advice}",
         "drain": "drain the node, reset or replace the GPU, and rerun on healthy hardware from the last checkpoint",
-        "drain_command": "scontrol update nodename=NODE state=drain reason='GPU fault'",
+        "drain_command": "scontrol update nodename={node} state=drain reason='GPU fault'",
         "again": "{count} processes hit Xid {xid} on the same GPU {gpu}: the GPU itself may be at fault",
         "test_gpu": "run the vendor's diagnostics on this GPU before it gets another long job",
         "application": "the kernel reported only Xids that usually blame the application, such as {xid}: {line}",

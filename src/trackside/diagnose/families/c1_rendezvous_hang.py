@@ -123,7 +123,8 @@ def _failed(evidence: Evidence, rows: Sequence[Event], final: Sequence[Event], b
         claim(f"failed_{reason}" if reason in REASONS else "failed", line=frame.value(telling, "text"))
     ]
     if telling.get("address") is not None:
-        shows.append(claim("address", address=frame.value(telling, "address")))
+        key = {"port_in_use": "port", "interface": "interface", "timeout": "arrived"}.get(reason, "address")
+        shows.append(claim(key, address=frame.value(telling, "address")))
     if absent_rank:
         shows.append(claim("never_came", count=frame.reduce("count", "address")))
     ranks = named(frame, rows)
@@ -248,7 +249,10 @@ FAMILY = Family(
         "failed_timeout": "the ranks did not all arrive in time: {line}",
         "failed_closed": "the rendezvous was closed: {line}",
         "address": "the address is {address}",
-        "complained": "it was reported by rank {ranks}",
+        "port": "the port is {address}",
+        "interface": "the interface is {address}",
+        "arrived": "the message names {address}",
+        "complained": "it was reported by {ranks}",
         "raised": "setting up the process group raised {type}: {message}",
         "first": "the very first collective timed out: {line}",
         "began": "the ranks began to look for each other: {line}",
@@ -269,7 +273,7 @@ FAMILY = Family(
         "process was started",
         "never_came": "those that complain had reached the store ({count} failures to reach an address): "
         "some rank never registered there",
-        "only": "only rank {ranks} of the run wrote that it began",
+        "only": "only {ranks} of the run told of a start",
         "fix_start": "check that the launch line starts every rank on every node, each with its own number",
         "fix_network": "check from every node that the coordinator's address and port answer, and that every rank "
         "was started",

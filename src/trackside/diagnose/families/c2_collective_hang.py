@@ -88,6 +88,9 @@ def judge(evidence: Evidence, run: Run, limits: Quiet) -> Finding:
     dumps = evidence["dumps"]
     if dumps and (missing_ranks(dumps.records) or unfinished_ranks(dumps.records)):
         return _dumped(evidence, run)
+    waiting = [row for row in evidence["stacks"].events if row.get("collective") is not None]
+    if waiting:
+        return _caught(evidence, waiting)
     return _silent(evidence, run, limits, points)
 
 
@@ -141,6 +144,14 @@ def _dumped(evidence: Evidence, run: Run) -> Finding:
     assert away is not None
     # Dumps alone tell who stayed away, not whether its code or its machine kept it.
     return _found(evidence, [], None, Certainty.SUPPORTED, away, "unknown")
+
+
+def _caught(evidence: Evidence, waiting: Sequence[Event]) -> Finding:
+    """Stacks taken on the spot stand in a collective: somebody was looking because it did not move."""
+    stacks = evidence["stacks"]
+    shows = [claim("stacks", call=stacks.value(waiting[0], "collective"), line=stacks.value(waiting[0], "text"))]
+    stuck = _host_trouble(evidence) is not None
+    return _found(evidence, shows, None, Certainty.SUPPORTED if stuck else Certainty.POSSIBLE, None, "unknown")
 
 
 def _silent(evidence: Evidence, run: Run, limits: Quiet, points: Sequence[Event]) -> Finding:
@@ -230,6 +241,10 @@ def _host_trouble(evidence: Evidence) -> Claim | None:
     for row in evidence["storage"].events:
         if row.get("reason") in FROZEN:
             return claim("storage", line=evidence["storage"].value(row, "text"))
+    processes = evidence["processes"]
+    stuck = [row for row in processes.events if row.get("state") == "D"]
+    if stuck and len(stuck) * 2 <= len(processes):  # the few that hold up the many
+        return claim("uninterruptible", line=processes.value(stuck[0], "text"))
     for name, key in (("tasks", "storage"), ("links", "link")):
         frame = evidence[name]
         for row in frame.events:
@@ -260,13 +275,17 @@ def _found(
     elif culprit is None:
         culprit = "job" if away is not None and away.own else "unknown"
     told = [each for each in evidence["exceptions"].events if each.get("about") == "collective"]
+    told_of = away is not None or trouble is not None or shows[0].key not in ("silent", "unaccounted")
     return found(
         certainty,
         culprit,
         shows,
-        implies=[claim("frozen")],
-        cannot_decide=[] if trouble is not None else [claim("why")],
-        actions=[action("look_rank" if away is not None else "look_ranks"), action("watchdog", "settings")],
+        implies=[claim("frozen" if told_of else "seems_frozen")],
+        cannot_decide=[] if trouble is not None else [claim("why" if away is not None else "which")],
+        actions=[
+            action("look_rank" if away is not None else "look_ranks" if told_of else "look_all"),
+            action("watchdog", "settings"),
+        ],
         since=None if row is None else row.time,
         at=None if row is None else row.at,
         ranks=away.ranks if away is not None else (),
@@ -291,8 +310,10 @@ FAMILY = Family(
         "tasks": events("hung_task"),
         "links": events("link_down"),
         "dumps": record("flight_recorder_group"),
+        "stacks": events("stack"),
+        "processes": events("process_state"),
     },
-    needs=(("timeouts", "dumps"),),
+    needs=(("timeouts", "dumps", "stacks"),),
     limits=Quiet(),
     explains=("F3", "H1", "H3"),
     rivals=("A2", "B2", "C1", "C3", "F1"),
@@ -303,13 +324,15 @@ FAMILY = Family(
         "state": "a rank told where it stood in its collectives: {line}",
         "mismatch": "the ranks did not enter the same collective: {line}",
         "peer": "a rank lost another one: {line}",
-        "waited": "rank {ranks} waited and complained",
-        "missing": "rank {ranks} did not arrive, by the others' reports",
-        "dump": "rank {ranks} never entered {op} number {seq} that the others wait in, by the Flight Recorder",
-        "unfinished": "rank {ranks} entered the collective like all others and never saw its end: its GPU or its "
+        "waited": "{ranks} waited and complained",
+        "missing": "{ranks} did not arrive, by the others' reports",
+        "dump": "{ranks} never entered {op} number {seq} that the others wait in, by the Flight Recorder",
+        "unfinished": "{ranks} entered the collective like all others and never saw its end: the GPU or the "
         "link stopped answering",
-        "behind": "rank {ranks} had enqueued fewer collectives than the others",
-        "quiet": "rank {ranks} said nothing while the others complained",
+        "behind": "{ranks} had enqueued fewer collectives than the others",
+        "quiet": "{ranks} said nothing while the others complained",
+        "stacks": "a stack taken on the spot waits in {call}: {line}",
+        "uninterruptible": "a process sleeps uninterruptibly, as one does whose read or write never returns: {line}",
         "storage": "a host shows processes that wait for storage: {line}",
         "link": "a network link went down: {line}",
         "silent": "nothing was heard of the run for {seconds} before its end",
@@ -317,6 +340,10 @@ FAMILY = Family(
         "until": "until then it trained: {point}",
         "ended": "the run ended: {state}",
         "frozen": "the run froze in a collective; GPUs that look busy then only wait",
+        "seems_frozen": "several ranks that stop without a word are most often frozen in a collective; "
+        "GPUs that look busy then only wait",
+        "which": "which rank stayed away, and why",
+        "look_all": "compare the last lines of each rank's log, and next time take a stack of each rank before it ends",
         "why": "why the rank stayed away: nothing on its host was given that says so",
         "look_rank": "look at the log, the node, the data and the storage of the rank that is named",
         "look_ranks": "find the rank that did not complain, and look at its log and its node",

@@ -140,7 +140,7 @@ FAMILY = Family(
         "drags": "every synchronous step waits for this rank, so the whole allocation runs at its pace",
         "host_side": "why the rank is slow: a sick GPU, a slow data shard, CPU contention or its NUMA placement",
         "look": "check clocks, throttling and ECC of that GPU and the load of its host; rerun without the node",
-        "even": "ranks {ranks} compute about equally long, for instance {one} and {other}",
+        "even": "{ranks} compute about equally long, for instance {one} and {other}",
     },
     judge=judge,
     limits=Limits(),

@@ -72,11 +72,18 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
         return _from_shape(line, shape, evidence["exceptions"], aborted)
     if aborted is not None:
         frame = evidence["exceptions"]
-        return _found("non-finite", Certainty.SUPPORTED, aborted, [claim("abort", **_named(frame, aborted))], aborted)
+        return _found(
+            "non-finite",
+            Certainty.SUPPORTED,
+            aborted,
+            [claim("abort", **_named(frame, aborted))],
+            aborted,
+            bool(line.finite),
+        )
     gave_up = [row for row in evidence["ends"].events if row.get("reason") == "not_finite"]
     if gave_up:
         said = claim("gave_up", line=evidence["ends"].value(gave_up[0], "text"))
-        return _found("non-finite", Certainty.SUPPORTED, gave_up[0], [said])
+        return _found("non-finite", Certainty.SUPPORTED, gave_up[0], [said], good_before=bool(line.finite))
     collapsed = _evaluation_collapse(evidence)
     if collapsed is not None:
         row, shows = collapsed
@@ -106,7 +113,8 @@ def _finished(evidence: Evidence) -> bool:
 def _from_shape(line: Curve, shape: Shape, exceptions: Frame, aborted: Event | None) -> Finding:
     rows = line.points if shape.key == "steps_skipped" else line.rows
     onset = rows[shape.onset]
-    values: dict[str, Value] = {"points": _count(line), "count": derived(shape.count, _count(line))}
+    points = derived(len(line.rows), _count(line), unit="points")  # also those that print no loss
+    values: dict[str, Value] = {"points": points, "count": derived(shape.count, _count(line))}
     if shape.key == "steps_skipped":
         values["skipped"] = line.frame.value(rows[-1], "skipped", "steps")
         values["step"] = line.frame.value(rows[-1], "step")
@@ -123,11 +131,16 @@ def _from_shape(line: Curve, shape: Shape, exceptions: Frame, aborted: Event | N
     if aborted is not None:
         shows.append(claim("abort", **_named(exceptions, aborted)))
     variant = shape.variant if aborted is None else "non-finite"  # the run's own word for where it went
-    return _found(variant, shape.certainty, onset, shows, aborted)
+    return _found(variant, shape.certainty, onset, shows, aborted, good_before=shape.onset > 0 and variant != "flat")
 
 
 def _found(
-    variant: str, certainty: Certainty, onset: Event, shows: list[Claim], aborted: Event | None = None
+    variant: str,
+    certainty: Certainty,
+    onset: Event,
+    shows: list[Claim],
+    aborted: Event | None = None,
+    good_before: bool = True,
 ) -> Finding:
     exception = None
     if aborted is not None:
@@ -138,7 +151,8 @@ def _found(
         shows,
         implies=[claim(f"implies_{variant.replace('-', '_')}")],
         cannot_decide=[claim("why")],
-        actions=[action("go_back"), action("look_non_finite" if variant == "non-finite" else "look_rate")],
+        actions=([action("go_back")] if good_before else [])
+        + [action("look_non_finite" if variant == "non-finite" else "look_rate")],
         since=onset.time,
         at=onset.at,
         variant=variant,

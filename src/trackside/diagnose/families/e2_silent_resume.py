@@ -289,7 +289,7 @@ FAMILY = Family(
         "no_marker": "markers of a loaded checkpoint: {count}",
         "requested": "a resume was asked for: {line}",
         "missing": "the log says that nothing was loaded: {line}",
-        "restarted": "the scheduler restarted the job {restarts} times",
+        "restarted": "restarts by the scheduler: {restarts}",
         "depends": "the job was submitted with dependency {dependency}",
         "continues": "job {id} continues an earlier one",
         "relaunched": "the launcher restarted its workers: {line}",

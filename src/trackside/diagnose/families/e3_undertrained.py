@@ -121,7 +121,7 @@ FAMILY = Family(
     says={
         "few": "the run did {steps}",
         "over": "it ended well: {how}",
-        "planned": "planned were {planned}",
+        "planned": "{planned} were planned",
         "negligible": "so few steps train next to nothing, and correctness cannot be judged from them",
         "intent": "whether so few steps were intended",
         "perhaps_meant": "the job is called {name}: few steps may be what was wanted",

@@ -40,7 +40,7 @@ from trackside.diagnose.ending import ENDING, last_job
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.learning import curve
 from trackside.model import Certainty, Claim, Event, Finding, Record, Run
-from trackside.query import events, record
+from trackside.query import derived, events, record
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,8 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
         nodes += [event.node] if event.node and "failure on" in event.text.lower() else []
     shows += states
     nodes += [str(value.value) for each in states for key, value in each.values.items() if key == "node"]
+    named = [each.values["node"] for each in shows if "node" in each.values]
+    named += [derived(event.node, notices.value(event, "text")) for event in told if event.node in nodes]
     points = curve(evidence["progress"])
     if points.fell and points.rows:
         shows.append(claim("healthy_until", place=points.place(-1), loss=points.loss(-1)))
@@ -90,7 +92,7 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
         shows,
         implies=[claim("recovered" if over else "lost")],
         cannot_decide=[claim("why")],
-        actions=[action("rerun"), action("look", "show_node")] if nodes else [action("rerun")],
+        actions=[action("rerun")] + ([action("look", "show_node", node=named[0])] if named else []),
         since=_since(failed, told),
         at=told[0].at if told else None,
         nodes=tuple(dict.fromkeys(nodes)),
@@ -165,7 +167,7 @@ FAMILY = Family(
         "why": "why the node failed",
         "rerun": "rerun on other nodes from the last checkpoint",
         "look": "have the node looked at before it takes work again",
-        "show_node": "scontrol show node",
+        "show_node": "scontrol show node {node}",
         "other_state": "the scheduler recorded {state} and no node of the run as lost at its end",
         "ended_itself": "the run came to its own end: {line}",
     },

@@ -90,7 +90,7 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     unsure: list[Claim] = [claim("hardware")] if not evidence.has("sm") else []
     if good is None:
         unsure.insert(0, claim("no_end"))
-        unsure += [claim("planned", planned=planned)] if planned is not None else []
+        unsure += [claim("planned", planned=planned)] if planned is not None and _short(done, planned) else []
     if variant == "unverifiable":
         unsure.insert(0, claim("unverifiable"))
     return found(
@@ -102,6 +102,12 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
         actions=[action("print_loss")] if variant == "unverifiable" else [action("nothing")],
         variant=variant,
     )
+
+
+def _short(done: Value | None, planned: Value) -> bool:
+    """Whether the steps that were seen are fewer than planned, as far as both are told."""
+    told = [value.value for value in (done, planned) if value is not None and isinstance(value.value, (int, float))]
+    return len(told) < 2 or told[0] < told[1]
 
 
 def _evaluated(evidence: Evidence) -> list[Claim]:
@@ -128,7 +134,7 @@ def _learning(line: Curve) -> Claim:
 FAMILY = Family(
     code="G1",
     id="healthy",
-    title="Healthy: completed, and the loss fell",
+    title="Healthy: no fault, and progress where it can be read",
     asks={
         **LEARNING,
         **ENDING,

@@ -133,7 +133,7 @@ FAMILY = Family(
     needs=(("jobs", "notices"),),
     says={
         "state": "the scheduler recorded {state}",
-        "by": "by user {who}",
+        "by": "it was cancelled by user {who}",
         "notice": "the output says, without a cause: {line}",
         "interrupt": "the run was interrupted: {line}",
         "until": "the last training point was {place} with a loss of {loss}",

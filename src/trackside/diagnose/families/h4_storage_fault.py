@@ -83,7 +83,7 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     shows: list[Claim] = []
     if raised:
         shows.append(claim("raised", type=exceptions.value(row, "type"), message=exceptions.value(row, "message")))
-    if last:
+    if last and not (raised and last[0].at == row.at):
         shows.append(claim("refused", line=faults.value(last[0], "text")))
     culprit: Culprit = "job" if reason in JOBS_OWN else "infrastructure"
     kernel = any(each.plane == "kernel" for each in last)
@@ -137,11 +137,12 @@ FAMILY = Family(
     says={
         "raised": "a file system refused: {type}: {message}",
         "refused": "it was reported as: {line}",
-        "own_space": "there was no room left to write; the newest checkpoint may be cut off",
+        "own_space": "a write broke off for want of room: a full disk, a quota or a limit on file size; "
+        "the newest checkpoint may be cut off",
         "broken": "the file system failed under the job; the code is not at fault",
         "whose": "whose data filled it",
         "why": "why the file system failed",
-        "make_room": "make room or raise the quota, keep fewer checkpoints, and resume from the last complete one",
+        "make_room": "make room or raise the quota or limit, keep fewer checkpoints, and resume from the last complete one",
         "escalate": "report it to the operators and rerun on another node or mount",
         "completed": "the run came to its own end: {how}",
         "handled": "a refusal was met and survived: {line}",
