@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 EXIT_USAGE = 2
 EXIT_NOTHING = 3
+EXIT_OUTPUT = 1
 EXIT_HEALTHY, EXIT_FAULT, EXIT_UNDECIDED = 0, 10, 11
 BAR_FROM = 64 << 20
 """Bytes of input from which a progress bar is worth showing."""
@@ -55,12 +57,13 @@ def diagnose(
     with _errors(), _bar(paths) as tick:
         verdict = api.diagnose(paths, job=job, now=_time(now), tick=tick)
     doc = document(verdict, [os.fspath(path) for path in paths])
-    if as_json:
-        sys.stdout.buffer.write(encode(doc))
-    else:
-        from trackside.show.text import render
+    with _output():
+        if as_json:
+            sys.stdout.buffer.write(encode(doc))
+        else:
+            from trackside.show.text import render
 
-        render(doc, _console(), verbose)
+            render(doc, _console(), verbose)
     if exit_code:
         sys.exit(_status(doc.primary.family, doc.primary.certainty))
 
@@ -83,17 +86,22 @@ def verify(verdict: str, paths: Sequence[str]) -> None:
         try:
             with open(verdict, "rb") as file:
                 doc = decode(file.read())
+        except OSError as error:
+            _fail(f"{verdict} can't be read: {error.strerror}")
         except msgspec.MsgspecError as error:
             _fail(f"{verdict} is no verdict document: {error}; give what 'trackside diagnose --json' wrote")
         given = paths or doc.paths
         if not given:
             _fail("the verdict names no inputs; give their PATHS", EXIT_USAGE)
+        gone = [] if paths else [path for path in given if not os.path.lexists(path)]
+        if gone:
+            _fail(f"the verdict's input {gone[0]} is not at that path from here; give the inputs' PATHS", EXIT_USAGE)
         with _bar(given) as tick:
             _, store = api.select(api.load(given, tick), doc.run.id)
     checked = list(check(doc.cites, store))
     broken = [one for one in checked if not one.holds]
     for one in broken:
-        now = one.problem or f"now {one.now!r}"
+        now = one.problem or ("is no longer there" if one.now is None else f"now {one.now!r}")
         click.echo(f"{one.id}: {one.cite.where}: was {one.cite.value!r}, {now}\n    {one.cite.query}")
     click.echo(f"{len(checked) - len(broken)} of {len(checked)} citations give the same value")
     sys.exit(1 if broken else 0)
@@ -133,7 +141,8 @@ def inputs(paths: Sequence[str]) -> None:
 
     with _errors(), _bar(paths) as tick:
         rows = api.load(paths, tick).inputs
-    inputs_table([InputDoc(row.path, row.format, row.status, row.note, row.rows) for row in rows], _console())
+    with _output():
+        inputs_table([InputDoc(row.path, row.format, row.status, row.note, row.rows) for row in rows], _console())
     if not any(row.status in ("read", "partial") for row in rows):
         sys.exit(EXIT_NOTHING)
 
@@ -180,6 +189,20 @@ def _errors() -> Iterator[None]:
         _fail(str(error), EXIT_NOTHING)
     except (FileNotFoundError, SeveralRuns, NoSuchRun) as error:
         _fail(str(error), EXIT_USAGE)
+
+
+@contextmanager
+def _output() -> Iterator[None]:
+    """Write what standard output can show; a full disk behind it is one line on stderr, a closed pipe is none."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal or locale without the characters
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise  # click ends quietly
+    except OSError as error:
+        _fail(f"standard output can't be written: {error.strerror}", EXIT_OUTPUT)
 
 
 def _fail(message: str, status: int = EXIT_USAGE) -> NoReturn:

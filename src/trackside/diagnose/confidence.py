@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
@@ -11,6 +12,14 @@ from trackside.model import Finding
 
 PRIOR_RIGHT, PRIOR_ALL = 1.0, 2.0
 """Laplace's rule: a pattern never seen is even odds, not certainty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Labelled cases: how many, and in how many of them the family was right."""
+
+    right: int
+    all: int
 
 
 def pattern(primary: Finding, consequences: Sequence[Finding], rival_open: bool) -> str:
@@ -24,16 +33,25 @@ def pattern(primary: Finding, consequences: Sequence[Finding], rival_open: bool)
 
 
 @cache
-def table() -> dict[str, tuple[int, int]]:
-    """Evidence pattern -> (verdicts that were right, all); empty before it was first fitted."""
+def table() -> tuple[dict[str, Record], Record]:
+    """(record of each pattern on the cases that were used in building, record of all on cases not seen before)"""
     try:
         text = resources.files("trackside.diagnose").joinpath("reliability.json").read_text("utf-8")
     except FileNotFoundError:
-        return {}
-    return {row["pattern"]: (row["right"], row["all"]) for row in json.loads(text)["patterns"]}
+        return {}, Record(0, 0)
+    data = json.loads(text)
+    blind = Record(data["blind"]["right"], data["blind"]["all"])
+    return {row["pattern"]: Record(row["right"], row["all"]) for row in data["patterns"]}, blind
 
 
 def of(evidence_pattern: str) -> float:
     """Confidence of a verdict with this pattern, 0 to 1, to two decimals."""
-    right, total = table().get(evidence_pattern, (0, 0))
-    return round((right + PRIOR_RIGHT) / (total + PRIOR_ALL), 2)
+    patterns, blind = table()
+    return fitted(patterns.get(evidence_pattern, Record(0, 0)), sum(row.all for row in patterns.values()), blind)
+
+
+def fitted(row: Record, seen: int, blind: Record) -> float:
+    """The pattern's share right, the blind cases added in proportion: the cases a tool was built on flatter it."""
+    share = row.all / seen if seen else 0.0
+    right = row.right + share * blind.right + PRIOR_RIGHT
+    return round(right / (row.all + share * blind.all + PRIOR_ALL), 2)

@@ -9,6 +9,15 @@ from trackside.read import slurm, slurm_json
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.slurm_json import Object, dig, number, text, when
 
+_IDS = (
+    ("job_id",),
+    ("array", "job_id"),
+    ("array", "task_id"),
+    ("array", "task"),
+    ("het", "job_id"),
+    ("het", "job_offset"),
+)
+
 
 def _sniff(source: Source) -> Match | None:
     if (
@@ -57,22 +66,13 @@ def _job(job: Object) -> dict[str, slurm.Field]:
     state = _state(dig(job, "state", "current"))
     code, signal = _exit(job.get("exit_code"), state)
     derived, _ = slurm_json.exit_of(job.get("derived_exit_code"))
-    array, het = job.get("array"), job.get("het")
-    ids = slurm_json.job_ids(
-        job.get("job_id"),
-        dig(array, "job_id"),
-        dig(array, "task_id"),
-        dig(array, "task"),
-        dig(het, "job_id"),
-        dig(het, "job_offset"),
-    )
     nodes = slurm_json.nodes(job.get("nodes"))
     line = text(job.get("submit_line"))
     dependency = slurm.dependency_of(line)
     n_nodes, n_cpus = number(job.get("allocation_nodes")), number(dig(job, "required", "CPUs"))
     return slurm.job_fields(
         {
-            **ids,
+            **slurm_json.job_ids(*(dig(job, *where) for where in _IDS)),
             "name": text(job.get("name")),
             "user": text(job.get("user")) or text(dig(job, "association", "user")),
             "cluster": text(job.get("cluster")),

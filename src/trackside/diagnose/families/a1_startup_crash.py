@@ -47,7 +47,7 @@ from trackside.diagnose.fault_class import classify
 from trackside.diagnose.learning import training_points
 from trackside.diagnose.order import steps_done
 from trackside.diagnose.ranks import failed_beside, named
-from trackside.model import Action, Certainty, Claim, Event, Finding, Role, Run, Value
+from trackside.model import Certainty, Claim, Event, Finding, Role, Run, Value
 from trackside.query import events
 
 

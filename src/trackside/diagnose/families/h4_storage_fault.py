@@ -142,7 +142,7 @@ FAMILY = Family(
         "broken": "the file system failed under the job; the code is not at fault",
         "whose": "whose data filled it",
         "why": "why the file system failed",
-        "make_room": "make room or raise the quota or limit, keep fewer checkpoints, and resume from the last complete one",
+        "make_room": "make room or raise the limit, keep fewer checkpoints, and resume from the last complete one",
         "escalate": "report it to the operators and rerun on another node or mount",
         "completed": "the run came to its own end: {how}",
         "handled": "a refusal was met and survived: {line}",
