@@ -92,7 +92,8 @@ def diagnose(
     given: Paths = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     loaded = load(given, tick)
     if not any(row.status in ("read", "partial") for row in loaded.inputs):
-        raise NothingReadable("nothing readable was given; 'trackside inputs PATH' says why")
+        why = "; ".join(f"{row.path}: {row.note or row.status}" for row in loaded.inputs[:3])
+        raise NothingReadable(f"nothing readable was given ({why or 'no files'}); 'trackside inputs PATH' lists all")
     run, store = select(loaded, job, now)
     return engine.diagnose(store, run, loaded.inputs, package_version())
 

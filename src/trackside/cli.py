@@ -18,6 +18,8 @@ EXIT_USAGE = 2
 EXIT_NOTHING = 3
 EXIT_OUTPUT = 1
 EXIT_HEALTHY, EXIT_FAULT, EXIT_UNDECIDED = 0, 10, 11
+LATEST = 253402300800.0
+"""The year 10000: what calls itself a time must lie before it."""
 BAR_FROM = 64 << 20
 """Bytes of input from which a progress bar is worth showing."""
 
@@ -169,10 +171,10 @@ def _time(text: str | None) -> float | None:
     from trackside.logs.stamp import find_time
 
     try:
-        return float(text)
+        found: float | None = float(text)
     except ValueError:
         found = find_time(text)
-    if found is None:
+    if found is None or not 0 < found < LATEST:
         _fail(f"--now {text!r} is no time; write 2026-11-21T08:00:00Z or POSIX seconds", EXIT_USAGE)
     return found
 

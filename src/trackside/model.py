@@ -96,6 +96,13 @@ class Value:
         if not self.cites:
             raise ValueError(f"uncited value: {self.value!r}")
 
+    @property
+    def number(self) -> float:
+        """The value of a figure; TypeError for a name."""
+        if isinstance(self.value, (int, float)):
+            return float(self.value)
+        raise TypeError(f"no figure: {self.value!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

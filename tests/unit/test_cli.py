@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -90,6 +92,8 @@ def test_several_jobs_need_a_choice(log: Path, tmp_path: Path) -> None:
         (["explain", "z9"], 2, "no family"),
         (["verify", "/no/such/verdict.json"], 2, "/no/such/verdict.json"),
         (["diagnose", "--now", "yesterday", "."], 2, "--now"),
+        (["diagnose", "--now", "nan", "."], 2, "--now"),
+        (["diagnose", "--now", "inf", "."], 2, "--now"),
     ],
 )
 def test_wrong_usage(arguments: list[str], status: int, says: str) -> None:
@@ -104,6 +108,7 @@ def test_nothing_readable(tmp_path: Path) -> None:
     result = run("diagnose", tmp_path)
     assert result.exit_code == 3
     assert "inputs" in result.stderr
+    assert "empty.log" in result.stderr
     table = run("inputs", tmp_path)
     assert table.exit_code == 3
     assert "empty" in table.stdout
@@ -113,6 +118,42 @@ def test_verify_refuses_what_is_no_verdict(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"schema": 3}')
     assert run("verify", path).exit_code == 2
+
+
+def test_verify_says_what_it_cannot_read(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run("verify", tmp_path)
+    assert folder.exit_code == 2
+    assert "Is a directory" in folder.stderr
+    monkeypatch.chdir(tmp_path)
+    saved = tmp_path / "verdict.json"
+    saved.write_text(run("diagnose", log.name, "--json").stdout)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    moved = run("verify", saved)
+    assert moved.exit_code == 2
+    assert "PATHS" in moved.stderr
+    assert run("verify", saved, log).exit_code == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["diagnose"], ["diagnose", "--json"], ["inputs"]])
+def test_a_full_disk_behind_stdout_is_one_line(log: Path, arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "trackside", *arguments, str(log)], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("trackside: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_plain_stdout_gets_plain_lines(log: Path) -> None:
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-m", "trackside", "diagnose", str(log)], env=plain, capture_output=True)
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert all(line == line.rstrip() for line in done.stdout.decode().split("\n"))
 
 
 def test_an_archive_gives_the_same_verdict(tmp_path: Path) -> None:

@@ -46,6 +46,16 @@ def test_sentence_fills_templates_with_units() -> None:
     assert sentence("{n} ranks asked for {asked} ({asked:plain})", values) == "3 ranks asked for 1 GiB (1,073,741,824)"
 
 
+def test_sentence_names_ranks_and_places() -> None:
+    values = {
+        "ranks": Value((0, 1, 2), (CITE,)),
+        "place": Value(60, (CITE,), "step"),
+        "done": Value(60, (CITE,), "steps"),
+    }
+    assert sentence("{ranks} at {place} of {done}", values) == "ranks 0-2 at step 60 of 60 steps"
+    assert sentence("{ranks}", {"ranks": Value((3,), (CITE,))}) == "rank 3"
+
+
 def test_durations_and_ranges() -> None:
     assert [duration(s) for s in (1, 119, 3600, 7200)] == ["1 s", "119 s", "60 min", "2 h"]
     assert ranges([3, 1, 2, 9]) == "1-3, 9"

@@ -255,7 +255,7 @@ EVENTS: Mapping[str, EventKind] = {
     ),
     "peer_lost": EventKind(
         "a rank saw another one go away (connection closed or reset, remote process exited)",
-        {"address": "peer as printed", "backend": "gloo, nccl, tcpstore", "peer_rank": "rank where printed"},
+        {"address": "peer as printed", "backend": "gloo, nccl, tcpstore"},
     ),
     "stack": EventKind(
         "one thread's Python stack, taken while the process lived (py-spy dump)",

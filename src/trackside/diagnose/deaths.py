@@ -60,7 +60,7 @@ class Death:
         return self.row.get("first") is True
 
 
-def deaths(evidence: Evidence, run: Run, progress: Sequence[Event]) -> list[Death]:
+def deaths(evidence: Evidence, progress: Sequence[Event]) -> list[Death]:
     """The fatal signals that no launcher, scheduler, watchdog or traceback accounts for; the telling ones first."""
     found = [
         death for name in ("launchers", "exits", "signals", "fatals", "workers") for death in _told(evidence, name)

@@ -22,7 +22,7 @@ class Limits:
     """What counts as wrong."""
 
     least_points: int = 5
-    """Fewer points have no shape (seed 002, E3: correctness cannot be assessed from so few steps)."""
+    """Fewer points have no shape (the catalogue's E3: correctness cannot be assessed from so few steps)."""
     bad_share: float = 0.1
     """Share of non-finite points that is no longer an occasional overflow. Loss scaling skips well under 1 %
     of steps after its warm-up; a real run with its weights in half precision showed a third of its points."""
@@ -90,12 +90,12 @@ class Shape:
 def wrong_shape(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
     """The first wrong shape found; ``finished``: the run did at least half of what was planned."""
     shape = _non_finite(curve, limits) or _zero_after_loss(curve, limits)
-    shape = shape or _gradient_gone(curve, limits) or _scale_collapsed(curve, limits)
+    shape = shape or _gradient_gone(curve, limits) or _scale_collapsed(curve)
     if shape is not None or len(curve.finite) < 2:
         return shape
     if len(curve.finite) < limits.least_points:
         return _absurd(curve, limits)
-    shape = _dead(curve, limits) or _no_rate(curve, finished, limits) or _repeats(curve, limits)
+    shape = _dead(curve, limits) or _no_rate(curve, finished, limits) or _repeats(curve)
     if shape is not None or not curve.level_has_meaning:
         return shape
     return (
@@ -152,7 +152,7 @@ def _gradient_gone(curve: Curve, limits: Limits) -> Shape | None:
     return Shape("non-finite", Certainty.SUPPORTED, "gradient_not_finite", begin, begin, count)
 
 
-def _scale_collapsed(curve: Curve, limits: Limits) -> Shape | None:
+def _scale_collapsed(curve: Curve) -> Shape | None:
     """Nearly every recent step skipped for overflow: loss scaling has found no scale that works."""
     counted = [row for row in curve.points if number(row, "skipped") is not None and number(row, "step") is not None]
     growing = 0
@@ -282,7 +282,7 @@ def _worse_than_guessing(curve: Curve, finished: bool, limits: Limits) -> Shape 
     return Shape("diverging", strength, "worse_than_guessing", 0, -1, len(values))
 
 
-def _repeats(curve: Curve, limits: Limits) -> Shape | None:
+def _repeats(curve: Curve) -> Shape | None:
     """The same few losses over and over: the same batches meet the same weights, so no step changes them."""
     values = curve.finite
     kinds = set(values)

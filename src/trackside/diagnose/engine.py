@@ -52,7 +52,7 @@ def diagnose(store: Store, run: Run, inputs: Sequence[Input] = (), version: str 
         unknown=ranked.unknown,
         preflight=preflight.check(store, run),
         progress=_progress(store, run),
-        gpu_hours=_gpu_hours(store, run),
+        gpu_hours=_gpu_hours(store),
         inputs=tuple(inputs),
         version=version,
         pattern=ranked.pattern,
@@ -79,7 +79,7 @@ def _progress(store: Store, run: Run) -> Progress | None:
     return Progress(run.framework, len(points), pair(0), pair(-1), known[-1] if known else None)
 
 
-def _gpu_hours(store: Store, run: Run) -> Value | None:
+def _gpu_hours(store: Store) -> Value | None:
     """GPU-hours that the run held, from its accounting record."""
     answer = store.ask(record("job"))
     if isinstance(answer, Missing):

@@ -31,7 +31,7 @@ def first(events: Sequence[Event]) -> Event | None:
     return best
 
 
-def steps_done(progress: Iterable[Event], event: Event | None = None) -> list[Event]:
+def points_before(progress: Iterable[Event], event: Event | None = None) -> list[Event]:
     """The training points known to lie before ``event`` (all of them without one).
 
     A point in another file without times counts as before: a rank prints its progress while it runs.

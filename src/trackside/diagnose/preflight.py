@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trackside.diagnose.ending import last_job
+from trackside.diagnose.ending import LIVE_STATES, last_job
 from trackside.model import Claim, Event, Record, Run, Value
 from trackside.query import Frame, Missing, Query, Store, derived, events, record
 
@@ -19,7 +19,6 @@ SAYS: dict[str, str] = {
     "still_running": "the job is still going: {state}",
 }
 """Sentence templates of the claims that :func:`check` makes."""
-RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED")
 
 
 def check(store: Store, run: Run) -> tuple[Claim, ...]:
@@ -35,7 +34,7 @@ def _claims(store: Store, run: Run) -> Iterator[Claim]:
     if jobs is None or job is None:
         yield Claim("no_scheduler")
     yield from _kernel(_ask(store, events("boot")), _ask(store, events("xid")), run, jobs, job)
-    if jobs is not None and job is not None and job.get("state") in RUNNING:
+    if jobs is not None and job is not None and job.get("state") in LIVE_STATES:
         yield Claim("still_running", {"state": jobs.value(job, "state")})
     if logs is None:
         return

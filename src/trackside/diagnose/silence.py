@@ -45,11 +45,11 @@ def stood_still(evidence: Evidence, run: Run, limits: Quiet) -> tuple[Value, boo
     quiet = silence_s(evidence, run)
     if quiet is None:
         return None
-    length = float(str(quiet.value))
+    length = quiet.number
     times = [row.time for row in points if row.time is not None]
     gaps = sorted(finite([after - before for before, after in pairwise(times) if after > before]))
     rhythm = gaps[len(gaps) // 2] if gaps else 0.0
-    long = length >= limits.least_s or (seconds is not None and length >= limits.share * float(str(seconds.value)))
+    long = length >= limits.least_s or (seconds is not None and length >= limits.share * seconds.number)
     return (quiet, True) if long and length >= limits.intervals * rhythm else None
 
 
@@ -74,8 +74,8 @@ def _unaccounted(evidence: Evidence, seconds: Value | None, limits: Quiet) -> tu
     done = steps_done(progress, evidence["ends"])
     if seconds is None or pace is None or done is None:
         return None
-    whole = float(str(seconds.value))
-    idle = whole - float(str(done.value)) * float(str(pace.value))
+    whole = seconds.number
+    idle = whole - done.number * pace.number
     if idle < limits.unstamped_share * whole:
         return None
     return derived(round(idle, 1), seconds, done, pace, unit="s"), False

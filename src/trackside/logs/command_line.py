@@ -147,9 +147,9 @@ PARSER = Parser(
     patterns=(
         Pattern(
             name="argparse",
-            regex=rb": error: (?:unrecognized arguments|unrecognised arg|argument |the following arguments"
-            rb"|ambiguous option|too few arguments|one of the arguments|Parser key |Configuration check"
-            rb"|Problem with given|invalid choice|Unrecognized arg|expected )",
+            regex=rb"error: unrecogni[sz]ed arg|error: argument |error: the following arguments|error: ambiguous option"
+            rb"|error: too few arguments|error: one of the arguments|error: Parser key |error: Configuration check"
+            rb"|error: Problem with given|error: invalid choice|error: Unrecognized arg|error: expected ",
             parse=_parse_usage,
             safety="Only '<program>: error: ' with argparse's own words; Slurm's commands write 'error:' as well.",
             matches=(

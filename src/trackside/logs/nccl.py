@@ -241,7 +241,7 @@ PARSER = Parser(
         ),
         Pattern(
             "setting",
-            rb"NCCL INFO NCCL_[A-Z0-9_]{1,60} set by environment to ",
+            rb" set by environment to ",
             _setting,
             "NCCL itself says that the variable is in force.",
             matches=("n1:1:2 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.",),

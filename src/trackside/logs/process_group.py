@@ -169,7 +169,7 @@ PARSER = Parser(
         ),
         Pattern(
             "command",
-            rb"--(nproc[-_]per[-_]node|nnodes|num[-_]processes|num[-_]machines|num[-_]gpus)[ =]{1,2}'?[0-9]",
+            rb"nproc_per_node[ =]|nproc-per-node[ =]|--nnodes[ =]|--num[-_]processes[ =]|--num[-_]machines[ =]|--num[-_]gpus[ =]",
             _command,
             "An echoed command line of a launcher, with numbers; variables are not expanded here.",
             matches=(

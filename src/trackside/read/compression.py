@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import zstandard
 
+from trackside.read.pieces import Pieces
+
 BUFFER = 64 << 10
 FREE_BYTES = 256 << 20
 """An input may expand to this much whatever its ratio."""
@@ -139,7 +141,7 @@ def _decoder(kind: str) -> _Decoder:
     return _Zstd()
 
 
-class Expanded(io.RawIOBase):
+class Expanded(Pieces):
     """The content of a compressed stream. It takes from ``source`` exactly the bytes that belong to it.
 
     ``single``: it ends with the first stream; otherwise further ones are joined to it, as ``cat a.gz b.gz`` makes.
@@ -150,29 +152,12 @@ class Expanded(io.RawIOBase):
     ) -> None:
         self._kind, self._source, self._budget, self._faults, self._single = kind, source, budget, faults, single
         self._decoder: _Decoder | None = _decoder(kind)
-        self._held = b""
         self.taken = 0
         """Compressed bytes consumed."""
         self.given = 0
         """Expanded bytes given."""
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        filled = 0
-        while filled < len(view):
-            piece = self._held or self._next(len(view) - filled)
-            if not piece:
-                break
-            part = piece[: len(view) - filled]
-            self._held = piece[len(part) :]
-            view[filled : filled + len(part)] = part
-            filled += len(part)
-        return filled
-
-    def _next(self, limit: int) -> bytes:
+    def next_piece(self, limit: int) -> bytes:
         """Some expanded bytes; none at the end, be it a good one or not."""
         while self._decoder is not None:
             try:

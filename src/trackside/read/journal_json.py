@@ -21,37 +21,23 @@ from trackside.model import Event, Plane, Position
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.job_log import note_on
 from trackside.read.kernel_log import DAEMONS, host_of, node_of
+from trackside.read.pieces import Pieces
 
 _BREAK = re.compile(r"[\r\n]+")
 _MEMBER = re.compile(r'\s*"(time|msg)"\s*:\s*(.*?)\s*,?\s*$')
 _DMESG = re.compile(rb'\s*\{\s*"dmesg"\s*:\s*\[')
 
 
-class Decoded(io.RawIOBase):
+class Decoded(Pieces):
     """Text lines as a byte stream, one for each line of the original."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
-        self._held = b""
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        filled = 0
-        while filled < len(view):
-            if not self._held:
-                line = next(self._lines, None)
-                if line is None:
-                    break
-                # a message's own line breaks become redraws: the line number stays that of the JSON
-                self._held = _BREAK.sub("\r", line).encode("utf-8", "replace") + b"\n"
-            part = self._held[: len(view) - filled]
-            self._held = self._held[len(part) :]
-            view[filled : filled + len(part)] = part
-            filled += len(part)
-        return filled
+    def next_piece(self, limit: int) -> bytes:
+        line = next(self._lines, None)
+        # a message's own line breaks become redraws: the line number stays that of the JSON
+        return b"" if line is None else _BREAK.sub("\r", line).encode("utf-8", "replace") + b"\n"
 
 
 def _scan(source: Source, sink: Sink, lines: Iterable[str], plane: Plane) -> Result:

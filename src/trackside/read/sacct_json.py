@@ -17,6 +17,7 @@ _IDS = (
     ("het", "job_id"),
     ("het", "job_offset"),
 )
+"""Where a job's numbers stand, in the order of :func:`slurm_json.job_ids`."""
 
 
 def _sniff(source: Source) -> Match | None:

@@ -7,6 +7,7 @@ import re
 from trackside.logs.line import Scratch
 from trackside.logs.scan import scan
 from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.job_log import note_on
 from trackside.read.slurm_table import first_lines
 
 _STAMP = re.compile(r"\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3,6})?(?:[+-]\d\d:?\d\d)?\]\s")
@@ -39,7 +40,7 @@ def _read(source: Source, sink: Sink) -> Result:
     named = _NODE_NAME.search(source.name)
     scratch = Scratch(source.path, "scheduler", node=named[1] if named else None)
     done = scan(source.stream, sink.event, scratch)
-    return Result(done.lines, note=f"{done.dropped:,} repeated events not kept" if done.dropped else "")
+    return Result(done.lines, note=note_on(done))
 
 
 FORMAT = Format("slurm-daemon-log", "slurmctld, slurmd or slurmdbd log", "scheduler", _sniff, _read)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 import io
-from typing import Any
+
+from trackside.read.pieces import Pieces
 
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
@@ -30,31 +31,18 @@ def encoding_of(head: bytes) -> str | None:
     return None
 
 
-class Transcoded(io.RawIOBase):
+class Transcoded(Pieces):
     """A stream of another encoding as UTF-8; what can't be decoded becomes U+FFFD."""
 
     def __init__(self, source: io.BufferedReader, encoding: str) -> None:
         self._source = source
         self._decoder = codecs.getincrementaldecoder(encoding)("replace")
-        self._held, self._ended = b"", False
+        self._ended = False
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        filled = 0
-        while filled < len(view):
-            if not self._held:
-                if self._ended:
-                    break
-                data = self._source.read(64 << 10)
-                self._ended = not data
-                text = self._decoder.decode(data, final=self._ended)
-                self._held = text.encode("utf-8", "replace")
-                continue
-            part = self._held[: len(view) - filled]
-            self._held = self._held[len(part) :]
-            view[filled : filled + len(part)] = part
-            filled += len(part)
-        return filled
+    def next_piece(self, limit: int) -> bytes:
+        text = ""
+        while not text and not self._ended:
+            data = self._source.read(64 << 10)
+            self._ended = not data
+            text = self._decoder.decode(data, final=self._ended)
+        return text.encode("utf-8", "replace")

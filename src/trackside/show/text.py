@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -22,6 +23,11 @@ _CULPRIT_STYLE = {"job": "bold yellow", "infrastructure": "bold red", "scheduler
 
 def render(doc: VerdictDoc, console: Console, verbose: bool = False) -> None:
     """Print a verdict."""
+    with _trimmed(console):
+        _render(doc, console, verbose)
+
+
+def _render(doc: VerdictDoc, console: Console, verbose: bool) -> None:
     console.print(_headline(doc.primary))
     console.print(Text(_run_line(doc), style="dim"))
     _section(console, "What the data shows", [_claim(c, doc.cites, verbose) for c in doc.shows])
@@ -73,7 +79,7 @@ def _run_line(doc: VerdictDoc) -> str:
         parts.append(f"{len(run.nodes)} node{'s' if len(run.nodes) > 1 else ''}")
     if run.n_ranks:
         parts.append(f"{run.n_ranks} rank{'s' if run.n_ranks > 1 else ''}")
-    if run.start is not None and run.end is not None:
+    if run.start is not None and run.end is not None and run.end >= run.start:
         parts.append(f"{moment(run.start)}, {duration(run.end - run.start)}")
     if run.framework:
         parts.append(run.framework)
@@ -126,7 +132,7 @@ def _cite(names: Sequence[str], cite: CiteDoc, verbose: bool, claim: str = "") -
     if verbose:
         text.append(f"  {line or cite.value}", style="not dim")
         return text.append(f"\n     {cite.query}")
-    if not line or cite.plane == "scheduler":
+    if not line or (cite.plane == "scheduler" and " ".join(str(cite.value).split()) != line):
         return text.append(f" = {_field(cite)}", style="not dim")
     return text if line[:QUOTED] in claim else text.append(f"  {line[:160]}", style="not dim")
 
@@ -188,4 +194,16 @@ def inputs_table(inputs: Iterable[InputDoc], console: Console) -> None:
         table.add_row(
             Text(row.path), Text(row.format or "-"), Text(row.status, style=style), f"{row.rows:,}", Text(row.note)
         )
-    console.print(table)
+    with _trimmed(console):
+        console.print(table)
+
+
+@contextmanager
+def _trimmed(console: Console) -> Iterator[None]:
+    """Where no terminal shows it, without the blanks that fill up each line."""
+    if console.is_terminal:
+        yield
+        return
+    with console.capture() as told:
+        yield
+    console.file.write("\n".join(line.rstrip() for line in told.get().split("\n")))

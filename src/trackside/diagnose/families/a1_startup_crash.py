@@ -32,7 +32,7 @@ Whether the GPUs were touched at all, where no GPU metric was given.
 
 References
 ----------
-Seed document 002, A1; PyTorch elastic, error propagation; Slurm, exit codes.
+PyTorch elastic, error propagation; Slurm, exit codes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.fault_class import classify
 from trackside.diagnose.learning import training_points
-from trackside.diagnose.order import steps_done
+from trackside.diagnose.order import points_before
 from trackside.diagnose.ranks import failed_beside, named
 from trackside.model import Certainty, Claim, Event, Finding, Role, Run, Value
 from trackside.query import events
@@ -56,8 +56,8 @@ class Limits:
     """What still counts as start-up where nothing but the exit code tells."""
 
     startup_s: float = 600.0
-    """A job without a readable training point and without an exception fails 'within seconds' (seed document
-    002, A1); ten minutes leave room for a container image and a model to load."""
+    """A job without a readable training point and without an exception fails 'within seconds' (the catalogue's
+    A1); ten minutes leave room for a container image and a model to load."""
 
 
 ABOUT = (None, "application", "cuda", "dataloader", "host_memory")
@@ -84,7 +84,7 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     if own and (well := completed(evidence)) is not None and all(row.get("logged") for row in own):
         return absent(claim("went_on", type=frame.value(own[0], "type"), line=well))
     if own:
-        before = steps_done(points, own[0])
+        before = points_before(points, own[0])
         if before:
             row = before[-1]
             return absent(claim("steps_before", type=frame.value(own[0], "type"), point=_point(evidence, row)))
@@ -182,13 +182,14 @@ def _launch(
     bad = abnormal_end(evidence)
     if bad is not None:
         shows.append(claim("ended", line=bad))
-    why = {"output": "no_output", "prolog": "site"}.get(key, f"class_{kind}")
+    why = {"output": "no_output", "prolog": "site", "quick": "code_only"}.get(key, f"class_{kind}")
+    ran = key == "quick"  # the training program may have begun
     return found(
         certainty or (Certainty.ESTABLISHED if bad is not None else Certainty.SUPPORTED),
         "infrastructure" if key == "prolog" else "job",
         shows,
-        implies=[claim("before_python"), claim(why)],
-        actions=[action(f"mend_{key if key in ('output', 'prolog') else kind}")],
+        implies=[claim(why)] if ran else [claim("before_python"), claim(why)],
+        actions=[action(f"mend_{key if key in ('output', 'prolog', 'quick') else kind}")],
         since=None if row is None else row.time,
         at=None if row is None else row.at,
         fault_class=kind,
@@ -243,8 +244,10 @@ FAMILY = Family(
         "mend_env": "install or align what the message names in the job's environment and resubmit",
         "mend_asset": "check the path or repository name, the access token and the network of the compute nodes",
         "no_output": "without its output file Slurm does not start the job",
+        "code_only": "it failed at its start; an exit code alone does not tell what at",
         "site": "the node failed the job before it began; the job is not at fault",
         "mend_output": "create the folder that --output names where the nodes can write it, and resubmit",
+        "mend_quick": "run the job script by hand with its standard error in view, and mend what it says",
         "mend_prolog": "have the node and its prolog looked at, and resubmit on other nodes",
         "mend_code": "fix the script where the traceback ends and try it on one GPU first",
         "went_on": "{type} was logged, and the run ended well: {line}",

@@ -34,7 +34,7 @@ Who sent a SIGKILL, where neither the kernel log nor the scheduler names the OOM
 
 References
 ----------
-Seed document 002, A2; PyTorch elastic multiprocessing; Slurm, exit codes; Linux, memory cgroup documentation.
+PyTorch elastic multiprocessing; Slurm, exit codes; Linux, memory cgroup documentation.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from trackside.diagnose.ending import abnormal_end, completed, disposition
 from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.learning import training_points
-from trackside.diagnose.order import follows, steps_done
+from trackside.diagnose.order import follows, points_before
 from trackside.diagnose.ranks import ranks_of
 from trackside.model import Certainty, Claim, Event, Finding, Record, Run, Value
 from trackside.query import derived
@@ -65,7 +65,7 @@ FAULTS = (4, 7, 8, 11)
 def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     """A fatal signal that nothing else accounts for; else the OOM killer's word; else the scheduler's record."""
     points = training_points(evidence["progress"])
-    told = deaths(evidence, run, points)
+    told = deaths(evidence, points)
     memory = host_oom(evidence, run, points)
     if memory is not None and (well := completed(evidence)) is not None:
         return _recovered(memory, well)
@@ -162,7 +162,7 @@ def _lost(evidence: Evidence, row: Event, line: Value, points: Sequence[Event]) 
         actions=[action("less_memory")],
         since=row.time,
         at=row.at,
-        variant="training" if steps_done(points, row) else "startup",
+        variant="training" if points_before(points, row) else "startup",
         nodes=() if row.node is None else (row.node,),
     )
 
@@ -177,7 +177,7 @@ def _found(
     ranks: tuple[int, ...],
 ) -> Finding:
     host = memory is not None and number == KILL
-    before = steps_done(points, row)
+    before = points_before(points, row)
     kind = "host_oom" if host else "kill" if number == KILL else "fault" if number in FAULTS else "abort"
     return found(
         certainty,
@@ -198,7 +198,7 @@ def _found(
 def _around(evidence: Evidence, row: Event | None, points: Sequence[Event]) -> list[Claim]:
     """The phase, the absence of a traceback, and how the run ended."""
     shows: list[Claim] = []
-    before = steps_done(points, row)
+    before = points_before(points, row)
     if before:
         shows.append(claim("in_training", point=evidence["progress"].value(before[-1], "text")))
     elif evidence.has("progress"):

@@ -33,7 +33,7 @@ Which of these knobs is the right one: the training configuration is not in the 
 
 References
 ----------
-Seed document 002, B1; PyTorch notes on CUDA memory management; TensorFlow and XLA allocator messages.
+PyTorch notes on CUDA memory management; TensorFlow and XLA allocator messages.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from trackside.diagnose.ending import ENDING, abnormal_end, completed
 from trackside.diagnose.exceptions import earliest_first, last_words
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found
 from trackside.diagnose.learning import number, training_points
-from trackside.diagnose.order import followed_by, steps_done
+from trackside.diagnose.order import followed_by, points_before
 from trackside.diagnose.ranks import named, ranks_of
 from trackside.model import Certainty, Claim, Culprit, Event, Finding, Role, Run
 from trackside.query import Frame, events
@@ -60,7 +60,7 @@ class Limits:
     where this is 'large'; a tenth of the card is more than its allocator's normal rounding."""
     neighbour_share: float = 0.1
     """Held by other processes, as a share of the card: several CUDA contexts alone take about 2 % each
-    (seed document 002, A1)."""
+    (the catalogue's A1)."""
 
 
 COLLECT = ("every rank's output with its tracebacks",)
@@ -102,7 +102,7 @@ def _found(evidence: Evidence, run: Run, limits: Limits, frame: Frame, own: Sequ
     line = frame.value(cause, "text")
     shows: list[Claim] = [claim("oom", line=line) if ranks is None else claim("oom_on", line=line, ranks=ranks)]
     told = {field: frame.value(cause, field, "bytes") for field in SIZES if number(cause, field) is not None}
-    size = {field: float(str(value.value)) for field, value in told.items()}
+    size = {field: value.number for field, value in told.items()}
     if "requested_bytes" in told and "total_bytes" in told:
         key = "larger" if size["requested_bytes"] > size["total_bytes"] else "asked"
         shows.append(claim(key, requested=told["requested_bytes"], total=told["total_bytes"]))
@@ -111,7 +111,7 @@ def _found(evidence: Evidence, run: Run, limits: Limits, frame: Frame, own: Sequ
     phase = cause.get("phase")
     if phase not in (None, "unknown"):
         shows.append(claim("phase", phase=frame.value(cause, "phase")))
-    before = steps_done(training_points(evidence["progress"]), cause)
+    before = points_before(training_points(evidence["progress"]), cause)
     if before:
         shows.append(claim("after_point", point=evidence["progress"].value(before[-1], "text")))
     culprit: Culprit = "job"

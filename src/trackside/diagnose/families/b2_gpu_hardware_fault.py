@@ -32,7 +32,7 @@ Without a kernel log: Xids don't show inside a container. Which part failed, and
 
 References
 ----------
-Seed document 002, B2; NVIDIA, Xid errors and GPU memory error management; NVIDIA Fabric Manager user guide.
+NVIDIA, Xid errors and GPU memory error management; NVIDIA Fabric Manager user guide.
 """
 
 from __future__ import annotations

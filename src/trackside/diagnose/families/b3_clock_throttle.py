@@ -29,7 +29,7 @@ What in the environment causes it. Without GPU metrics it cannot be judged at al
 
 References
 ----------
-Seed document 002, B3; NVML documentation, clocks event reasons.
+NVML documentation, clocks event reasons.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ With a bare time-out: whether an unreachable coordinator, a firewall, DNS or a r
 
 References
 ----------
-Seed document 002, C1; PyTorch, torch.distributed.elastic.rendezvous and TCPStore; NCCL, environment variables.
+PyTorch, torch.distributed.elastic.rendezvous and TCPStore; NCCL, environment variables.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ Why that rank stayed away, where nothing on its host says so.
 
 References
 ----------
-Seed document 002, C2; PyTorch, ProcessGroupNCCL and Flight Recorder; gloo transport.
+PyTorch, ProcessGroupNCCL and Flight Recorder; gloo transport.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ The host-side cause. Without GPU metrics: whether the GPU was idle at all, so th
 
 References
 ----------
-Seed document 002, C3.
+The catalogue of failure families, C3.
 """
 
 from __future__ import annotations

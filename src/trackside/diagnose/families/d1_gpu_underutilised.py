@@ -32,7 +32,7 @@ was collected, nothing at all.
 
 References
 ----------
-Seed document 002, D1.
+The catalogue of failure families, D1.
 """
 
 from __future__ import annotations

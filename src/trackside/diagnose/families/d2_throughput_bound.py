@@ -34,7 +34,7 @@ a fast fabric.
 
 References
 ----------
-Seed document 002, D2; NCCL documentation, environment variables; CUDA programming guide, asynchronous launch.
+NCCL documentation, environment variables; CUDA programming guide, asynchronous launch.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Limits:
     """What counts as too often."""
 
     least_steps: int = 10
-    """Below this a ratio of saves to steps is degenerate (seed document 002, E3)."""
+    """Below this a ratio of saves to steps is degenerate (the catalogue's E3)."""
     saves_a_step: float = 0.45
-    """A save at every step or every second one: 'nearly every step' of seed document 002."""
+    """A save at every step or every second one: 'nearly every step' of the catalogue's D2."""
     saving_share: float = 0.5
     """Share of wall time spent in saves from which saving sets the pace."""
 
@@ -81,7 +81,7 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     if sockets is not None:
         return sockets
     done = steps_done(evidence["progress"], evidence["ends"])
-    if done is None or float(str(done.value)) < limits.least_steps:
+    if done is None or done.number < limits.least_steps:
         return unknown(["enough steps to hold saves and transport against"], COLLECT)
     return absent(claim("seldom", saves=evidence["saves"].reduce("count"), steps=done))
 
@@ -166,7 +166,7 @@ def _wall(evidence: Evidence) -> Value | None:
     each, done = step_seconds(training_points(progress), progress), steps_done(progress, evidence["ends"])
     if each is None or done is None:
         return None
-    return derived(float(str(each.value)) * float(str(done.value)), each, done, unit="s")
+    return derived(each.number * done.number, each, done, unit="s")
 
 
 # -- flag and transport

@@ -27,11 +27,11 @@ and compare.
 
 What it cannot tell
 -------------------
-Why the rank is slow; with only one rank printing its times, nothing at all.
+Why the rank is slow. No log parser tells the times of single ranks apart yet: without GPU metrics it stays unknown.
 
 References
 ----------
-Seed document 002, D3.
+The catalogue of failure families, D3.
 """
 
 from __future__ import annotations

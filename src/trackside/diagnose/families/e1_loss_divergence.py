@@ -33,7 +33,7 @@ Why: learning rate, precision or data. The configuration behind the curve is not
 
 References
 ----------
-Seed document 002, E1; PaLM (2022), section 5.1 on loss spikes; OPT-175B logbook.
+PaLM (2022), section 5.1 on loss spikes; OPT-175B logbook.
 """
 
 from __future__ import annotations

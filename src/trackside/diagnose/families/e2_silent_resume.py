@@ -33,7 +33,7 @@ Whether the run was meant to resume, where neither the scheduler nor an argument
 
 References
 ----------
-Seed document 002, E2; Megatron-LM checkpointing.py; DeepSpeed engine.load_checkpoint; torch.serialization.
+Megatron-LM checkpointing.py; DeepSpeed engine.load_checkpoint; torch.serialization.
 """
 
 from __future__ import annotations

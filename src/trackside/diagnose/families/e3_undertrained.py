@@ -29,7 +29,7 @@ Whether few steps were intended.
 
 References
 ----------
-Seed document 002, E3.
+The catalogue of failure families, E3.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Limits:
     """What counts as a handful."""
 
     few_steps: int = 5
-    """Seed document 002 and the design: five steps or fewer."""
+    """The catalogue's E3: five steps or fewer."""
     planned_share: float = 0.1
     """A run that ends well under a tenth of its plan stopped early for no good reason; early stopping on a
     metric rarely fires before a tenth of the budget."""

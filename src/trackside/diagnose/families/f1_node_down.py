@@ -29,7 +29,7 @@ Why the node failed: hardware, kernel, network or an operator. Its own records s
 
 References
 ----------
-Seed document 002, F1; Slurm documentation, job state codes and node state codes.
+Slurm documentation, job state codes and node state codes.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ FAMILY = Family(
     says={
         "state": "the scheduler recorded {state}",
         "failed": "the node that failed is {node}",
-        "notice": "the output says: {line}",
+        "notice": "the notice reads: {line}",
         "node_event": "node {node} was {state} at the run's end",
         "node_reason": "node {node} was {state} at the run's end, for the reason {reason}",
         "healthy_until": "training was healthy until {place}, with a loss of {loss}",

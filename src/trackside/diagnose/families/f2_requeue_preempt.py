@@ -30,7 +30,7 @@ Which job took the nodes.
 
 References
 ----------
-Seed document 002, F2; Slurm documentation, preemption and the requeue options of sbatch.
+Slurm documentation, preemption and the requeue options of sbatch.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ FAMILY = Family(
     needs=(("jobs", "notices"),),
     says={
         "state": "the scheduler recorded {state} for an attempt",
-        "notice": "the output says: {line}",
+        "notice": "the notice reads: {line}",
         "change": "the controller logged the job as {state}",
         "restarts": "restarts of the job: {restarts}",
         "own": "the application asked for the requeue itself: {line}",

@@ -28,7 +28,7 @@ Without progress lines or metrics, whether the run was working when it was ended
 
 References
 ----------
-Seed document 002, F3; Slurm documentation, time limits.
+Slurm documentation, time limits.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _doing(evidence: Evidence, run: Run, limits: Limits) -> tuple[Value | None, 
         return place, [*more, claim("silent", seconds=quiet)], "silent"
     left = steps_left(done, planned)
     if left is not None and each is not None:
-        seconds = float(str(left.value)) * float(str(each.value))
+        seconds = left.number * each.number
         more.append(claim("projected", left=left, seconds=derived(round(seconds, 1), left, each, unit="s")))
     return place, more, "slow"
 
@@ -126,7 +126,7 @@ def _too_quiet(quiet: Value, points: Sequence[Event], limits: Limits) -> bool:
     times = [row.time for row in points if row.time is not None]
     gaps = sorted(after - before for before, after in pairwise(times) if after > before)
     rhythm = gaps[len(gaps) // 2] if gaps else 0.0
-    return float(str(quiet.value)) > max(limits.least_quiet_s, limits.quiet_steps * rhythm)
+    return quiet.number > max(limits.least_quiet_s, limits.quiet_steps * rhythm)
 
 
 FAMILY = Family(
@@ -138,7 +138,7 @@ FAMILY = Family(
     says={
         "state": "the scheduler recorded {state}",
         "limit": "the limit was {limit}",
-        "notice": "the output says: {line}",
+        "notice": "the notice reads: {line}",
         "finished": "the job had said that it was done: {line}",
         "no_progress": "training points printed: {count}",
         "reached": "it had done {place}",

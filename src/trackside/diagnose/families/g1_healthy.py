@@ -31,7 +31,7 @@ whether the model is any good at its task.
 
 References
 ----------
-Seed document 002, G1.
+The catalogue of failure families, G1.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ FAMILY = Family(
     says={
         "state": "the scheduler recorded {state}",
         "by": "it was cancelled by user {who}",
-        "notice": "the output says, without a cause: {line}",
+        "notice": "the notice names no cause: {line}",
         "interrupt": "the run was interrupted: {line}",
         "until": "the last training point was {place} with a loss of {loss}",
         "on_purpose": "somebody ended the run on purpose; it is no fault by itself",

@@ -29,7 +29,7 @@ Whether the same input would fail again at the same step.
 
 References
 ----------
-Seed document 002, A1 (the fault classes).
+The catalogue of failure families, A1.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found
 from trackside.diagnose.fault_class import classify
 from trackside.diagnose.learning import curve, training_points
-from trackside.diagnose.order import steps_done as points_before
+from trackside.diagnose.order import points_before
 from trackside.model import Certainty, Event, Finding, Run, Value
 from trackside.query import Frame, events
 
