@@ -204,6 +204,7 @@ def _output() -> Iterator[None]:
     except BrokenPipeError:
         raise  # click ends quietly
     except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails once more at its end
         _fail(f"standard output can't be written: {error.strerror}", EXIT_OUTPUT)
 
 
