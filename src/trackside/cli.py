@@ -23,7 +23,7 @@ LATEST = 253402300800.0
 BAR_FROM = 64 << 20
 """Bytes of input from which a progress bar is worth showing."""
 
-PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path())
+PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(readable=False))
 JOB = click.option("--job", metavar="ID", help="Which job, where the inputs hold several (42, 60_3, 73+0).")
 
 
@@ -71,8 +71,8 @@ def diagnose(
 
 
 @main.command()
-@click.argument("verdict", type=click.Path())
-@click.argument("paths", nargs=-1, type=click.Path())
+@click.argument("verdict", type=click.Path(readable=False))
+@click.argument("paths", nargs=-1, type=click.Path(readable=False))
 def verify(verdict: str, paths: Sequence[str]) -> None:
     """Ask every citation of VERDICT.json again; exit 1 if one no longer gives the same value.
 
