@@ -31,9 +31,15 @@ _USAGE = re.compile(r"(?P<program>[^\s:][^:]{0,120}): error: (?P<said>.{1,1000})
 _LAUNCHERS = re.compile(r"^(?:srun|sbatch|salloc|slurmstepd|scancel|slurmd|bash|sh)$")
 
 
+_ARGPARSE = re.compile(
+    r"unrecogni[sz]ed arg|Unrecognized arg|argument |the following arguments|ambiguous option|too few arguments"
+    r"|one of the arguments|Parser key |Configuration check|Problem with given|invalid choice|expected "
+)
+
+
 def _parse_usage(line: Line) -> Event | None:
     found = _USAGE.match(line.text)
-    if found is None or _LAUNCHERS.match(found["program"].strip()):
+    if found is None or _LAUNCHERS.match(found["program"].strip()) or _ARGPARSE.match(found["said"]) is None:
         return None
     return _exception(line, "argparse.ArgumentError", f"{found['program']}: error: {found['said']}")
 
@@ -147,9 +153,7 @@ PARSER = Parser(
     patterns=(
         Pattern(
             name="argparse",
-            regex=rb"error: unrecogni[sz]ed arg|error: argument |error: the following arguments|error: ambiguous option"
-            rb"|error: too few arguments|error: one of the arguments|error: Parser key |error: Configuration check"
-            rb"|error: Problem with given|error: invalid choice|error: Unrecognized arg|error: expected ",
+            regex=rb": error: ",
             parse=_parse_usage,
             safety="Only '<program>: error: ' with argparse's own words; Slurm's commands write 'error:' as well.",
             matches=(

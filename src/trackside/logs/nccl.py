@@ -241,7 +241,7 @@ PARSER = Parser(
         ),
         Pattern(
             "setting",
-            rb" set by environment to ",
+            rb"INFO NCCL_",
             _setting,
             "NCCL itself says that the variable is in force.",
             matches=("n1:1:2 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.",),

@@ -180,7 +180,7 @@ PARSER = Parser(
         ),
         Pattern(
             name="check-failed",
-            regex=rb"\bF\d{4} \d\d:\d\d:\d\d\.|: F [a-z./]{1,80}[a-z_]\.(?:cc|cu|h):\d",
+            regex=rb"Check failed|: F tensorflow|: F external|: F \\./",
             parse=_parse_check,
             safety="Only glog's F level, which aborts; I, W and E lines do not.",
             matches=(
