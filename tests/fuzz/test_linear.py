@@ -10,9 +10,11 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+import trackside
 from trackside.logs.line import Line, Scratch
 from trackside.logs.pattern import Parser, Pattern, parsers
 from trackside.logs.scan import scan
@@ -162,3 +164,15 @@ def test_reads_are_linear(reader: Format) -> None:
             if why := grows(run):
                 slow.append(f"{start!r} {filler!r}: {why}")
     assert not slow, "\n".join(slow)
+
+
+def test_a_verdict_over_many_points_is_linear(tmp_path: Path) -> None:
+    """Families work on tens of thousands of points: four times the points may not take ten times as long."""
+    seconds = []
+    for points in (5_000, 20_000):
+        log = tmp_path / f"{points}.log"
+        log.write_text("".join(f"step {k + 1} loss {3 / (1 + k / 1000) + 1:.4f}\n" for k in range(points)))
+        begin = time.process_time()
+        assert trackside.diagnose(log).progress is not None
+        seconds.append(time.process_time() - begin)
+    assert seconds[1] < 10 * seconds[0]

@@ -46,6 +46,7 @@ EVENTS: Mapping[str, EventKind] = {
             "objective": "sft, dpo, grpo, ppo ... where the keys tell",
             "split": "train (default) or eval",
             "framework": "parser's id of the framework",
+            "ordinal": "points before it in its series; given only where the series was thinned to bound memory",
             "run_part": "0 for the first life of the process, counted up where steps start over",
         },
     ),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from trackside.diagnose import arbiter, preflight
 from trackside.diagnose.family import Evidence, Family, families, unknown
-from trackside.model import Finding, Input, Progress, Run, Value, Verdict
+from trackside.model import Event, Finding, Input, Progress, Run, Value, Verdict
 from trackside.query import Frame, Missing, Query, Store, derived, events, record
 
 
@@ -76,7 +76,17 @@ def _progress(store: Store, run: Run) -> Progress | None:
             float(loss) if isinstance(loss, (int, float)) else None,
         )
 
-    return Progress(run.framework, len(points), pair(0), pair(-1), known[-1] if known else None)
+    return Progress(run.framework, _counted(points), pair(0), pair(-1), known[-1] if known else None)
+
+
+def _counted(points: Sequence[Event]) -> int:
+    """Points printed: those held, or, of a thinned series, as many as its last one says came before it."""
+    counts: dict[tuple[str, str], int] = {}
+    for point in points:
+        series = point.at.path, point.parser
+        ordinal = point.get("ordinal")
+        counts[series] = ordinal + 1 if isinstance(ordinal, int) else counts.get(series, 0) + 1
+    return sum(counts.values())
 
 
 def _gpu_hours(store: Store) -> Value | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from trackside.diagnose.order import followed_by, follows
+from trackside.diagnose.order import followed_by, follows, latest
 from trackside.model import Event, Role
 
 ABOUT_OTHERS = ("wrapper", "signal", "collective", "interrupt")
@@ -39,7 +39,8 @@ def last_words(events: Iterable[Event], progress: Sequence[Event], *, crashed: b
     after the traceback, so that unstamped points behind it in the same file don't clear the last one.
     """
     told = list(events)
-    kept = [event for event in told if handled(event, progress) is None]
+    ends = latest(progress)
+    kept = [event for event in told if handled(event, ends) is None]
     if kept or not crashed or not told:
         return kept
     last = earliest_first(told)[-1]

@@ -18,8 +18,22 @@ def follows(later: Event, earlier: Event) -> bool | None:
 
 def followed_by(event: Event, others: Iterable[Event]) -> Event | None:
     """The last of ``others`` that is known to have come after ``event``."""
-    after = [other for other in others if follows(other, event)]
-    return after[-1] if after else None
+    known = others if isinstance(others, Sequence) else tuple(others)
+    return next((other for other in reversed(known) if follows(other, event)), None)
+
+
+def latest(events: Iterable[Event]) -> list[Event]:
+    """The few events that decide whether anything came after another: of each file the last by place and by time."""
+    by_place: dict[str, Event] = {}
+    by_time: dict[str, Event] = {}
+    for event in events:
+        path = event.at.path
+        if path not in by_place or follows(event, by_place[path]):
+            by_place[path] = event
+        known = by_time.get(path)
+        if event.time is not None and (known is None or known.time is None or event.time > known.time):
+            by_time[path] = event
+    return [*by_time.values(), *by_place.values()]
 
 
 def first(events: Sequence[Event]) -> Event | None:

@@ -15,6 +15,7 @@ SAYS: dict[str, str] = {
     "no_kernel_of": "no kernel log of {nodes} was given: faults there can't be ruled out",
     "cut_off": "{path} ends in the middle of a line: its last words may be missing",
     "some_ranks": "logs of {ranks} were given, of {world} ranks in all",
+    "thinned": "of {printed} and more training points printed, the claims here rest on {held}",
     "clock": "naive times of the log were moved by {offset} to fit the scheduler's",
     "still_running": "the job is still going: {state}",
 }
@@ -42,6 +43,10 @@ def _claims(store: Store, run: Run) -> Iterator[Claim]:
         if row.get("truncated") and (not run.log_paths or row.at.path in run.log_paths) and not _closed_by_slurm(row):
             yield Claim("cut_off", {"path": logs.value(row, "path")})
     yield from _ranks(logs, run)
+    points = _ask(store, events("progress"))
+    if points is not None and points and points.rows[-1].get("ordinal") is not None:
+        printed = points.value(points.rows[-1], "ordinal")
+        yield Claim("thinned", {"printed": printed, "held": points.reduce("count")})
     if run.clock_offset_s and jobs is not None and job is not None and job.get("start") is not None and logs.events:
         sources = jobs.value(job, "start", "time"), logs.value(logs.events[0], "first_time", "time")
         yield Claim("clock", {"offset": derived(run.clock_offset_s, *sources, unit="s")})

@@ -230,11 +230,17 @@ class Series:
     def points(self) -> list[Event]:
         """All points, each part in the order of its steps."""
         still = [*self._recent.values()] + ([self._anonymous] if self._anonymous else [])
-        rows = [_unpacked(self.path, self.parser, data) for *_, data in self._packed]
+        rows = [self._row(ordinal, data) for ordinal, _, _, data in self._packed]
         for opened in sorted(still, key=lambda one: one.ordinal):
             fields = {**opened.event.fields, "run_part": self.part} if self.part else opened.event.fields
+            fields = {**fields, "ordinal": opened.ordinal} if self._stride > 1 else fields
             rows.append(replace(opened.event, fields=fields))
         return rows
+
+    def _row(self, ordinal: int, data: bytes) -> Event:
+        """A held point; in a thinned series it says how many came before it."""
+        event = _unpacked(self.path, self.parser, data)
+        return replace(event, fields={**event.fields, "ordinal": ordinal}) if self._stride > 1 else event
 
     @property
     def loss_seen(self) -> bool:

@@ -125,7 +125,7 @@ def _learning(line: Curve) -> Claim:
     if not line.finite:
         points: Value = line.frame.reduce("count", unit="points")
         return claim("no_loss", points=points)
-    at = [place for place, loss in enumerate(line.losses) if loss in line.finite]
+    at = [place for place, loss in enumerate(line.losses) if math.isfinite(loss)]
     first, last = line.loss(at[0]), line.loss(at[-1])
     key = "fell" if line.fell else "rose" if line.rose and line.level_has_meaning else "level"
     return claim(key, first=first, last=last, points=line.frame.reduce("count", "loss", unit="points"))
