@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from trackside.diagnose import engine
 from trackside.logs.trajectory import Trajectories
-from trackside.model import Event, Input, Record, Run, Verdict
+from trackside.model import Event, Input, Record, Run, Samples, Verdict
 from trackside.read.detect import read_source
 from trackside.read.format import Source
 from trackside.read.job_log import empty_output
 from trackside.read.walk import walk
 from trackside.runs.resolve import resolve
 from trackside.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from trackside.stores.memory_curves import MemoryCurves
 
 Paths = Sequence[str | os.PathLike[str]]
 
@@ -30,6 +34,7 @@ class Loaded:
     store: MemoryStore = field(default_factory=MemoryStore)
     trajectories: Trajectories = field(default_factory=Trajectories)
     inputs: list[Input] = field(default_factory=list)
+    curves: MemoryCurves | None = None
 
     def event(self, event: Event) -> None:
         """Take one event from a reader."""
@@ -41,6 +46,14 @@ class Loaded:
     def record(self, record: Record) -> None:
         """Take one record from a reader."""
         self.store.add_record(record)
+
+    def samples(self, samples: Samples) -> None:
+        """Take measurements from a reader."""
+        if self.curves is None:
+            from trackside.stores.memory_curves import MemoryCurves  # numpy: only where something was measured
+
+            self.curves = MemoryCurves()
+        self.curves.add(samples)
 
 
 def load(paths: Paths, tick: Callable[[int], None] | None = None) -> Loaded:
@@ -72,6 +85,10 @@ def select(loaded: Loaded, job: str | None = None, now: float | None = None) -> 
     run = resolved.run
     if now is not None and run.end is None:
         run = replace(run, end=now)
+    if loaded.curves is not None:
+        from trackside.runs.metrics import run_metrics
+
+        run, resolved.store.metrics = run_metrics(loaded.curves, run, resolved.store)
     return run, resolved.store
 
 

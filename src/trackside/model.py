@@ -7,9 +7,13 @@ times are POSIX seconds, UTC.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:  # numpy takes a tenth of a second to import, and most of this needs none of it
+    import numpy as np
+    from numpy.typing import NDArray
 
 Scalar = str | int | float | bool | None
 
@@ -172,6 +176,38 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class Series:
+    """One curve: a metric of :mod:`trackside.catalog.metrics` and the labels that tell whose it is.
+
+    ``labels`` are (name, value) pairs sorted by name, in the catalogue's names (node, gpu, job, rank, ...).
+    """
+
+    metric: str
+    labels: tuple[tuple[str, str], ...]
+    at: Position
+    """Where it was first seen."""
+
+    def get(self, name: str) -> str | None:
+        """A label's value."""
+        return next((value for label, value in self.labels if label == name), None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """A block of measurements as columns of equal length, in the catalogue's units."""
+
+    series: Sequence[Series]
+    index: NDArray[np.int32]
+    """Which of ``series`` each one belongs to."""
+    times_ms: NDArray[np.int64]
+    """POSIX milliseconds, UTC."""
+    values: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True, slots=True)
 class Input:
     """One row of a verdict's ``inputs``: what a file was taken for, and what came of it."""
 
@@ -214,6 +250,8 @@ class Run:
     nodes: tuple[str, ...] = ()
     n_ranks: int | None = None
     n_gpus: int | None = None
+    gpus: tuple[str, ...] = ()
+    """The GPUs that metrics show it held, as ``node:index``; empty where no metric tells."""
     attempts: tuple[Attempt, ...] = ()
     framework: str | None = None
     parent: str | None = None
@@ -273,6 +311,7 @@ class Finding:
     ranks: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
+    """As ``node:index`` where metrics name them, else the PCI address of the kernel log."""
     exception: tuple[str, str] | None = None
     """(type, message)"""
     signal: tuple[str, int] | None = None

@@ -2,11 +2,15 @@
 
     events(kind)[.where(field=value, ...)]
     record(kind)[.where(field=value, ...)]
-    metric(name)[.where(...)].rollup(step, how)[.by(labels, how)]
+    metric(name)[.where(label=value, ...)].during(start, end).rollup(step, how)[.by(labels, how=...)]
 
-and, to reduce rows to one value that can be cited, one of ``.count()``, ``.first(field)``, ``.last(field)``,
-``.min(field)``, ``.max(field)``, ``.distinct(field)``. ``str(query)`` is the text form and
+and, to reduce the answer to one value that can be cited, one of ``.count()``, ``.first(field)``, ``.last(field)``,
+``.min(field)``, ``.max(field)``, ``.distinct(field)`` for rows, and of ``.count()``, ``.first()``, ``.last()``,
+``.min()``, ``.max()``, ``.avg()``, ``.median()``, ``.sum()`` for metrics. ``str(query)`` is the text form and
 ``Query.parse`` reads it back; a citation holds that text, so that anybody can ask again.
+
+A family asks for a metric ``.over("run", how)``: the store knows the run's window and how finely it was sampled, and
+answers with a grid whose query says both as numbers. Windows are ``(t - step, t]`` with t a multiple of step.
 """
 
 from __future__ import annotations
@@ -16,16 +20,33 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from trackside.catalog.events import EVENTS
+from trackside.catalog.metrics import DESCRIPTIVE, METRICS
 from trackside.catalog.records import RECORDS
-from trackside.model import Cite, Event, Plane, Record, Scalar, Value
+from trackside.model import Cite, Event, Plane, Record, Scalar, Series, Value
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Row = Event | Record
-Reducer = Literal["count", "first", "last", "min", "max", "distinct"]
-REDUCERS: tuple[Reducer, ...] = ("count", "first", "last", "min", "max", "distinct")
+Reducer = Literal["count", "first", "last", "min", "max", "distinct", "avg", "median", "sum"]
+REDUCERS: tuple[Reducer, ...] = ("count", "first", "last", "min", "max", "distinct", "avg", "median", "sum")
 Window = tuple[float, float]
+Span = Literal["run", "head", "tail", "around"]
+"""Part of a run. run: from start to end, in at most about 1,500 windows. head, tail: its first and last half hour as
+finely as it was sampled. around: the run and ten minutes on either side."""
+SPANS: tuple[Span, ...] = ("run", "head", "tail", "around")
+Rollup = Literal["avg", "min", "max", "sum", "count", "last", "stddev", "p05", "p50", "p95", "increase", "onset"]
+ROLLUPS: tuple[Rollup, ...] = (
+    "avg", "min", "max", "sum", "count", "last", "stddev", "p05", "p50", "p95", "increase", "onset",
+)  # fmt: skip
+"""increase: growth of a counter since the window before, a restart at 0 counted as growth from 0. onset: of a sticky
+gauge or of flags, the value in windows where it changed, else no value."""
+Aggregate = Literal["avg", "min", "max", "sum", "count", "median", "stddev"]
+AGGREGATES: tuple[Aggregate, ...] = ("avg", "min", "max", "sum", "count", "median", "stddev")
 
 
 class QueryError(ValueError):
@@ -40,23 +61,33 @@ class Query:
     kind: str
     filters: tuple[tuple[str, Scalar], ...] = ()
     step: float | None = None
-    rollup_how: str | None = None
+    rollup_how: Rollup | None = None
     group: tuple[str, ...] = ()
-    group_how: str | None = None
+    group_how: Aggregate | None = None
     reducer: Reducer | None = None
     reduced: str | None = None
+    span: Span | None = None
+    window: Window | None = None
 
     def where(self, **filters: Scalar) -> Query:
         """Keep rows whose fields equal these values."""
         return replace(self, filters=self.filters + tuple(filters.items()))
 
-    def rollup(self, step: float, how: str) -> Query:
-        """For metrics: windows of ``step`` seconds, reduced by avg, min, max, sum, count, last or stddev."""
-        return replace(self, step=step, rollup_how=how)
+    def over(self, span: Span, how: Rollup) -> Query:
+        """For metrics: part of the run, in windows that the store chooses, each reduced to one value."""
+        return _checked(replace(self, span=span, rollup_how=how))
 
-    def by(self, *labels: str, how: str) -> Query:
+    def during(self, start: float, end: float) -> Query:
+        """For metrics: the windows that end in ``(start, end]``, POSIX seconds."""
+        return replace(self, window=(float(start), float(end)))
+
+    def rollup(self, step: float, how: Rollup) -> Query:
+        """For metrics: windows of ``step`` seconds, each reduced to one value."""
+        return _checked(replace(self, step=float(step), rollup_how=how))
+
+    def by(self, *labels: str, how: Aggregate) -> Query:
         """For metrics: aggregate over all labels but these."""
-        return replace(self, group=labels, group_how=how)
+        return _checked(replace(self, group=labels, group_how=how))
 
     def reduce(self, reducer: Reducer, field: str | None = None) -> Query:
         """Reduce the rows to one value."""
@@ -80,7 +111,11 @@ class Query:
         text = f"{self.subject}({self.kind})"
         if self.filters:
             text += ".where(" + ", ".join(f"{name}={value!r}" for name, value in self.filters) + ")"
-        if self.rollup_how is not None:
+        if self.window is not None:
+            text += f".during({self.window[0]!r}, {self.window[1]!r})"
+        if self.span is not None:
+            text += f".over({self.span!r}, {self.rollup_how!r})"
+        elif self.rollup_how is not None:
             text += f".rollup({self.step!r}, {self.rollup_how!r})"
         if self.group_how is not None:
             text += ".by(" + ", ".join([*map(repr, self.group), f"how={self.group_how!r}"]) + ")"
@@ -123,17 +158,28 @@ def _apply(query: Query, name: str, arguments: str) -> Query:
         raise QueryError(f"can't read the arguments of .{name}({arguments})") from error
     if name == "where" and not values:
         return query.where(**named)
-    if name == "rollup" and len(values) == 2 and not named:
-        return query.rollup(*values)
+    if name in ("rollup", "during", "over") and len(values) == 2 and not named:
+        if name != "over" and not all(isinstance(v, (int, float)) for v in values[: 1 if name == "rollup" else 2]):
+            raise QueryError(f"can't read the arguments of .{name}({arguments}): numbers are wanted")
+        step: Callable[..., Query] = getattr(query, name)
+        return step(*values)
     if name == "by" and set(named) == {"how"}:
         return query.by(*values, how=named["how"])
     raise QueryError(f"no such step in a query: .{name}({arguments})")
 
 
 def _checked(query: Query) -> Query:
-    known = {"events": EVENTS, "record": RECORDS}.get(query.subject)
-    if known is not None and query.kind not in known:
-        raise QueryError(f"no kind {query.kind!r} of {query.subject}; known: {', '.join(sorted(known))}")
+    known = {"events": EVENTS, "record": RECORDS, "metric": METRICS}[query.subject]
+    if query.kind not in known:
+        raise QueryError(f"no {query.subject} {query.kind!r}; known: {', '.join(sorted(known))}")
+    if query.rollup_how is not None and query.rollup_how not in ROLLUPS:
+        raise QueryError(f"no rollup {query.rollup_how!r}; known: {', '.join(ROLLUPS)}")
+    if query.span is not None and query.span not in SPANS:
+        raise QueryError(f"no span {query.span!r}; known: {', '.join(SPANS)}")
+    if query.step is not None and not query.step > 0:
+        raise QueryError(f"a step must be longer than nothing: {query.step!r}")
+    if query.group_how is not None and query.group_how not in AGGREGATES:
+        raise QueryError(f"no aggregate {query.group_how!r}; known: {', '.join(AGGREGATES)}")
     return query
 
 
@@ -148,8 +194,8 @@ def record(kind: str) -> Query:
 
 
 def metric(name: str) -> Query:
-    """Ask for a metric by our name."""
-    return Query("metric", name)
+    """Ask for a metric in :data:`trackside.catalog.metrics.METRICS`."""
+    return _checked(Query("metric", name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +216,6 @@ class Frame:
     query: Query
     store: str
     rows: tuple[Row, ...] = ()
-    window: Window | None = None
     covered: tuple[Plane, ...] = ()
     """The planes that were read and could have shown such rows."""
 
@@ -222,7 +267,111 @@ class Frame:
         plane: Plane = self.rows[0].plane if self.rows else (self.covered or self.query.planes)[0]
         query = self.query.reduce(reducer, field)
         where = str(self.rows[0].at) if self.rows else ", ".join(self.covered) or "inputs"
-        return Value(value, (Cite(plane, self.store, str(query), where, value, unit, window=self.window),), unit)
+        return Value(value, (Cite(plane, self.store, str(query), where, value, unit),), unit)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """The curves that answer a metric query: one row a series, one column a window.
+
+    A grid cut down with :meth:`where`, :meth:`one` or :meth:`during` knows the query of what is left, so that
+    :meth:`value` is always a citation that can be asked again.
+    """
+
+    query: Query
+    store: str
+    series: tuple[Series, ...]
+    times: NDArray[np.float64]
+    """Ends of the windows, POSIX seconds; shape (windows,)."""
+    values: NDArray[np.float64]
+    """Shape (series, windows), in the catalogue's unit; NaN where nothing was sampled."""
+    samples: int
+    """Measurements behind them."""
+    step: float
+    """Length of a window, seconds."""
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    def __bool__(self) -> bool:
+        return bool(self.series)
+
+    @property
+    def unit(self) -> str:
+        """The catalogue's unit."""
+        return METRICS[self.query.kind].unit
+
+    def labels(self, *names: str) -> list[tuple[str, ...]]:
+        """These labels of every series; empty strings where it has none."""
+        return [tuple(each.get(name) or "" for name in names) for each in self.series]
+
+    def where(self, **labels: str) -> Grid:
+        """The series with these labels."""
+        kept = [i for i, each in enumerate(self.series) if all(each.get(n) == v for n, v in labels.items())]
+        return replace(self, query=self.query.where(**labels), series=tuple(self.series[i] for i in kept),
+                       values=self.values[kept])  # fmt: skip
+
+    def one(self, index: int) -> Grid:
+        """One series, by its place."""
+        named = {name: value for name, value in self.series[index].labels if name not in DESCRIPTIVE}
+        already = dict(self.query.filters)
+        query = self.query.where(**{n: v for n, v in named.items() if already.get(n) != v})
+        return replace(self, query=query, series=(self.series[index],), values=self.values[index : index + 1])
+
+    def during(self, start: float, end: float) -> Grid:
+        """The windows that end in ``(start, end]``."""
+        kept = (self.times > start) & (self.times <= end)
+        return replace(self, query=self.query.during(start, end), times=self.times[kept], values=self.values[:, kept])
+
+    def value(self, reducer: Reducer, unit: str | None = None) -> Value:
+        """All of it reduced to one citable value; None where nothing was sampled."""
+        value = reduce_grid(self, reducer)
+        query = self.query.reduce(reducer)
+        first = self.series[0] if self.series else None
+        where = (
+            "no series" if first is None else str(first.at) + (f" and {len(self) - 1} more" if len(self) > 1 else "")
+        )
+        window = (float(self.times[0]) - self.step, float(self.times[-1])) if len(self.times) else None
+        unit = self.unit if unit is None else unit
+        return Value(value, (Cite("metric", self.store, str(query), where, value, unit, window=window),), unit)
+
+
+def reduce_grid(grid: Grid, reducer: Reducer) -> Scalar:
+    """The reducers of metrics, over all cells that hold a value; first and last are those of the earliest and the
+    latest window that holds any, in the first series that does."""
+    import numpy as np
+
+    values = grid.values
+    held = ~np.isnan(values)
+    if reducer == "count":
+        return int(held.sum())
+    if not held.any():
+        return None
+    match reducer:
+        case "first" | "last":
+            columns = np.flatnonzero(held.any(axis=0))
+            column = values[:, columns[0 if reducer == "first" else -1]]
+            return float(column[~np.isnan(column)][0])
+        case "min":
+            return float(np.nanmin(values))
+        case "max":
+            return float(np.nanmax(values))
+        case "avg":
+            return float(np.nanmean(values))
+        case "median":
+            return float(np.nanmedian(values))
+        case "sum":
+            return float(np.nansum(values))
+    raise QueryError(f"{reducer}() reduces rows, not metrics")
+
+
+def reduced(answer: Frame | Grid, query: Query) -> Scalar:
+    """One value, as the query's reducer takes it from the answer to its rows. Raises QueryError without a reducer."""
+    if query.reducer is None:
+        raise QueryError("the query gives many values, not one")
+    if isinstance(answer, Grid):
+        return reduce_grid(answer, query.reducer)
+    return reduce_rows(answer.rows, query.reducer, query.reduced)
 
 
 def derived(value: Scalar | tuple[Scalar, ...], *sources: Value, unit: str = "") -> Value:
@@ -241,6 +390,8 @@ def reduce_rows(rows: Sequence[Row], reducer: Reducer, field: str | None) -> Sca
         return ",".join(sorted({str(value) for value in values}))
     if reducer in ("first", "last"):
         return (values[0] if reducer == "first" else values[-1]) if values else None
+    if reducer not in ("min", "max"):
+        raise QueryError(f"{reducer}() reduces metrics, not rows")
     numbers = [float(v) for v in values if isinstance(v, (int, float)) and not math.isnan(v)]
     if not numbers:
         return None
@@ -252,6 +403,6 @@ class Store(Protocol):
 
     name: str
 
-    def ask(self, query: Query, window: Window | None = None) -> Frame | Missing:
+    def ask(self, query: Query) -> Frame | Grid | Missing:
         """Answer one query; Missing where no plane that could show it was read."""
         ...

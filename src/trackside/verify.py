@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trackside.model import Scalar
-from trackside.query import Missing, Query, QueryError, Store, reduce_rows
+from trackside.query import Missing, Query, QueryError, Store, reduced
 
 
 class Cited(Protocol):
@@ -56,10 +56,11 @@ def check(cites: Mapping[str, Cited], store: Store) -> Iterable[Checked]:
         answer = store.ask(query.rows)
         if isinstance(answer, Missing):
             yield Checked(name, cite, problem=answer.reason)
-        elif query.reducer is None:
-            yield Checked(name, cite, problem="the query gives rows, not one value")
-        else:
-            yield Checked(name, cite, reduce_rows(answer.rows, query.reducer, query.reduced))
+            continue
+        try:
+            yield Checked(name, cite, reduced(answer, query))
+        except QueryError as error:
+            yield Checked(name, cite, problem=str(error))
 
 
 def same(then: Scalar, now: Scalar) -> bool:

@@ -26,7 +26,7 @@ def test_text_form_round_trips(filters: dict[str, object], reducer: str) -> None
 
 
 def test_metric_queries_round_trip() -> None:
-    query = metric("gpu_sm_active").where(job="42").rollup(15, "avg").by("gpu", "node", how="max")
+    query = metric("gpu_sm_active_ratio").where(job="42").rollup(15, "avg").by("gpu", "node", how="max")
     assert Query.parse(str(query)) == query
 
 
@@ -77,7 +77,7 @@ def test_cited_values_can_be_asked_again() -> None:
 def test_not_measured_is_not_none() -> None:
     store = MemoryStore([event(1)])
     assert isinstance(store.ask(record("job")), Missing)
-    assert isinstance(store.ask(metric("gpu_sm_active")), Missing)
+    assert isinstance(store.ask(metric("gpu_sm_active_ratio")), Missing)
     answer = store.ask(events("exception"))
     assert isinstance(answer, Frame)
     assert len(answer) == 0

@@ -8,12 +8,12 @@ from dataclasses import replace
 from trackside.diagnose import arbiter, preflight
 from trackside.diagnose.family import Evidence, Family, families, unknown
 from trackside.model import Event, Finding, Input, Progress, Run, Value, Verdict
-from trackside.query import Frame, Missing, Query, Store, derived, events, record
+from trackside.query import Frame, Grid, Missing, Query, Store, derived, events, record
 
 
 def judge_all(store: Store, run: Run, chosen: Sequence[Family] | None = None) -> list[Finding]:
     """Every family's finding on one run, by code."""
-    cache: dict[Query, Frame | Missing] = {}
+    cache: dict[Query, Frame | Grid | Missing] = {}
     findings = []
     for family in chosen if chosen is not None else families():
         answers = {}
@@ -92,7 +92,7 @@ def _counted(points: Sequence[Event]) -> int:
 def _gpu_hours(store: Store) -> Value | None:
     """GPU-hours that the run held, from its accounting record."""
     answer = store.ask(record("job"))
-    if isinstance(answer, Missing):
+    if not isinstance(answer, Frame):
         return None
     for row in reversed(answer.records):
         gpus, seconds = row.get("n_gpus"), row.get("elapsed_s")

@@ -22,7 +22,7 @@ from trackside.model import (
     Run,
     Value,
 )
-from trackside.query import Frame, Missing, Query
+from trackside.query import Frame, Grid, Missing, Query
 
 HEADINGS = ("Meaning", "What it looks like", "Not this when", "Impact", "Do next", "What it cannot tell", "References")
 """The sections of every family's docstring, in order; it is the docs page and ``trackside explain``."""
@@ -32,12 +32,17 @@ HEADINGS = ("Meaning", "What it looks like", "Not this when", "Impact", "Do next
 class Evidence:
     """The answers to one family's asks. Asking for a name that wasn't declared is a programming error."""
 
-    answers: Mapping[str, Frame | Missing]
+    answers: Mapping[str, Frame | Grid | Missing]
 
     def __getitem__(self, name: str) -> Frame:
-        """The frame of an ask; an empty one where it is Missing (see :meth:`missing` before concluding)."""
+        """The rows of an ask; an empty frame where it is Missing (see :meth:`missing` before concluding)."""
         answer = self.answers[name]
-        return Frame(answer.query, "none") if isinstance(answer, Missing) else answer
+        return answer if isinstance(answer, Frame) else Frame(answer.query, "none")
+
+    def grid(self, name: str) -> Grid | None:
+        """The curves of a metric ask; None where it is Missing. A grid that is given holds at least one series."""
+        answer = self.answers[name]
+        return answer if isinstance(answer, Grid) else None
 
     def missing(self, name: str) -> Missing | None:
         """Why an ask has no answer, or None if it has one."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trackside.diagnose.ending import LIVE_STATES, last_job
 from trackside.model import Claim, Event, Record, Run, Value
-from trackside.query import Frame, Missing, Query, Store, derived, events, record
+from trackside.query import Frame, Query, Store, derived, events, record
 
 SAYS: dict[str, str] = {
     "no_log": "no output of the job was given: progress and errors are not known",
@@ -54,7 +54,7 @@ def _claims(store: Store, run: Run) -> Iterator[Claim]:
 
 def _ask(store: Store, query: Query) -> Frame | None:
     answer = store.ask(query)
-    return None if isinstance(answer, Missing) else answer
+    return answer if isinstance(answer, Frame) else None
 
 
 def _kernel(

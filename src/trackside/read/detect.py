@@ -7,7 +7,7 @@ import pkgutil
 from dataclasses import dataclass
 from functools import cache
 
-from trackside.model import Event, Input, InputStatus, Record
+from trackside.model import Event, Input, InputStatus, Record, Samples
 from trackside.read.format import Format, Match, Sink, Source, TooLarge
 
 
@@ -102,3 +102,7 @@ class _Counting:
     def record(self, record: Record) -> None:
         self.rows += 1
         self.sink.record(record)
+
+    def samples(self, samples: Samples) -> None:
+        self.rows += len(samples)
+        self.sink.samples(samples)

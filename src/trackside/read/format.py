@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
-from trackside.model import Event, InputStatus, Plane, Record
+from trackside.model import Event, InputStatus, Plane, Record, Samples
 
 HEAD = 64 << 10
 """Bytes of a file that a reader may look at to recognise it."""
@@ -72,6 +72,7 @@ class Sink(Protocol):
 
     def event(self, event: Event) -> None: ...
     def record(self, record: Record) -> None: ...
+    def samples(self, samples: Samples) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ class Collected:
 
     events: list[Event] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
+    blocks: list[Samples] = field(default_factory=list)
 
     def event(self, event: Event) -> None:
         """Keep it."""
@@ -117,3 +119,7 @@ class Collected:
     def record(self, record: Record) -> None:
         """Keep it."""
         self.records.append(record)
+
+    def samples(self, samples: Samples) -> None:
+        """Keep them."""
+        self.blocks.append(samples)

@@ -1,12 +1,16 @@
-"""Rows held in memory: what one ``diagnose`` of files needs, and what tests use."""
+"""Rows held in memory, and the run's metrics beside them: what one ``diagnose`` needs, and what tests use."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from trackside.model import Event, Plane, Record
-from trackside.query import Frame, Missing, Query, Row, Window
+from trackside.query import Frame, Grid, Missing, Query, Row
+
+if TYPE_CHECKING:
+    from trackside.stores.curves import RunMetrics
 
 
 class MemoryStore:
@@ -19,6 +23,8 @@ class MemoryStore:
     ) -> None:
         self._rows: dict[tuple[str, str], list[Row]] = defaultdict(list)
         self.planes: set[Plane] = set(planes)
+        self.metrics: RunMetrics | None = None
+        """The run's curves; None where no input held a metric."""
         for event in events:
             self.add_event(event)
         for record in records:
@@ -46,18 +52,17 @@ class MemoryStore:
             store._rows[key] = [row for row in rows if keep(row)]
         return store
 
-    def ask(self, query: Query, window: Window | None = None) -> Frame | Missing:
+    def ask(self, query: Query) -> Frame | Grid | Missing:
         """See :class:`trackside.query.Store`."""
+        if query.subject == "metric":
+            return (
+                Missing(query, "no metric input was given")
+                if self.metrics is None
+                else self.metrics.ask(query, self.name)
+            )
         covered = tuple(plane for plane in query.planes if plane in self.planes)
         if not covered:
             return Missing(query, f"no {' or '.join(query.planes)} input was given")
         rows = self._rows.get((query.subject, query.kind), [])
-        found = [row for row in rows if all(row.get(name) == value for name, value in query.filters)]
-        if window is not None:
-            found = [row for row in found if _inside(row, window)]
-        return Frame(query, self.name, tuple(found), window, covered)
-
-
-def _inside(row: Row, window: Window) -> bool:
-    time = row.time if isinstance(row, Event) else None
-    return time is None or window[0] <= time <= window[1]
+        found = tuple(row for row in rows if all(row.get(name) == value for name, value in query.filters))
+        return Frame(query, self.name, found, covered)

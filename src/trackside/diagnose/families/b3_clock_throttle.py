@@ -54,8 +54,8 @@ FAMILY = Family(
     id="clock-throttle",
     title="Clock throttling by heat or power",
     asks={
-        "reasons": metric("gpu_throttle_reasons").rollup(60, "max"),
-        "clocks": metric("gpu_sm_clock_hertz").rollup(60, "avg"),
+        "reasons": metric("gpu_throttle_reasons").over("run", "max"),
+        "clocks": metric("gpu_sm_clock_hertz").over("run", "avg"),
     },
     needs=("reasons", "clocks"),
     says={},

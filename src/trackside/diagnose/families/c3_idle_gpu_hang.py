@@ -126,8 +126,8 @@ FAMILY = Family(
     asks={
         **SILENCE,
         "exceptions": events("exception"),
-        "sm": metric("gpu_sm_active_ratio").rollup(60, "avg"),
-        "engine": metric("gpu_engine_active_ratio").rollup(60, "avg"),
+        "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
+        "engine": metric("gpu_engine_active_ratio").over("run", "avg"),
     },
     needs=(("jobs", "notices", "sm"),),
     limits=Quiet(),

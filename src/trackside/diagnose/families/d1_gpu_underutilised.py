@@ -125,8 +125,8 @@ FAMILY = Family(
         **ENDING,
         "progress": events("progress"),
         "advice": events("advice"),
-        "engine": metric("gpu_engine_active"),
-        "sm": metric("gpu_sm_active"),
+        "engine": metric("gpu_engine_active_ratio").over("run", "avg"),
+        "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
     },
     needs=(("progress", "engine"),),
     says={

@@ -235,8 +235,8 @@ FAMILY = Family(
         "transports": events("nccl_transport"),
         "ready": events("distributed_ready"),
         "hosts": events("host"),
-        "engine": metric("gpu_engine_active"),
-        "sm": metric("gpu_sm_active"),
+        "engine": metric("gpu_engine_active_ratio").over("run", "avg"),
+        "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
     },
     needs=(("progress", "engine"),),
     says={

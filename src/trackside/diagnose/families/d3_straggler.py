@@ -131,8 +131,8 @@ FAMILY = Family(
     asks={
         **ENDING,
         "ranks": events("rank_progress"),
-        "sm": metric("gpu_sm_active"),
-        "engine": metric("gpu_engine_active"),
+        "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
+        "engine": metric("gpu_engine_active_ratio").over("run", "avg"),
     },
     needs=(("ranks", "sm"),),
     says={

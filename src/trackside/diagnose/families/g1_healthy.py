@@ -140,7 +140,7 @@ FAMILY = Family(
         **ENDING,
         "exceptions": events("exception"),
         "evaluations": events("evaluation"),
-        "sm": metric("gpu_sm_active"),
+        "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
     },
     needs=(("progress", "jobs"),),
     says={

@@ -1,0 +1,246 @@
+"""Metric questions answered from any place that holds curves: the part that all engines share.
+
+An engine holds curves and rolls them up (:class:`Curves`); which of them are one run's, what window a span means, and
+what a rollup over counters or a group is, is worked out here, so that every engine gives the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trackside.catalog.metrics import DESCRIPTIVE, METRICS
+from trackside.model import Series
+from trackside.query import Aggregate, Grid, Missing, Query, Span
+
+Engine = Literal["avg", "min", "max", "sum", "count", "last", "stddev", "p05", "p50", "p95"]
+"""Rollups that an engine must know; the others are made from ``last`` here."""
+STEPS_S = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
+MOST_WINDOWS = 1500
+"""Windows that a whole run is shown in: as fine as a screen, cheap to hold for thousands of GPUs."""
+EDGE_S = 1800.0
+"""Length of head and tail."""
+AROUND_S = 600.0
+"""What ``around`` adds on either side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One series that an engine holds, under the engine's own ``id``."""
+
+    id: int
+    series: Series
+    first_ms: int
+    last_ms: int
+    count: int
+
+
+class Curves(Protocol):
+    """Where samples are kept."""
+
+    name: str
+
+    def held(self) -> Sequence[Held]:
+        """All series."""
+        ...
+
+    def rollup(
+        self, groups: Sequence[Sequence[int]], start_ms: int, end_ms: int, step_ms: int, how: Engine
+    ) -> tuple[NDArray[np.float64], int]:
+        """Windows ``(t - step, t]`` for t = start + step ... end, of each group of series taken as one curve.
+
+        ``start_ms`` and ``end_ms`` are multiples of ``step_ms``. Gives (groups, windows) with NaN where nothing was
+        sampled, and how many samples were used. ``last`` is the latest in the window; samples at the same time: the
+        largest. ``stddev`` is the population's; quantiles interpolate linearly.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A series of the run: its labels as they stand for this run (node and rank completed), and its id."""
+
+    series: Series
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The run's window, and how far apart its samples usually are; seconds."""
+
+    start: float
+    end: float
+    interval: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetrics:
+    """The metrics of one run: its curves among all that an engine holds, and its window."""
+
+    curves: Curves
+    kept: tuple[Kept, ...]
+    timing: Timing | None
+
+    def ask(self, query: Query, store: str) -> Grid | Missing:
+        """Answer a metric query, its reducer left aside."""
+        if not self.curves.held():
+            return Missing(query, "no metric input was given")
+        groups = _curves_of(self.kept, query)
+        if not groups:
+            return Missing(query, _not_measured(query))
+        if self.timing is None:
+            return Missing(query, "the metrics given carry no times")
+        planned = _planned(query, self.timing)
+        start_ms, end_ms, step_ms = _bounds(planned, self.timing)
+        ids = [[kept.held.id for kept in group] for group in groups]
+        values, samples = _rolled(self.curves, ids, start_ms, end_ms, step_ms, query)
+        times = np.arange(start_ms + step_ms, end_ms + 1, step_ms, dtype=np.float64) / 1000
+        grid = Grid(planned, store, tuple(_identity(group) for group in groups), times, values, samples, step_ms / 1000)
+        if not samples:
+            return Missing(query, f"{query.kind} was not sampled while the run was there")
+        return grid if query.group_how is None else _grouped(grid)
+
+
+def _not_measured(query: Query) -> str:
+    metric = METRICS[query.kind]
+    labels = ", ".join(f"{name} {value}" for name, value in query.filters)
+    text = f"{query.kind} was not measured" + (f" for {labels}" if labels else "")
+    return f"{text}; {metric.collect}" if metric.collect else text
+
+
+def _curves_of(kept: Sequence[Kept], query: Query) -> list[list[Kept]]:
+    """The run's series of a metric, those of one identity together, in the order of their labels."""
+    groups: dict[tuple[tuple[str, str], ...], list[Kept]] = {}
+    for each in kept:
+        if each.series.metric != query.kind:
+            continue
+        if all(each.series.get(name) == str(value) for name, value in query.filters):
+            key = tuple(pair for pair in each.series.labels if pair[0] not in DESCRIPTIVE)
+            groups.setdefault(key, []).append(each)
+    return [groups[key] for key in sorted(groups, key=natural)]
+
+
+def natural(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, int, str], ...]:
+    """Sort key of labels: numbers by their size."""
+    return tuple((name, int(value) if value.isdecimal() else -1, value) for name, value in labels)
+
+
+def _identity(group: Sequence[Kept]) -> Series:
+    """The labels on which all series of one curve agree, and the place of the first."""
+    common = set(group[0].series.labels).intersection(*(each.series.labels for each in group[1:]))
+    labels = tuple(pair for pair in group[0].series.labels if pair in common)
+    return Series(group[0].series.metric, labels, group[0].series.at)
+
+
+def _planned(query: Query, timing: Timing) -> Query:
+    """The query with its span said in numbers."""
+    span, how = query.span, query.rollup_how
+    if span is None or how is None:
+        return query
+    start, end = window_of(span, timing)
+    step = step_of(end - start, timing.interval, fine=span in ("head", "tail"))
+    start, end = math.floor(start / step) * step, math.ceil(end / step) * step
+    return Query(query.subject, query.kind, query.filters, step, how, query.group, query.group_how, window=(start, end))
+
+
+def window_of(span: Span, timing: Timing) -> tuple[float, float]:
+    """Start and end of a span, seconds."""
+    start, end = timing.start, timing.end
+    match span:
+        case "head":
+            return start, min(end, start + EDGE_S)
+        case "tail":
+            return max(start, end - EDGE_S), end
+        case "around":
+            return start - AROUND_S, end + AROUND_S
+    return start, end
+
+
+def step_of(length: float, interval: float, fine: bool = False) -> float:
+    """Seconds a window: room for two samples (one where it is to be fine), and no more windows than are of use."""
+    least = max(interval * (1 if fine else 2), length / MOST_WINDOWS)
+    return float(next((step for step in STEPS_S if step >= least * 0.999), STEPS_S[-1]))
+
+
+def _bounds(query: Query, timing: Timing) -> tuple[int, int, int]:
+    """Start, end and step in milliseconds, the first two multiples of the third."""
+    step_ms = max(1, round((query.step or step_of(timing.end - timing.start, timing.interval)) * 1000))
+    start, end = query.window or (timing.start, timing.end)
+    start_ms, end_ms = math.floor(start * 1000 / step_ms) * step_ms, math.ceil(end * 1000 / step_ms) * step_ms
+    return start_ms, max(end_ms, start_ms + step_ms), step_ms
+
+
+def _rolled(
+    curves: Curves, ids: list[list[int]], start_ms: int, end_ms: int, step_ms: int, query: Query
+) -> tuple[NDArray[np.float64], int]:
+    how = query.rollup_how or "avg"
+    if how != "increase" and how != "onset":
+        return curves.rollup(ids, start_ms, end_ms, step_ms, how)
+    before = max(1, round(AROUND_S * 1000 / step_ms))  # a base from before the window, were it sampled seldom
+    values, samples = curves.rollup(ids, start_ms - before * step_ms, end_ms, step_ms, "last")
+    return (increase if how == "increase" else onset)(values)[:, before:], samples
+
+
+def filled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Every gap filled with the last value before it."""
+    place = np.where(np.isnan(values), 0, np.arange(values.shape[1])[None, :])
+    np.maximum.accumulate(place, axis=1, out=place)
+    filled_in: NDArray[np.float64] = np.take_along_axis(values, place, axis=1)
+    return filled_in
+
+
+def increase(last: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Growth of counters from window to window; a fall is a restart at 0. NaN where nothing was sampled or known."""
+    known = filled(last)
+    before = np.concatenate([np.full((len(last), 1), np.nan), known[:, :-1]], axis=1)
+    growth = np.where(last < before, last, last - before)
+    return np.where(np.isnan(last), np.nan, growth)
+
+
+def onset(last: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The value where it differs from the last one known, NaN elsewhere: what is there at first may be old."""
+    known = filled(last)
+    before = np.concatenate([np.full((len(last), 1), np.nan), known[:, :-1]], axis=1)
+    return np.where(~np.isnan(last) & ~np.isnan(before) & (last != before), last, np.nan)
+
+
+def _grouped(grid: Grid) -> Grid:
+    """The series with the same values of the group's labels as one."""
+    names = grid.query.group
+    rows: dict[tuple[str, ...], list[int]] = {}
+    for place, key in enumerate(grid.labels(*names)):
+        rows.setdefault(key, []).append(place)
+    series = tuple(
+        Series(grid.query.kind, tuple(sorted((n, v) for n, v in zip(names, key, strict=True) if v)),
+               grid.series[places[0]].at)
+        for key, places in rows.items()
+    )  # fmt: skip
+    values = np.stack([aggregate(grid.values[places], grid.query.group_how or "avg") for places in rows.values()])
+    return Grid(grid.query, grid.store, series, grid.times, values, grid.samples, grid.step)
+
+
+_AGGREGATES: Mapping[Aggregate, Callable[..., NDArray[np.float64]]] = {
+    "avg": np.nanmean,
+    "min": np.nanmin,
+    "max": np.nanmax,
+    "sum": np.nansum,
+    "median": np.nanmedian,
+    "stddev": np.nanstd,
+}
+
+
+def aggregate(values: NDArray[np.float64], how: Aggregate) -> NDArray[np.float64]:
+    """All series as one, window by window, over those that hold a value; NaN where none does."""
+    held = ~np.isnan(values)
+    some = held.any(axis=0)
+    whole = np.full(values.shape[1], np.nan)
+    if how == "count":
+        whole[some] = held.sum(axis=0)[some]
+    elif some.any():
+        whole[some] = _AGGREGATES[how](values[:, some], axis=0)
+    return whole

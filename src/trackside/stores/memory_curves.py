@@ -1,0 +1,126 @@
+"""Curves held in memory: what a ``diagnose`` of files of ordinary size needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trackside.model import Samples, Series
+from trackside.stores.curves import Engine, Held
+
+
+class MemoryCurves:
+    """Samples as they come, put in order of time when they are first asked for."""
+
+    name = "files"
+
+    def __init__(self) -> None:
+        self._series: list[Series] = []
+        self._ids: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
+        self._blocks: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]] = []
+        self._sorted: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]] | None = None
+        self._held: list[Held] | None = None
+
+    def add(self, samples: Samples) -> None:
+        """Keep a block."""
+        known = np.array([self._id(each) for each in samples.series], dtype=np.int32)
+        index = known[samples.index] if len(known) else samples.index
+        self._blocks.append((index, samples.times_ms, samples.values))
+        self._sorted = self._held = None
+
+    def _id(self, series: Series) -> int:
+        key = series.metric, series.labels
+        found = self._ids.get(key)
+        if found is None:
+            found = self._ids[key] = len(self._series)
+            self._series.append(series)
+        return found
+
+    def __len__(self) -> int:
+        return sum(len(values) for _, _, values in self._blocks)
+
+    def held(self) -> Sequence[Held]:
+        """See :class:`trackside.stores.curves.Curves`."""
+        if self._held is None:
+            bounds, times, _ = self._arranged()
+            self._held = [
+                Held(id_, series, int(times[bounds[id_]]), int(times[bounds[id_ + 1] - 1]),
+                     int(bounds[id_ + 1] - bounds[id_]))
+                for id_, series in enumerate(self._series)
+                if bounds[id_ + 1] > bounds[id_]
+            ]  # fmt: skip
+        return self._held
+
+    def _arranged(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Where each series begins, and times and values by series, time and value; NaN values are left out."""
+        if self._sorted is None:
+            blocks = self._blocks or [(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.float64))]
+            index, times, values = (np.concatenate([block[i] for block in blocks]) for i in range(3))
+            kept = ~np.isnan(values)
+            if not kept.all():
+                index, times, values = index[kept], times[kept], values[kept]
+            order = np.lexsort((values, times, index))
+            index, times, values = index[order], times[order], values[order]
+            self._blocks = [(index, times, values)]
+            bounds = np.searchsorted(index, np.arange(len(self._series) + 1))
+            self._sorted = bounds, times, values
+        return self._sorted
+
+    def rollup(
+        self, groups: Sequence[Sequence[int]], start_ms: int, end_ms: int, step_ms: int, how: Engine
+    ) -> tuple[NDArray[np.float64], int]:
+        """See :class:`trackside.stores.curves.Curves`."""
+        width = (end_ms - start_ms) // step_ms
+        out = np.full((len(groups), width), np.nan)
+        used = 0
+        for row, ids in enumerate(groups):
+            times, values = self._curve(ids, start_ms, end_ms)
+            used += len(times)
+            if len(times):
+                windows = (times - start_ms - 1) // step_ms
+                starts = np.flatnonzero(np.diff(windows, prepend=-1))
+                out[row, windows[starts]] = _reduced(values, starts, how)
+        return out, used
+
+    def _curve(self, ids: Sequence[int], start_ms: int, end_ms: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        bounds, all_times, all_values = self._arranged()
+        parts = []
+        for id_ in ids:
+            times = all_times[bounds[id_] : bounds[id_ + 1]]
+            first, last = np.searchsorted(times, [start_ms, end_ms], side="right")
+            parts.append((times[first:last], all_values[bounds[id_] + first : bounds[id_] + last]))
+        if len(parts) == 1:
+            return parts[0]
+        times = np.concatenate([part[0] for part in parts])
+        values = np.concatenate([part[1] for part in parts])
+        order = np.lexsort((values, times))
+        return times[order], values[order]
+
+
+def _reduced(values: NDArray[np.float64], starts: NDArray[np.intp], how: Engine) -> NDArray[np.float64]:
+    """One value for each run of values that begins at ``starts``."""
+    counts = np.diff(starts, append=len(values)).astype(np.float64)
+    found: NDArray[np.float64]
+    match how:
+        case "count":
+            found = counts
+        case "last":
+            found = values[np.append(starts[1:], len(values)) - 1]
+        case "min":
+            found = np.minimum.reduceat(values, starts)
+        case "max":
+            found = np.maximum.reduceat(values, starts)
+        case "sum":
+            found = np.add.reduceat(values, starts)
+        case "avg":
+            found = np.add.reduceat(values, starts) / counts
+        case "stddev":
+            mean = np.add.reduceat(values, starts) / counts
+            off = values - np.repeat(mean, counts.astype(np.intp))
+            found = np.sqrt(np.add.reduceat(off * off, starts) / counts)
+        case _:
+            share = {"p05": 0.05, "p50": 0.5, "p95": 0.95}[how]
+            found = np.array([np.quantile(part, share) for part in np.split(values, starts[1:])])
+    return found
