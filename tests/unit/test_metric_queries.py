@@ -1,0 +1,125 @@
+"""Metric questions: text form, windows, counters, groups, citations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trackside.model import Position, Samples, Series
+from trackside.query import Grid, Missing, Query, QueryError, metric, reduced
+from trackside.stores.curves import Kept, RunMetrics, Timing, increase, onset, step_of
+from trackside.stores.memory_curves import MemoryCurves
+from trackside.verify import same
+
+
+def run_metrics(
+    curves: dict[tuple[str, str], list[tuple[float, float]]], name: str = "gpu_sm_active_ratio", end: float = 600.0
+) -> RunMetrics:
+    """(node, gpu) -> (time s, value) points, as a run from 0 to ``end`` sampled every 15 s."""
+    held = MemoryCurves()
+    for (node, gpu), points in curves.items():
+        series = Series(name, (("gpu", gpu), ("node", node)), Position(f"{node}.prom", 1))
+        times = np.array([round(time * 1000) for time, _ in points], dtype=np.int64)
+        values = np.array([value for _, value in points], dtype=np.float64)
+        held.add(Samples([series], np.zeros(len(points), dtype=np.int32), times, values))
+    return RunMetrics(held, tuple(Kept(each.series, each) for each in held.held()), Timing(0.0, end, 15.0))
+
+
+def ask(metrics: RunMetrics, query: Query) -> Grid:
+    answer = metrics.ask(query, "files")
+    assert isinstance(answer, Grid), answer
+    return answer
+
+
+STEADY = {("n1", str(gpu)): [(t, gpu / 10) for t in range(15, 601, 15)] for gpu in (0, 1, 10, 2)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "metric(gpu_sm_active_ratio).over('run', 'avg')",
+        "metric(gpu_sm_active_ratio).where(node='n1', gpu='3').during(60.0, 600.0).rollup(30.0, 'avg').median()",
+        "metric(gpu_power_watts).during(0.0, 10.0).rollup(5.0, 'p95').by('node', how='sum').max()",
+    ],
+)
+def test_text_form_round_trips(text: str) -> None:
+    assert str(Query.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "metric(gpu_sm_active)",
+        "metric(gpu_sm_active_ratio).over('day', 'avg')",
+        "metric(gpu_sm_active_ratio).rollup(0, 'avg')",
+        "metric(gpu_sm_active_ratio).rollup('x', 'avg')",
+        "metric(gpu_sm_active_ratio).rollup(30, 'rate')",
+        "metric(gpu_sm_active_ratio).during('a', 'b')",
+        "metric(gpu_sm_active_ratio).by('node', how='mode')",
+    ],
+)
+def test_what_is_no_query_says_why(text: str) -> None:
+    with pytest.raises(QueryError, match=r"\w"):
+        Query.parse(text)
+
+
+def test_a_window_ends_with_its_time_and_takes_it_in() -> None:
+    metrics = run_metrics({("n1", "0"): [(30, 1.0), (30.001, 2.0), (60, 3.0)]}, end=60)
+    grid = ask(metrics, metric("gpu_sm_active_ratio").during(0, 60).rollup(30, "avg"))
+    assert grid.times.tolist() == [30.0, 60.0]
+    assert grid.values.tolist() == [[1.0, 2.5]]
+
+
+def test_gpus_stand_in_numeric_order() -> None:
+    grid = ask(run_metrics(STEADY), metric("gpu_sm_active_ratio").over("run", "avg"))
+    assert grid.labels("gpu") == [("0",), ("1",), ("2",), ("10",)]
+
+
+def test_every_cut_of_a_grid_cites_what_it_says() -> None:
+    metrics = run_metrics(STEADY)
+    grid = ask(metrics, metric("gpu_sm_active_ratio").over("run", "avg"))
+    for cut in (grid, grid.one(3), grid.where(gpu="2"), grid.during(120, 300), grid.one(1).during(120, 300)):
+        for reducer in ("count", "first", "last", "min", "max", "avg", "median", "sum"):
+            value = cut.value(reducer)  # type: ignore[arg-type]
+            (cite,) = value.cites
+            query = Query.parse(cite.query)
+            assert same(value.value, reduced(ask(metrics, query.rows), query)), cite.query
+
+
+def test_groups_are_over_what_was_sampled() -> None:
+    points = {("n1", "0"): [(15, 1.0)], ("n1", "1"): [(15, 3.0), (30, 5.0)], ("n2", "0"): [(30, 7.0)]}
+    metrics = run_metrics(points, end=45)
+    grid = ask(metrics, metric("gpu_sm_active_ratio").during(0, 45).rollup(15, "avg").by("node", how="avg"))
+    assert grid.labels("node") == [("n1",), ("n2",)]
+    np.testing.assert_array_equal(grid.values, [[2.0, 5.0, np.nan], [np.nan, 7.0, np.nan]])
+
+
+def test_a_counter_that_restarts_grew_from_nothing() -> None:
+    last = np.array([[5.0, 7.0, np.nan, 10.0, 2.0, 4.0]])
+    np.testing.assert_array_equal(increase(last), [[np.nan, 2.0, np.nan, 3.0, 2.0, 2.0]])
+
+
+def test_a_counter_knows_its_value_from_before_the_window() -> None:
+    metrics = run_metrics({("n1", "0"): [(10, 4.0), (100, 4.0), (130, 6.0)]}, "gpu_ecc_uncorrectable_total")
+    grid = ask(metrics, metric("gpu_ecc_uncorrectable_total").during(90, 150).rollup(30, "increase"))
+    np.testing.assert_array_equal(grid.values, [[0.0, 2.0]])
+
+
+def test_a_sticky_gauge_speaks_when_it_changes() -> None:
+    np.testing.assert_array_equal(onset(np.array([[79.0, 79.0, 48.0, 48.0]])), [[np.nan, np.nan, 48.0, np.nan]])
+
+
+def test_not_measured_names_what_and_how_to_get_it() -> None:
+    answer = run_metrics(STEADY).ask(metric("gpu_sm_occupancy_ratio").over("run", "avg"), "files")
+    assert isinstance(answer, Missing)
+    assert "DCGM_FI_PROF_SM_OCCUPANCY" in answer.reason
+
+
+def test_measured_but_not_then_is_missing() -> None:
+    answer = run_metrics(STEADY).ask(metric("gpu_sm_active_ratio").during(9000, 9600).rollup(60, "avg"), "files")
+    assert isinstance(answer, Missing)
+
+
+@pytest.mark.parametrize(("length", "interval", "step"), [(600, 15, 30), (86400, 15, 60), (60, 1, 2), (7e5, 15, 600)])
+def test_steps_have_room_for_two_samples_and_are_few(length: float, interval: float, step: float) -> None:
+    assert step_of(length, interval) == step
