@@ -19,6 +19,9 @@ Scalar = str | int | float | bool | None
 
 Plane = Literal["log", "metric", "scheduler", "kernel", "collective", "trace"]
 Culprit = Literal["job", "infrastructure", "scheduler", "none", "unknown"]
+GpusBy = Literal["label", "scheduler", "whole", "tracer", "occupancy", "all"]
+"""How the GPUs of a run are known: the job label of their curves; the scheduler's detail; it held all that its nodes
+have; the tracer's ranks; the memory that came and went with it; or not at all, and these are all it may have held."""
 InputStatus = Literal["read", "partial", "empty", "unrecognised", "unreadable", "refused"]
 
 
@@ -251,7 +254,11 @@ class Run:
     n_ranks: int | None = None
     n_gpus: int | None = None
     gpus: tuple[str, ...] = ()
-    """The GPUs that metrics show it held, as ``node:index``; empty where no metric tells."""
+    """The GPUs that metrics show it held, as ``node:index``, in rank order; empty where no metric tells."""
+    gpus_by: GpusBy | None = None
+    """How these were told from the others of their nodes."""
+    metric_offset_s: float = 0.0
+    """Added to the times of metrics so that they line up with the scheduler's."""
     attempts: tuple[Attempt, ...] = ()
     framework: str | None = None
     parent: str | None = None
@@ -342,6 +349,20 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Curve:
+    """What one metric did over the run, to be looked at: evenly spaced ``values`` between two moments, POSIX seconds;
+    None where nothing was sampled. Several series are shown by their median."""
+
+    metric: str
+    labels: tuple[tuple[str, str], ...]
+    unit: str
+    series: int
+    window: tuple[float, float]
+    values: tuple[float | None, ...]
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The answer: one primary finding, what it explains, and every other family's word."""
 
@@ -354,10 +375,12 @@ class Verdict:
     preflight: tuple[Claim, ...] = ()
     progress: Progress | None = None
     gpu_hours: Value | None = None
+    curves: tuple[Curve, ...] = ()
+    """Of the metrics that carry the primary finding."""
     inputs: tuple[Input, ...] = ()
     version: str = ""
     pattern: str = ""
-    """The evidence pattern whose record gives the confidence (docs/reliability.md)."""
+    """The evidence pattern whose record gives the confidence (docs/accuracy.md)."""
 
     @property
     def family(self) -> str:

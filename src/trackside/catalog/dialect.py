@@ -1,4 +1,7 @@
-"""What a dialect declares, and how a foreign series becomes one of ours."""
+"""What a dialect declares, and how a foreign series becomes one of ours.
+
+A reader asks :func:`translate` once for each foreign series, and gives its values to :func:`measured`.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +10,52 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+from trackside.catalog.labels import Label, written
+from trackside.catalog.labels import pci_address as pci_address
+from trackside.catalog.metrics import METRICS, labels_of
+from trackside.catalog.units import factor
+
+if TYPE_CHECKING:  # see trackside.model
+    import numpy as np
+    from numpy.typing import NDArray
 
 Guess = Literal["", "ratio", "bytes"]
 """A unit that differs between versions of a source and that no name tells. ratio: 0..1 or percent. bytes: MiB or bytes."""
 
+Case = tuple[Mapping[str, str], str]
+"""Foreign labels with the values that they must have, and the metric of ours that it is then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """One foreign metric: ours, the factor to our unit, and labels that its name implies."""
+    """One foreign metric: ours, the factor to our unit, and labels that its name implies.
+
+    ``cases``: where a label tells which metric it is; ``metric`` is for all other values. ``number``: its place in the
+    source's own list of fields, where it has one.
+    """
 
     metric: str
     scale: float = 1.0
     labels: Mapping[str, str] = field(default_factory=dict)
     guess: Guess = ""
+    cases: tuple[Case, ...] = ()
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The names of one source. ``labels``: foreign label -> ours; labels not listed are dropped."""
+    """The names of one source. ``labels``: foreign label, in lower case and with ``_`` for ``.``, -> ours.
+
+    Labels not listed are dropped, and those that our metric can't have. Where several foreign labels give the same of
+    ours, the one listed first holds.
+    """
 
     id: str
     title: str
     names: Mapping[str, Foreign]
-    labels: Mapping[str, str]
+    labels: Mapping[str, Label]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +66,10 @@ class Translated:
     labels: tuple[tuple[str, str], ...]
     scale: float
     guess: Guess = ""
+
+
+Rules = Mapping[str, tuple[int, Label]]
+"""Foreign label -> its place in the dialect's order, and what it is."""
 
 
 @cache
@@ -55,19 +84,32 @@ def dialects() -> tuple[Dialect, ...]:
 
 
 @cache
-def _index() -> Mapping[str, tuple[Dialect, Foreign]]:
-    return {name.lower(): (dialect, known) for dialect in dialects() for name, known in dialect.names.items()}
+def _index() -> Mapping[str, tuple[Foreign, Rules]]:
+    known: dict[str, tuple[Foreign, Rules]] = {}
+    for dialect in dialects():
+        rules = {theirs: (place, label) for place, (theirs, label) in enumerate(dialect.labels.items())}
+        known.update({name.lower(): (foreign, rules) for name, foreign in dialect.names.items()})
+    return known
 
 
 def translate(name: str, labels: Mapping[str, str]) -> Translated | None:
-    """Our metric and labels of a foreign series, or None for one that nothing here asks for."""
+    """Our metric and labels of a foreign series, or None for a name that nothing here asks for, whatever its labels."""
     known = _index().get(name.lower())
     if known is None:
         return None
-    dialect, foreign = known
-    ours = {dialect.labels[label]: value for label, value in labels.items() if label in dialect.labels and value}
-    ours.update(foreign.labels)
-    return Translated(foreign.metric, tuple(sorted(ours.items())), foreign.scale, foreign.guess)
+    foreign, rules = known
+    given = {label.lower().replace(".", "_"): value for label, value in labels.items()}
+    metric = next((ours for wanted, ours in foreign.cases if wanted.items() <= given.items()), foreign.metric)
+    allowed = labels_of(metric)
+    ours = dict(foreign.labels)
+    places = dict.fromkeys(ours, -1)
+    for theirs, value in given.items():
+        place, label = rules.get(theirs, (0, None))
+        if label is None or label.name not in allowed or place > places.get(label.name, place):
+            continue
+        if text := written(value, label):
+            ours[label.name], places[label.name] = text, place
+    return Translated(metric, tuple(sorted(ours.items())), foreign.scale, foreign.guess)
 
 
 def scale_of(guess: Guess, peak: float) -> float:
@@ -77,3 +119,46 @@ def scale_of(guess: Guess, peak: float) -> float:
     if guess == "bytes":
         return 1.0 if peak > 1e7 else float(1 << 20)
     return 1.0
+
+
+def unit_factor(text: str, metric: str) -> float:
+    """The factor from a written unit (``MiB``, ``%``, ``W``, ``MHz``, ``C``) to our metric's.
+
+    Raises ValueError for a unit that is none of this metric's.
+    """
+    return factor(text, METRICS[metric].unit)
+
+
+_INT32_BLANK = float(0x7FFFFFF0)
+_FP64_BLANK = 140737488355328.0
+_INT64_BLANK = 9.2233720368547e18
+_UINT32_NONE = float(0xFFFFFFFF)
+
+
+def is_blank(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which raw values stand for none: NaN, and those that DCGM and NVML write for "not there".
+
+    DCGM marks blank, not found, not supported and not permitted by four successive numbers at the end of each
+    type's range (dcgm_structs.h); a 64-bit one is near 2**63 once it is a float. NVML writes all bits set.
+    """
+    import numpy as np
+
+    found: NDArray[np.bool_] = np.isnan(values) | (values >= _INT64_BLANK) & np.isfinite(values)
+    found |= values == _UINT32_NONE
+    for first in (_INT32_BLANK, _FP64_BLANK):
+        found |= (values >= first) & (values < first + 4)
+    return found
+
+
+def plausible(metric: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which values, in our unit, this metric could have."""
+    known = METRICS[metric]
+    return (values >= known.low) & (values <= known.high)
+
+
+def measured(metric: str, values: NDArray[np.float64], scale: float = 1.0) -> NDArray[np.float64]:
+    """Foreign values in our unit, of the same shape; NaN where they stand for none or can't be."""
+    import numpy as np
+
+    scaled = values * scale
+    return np.where(~is_blank(values) & plausible(metric, scaled), scaled, np.nan)

@@ -62,6 +62,7 @@ EVENTS: Mapping[str, EventKind] = {
             "data_time_s": "seconds waiting for data",
             "compute_time_s": "seconds of compute",
             "comm_time_s": "seconds of communication",
+            "relative_time": "the rank's own time for a step in a unit that nobody knows: good for ratios only",
         },
     ),
     "training_plan": EventKind(

@@ -5,8 +5,10 @@ Names follow the Prometheus conventions: base units, ``_total`` for counters, ``
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 Kind = Literal["gauge", "counter", "sticky", "flags"]
@@ -16,26 +18,68 @@ so that only a change says anything. flags: bits of an integer."""
 DESCRIPTIVE = frozenset({"job", "gpu_uuid", "gpu_model", "pci", "source", "user", "driver"})
 """Labels that describe a curve's owner for a while; all others are part of its identity."""
 
+COMMON = frozenset({"node", "gpu", "mig", "rank", "pid"}) | DESCRIPTIVE
+"""Labels that any metric may carry; those of the host and of scrapes only :data:`OF_NODE`."""
+OF_NODE = frozenset({"node", "job", "user", "source"})
+
+Bounds = tuple[float, float]
+
+BOUNDS: Mapping[str, Bounds] = {
+    "ratio": (0.0, 1.1),  # counters read a moment apart give a little more than 1
+    "B/s": (0.0, 1e14),
+    "C": (-60.0, 200.0),
+    "W": (0.0, 2e4),
+    "Hz": (0.0, 1e11),
+    "s": (0.0, 1e12),
+    "time": (0.0, 1e11),
+    "bool": (0.0, 1.0),
+    "state": (0.0, 15.0),
+    "": (-math.inf, math.inf),
+}
+"""unit -> the least and the most that can be; units not here have :data:`COUNTED`"""
+COUNTED: Bounds = (0.0, 1e18)
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """``labels``: those that it may carry beside node and gpu. ``collect``: how to get it, where it's often missing."""
+    """``labels``: those that it may carry beside :data:`COMMON`. ``collect``: how to get it, where it's often missing.
+
+    ``bounds``: the least and the most that can be, where it isn't what the unit says.
+    """
 
     unit: str
     kind: Kind
     meaning: str
     labels: tuple[str, ...] = ()
     collect: str = ""
+    bounds: Bounds | None = None
+
+    @property
+    def low(self) -> float:
+        """The least value that can be, in its unit."""
+        return (self.bounds or BOUNDS.get(self.unit, COUNTED))[0]
+
+    @property
+    def high(self) -> float:
+        """The largest value that can be, in its unit."""
+        return (self.bounds or BOUNDS.get(self.unit, COUNTED))[1]
 
 
-_PROFILING = "dcgm-exporter gives it when its counters file lists {} (profiling fields are off by default)"
+_LISTED = "dcgm-exporter gives it when its counters file lists {}"
+_PROFILING = _LISTED + " (profiling fields are off by default)"
+_MOUNTSTATS = "node_exporter gives it with --collector.mountstats"
 
 
 def _profiled(field: str, meaning: str) -> Metric:
     return Metric("ratio", "gauge", meaning, collect=_PROFILING.format(field))
 
 
+def _listed(unit: str, kind: Kind, field: str, meaning: str, *labels: str) -> Metric:
+    return Metric(unit, kind, meaning, labels, _LISTED.format(field))
+
+
 METRICS: Mapping[str, Metric] = {
+    # -- a GPU's work
     "gpu_engine_active_ratio": _profiled(
         "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "share of time any kernel was resident; a busy-wait counts as well"
     ),
@@ -47,72 +91,241 @@ METRICS: Mapping[str, Metric] = {
     ),
     "gpu_sm_occupancy_ratio": _profiled("DCGM_FI_PROF_SM_OCCUPANCY", "resident warps over the most possible"),
     "gpu_tensor_active_ratio": _profiled("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "share of cycles the tensor pipe was busy"),
+    "gpu_pipe_active_ratio": Metric(
+        "ratio", "gauge", "share of cycles a pipe was busy: fp16, fp32, fp64, int, or a kind of tensor product",
+        ("kind",), _PROFILING.format("DCGM_FI_PROF_PIPE_FP16_ACTIVE and the like"),
+    ),
     "gpu_dram_active_ratio": _profiled("DCGM_FI_PROF_DRAM_ACTIVE", "share of cycles device memory moved data"),
+    "gpu_memory_utilization_ratio": Metric(
+        "ratio", "gauge", "NVML memory utilisation: share of time device memory was read or written; not how full it is"
+    ),
+    "gpu_encoder_utilization_ratio": Metric("ratio", "gauge", "share of time the video encoders were busy"),
+    "gpu_decoder_utilization_ratio": Metric("ratio", "gauge", "share of time the video decoders were busy"),
+    "gpu_media_utilization_ratio": Metric(
+        "ratio", "gauge", "share of time a media engine was busy: jpeg, optical_flow", ("kind",)
+    ),
+    # -- its memory
     "gpu_memory_used_bytes": Metric("bytes", "gauge", "device memory in use by all processes"),
     "gpu_memory_free_bytes": Metric("bytes", "gauge", "device memory not in use"),
-    "gpu_memory_total_bytes": Metric("bytes", "gauge", "device memory in all"),
-    "gpu_temperature_celsius": Metric("C", "gauge", "GPU core temperature"),
+    "gpu_memory_reserved_bytes": Metric("bytes", "gauge", "device memory kept by driver and firmware; not in used or free"),
+    "gpu_memory_total_bytes": _listed("bytes", "gauge", "DCGM_FI_DEV_FB_TOTAL", "device memory in all"),
+    "gpu_memory_used_ratio": Metric("ratio", "gauge", "device memory in use over what can be used"),
+    "gpu_bar1_used_bytes": Metric("bytes", "gauge", "BAR1 aperture in use"),
+    "gpu_bar1_free_bytes": Metric("bytes", "gauge", "BAR1 aperture not in use"),
+    "gpu_bar1_total_bytes": Metric("bytes", "gauge", "BAR1 aperture in all"),
+    # -- heat, power, clocks
+    "gpu_temperature_celsius": Metric("C", "gauge", "GPU core temperature; the hot spot where only that is told"),
     "gpu_memory_temperature_celsius": Metric("C", "gauge", "device memory temperature"),
+    "gpu_temperature_margin_celsius": _listed(
+        "C", "gauge", "DCGM_FI_DEV_GPU_TEMP_LIMIT", "degrees left until clocks are held down for heat"
+    ),
+    "gpu_temperature_limit_celsius": _listed(
+        "C", "gauge", "DCGM_FI_DEV_SLOWDOWN_TEMP",
+        "temperature at which something happens: slowdown, shutdown, operating, memory_operating", "kind",
+    ),
+    "gpu_fan_speed_ratio": Metric("ratio", "gauge", "fan speed over the rated one", bounds=(0.0, 3.0)),
     "gpu_power_watts": Metric("W", "gauge", "power draw"),
-    "gpu_power_limit_watts": Metric("W", "gauge", "power limit in force"),
+    "gpu_power_instant_watts": Metric("W", "gauge", "power draw at the moment, where the usual one is an average"),
+    "gpu_power_limit_watts": Metric("W", "gauge", "power limit in force", collect=_LISTED.format("DCGM_FI_DEV_POWER_MGMT_LIMIT")),
+    "gpu_power_limit_range_watts": Metric("W", "gauge", "power limits there are: default, min, max", ("kind",)),
     "gpu_energy_joules_total": Metric("J", "counter", "energy since the driver was loaded"),
     "gpu_sm_clock_hertz": Metric("Hz", "gauge", "SM clock"),
-    "gpu_sm_clock_max_hertz": Metric("Hz", "gauge", "highest SM clock of this GPU"),
+    "gpu_sm_clock_max_hertz": _listed("Hz", "gauge", "DCGM_FI_DEV_MAX_SM_CLOCK", "highest SM clock of this GPU"),
+    "gpu_sm_clock_requested_hertz": _listed("Hz", "gauge", "DCGM_FI_DEV_APP_SM_CLOCK", "SM clock set for applications"),
     "gpu_memory_clock_hertz": Metric("Hz", "gauge", "memory clock"),
-    "gpu_throttle_reasons": Metric("flags", "flags", "why clocks are held down; bits in trackside.catalog.throttle"),
-    "gpu_throttle_seconds_total": Metric("s", "counter", "time clocks were held down", ("reason",)),
+    "gpu_memory_clock_max_hertz": Metric("Hz", "gauge", "highest memory clock of this GPU"),
+    "gpu_clock_hertz": Metric("Hz", "gauge", "any other clock: graphics, video, fabric", ("kind",)),
+    "gpu_clock_max_hertz": Metric("Hz", "gauge", "highest of any other clock", ("kind",)),
+    "gpu_throttle_reasons": _listed(
+        "flags", "flags", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS (DCGM_FI_DEV_CLOCK_THROTTLE_REASONS before DCGM 4)",
+        "why clocks are held down; bits in trackside.catalog.throttle",
+    ),
+    "gpu_throttle_active": Metric(
+        "bool", "gauge", "whether clocks are held down for one reason; names in trackside.catalog.throttle", ("reason",)
+    ),
+    "gpu_throttle_ratio": Metric("ratio", "gauge", "share of time clocks were held down", ("reason",)),
+    "gpu_throttle_seconds_total": _listed(
+        "s", "counter", "DCGM_FI_DEV_POWER_VIOLATION, DCGM_FI_DEV_THERMAL_VIOLATION", "time clocks were held down", "reason"
+    ),
+    "gpu_throttle_events": _listed(
+        "events", "gauge", "DCGM_EXP_CLOCK_EVENTS_COUNT", "samples of the last minutes with clocks held down", "reason"
+    ),
     "gpu_pstate": Metric("state", "gauge", "performance state, 0 the highest"),
+    # -- faults
     "gpu_xid_last": Metric("code", "sticky", "last Xid seen since the exporter started; 0 for none"),
-    "gpu_ecc_correctable_total": Metric("errors", "counter", "correctable ECC errors since the driver was loaded"),
-    "gpu_ecc_uncorrectable_total": Metric("errors", "counter", "uncorrectable ECC errors since the driver was loaded"),
-    "gpu_ecc_correctable_lifetime_total": Metric("errors", "counter", "correctable ECC errors of the GPU's life"),
-    "gpu_ecc_uncorrectable_lifetime_total": Metric("errors", "counter", "uncorrectable ECC errors of the GPU's life"),
+    "gpu_xid_events": _listed(
+        "events", "gauge", "DCGM_EXP_XID_ERRORS_COUNT", "Xids of one number in the last minutes", "xid"
+    ),
+    "gpu_ecc_correctable_total": _listed(
+        "errors", "counter", "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "correctable ECC errors since the driver was loaded"
+    ),
+    "gpu_ecc_uncorrectable_total": _listed(
+        "errors", "counter", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "uncorrectable ECC errors since the driver was loaded"
+    ),
+    "gpu_ecc_correctable_lifetime_total": _listed(
+        "errors", "counter", "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", "correctable ECC errors of the GPU's life"
+    ),
+    "gpu_ecc_uncorrectable_lifetime_total": _listed(
+        "errors", "counter", "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", "uncorrectable ECC errors of the GPU's life"
+    ),
+    "gpu_ecc_location_total": Metric(
+        "errors", "counter",
+        "ECC errors by place (l1, l2, dram, register, texture, sram...) and kind (correctable, uncorrectable, and those "
+        "of its life with _lifetime)",
+        ("location", "kind"),
+    ),
+    "gpu_sram_threshold_exceeded": Metric("bool", "gauge", "SRAM errors passed the limit: the GPU should be replaced"),
     "gpu_rows_remapped_correctable_total": Metric("rows", "counter", "memory rows remapped for correctable errors"),
     "gpu_rows_remapped_uncorrectable_total": Metric("rows", "counter", "memory rows remapped for uncorrectable errors"),
-    "gpu_row_remap_pending": Metric("bool", "gauge", "a remapping waits for a reset"),
+    "gpu_row_remap_pending": _listed("bool", "gauge", "DCGM_FI_DEV_ROW_REMAP_PENDING", "a remapping waits for a reset"),
     "gpu_row_remap_failed": Metric("bool", "gauge", "a remapping failed: the GPU must be replaced"),
-    "gpu_pages_retired_total": Metric("pages", "counter", "memory pages retired", ("cause",)),
-    "gpu_nvlink_errors_total": Metric("errors", "counter", "NVLink errors", ("kind", "link")),
-    "gpu_nvlink_tx_bytes_per_second": Metric("B/s", "gauge", "NVLink bytes sent"),
-    "gpu_nvlink_rx_bytes_per_second": Metric("B/s", "gauge", "NVLink bytes received"),
+    "gpu_row_remap_banks": Metric(
+        "banks", "gauge", "memory banks by how many spare rows they have: max, high, partial, low, none", ("level",)
+    ),
+    "gpu_pages_retired_total": _listed(
+        "pages", "counter", "DCGM_FI_DEV_RETIRED_SBE, DCGM_FI_DEV_RETIRED_DBE",
+        "memory pages retired; cause: single_bit, double_bit", "cause",
+    ),
+    "gpu_pages_pending": Metric("pages", "gauge", "memory pages that wait for a reboot to be retired; 1 where only yes is told"),
+    "gpu_recovery_action": Metric(
+        "code", "gauge", "what the driver asks for: 0 nothing, 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset"
+    ),
+    "gpu_health": _listed(
+        "code", "gauge", "DCGM_EXP_GPU_HEALTH_STATUS", "health roll-up of the monitor: 0 pass, 10 warn, 20 fail", "kind"
+    ),
+    "gpu_healthy": Metric("bool", "gauge", "whether the monitor calls the GPU healthy"),
+    "gpu_ras_event_last": Metric("code", "sticky", "AMD: field identifier of the last RAS event"),
+    "gpu_present": Metric("bool", "gauge", "1 for a GPU that the monitor sees; carries its index, UUID and PCI address"),
+    "gpu_visible_gpus": Metric("GPUs", "gauge", "GPUs that the monitor sees on the node"),
+    "gpu_processes": Metric("processes", "gauge", "processes with a context on the GPU"),
+    "gpu_process_memory_used_bytes": Metric("bytes", "gauge", "device memory of one process"),
+    "gpu_process_utilization_ratio": Metric("ratio", "gauge", "share of time a process had a kernel resident"),
+    "gpu_process_memory_utilization_ratio": Metric("ratio", "gauge", "share of time a process read or wrote device memory"),
+    # -- links
+    "gpu_nvlink_errors_total": _listed(
+        "errors", "counter", "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL and the like",
+        "NVLink errors; kind: crc_flit, crc_data, replay, recovery and others; without link: of all links together",
+        "kind", "link",
+    ),
+    "gpu_nvlink_bit_error_ratio": Metric(
+        "ratio", "gauge", "bits in error on NVLink; kind: symbol, effective", ("kind", "link"), bounds=(0.0, 1.0)
+    ),
+    "gpu_nvlink_bytes_per_second": Metric("B/s", "gauge", "NVLink bytes sent and received together", ("link",)),
+    "gpu_nvlink_tx_bytes_per_second": Metric(
+        "B/s", "gauge", "NVLink bytes sent", ("link",), _PROFILING.format("DCGM_FI_PROF_NVLINK_TX_BYTES")
+    ),
+    "gpu_nvlink_rx_bytes_per_second": Metric(
+        "B/s", "gauge", "NVLink bytes received", ("link",), _PROFILING.format("DCGM_FI_PROF_NVLINK_RX_BYTES")
+    ),
+    "gpu_nvlink_tx_bytes_total": Metric("bytes", "counter", "bytes sent over NVLink or XGMI", ("link",)),
+    "gpu_nvlink_rx_bytes_total": Metric("bytes", "counter", "bytes received over NVLink or XGMI", ("link",)),
     "gpu_pcie_tx_bytes_per_second": Metric("B/s", "gauge", "PCIe bytes sent by the GPU"),
     "gpu_pcie_rx_bytes_per_second": Metric("B/s", "gauge", "PCIe bytes received by the GPU"),
+    "gpu_pcie_bytes_per_second": Metric("B/s", "gauge", "PCIe bytes sent and received together"),
+    "gpu_pcie_tx_bytes_total": Metric("bytes", "counter", "PCIe bytes sent by the GPU"),
+    "gpu_pcie_rx_bytes_total": Metric("bytes", "counter", "PCIe bytes received by the GPU"),
+    "gpu_io_bytes_total": Metric("bytes", "counter", "bytes in and out of the GPU; direction: transmit, receive", ("direction",)),
     "gpu_pcie_replays_total": Metric("replays", "counter", "PCIe packets sent again"),
-    "gpu_health": Metric("code", "gauge", "health roll-up of the monitor: 0 pass, 10 warn, 20 fail"),
+    "gpu_pcie_errors_total": Metric("errors", "counter", "PCIe errors: correctable, nack_sent, nack_received", ("kind",)),
+    "gpu_pcie_link_generation": Metric("generation", "gauge", "PCIe generation in use; falls when idle"),
+    "gpu_pcie_link_generation_max": Metric("generation", "gauge", "highest PCIe generation of GPU and slot"),
+    "gpu_pcie_link_width": Metric("lanes", "gauge", "PCIe lanes in use"),
+    "gpu_pcie_link_width_max": Metric("lanes", "gauge", "most PCIe lanes of GPU and slot"),
+    "gpu_fabric_state": Metric("code", "gauge", "NVLink fabric registration: 3 is done"),
+    # -- the host
     "host_cpu_seconds_total": Metric("s", "counter", "CPU time of all cores by mode", ("mode", "cpu")),
     "host_cpu_busy_ratio": Metric("ratio", "gauge", "share of CPU time not idle"),
     "host_cpus": Metric("cpus", "gauge", "logical CPUs"),
+    "host_cpu_throttles_total": Metric("events", "counter", "times a CPU was held down for heat", ("device", "cpu")),
     "host_load1": Metric("tasks", "gauge", "run queue and uninterruptible tasks, 1-minute average"),
+    "host_tasks_blocked": Metric("tasks", "gauge", "tasks in uninterruptible sleep: waiting for storage, mostly"),
     "host_memory_total_bytes": Metric("bytes", "gauge", "host memory in all"),
     "host_memory_available_bytes": Metric("bytes", "gauge", "host memory a new process could have"),
+    "host_memory_free_bytes": Metric("bytes", "gauge", "host memory that nothing uses, not even as a cache"),
+    "host_swap_free_bytes": Metric("bytes", "gauge", "swap not in use"),
+    "host_swap_total_bytes": Metric("bytes", "gauge", "swap in all"),
+    "host_shm_bytes": Metric("bytes", "gauge", "shared memory, /dev/shm included"),
+    "host_major_faults_total": Metric("faults", "counter", "page faults that read storage"),
     "host_oom_kills_total": Metric("kills", "counter", "processes killed by the kernel for want of memory"),
-    "host_pressure_seconds_total": Metric("s", "counter", "time tasks stalled", ("resource", "level")),
+    "host_memory_errors_total": Metric("errors", "counter", "host memory errors seen by EDAC: correctable, uncorrectable", ("device", "kind")),
+    "host_pressure_seconds_total": Metric("s", "counter", "time tasks stalled; level: some, full", ("resource", "level")),
     "host_disk_busy_seconds_total": Metric("s", "counter", "time a disk was busy", ("device",)),
     "host_disk_read_bytes_total": Metric("bytes", "counter", "bytes read from a disk", ("device",)),
     "host_disk_written_bytes_total": Metric("bytes", "counter", "bytes written to a disk", ("device",)),
     "host_filesystem_free_bytes": Metric("bytes", "gauge", "space left", ("mountpoint",)),
     "host_filesystem_total_bytes": Metric("bytes", "gauge", "space in all", ("mountpoint",)),
+    "host_filesystem_files_free": Metric("inodes", "gauge", "inodes left", ("mountpoint",)),
+    "host_filesystem_read_only": Metric("bool", "gauge", "whether it is mounted read-only", ("mountpoint",)),
+    "host_filesystem_error": Metric("bool", "gauge", "whether asking for its state failed: a stale mount, mostly", ("mountpoint",)),
+    "host_nfs_calls_total": Metric("calls", "counter", "RPC calls of the NFS client"),
+    "host_nfs_retransmissions_total": Metric("calls", "counter", "RPC calls that the NFS client sent again"),
+    "host_nfs_read_bytes_total": Metric("bytes", "counter", "bytes read over NFS", ("mountpoint",), _MOUNTSTATS),
+    "host_nfs_written_bytes_total": Metric("bytes", "counter", "bytes written over NFS", ("mountpoint",), _MOUNTSTATS),
+    "host_nfs_operations_total": Metric("calls", "counter", "NFS operations by kind", ("mountpoint", "op"), _MOUNTSTATS),
+    "host_nfs_operation_seconds_total": Metric(
+        "s", "counter", "time of NFS operations, from queue to answer", ("mountpoint", "op"), _MOUNTSTATS
+    ),
     "host_network_tx_bytes_total": Metric("bytes", "counter", "bytes sent", ("device",)),
     "host_network_rx_bytes_total": Metric("bytes", "counter", "bytes received", ("device",)),
+    "host_network_errors_total": Metric(
+        "packets", "counter", "packets in error or dropped: tx_errors, rx_errors, tx_dropped, rx_dropped", ("device", "kind")
+    ),
+    "host_network_up": Metric("bool", "gauge", "whether the link is up", ("device",)),
+    "host_network_speed_bytes_per_second": Metric("B/s", "gauge", "speed of the link", ("device",), bounds=(0.0, 1e14)),
+    "host_tcp_retransmissions_total": Metric("segments", "counter", "TCP segments sent again"),
     "host_infiniband_tx_bytes_total": Metric("bytes", "counter", "bytes sent on a port", ("device", "port")),
     "host_infiniband_rx_bytes_total": Metric("bytes", "counter", "bytes received on a port", ("device", "port")),
+    "host_infiniband_errors_total": Metric(
+        "errors", "counter", "port errors: symbol, receive, link_recovery, local_integrity, discards and others",
+        ("device", "port", "kind"),
+    ),
+    "host_infiniband_link_downs_total": Metric("events", "counter", "times a port's link went down", ("device", "port")),
+    "host_infiniband_waits_total": Metric("ticks", "counter", "ticks a port had data but no credit to send", ("device", "port")),
+    "host_infiniband_state": Metric("code", "gauge", "logical state of a port: 4 is active", ("device", "port")),
+    "host_infiniband_rate_bytes_per_second": Metric("B/s", "gauge", "speed of a port", ("device", "port")),
+    "host_temperature_celsius": Metric("C", "gauge", "temperature of a sensor of the host", ("device", "sensor")),
+    "host_power_watts": Metric("W", "gauge", "power draw of the host or a part", ("device",), bounds=(0.0, 2e5)),
+    "host_energy_joules_total": Metric("J", "counter", "energy of the host or a part", ("device",)),
+    "host_errors_total": Metric("errors", "counter", "errors of a part of the host", ("device", "component", "kind")),
     "host_boot_time_seconds": Metric("time", "gauge", "POSIX time of the last boot"),
     "host_time_seconds": Metric("time", "gauge", "the node's own clock when it was sampled"),
+    "host_clock_offset_seconds": Metric("s", "gauge", "how far the node's clock is off, as NTP says", bounds=(-1e9, 1e9)),
+    # -- the monitors themselves
     "scrape_up": Metric("bool", "gauge", "whether the exporter answered", ("target",)),
+    "scrape_seconds": Metric("s", "gauge", "time the exporter took to answer", ("target",)),
+    "scrape_samples": Metric("samples", "gauge", "samples that the exporter gave", ("target",)),
+    "exporter_success": Metric("bool", "gauge", "whether a part of an exporter worked", ("collector",)),
+    # -- training
     "training_loss": Metric("", "gauge", "training loss"),
+    "training_validation_loss": Metric("", "gauge", "loss on held-out data"),
+    "training_perplexity": Metric("", "gauge", "perplexity"),
+    "training_loss_spike": Metric("bool", "gauge", "whether the trainer calls the loss a spike"),
+    "training_convergence_velocity": Metric("", "gauge", "how fast the loss falls, as the trainer reckons; below 0 it rises"),
     "training_gradient_norm": Metric("", "gauge", "gradient norm"),
     "training_learning_rate": Metric("", "gauge", "learning rate"),
     "training_step": Metric("steps", "gauge", "steps done"),
+    "training_epoch": Metric("epochs", "gauge", "epochs done"),
     "training_step_seconds": Metric("s", "gauge", "wall time of a step; of one rank's own work where rank is given"),
     "training_samples_per_second": Metric("samples/s", "gauge", "throughput"),
     "training_tokens_per_second": Metric("tokens/s", "gauge", "throughput"),
     "training_data_loading_ratio": Metric("ratio", "gauge", "share of a step spent waiting for data"),
+    "training_data_loading_seconds": Metric("s", "gauge", "time of a step spent waiting for data"),
     "training_model_flops_utilization_ratio": Metric("ratio", "gauge", "model FLOPs over the hardware's peak"),
+    "training_batch_efficiency_ratio": Metric("ratio", "gauge", "share of a batch that is no padding"),
     "training_all_reduce_seconds": Metric("s", "gauge", "time of gradient synchronisation a step"),
+    "training_checkpoint_seconds": Metric("s", "gauge", "time of the last checkpoint"),
+    "training_memory_allocated_bytes": Metric("bytes", "gauge", "device memory of live tensors, as the framework counts"),
+    "training_memory_reserved_bytes": Metric("bytes", "gauge", "device memory that the framework's allocator holds"),
+    "training_memory_peak_bytes": Metric(
+        "bytes", "gauge", "largest since the start or the last reset: active, allocated, reserved", ("kind",)
+    ),
+    "training_memory_retries_total": Metric("events", "counter", "allocations that worked only after the cache was emptied"),
+    "training_memory_ooms_total": Metric("events", "counter", "allocations that failed for want of device memory"),
+    # -- what the agent traces
     "trackside_cuda_kernel_launches_total": Metric("launches", "counter", "kernel launches since the process started"),
     "trackside_cuda_api_seconds_total": Metric("s", "counter", "time in CUDA API calls", ("api",)),
     "trackside_cuda_api_calls_total": Metric("calls", "counter", "CUDA API calls", ("api",)),
-    "trackside_cuda_memcpy_bytes_total": Metric("bytes", "counter", "bytes copied", ("direction",)),
+    "trackside_cuda_memcpy_bytes_total": Metric("bytes", "counter", "bytes copied: h2d, d2h, d2d, p2p", ("direction",)),
     "trackside_nccl_collectives_started_total": Metric("collectives", "counter", "collectives begun", ("op", "comm")),
     "trackside_nccl_collectives_completed_total": Metric("collectives", "counter", "collectives done", ("op", "comm")),
     "trackside_nccl_collective_seconds_total": Metric("s", "counter", "time in collectives", ("op", "comm")),
@@ -122,5 +335,12 @@ METRICS: Mapping[str, Metric] = {
     "trackside_tracer_lost_events_total": Metric("events", "counter", "events the tracer could not keep"),
     "trackside_collector_success": Metric("bool", "gauge", "whether a collector worked", ("collector",)),
     "trackside_collector_seconds": Metric("s", "gauge", "time a collector took", ("collector",)),
-}
+}  # fmt: skip
 """our name -> what it is"""
+
+
+@cache
+def labels_of(name: str) -> frozenset[str]:
+    """The labels that a metric of ours may carry."""
+    common = OF_NODE if name.startswith(("host_", "scrape_", "exporter_")) else COMMON
+    return common.union(METRICS[name].labels)

@@ -53,6 +53,7 @@ RECORDS: Mapping[str, RecordKind] = {
             "n_tasks": "tasks",
             "n_cpus": "CPUs",
             "n_gpus": "GPUs allocated in all",
+            "gpus": "tuple of the GPUs allocated, as node:index, where the detail was asked for (scontrol show job -d)",
             "dependency": "as recorded, e.g. afterany:41",
             "parents": "tuple of job ids it depends on",
             "submit_line": "command line",

@@ -1,0 +1,14 @@
+"""Column headings of ``dcgmi dmon``: DCGM's short names of its fields, in DCGM's units."""
+
+from __future__ import annotations
+
+from trackside.catalog.dialect import Dialect
+from trackside.catalog.dialects.dcgm import FIELDS
+from trackside.catalog.labels import DEVICE, PLACE, Label
+
+DIALECT = Dialect(
+    id="dcgmi-dmon",
+    title="dcgmi dmon",
+    names={field.short: field.foreign for field in FIELDS if field.short},
+    labels={**PLACE, **DEVICE, "mig": Label("mig"), "gpu_i_id": Label("mig")},
+)

@@ -1,0 +1,57 @@
+"""nvidia_gpu_exporter: nvidia-smi's query fields as ``nvidia_smi_...``, in base units. Series carry a UUID only; index, PCI
+address and model are on ``nvidia_smi_gpu_info``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from trackside.catalog.dialect import Dialect, Foreign
+from trackside.catalog.dialects.nvidia_smi import FIELDS
+from trackside.catalog.labels import OWNER, PLACE, Label
+from trackside.catalog.metrics import METRICS
+
+_ENDS = {"bytes": "_bytes", "ratio": "_ratio", "W": "_watts", "Hz": "_clock_hz", "s": "_seconds"}
+"""Our unit -> how a name ends that is in it; others end as the field does."""
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def _name(field: str, metric: str) -> str:
+    snake = _CAMEL.sub("_", field).lower().replace(".", "_")
+    return f"nvidia_smi_{snake}{_ENDS.get(METRICS[metric].unit, '')}"
+
+
+# The readings that nvidia-smi's users take for each other, but that come together here.
+_APART: Mapping[str, Foreign] = {
+    "clocks.current.graphics": Foreign("gpu_clock_hertz", labels={"kind": "graphics"}),
+    "power.draw.instant": Foreign("gpu_power_instant_watts"),
+}
+_OWN: Mapping[str, Foreign] = {
+    "nvidia_smi_gpu_info": Foreign("gpu_present"),
+    "nvidia_smi_count": Foreign("gpu_visible_gpus"),
+    "nvidia_smi_compute_apps": Foreign("gpu_processes"),
+    "nvidia_smi_compute_app_used_memory_bytes": Foreign("gpu_process_memory_used_bytes"),
+    "nvidia_smi_last_collect_success": Foreign("exporter_success", labels={"collector": "nvidia-smi"}),
+    "nvidia_smi_compute_apps_last_collect_success": Foreign("exporter_success", labels={"collector": "compute-apps"}),
+}
+
+DIALECT = Dialect(
+    id="nvidia-gpu-exporter",
+    title="nvidia_gpu_exporter",
+    names={
+        **{_name(field, known.metric): Foreign(known.metric, labels=known.labels) for field, known in FIELDS.items()},
+        **{_name(field, known.metric): known for field, known in _APART.items()},
+        **_OWN,
+    },
+    labels={
+        **PLACE,
+        **OWNER,
+        "index": Label("gpu", "index"),
+        "uuid": Label("gpu_uuid"),
+        "name": Label("gpu_model"),
+        "pci_bus_id": Label("pci", "pci"),
+        "pid": Label("pid", "number"),
+        "driver_version": Label("driver"),
+    },
+)

@@ -1,0 +1,174 @@
+"""nvidia-smi's query fields (``--query-gpu``, ``--query-compute-apps``), and names of the same kind for what it prints
+elsewhere only (``pci.*``, ``gpm.*``). Factors are for numbers without a unit (``--format=csv,nounits``).
+
+Source: ``nvidia-smi --help-query-gpu`` of drivers 590 and 595; older spellings as it lists them, "or" between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trackside.catalog.dialect import Dialect, Foreign
+from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
+
+_PERCENT, _MIB, _MHZ, _US = 0.01, float(1 << 20), 1e6, 1e-6
+
+_PLAIN: Mapping[str, Foreign] = {
+    "pcie.link.gen.current": Foreign("gpu_pcie_link_generation"),
+    "pcie.link.gen.max": Foreign("gpu_pcie_link_generation_max"),
+    "pcie.link.width.current": Foreign("gpu_pcie_link_width"),
+    "pcie.link.width.max": Foreign("gpu_pcie_link_width_max"),
+    "gpu_recovery_action": Foreign("gpu_recovery_action"),
+    "fan.speed": Foreign("gpu_fan_speed_ratio", _PERCENT),
+    "pstate": Foreign("gpu_pstate"),
+    "clocks_event_reasons.active": Foreign("gpu_throttle_reasons"),
+    "memory.total": Foreign("gpu_memory_total_bytes", _MIB),
+    "memory.reserved": Foreign("gpu_memory_reserved_bytes", _MIB),
+    "memory.used": Foreign("gpu_memory_used_bytes", _MIB),
+    "memory.free": Foreign("gpu_memory_free_bytes", _MIB),
+    "utilization.gpu": Foreign("gpu_utilization_ratio", _PERCENT),
+    "utilization.memory": Foreign("gpu_memory_utilization_ratio", _PERCENT),
+    "utilization.encoder": Foreign("gpu_encoder_utilization_ratio", _PERCENT),
+    "utilization.decoder": Foreign("gpu_decoder_utilization_ratio", _PERCENT),
+    "utilization.jpeg": Foreign("gpu_media_utilization_ratio", _PERCENT, {"kind": "jpeg"}),
+    "utilization.ofa": Foreign("gpu_media_utilization_ratio", _PERCENT, {"kind": "optical_flow"}),
+    "ecc.errors.corrected.volatile.total": Foreign("gpu_ecc_correctable_total"),
+    "ecc.errors.corrected.aggregate.total": Foreign("gpu_ecc_correctable_lifetime_total"),
+    "ecc.errors.uncorrected.volatile.total": Foreign("gpu_ecc_uncorrectable_total"),
+    "ecc.errors.uncorrected.aggregate.total": Foreign("gpu_ecc_uncorrectable_lifetime_total"),
+    "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded": Foreign("gpu_sram_threshold_exceeded"),
+    "retired_pages.single_bit_ecc.count": Foreign("gpu_pages_retired_total", labels={"cause": "single_bit"}),
+    "retired_pages.double_bit.count": Foreign("gpu_pages_retired_total", labels={"cause": "double_bit"}),
+    "retired_pages.pending": Foreign("gpu_pages_pending"),
+    "remapped_rows.correctable": Foreign("gpu_rows_remapped_correctable_total"),
+    "remapped_rows.uncorrectable": Foreign("gpu_rows_remapped_uncorrectable_total"),
+    "remapped_rows.pending": Foreign("gpu_row_remap_pending"),
+    "remapped_rows.failure": Foreign("gpu_row_remap_failed"),
+    "temperature.gpu": Foreign("gpu_temperature_celsius"),
+    "temperature.gpu.tlimit": Foreign("gpu_temperature_margin_celsius"),
+    "temperature.memory": Foreign("gpu_memory_temperature_celsius"),
+    "power.draw": Foreign("gpu_power_watts"),
+    "power.draw.average": Foreign("gpu_power_watts"),
+    "power.draw.instant": Foreign("gpu_power_watts"),
+    "power.limit": Foreign("gpu_power_limit_watts"),
+    "enforced.power.limit": Foreign("gpu_power_limit_watts"),
+    "power.default_limit": Foreign("gpu_power_limit_range_watts", labels={"kind": "default"}),
+    "power.min_limit": Foreign("gpu_power_limit_range_watts", labels={"kind": "min"}),
+    "power.max_limit": Foreign("gpu_power_limit_range_watts", labels={"kind": "max"}),
+    "clocks.current.graphics": Foreign("gpu_sm_clock_hertz", _MHZ),
+    "clocks.current.sm": Foreign("gpu_sm_clock_hertz", _MHZ),
+    "clocks.current.memory": Foreign("gpu_memory_clock_hertz", _MHZ),
+    "clocks.current.video": Foreign("gpu_clock_hertz", _MHZ, {"kind": "video"}),
+    "clocks.applications.graphics": Foreign("gpu_sm_clock_requested_hertz", _MHZ),
+    "clocks.max.sm": Foreign("gpu_sm_clock_max_hertz", _MHZ),
+    "clocks.max.memory": Foreign("gpu_memory_clock_max_hertz", _MHZ),
+    "fabric.state": Foreign("gpu_fabric_state"),
+    **{
+        f"remapped_rows.histogram.{level}": Foreign("gpu_row_remap_banks", labels={"level": level})
+        for level in ("max", "high", "partial", "low", "none")
+    },
+}
+
+_OLDER: Mapping[str, str] = {
+    "clocks_throttle_reasons.active": "clocks_event_reasons.active",
+    "retired_pages.sbe": "retired_pages.single_bit_ecc.count",
+    "retired_pages.dbe": "retired_pages.double_bit.count",
+    "remapped_rows.sbe": "remapped_rows.correctable",
+    "remapped_rows.dbe": "remapped_rows.uncorrectable",
+    "gpu.power.draw.average": "power.draw.average",
+    "gpu.power.draw.instant": "power.draw.instant",
+    "gpu.power.requested_limit": "power.limit",
+    "gpu.power.current_limit": "enforced.power.limit",
+    "gpu.power.default_limit": "power.default_limit",
+    "gpu.power.min_limit": "power.min_limit",
+    "gpu.power.max_limit": "power.max_limit",
+    "clocks.gr": "clocks.current.graphics",
+    "clocks.sm": "clocks.current.sm",
+    "clocks.mem": "clocks.current.memory",
+    "clocks.video": "clocks.current.video",
+    "clocks.applications.gr": "clocks.applications.graphics",
+    "clocks.max.mem": "clocks.max.memory",
+}
+
+_REASONS = (
+    "gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "hw_thermal_slowdown",
+    "hw_power_brake_slowdown", "sw_thermal_slowdown", "sync_boost",
+)  # fmt: skip
+_TIMED = ("sw_power_cap", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+_THROTTLES: Mapping[str, Foreign] = {
+    **{
+        f"clocks_{word}_reasons.{reason}": Foreign("gpu_throttle_active", labels={"reason": reason})
+        for word in ("event", "throttle")
+        for reason in _REASONS
+    },
+    **{
+        f"clocks_event_reasons_counters.{reason}": Foreign("gpu_throttle_seconds_total", _US, {"reason": reason})
+        for reason in _TIMED
+    },
+}
+
+_PLACES: Mapping[str, str] = {
+    "device_memory": "dram", "dram": "dram", "register_file": "register", "l1_cache": "l1", "l2_cache": "l2",
+    "texture_memory": "texture", "cbu": "cbu", "sram": "sram", "sram.parity": "sram_parity",
+    "sram.secded": "sram_secded", "sram.l2": "sram_l2", "sram.sm": "sram_sm", "sram.mcu": "sram_mcu",
+    "sram.pcie": "sram_pcie", "sram.other": "sram_other",
+}  # fmt: skip
+_ECC: Mapping[str, Foreign] = {
+    f"ecc.errors.{kind}.{span}.{name}": Foreign(
+        "gpu_ecc_location_total",
+        labels={
+            "location": place,
+            "kind": ("un" if kind == "uncorrected" else "")
+            + ("correctable_lifetime" if span == "aggregate" else "correctable"),
+        },
+    )
+    for kind in ("corrected", "uncorrected")
+    for span in ("volatile", "aggregate")
+    for name, place in _PLACES.items()
+}
+
+FIELDS: Mapping[str, Foreign] = {**_PLAIN, **{old: _PLAIN[new] for old, new in _OLDER.items()}, **_THROTTLES, **_ECC}
+"""Fields of ``--query-gpu``"""
+
+# Printed by -q, -q -x or dmon, and by no query field. KB/s are what NVML gives. GPM shares: percent.
+_ELSEWHERE: Mapping[str, Foreign] = {
+    "pci.replay_counter": Foreign("gpu_pcie_replays_total"),
+    "pci.tx_util": Foreign("gpu_pcie_tx_bytes_per_second", 1e3),
+    "pci.rx_util": Foreign("gpu_pcie_rx_bytes_per_second", 1e3),
+    "gpm.gract": Foreign("gpu_engine_active_ratio", _PERCENT),
+    "gpm.smutil": Foreign("gpu_sm_active_ratio", _PERCENT),
+    "gpm.smocc": Foreign("gpu_sm_occupancy_ratio", _PERCENT),
+    "gpm.mmaact": Foreign("gpu_tensor_active_ratio", _PERCENT),
+    "gpm.dram": Foreign("gpu_dram_active_ratio", _PERCENT),
+    "gpm.intutil": Foreign("gpu_pipe_active_ratio", _PERCENT, {"kind": "int"}),
+    "gpm.fp64": Foreign("gpu_pipe_active_ratio", _PERCENT, {"kind": "fp64"}),
+    "gpm.fp32": Foreign("gpu_pipe_active_ratio", _PERCENT, {"kind": "fp32"}),
+    "gpm.fp16": Foreign("gpu_pipe_active_ratio", _PERCENT, {"kind": "fp16"}),
+    "gpm.pcitx": Foreign("gpu_pcie_tx_bytes_per_second", _MIB),
+    "gpm.pcirx": Foreign("gpu_pcie_rx_bytes_per_second", _MIB),
+    "gpm.nvltx": Foreign("gpu_nvlink_tx_bytes_per_second", _MIB),
+    "gpm.nvlrx": Foreign("gpu_nvlink_rx_bytes_per_second", _MIB),
+    "bar1.total": Foreign("gpu_bar1_total_bytes", _MIB),
+    "bar1.used": Foreign("gpu_bar1_used_bytes", _MIB),
+    "bar1.free": Foreign("gpu_bar1_free_bytes", _MIB),
+    "used_gpu_memory": Foreign("gpu_process_memory_used_bytes", _MIB),
+    "used_memory": Foreign("gpu_process_memory_used_bytes", _MIB),
+}
+
+DIALECT = Dialect(
+    id="nvidia-smi",
+    title="nvidia-smi",
+    names={**FIELDS, **_ELSEWHERE},
+    labels={
+        **PLACE,
+        **OWNER,
+        **DEVICE,
+        "gpu_bus_id": Label("pci", "pci"),
+        "name": Label("gpu_model"),
+        "gpu_name": Label("gpu_model"),
+        "mig": Label("mig"),
+        "gpu_i_id": Label("mig"),
+        "pid": Label("pid", "number"),
+        "driver_version": Label("driver"),
+    },
+)

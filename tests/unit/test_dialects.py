@@ -1,0 +1,635 @@
+"""The catalogue of metrics, and what foreign names, labels, units and blanks become."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tools.cases import CORPUS
+
+from trackside.catalog.dialect import (
+    Dialect,
+    dialects,
+    is_blank,
+    measured,
+    plausible,
+    scale_of,
+    translate,
+    unit_factor,
+)
+from trackside.catalog.dialects.dcgm import FIELDS
+from trackside.catalog.dialects.nvidia_smi import FIELDS as QUERY_FIELDS
+from trackside.catalog.labels import Label, pci_address, written
+from trackside.catalog.metrics import COMMON, DESCRIPTIVE, METRICS, labels_of
+from trackside.catalog.throttle import REASONS, mask, reasons_in
+from trackside.catalog.units import UNITS
+
+DATA = CORPUS.parent / "data"
+MIB = float(1 << 20)
+L40S = {
+    "gpu": "0",
+    "UUID": "GPU-5b4e07f6-3a86-4340-039d-25f2a83cdc43",
+    "pci_bus_id": "00000000:00:07.0",
+    "device": "nvidia0",
+    "modelName": "NVIDIA L40S",
+    "Hostname": "gpu1-wl8sg",
+    "DCGM_FI_DRIVER_VERSION": "595.58.03",
+}
+
+
+def series(name: str, **labels: str) -> tuple[str, dict[str, str], float, str]:
+    """What a foreign series becomes: metric, labels, scale, guess."""
+    found = translate(name, labels)
+    assert found is not None, name
+    return found.metric, dict(found.labels), found.scale, found.guess
+
+
+def each() -> Iterator[tuple[Dialect, str, str, dict[str, str]]]:
+    """Every metric of ours that any name of any dialect can become, with the labels that the name implies."""
+    for dialect in dialects():
+        for name, foreign in dialect.names.items():
+            for metric in (foreign.metric, *(ours for _, ours in foreign.cases)):
+                yield dialect, name, metric, dict(foreign.labels)
+
+
+# -- the catalogue
+
+
+def test_names_say_unit_and_kind() -> None:
+    ends = {"ratio": "_ratio", "C": "_celsius", "W": "_watts", "Hz": "_hertz", "B/s": "_per_second"}
+    for name, metric in METRICS.items():
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", name)
+        assert name.endswith("_total") == (metric.kind == "counter"), name
+        if metric.unit in ends:
+            assert name.endswith(ends[metric.unit]), name
+        if metric.unit == "bytes":
+            assert re.search(r"_bytes(_total)?$", name), name
+        if metric.unit == "s":
+            assert re.search(r"_seconds(_total)?$", name), name
+
+
+def test_bounds_leave_room_and_labels_are_not_common_ones() -> None:
+    for name, metric in METRICS.items():
+        assert metric.low < metric.high, name
+        assert not set(metric.labels) & COMMON, name
+        assert metric.meaning
+        assert not metric.meaning.endswith(".")
+
+
+def test_curves_of_the_host_are_of_no_gpu() -> None:
+    assert "gpu" in labels_of("gpu_power_watts")
+    assert "rank" in labels_of("training_loss")
+    assert labels_of("host_power_watts") == {"node", "job", "user", "source", "device"}
+    assert series("node_load1", instance="n1:9100", gpu="3", uuid="GPU-1")[1] == {"node": "n1"}
+
+
+def test_what_only_changes_say() -> None:
+    assert {name for name in METRICS if METRICS[name].kind == "sticky"} == {"gpu_xid_last", "gpu_ras_event_last"}
+    assert METRICS["gpu_throttle_reasons"].kind == "flags"
+
+
+TRACED = {
+    "cuda_kernel_launches_total": set(), "cuda_api_seconds_total": {"api"}, "cuda_api_calls_total": {"api"},
+    "cuda_memcpy_bytes_total": {"direction"}, "nccl_collectives_started_total": {"op", "comm"},
+    "nccl_collectives_completed_total": {"op", "comm"}, "nccl_collective_seconds_total": {"op", "comm"},
+    "nccl_communicators": set(), "gpu_process_attached": set(), "tracer_attached": set(),
+    "tracer_lost_events_total": set(), "collector_success": {"collector"}, "collector_seconds": {"collector"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_what_the_agent_traces_keeps_its_labels(name: str) -> None:
+    own = TRACED[name] | {"node", "gpu", "pid", "rank", "job"}
+    found = series(f"trackside_{name}", **dict.fromkeys(own, "1"))
+    assert found == (f"trackside_{name}", dict.fromkeys(own, "1"), 1.0, "")
+
+
+# -- the dialects as a whole
+
+
+def test_every_name_is_a_metric_with_labels_that_it_may_have() -> None:
+    for dialect, name, metric, labels in each():
+        assert metric in METRICS, (dialect.id, name, metric)
+        assert set(labels) <= labels_of(metric), (dialect.id, name, labels)
+        if "reason" in labels:
+            assert labels["reason"] in REASONS, (dialect.id, name, labels)
+
+
+def test_no_name_is_in_two_dialects() -> None:
+    owners: dict[str, set[str]] = defaultdict(set)
+    for dialect in dialects():
+        lower = [name.lower() for name in dialect.names]
+        for name in lower:
+            owners[name].add(dialect.id)
+        meanings: dict[str, object] = {}
+        for name, foreign in dialect.names.items():
+            assert meanings.setdefault(name.lower(), foreign) == foreign, f"{dialect.id} has {name} twice"
+    assert {name: ids for name, ids in owners.items() if len(ids) > 1} == {}
+
+
+def test_every_name_is_found_in_any_case() -> None:
+    for dialect in dialects():
+        for name, foreign in dialect.names.items():
+            for spelling in (name, name.lower(), name.upper()):
+                found = translate(spelling, {})
+                assert found is not None, (dialect.id, spelling)
+                assert (found.metric, found.scale, found.guess) == (foreign.metric, foreign.scale, foreign.guess)
+                assert dict(found.labels) == dict(foreign.labels)
+
+
+def test_a_name_is_known_or_not_whatever_its_labels() -> None:
+    assert translate("container_cpu_usage_seconds_total", {"node": "n1"}) is None
+    assert translate("", {}) is None
+    assert series("gpu_clock", clock_type="soc", gpu_id="1") == (
+        "gpu_clock_hertz",
+        {"gpu": "1", "kind": "soc"},
+        1e6,
+        "",
+    )
+
+
+def test_guesses_are_where_the_unit_could_be_either() -> None:
+    for dialect, name, metric, _ in each():
+        guess = dialect.names[name].guess
+        if guess:
+            assert METRICS[metric].unit == guess, (dialect.id, name)
+            assert dialect.names[name].scale == 1.0, (dialect.id, name)
+
+
+def test_labels_are_written_the_way_they_are_looked_up() -> None:
+    for dialect in dialects():
+        for theirs, label in dialect.labels.items():
+            assert theirs == theirs.lower().replace(".", "_"), (dialect.id, theirs)
+            assert label.name in COMMON or any(label.name in metric.labels for metric in METRICS.values()), label
+
+
+# -- each dialect
+
+CASES: list[tuple[str, dict[str, str], str, dict[str, str], float]] = [
+    # DCGM: names old and new, exporter 1.x, seeds
+    ("DCGM_FI_DEV_GPU_UTIL", {}, "gpu_utilization_ratio", {}, 0.01),
+    ("dcgm_fi_dev_gpu_util", {}, "gpu_utilization_ratio", {}, 0.01),
+    ("dcgm_gpu_utilization", {}, "gpu_utilization_ratio", {}, 0.01),
+    ("DCGM_FI_DEV_FB_USED", {}, "gpu_memory_used_bytes", {}, MIB),
+    ("dcgm_frame_buffer_used", {}, "gpu_memory_used_bytes", {}, MIB),
+    ("DCGM_FI_DEV_FB_USED_BYTES", {}, "gpu_memory_used_bytes", {}, 1.0),
+    ("DCGM_FI_DEV_SM_CLOCK", {}, "gpu_sm_clock_hertz", {}, 1e6),
+    ("DCGM_FI_DEV_SM_CLOCK_HERTZ", {}, "gpu_sm_clock_hertz", {}, 1.0),
+    ("DCGM_FI_DEV_MAX_SM_CLOCK", {}, "gpu_sm_clock_max_hertz", {}, 1e6),
+    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", {}, "gpu_energy_joules_total", {}, 1e-3),
+    ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", {}, "gpu_throttle_reasons", {}, 1.0),
+    ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", {}, "gpu_throttle_reasons", {}, 1.0),
+    ("DCGM_FI_DEV_POWER_USAGE", {}, "gpu_power_watts", {}, 1.0),
+    ("DCGM_FI_DEV_BOARD_POWER_WATTS", {}, "gpu_power_watts", {}, 1.0),
+    ("DCGM_FI_DEV_XID_ERRORS", {"err_code": "79"}, "gpu_xid_last", {}, 1.0),
+    ("DCGM_EXP_XID_ERRORS_COUNT", {"xid": "43", "window_size_in_ms": "300000"}, "gpu_xid_events", {"xid": "43"}, 1.0),
+    ("DCGM_EXP_CLOCK_EVENTS_COUNT", {"clock_event": "hw_thermal"}, "gpu_throttle_events",
+     {"reason": "hw_thermal_slowdown"}, 1.0),
+    ("DCGM_EXP_CLOCK_EVENTS_COUNT", {"clock_event": "sync_boost"}, "gpu_throttle_events", {"reason": "sync_boost"}, 1.0),
+    ("DCGM_EXP_GPU_HEALTH_STATUS", {"health_watch": "PCIE"}, "gpu_health", {"kind": "PCIE"}, 1.0),
+    ("DCGM_FI_DEV_POWER_VIOLATION", {}, "gpu_throttle_seconds_total", {"reason": "sw_power_cap"}, 1e-9),
+    ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS", {}, "gpu_throttle_seconds_total",
+     {"reason": "hw_thermal_slowdown"}, 1e-9),
+    ("DCGM_FI_PROF_PCIE_TX_BYTES", {}, "gpu_pcie_tx_bytes_per_second", {}, 1.0),
+    ("DCGM_FI_DEV_PCIE_TX_THROUGHPUT", {}, "gpu_pcie_tx_bytes_per_second", {}, 1e3),
+    ("dcgm_pcie_rx_throughput", {}, "gpu_pcie_rx_bytes_per_second", {}, 1e3),
+    ("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", {}, "gpu_nvlink_bytes_per_second", {}, 1.024e6),
+    ("DCGM_FI_PROF_NVLINK_L17_RX_BYTES", {}, "gpu_nvlink_rx_bytes_per_second", {"link": "17"}, 1.0),
+    ("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L12", {}, "gpu_nvlink_errors_total",
+     {"kind": "crc_flit", "link": "12"}, 1.0),
+    ("dcgm_nvlink_flit_crc_error_count_total", {}, "gpu_nvlink_errors_total", {"kind": "crc_flit"}, 1.0),
+    ("DCGM_FI_DEV_NVLINK_COUNT_RX_SYMBOL_ERRORS", {"nvlink": "4"}, "gpu_nvlink_errors_total",
+     {"kind": "symbol", "link": "4"}, 1.0),
+    ("DCGM_FI_DEV_RETIRED_DBE", {}, "gpu_pages_retired_total", {"cause": "double_bit"}, 1.0),
+    ("DCGM_FI_DEV_ECC_DBE_AGG_DEV", {}, "gpu_ecc_location_total",
+     {"location": "dram", "kind": "uncorrectable_lifetime"}, 1.0),
+    ("DCGM_FI_PROF_PIPE_FP16_ACTIVE", {}, "gpu_pipe_active_ratio", {"kind": "fp16"}, 1.0),
+    # dcgmi dmon
+    ("GPUTL", {"gpu": "3"}, "gpu_utilization_ratio", {"gpu": "3"}, 0.01),
+    ("SMACT", {}, "gpu_sm_active_ratio", {}, 1.0),
+    ("FBUSD", {}, "gpu_memory_used_bytes", {}, MIB),
+    ("TOTEC", {}, "gpu_energy_joules_total", {}, 1e-3),
+    ("NBWLT", {}, "gpu_nvlink_bytes_per_second", {}, 1.024e6),
+    ("DVCCTR", {}, "gpu_throttle_reasons", {}, 1.0),
+    # nvidia-smi
+    ("utilization.gpu", {"index": "2", "name": "NVIDIA H100"}, "gpu_utilization_ratio",
+     {"gpu": "2", "gpu_model": "NVIDIA H100"}, 0.01),
+    ("memory.used", {"pci.bus_id": "00000000:9B:00.0"}, "gpu_memory_used_bytes", {"pci": "0000:9b:00"}, MIB),
+    ("clocks_throttle_reasons.active", {}, "gpu_throttle_reasons", {}, 1.0),
+    ("clocks_event_reasons.hw_slowdown", {}, "gpu_throttle_active", {"reason": "hw_slowdown"}, 1.0),
+    ("clocks_event_reasons_counters.sw_power_cap", {}, "gpu_throttle_seconds_total", {"reason": "sw_power_cap"}, 1e-6),
+    ("clocks.max.sm", {}, "gpu_sm_clock_max_hertz", {}, 1e6),
+    ("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", {}, "gpu_sram_threshold_exceeded", {}, 1.0),
+    ("remapped_rows.dbe", {}, "gpu_rows_remapped_uncorrectable_total", {}, 1.0),
+    ("gpm.smutil", {}, "gpu_sm_active_ratio", {}, 0.01),
+    ("used_gpu_memory", {"pid": "4711", "gpu_bus_id": "00000000:01:00.0"}, "gpu_process_memory_used_bytes",
+     {"pid": "4711", "pci": "0000:01:00"}, MIB),
+    # dmon and pmon: sm is utilisation, smutil is SM activity
+    ("dmon.sm", {"gpu": "0"}, "gpu_utilization_ratio", {"gpu": "0"}, 0.01),
+    ("dmon.smutil", {}, "gpu_sm_active_ratio", {}, 0.01),
+    ("dmon.pviol", {}, "gpu_throttle_ratio", {"reason": "sw_power_cap"}, 0.01),
+    ("dmon.fb", {}, "gpu_memory_used_bytes", {}, MIB),
+    ("pmon.fb", {"pid": "42"}, "gpu_process_memory_used_bytes", {"pid": "42"}, MIB),
+    # nvidia_gpu_exporter
+    ("nvidia_smi_utilization_gpu_ratio", {"uuid": "abc"}, "gpu_utilization_ratio", {"gpu_uuid": "abc"}, 1.0),
+    ("nvidia_smi_clocks_current_sm_clock_hz", {}, "gpu_sm_clock_hertz", {}, 1.0),
+    ("nvidia_smi_power_draw_watts", {}, "gpu_power_watts", {}, 1.0),
+    ("nvidia_smi_power_draw_instant_watts", {}, "gpu_power_instant_watts", {}, 1.0),
+    ("nvidia_smi_gpu_info", {"uuid": "abc", "index": "5", "name": "NVIDIA L40S", "pci_bus_id": "00000000:01:00.0"},
+     "gpu_present", {"gpu": "5", "gpu_uuid": "abc", "gpu_model": "NVIDIA L40S", "pci": "0000:01:00"}, 1.0),
+    # node_exporter
+    ("node_cpu_seconds_total", {"cpu": "7", "mode": "iowait", "instance": "n1:9100", "job": "node"},
+     "host_cpu_seconds_total", {"cpu": "7", "mode": "iowait", "node": "n1"}, 1.0),
+    ("node_pressure_io_stalled_seconds_total", {}, "host_pressure_seconds_total", {"resource": "io", "level": "full"}, 1.0),
+    ("node_pressure_cpu_waiting_seconds_total", {}, "host_pressure_seconds_total",
+     {"resource": "cpu", "level": "some"}, 1.0),
+    ("node_infiniband_port_data_received_bytes_total", {"device": "mlx5_0", "port": "1"},
+     "host_infiniband_rx_bytes_total", {"device": "mlx5_0", "port": "1"}, 1.0),
+    ("node_infiniband_symbol_error_total", {"device": "mlx5_0", "port": "1"}, "host_infiniband_errors_total",
+     {"device": "mlx5_0", "port": "1", "kind": "symbol"}, 1.0),
+    ("node_mountstats_nfs_operations_requests_total", {"export": "nas:/home", "operation": "READ", "protocol": "tcp"},
+     "host_nfs_operations_total", {"mountpoint": "nas:/home", "op": "READ"}, 1.0),
+    ("node_memory_MemAvailable_bytes", {}, "host_memory_available_bytes", {}, 1.0),
+    ("node_filesystem_avail_bytes", {"device": "/dev/sda1", "fstype": "ext4", "mountpoint": "/"},
+     "host_filesystem_free_bytes", {"mountpoint": "/"}, 1.0),
+    # AMD
+    ("gpu_gfx_activity", {"gpu_id": "2", "hostname": "tw038", "job_id": "8", "card_model": "102-G30211-0C",
+                          "card_series": "AMD Instinct MI300X OAM", "gpu_partition_id": "0", "pod": ""},
+     "gpu_utilization_ratio",
+     {"gpu": "2", "node": "tw038", "job": "8", "gpu_model": "AMD Instinct MI300X OAM"}, 0.01),
+    ("amd_gpu_used_vram", {"gpu_id": "0", "gpu_partition_id": "3"}, "gpu_memory_used_bytes",
+     {"gpu": "0", "mig": "3"}, MIB),
+    ("gpu_clock", {"clock_type": "memory", "clock_index": "8"}, "gpu_memory_clock_hertz", {}, 1e6),
+    ("gpu_clock", {"clock_type": "system"}, "gpu_sm_clock_hertz", {}, 1e6),
+    ("gpu_energy_consumed", {}, "gpu_energy_joules_total", {}, 1e-6),
+    ("gpu_xgmi_link_rx", {"link_index": "2"}, "gpu_nvlink_rx_bytes_total", {"link": "2"}, 1024.0),
+    ("gpu_violation_ppt_residency_percentage", {}, "gpu_throttle_ratio", {"reason": "package_power"}, 0.01),
+    ("gpu_health", {}, "gpu_healthy", {}, 1.0),
+    # OpenTelemetry, dotted and as Prometheus has it
+    ("hw.gpu.utilization", {"hw.id": "gpu-1", "host.name": "n1"}, "gpu_utilization_ratio", {"gpu": "1", "node": "n1"}, 1.0),
+    ("hw_gpu_utilization_ratio", {"hw_id": "1", "hw_gpu_task": "decoder"}, "gpu_decoder_utilization_ratio",
+     {"gpu": "1"}, 1.0),
+    ("hw_gpu_memory_usage_bytes", {"hw_id": "GPU-5b4e07f6-3a86-4340-039d-25f2a83cdc43"}, "gpu_memory_used_bytes",
+     {"gpu": "GPU-5b4e07f6-3a86-4340-039d-25f2a83cdc43"}, 1.0),
+    ("hw.errors", {"hw.type": "gpu", "error.type": "uncorrected", "hw.id": "0"}, "gpu_ecc_uncorrectable_total",
+     {"gpu": "0"}, 1.0),
+    ("hw_errors_total", {"hw_type": "network", "error_type": "crc", "hw_name": "eth0", "hw_id": "3"},
+     "host_errors_total", {"component": "network", "kind": "crc", "device": "eth0"}, 1.0),
+    ("hw.gpu.io", {"network.io.direction": "receive"}, "gpu_io_bytes_total", {"direction": "receive"}, 1.0),
+    ("hw.power", {"hw.type": "gpu", "hw.id": "2"}, "gpu_power_watts", {"gpu": "2"}, 1.0),
+    # the training layer
+    ("training_loss", {"job": "48563", "rank": "3", "instance": "n1:8000"}, "training_loss",
+     {"job": "48563", "rank": "3", "node": "n1"}, 1.0),
+    ("training_loss", {"job": "simulator", "exported_job": "48563"}, "training_loss", {"job": "48563"}, 1.0),
+    ("training_loss", {"job": "simulator", "model": "llama"}, "training_loss", {}, 1.0),
+    ("training_all_reduce_time_seconds", {}, "training_all_reduce_seconds", {}, 1.0),
+    ("active_bytes.all.peak", {"rank": "0"}, "training_memory_peak_bytes", {"kind": "active", "rank": "0"}, 1.0),
+    # our own
+    ("trackside_nccl_collectives_started_total", {"op": "AllReduce", "comm": "0x1", "rank": "1", "job": "7", "gpu": "1"},
+     "trackside_nccl_collectives_started_total",
+     {"op": "AllReduce", "comm": "0x1", "rank": "1", "job": "7", "gpu": "1"}, 1.0),
+    ("gpu_sm_active_ratio", {"node": "n1", "gpu": "0", "mig": "2"}, "gpu_sm_active_ratio",
+     {"node": "n1", "gpu": "0", "mig": "2"}, 1.0),
+    ("trackside_gpu_process_attached", {"job": "trackside-agent"}, "trackside_gpu_process_attached", {}, 1.0),
+    # Prometheus
+    ("up", {"instance": "n7:9400", "job": "dcgm"}, "scrape_up", {"node": "n7", "target": "dcgm"}, 1.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "labels", "metric", "ours", "scale"), CASES)
+def test_names(name: str, labels: dict[str, str], metric: str, ours: dict[str, str], scale: float) -> None:
+    found = translate(name, labels)
+    assert found is not None
+    assert (found.metric, dict(found.labels)) == (metric, ours)
+    assert math.isclose(found.scale, scale)
+
+
+def test_every_dialect_has_a_case() -> None:
+    tried = {name.lower() for name, *_ in CASES}
+    for dialect in dialects():
+        assert tried & {name.lower() for name in dialect.names}, dialect.id
+
+
+def test_guessed_units() -> None:
+    assert series("DCGM_FI_DEV_GPU_UTIL_RATIO")[2:] == (1.0, "ratio")
+    assert series("dcgm_fi_dev_tensor_active")[2:] == (1.0, "ratio")
+    assert series("training_model_flops_utilization")[2:] == (1.0, "ratio")
+    assert [scale_of("ratio", peak) for peak in (0.99, 1.0, 97.0)] == [1.0, 1.0, 0.01]
+    assert [scale_of("bytes", peak) for peak in (81559.0, 8.5e10)] == [MIB, 1.0]
+    assert scale_of("", 1e9) == 1.0
+
+
+# -- numbers of fields
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "short"),
+    [
+        (203, "DEV_GPU_UTIL", "GPUTL"),
+        (230, "DEV_XID_ERRORS", "XIDER"),
+        (150, "DEV_GPU_TEMP", "TMPTR"),
+        (140, "DEV_MEMORY_TEMP", "MMTMP"),
+        (155, "DEV_POWER_USAGE", "POWER"),
+        (112, "DEV_CLOCKS_EVENT_REASONS", "DVCCTR"),
+        (252, "DEV_FB_USED", "FBUSD"),
+        (311, "DEV_ECC_DBE_VOL_TOTAL", "EDVTL"),
+        (319, "DEV_ECC_DBE_VOL_DEV", ""),
+        (395, "DEV_ROW_REMAP_FAILURE", "RRF"),
+        (409, "DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "NFELT"),
+        (451, "DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L6", "NFEL6"),
+        (436, "DEV_NVLINK_RECOVERY_ERROR_COUNT_L12", "NRCL12"),
+        (480, "DEV_NVLINK_BANDWIDTH_L11", "NBWL11"),
+        (1001, "PROF_GR_ENGINE_ACTIVE", "GRACT"),
+        (1002, "PROF_SM_ACTIVE", "SMACT"),
+        (1012, "PROF_NVLINK_RX_BYTES", "NVLRX"),
+        (1072, "PROF_NVLINK_L16_TX_BYTES", ""),
+        (842, "DEV_NVLINK_TX_BANDWIDTH_L17", ""),
+        (1203, "DEV_NVLINK_COUNT_RX_BYTES", ""),
+    ],
+)
+def test_dcgm_numbers(number: int, name: str, short: str) -> None:
+    (field,) = (field for field in FIELDS if field.number == number)
+    assert name in field.names.split()
+    assert field.short == short
+    assert field.foreign.number == number
+
+
+def test_a_dcgm_field_has_one_number_and_a_short_name_of_its_own() -> None:
+    assert len({field.number for field in FIELDS}) == len(FIELDS)
+    short = [field.short for field in FIELDS if field.short]
+    assert len(set(short)) == len(short)
+
+
+# -- labels
+
+
+def test_labels_of_dcgm_exporter() -> None:
+    assert series("DCGM_FI_DEV_GPU_TEMP", **L40S)[1] == {
+        "node": "gpu1-wl8sg",
+        "gpu": "0",
+        "gpu_uuid": "GPU-5b4e07f6-3a86-4340-039d-25f2a83cdc43",
+        "gpu_model": "NVIDIA L40S",
+        "pci": "0000:00:07",
+        "driver": "595.58.03",
+    }
+
+
+@pytest.mark.parametrize(
+    ("labels", "ours"),
+    [
+        ({"Hostname": "n1", "instance": "10.0.0.7:9400"}, {"node": "n1"}),
+        ({"hostname": "n1", "node": "n2"}, {"node": "n2"}),
+        ({"exported_instance": "n3:9400", "instance": "gateway:9091"}, {"node": "n3"}),
+        ({"instance": "http://n4:9400/metrics"}, {"node": "n4"}),
+        ({"instance": "[fd00::7]:9400"}, {"node": "fd00::7"}),
+        ({"instance": "n5.cluster.example"}, {"node": "n5.cluster.example"}),
+        ({"instance": "localhost:9400"}, {}),
+        ({"Hostname": "localhost", "instance": "n6:9400"}, {"node": "n6"}),
+        ({"device": "nvidia3"}, {"gpu": "3"}),
+        ({"device": "nvidia3", "gpu": "5"}, {"gpu": "5"}),
+        ({"device": "nvidiactl"}, {}),
+        ({"minor_number": "07"}, {"gpu": "7"}),
+        ({"gpu": "GPU-5b4e07f6", "gpu_id": "1"}, {"gpu": "1"}),
+        ({"GPU_I_ID": "", "GPU_I_PROFILE": ""}, {}),
+        ({"GPU_I_ID": "3", "GPU_I_PROFILE": "1g.10gb"}, {"mig": "3"}),
+        ({"GPU_I_PROFILE": "1g.10gb"}, {"mig": "1g.10gb"}),
+        ({"hpc_job": "48563"}, {"job": "48563"}),
+        ({"hpc_job": "", "SLURM_JOB_ID": "9_2.batch"}, {"job": "9_2"}),
+        ({"slurm_jobid": "12+1"}, {"job": "12+1"}),
+        ({"exported_job": "12"}, {"job": "12"}),
+        ({"exported_job": "node-exporter"}, {}),
+        ({"job": "48563"}, {}),
+        ({"job_id": "0"}, {}),
+        ({"pci_bus_id": "N/A"}, {}),
+        ({"modelName": "[N/A]"}, {}),
+        ({"pod": "train-0", "namespace": "ml", "container": "main"}, {}),
+    ],
+)
+def test_labels(labels: dict[str, str], ours: dict[str, str]) -> None:
+    assert series("DCGM_FI_DEV_GPU_UTIL", **labels)[1] == ours
+    assert series("DCGM_FI_DEV_GPU_UTIL", **dict(reversed(labels.items())))[1] == ours
+
+
+def test_a_name_holds_against_a_label() -> None:
+    found = series("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L3", nvlink="7")
+    assert found[1] == {"kind": "crc_flit", "link": "3"}
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("00000000:9B:00.0", "0000:9b:00"),
+        ("0000:9b:00", "0000:9b:00"),
+        ("9B:00.0", "0000:9b:00"),
+        ("PCI:0009:01:00", "0009:01:00"),
+        ("00010000:01:00.0", "10000:01:00"),
+        ("GPU-1", ""),
+        ("", ""),
+    ],
+)
+def test_pci_addresses(text: str, address: str) -> None:
+    assert pci_address(text) == address
+
+
+def test_what_says_nothing_is_no_label() -> None:
+    assert [written(text, Label("gpu_model")) for text in (" N/A ", "", "-", "A100 ")] == ["", "", "", "A100"]
+
+
+# -- units, blanks, bounds
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "factor"),
+    [
+        ("MiB", "gpu_memory_used_bytes", MIB),
+        ("[MiB]", "gpu_memory_used_bytes", MIB),
+        ("MB", "gpu_memory_used_bytes", MIB),
+        ("%", "gpu_utilization_ratio", 0.01),
+        (" W ", "gpu_power_watts", 1.0),
+        ("mW", "gpu_power_watts", 1e-3),
+        ("MHz", "gpu_sm_clock_hertz", 1e6),
+        ("C", "gpu_temperature_celsius", 1.0),
+        ("us", "gpu_throttle_seconds_total", 1e-6),
+        ("mJ", "gpu_energy_joules_total", 1e-3),
+        ("MB/s", "gpu_pcie_tx_bytes_per_second", 1e6),
+        ("errs", "gpu_ecc_correctable_lifetime_total", 1.0),
+        ("bool", "gpu_throttle_active", 1.0),
+        ("", "gpu_xid_last", 1.0),
+    ],
+)
+def test_written_units(text: str, metric: str, factor: float) -> None:
+    assert unit_factor(text, metric) == factor
+
+
+@pytest.mark.parametrize(("text", "metric"), [("MiB", "gpu_power_watts"), ("", "gpu_power_watts"), ("W", "gpu_pstate")])
+def test_a_unit_that_is_none_of_the_metrics_is_refused(text: str, metric: str) -> None:
+    with pytest.raises(ValueError, match="is no unit for"):
+        unit_factor(text, metric)
+
+
+def test_units_are_units_of_the_catalogue() -> None:
+    assert set(UNITS) <= {metric.unit for metric in METRICS.values()}
+    for ours, writings in UNITS.items():
+        assert ours in {"ratio", "bool", "errors", "replays"} or writings[ours] == 1.0
+
+
+def test_blanks() -> None:
+    blank = [
+        math.nan,
+        *(float(0x7FFFFFF0 + n) for n in range(4)),
+        *(float(0x7FFFFFFFFFFFFFF0 + n) for n in range(4)),
+        *(140737488355328.0 + n for n in range(4)),
+        float(0xFFFFFFFF),
+        float(0xFFFFFFFFFFFFFFFF),
+    ]
+    real = [0.0, -1.0, 100.0, float(0x7FFFFFEF), float(0x7FFFFFF4), 140737488355332.0, 5551899580.0, math.inf]
+    assert is_blank(np.array(blank)).all()
+    assert not is_blank(np.array(real)).any()
+    assert is_blank(np.array([[1.0, math.nan]])).tolist() == [[False, True]]
+
+
+def test_what_cannot_be_is_dropped() -> None:
+    celsius = np.array([41.0, 9.223372036854775794e18, 2147483632.0, 65535.0, -300.0, math.inf, 95.0])
+    kept = measured("gpu_temperature_celsius", celsius)
+    assert np.flatnonzero(~np.isnan(kept)).tolist() == [0, 6]
+    percent = measured("gpu_utilization_ratio", np.array([0.0, 97.0, 103.0, 255.0]), 0.01)
+    assert percent[:3].tolist() == pytest.approx([0.0, 0.97, 1.03])
+    assert np.isnan(percent[3])
+    assert plausible("gpu_pstate", np.array([0.0, 15.0, 32.0])).tolist() == [True, True, False]
+    assert plausible("host_clock_offset_seconds", np.array([-0.5])).all()
+    assert measured("training_loss", np.array([-3.0, math.inf])).tolist() == [-3.0, math.inf]
+
+
+# -- throttle reasons
+
+
+def test_bits_of_reasons() -> None:
+    bits = [reason.bit for reason in REASONS.values() if reason.bit]
+    assert sorted(bits) == [1 << n for n in range(9)]
+    assert reasons_in(0x0) == ()
+    assert reasons_in(0x4 | 0x40 | 0x8) == ("sw_power_cap", "hw_slowdown", "hw_thermal_slowdown")
+    assert reasons_in(1 << 40) == ()
+    assert mask("hard") == 0x8 | 0x40 | 0x80
+    assert mask("thermal") == 0x20
+    assert mask("hard", "thermal", "benign") == 0x1FF
+
+
+# -- real scrapes
+
+
+def scraped(path: Path) -> list[tuple[str, dict[str, str], float]]:
+    found = []
+    for line in path.read_text("utf-8").splitlines():
+        if line and not line.startswith("#"):
+            name, labels, value = re.fullmatch(r"([\w:]+)(?:\{(.*)\})? (\S+)", line).groups()  # type: ignore[union-attr]
+            found.append((name, dict(re.findall(r'(\w+)="([^"]*)"', labels or "")), float(value)))
+    return found
+
+
+def ours_of(path: Path) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """What a scrape says in our terms: (metric, labels but descriptive ones) -> value in our unit."""
+    found = {}
+    for name, labels, value in scraped(path):
+        if (known := translate(name, labels)) is not None:
+            assert not known.guess
+            kept = tuple(pair for pair in known.labels if pair[0] not in DESCRIPTIVE)
+            number = float(measured(known.metric, np.array([value]), known.scale)[0])
+            assert not math.isnan(number), name
+            found[known.metric, kept] = number
+    return found
+
+
+@pytest.mark.corpus
+def test_dcgm_exporter_scrapes() -> None:
+    node, gpu = ("node", "i-030791dc5a37cd257"), ("gpu", "0")
+    found = ours_of(DATA / "dcgm-exporter-scrapes" / "l4-kops-1.prom")
+    assert len(found) == 22
+    assert {metric: found[metric, (gpu, node)] for metric in (
+        "gpu_sm_clock_hertz", "gpu_temperature_celsius", "gpu_power_watts", "gpu_energy_joules_total",
+        "gpu_memory_free_bytes", "gpu_memory_reserved_bytes", "gpu_pcie_tx_bytes_per_second", "gpu_engine_active_ratio",
+    )} == pytest.approx({
+        "gpu_sm_clock_hertz": 210e6, "gpu_temperature_celsius": 31.0, "gpu_power_watts": 16.365,
+        "gpu_energy_joules_total": 4742.776, "gpu_memory_free_bytes": 22563 * MIB,
+        "gpu_memory_reserved_bytes": 470 * MIB, "gpu_pcie_tx_bytes_per_second": 112603.0, "gpu_engine_active_ratio": 0.0,
+    })  # fmt: skip
+    for each_scrape in ("l4-kops-2.prom", "l40s-upcloud.prom"):
+        assert {metric for metric, _ in ours_of(DATA / "dcgm-exporter-scrapes" / each_scrape)} == {m for m, _ in found}
+
+
+@pytest.mark.corpus
+def test_a_gpu_under_load_through_the_exporter_of_nvidia_smi() -> None:
+    folder = DATA / "nvidia-smi-captures" / "metrics"
+    found = ours_of(folder / "linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01__load.metrics")
+    expected = {
+        "gpu_utilization_ratio": 1.0, "gpu_memory_utilization_ratio": 0.11, "gpu_memory_used_bytes": 19818 * MIB,
+        "gpu_memory_total_bytes": 81559 * MIB, "gpu_power_watts": 631.95, "gpu_power_instant_watts": 625.68,
+        "gpu_temperature_celsius": 59.0, "gpu_temperature_margin_celsius": 26.0, "gpu_sm_clock_hertz": 1.98e9,
+        "gpu_sm_clock_max_hertz": 1.98e9, "gpu_throttle_reasons": 0.0, "gpu_pstate": 0.0, "gpu_processes": 3.0,
+        "gpu_pcie_link_generation": 5.0, "gpu_row_remap_failed": 0.0, "gpu_fabric_state": 3.0,
+    }  # fmt: skip
+    assert {metric: found[metric, ()] for metric in expected} == pytest.approx(expected, rel=1e-4)
+    assert found["gpu_present", (("gpu", "0"),)] == 1.0
+    assert found["gpu_process_memory_used_bytes", (("pid", "11345"),)] == pytest.approx(15690 * MIB)
+    assert found["gpu_power_limit_range_watts", (("kind", "min"),)] == 200.0
+    idle = ours_of(folder / "linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01__idle.metrics")
+    assert reasons_in(int(idle["gpu_throttle_reasons", ()])) == ("gpu_idle",)
+    assert idle["gpu_throttle_active", (("reason", "gpu_idle"),)] == 1.0
+
+
+def captured(path: Path) -> Iterator[dict[str, str]]:
+    """The rows of ``--query-gpu`` in a capture, each under its heading."""
+    heading: list[str] = []
+    for line in path.read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in next(csv.reader([line]))] if line.count(",") > 100 and line[0] != "#" else []
+        if cells and cells[0] == "timestamp":
+            heading = cells
+        elif cells and len(cells) == len(heading):
+            yield dict(zip(heading, cells, strict=True))
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        "nvidia-h100-80gb-hbm3__590.48.01",
+        "nvidia-h100-mig__590.48.01",
+        "nvidia-l40s__595.80",
+        "nvidia-geforce-rtx-2080-super__595.71.05",
+    ],
+)
+def test_nvidia_smi_says_the_same_itself_and_through_its_exporter(gpu: str) -> None:
+    folder = DATA / "nvidia-smi-captures"
+    rows = list(captured(folder / "captures" / f"linux-x86_64__{gpu}.txt"))
+    assert len(rows) == 2
+    compared = 0
+    for row, state in zip(rows, ("idle", "load"), strict=True):
+        exported = ours_of(folder / "metrics" / f"linux-x86_64__{gpu}__{state}.metrics")
+        for heading, cell in row.items():
+            field, _, unit = heading.partition(" ")
+            known, number = translate(field, {}), re.match(r"-?\d+(\.\d+)?(?!\S*[a-z.])", cell)
+            apart = field in ("power.draw.instant", "clocks.current.graphics")
+            if known is None or number is None or apart or (known.metric, known.labels) not in exported:
+                continue
+            factor = unit_factor(unit, known.metric) if unit else known.scale
+            assert factor == known.scale, f"{field}: {unit}"
+            assert float(number[0]) * factor == pytest.approx(exported[known.metric, known.labels], rel=1e-4), field
+            compared += 1
+    assert compared >= 60
+
+
+@pytest.mark.corpus
+def test_every_query_field_that_is_mapped_is_one_of_nvidia_smis() -> None:
+    told: set[str] = set()
+    for path in (DATA / "nvidia-smi-captures" / "captures").glob("*.txt"):
+        told.update(re.findall(r'(?:^| or )"([\w.]+)"', path.read_text("utf-8"), re.MULTILINE))
+    older = {field for field in QUERY_FIELDS if field.startswith("ecc.errors.corrected") and ".sram." in field}
+    older |= {
+        field for field in QUERY_FIELDS if re.search(r"uncorrected\.volatile\.sram\.(l2|sm|mcu|pcie|other)", field)
+    }
+    assert set(QUERY_FIELDS) - told == older
