@@ -16,7 +16,7 @@ from trackside.logs.scan import Rules
 from trackside.model import Event, Input, Role
 from trackside.read.detect import detect, read_source
 from trackside.read.format import HEAD, Collected, Source
-from trackside.read.kernel_log import node_of
+from trackside.read.kernel_log import host_of, node_of
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."
 OTHER = "nvme nvme0: 64/0/0 default/read/poll queues"
@@ -80,6 +80,11 @@ def test_every_style(style: str) -> None:
     assert xid.time == (None if time is None else pytest.approx(time))
 
 
+def test_no_host_in_dmesg_iso_lines() -> None:
+    text = "2026-03-02T08:09:59,527636+00:00 Out of memory: Killed process 49050 (python3) total-vm:18kB, anon-rss:9kB"
+    assert host_of(text) is None
+
+
 @pytest.mark.parametrize(
     ("path", "node"),
     [
@@ -90,6 +95,7 @@ def test_every_style(style: str) -> None:
         ("run.tar.gz!a100-03/messages", "a100-03"),
         ("kern.node-a12.log", "node-a12"),
         ("journalctl-n0042.log.gz", "n0042"),
+        ("kernel/gpu017.log.gz", "gpu017"),
         ("dmesg.txt", None),
         ("run7/dmesg.txt", None),
         ("dmesg-rank3.txt", None),

@@ -102,3 +102,22 @@ def test_align_gives_the_surplus_to_the_column_that_may_hold_it() -> None:
         "x|y",
     ]
     assert align(["5"] * 99, columns, frozenset({"jobname"}), "|") is None
+
+
+@pytest.mark.parametrize(
+    ("gres", "indices"),
+    [
+        ("gpu:h100:3(IDX:0-1,3),nic:1(IDX:0)", [0, 1, 3]),
+        ("gpu(IDX:0,2-3,5)", [0, 2, 3, 5]),
+        ("gpu:(null):2(IDX:0-1)", [0, 1]),
+        ("gpu:a:1(IDX:2),gpu:b:2(IDX:4-5)", [2, 4, 5]),
+        ("gpu:8(IDX:0-7)", list(range(8))),
+        ("gpu:0(IDX:)", []),
+        ("gpu:(null):0(IDX:N/A)", []),
+        ("shard:4(IDX:0)", []),
+        ("gpu(IDX:0-99999999)", list(range(64))),
+        ("gpu(IDX:3-1,-)", []),
+    ],
+)
+def test_gpus_that_a_job_was_given(gres: str, indices: list[int]) -> None:
+    assert slurm.held_gpus(("n1",), gres) == tuple(f"n1:{index}" for index in indices)

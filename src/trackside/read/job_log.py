@@ -25,10 +25,10 @@ _PROGRAM = re.compile(
 )
 _OUTPUT = re.compile(rb"^(?:Traceback \(most recent call last\)|\{'|\[rank\d|srun: |slurmstepd: )", re.MULTILINE)
 _MEASURED = re.compile(
-    rb"\s*(?:# (?:HELP|TYPE) \w|<\?xml |=+NVSMI LOG=+|\{\"status\":\"success\",\"data\":|\{\"metric\":\{"
+    rb"\s*(?:# (?:HELP|TYPE) \w|<\?xml |\{\"status\":\"success\",\"data\":|\{\"metric\":\{"
     rb"|[^\n]{0,300}\b(?:utilization\.gpu|memory\.used|temperature\.gpu)\b[^\n]{0,20}[,\n]"
     rb"|\[[A-Z][a-z]{2} \d\d 20\d\d [\d:]{8}\] \[\w+\] \[tid \d"
-    rb"|strace: Process \d|(?:[A-Z][^\n]{10,40}\n)?\+-{60,100}\+\n\| NVIDIA-SMI )"
+    rb"|strace: Process \d)"
 )
 _DOCUMENT = re.compile(rb"\s*[{\[]\s*?\n\s*[\"{\[\]}\d]")
 

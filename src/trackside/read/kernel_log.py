@@ -44,7 +44,8 @@ _CONTINUATION = re.compile(r"\s|Message payload")
 _NODE_FILE = re.compile(
     r"(?:^|[/!])(?:(?:dmesg|kern(?:el)?|messages|syslog|journal(?:ctl)?|kmsg)[-_.](?P<after>[A-Za-z][\w-]*\d)"
     r"|(?P<before>[A-Za-z][\w-]*\d)[-_.](?:dmesg|kern(?:el)?|messages|syslog|journal(?:ctl)?|kmsg)\b"
-    r"|(?P<folder>[A-Za-z][\w-]*\d)/(?:dmesg|kern(?:el)?|messages|syslog|journal(?:ctl)?|kmsg)\b)"
+    r"|(?P<folder>[A-Za-z][\w-]*\d)/(?:dmesg|kern(?:el)?|messages|syslog|journal(?:ctl)?|kmsg)\b"
+    r"|(?:dmesg|kern(?:el)?|messages|syslog|journal(?:ctl)?|kmsg)/(?P<inside>[A-Za-z][\w-]*\d)(?:\.\w{1,5}){0,2}$)"
 )
 _NOT_A_NODE = re.compile(r"(?i)(?:rank|step|run|job|attempt|slurm|part|node_?rank)[-_]?\d+$")
 MAJORITY = 0.6
@@ -78,15 +79,16 @@ def _sniff(source: Source) -> Match | None:
 
 
 def node_of(path: str) -> str | None:
-    """The node that a file's name or folder gives: ``dmesg-gpu017.txt``, ``gpu017.dmesg``, ``gpu017/dmesg``."""
+    """The node that a file's name or folder gives: ``dmesg-gpu017.txt``, ``gpu017.dmesg``, ``gpu017/dmesg``,
+    ``dmesg/gpu017.txt``."""
     found = _NODE_FILE.search(path)
-    name = found and (found["after"] or found["before"] or found["folder"])
+    name = found and (found["after"] or found["before"] or found["folder"] or found["inside"])
     return None if not name or _NOT_A_NODE.match(name) else name
 
 
 def host_of(line: str) -> str | None:
     """The host column of a syslog or journal line, without its domain."""
-    found = _SYSLOG.match(line)
+    found = None if _STAMPED.match(line) else _SYSLOG.match(line)
     if found is None or found["host"] in ("localhost", "-"):
         return None
     return found["host"].split(".", 1)[0]

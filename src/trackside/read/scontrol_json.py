@@ -74,6 +74,7 @@ def _job(job: Object, shared: dict[str, slurm.Field]) -> dict[str, slurm.Field]:
             "n_tasks": number(job.get("tasks")),
             "n_cpus": number(job.get("cpus")),
             "n_gpus": slurm.gpus_of(text(job.get("tres_alloc_str")) or text(job.get("tres_req_str"))),
+            "gpus": _gpus(job.get("gres_detail"), nodes),
             "dependency": dependency,
             "parents": slurm.parents_of(dependency),
             "command": text(job.get("command")),
@@ -83,6 +84,16 @@ def _job(job: Object, shared: dict[str, slurm.Field]) -> dict[str, slurm.Field]:
         },
         **shared,
     )
+
+
+def _gpus(detail: object, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """The GPUs of ``gres_detail``: one text for each of the job's nodes, in their order."""
+    if not isinstance(detail, list) or len(detail) != len(nodes):
+        return ()
+    return tuple(
+        gpu for node, gres in zip(nodes, detail, strict=True) if isinstance(gres, str)
+        for gpu in slurm.held_gpus((node,), gres)
+    )  # fmt: skip
 
 
 def _read_steps(source: Source, sink: Sink) -> Result:

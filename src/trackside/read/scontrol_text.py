@@ -29,6 +29,8 @@ _JOB_LINES = slurm.vocabulary(
     JobName Command SubmitLine WorkDir AdminComment SystemComment Comment StdErr StdIn StdOut Extra HetJobIdSet
     """
 )
+_JOB_REPEATED = frozenset({"Nodes"})
+"""Of ``show job -d``: a line for the nodes on which the job was given the same CPUs, memory and GRES."""
 _STEP_KEYS = slurm.vocabulary(
     """
     StepId UserId StartTime TimeLimit State Partition NodeList Nodes CPUs Tasks Name Network TRES ResvPorts
@@ -46,6 +48,7 @@ _NODE_KEYS = slurm.vocabulary(
     """
 )
 _NODE_LINES = frozenset({"Reason", "Comment", "Extra", "OS", "Topology"})
+_DETAIL = re.compile(r"(\S+) CPU_IDs=\S* Mem=\S* GRES(?:_IDX)?=(\S+)")
 _REASON = re.compile(r"(?s)(.*?)\s*\[([^@\[\]]+)@([^\]]+)\]\s*\Z")
 
 
@@ -72,7 +75,7 @@ def _sniff_nodes(source: Source) -> Match | None:
 
 def _read_jobs(source: Source, sink: Sink) -> Result:
     count = 0
-    for block in blocks(source.lines(), "JobId", _JOB_KEYS, _JOB_LINES):
+    for block in blocks(source.lines(), "JobId", _JOB_KEYS, _JOB_LINES, _JOB_REPEATED):
         text = f"{block.text.strip()} JobState={block.get('JobState')} ExitCode={block.get('ExitCode')}"
         sink.record(Record("job", block.at(source.path), "scheduler", _job(block), text))
         count += 1
@@ -99,6 +102,7 @@ def _job(block: Row) -> dict[str, slurm.Field]:
         n_tasks=slurm.number_of(get("NumTasks")),
         n_cpus=n_cpus,
         n_gpus=gpus if gpus is not None else slurm.gpus_of(get("ReqTRES")),
+        gpus=_gpus(get("Nodes")),
         dependency=dependency,
         parents=slurm.parents_of(dependency),
         submit_line=slurm.known(get("SubmitLine")),
@@ -109,6 +113,12 @@ def _job(block: Row) -> dict[str, slurm.Field]:
         or slurm.bytes_of(f"{memory[1]}c", "M", None, n_cpus),
         source="scontrol",
     )
+
+
+def _gpus(detail: str | None) -> tuple[str, ...]:
+    """The GPUs of ``Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:h100:4(IDX:0-3)`` lines."""
+    told = [_DETAIL.match(line) for line in (detail or "").splitlines()]
+    return tuple(gpu for each in told if each for gpu in slurm.held_gpus(slurm.nodes_of(each[1]), each[2]))
 
 
 def _read_steps(source: Source, sink: Sink) -> Result:

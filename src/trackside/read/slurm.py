@@ -19,6 +19,8 @@ Field = Scalar | tuple[Scalar, ...]
 
 MAX_NODES = 20_000
 """Names that one node list may expand to (more than any Slurm cluster has); the rest is left out."""
+MAX_GPUS = 64
+"""GPUs that one node may list (no machine has more); further ones are left out."""
 UNSET_TIMES = frozenset({0, 4294967294, 4294967295, 18446744073709551614, 18446744073709551615})
 """NO_VAL and INFINITE of 32 and 64 bits, which some versions print as plain numbers."""
 _NOTHING = frozenset({"", "none", "unknown", "n/a", "(null)", "none assigned", "invalid", "not_set", "null", "na"})
@@ -33,6 +35,7 @@ _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([KMGTPE]?)i?B?([nc])?\Z", re.IGNOR
 _POWER = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _EXIT = re.compile(r"(-?\d{1,10}):(\d{1,5})\Z")
 _JOB_ID = re.compile(r"(\d{1,10})(?:_(\d{1,10}|\[[^\]]{1,500}\]))?(?:\+(\d{1,5}))?(?:\.([\w+]{1,40}))?\Z")
+_GPUS = re.compile(r"(?:^|,)gpu(?::[^,()]*(?:\(null\)[^,()]*)?)?\(IDX:([\d,-]+)\)")
 _DEPENDENCY = re.compile(
     r"(afterany|afterok|afternotok|aftercorr)((?::\d{1,10}(?:_\d{1,10}|_\*)?(?:\+\d+)?(?:\(\w+\))?)+)"
 )
@@ -174,6 +177,22 @@ def gpus_of(text: str | None) -> int | None:
         return number_of(tres["gres/gpu"])
     typed = [number_of(value) or 0 for name, value in tres.items() if name.startswith("gres/gpu:")]
     return sum(typed) if typed else None
+
+
+def held_gpus(nodes: Iterable[str], gres: str) -> tuple[str, ...]:
+    """``node:index`` of the GPUs that ``gpu:h100:3(IDX:0-1,3),nic:1(IDX:0)`` gives on each of the nodes; before Slurm
+    20.02 it is written ``gpu(IDX:0-1,3)``. Slurm counts the GPUs of a node as its gres.conf lists them."""
+    indices = [
+        number for found in _GPUS.finditer(gres[:10_000]) for part in found[1].split(",") for number in _numbers(part)
+    ]
+    return tuple(f"{node}:{index}" for node in nodes for index in dict.fromkeys(indices))
+
+
+def _numbers(part: str) -> range:
+    first, _, last = part.partition("-")
+    if not first.isdecimal() or (last and not last.isdecimal()):
+        return range(0)
+    return range(int(first), min(int(last or first), int(first) + MAX_GPUS - 1) + 1)
 
 
 def job_fields(fields: Mapping[str, Field], **more: Field) -> dict[str, Field]:

@@ -18,23 +18,28 @@ _KEY = re.compile(r"(?:^|(?<=\s))([A-Z][A-Za-z]{0,40}(?:[:/][A-Za-z:/]{1,20})?)=
 
 
 def blocks(
-    lines: Iterable[tuple[int, int, str]], begin: str, keys: frozenset[str], to_line_end: frozenset[str] = frozenset()
+    lines: Iterable[tuple[int, int, str]],
+    begin: str,
+    keys: frozenset[str],
+    to_line_end: frozenset[str] = frozenset(),
+    repeated: frozenset[str] = frozenset(),
 ) -> Iterator[Row]:
     """The blocks that begin with ``begin=`` at a line's start.
 
     ``keys`` are those that end the value before them; the values of ``to_line_end`` keys run to the end
-    of their line where the block has several.
+    of their line where the block has several. A key that comes again counts once, but for the ``repeated`` ones:
+    all their values are kept, a line each.
     """
     block: list[tuple[int, int, str]] = []
     for each in lines:
         if each[2].startswith(f"{begin}="):
             if block:
-                yield _block(block, keys, to_line_end)
+                yield _block(block, keys, to_line_end, repeated)
             block = [each]
         elif block and len(block) < MAX_BLOCK:
             block.append(each)
     if block:
-        yield _block(block, keys, to_line_end)
+        yield _block(block, keys, to_line_end, repeated)
 
 
 def job_of(block: Row) -> dict[str, slurm.Field]:
@@ -76,7 +81,9 @@ def job_id_of(block: Row) -> str | None:
     return f"{het}+{part}" if het and part else block.get("JobId")
 
 
-def _block(lines: list[tuple[int, int, str]], keys: frozenset[str], to_line_end: frozenset[str]) -> Row:
+def _block(
+    lines: list[tuple[int, int, str]], keys: frozenset[str], to_line_end: frozenset[str], repeated: frozenset[str]
+) -> Row:
     values: dict[str, str] = {}
     last = ""
     several = sum(1 for *_, text in lines if text.strip()) > 1
@@ -89,8 +96,11 @@ def _block(lines: list[tuple[int, int, str]], keys: frozenset[str], to_line_end:
             whole = several and match[1] in to_line_end
             stop = len(text) if whole or index + 1 == len(found) else found[index + 1].start()
             last = match[1]
+            value = text[match.end() : stop].strip()
             if last not in values:
-                values[last] = text[match.end() : stop].strip()
+                values[last] = value
+            elif last in repeated:
+                values[last] += "\n" + value
             if whole:
                 break
     return Row(*lines[0], values)

@@ -81,9 +81,15 @@ def _files(given: str, root: str) -> Iterator[tuple[str | Input, str]]:
                 yield entry.path, inside
             elif entry.name in _NOT_EVIDENCE:
                 yield Input("", None, "refused", "not walked: programs or their history, not evidence"), inside
+            elif _is_store(entry.path):
+                yield Input("", None, "refused", "not walked: a store of Trackside's; give it as --store"), inside
             else:
                 folders.append((entry.path, inside))
         pending.extend(reversed(folders))
+
+
+def _is_store(path: str) -> bool:
+    return all(os.path.exists(os.path.join(path, name)) for name in ("segments", "writer", "readers"))
 
 
 def _link(path: str, root: str) -> Input | None:

@@ -1,0 +1,98 @@
+"""``dcgmi dmon``: a line for each GPU every second, under DCGM's short names of the fields asked for.
+
+It prints no times. Those that a pipe puts before each line (``ts``) or a script before each sample (``date``) are used.
+"""
+
+from __future__ import annotations
+
+import re
+
+from trackside.catalog.dialect import translate
+from trackside.logs.stamp import find_time
+from trackside.read.format import HEAD, Collected, Format, Match, Result, Sink, Source
+from trackside.read.gpu_readings import Clock, Gpu, Line, Readings
+
+_HEADING = re.compile(r"(?P<when>.{0,40}?)# ?Entity\s+(?P<names>\S.*)")
+_UNITS = re.compile(r".{0,40}?\bI[dD]\b[\s\w/%.]*")
+_ROW = re.compile(
+    r"(?P<when>.{0,40}?)\b(?P<kind>GPU|GPU-I|GPU-CI|vGPU|Switch|CPU|CPU Core|Link) (?P<id>\d{1,6})\s+(?P<cells>\S.*)"
+)
+_NUMBER = re.compile(r"[-+]?\d{1,30}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?")
+_REMEDY = "dcgmi prints none; pipe it through ts"
+
+
+class Dcgmi:
+    """The samples of a file."""
+
+    def __init__(self, readings: Readings) -> None:
+        self.readings = readings
+        self.rows = 0
+        self._clock = Clock(readings, _REMEDY)
+        self._names: list[str] = []
+        self._stamped: float | None = None
+
+    def take(self, line: Line) -> bool:
+        """Whether a line is dcgmi's, or a time."""
+        text = line.text.strip()
+        if found := _HEADING.fullmatch(text):
+            self._names = found["names"].split()
+            return True
+        if found := _ROW.fullmatch(text):
+            return self._row(line, found)
+        if self._names and _UNITS.fullmatch(text):
+            return True
+        if len(text) < 60 and find_time(text) is not None:
+            self._stamped = self.readings.time(text)
+            return True
+        return False
+
+    def _row(self, line: Line, found: re.Match[str]) -> bool:
+        cells = found["cells"].split()
+        if not self._names:
+            return False
+        if len(cells) != len(self._names):
+            self.readings.lost += 1
+            return True
+        if found["kind"] != "GPU":
+            self.readings.note("{} lines of parts of GPUs, switches or CPUs, which don't say whose they are")
+            return True
+        self.rows += 1
+        time = self.readings.time(found["when"]) if found["when"].strip() else self._stamped
+        when = self._clock.now({}, found["id"]) if time is None else (time, True)
+        if when is not None:
+            self._clock.add(*when, self._pairs(line, Gpu(number=found["id"]), cells))
+        return True
+
+    def _pairs(self, line: Line, gpu: Gpu, cells: list[str]) -> list[tuple[int, float]]:
+        pairs = []
+        for name, cell in zip(self._names, cells, strict=True):
+            if _NUMBER.fullmatch(cell) and (pair := self.readings.pair(line, gpu, name, float(cell))) is not None:
+                pairs.append(pair)
+        return pairs
+
+    def end(self) -> None:
+        """Place what carries no time."""
+        self._clock.settle()
+
+
+def _sniff(source: Source) -> Match | None:
+    found = re.search(rb"^.{0,40}?# ?Entity\s+(\S[^\n]{0,4000})", source.head, re.MULTILINE)
+    if found is None or not any(translate(name, {}) for name in found[1].decode("utf-8", "replace").split()):
+        return None
+    section = Dcgmi(Readings(Source("", b"", source.stream), Collected()))
+    lines = [text for text in source.text.splitlines() if text.strip()]
+    own = sum(section.take(Line(0, 0, text)) for text in (lines[:-1] if len(source.head) >= HEAD else lines))
+    return Match(0.9, "samples of dcgmi dmon") if own >= 0.9 * len(lines) - 1 else None
+
+
+def _read(source: Source, sink: Sink) -> Result:
+    readings = Readings(source, sink)
+    section = Dcgmi(readings)
+    for number, offset, text in source.lines():
+        if text.strip() and not section.take(Line(number, offset, text)):
+            readings.note("{} lines that are not dcgmi's")
+    section.end()
+    return readings.result("no sample in it")
+
+
+FORMAT = Format("dcgmi-dmon", "GPU samples (dcgmi dmon)", "metric", _sniff, _read)

@@ -1,0 +1,373 @@
+"""What nvidia-smi's layouts share: the names of its fields, how it writes values, and how its output is told from text.
+
+Each layout has a file of its own that turns what it prints into rows: fields by the names that ``--query-gpu`` knows
+them by, and their cells as printed. From there on all are the same: :meth:`Smi.row`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Literal, NamedTuple, Protocol
+
+from trackside.catalog.dialect import translate
+from trackside.catalog.labels import pci_address
+from trackside.catalog.throttle import REASONS
+from trackside.model import Event, Position, Role
+from trackside.read.format import HEAD, Collected, Match, Result, Sink, Source
+from trackside.read.gpu_readings import Gpu, Line, Pairs, Readings
+
+_REASON = "clocks_event_reasons."
+ACTIVE = f"{_REASON}active"
+ATTACHED = "trackside_gpu_process_attached"
+COUNT = "gpu_visible_gpus"
+"""How many GPUs the node has: of no GPU in particular."""
+PROCESSES = "gpu_processes"
+PROCESS_MEMORY = "used_gpu_memory"
+_PREFERENCE = {"power.limit": 1, "power.draw.average": 1, "power.draw.instant": 2, "clocks.current.graphics": 1}
+"""Of fields that say the same, the one with the least number that a GPU gives holds."""
+_SUMS = {
+    f"ecc.errors.{kind}.{span}.total": tuple(f"ecc.errors.{kind}.{span}.{part}" for part in parts)
+    for kind, parts in {
+        "corrected": ("sram", "dram"),
+        "uncorrected": ("sram", "sram.parity", "sram.secded", "dram"),
+    }.items()
+    for span in ("volatile", "aggregate")
+}
+"""Totals that newer layouts print only in parts. SRAM is either one number or parity and SEC-DED."""
+_WORDS = {"active": 1.0, "not active": 0.0, "yes": 1.0, "no": 0.0}
+_RECOVERY = {
+    "none": 0.0,
+    "reset": 1.0,
+    "gpu reset": 1.0,
+    "reboot": 2.0,
+    "node reboot": 2.0,
+    "drain p2p": 3.0,
+    "drain and reset": 4.0,
+}
+_FABRIC = {"not supported": 0.0, "not started": 1.0, "in progress": 2.0, "completed": 3.0}
+_CODES = {"gpu_recovery_action": _RECOVERY, "fabric.state": _FABRIC}
+"""Fields whose words stand for numbers: nvmlDeviceGpuRecoveryAction_t, nvmlGpuFabricState_t."""
+_COMPLAINT = re.compile(
+    r".{0,120}(?:Unable to determine the device handle for (?:GPU|gpu)|GPU is lost|No devices were found"
+    r"|couldn't communicate with the NVIDIA driver|Failed to initialize NVML).*"
+)
+_LOST = re.compile(r"Unable to determine the device handle for (?:GPU|gpu)|GPU is lost")
+_BUS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?")
+_FIGURE = re.compile(r"([-+]?\d{1,30}(?:\.\d{1,20})?)\s{0,3}([A-Za-z%°µ/]{0,8})(?:\(s\))?")
+_COUNTED = frozenset({"x", "bank"})
+"""What stands behind a number without being a unit."""
+_HEX = re.compile(r"0x[0-9a-fA-F]{1,16}")
+_PSTATE = re.compile(r"P(\d{1,2})")
+IDLE_SHARE = 0.0025
+"""Share of a GPU's memory below which no process can hold a context. With more in use and no process listed, the list
+is hidden, as it is within a container, and says nothing."""
+
+
+class Value(NamedTuple):
+    """A cell read: its number and the unit as written."""
+
+    number: float
+    unit: str
+
+
+@lru_cache(maxsize=1 << 15)
+def value_of(cell: str) -> Value | None:
+    """The number that a cell holds; None for one that says there is none (``[N/A]``, ``ERR!``, ``None`` ...)."""
+    text = cell.strip()
+    if found := _FIGURE.fullmatch(text):
+        return Value(float(found[1]), "" if found[2] in _COUNTED else found[2])
+    if (word := _WORDS.get(text.lower())) is not None:
+        return Value(word, "")
+    if found := _PSTATE.fullmatch(text):
+        return Value(float(found[1]), "")
+    return Value(float(int(text, 16)), "") if _HEX.fullmatch(text) else None
+
+
+# -- rows
+
+
+class _Column(NamedTuple):
+    """How one field of ours comes out of a row: which cells, and what of them.
+
+    ``bits`` go with the cells of a mask; ``plain``: it is what the only cell says.
+    """
+
+    name: str
+    places: tuple[int, ...]
+    how: Literal["first", "sum", "mask", "code"]
+    bits: tuple[int, ...] = ()
+    plain: bool = False
+
+
+@lru_cache(maxsize=256)
+def _plan(fields: tuple[str, ...]) -> tuple[_Column, ...]:
+    """The columns of ours that a row of these fields gives."""
+    at = {name: place for place, name in reversed(list(enumerate(fields)))}
+    same: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
+    for name in at:
+        if (known := translate(name, {})) is not None:
+            same.setdefault((known.metric, known.labels), []).append(name)
+    columns = []
+    for names in same.values():
+        names.sort(key=lambda name: (_PREFERENCE.get(name, 0), at[name]))
+        how: Literal["first", "code"] = "code" if names[0] in _CODES else "first"
+        plain = how == "first" and len(names) == 1
+        columns.append(_Column(names[0], tuple(at[name] for name in names), how, plain=plain))
+    bits = {at[f"{_REASON}{name}"]: reason.bit for name, reason in REASONS.items() if f"{_REASON}{name}" in at}
+    if bits and ACTIVE not in at:
+        columns.append(_Column(ACTIVE, tuple(bits), "mask", tuple(bits.values())))
+    for total, parts in _SUMS.items():
+        split = (".sram.parity", ".sram.secded")
+        whole = parts[0] in at
+        places = tuple(at[part] for part in parts if part in at and not (whole and part.endswith(split)))
+        if places and total not in at:
+            columns.append(_Column(total, places, "sum"))
+    return tuple(columns)
+
+
+def _cell(column: _Column, cells: Sequence[str]) -> Value | None:
+    if column.how == "code":
+        code = _CODES[column.name].get(cells[column.places[0]].strip().lower())
+        return None if code is None else Value(code, "")
+    given = [value_of(cells[place]) for place in column.places]
+    if column.how == "first":
+        return next((value for value in given if value is not None), None)
+    if column.how == "sum":
+        known = [value.number for value in given if value is not None]
+        return Value(sum(known), "") if known else None
+    if all(value is None for value in given):
+        return None
+    return Value(
+        float(sum(bit for value, bit in zip(given, column.bits, strict=True) if value is not None and value.number)), ""
+    )
+
+
+class Smi:
+    """Rows of nvidia-smi, of whatever layout, on their way into the readings of a file."""
+
+    def __init__(self, readings: Readings) -> None:
+        self.readings = readings
+        self.rows = 0
+        self.foreign = 0
+        """Lines that nvidia-smi did not print."""
+        self._lost: set[str] = set()
+
+    def pairs(
+        self, line: Line, gpu: Gpu, fields: tuple[str, ...], cells: Sequence[str], units: Sequence[str] = ()
+    ) -> Pairs:
+        """The values of one row. ``units``: of columns whose cells may stand without one."""
+        found = []
+        readings, places = self.readings, self.readings.places(gpu)
+        for column in _plan(fields):
+            name, at, plain = column.name, column.places[0], column.plain
+            value = value_of(cells[at]) if plain else _cell(column, cells)
+            if value is None:
+                continue
+            number, unit = value
+            if not unit and units:
+                unit = units[at]
+            if name == COUNT:
+                pair = readings.pair(line, Gpu(), name, number)
+            else:
+                pair = readings.pair_of(places, line, gpu, name, number, unit)
+            if pair is not None:
+                found.append(pair)
+        return found
+
+    def row(self, line: Line, time: float, gpu: Gpu, fields: tuple[str, ...], cells: Sequence[str]) -> None:
+        """Take what was printed of one GPU at one time."""
+        self.readings.add(time, self.pairs(line, gpu, fields, cells))
+
+    def complaint(self, line: Line) -> bool:
+        """Whether a line is what nvidia-smi says instead of an answer: no driver, no GPU, or one that is lost."""
+        text = line.text.strip()
+        if len(text) > 500 or _COMPLAINT.fullmatch(text) is None:
+            return False
+        self.readings.note(f"nvidia-smi says: {text[:120]}".replace("{", "").replace("}", ""), lost=False)
+        if _LOST.search(text):
+            bus = _BUS.search(text)
+            self.lost(line, bus[0] if bus else "")
+        return True
+
+    def lost(self, line: Line, pci: str) -> None:
+        """A GPU can't be reached any more; said once for each."""
+        if pci in self._lost:
+            return
+        self._lost.add(pci)
+        at = Position(self.readings.path, line.number, line.offset, len(line.text))
+        text = line.text.strip()[:300]
+        fields = {"detail": text} | ({"pci": pci} if pci else {})
+        event = Event("gpu_lost", at, "metric", text, self.readings.now, role=Role.CONFIRMATION, parser="nvidia-smi")
+        self.readings.event(replace(event, fields=fields))
+
+    def attachment(self, line: Line, gpu: Gpu, held: bool) -> tuple[int, float] | None:
+        """Whether a process holds a compute context on a GPU, as a value."""
+        return self.readings.pair(line, gpu._replace(mig=""), ATTACHED, float(held))
+
+    def memory(self, line: Line, gpu: Gpu, pid: str, cell: str) -> tuple[int, float] | None:
+        """The device memory of one process, as a value."""
+        value = value_of(cell)
+        if value is None or not pid.isdecimal():
+            return None
+        return self.readings.pair(line, gpu._replace(pid=pid), PROCESS_MEMORY, value.number, value.unit)
+
+
+class Process(NamedTuple):
+    """A process that nvidia-smi lists: its type (C, G, C+G, M), and its memory as printed."""
+
+    pid: str
+    kind: str
+    memory: str
+
+
+class Card(NamedTuple):
+    """What a capture says of one GPU: where, which, and its fields with their cells."""
+
+    line: Line
+    gpu: Gpu
+    fields: dict[str, str]
+    processes: list[Process] | None
+    """Those listed; None where the capture has no list."""
+
+
+class Capture:
+    """The GPUs of one capture (one run of nvidia-smi), kept until it ends: only then is known which they are."""
+
+    def __init__(self, smi: Smi) -> None:
+        self._smi = smi
+        self.time: float | None = None
+        self.said = 0
+        """GPUs that the node has, where the capture says it."""
+        self.cards: list[Card] = []
+
+    def end(self, placed: bool = False) -> None:
+        """Hand everything on. ``placed``: the layout prints indices. Otherwise GPUs are listed in the order of their
+        indices, which holds only where all of them are there."""
+        readings = self._smi.readings
+        whole = [card for card in self.cards if not card.gpu.mig]
+        if not placed and self.said == len(whole):
+            order = {card.gpu: str(place) for place, card in enumerate(whole)}
+            self.cards = [self._numbered(card, order) for card in self.cards]
+        time = self._time() if self.cards else None
+        if time is not None and self.said:
+            pair = readings.pair(self.cards[0].line, Gpu(), COUNT, float(self.said))
+            readings.add(time, [] if pair is None else [pair])
+        for card in self.cards:
+            readings.learn(card.gpu)
+            self._smi.rows += 1
+            if time is not None:
+                self._give(time, card._replace(gpu=readings.named(card.gpu)))
+        self.cards, self.time, self.said = [], None, 0
+
+    def _time(self) -> float | None:
+        """When it was taken: as it says, as output before it says, or as the file's date does for a lone one."""
+        readings = self._smi.readings
+        if self.time is None and readings.now is None:
+            readings.now = readings.written
+            if readings.written is not None:
+                readings.note("it gives no time: taken as of when the file was last written", lost=False)
+        elif self.time is None and readings.now == readings.written:
+            readings.note("{} more captures give no time: not placed")
+            return None
+        return self.time if self.time is not None else readings.now
+
+    def _numbered(self, card: Card, order: dict[Gpu, str]) -> Card:
+        index = order.get(card.gpu._replace(mig=""), "")
+        return card._replace(gpu=card.gpu._replace(number=index))
+
+    def _give(self, time: float, card: Card) -> None:
+        self._smi.row(card.line, time, card.gpu, tuple(card.fields), tuple(card.fields.values()))
+        if card.processes is not None and not card.gpu.mig and (card.processes or _empty(card.fields)):
+            held = any("C" in each.kind for each in card.processes)
+            pairs = [
+                self._smi.attachment(card.line, card.gpu, held),
+                self._smi.readings.pair(card.line, card.gpu, PROCESSES, float(len(card.processes))),
+                *(self._smi.memory(card.line, card.gpu, each.pid, each.memory) for each in card.processes),
+            ]
+            self._smi.readings.add(time, [pair for pair in pairs if pair is not None])
+
+
+def _empty(fields: dict[str, str]) -> bool:
+    used, total = (value_of(fields.get(f"memory.{name}", "")) for name in ("used", "total"))
+    return used is not None and total is not None and used.number <= IDLE_SHARE * total.number
+
+
+def gpu_of(index: str = "", uuid: str = "", pci: str = "", model: str = "", mig: str = "") -> Gpu:
+    """A GPU as nvidia-smi names it; what says nothing (``[N/A]``, a name cut off) is left out."""
+    return Gpu(
+        index if index.isdecimal() else "",
+        uuid if uuid.startswith(("GPU-", "MIG-")) else "",
+        pci_address(pci),
+        "" if model.endswith("...") or not re.search(r"[A-Za-z]{2}", model) or "N/A" in model else model,
+        mig if mig.isdecimal() else "",
+    )
+
+
+# -- layouts
+
+
+class Section(Protocol):
+    """One layout, read line by line: ``take`` says whether a line is its own. Blank lines are everybody's."""
+
+    smi: Smi
+
+    def take(self, line: Line) -> bool: ...
+    def end(self) -> None: ...
+
+
+_BETWEEN = re.compile(
+    r"[A-Z][a-z]{2},? [\w ,:]{8,40} 20\d\d(?: [\d:]{8}.{0,12})?|20\d\d-\d\d-\d\d[T ][\d:.,]{8,16}.{0,12}"  # date
+    r"|(?=\S*\d)[a-z][\w.-]{1,62}"  # hostname
+    r"|\S{0,80}?[$#>%+]\s*(?:(?:/\S*/)?nvidia-smi|date|hostname|sleep)\b.{0,400}"  # set -x, or a shell's prompt
+    r"|[-=*_#~+ ]{3,200}"
+)
+FOREIGN_SHARE = 0.02
+"""A file with more other lines than that is not the tool's output but something that holds it, such as a job's log."""
+MOST_FOREIGN = 100
+"""With so many other lines in its beginning alone, none looks further."""
+
+
+def is_between(text: str) -> bool:
+    """Whether a line is what scripts put between the output of commands: nobody's, and no job's log either."""
+    return len(text) < 500 and _BETWEEN.fullmatch(text.strip()) is not None
+
+
+def sniffed(source: Source, mark: bytes | re.Pattern[bytes], make: Callable[[Smi], Section], why: str) -> Match | None:
+    """How surely the head of a file is all of one layout: it is read, and what the layout doesn't know is counted."""
+    if (mark not in source.head) if isinstance(mark, bytes) else (mark.search(source.head) is None):
+        return None
+    lines = source.head.decode("utf-8", "replace").splitlines()
+    if len(source.head) >= HEAD:
+        lines.pop()
+    section = make(Smi(Readings(Source("", b"", source.stream), Collected())))
+    own = foreign = 0
+    for number, text in enumerate(lines, 1):
+        if text.strip():
+            line = Line(number, 0, text)
+            if section.take(line) or section.smi.complaint(line):
+                own += 1
+            elif not is_between(text):
+                foreign += 1
+                if foreign > MOST_FOREIGN:
+                    return None
+    section.end()
+    if not own or foreign > FOREIGN_SHARE * (own + foreign):
+        return None
+    return Match(0.9 if section.smi.rows else 0.6, why)
+
+
+def read_lines(source: Source, sink: Sink, make: Callable[[Smi], Section], empty: str) -> Result:
+    """Read a file that is all of one layout."""
+    readings = Readings(source, sink)
+    section = make(Smi(readings))
+    for number, offset, text in source.lines():
+        line = Line(number, offset, text)
+        if text.strip() and not section.take(line) and not section.smi.complaint(line):
+            section.smi.foreign += not is_between(text)
+    section.end()
+    if section.smi.foreign:
+        readings.note("{} lines that are not nvidia-smi's", section.smi.foreign)
+    return readings.result(empty)

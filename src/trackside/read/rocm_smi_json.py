@@ -1,0 +1,93 @@
+"""``rocm-smi --json``: one object with a member for each card, keys as the tool words them, values as text.
+
+Keys changed over ROCm's versions (``Average`` or ``Current Socket Graphics Package Power``, ``(c)`` or ``(C)``); all
+are taken. It prints no time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from trackside.catalog.labels import pci_address
+from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.gpu_readings import Gpu, Line, Readings
+
+_CARD = re.compile(r"card(\d{1,4})")
+_FIGURE = re.compile(r"\(?([-+]?\d{1,20}(?:\.\d{1,20})?)\s?(Mhz|MHz)?\)?")
+_METRICS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "gpu_utilization_ratio": (("gpu use (%)", "%"),),
+    "gpu_memory_utilization_ratio": (("gpu memory use (%)", "%"), ("gpu memory read/write activity (%)", "%")),
+    "gpu_temperature_celsius": (
+        ("temperature (sensor edge) (c)", "C"),
+        ("temperature (sensor junction) (c)", "C"),
+        ("temperature (sensor hotspot) (c)", "C"),
+    ),
+    "gpu_memory_temperature_celsius": (
+        ("temperature (sensor memory) (c)", "C"),
+        ("temperature (sensor mem) (c)", "C"),
+    ),
+    "gpu_power_watts": (
+        ("average graphics package power (w)", "W"),
+        ("current socket graphics package power (w)", "W"),
+        ("current graphics package power (w)", "W"),
+    ),
+    "gpu_power_limit_watts": (("max graphics package power (w)", "W"),),
+    "gpu_memory_total_bytes": (("vram total memory (b)", "B"),),
+    "gpu_memory_used_bytes": (("vram total used memory (b)", "B"),),
+    "gpu_sm_clock_hertz": (("sclk clock speed:", "MHz"),),
+    "gpu_memory_clock_hertz": (("mclk clock speed:", "MHz"),),
+    "gpu_pcie_replays_total": (("pcie replay count", ""),),
+}
+"""our metric -> the keys that give it, in lower case, with their units; the first that a card has holds"""
+_KEYS = frozenset(key for keys in _METRICS.values() for key, _ in keys)
+
+
+def _sniff(source: Source) -> Match | None:
+    head = source.head.lstrip()
+    if not head.startswith(b"{") or b'"card' not in head[:4096]:
+        return None
+    known = sum(f'"{key}"' in source.text[:16384].lower() for key in _KEYS)
+    return Match(0.9, "what rocm-smi prints") if known else None
+
+
+def _read(source: Source, sink: Sink) -> Result:
+    try:
+        document = json.loads(source.whole())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"no whole JSON document: {error}") from None
+    readings = Readings(source, sink)
+    cards = document.items() if isinstance(document, dict) else ()
+    if source.modified is None:
+        return Result(0, "partial", "rocm-smi prints no time, and the file has no date: not placed")
+    readings.note("it gives no time: taken as of when the file was last written", lost=False)
+    for name, card in cards:
+        if (found := _CARD.fullmatch(name)) is not None and isinstance(card, dict):
+            readings.add(source.modified, _pairs(readings, found[1], {k.lower(): v for k, v in card.items()}))
+    return readings.result("no card in it")
+
+
+def _pairs(readings: Readings, index: str, card: Mapping[str, object]) -> list[tuple[int, float]]:
+    model = next((text for key in ("card series", "device name", "card model") if (text := card.get(key))), "")
+    gpu = Gpu(
+        index, _text(card.get("unique id")).removeprefix("N/A"), pci_address(_text(card.get("pci bus"))), _text(model)
+    )
+    pairs = []
+    for metric, keys in _METRICS.items():
+        for key, unit in keys:
+            found = _FIGURE.fullmatch(_text(card.get(key)))
+            pair = found and readings.pair(Line(1, 0, ""), gpu, metric, float(found[1]), unit)
+            if pair:
+                pairs.append(pair)
+                break
+    return pairs
+
+
+def _text(value: object) -> str:
+    return value.strip() if isinstance(value, str) else ""
+
+
+FORMAT = Format("rocm-smi-json", "AMD GPU state (rocm-smi --json)", "metric", _sniff, _read)

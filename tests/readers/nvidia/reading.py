@@ -1,0 +1,61 @@
+"""Reads a text as one input, and shows its samples as a table that tests can state by hand."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+
+from trackside.model import Input
+from trackside.read.detect import read_source
+from trackside.read.format import HEAD, Collected, Source
+
+WRITTEN = 1_795_248_600.0
+"""When the files of these tests were last written: 2026-11-21 08:10:00 UTC."""
+Key = tuple[str, str]
+"""(metric, its labels as ``gpu=0 reason=x``, those that describe only left out)"""
+Points = list[tuple[float, float]]
+
+
+def utc(text: str) -> float:
+    """POSIX seconds of an ISO date and time in UTC."""
+    return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC).timestamp()
+
+
+def read(
+    text: str | bytes, path: str = "run/gpu.txt", written: float | None = WRITTEN, crlf: bool = False
+) -> tuple[Input, Collected]:
+    data = text.encode() if isinstance(text, str) else text
+    if crlf:
+        data = data.replace(b"\n", b"\r\n")
+    source = Source(path, data[:HEAD], io.BufferedReader(io.BytesIO(data)), len(data), written)  # type: ignore[arg-type]
+    sink = Collected()
+    return read_source(source, sink), sink
+
+
+DESCRIPTIVE = ("gpu_uuid", "gpu_model", "pci")
+
+
+def points(sink: Collected) -> dict[Key, Points]:
+    """Samples by curve, in order of time; values to twelve digits."""
+    found: dict[Key, Points] = {}
+    for block in sink.blocks:
+        for place, time, value in zip(block.index, block.times_ms, block.values, strict=True):
+            series = block.series[place]
+            labels = " ".join(f"{name}={own}" for name, own in series.labels if name not in DESCRIPTIVE)
+            found.setdefault((series.metric, labels), []).append((int(time) / 1000, float(f"{value:.12g}")))
+    return {key: sorted(curve) for key, curve in found.items()}
+
+
+def last(sink: Collected) -> dict[Key, float]:
+    """The last value of each curve."""
+    return {key: curve[-1][1] for key, curve in points(sink).items()}
+
+
+def of_gpu(sink: Collected, gpu: str) -> dict[str, float]:
+    """The last value of each metric that a GPU has without further labels."""
+    return {metric: value for (metric, labels), value in last(sink).items() if labels == f"gpu={gpu}"}
+
+
+def described(sink: Collected) -> set[tuple[tuple[str, str], ...]]:
+    """The distinct labels of all series."""
+    return {series.labels for block in sink.blocks for series in block.series}
