@@ -1,0 +1,1 @@
+"""What exporters on a node serve: one file an exporter."""

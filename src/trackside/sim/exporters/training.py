@@ -1,0 +1,40 @@
+"""training_* gauges, as a job exports them that measures itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trackside.sim.exposition import Sink
+from trackside.sim.progress import points
+from trackside.sim.stage import Stage
+from trackside.sim.watch import scrapes
+
+
+def write(stage: Stage, sink: Sink) -> None:
+    """Every start of the job, asked on its first node."""
+    times, answered = scrapes(stage, stage.act.nodes[0], "training")
+    rows = []
+    for act in stage.acts:
+        known = list(points(act, 1))
+        ends = np.array([point.time for point in known])
+        for time in times[answered]:
+            if len(ends) and ends[0] <= time < act.end:
+                rows.append((time, act.job, known[int(np.searchsorted(ends, time, "right")) - 1]))  # noqa: PERF401
+    if not rows:
+        return
+    tokens = float(stage.scenario.job.tokens_per_step)
+    table = {
+        "training_step": ("Steps done.", [float(p.step) for _, _, p in rows]),
+        "training_loss": ("Current loss value.", [p.loss for _, _, p in rows]),
+        "training_gradient_norm": ("Gradient norm.", [p.norm for _, _, p in rows]),
+        "training_learning_rate": ("Learning rate.", [p.rate for _, _, p in rows]),
+        "training_step_seconds": ("Wall time of a step.", [p.pace for _, _, p in rows]),
+        "training_tokens_per_second": ("Throughput.", [tokens / p.pace for _, _, p in rows]),
+    }
+    times_ms = np.array([round(time * 1000) for time, _, _ in rows], dtype=np.int64)
+    jobs = np.array([job for _, job, _ in rows])
+    for name, (text, values) in table.items():
+        sink.family(name, "gauge", text)
+        for job in dict.fromkeys(jobs.tolist()):
+            mine = jobs == job
+            sink.curve({"job": job, "node": stage.act.nodes[0]}, times_ms[mine], np.array(values)[mine], "short")

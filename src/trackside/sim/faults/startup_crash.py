@@ -1,0 +1,136 @@
+"""The job raises before its first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from trackside.sim.endings import CODE, SITE, Death, Frame, crash, traceback
+from trackside.sim.fault import Fault
+from trackside.sim.scenario import ScenarioError
+from trackside.sim.stage import Stage
+from trackside.sim.timeline import State
+from trackside.sim.truth import Injected
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """An exception, where it is raised, and in which phase of the start."""
+
+    exception: str
+    frames: tuple[Frame, ...]
+    phase: str
+
+
+TEXTS = {
+    "config": (
+        Text(
+            "ValueError: Target modules {'query_key_value'} not found in the base model. Please check the target modules "
+            "and try again.",
+            (
+                (CODE, 140, "main", "model = get_peft_model(model, lora)"),
+                (f"{SITE}/peft/tuners/tuners_utils.py", 446, "inject_adapter", "raise ValueError("),
+            ),
+            "load",
+        ),
+        Text(
+            "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'learning_rte'",
+            ((CODE, 96, "main", "args = TrainingArguments(**config)"),),
+            "import",
+        ),
+    ),
+    "data": (
+        Text(
+            "json.decoder.JSONDecodeError: Expecting ',' delimiter: line 1 column 214 (char 213)",
+            (
+                (CODE, 121, "main", "rows = [json.loads(line) for line in file]"),
+                ("/usr/lib/python3.11/json/decoder.py", 353, "raw_decode", "obj, end = self.scan_once(s, idx)"),
+            ),
+            "load",
+        ),
+        Text(
+            "pyarrow.lib.ArrowInvalid: JSON parse error: Column(/text) changed from string to number in row 8814",
+            (
+                (CODE, 118, "main", 'data = load_dataset("json", data_files=path)'),
+                (
+                    f"{SITE}/datasets/packaged_modules/json/json.py",
+                    160,
+                    "_generate_tables",
+                    "pa_table = paj.read_json(",
+                ),
+            ),
+            "load",
+        ),
+    ),
+    "env": (
+        Text(
+            "ModuleNotFoundError: No module named 'flash_attn'",
+            ((CODE, 14, "<module>", "import flash_attn"),),
+            "import",
+        ),
+        Text(
+            "ValueError: The checkpoint you are trying to load has model type `qwen3` but Transformers does not recognize "
+            "this architecture. This could be because of an issue with the checkpoint, or because your version of "
+            "Transformers is out of date.",
+            ((f"{SITE}/transformers/models/auto/configuration_auto.py", 1091, "from_pretrained", "raise ValueError("),),
+            "load",
+        ),
+    ),
+    "asset": (
+        Text(
+            "OSError: Incorrect path_or_model_id: '/scratch/models/base-8b'. Please provide either the path to a local "
+            "folder or the repo_id of a model on the Hub.",
+            ((f"{SITE}/transformers/utils/hub.py", 499, "cached_files", "raise OSError("),),
+            "load",
+        ),
+        Text(
+            "FileNotFoundError: [Errno 2] No such file or directory: '/scratch/user/data/tokenizer.model'",
+            ((CODE, 104, "main", "tokenizer = load(path)"),),
+            "import",
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartupCrash(Fault):
+    """Bad data, configuration, environment or asset: every rank raises the same before the first step."""
+
+    kind: ClassVar[str] = "startup-crash"
+    at: str = "0%"
+    fault_class: str = "config"
+    """config, data, env or asset."""
+    text: int = 0
+    """Which of the exceptions of that class."""
+    one_node: bool = False
+    """Only ranks of one node raise; the others wait for them."""
+
+    def strike(self, stage: Stage) -> None:
+        known = TEXTS.get(self.fault_class)
+        if known is None:
+            raise ScenarioError(f"fault {self.kind}: fault_class: {self.fault_class!r} is none of {', '.join(TEXTS)}")
+        text, act = known[self.text % len(known)], stage.act
+        begin, end = act.phases[text.phase]
+        at = begin + min(8.0, 0.5 * (end - begin))
+        ranks = self.node_ranks(stage) if self.one_node else list(stage.ranks)
+        rng = stage.rng("startup-crash")
+        deaths = [
+            Death(rank, float(rng.random()) * 1.2, 1, traceback(stage, rank, text.exception, text.frames))
+            for rank in ranks
+        ]
+        shown = set(ranks)
+        nodes = tuple(dict.fromkeys(stage.places[rank].node for rank in ranks)) if self.one_node else ()
+        if text.phase == "load":
+            for track in act.tracks:
+                track.memory = [knot for knot in track.memory if knot[0] <= begin + 1]
+        crash(stage, at, deaths, State.IDLE)
+        act.phases.pop("load" if text.phase == "import" else "train", None)
+        stage.inject(
+            Injected(
+                self.kind, "A1", "job", fault_class=self.fault_class, since=at, nodes=nodes,
+                ranks=tuple(sorted(shown)), enough=(("logs",),), halts=True, primary=self.primary,
+            )
+        )  # fmt: skip
+
+
+FAULT = StartupCrash

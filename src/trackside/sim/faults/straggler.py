@@ -1,0 +1,60 @@
+"""One rank is slower than its peers, all the time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from trackside.sim.fault import Fault
+from trackside.sim.scenario import ScenarioError
+from trackside.sim.stage import HostEffect, Regime, Stage
+from trackside.sim.truth import Injected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straggler(Fault):
+    """Every step waits for it: a GPU that is slow for no visible reason, a host under contention, a bad shard of data."""
+
+    kind: ClassVar[str] = "straggler"
+    at: str = "0%"
+    cause: str = "gpu"
+    """gpu (its kernels take longer), cpu (its host is busy with something else), data (its batches come late)."""
+    factor: float = 3.4
+    """How much longer its own part of a step takes."""
+    whole_node: bool = False
+
+    def shape(self, stage: Stage) -> None:
+        if self.cause not in ("gpu", "cpu", "data"):
+            raise ScenarioError(f"fault {self.kind}: cause: {self.cause!r} is none of gpu, cpu, data")
+        job, at = stage.scenario.job, self.begin(stage)
+        ranks = frozenset(self._ranks(stage))
+        own = job.step_s * (job.compute_share + job.data_share + job.gap_share)
+        more = (self.factor - 1) * own
+        if self.cause == "gpu":
+            stage.regimes.append(Regime(at, ranks=ranks, compute=1 + more / (job.compute_share * job.step_s)))
+        elif self.cause == "cpu":
+            stage.regimes.append(Regime(at, ranks=ranks, gap_s=more))
+        else:
+            stage.regimes.append(Regime(at, ranks=ranks, data_s=more))
+
+    def strike(self, stage: Stage) -> None:
+        act, at = stage.act, self.begin(stage)
+        begin, end = max(at, act.phases["train"][0]), act.phases["end"][0]
+        ranks = self._ranks(stage)
+        places = [stage.places[rank] for rank in ranks]
+        if self.cause == "cpu":
+            cores = 0.9 * stage.scenario.cluster.cores
+            stage.host_effects.append(HostEffect(places[0].node, begin, end, cores=cores, stalled_cpu=0.7))
+        stage.inject(
+            Injected(
+                self.kind, "D3", "unknown", since=begin, nodes=tuple(dict.fromkeys(p.node for p in places)),
+                gpus=tuple(p.key for p in places), ranks=tuple(ranks), enough=(("gpu", "profiling"), ("tracer",)) if self.cause == "gpu" else (("tracer",),),
+                primary=self.primary,
+            )
+        )  # fmt: skip
+
+    def _ranks(self, stage: Stage) -> list[int]:
+        return self.node_ranks(stage) if self.whole_node else [self.place(stage).rank]
+
+
+FAULT = Straggler

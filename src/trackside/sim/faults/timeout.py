@@ -1,0 +1,35 @@
+"""The time limit is shorter than the run needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from trackside.sim.fault import Fault
+from trackside.sim.scenario import ScenarioError
+from trackside.sim.stage import Stage
+from trackside.sim.truth import Injected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeout(Fault):
+    """A healthy run is ended at its wall-clock limit: ``share`` of what it would take."""
+
+    kind: ClassVar[str] = "timeout"
+    at: str = "0%"
+    share: float = 0.6
+
+    def shape(self, stage: Stage) -> None:
+        if not 0 < self.share < 1:
+            raise ScenarioError(f"fault {self.kind}: share: {self.share} is out of range; between 0 and 1 will do")
+        length = stage.reference.end - stage.reference.start
+        stage.time_limit = max(60.0, 60.0 * int(self.share * length / 60))
+
+    def strike(self, stage: Stage) -> None:
+        since = stage.act.start + stage.time_limit
+        stage.inject(
+            Injected(self.kind, "F3", "job", since=since, enough=(("scheduler",), ("logs",)), primary=self.primary)
+        )
+
+
+FAULT = Timeout

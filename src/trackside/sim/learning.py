@@ -1,0 +1,90 @@
+"""How a model learns: loss, gradient norm and learning rate at any step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A power law from ``start`` to ``floor``, cosine learning rate with warm-up, and what can go wrong with them."""
+
+    start: float = 10.9
+    floor: float = 2.6
+    tau: float = 12.0
+    """Steps after which learning is under way."""
+    power: float = 0.62
+    noise: float = 0.012
+    rate: float = 3e-4
+    warmup: int = 40
+    total: int = 600
+    gradient: float = 0.8
+    shift: int = 0
+    """Steps that a new start forgets: the loss of step s is that of step s - shift."""
+    how: str = ""
+    """Empty: learns. nan, explode, plateau, flat, spike: see :mod:`trackside.sim.faults.loss_divergence`."""
+    onset: int = 0
+    """Step at which it goes wrong."""
+    level: float = 11.9
+    seed: int = 0
+
+    def restarted(self, at: int) -> Curve:
+        """The curve of a run that begins at step ``at`` with nothing learned."""
+        return replace(self, shift=at)
+
+    def at(self, steps: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+        """(loss, gradient norm, learning rate) at steps counted from 1; not numbers where they overflowed."""
+        s = np.maximum(steps - self.shift, 1).astype(float)
+        noise, more = _noise(steps, self.seed), _noise(steps, self.seed + 7919)
+        loss = self.floor + (self.start - self.floor) * (1 + (s - 1) / self.tau) ** -self.power
+        loss = loss * (1 + self.noise * noise * np.minimum(1, s / self.tau))
+        norm = self.gradient * (1 + 5 * np.exp(-s / (2 * self.tau))) * np.exp(0.18 * more)
+        warm = np.minimum(1, steps / max(self.warmup, 1))
+        past = np.clip((steps - self.warmup) / max(self.total - self.warmup, 1), 0, 1)
+        rate = self.rate * warm * (0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * past)))
+        return self._wrong(steps, loss, norm, rate, noise)
+
+    def loss_of(self, step: int) -> float:
+        """The loss at one step."""
+        return float(self.at(np.array([step]))[0][0])
+
+    def _wrong(
+        self, steps: NDArray[np.int64], loss: Array, norm: Array, rate: Array, noise: Array
+    ) -> tuple[Array, Array, Array]:
+        since = steps - self.onset
+        after = since >= 0
+        grown = np.clip(since / max(0.03 * self.total, 4), 0, 1)
+        if self.how == "nan":
+            loss, norm = np.where(after, np.nan, loss), np.where(after, np.nan, norm)
+        elif self.how == "explode":
+            rising = np.exp(np.clip(since, 0, None) / max(0.06 * self.total, 3))
+            loss = np.where(after, np.minimum(loss * rising, 1e4) * (1 + 0.05 * noise), loss)
+            norm = np.where(after, np.minimum(norm * rising**1.5, 1e6), norm)
+        elif self.how == "plateau":
+            flat = loss + (self.level * (1 + 0.002 * noise) - loss) * grown
+            loss = np.where(after, flat, loss)
+            norm = np.where(after, norm * (1 + 25 * grown * (1 - grown)) * (1 - grown) + 1e-4 * (1 + 0.3 * noise), norm)
+        elif self.how == "flat":
+            loss = self.start * (1 + 0.003 * noise)
+            norm, rate = 1e-5 * (1 + 0.2 * noise), 0.0 * rate
+        elif self.how == "spike":
+            bump = np.where(after, np.exp(-np.clip(since, 0, None) / max(0.015 * self.total, 3)), 0.0)
+            loss, norm = loss * (1 + 1.6 * bump), norm * (1 + 12 * bump)
+        return loss, norm, rate
+
+
+def _noise(steps: NDArray[np.int64], seed: int) -> Array:
+    """A standard normal that depends on the step and the seed alone."""
+    x = steps.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64((seed * 0x632BE59BD9B4E019) % (1 << 64))
+    uniform = []
+    for _ in range(2):
+        x = (x ^ (x >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        uniform.append(((x >> np.uint64(11)).astype(float) + 0.5) / float(1 << 53))
+    normal: Array = np.sqrt(-2 * np.log(uniform[0])) * np.cos(2 * np.pi * uniform[1])
+    return normal

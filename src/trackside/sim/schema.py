@@ -1,0 +1,207 @@
+"""TOML to scenario: every key checked, every error says where it is and what would do."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from trackside.sim.hardware import MODELS
+from trackside.sim.scenario import PLANES, Scenario, ScenarioError
+
+_LENGTH = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+_UNITS = (86400.0, 3600.0, 60.0, 1.0)
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "cluster.gpu": tuple(MODELS),
+    "cluster.fabric": ("infiniband", "ethernet"),
+    "job.launcher": ("torchrun", "srun", "python"),
+    "job.layout": ("slurm", "tree", "ranks"),
+    "job.transport": ("", "IB", "Socket"),
+    "telemetry.fields": ("full", "default"),
+    "telemetry.dialect": ("dcgm", "lower"),
+    "telemetry.planes": PLANES,
+    "neighbours.activity": ("busy", "idle", "spin", "leftover"),
+}
+_SPELLED = {"neighbour": "neighbours", "fault": "faults", "gap": "gaps", "restart": "restarts"}
+"""Singular names, as tables of arrays read better: [[fault]]."""
+
+
+def built_in() -> dict[str, str]:
+    """Name -> title of the scenarios that come along."""
+    found = {}
+    for entry in resources.files("trackside.sim.scenarios").iterdir():
+        if entry.name.endswith(".toml"):
+            table = tomllib.loads(entry.read_text(encoding="utf-8"))
+            found[entry.name.removesuffix(".toml")] = str(table.get("title", ""))
+    return dict(sorted(found.items()))
+
+
+def load(source: str | Path, changes: Sequence[str] = (), seed: int | None = None) -> Scenario:
+    """See :meth:`trackside.sim.scenario.Scenario.load`."""
+    text, where, name = _text(source)
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"{where}: not TOML: {error}") from None
+    for change in changes:
+        _set(table, change)
+    table.setdefault("name", name)
+    if seed is not None:
+        table["seed"] = seed
+    scenario: Scenario = build(Scenario, table, where, "")
+    _check(scenario, where)
+    return scenario
+
+
+def _text(source: str | Path) -> tuple[str, str, str]:
+    if isinstance(source, str) and "\n" in source:
+        return source, "scenario", "scenario"
+    path = Path(source)
+    if path.suffix == ".toml" or path.is_file():
+        try:
+            return path.read_text(encoding="utf-8"), str(path), path.stem
+        except (OSError, UnicodeDecodeError) as error:
+            raise ScenarioError(f"{path} can't be read: {error}") from None
+    entry = resources.files("trackside.sim.scenarios") / f"{source}.toml"
+    if not entry.is_file():
+        near = get_close_matches(str(source), built_in(), 3, 0.4)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; 'trackside simulate --list' lists them"
+        raise ScenarioError(f"no scenario {str(source)!r}{hint}")
+    return entry.read_text(encoding="utf-8"), str(source), str(source)
+
+
+def _set(table: dict[str, Any], change: str) -> None:
+    """Apply ``a.b=value``; the value is TOML, or else plain text; a number picks an entry of an array."""
+    key, equals, text = change.partition("=")
+    if not equals or not key.strip():
+        raise ScenarioError(f"--set {change}: write key=value, such as job.step_s=2.5")
+    try:
+        value = tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    at: Any = table
+    *path, last = key.strip().split(".")
+    for part in path:
+        if isinstance(at, list):
+            at = at[_entry(at, part, change)]
+            continue
+        at = at.setdefault(part, {})
+        if not isinstance(at, (dict, list)):
+            raise ScenarioError(f"--set {change}: {part} is no table")
+    if isinstance(at, list):
+        at[_entry(at, last, change)] = value
+    else:
+        at[last] = value
+
+
+def _entry(entries: list[Any], part: str, change: str) -> int:
+    if not part.isdigit() or int(part) >= len(entries):
+        raise ScenarioError(f"--set {change}: {part} picks none of {len(entries)} entries; they count from 0")
+    return int(part)
+
+
+def seconds(value: object) -> float | None:
+    """Seconds from a number or from text such as "1h30m"; None if it is neither."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        return float(value)
+    if (
+        isinstance(value, str)
+        and value
+        and (found := _LENGTH.fullmatch(value.replace(" ", "")))
+        and any(found.groups())
+    ):
+        return sum(float(part) * unit for part, unit in zip(found.groups(), _UNITS, strict=True) if part)
+    return None
+
+
+def build(cls: Any, table: Mapping[str, Any], where: str, path: str) -> Any:
+    """A dataclass from a table. Raises ScenarioError for an unknown key or a value of the wrong kind."""
+    fields = {each.name: each for each in dataclasses.fields(cls)}
+    hints = typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for given, value in table.items():
+        key = _SPELLED.get(given, given)
+        if key not in fields:
+            near = get_close_matches(key, fields, 3, 0.5)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(fields)}"
+            raise ScenarioError(f"{where}: {path}{given}: unknown key; {hint}")
+        values[key] = _value(hints[key], value, where, f"{path}{given}", key)
+    return cls(**values)
+
+
+def _value(hint: Any, value: Any, where: str, path: str, key: str) -> Any:
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        hint = next(each for each in inner if each is not type(None))
+        origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        if isinstance(value, dict):
+            return build(hint, value, where, f"{path}.")
+        wanted = "a table"
+    elif origin is tuple:
+        if isinstance(value, list):
+            return tuple(_value(inner[0], each, where, f"{path}[{i}]", key) for i, each in enumerate(value))
+        wanted = "an array"
+    elif origin is not None or hint is typing.Any:
+        if isinstance(value, dict) or hint is typing.Any:
+            return value
+        wanted = "a table"
+    elif hint is float and key.endswith("_s"):
+        if (number := seconds(value)) is not None and number >= 0:
+            return number
+        wanted = 'seconds, or a length such as "10m"'
+    elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    elif type(value) is hint:
+        return value
+    elif hint is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    else:
+        wanted = {"int": "a whole number", "str": "text", "bool": "true or false", "float": "a number"}[hint.__name__]
+    raise ScenarioError(f"{where}: {path}: {value!r} is not {wanted}")
+
+
+def _check(scenario: Scenario, where: str) -> None:
+    cluster, job = scenario.cluster, scenario.job
+    for path, known in _CHOICES.items():
+        room, name = path.split(".")
+        for owner in scenario.neighbours if room == "neighbours" else (getattr(scenario, room),):
+            given = getattr(owner, name)
+            for one in given if isinstance(given, tuple) else (given,):
+                if one not in known:
+                    raise ScenarioError(
+                        f"{where}: {path}: {one!r} is none of {', '.join(k or '(empty)' for k in known)}"
+                    )
+    from trackside.sim.frameworks import frameworks
+
+    if job.framework not in frameworks():
+        raise ScenarioError(f"{where}: job.framework: {job.framework!r} is none of {', '.join(frameworks())}")
+    sizes = {
+        "cluster.nodes": (cluster.nodes, 1, 100_000),
+        "cluster.gpus_per_node": (cluster.gpus_per_node, 1, 64),
+        "job.nodes": (job.nodes, 0, cluster.nodes),
+        "job.first_gpu + job.gpus_per_node": (job.first_gpu + job.gpus_per_node, 0, cluster.gpus_per_node),
+        "job.steps": (job.steps, 0, 100_000_000),
+        "job.step_s": (job.step_s, 0.001, 1e6),
+        "job.duration_s": (job.duration_s, 1, 1e8),
+        "job.log_every": (job.log_every, 1, 10**9),
+        "job.memory_share": (job.memory_share, 0.0, 1.0),
+        "job.compute_share + job.data_share + job.gap_share": (
+            job.compute_share + job.data_share + job.gap_share,
+            0.01,
+            1.0,
+        ),
+        "telemetry.interval_s": (scenario.telemetry.interval_s, 0.1, 86400),
+    }
+    for path, (value, least, most) in sizes.items():
+        if not least <= value <= most:
+            raise ScenarioError(f"{where}: {path}: {value} is out of range; from {least} to {most} will do")

@@ -1,0 +1,340 @@
+"""The simulator: same bytes from the same seed, physics that hang together, and what every fault leaves behind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackside.catalog.dialect import translate
+from trackside.catalog.metrics import METRICS
+from trackside.sim import Scenario, Truth, simulate
+from trackside.sim.exposition import Exposition, labels_text, numbers
+from trackside.sim.hardware import MODELS
+from trackside.sim.timeline import STATES, State, Track
+
+SMALL = "[cluster]\nnodes = 2\ngpus_per_node = 4\n[job]\nduration_s = '12m'\n"
+LINE = re.compile(r"^(\w+)\{(.*)\} (\S+) (\d+)$")
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+Curves = dict[tuple[str, ...], np.ndarray]
+
+
+def run(folder: Path, text: str, *changes: str) -> Truth:
+    return simulate(Scenario.load(text + "\n", changes), folder)
+
+
+def curves(folder: Path, metric: str, *by: str) -> Curves:
+    """(labels asked for) -> (samples, 2): seconds and value, in order of time."""
+    found = defaultdict(list)
+    for path in sorted((folder / "run" / "metrics").glob("*.prom")):
+        for line in path.read_text().splitlines():
+            if line.startswith(metric + "{") and (match := LINE.match(line)):
+                labels = dict(LABEL.findall(match[2]))
+                found[tuple(labels.get(each, "") for each in by)].append((int(match[4]) / 1000, float(match[3])))
+    return {key: np.array(sorted(rows)) for key, rows in found.items()}
+
+
+def gpu(folder: Path, metric: str) -> Curves:
+    return curves(folder, f"DCGM_FI_{metric}", "Hostname", "gpu")
+
+
+def during(curve: np.ndarray, start: float, end: float) -> np.ndarray:
+    return curve[(curve[:, 0] > start) & (curve[:, 0] <= end), 1]
+
+
+def digest(folder: Path) -> str:
+    total = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            total.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return total.hexdigest()
+
+
+EVENTFUL = (
+    SMALL + "checkpoint_every = 40\n[[fault]]\nkind = 'ecc'\npeers = 'watchdog'\n[[fault]]\nkind = 'starved-input'\n"
+)
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run(tmp_path / name, EVENTFUL)
+    assert digest(tmp_path / "a") == digest(tmp_path / "b")
+    run(tmp_path / "c", EVENTFUL, "seed=2")
+    assert digest(tmp_path / "a") != digest(tmp_path / "c")
+    code = (
+        "import sys; from pathlib import Path; from trackside.sim import Scenario, simulate;"
+        "simulate(Scenario.load(sys.argv[1]), Path(sys.argv[2]))"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "12345"}
+    subprocess.run([sys.executable, "-c", code, EVENTFUL, str(tmp_path / "d")], check=True, env=environment)
+    assert digest(tmp_path / "a") == digest(tmp_path / "d")
+
+
+def test_writing_again_replaces_only_what_was_simulated(tmp_path: Path) -> None:
+    run(tmp_path, SMALL)
+    before = digest(tmp_path)
+    run(tmp_path, SMALL)
+    assert digest(tmp_path) == before
+    (tmp_path / "truth.json").unlink()
+    with pytest.raises(ValueError, match="was not simulated"):
+        run(tmp_path, SMALL)
+
+
+def test_healthy_signals_hang_together(tmp_path: Path) -> None:
+    truth = run(tmp_path, SMALL)
+    model = MODELS["H100-80GB"]
+    start, end = truth.start + 120, truth.end - 15
+    sm, engine = gpu(tmp_path, "PROF_SM_ACTIVE"), gpu(tmp_path, "PROF_GR_ENGINE_ACTIVE")
+    assert len(sm) == 8
+    for key, curve in sm.items():
+        assert ((curve[:, 1] >= 0) & (curve[:, 1] <= 1)).all()
+        assert 0.6 < during(curve, start, end).mean() < 0.9
+        assert (during(engine[key], start, end) > during(curve, start, end)).all()
+    power, heat, clock = gpu(tmp_path, "DEV_POWER_USAGE"), gpu(tmp_path, "DEV_GPU_TEMP"), gpu(tmp_path, "DEV_SM_CLOCK")
+    for key in sm:
+        assert power[key][:, 1].max() <= model.tdp
+        assert during(power[key], start, end).mean() > 0.75 * model.tdp
+        assert power[key][0, 1] == pytest.approx(model.idle, rel=0.2)
+        assert 15 < heat[key][:, 1].min() < heat[key][:, 1].max() < model.slowdown
+        assert during(heat[key], start + 200, end).mean() > heat[key][0, 1] + 20
+        assert clock[key][0, 1] == model.clock_idle
+        assert (during(clock[key], start, end) > 0.9 * model.clock_max).all()
+    used, free = gpu(tmp_path, "DEV_FB_USED"), gpu(tmp_path, "DEV_FB_FREE")
+    for key, curve in used.items():
+        assert (curve[:, 1] + free[key][:, 1] == model.memory_mib - model.reserved_mib).all()
+        assert during(curve, start + 60, end).mean() == pytest.approx(0.82 * model.memory_mib, rel=0.03)
+        assert curve[0, 1] < 16
+        assert curve[-1, 1] < 16
+
+
+COUNTERS = "TYPE (\\S+) counter"
+
+
+def counters_that_fall(folder: Path) -> set[str]:
+    fallen = set()
+    for path in sorted((folder / "run" / "metrics").glob("*.prom")):
+        text = path.read_text()
+        for name in re.findall(COUNTERS, text):
+            if name.endswith("NVLINK_BANDWIDTH_TOTAL"):  # DCGM calls this rate a counter
+                continue
+            rows = re.findall(rf"^({name}\{{.*?\}}) (\S+) (\d+)$", text, re.M)
+            series = defaultdict(list)
+            for labels, value, _ in rows:
+                series[re.sub(r',(?:hpc_job)="\w*"', "", labels)].append(float(value))
+            fallen |= {name for values in series.values() if any(b < a for a, b in pairwise(values))}
+    return fallen
+
+
+def test_counters_only_rise_but_at_declared_restarts(tmp_path: Path) -> None:
+    run(tmp_path / "a", SMALL, "telemetry.job_label=false")
+    assert counters_that_fall(tmp_path / "a") == set()
+    run(tmp_path / "b", SMALL, "telemetry.restart=[{at='50%',plane='tracer',node='gpu001'}]")
+    launches = curves(tmp_path / "b", "trackside_cuda_kernel_launches_total", "node", "gpu")
+    assert "trackside_cuda_kernel_launches_total" in counters_that_fall(tmp_path / "b")
+    assert all((np.diff(curve[:, 1]) < 0).sum() == (key[0] == "gpu001") for key, curve in launches.items())
+
+
+def test_a_hang_spins_at_full_engine_activity_and_low_power(tmp_path: Path) -> None:
+    hang = "[[fault]]\nkind='collective-hang'\nwatchdog=false\nrank=3\ncancel_after_s='10m'\n"
+    truth = run(tmp_path, SMALL + hang, "cluster.gpu=A100-80GB")
+    assert truth.since is not None
+    start, end = truth.since + 60, truth.end - 30
+    for key, curve in gpu(tmp_path, "PROF_GR_ENGINE_ACTIVE").items():
+        stuck = key == ("gpu001", "3")
+        sm = during(gpu(tmp_path, "PROF_SM_ACTIVE")[key], start, end)
+        power = during(gpu(tmp_path, "DEV_POWER_USAGE")[key], start, end)
+        util = during(gpu(tmp_path, "DEV_GPU_UTIL")[key], start, end)
+        assert during(curve, start, end).mean() == pytest.approx(0.0 if stuck else 1.0, abs=0.01)
+        assert sm.max() < 0.06
+        assert (util == (0 if stuck else 100)).all()
+        if not stuck:
+            assert 75 < power.mean() < 95  # real ones: 84 to 87 W of 400 W
+        assert (during(gpu(tmp_path, "DEV_FB_USED")[key], start, end) > 40_000).all()
+    launches = curves(tmp_path, "trackside_cuda_kernel_launches_total", "rank")
+    done = curves(tmp_path, "trackside_nccl_collectives_completed_total", "rank")
+    begun = curves(tmp_path, "trackside_nccl_collectives_started_total", "rank")
+    for rank in done:
+        for counter in (launches, done, begun):
+            assert np.ptp(during(counter[rank], start, end)) == 0
+        ahead = during(begun[rank], start, end) - during(done[rank], start, end)
+        assert (ahead == (0 if rank == ("3",) else 1)).all()
+
+
+def test_seed_numbers_can_be_had(tmp_path: Path) -> None:
+    truth = simulate(Scenario.load("straggler"), tmp_path / "straggler")
+    start, end = truth.start + 200, truth.end - 30
+    sm = {key: during(curve, start, end).mean() for key, curve in gpu(tmp_path / "straggler", "PROF_SM_ACTIVE").items()}
+    slow = sm.pop(("gpu002", "3"))
+    assert truth.gpus == ("gpu002:3",)
+    assert slow == pytest.approx(0.55, abs=0.03)
+    assert np.median(list(sm.values())) == pytest.approx(0.16, abs=0.02)
+
+    truth = simulate(Scenario.load("slow-interconnect"), tmp_path / "net")
+    busy = {}
+    for name, folder in (("net", tmp_path / "net"), ("plain", tmp_path / "plain")):
+        if name == "plain":
+            truth = simulate(Scenario.load("healthy"), folder)
+        start, end = truth.start + 200, truth.end - 30
+        api = curves(folder, "trackside_cuda_api_seconds_total", "rank", "api")
+        busy[name] = sum(np.ptp(during(curve, start, end)) for key, curve in api.items() if key[0] == "5") / (
+            end - start
+        )
+    assert busy["net"] / busy["plain"] == pytest.approx(40, rel=0.2)
+    start, end = truth.start + 200, truth.end - 30
+    assert during(gpu(tmp_path / "net", "PROF_SM_ACTIVE")["gpu001", "0"], start, end).mean() == pytest.approx(
+        0.11, abs=0.03
+    )
+    assert during(gpu(tmp_path / "net", "PROF_GR_ENGINE_ACTIVE")["gpu001", "0"], start, end).mean() > 0.95
+    assert "NET/Socket" in (tmp_path / "net/run/slurm-48213.out").read_text()
+
+
+def test_heat_holds_clocks_down_and_steps_take_twice_as_long(tmp_path: Path) -> None:
+    throttle = "[[fault]]\nkind='clock-throttle'\nnode='1'\ngpu=2\nfactor=0.5\nat='40%'\n"
+    truth = run(tmp_path, SMALL + throttle, "job.framework=custom")
+    assert truth.since is not None
+    key, model = ("gpu002", "2"), MODELS["H100-80GB"]
+    start, end = truth.since + 30, truth.end - 20
+    assert during(gpu(tmp_path, "DEV_GPU_TEMP")[key], start, end).mean() == pytest.approx(model.slowdown, abs=2)
+    assert (during(gpu(tmp_path, "DEV_SM_CLOCK")[key], start, end) <= 0.51 * model.clock_max).all()
+    assert (during(gpu(tmp_path, "DEV_CLOCK_THROTTLE_REASONS")[key], start, end).astype(int) & 0x48 == 0x48).all()
+    assert (
+        during(gpu(tmp_path, "DEV_CLOCK_THROTTLE_REASONS")["gpu001", "2"], start, end).astype(int) & 0x48 == 0
+    ).all()
+    paces = [float(each) for each in re.findall(r"([\d.]+) s/step", (tmp_path / "run/slurm-48213.out").read_text())]
+    assert paces[-1] / paces[2] == pytest.approx(1.87, abs=0.12)  # the exchange does not slow down
+    assert (truth.family, truth.gpus, truth.cascade) == ("B3", ("gpu002:2",), ("D3",))
+
+
+def test_integrals_agree_with_small_steps() -> None:
+    track = Track()
+    track.add(0.0, 3.0, State.LOAD)
+    step = {State.DATA: 0.25, State.COMPUTE: 1.5, State.COLLECTIVE: 0.5}
+    track.add(3.0, 20.0, step, launches=9.0, collectives=2.0, steps=1.0)
+    track.add(20.0, 24.0, State.SPIN, in_flight=1.0)
+    times = np.linspace(-1.0, 30.0, 311)
+    found = track.frozen().at(times)
+    fine = np.arange(-1.0, 30.0, 0.001) + 0.0005
+    within = (fine - 3.0) % 2.25
+    in_step = (fine >= 3) & (fine < 20)
+    for state, there in (
+        (State.LOAD, (fine >= 0) & (fine < 3)),
+        (State.DATA, in_step & (within < 0.25)),
+        (State.COMPUTE, in_step & (within >= 0.25) & (within < 1.75)),
+        (State.COLLECTIVE, in_step & (within >= 1.75)),
+        (State.SPIN, (fine >= 20) & (fine < 24)),
+    ):
+        expected = np.interp(times, np.append(fine, 30.0), np.append(0, np.cumsum(there) * 0.001))
+        assert np.abs(found[:, state] - expected).max() < 0.003
+    assert found[-1, STATES] == pytest.approx(9 * 17 / 2.25)
+    assert (found[(times > 20) & (times < 24), STATES + 4] == 1).all()
+    assert found[-1, STATES + 4] == 0
+
+
+def test_numbers_are_written_as_exporters_write_them(tmp_path: Path) -> None:
+    assert numbers(np.array([0.0, 1.0, 0.5, 0.123456, 1e-6]), "ratio") == [
+        "0.000000", "1.000000", "0.500000", "0.123456", "0.000001",
+    ]  # fmt: skip
+    assert numbers(np.array([16.365, 699.9999]), "decimal") == ["16.365000", "700.000000"]
+    assert numbers(np.array([1.7e13, 4.0]), "whole") == ["17000000000000", "4"]
+    assert numbers(np.array([1772438400.123, 2.0]), "short") == ["1772438400.123", "2.0"]
+    assert numbers(np.full(3, 0.25), "ratio") == ["0.250000"] * 3
+    assert labels_text({"a": 'x"y\\z\n'}) == r'{a="x\"y\\z\n"}'
+    with Exposition(tmp_path / "x.prom") as sink:
+        sink.family("m", "gauge", "Help.")
+        sink.curve({"gpu": "0"}, np.array([1000, 2000]), np.array([1.0, 2.0]), "whole")
+        sink.curve({}, np.array([1000]), np.array([3.0]), "whole")
+    assert (tmp_path / "x.prom").read_text() == (
+        '# HELP m Help.\n# TYPE m gauge\nm{gpu="0"} 1 1000\nm{gpu="0"} 2 2000\nm 3 1000\n'
+    )
+
+
+def test_parquet_holds_what_text_holds(tmp_path: Path) -> None:
+    import duckdb
+
+    scenario = Scenario.load(SMALL, ("telemetry.planes=['gpu','tracer']",))
+    simulate(scenario, tmp_path / "text")
+    simulate(scenario, tmp_path / "table", metrics="parquet")
+    text = {
+        (match[1] + "{" + match[2] + "}", int(match[4])): float(match[3])
+        for path in (tmp_path / "text/run/metrics").glob("*.prom")
+        for line in path.read_text().splitlines()
+        if (match := LINE.match(line))
+    }
+    rows = duckdb.sql(f"SELECT metric || labels, ts_ms, value FROM '{tmp_path}/table/run/metrics/*.parquet'").fetchall()
+    assert len(rows) == len(text)
+    assert all(text[series, time] == pytest.approx(value, abs=1e-9) for series, time, value in rows)
+
+
+def test_every_metric_but_a_few_is_in_the_catalogue(tmp_path: Path) -> None:
+    run(tmp_path, SMALL, "telemetry.training=true")
+    names = set()
+    for path in (tmp_path / "run/metrics").glob("*.prom"):
+        names |= set(re.findall(r"^# TYPE (\S+)", path.read_text(), re.M))
+    unknown = {name for name in names if translate(name, {"gpu": "0", "mode": "user"}) is None}
+    assert len(unknown) <= 3, unknown
+    assert all(name in METRICS for name in names if name.startswith("trackside_"))
+
+
+def test_gaps_jitter_skew_and_sticky_values(tmp_path: Path) -> None:
+    text = SMALL + "[[fault]]\nkind='latent-remap'\nnode='0'\ngpu=1\nxid=63\n"
+    truth = run(
+        tmp_path, text,
+        "telemetry.gap=[{at='30%',length_s='2m',node='gpu001'}]",
+        "telemetry.restart=[{at='70%',node='gpu001'}]",
+        "telemetry.clock_skew={gpu002=-40}",
+        "telemetry.missing_nodes=[]",
+    )  # fmt: skip
+    for (node, _), curve in gpu(tmp_path, "DEV_GPU_TEMP").items():
+        steps = np.diff(curve[:, 0])
+        assert np.median(steps) == pytest.approx(15, abs=0.1)
+        assert (steps.max() > 110) == (node == "gpu001")
+        assert len(np.unique(np.round(steps, 3))) > 3
+    last = gpu(tmp_path, "DEV_XID_ERRORS")["gpu001", "1"]
+    assert (last[0, 1], last[-1, 1]) == (63, 0)
+    ahead = {
+        key[0]: np.median(curve[:, 1] - curve[:, 0])
+        for key, curve in curves(tmp_path, "node_time_seconds", "instance").items()
+    }
+    assert ahead == {"gpu001:9100": pytest.approx(0, abs=0.01), "gpu002:9100": pytest.approx(-40, abs=0.01)}
+    assert (truth.family, [one.gpus for one in truth.latent]) == ("G1", [("gpu001:1",)])
+
+
+def test_neighbours_keep_to_themselves(tmp_path: Path) -> None:
+    simulate(Scenario.load("healthy-beside-a-bad-neighbour"), tmp_path)
+    jobs = curves(tmp_path, "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "gpu", "hpc_job")
+    assert {key[0] for key in jobs if key[1] == "48213"} == {"0", "1", "2", "3"}
+    assert jobs["5", "47991"][-1, 1] == 1
+    assert all(curve[:, 1].max() == 0 for key, curve in jobs.items() if key[0] != "5")
+    assert "Xid (PCI:0000:ab:00): 48" in (tmp_path / "run/kernel/gpu001.log").read_text()
+
+
+def test_memory_does_not_grow_with_the_cluster(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys; from pathlib import Path; from trackside.sim import Scenario, simulate;"
+        "simulate(Scenario.load('healthy', tuple(sys.argv[2:])), Path(sys.argv[1]));"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+    )
+    changes = ["job.duration_s=8h", "telemetry.planes=['gpu','tracer']"]
+    peaks = []
+    for nodes in (1, 4):
+        command = [sys.executable, "-c", code, str(tmp_path / str(nodes)), f"cluster.nodes={nodes}", *changes]
+        peaks.append(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    assert peaks[1] - peaks[0] < 8, peaks  # MB; what a node writes is let go before the next
+
+
+def test_truth_lies_beside_the_run(tmp_path: Path) -> None:
+    truth = run(tmp_path, SMALL)
+    written = json.loads((tmp_path / "truth.json").read_text())
+    assert (written["family"], written["steps"], written["disposition"]) == ("G1", truth.steps, "COMPLETED")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["run", "truth.json"]
+    assert not any("truth" in path.name for path in (tmp_path / "run").rglob("*"))

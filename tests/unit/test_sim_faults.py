@@ -1,0 +1,236 @@
+"""Every fault happens, is written down, and leaves behind what our own readers read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from trackside.api import load
+from trackside.cli import main
+from trackside.diagnose.family import families
+from trackside.model import Culprit
+from trackside.sim import Scenario, Truth, catalogue, simulate
+from trackside.sim.faults import faults
+from trackside.sim.frameworks import frameworks
+from trackside.sim.scenario import PLANES, ScenarioError
+from trackside.sim.schema import built_in
+
+SMALL = """
+[cluster]
+nodes = 2
+gpus_per_node = 2
+[job]
+framework = "custom"
+duration_s = "10m"
+watchdog_s = 120
+checkpoint_every = 30
+time_limit_s = "25m"
+"""
+TOKENS = {*PLANES, "full", "profiling", "progress"}
+
+VARIED = [
+    ("startup-crash", f"fault_class={c!r}\ntext={i}") for c in ("config", "data", "env", "asset") for i in (0, 1)
+] + [
+    ("startup-crash", "one_node=true\nnode='1'"),
+    ("signal-kill", "cause='cgroup-oom'"),
+    ("signal-kill", "cause='native'\nsignal='SIGSEGV'"),
+    ("signal-kill", "cause='unseen'\nsignal='SIGBUS'\nstartup=true\nranks=[1,2]"),
+    ("cuda-oom", "phase='load'"),
+    ("cuda-oom", "phase='mid'\nall_ranks=false\npeers='watchdog'"),
+    ("ecc", "peers='watchdog'\nsilent=true\nremap='failed'"),
+    ("ecc", "contained=false\nremap='none'\ndrain=true"),
+    ("gpu-lost", "hangs=true"),
+    ("latent-remap", "failed=true\necc=2\nxid=64"),
+    ("clock-throttle", "reason='software-thermal'\nwhole_node=true"),
+    ("clock-throttle", "reason='power-brake'\nlength_s='2m'"),
+    ("rendezvous-hang", "ends='refused'\nwait_s='3m'"),
+    ("rendezvous-hang", "ends='dns'\nwait_s='3m'"),
+    ("rendezvous-hang", "ends='silent'"),
+    ("collective-hang", "cause='loader-killed'\nwatchdog=false"),
+    ("collective-hang", "cause='rank-killed'"),
+    ("collective-hang", "watchdog=false\ncancel_after_s='5m'"),
+    ("idle-hang", "attached=false"),
+    ("idle-hang", "cancel_after_s='5m'"),
+    ("starved-input", "saturated=false\nwarns=true"),
+    ("slow-interconnect", "socket=false\nat='50%'"),
+    ("straggler", "cause='cpu'\nwhole_node=true"),
+    ("straggler", "cause='data'"),
+    ("loss-divergence", "how='nan'\nstops=true"),
+    ("loss-divergence", "how='explode'"),
+    ("loss-divergence", "how='flat'"),
+    ("loss-divergence", "how='spike'"),
+    ("silent-resume", "how='proper'"),
+    ("silent-resume", "how='size-mismatch'\nparent_state='TIMEOUT'"),
+    ("silent-resume", "how='corrupt'"),
+    ("silent-resume", "how='empty'"),
+    ("node-down", "node='0'\nback_after_s='3m'"),
+    ("node-down", "xid=79"),
+    ("preempt", "requeue=true"),
+    ("preempt", "resumes=false"),
+    ("preempt", "returns=false"),
+    ("storage-stall", "resumes_after_s=0"),
+    ("storage-stall", "whole_node=true"),
+    ("storage-full", "quota=true"),
+    ("app-exception", "illegal_access=true"),
+    ("app-exception", "fault_class='data'"),
+]
+HARMLESS = {("latent-remap", ""), ("storage-stall", ""), ("storage-stall", "whole_node=true")}
+HARMLESS |= {
+    ("loss-divergence", "how='spike'"),
+    ("silent-resume", "how='proper'"),
+    ("latent-remap", "failed=true\necc=2\nxid=64"),
+}
+
+
+def check(folder: Path, truth: Truth) -> None:
+    """The answer sheet is complete, and every file is read without a word of complaint."""
+    scenario_gpus = {f"gpu00{n}:{i}" for n in range(1, 5) for i in range(8)}
+    assert truth.family in {family.code for family in families()}
+    assert truth.culprit in get_args(Culprit)
+    assert truth.enough
+    assert all(set(wanted) <= TOKENS for wanted in truth.enough)
+    assert truth.enough_evidence or truth.planes != PLANES
+    assert set(truth.gpus) <= scenario_gpus
+    assert set(truth.ranks) <= set(range(truth.n_ranks))
+    assert truth.end > truth.start
+    for one in truth.injected:
+        assert one.kind in faults()
+        assert one.since is None or one.since <= truth.end + 1
+        assert one.latent or one.since is not None
+    loaded = load([folder / "run"])
+    complaints = [(row.path, row.status, row.note) for row in loaded.inputs if row.status not in ("read", "empty")]
+    assert complaints == []
+    assert not [row.note for row in loaded.inputs if "defect" in row.note]
+
+
+def faulty(kind: str, more: str) -> str:
+    return f"{SMALL}\n[[fault]]\nkind = {kind!r}\n{more}\n"
+
+
+@pytest.mark.parametrize(("kind", "more"), [(kind, "") for kind in faults()] + VARIED)
+def test_every_fault_happens(kind: str, more: str, tmp_path: Path) -> None:
+    truth = simulate(Scenario.load(faulty(kind, more)), tmp_path)
+    check(tmp_path, truth)
+    assert (truth.family == "G1") == ((kind, more) in HARMLESS)
+    if (kind, more) not in HARMLESS:
+        assert truth.injected[0].kind == kind
+
+
+@pytest.mark.parametrize("name", built_in())
+def test_every_scenario_that_comes_along(name: str, tmp_path: Path) -> None:
+    truth = simulate(Scenario.load(name), tmp_path)
+    check(tmp_path, truth)
+    assert truth.enough_evidence
+    assert (truth.family == "G1") == name.startswith("healthy")
+
+
+@pytest.mark.parametrize("name", frameworks())
+@pytest.mark.parametrize("launcher", ["torchrun", "srun", "python"])
+def test_every_framework_is_read(name: str, launcher: str, tmp_path: Path) -> None:
+    layout = {"torchrun": "tree", "srun": "slurm", "python": "ranks"}[launcher]
+    changes = (
+        f"job.framework={name}",
+        f"job.launcher={launcher}",
+        f"job.layout={layout}",
+        "job.eval_every=40",
+        "telemetry.planes=['logs']",
+    )
+    truth = simulate(Scenario.load(SMALL, changes), tmp_path)
+    check(tmp_path, truth)
+    loaded = load([tmp_path / "run"])
+    points = [point for path in loaded.trajectories.paths for point in loaded.trajectories.points(frozenset([path]))]
+    assert (len(points) > 10) == (name != "silent")
+    losses = [float(str(point.get("loss"))) for point in points if point.get("loss") is not None]
+    assert not losses or losses[-1] < 0.8 * losses[0]
+
+
+def test_truth_says_whether_the_evidence_suffices(tmp_path: Path) -> None:
+    def enough(*changes: str) -> bool:
+        return simulate(Scenario.load("straggler", changes), tmp_path).enough_evidence
+
+    assert enough("telemetry.planes=['gpu']")
+    assert not enough("telemetry.planes=['gpu']", "telemetry.profiling=false")
+    assert not enough("telemetry.planes=['gpu']", "telemetry.fields=default")
+    assert not enough("telemetry.planes=['logs','scheduler']")
+    assert enough("telemetry.planes=['tracer']")
+
+
+def test_faults_compose() -> None:
+    from trackside.sim.simulate import stage_of, truth_of
+
+    def play(*tables: str) -> Truth:
+        text = SMALL + "".join(f"\n[[fault]]\n{table}\n" for table in tables)
+        return truth_of(stage_of(Scenario.load(text)))
+
+    slow = play("kind='starved-input'", "kind='node-down'\nat='60%'")
+    assert (slow.family, slow.disposition, slow.cascade) == ("F1", "NODE_FAIL", ("D1",))
+    late = play("kind='app-exception'\nat='30%'", "kind='ecc'\nat='60%'")
+    assert (late.family, len(late.injected)) == ("H2", 1)  # the run was over before the second
+    marked = play("kind='clock-throttle'\nat='20%'\nprimary=true", "kind='user-cancel'\nat='70%'")
+    assert (marked.family, marked.cascade) == ("B3", ("D3", "H1"))
+    hung = play("kind='collective-hang'\nwatchdog=false")
+    assert (hung.family, hung.disposition, hung.cascade) == ("C2", "TIMEOUT", ("F3",))
+    again = play("kind='preempt'\nat='30%'", "kind='loss-divergence'\nhow='nan'\nat='20%'\nprimary=true")
+    assert (again.family, again.cascade) == ("E1", ("F2",))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[job]\nsteps_s = 3\n", r"scenario: job.steps_s: unknown key; did you mean step_s"),
+        ("[job]\nstep_s = 'soon'\n", r"job.step_s: 'soon' is not seconds, or a length such as \"10m\""),
+        ("[job]\nsteps = 2.5\n", r"job.steps: 2.5 is not a whole number"),
+        ("[job]\nframework = 'mine'\n", r"job.framework: 'mine' is none of custom, "),
+        ("[cluster]\ngpu = 'H900'\n", r"cluster.gpu: 'H900' is none of A100-40GB"),
+        ("[cluster]\nnodes = 0\n", r"cluster.nodes: 0 is out of range; from 1"),
+        ("cluster = 3\n", r"cluster: 3 is not a table"),
+        ("[telemetry]\nplanes = ['gpus']\n", r"telemetry.planes: 'gpus' is none of gpu, host"),
+        ("[telemetry]\nplanes = 'gpu'\n", r"telemetry.planes: 'gpu' is not an array"),
+        ("[[fault]]\nkind = 'gremlin'\n", r"fault\[0\].kind: 'gremlin' is none of app-exception, "),
+        ("[[fault]]\nkind = 'ecc'\nerorrs = 2\n", r"fault\[0\] \(ecc\): erorrs: unknown key; did you mean errors"),
+        ("[[fault]]\nkind = 'ecc'\nat = 'noon'\n", r"fault ecc: at: 'noon' is no moment; write"),
+        ("[[fault]]\nkind = 'ecc'\nrank = 99\n", r"fault ecc: rank: 99 is none of the 16 ranks"),
+        ("[[fault]]\nkind = 'ecc'\nnode = 'gpu9'\n", r"fault ecc: node: 'gpu9' is no node; there are gpu001 to gpu002"),
+        ("[[fault]]\nkind = 'straggler'\ncause = 'luck'\n", r"cause: 'luck' is none of gpu, cpu, data"),
+        ("[job]\nstart = 'today'\n", r"job.start: 'today' is no time"),
+        ("[job\n", r"scenario: not TOML"),
+    ],
+)
+def test_errors_say_where_and_what_to_do(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=said):
+        simulate(Scenario.load(text + "\n"), tmp_path)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    def call(*given: str) -> tuple[int, str]:
+        result = CliRunner().invoke(main, ["simulate", *given])
+        return result.exit_code, result.output
+
+    code, listed = call("--list")
+    assert code == 0
+    assert all(name in listed for name, _ in catalogue())
+    code, said = call(
+        "ecc", "-o", str(tmp_path / "a"), "--seed", "7", "--set", "job.duration_s=10m", "--set", "fault.0.at=40%"
+    )
+    assert (code, "injected: B2 active" in said) == (0, True)
+    assert (tmp_path / "a" / "truth.json").is_file()
+    assert call("ecc")[0] == 2
+    code, said = call("eccc", "-o", str(tmp_path / "b"))
+    assert (code, "did you mean ecc" in said) == (2, True)
+    code, said = call("ecc", "-o", str(tmp_path / "b"), "--set", "fault.9.at=40%")
+    assert (code, "picks none of 1 entries" in said) == (2, True)
+
+
+def test_the_page_names_every_fault_framework_and_gpu() -> None:
+    from trackside.sim.hardware import MODELS
+
+    page = (Path(__file__).parents[2] / "docs/simulator.md").read_text()
+    assert [kind for kind in faults() if f"`{kind}`" not in page] == []
+    assert [name for name in (*frameworks(), *MODELS) if name not in page] == []
+    example = page.split("```toml\n")[1].split("```")[0]
+    assert [table["kind"] for table in Scenario.load(example).faults] == ["clock-throttle", "node-down"]
