@@ -1,9 +1,10 @@
-"""The one place where rooms are wired together for files: load, diagnose, verify."""
+"""The one place where rooms are wired together: load files or a store, diagnose, verify."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,17 @@ from trackside.read.format import Source
 from trackside.read.job_log import empty_output
 from trackside.read.walk import walk
 from trackside.runs.resolve import resolve
+from trackside.stores.layout import Directory, StoreError
 from trackside.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from trackside.stores.curves import Curves
     from trackside.stores.memory_curves import MemoryCurves
+    from trackside.stores.spill import Spill
 
 Paths = Sequence[str | os.PathLike[str]]
+IN_MEMORY = 30_000_000
+"""Samples that are held in memory, at 20 bytes each; more go to a temporary store."""
 
 
 class NothingReadable(ValueError):
@@ -34,7 +40,13 @@ class Loaded:
     store: MemoryStore = field(default_factory=MemoryStore)
     trajectories: Trajectories = field(default_factory=Trajectories)
     inputs: list[Input] = field(default_factory=list)
-    curves: MemoryCurves | None = None
+    curves: Curves | None = None
+    paths: tuple[str, ...] = ()
+    """Logs that count when it is told whose log is whose, but whose rows are not here."""
+    job: str | None = None
+    """The job that it was loaded for, by its id."""
+    _memory: MemoryCurves | None = None
+    _spill: Spill | None = None
 
     def event(self, event: Event) -> None:
         """Take one event from a reader."""
@@ -49,11 +61,23 @@ class Loaded:
 
     def samples(self, samples: Samples) -> None:
         """Take measurements from a reader."""
-        if self.curves is None:
+        if self._spill is not None:
+            self._spill.add(samples)
+            return
+        if self._memory is None:
             from trackside.stores.memory_curves import MemoryCurves  # numpy: only where something was measured
 
-            self.curves = MemoryCurves()
-        self.curves.add(samples)
+            self.curves = self._memory = MemoryCurves()
+        self._memory.add(samples)
+        if len(self._memory) > IN_MEMORY:
+            from trackside.stores.spill import Spill
+
+            self._spill, self._memory, self.curves = Spill(self._memory), None, None
+
+    def done(self) -> None:
+        """Everything was read."""
+        if self._spill is not None:
+            self.curves = self._spill.curves()
 
 
 def load(paths: Paths, tick: Callable[[int], None] | None = None) -> Loaded:
@@ -61,22 +85,30 @@ def load(paths: Paths, tick: Callable[[int], None] | None = None) -> Loaded:
     for path in paths:
         if not os.path.lexists(path):
             raise FileNotFoundError(f"no such file or folder: {os.fspath(path)}")
+        if Directory(path).exists:
+            raise StoreError(f"{os.fspath(path)} is a store: give it as --store {os.fspath(path)}")
     loaded = Loaded()
     for found in walk(paths, tick):
         row = read_source(found, loaded) if isinstance(found, Source) else found
         loaded.inputs.append(row)
         if row.plane is not None and row.status in ("read", "partial"):
             loaded.store.planes.add(row.plane)
+    _testify_empty(loaded)
+    loaded.done()
+    return loaded
+
+
+def _testify_empty(loaded: Loaded) -> None:
+    """Where no log says anything, empty ones do: the job wrote nothing."""
     if "log" not in loaded.store.planes:
         for row in loaded.inputs:
             if row.status == "empty" and (nothing := empty_output(row.path)) is not None:
                 loaded.event(nothing)
-    return loaded
 
 
 def select(loaded: Loaded, job: str | None = None, now: float | None = None) -> tuple[Run, MemoryStore]:
     """The run and its rows; ``now`` ends a run that is still going. Raises SeveralRuns or NoSuchRun."""
-    resolved = resolve(loaded.store, job, loaded.trajectories.paths)
+    resolved = resolve(loaded.store, job, [*loaded.trajectories.paths, *loaded.paths])
     for point in loaded.trajectories.points(frozenset(resolved.run.log_paths)):
         resolved.store.add_event(resolved.adjust(point))
     if resolved.run.parent_log_paths:
@@ -113,6 +145,60 @@ def diagnose(
         raise NothingReadable(f"nothing readable was given ({why or 'no files'}); 'trackside inputs PATH' lists all")
     run, store = select(loaded, job, now)
     return engine.diagnose(store, run, loaded.inputs, package_version())
+
+
+def diagnose_stored(
+    store: str | os.PathLike[str],
+    job: str | None = None,
+    paths: Paths = (),
+    *,
+    now: float | None = None,
+    tick: Callable[[int], None] | None = None,
+) -> Verdict:
+    """Say what went wrong with a job of a store, as :func:`diagnose` does of files.
+
+    ``job``: its id, or the folder that it was ingested from; ``paths``: what else belongs to it, read for this verdict
+    only. Raises FileNotFoundError, SeveralRuns, NoSuchRun or StoreError.
+    """
+    with stored(store, job, paths, tick) as loaded:
+        run, rows = select(loaded, loaded.job, now)
+        return engine.diagnose(rows, run, loaded.inputs, package_version())
+
+
+@contextmanager
+def stored(
+    store: str | os.PathLike[str], job: str | None, paths: Paths = (), tick: Callable[[int], None] | None = None
+) -> Iterator[Loaded]:
+    """What concerns one job of a store, as if it had been loaded; its curves can be asked until the end."""
+    from trackside.ingest import ingest_into
+    from trackside.runs.kept import find
+    from trackside.stores.duck import DuckCurves
+    from trackside.stores.snapshot import Snapshot
+    from trackside.stores.writer import Writer
+
+    with ExitStack() as stack:
+        snapshot = stack.enter_context(Snapshot.open(store))
+        if paths:
+            writer = stack.enter_context(Writer.temporary(snapshot))
+            stack.callback(writer.remove)
+            ingest_into(writer, paths, tick)
+            snapshot = writer.snapshot()
+        found = find(snapshot, job)
+        loaded = Loaded(found.store, found.trajectories, found.inputs, paths=found.paths, job=found.job)
+        if snapshot.manifest.of("spans"):
+            loaded.curves = DuckCurves(snapshot, found.scope)
+        _testify_empty(loaded)
+        yield loaded
+
+
+@contextmanager
+def opened(paths: Paths, job: str | None, tick: Callable[[int], None] | None = None) -> Iterator[Loaded]:
+    """What paths hold, the first of which may be a store; then what it has of the job, and the others beside it."""
+    if paths and Directory(paths[0]).exists:
+        with stored(paths[0], job, paths[1:], tick) as loaded:
+            yield loaded
+    else:
+        yield load(paths, tick)
 
 
 def package_version() -> str:

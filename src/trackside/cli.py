@@ -24,6 +24,7 @@ BAR_FROM = 64 << 20
 """Bytes of input from which a progress bar is worth showing."""
 
 PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(readable=False))
+STORE = click.option("--store", required=True, metavar="DIR", type=click.Path(), help="The store's folder.")
 JOB = click.option("--job", metavar="ID", help="Which job, where the inputs hold several (42, 60_3, 73+0).")
 
 
@@ -41,8 +42,9 @@ def main() -> None:
 
 
 @main.command()
-@PATHS
+@click.argument("paths", nargs=-1, type=click.Path(readable=False))
 @JOB
+@click.option("--store", metavar="DIR", type=click.Path(), help="Take the job from this store; PATHS add to it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the published JSON document instead of text.")
 @click.option("-v", "--verbose", is_flag=True, help="All evidence: every citation with its query, every input.")
 @click.option("--exit-code", is_flag=True, help="Exit 0 healthy, 10 a fault, 11 undecided.")
@@ -50,15 +52,26 @@ def main() -> None:
     "--now", metavar="TIME", help="Take this as the present, for a run still going (ISO 8601 or POSIX seconds)."
 )
 def diagnose(
-    paths: Sequence[str], job: str | None, as_json: bool, verbose: bool, exit_code: bool, now: str | None
+    paths: Sequence[str],
+    job: str | None,
+    store: str | None,
+    as_json: bool,
+    verbose: bool,
+    exit_code: bool,
+    now: str | None,
 ) -> None:
-    """Read files, folders or archives and print the verdict."""
+    """Read files, folders or archives, or a job of a store, and print the verdict."""
     from trackside import api
     from trackside.show.document import document, encode
 
+    if not paths and store is None:
+        raise click.UsageError("give PATHS, or --store DIR")
     with _errors(), _bar(paths) as tick:
-        verdict = api.diagnose(paths, job=job, now=_time(now), tick=tick)
-    doc = document(verdict, [os.fspath(path) for path in paths])
+        if store is not None:
+            verdict = api.diagnose_stored(store, job, paths, now=_time(now), tick=tick)
+        else:
+            verdict = api.diagnose(paths, job=job, now=_time(now), tick=tick)
+    doc = document(verdict, [os.fspath(path) for path in ([store, *paths] if store is not None else paths)])
     with _output():
         if as_json:
             sys.stdout.buffer.write(encode(doc))
@@ -98,9 +111,9 @@ def verify(verdict: str, paths: Sequence[str]) -> None:
         gone = [] if paths else [path for path in given if not os.path.lexists(path)]
         if gone:
             _fail(f"the verdict's input {gone[0]} is not at that path from here; give the inputs' PATHS", EXIT_USAGE)
-        with _bar(given) as tick:
-            _, store = api.select(api.load(given, tick), doc.run.id)
-    checked = list(check(doc.cites, store))
+        with _bar(given) as tick, api.opened(given, doc.run.id, tick) as loaded:
+            _, store = api.select(loaded, doc.run.id)
+            checked = list(check(doc.cites, store))
     broken = [one for one in checked if not one.holds]
     for one in broken:
         now = one.problem or ("is no longer there" if one.now is None else f"now {one.now!r}")
@@ -159,6 +172,120 @@ def schema() -> None:
     click.echo(json.dumps(json_schema(), indent=2))
 
 
+@main.command()
+@click.argument("scenario", required=False)
+@click.option("-o", "--output", metavar="DIR", type=click.Path(file_okay=False), help="Folder to write.")
+@click.option("--seed", type=click.IntRange(0), help="In place of the scenario's own.")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change one key, such as job.step_s=2.5.")
+@click.option("--metrics", type=click.Choice(["text", "parquet"]), default="text", help="Format of the metrics.")
+@click.option("--list", "listing", is_flag=True, help="List the scenarios and faults that come along.")
+def simulate(
+    scenario: str | None, output: str | None, seed: int | None, changes: tuple[str, ...], metrics: str, listing: bool
+) -> None:
+    """Write what a run of SCENARIO would leave behind: DIR/run, and DIR/truth.json beside it.
+
+    SCENARIO is a name of --list or a TOML file (docs/simulator.md).
+    """
+    from pathlib import Path
+
+    from trackside.sim import Scenario, catalogue
+    from trackside.sim import simulate as play
+    from trackside.sim.scenario import ScenarioError
+
+    if listing:
+        for name, title in catalogue():
+            click.echo(f"{name:<28} {title}")
+        return
+    if scenario is None or output is None:
+        _fail("give a SCENARIO and -o DIR, or --list")
+    try:
+        truth = play(Scenario.load(scenario, changes, seed), Path(output), metrics=metrics)
+    except ScenarioError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{output} can't be written: {error.strerror}", EXIT_OUTPUT)
+    what = f"{truth.family} {truth.variant or ''}".strip()
+    click.echo(f"{output}/run: job {truth.job}, {truth.disposition}, injected: {what}; answers in {output}/truth.json")
+
+
+@main.command()
+@PATHS
+@STORE
+def ingest(paths: Sequence[str], store: str) -> None:
+    """Read files, folders or archives into a store, which is made where there is none.
+
+    What the store has already is skipped; a file that has changed since replaces what was read of it. Safe to stop and
+    to repeat.
+    """
+    from trackside.ingest import ingest as take
+
+    with _errors(), _bar(paths) as tick:
+        done = take(paths, store, tick)
+    for row in done.inputs:
+        if row.status not in ("read", "empty"):
+            click.echo(f"{row.path}: {row.status}: {row.note}", err=True)
+    for row in done.skipped:
+        click.echo(f"{row.path}: skipped: {row.note}", err=True)
+    for path in done.replaced:
+        click.echo(f"{path}: had changed; read anew", err=True)
+    click.echo(
+        f"{store}: {len(done.inputs):,} inputs, {done.rows:,} rows, {done.samples:,} samples;"
+        f" {len(done.skipped):,} skipped, {len(done.replaced):,} replaced"
+    )
+
+
+@main.command()
+@STORE
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def runs(store: str, as_json: bool) -> None:
+    """List the runs of a store."""
+    from trackside.runs.listing import listing
+    from trackside.show.runs import runs_table
+    from trackside.stores.snapshot import Snapshot
+
+    with _errors(), Snapshot.open(store) as snapshot:
+        rows = listing(snapshot)
+    with _output():
+        if as_json:
+            import msgspec
+
+            sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
+        else:
+            runs_table(rows, _console())
+
+
+@main.command()
+@STORE
+@click.option(
+    "--raw-days", type=click.FloatRange(0), help="Of older samples keep the minutes alone: min, max, avg, last."
+)
+@click.option("--minute-days", type=click.FloatRange(0), help="Of older samples keep nothing.")
+@click.option("--drop-damaged", is_flag=True, help="Take out segments that can't be read; says what to ingest again.")
+def compact(store: str, raw_days: float | None, minute_days: float | None, drop_damaged: bool) -> None:
+    """Merge a store's small segments, and thin or delete old samples. Readers go on meanwhile."""
+    import time
+
+    from trackside.stores import retention
+    from trackside.stores.layout import Directory
+    from trackside.stores.writer import Writer
+
+    if raw_days is not None and minute_days is not None and minute_days < raw_days:
+        _fail("--minute-days must not be less than --raw-days", EXIT_USAGE)
+    with _errors():
+        Directory(store).newest()  # a store that isn't there is not made
+        with Writer.open(store) as writer:
+            lost = retention.drop_damaged(writer) if drop_damaged else retention.Compacted()
+            done = retention.compact(writer, time.time(), raw_days, minute_days)
+    for name in lost.damaged:
+        click.echo(f"{name}: damaged, taken out", err=True)
+    for path in lost.lost:
+        click.echo(f"{path}: ingest it again", err=True)
+    click.echo(
+        f"{store}: {done.before:,} segments before, {done.after:,} now; {done.days:,} days rewritten,"
+        f" {done.thinned:,} of them to minutes; {done.forgotten:,} rows deleted for their age"
+    )
+
+
 def _status(family: str, certainty: str | None) -> int:
     if family == "G1":
         return EXIT_HEALTHY
@@ -184,12 +311,13 @@ def _errors() -> Iterator[None]:
     """Turn what a user can mend into one line on stderr and the documented exit status."""
     from trackside.api import NothingReadable
     from trackside.runs.resolve import NoSuchRun, SeveralRuns
+    from trackside.stores.layout import StoreError
 
     try:
         yield
     except NothingReadable as error:
         _fail(str(error), EXIT_NOTHING)
-    except (FileNotFoundError, SeveralRuns, NoSuchRun) as error:
+    except (FileNotFoundError, SeveralRuns, NoSuchRun, StoreError) as error:
         _fail(str(error), EXIT_USAGE)
 
 

@@ -49,6 +49,10 @@ Aggregate = Literal["avg", "min", "max", "sum", "count", "median", "stddev"]
 AGGREGATES: tuple[Aggregate, ...] = ("avg", "min", "max", "sum", "count", "median", "stddev")
 
 
+NOT_GIVEN = "no metric input was given"
+"""Why a metric has no answer where no plane could give one; any other reason says that some were given."""
+
+
 class QueryError(ValueError):
     """The text is no query, or names a kind that the catalogue doesn't hold."""
 
@@ -319,7 +323,9 @@ class Grid:
         return replace(self, query=query, series=(self.series[index],), values=self.values[index : index + 1])
 
     def during(self, start: float, end: float) -> Grid:
-        """The windows that end in ``(start, end]``."""
+        """The windows that end in ``(start, end]``, of those that the grid holds."""
+        if len(self.times):  # what lies beyond was not asked for, and must not be when it is asked again
+            start, end = max(start, float(self.times[0]) - self.step), min(end, float(self.times[-1]))
         kept = (self.times > start) & (self.times <= end)
         return replace(self, query=self.query.during(start, end), times=self.times[kept], values=self.values[:, kept])
 
@@ -332,7 +338,8 @@ class Grid:
             "no series" if first is None else str(first.at) + (f" and {len(self) - 1} more" if len(self) > 1 else "")
         )
         window = (float(self.times[0]) - self.step, float(self.times[-1])) if len(self.times) else None
-        unit = self.unit if unit is None else unit
+        counted = reducer == "count" or self.query.rollup_how == "count"
+        unit = ("" if counted else self.unit) if unit is None else unit
         return Value(value, (Cite("metric", self.store, str(query), where, value, unit, window=window),), unit)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -44,6 +44,28 @@ class _Open:
     writer: str
     priority: int
     pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A point as a series holds it: ``open`` ones may still have been completed by a second print."""
+
+    event: Event
+    ordinal: int
+    pinned: bool
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What tells one series from another when a run's points are chosen."""
+
+    parser: str
+    seen: int
+    with_loss: bool
+    part: int
+    rank: int
+    stride: int
 
 
 _Packed = tuple[int, bool, float, bytes]
@@ -211,9 +233,7 @@ class Series:
             self._low, self._high = min(self._low, loss), max(self._high, loss)
         if pinned or extreme or opened.ordinal % self._stride == 0:
             fields = {**event.fields, "run_part": self.part} if self.part else dict(event.fields)
-            at = event.at
-            row = (at.line, at.offset, at.length, event.text[:TEXT], event.time, event.rank, event.node, fields)
-            self._packed.append((opened.ordinal, pinned, loss, _packed(row)))
+            self._packed.append((opened.ordinal, pinned, loss, _packed(event, fields)))
 
     def thin(self) -> None:
         """Drop every second interior point, but neither the lowest nor the highest loss."""
@@ -241,6 +261,32 @@ class Series:
         """A held point; in a thinned series it says how many came before it."""
         event = _unpacked(self.path, self.parser, data)
         return replace(event, fields={**event.fields, "ordinal": ordinal}) if self._stride > 1 else event
+
+    def held(self) -> Iterator[Held]:
+        """All points as they are held, to be kept elsewhere; :meth:`restored` takes them back."""
+        for ordinal, pinned, _, data in self._packed:
+            yield Held(_unpacked(self.path, self.parser, data), ordinal, pinned, False)
+        for opened in self._open():
+            yield Held(opened.event, opened.ordinal, opened.pinned, True)
+
+    def counts(self) -> Counts:
+        """What is known of the series beside its points."""
+        return Counts(self.parser, self.seen, self.with_loss, self.part, self.rank, self._stride)
+
+    @classmethod
+    def restored(cls, path: str, counts: Counts, points: Iterable[Held]) -> Series:
+        """The series again, its points in the order of :meth:`held`."""
+        series = cls(path, counts.parser, counts.with_loss, counts.seen, counts.part, counts.rank)
+        series._stride = counts.stride
+        for point in points:
+            event = point.event
+            if point.open:
+                series._recent[float(point.ordinal)] = _Open(event, point.ordinal, "", counts.rank, point.pinned)
+                continue
+            printed = event.fields.get("loss")
+            loss = float(printed) if isinstance(printed, (int, float)) else math.nan
+            series._packed.append((point.ordinal, point.pinned, loss, _packed(event, event.fields)))
+        return series
 
     @property
     def loss_seen(self) -> bool:
@@ -276,12 +322,12 @@ def _who(event: Event) -> tuple[str, int]:
     return label, int(local[0]) if local else 0
 
 
-def _packed(row: tuple[object, ...]) -> bytes:
+def _packed(event: Event, fields: Mapping[str, Scalar]) -> bytes:
+    at = event.at
+    head = (at.line, at.offset, at.length, event.text[:TEXT], event.time, event.rank, event.node)
     try:
-        return _encode(row)
+        return _encode((*head, fields))
     except OverflowError:  # a whole number beyond 64 bits
-        *head, fields = row
-        assert isinstance(fields, dict)
         return _encode((*head, {name: float(v) if isinstance(v, int) else v for name, v in fields.items()}))
 
 

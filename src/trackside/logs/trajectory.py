@@ -55,6 +55,20 @@ class Trajectories:
         elif series.size % 1024 == 1023 and sum(one.size for one in self._series.values()) > POINTS:
             max(self._series.values(), key=lambda one: one.size).thin()
 
+    def series(self) -> tuple[Series, ...]:
+        """What each parser read in each file."""
+        return tuple(self._series.values())
+
+    def take(self, series: Series) -> None:
+        """Take a series whole, as :meth:`series` gave it."""
+        self._series[series.path, series.parser] = series
+        while sum(one.size for one in self._series.values()) > POINTS:
+            largest = max(self._series.values(), key=lambda one: one.size)
+            before = largest.size
+            largest.thin()
+            if largest.size == before:  # all of it is pinned
+                break
+
     @property
     def paths(self) -> tuple[str, ...]:
         """The files that hold training points."""

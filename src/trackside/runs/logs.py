@@ -28,7 +28,7 @@ def assign(jobs: Jobs, paths: Sequence[str], inside: Mapping[str, str]) -> list[
     recorded = len(jobs) > 0
     outputs = _outputs(jobs)
     for path in paths:
-        job = _by_name(jobs, path) or outputs.get(_leaf(path)) or _by_number(jobs, path)
+        job = _by_name(jobs, path) or outputs.get(leaf_of(path)) or _by_number(jobs, path)
         if job is None and path in inside:
             job = jobs.named(inside[path]) or (None if recorded else jobs.add(inside[path]))
         if job is None and not recorded and (guess := _guess(path)) is not None:
@@ -62,16 +62,23 @@ def _by_name(jobs: Jobs, path: str) -> Job | None:
     return known or jobs.add(id_)
 
 
+def outputs_of(job: Job) -> set[str]:
+    """File names of a job's StdOut and StdErr."""
+    named = {str(row.get(key)) for row in job.rows for key in ("std_out", "std_err") if row.get(key)}
+    return {leaf_of(_filled(output, job)) for output in named}
+
+
 def _outputs(jobs: Jobs) -> dict[str, Job]:
     """File names of StdOut and StdErr in the records, those that are one job's alone."""
     owners: dict[str, set[Job]] = {}
     for job in jobs:
-        for output in {str(row.get(key)) for row in job.rows for key in ("std_out", "std_err") if row.get(key)}:
-            owners.setdefault(_leaf(_filled(output, job)), set()).add(job)
+        for name in outputs_of(job):
+            owners.setdefault(name, set()).add(job)
     return {name: next(iter(found)) for name, found in owners.items() if len(found) == 1}
 
 
-def _leaf(path: str) -> str:
+def leaf_of(path: str) -> str:
+    """The last part of a path."""
     return re.split(r"[/!]", path)[-1]
 
 

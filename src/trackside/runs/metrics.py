@@ -1,98 +1,305 @@
-"""Which of the curves are the run's: by job label, else by node, GPU and time."""
+"""Which of the curves are the run's: its job, its window on their clock, its GPUs; and what they tell of the run."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trackside.model import Run, Series
-from trackside.query import Frame, events
-from trackside.stores.curves import AROUND_S, Curves, Held, Kept, RunMetrics, Timing
+from trackside.catalog.metrics import METRICS
+from trackside.model import Record, Run
+from trackside.query import Frame, Query, Row, events, record
+from trackside.runs import occupancy
+from trackside.runs.clock import REACH_S, offset_of
+from trackside.runs.holding import Asked, Holding, held_by
+from trackside.runs.jobs import sort_key
+from trackside.runs.metric_clock import NEAR_S, Stretch, shift_of
+from trackside.runs.places import Placed, Unit, placed
+from trackside.runs.resolve import NoSuchRun, SeveralRuns
+from trackside.stores.curves import AROUND_S, Curves, Kept, RunMetrics, Timing
 from trackside.stores.memory import MemoryStore
+
+INTERVAL_S = 60.0
+"""Taken where every curve has but one sample (Prometheus' own default scrape interval)."""
+EDGE_SAMPLES = 3
+"""By so many samples the node's other curves must outlast the run's, for an edge of these to be the run's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """When the run was there. ``shift``: added to the curves' times. ``begun``, ``over``: the curves show that it was
+    no longer, or not yet, there beyond."""
+
+    start: float
+    end: float
+    shift: float = 0.0
+    begun: bool = False
+    over: bool = False
 
 
 def run_metrics(curves: Curves, run: Run, rows: MemoryStore) -> tuple[Run, RunMetrics]:
-    """The run's curves among all that are held, and the run with the GPUs that they show."""
-    held = [(each, _placed(each.series, run)) for each in curves.held()]
-    mine = {run.id, *run.aliases} - {None}
-    labelled = {_gpu(series) for _, series in held if series.get("job") in mine} - {None}
-    start, end = _window(run, rows)
-    kept = []
-    for each, series in held:
-        job, gpu = series.get("job"), _gpu(series)
-        if job is not None and mine and job not in mine:
-            continue
-        if gpu is not None and labelled and gpu not in labelled:
-            continue
-        if not _on(series.get("node"), run.nodes) or not _while(each, start, end):
-            continue
-        kept.append(Kept(series, each))
-    if not kept:
+    """The run's curves among all that are held, and the run with what they tell of it.
+
+    Raises SeveralRuns where metrics alone are given, of several jobs and none was asked for; NoSuchRun where the
+    job that was asked for is not among those they name.
+    """
+    found = placed(curves.held(), run.nodes)
+    if not found:
         return run, RunMetrics(curves, (), None)
-    first = start if start is not None else min(each.held.first_ms for each in kept) / 1000
-    last = end if end is not None else max(each.held.last_ms for each in kept) / 1000
-    gpus = tuple(dict.fromkeys(gpu for each in sorted(kept, key=_order(run.nodes)) if (gpu := _gpu(each.series))))
-    timing = Timing(first, max(last, first), _interval(each.held for each in kept))
-    return replace(run, gpus=gpus), RunMetrics(curves, tuple(kept), timing)
+    run, why_none = _identified(run, found, rows)
+    ids = _ids(run)
+    found = _renamed(found, run, ids)
+    named = frozenset(run.nodes)
+    nodes = run.nodes if any(not each.node or each.node in named for each in found) else ()
+    own = [each for each in found if each.job in ids]
+    if run.nodes and not nodes and not own:
+        why_none = why_none or "the metrics given are of other nodes than the run's"
+    if why_none:
+        return run, RunMetrics(curves, (), None, why_none)
+    lines = own or _on(found, nodes)
+    interval = _interval(lines)
+    window = _window(curves, run, rows, lines, bool(own), interval)
+    start, end = window.start - window.shift, window.end - window.shift
+    asked = Asked(nodes, ids, start, end, _detail(run, rows), run.n_gpus or run.n_ranks or None)
+    holding = held_by(asked, found, lambda units: occupancy.uses(curves, found, units, start, end, interval))
+    of_run = _Belongs(asked, holding)
+    kept = [each for each in found if asked.meets(each, AROUND_S) and of_run(each)]
+    if not any(asked.meets(each) for each in kept):
+        return run, RunMetrics(curves, (), None, "no metric was sampled while the run was there")
+    timing = Timing(window.start, max(window.end, window.start), _interval(kept), window.shift)
+    return _told(run, kept, holding, window), RunMetrics(
+        curves, tuple(Kept(each.series, each.held) for each in kept), timing
+    )
 
 
-def _gpu(series: Series) -> str | None:
-    gpu = series.get("gpu")
-    return None if gpu is None else f"{series.get('node') or ''}:{gpu}"
+def _ids(run: Run) -> AbstractSet[str]:
+    return frozenset(name for name in (run.id, *run.aliases) if name)
 
 
-def _placed(series: Series, run: Run) -> Series:
-    """The series with its node in the scheduler's spelling; the run's only node where it names none."""
-    node = series.get("node")
-    match = next((name for name in run.nodes if _same_host(node, name)), None) if node else None
-    if node is None and len(run.nodes) == 1:
-        match = run.nodes[0]
-    if match is None or match == node:
-        return series
-    labels = dict(series.labels) | {"node": match}
-    return replace(series, labels=tuple(sorted(labels.items())))
+def _identified(run: Run, found: Sequence[Placed], rows: MemoryStore) -> tuple[Run, str]:
+    """The run under the id that its curves bear, where nothing else names it; or why that can't be told."""
+    jobs = {each.job for each in found if each.gpu and each.job}
+    log = _log_window(rows)
+    alone = run.start is None and not _rows(rows, events("log_activity")) and not _rows(rows, record("job"))
+    if run.id is not None:
+        if alone and jobs and not _ids(run) & jobs:
+            raise NoSuchRun(f"no job {run.id} in the inputs; they hold {', '.join(sorted(jobs, key=sort_key)[:20])}")
+        return run, ""
+    if alone and len(jobs) > 1:
+        raise SeveralRuns(sorted(jobs, key=sort_key))
+    if log is not None and jobs:
+        jobs = _fitting(found, jobs, log)
+    if len(jobs) == 1:
+        return replace(run, id=jobs.pop()), ""
+    several = "the metrics given are of several jobs, and which of them the log is of isn't told; choose one with --job"
+    return run, several if any(each.job for each in found) else ""
 
 
-def _same_host(one: str | None, other: str) -> bool:
-    return one is not None and one.partition(".")[0].lower() == other.partition(".")[0].lower()
+def _fitting(found: Iterable[Placed], jobs: AbstractSet[str], log: Stretch) -> set[str]:
+    """The jobs whose labels were there when the log was written, to a zone; the one that was so for much the same time
+    where there are several."""
+    spans: dict[str, Stretch] = {}
+    for each in found:
+        if each.gpu and each.job in jobs:
+            spans[each.job] = _hull([*([spans[each.job]] if each.job in spans else []), _stretch(each)])
+    near = {job for job, (first, last) in spans.items() if first - REACH_S <= log[1] and last + REACH_S >= log[0]}
+    if len(near) < 2:
+        return near
+    alike = {
+        job
+        for job in near
+        if (shared := min(spans[job][1], log[1]) - max(spans[job][0], log[0])) > 0
+        and shared >= 0.8 * (max(spans[job][1], log[1]) - min(spans[job][0], log[0]))
+    }
+    return alike if len(alike) == 1 else near
 
 
-def _on(node: str | None, nodes: Sequence[str]) -> bool:
-    return node is None or not nodes or node in nodes
+def _renamed(found: list[Placed], run: Run, ids: AbstractSet[str]) -> list[Placed]:
+    """Curves of the run's only node under the name that Slurm gives it: the job's label tells that they are one."""
+    theirs = {each.node for each in found if each.job in ids and each.node}
+    if len(run.nodes) != 1 or len(theirs) != 1 or theirs == set(run.nodes):
+        return found
+    old, new = theirs.pop(), run.nodes[0]
+    return [_at_node(each, new) if each.node == old else each for each in found]
 
 
-def _window(run: Run, rows: MemoryStore) -> tuple[float | None, float | None]:
-    """Start and end as the scheduler has them, else as the log's times do."""
-    if run.start is not None:
-        return run.start, run.end
-    logs = rows.ask(events("log_activity"))
+def _at_node(each: Placed, node: str) -> Placed:
+    labels = dict(each.series.labels) | {"node": node}
+    return each._replace(node=node, series=replace(each.series, labels=tuple(sorted(labels.items()))))
+
+
+def _on(found: Sequence[Placed], nodes: Sequence[str]) -> list[Placed]:
+    """The curves of these nodes: of their GPUs, where any is."""
+    known = frozenset(nodes)
+    there = [each for each in found if not known or not each.node or each.node in known]
+    return [each for each in there if each.gpu] or there or list(found)
+
+
+# -- when
+
+
+def _window(
+    curves: Curves, run: Run, rows: MemoryStore, lines: Sequence[Placed], labelled: bool, interval: float
+) -> Window:
+    """The run's window as the scheduler has it, else as the log, the job's label or the memory in use do."""
+    log = _log_window(rows) if run.start is None else None
+    told = (run.start, run.end) if run.start is not None else log
+    hull = _hull(map(_stretch, lines))
+    if told is None:
+        return _seen(curves, lines, hull, labelled, interval)
+    shift = 0.0
+    if labelled and log is not None:
+        shift = -offset_of(log, hull)
+    elif labelled or not any(first <= (told[1] or first) and last >= told[0] for first, last in map(_stretch, lines)):
+        shift = _shift(curves, run, lines, (told[0], told[1]), hull, labelled, interval)
+    start, end = told[0], told[1] if told[1] is not None else max(told[0], hull[1] + shift)
+    if log is not None and labelled and hull[0] + shift <= end and hull[1] + shift >= start:
+        start, end = hull[0] + shift - interval, max(end, hull[1] + shift)
+    return Window(start, end, shift)
+
+
+def _shift(
+    curves: Curves,
+    run: Run,
+    lines: Sequence[Placed],
+    told: tuple[float, float | None],
+    hull: Stretch,
+    labelled: bool,
+    interval: float,
+) -> float:
+    """By how much the curves' clock is behind the run's: the zone that makes them fit its window."""
+    near = max(NEAR_S, 4 * interval)
+    whole = _by_unit(lines)
+    if labelled or told[1] is None:
+        return shift_of(told, whole.values(), near=near) if labelled else 0.0
+    taken = occupancy.spans(curves, lines, list(whole), hull[0] - interval, hull[1], interval)
+    wanted = min(run.n_gpus or run.n_ranks or 1, len(whole))
+    flat = [each for stretches in taken.values() for each in stretches]
+    return shift_of(told, flat, wanted, near) or shift_of(told, whole.values(), wanted, near)
+
+
+def _seen(curves: Curves, lines: Sequence[Placed], hull: Stretch, labelled: bool, interval: float) -> Window:
+    """With nothing but curves: while they bore the job's label, else while GPU memory was taken, else all of them."""
+    start, end = hull[0] - interval, hull[1]
+    if labelled:
+        data = _hull((each.first_ms / 1000, each.last_ms / 1000) for each in curves.held())
+    else:
+        data = start, end
+        taken = occupancy.spans(curves, lines, list(_by_unit(lines)), start, end, interval)
+        flat = [each for stretches in taken.values() for each in stretches]
+        start, end = _hull(flat) if flat else (start, end)
+    slack = EDGE_SAMPLES * interval
+    return Window(start, end, 0.0, begun=start - data[0] >= slack, over=data[1] - end >= slack)
+
+
+def _log_window(rows: MemoryStore) -> Stretch | None:
+    """From the first to the last time that the logs tell."""
     times = [
-        time
-        for row in (logs.events if isinstance(logs, Frame) else ())
+        float(time)
+        for row in _rows(rows, events("log_activity"))
         for name in ("first_time", "last_time")
         if isinstance(time := row.get(name), (int, float))
     ]
-    return (min(times), run.end if run.end is not None else max(times)) if len(times) > 1 else (None, run.end)
+    return (min(times), max(times)) if len(times) > 1 else None
 
 
-def _while(held: Held, start: float | None, end: float | None) -> bool:
-    after = start is None or held.last_ms >= (start - AROUND_S) * 1000
-    return after and (end is None or held.first_ms <= (end + AROUND_S) * 1000)
+def _stretch(each: Placed) -> Stretch:
+    return each.held.first_ms / 1000, each.held.last_ms / 1000
 
 
-def _interval(held: Iterable[Held]) -> float:
+def _hull(stretches: Iterable[Stretch]) -> Stretch:
+    listed = list(stretches)
+    return min(first for first, _ in listed), max(last for _, last in listed)
+
+
+def _by_unit(lines: Iterable[Placed]) -> dict[Unit, Stretch]:
+    """When each GPU was sampled."""
+    found: dict[Unit, Stretch] = {}
+    for each in lines:
+        own = _stretch(each)
+        found[each.unit] = _hull((own, found.get(each.unit, own)))
+    return found
+
+
+def _interval(lines: Iterable[Placed]) -> float:
     """The usual time between samples, seconds."""
-    gaps = [(each.last_ms - each.first_ms) / 1000 / (each.count - 1) for each in held if each.count > 1]
-    return float(np.median(gaps)) if gaps else 60.0
+    held = [each.held for each in lines if each.held.count > 1]
+    if not held:
+        return INTERVAL_S
+    gaps = np.array([(each.last_ms - each.first_ms) / 1000 / (each.count - 1) for each in held])
+    order = np.argsort(gaps)
+    counts = np.cumsum(np.array([each.count for each in held])[order])  # a curve that was broken off counts for less
+    return max(float(gaps[order][np.searchsorted(counts, counts[-1] / 2)]), 0.001)
 
 
-def _order(nodes: Sequence[str]):  # type: ignore[no-untyped-def]
-    place = {node: index for index, node in enumerate(nodes)}
+# -- whose
 
-    def key(kept: Kept) -> tuple[int, str, int, str]:
-        node, gpu = kept.series.get("node") or "", kept.series.get("gpu") or ""
-        return place.get(node, len(place)), node, int(gpu) if gpu.isdecimal() else -1, gpu
 
-    return key
+def _rows(rows: MemoryStore, query: Query) -> Sequence[Row]:
+    answer = rows.ask(query)
+    return answer.rows if isinstance(answer, Frame) else ()
+
+
+def _detail(run: Run, rows: MemoryStore) -> AbstractSet[str]:
+    """The GPUs that the scheduler lists, where it does for this attempt's nodes."""
+    for row in reversed(_rows(rows, record("job"))):
+        gpus = frozenset(row.many("gpus")) if isinstance(row, Record) else frozenset()
+        if gpus and (not run.nodes or {gpu.rpartition(":")[0] for gpu in gpus} <= set(run.nodes)):
+            return gpus
+    return frozenset()
+
+
+class _Belongs:
+    """Whether a curve is of what the run held: its GPUs, else its nodes, else its own process."""
+
+    def __init__(self, asked: Asked, holding: Holding) -> None:
+        self._ids, self._units = asked.ids, holding.units
+        self._gpus = {unit[:2] for unit in holding.units}
+        self._nodes = frozenset(asked.nodes) or frozenset(unit[0] for unit in holding.units)
+
+    def __call__(self, each: Placed) -> bool:
+        foreign = bool(each.job and self._ids and each.job not in self._ids)
+        if not each.gpu:
+            return not foreign and (not each.node or not self._nodes or each.node in self._nodes)
+        if each.unit not in self._units if each.mig else (each.node, each.gpu) not in self._gpus:
+            return False
+        # What another job's label says of the hardware's own counters is what they stood at before or after the run.
+        return not foreign or (each.series.metric.startswith("gpu_") and METRICS[each.series.metric].kind in _LASTING)
+
+
+_LASTING = ("counter", "sticky")
+
+
+# -- what they tell of the run
+
+
+def _told(run: Run, kept: Sequence[Placed], holding: Holding, window: Window) -> Run:
+    ranks = {(each.node, each.gpu): int(each.rank) for each in kept if each.gpu and each.rank.isdecimal()}
+    all_ranks = {int(each.rank) for each in kept if each.rank.isdecimal()}
+    order = {node: place for place, node in enumerate(run.nodes)}
+    gpus = sorted({unit[:2] for unit in holding.units}, key=lambda gpu: (order.get(gpu[0], len(order)), _natural(gpu)))
+    if gpus and all(gpu in ranks for gpu in gpus):
+        gpus.sort(key=lambda gpu: ranks[gpu])
+    nodes = run.nodes or tuple(sorted({each.node for each in kept if each.node}, key=lambda node: _natural((node,))))
+    traced = {each.node for each in kept if each.rank.isdecimal()}
+    whole = all_ranks and all_ranks == set(range(len(all_ranks))) and traced >= set(run.nodes)
+    sure = holding.by not in (None, "all")
+    return replace(
+        run,
+        start=window.start if run.start is None and window.begun else run.start,
+        end=window.end if run.end is None and window.over else run.end,
+        nodes=nodes,
+        n_gpus=run.n_gpus or (len(holding.units) if sure else None),
+        n_ranks=run.n_ranks or (len(all_ranks) if whole else None),
+        gpus=tuple(f"{node}:{gpu}" for node, gpu in gpus),
+        gpus_by=holding.by,
+        metric_offset_s=window.shift,
+    )
+
+
+def _natural(words: Iterable[str]) -> list[tuple[int, str]]:
+    """Sort key: numbers in names by their size."""
+    return [(int(part) if part.isdecimal() else -1, part) for word in words for part in re.split(r"(\d+)", word)]

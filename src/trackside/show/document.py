@@ -132,6 +132,9 @@ class RunDoc(msgspec.Struct, frozen=True):
     framework: str | None
     parent: str | None
     clock_offset_s: float
+    gpus: list[str] = []
+    gpus_by: str | None = None
+    metric_offset_s: float = 0.0
 
 
 class PointDoc(msgspec.Struct, frozen=True):
@@ -172,6 +175,19 @@ class CiteDoc(msgspec.Struct, frozen=True):
     text: str
 
 
+class CurveDoc(msgspec.Struct, frozen=True):
+    """What a metric that carries the primary finding did over the run: evenly spaced values, null where it was not
+    sampled; the median of several series."""
+
+    metric: str
+    labels: dict[str, str]
+    unit: str
+    series: int
+    window: list[float]
+    values: list[float | None]
+    query: str
+
+
 class InputDoc(msgspec.Struct, frozen=True):
     """What a file was taken for, and what came of it."""
 
@@ -203,6 +219,7 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     inputs: list[InputDoc]
     paths: list[str]
     version: str
+    curves: list[CurveDoc] = []
 
 
 def plain(value: Scalar | tuple[Scalar, ...]) -> Json:
@@ -296,6 +313,10 @@ def document(verdict: Verdict, paths: Iterable[str] = ()) -> VerdictDoc:
         inputs=[InputDoc(i.path, i.format, i.status, i.note, i.rows) for i in verdict.inputs],
         paths=list(paths),
         version=verdict.version,
+        curves=[
+            CurveDoc(c.metric, dict(c.labels), c.unit, c.series, list(c.window), list(c.values), c.query)
+            for c in verdict.curves
+        ],
     )
 
 
@@ -337,6 +358,9 @@ def _run(verdict: Verdict) -> RunDoc:
         framework=run.framework,
         parent=run.parent,
         clock_offset_s=run.clock_offset_s,
+        gpus=list(run.gpus),
+        gpus_by=run.gpus_by,
+        metric_offset_s=run.metric_offset_s,
     )
 
 

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trackside.show.document import CiteDoc, ClaimDoc, FindingDoc, InputDoc, SecondaryDoc, VerdictDoc
-from trackside.show.wording import duration, moment, ranges
+from trackside.show.plot import curves
+from trackside.show.wording import duration, measured, moment, ranges, span, word
 
 CITES_SHOWN = 2
 """Citations under a claim unless --verbose."""
@@ -23,14 +24,17 @@ _CULPRIT_STYLE = {"job": "bold yellow", "infrastructure": "bold red", "scheduler
 
 def render(doc: VerdictDoc, console: Console, verbose: bool = False) -> None:
     """Print a verdict."""
-    with _trimmed(console):
+    with trimmed(console):
         _render(doc, console, verbose)
 
 
 def _render(doc: VerdictDoc, console: Console, verbose: bool) -> None:
     console.print(_headline(doc.primary))
     console.print(Text(_run_line(doc), style="dim"))
+    limits = [claim for claim in doc.preflight if claim.cites]
+    _section(console, "What limits this verdict", [_claim(c, doc.cites, verbose) for c in limits])
     _section(console, "What the data shows", [_claim(c, doc.cites, verbose) for c in doc.shows])
+    _section(console, "How it went", curves(doc.curves, console.encoding, console.width))
     implies: list[RenderableType] = [_bullet(claim.text) for claim in doc.implies]
     for action in doc.actions:
         implies.append(_bullet(action.text, "\N{RIGHTWARDS ARROW}", "bold"))
@@ -40,7 +44,7 @@ def _render(doc: VerdictDoc, console: Console, verbose: bool) -> None:
     _section(console, "What it cannot decide", [_bullet(claim.text) for claim in doc.cannot_decide])
     _section(console, "Consequences", [_secondary(f, doc.cites, verbose) for f in doc.consequences])
     warnings = [_secondary(f, doc.cites, verbose) for f in doc.warnings]
-    warnings += [_claim(claim, doc.cites, verbose) for claim in doc.preflight]
+    warnings += [_claim(claim, doc.cites, verbose) for claim in doc.preflight if not claim.cites]
     _section(console, "Warnings", warnings)
     _section(console, "Every other family", [_families(doc, verbose)])
     _section(console, "Inputs", _inputs(doc.inputs, verbose))
@@ -64,7 +68,7 @@ def _headline(primary: FindingDoc) -> Text:
     if primary.nodes:
         where.append("node " + ", ".join(primary.nodes[:8]))
     if primary.gpus:
-        where.append("GPU " + ", ".join(primary.gpus[:8]))
+        where.append("GPU " + ", ".join(gpu.removeprefix(":") for gpu in primary.gpus[:8]))
     text.append(f"\n{primary.title}" + (f" \N{EM DASH} {'; '.join(where)}" if where else ""))
     return text
 
@@ -116,7 +120,8 @@ def _claim(claim: ClaimDoc, cites: dict[str, CiteDoc], verbose: bool) -> Rendera
         return Group(*parts)
     places: dict[tuple[str, str], list[str]] = {}
     for name in claim.cites:
-        places.setdefault((cites[name].where, cites[name].text), []).append(name)
+        cite = cites[name]
+        places.setdefault((cite.where, cite.query if cite.plane == "metric" else cite.text), []).append(name)
     shown = list(places.values())[:CITES_SHOWN]
     parts += [Padding.indent(_cite(names, cites[names[0]], False, claim.text), 4) for names in shown]
     if hidden := len(claim.cites) - sum(map(len, shown)):
@@ -127,6 +132,8 @@ def _claim(claim: ClaimDoc, cites: dict[str, CiteDoc], verbose: bool) -> Rendera
 def _cite(names: Sequence[str], cite: CiteDoc, verbose: bool, claim: str = "") -> Text:
     """Where to look, and what stands there: the line of a log, the field of a record. The line is left out where
     the claim above quotes it already."""
+    if cite.plane == "metric":
+        return _measured(names, cite, verbose)
     text = Text(f"[{', '.join(names)}] {cite.where}", style="dim")
     line = " ".join(cite.text.split())
     if verbose:
@@ -135,6 +142,16 @@ def _cite(names: Sequence[str], cite: CiteDoc, verbose: bool, claim: str = "") -
     if not line or (cite.plane == "scheduler" and " ".join(str(cite.value).split()) != line):
         return text.append(f" = {_field(cite)}", style="not dim")
     return text if line[:QUOTED] in claim else text.append(f"  {line[:160]}", style="not dim")
+
+
+def _measured(names: Sequence[str], cite: CiteDoc, verbose: bool) -> Text:
+    """A measurement: what was measured of whom and when, how it was reduced, and the value."""
+    what, unit = measured(cite.query)
+    text = Text(f"[{', '.join(names)}] {what}", style="dim")
+    if cite.window is not None:
+        text.append(f", {span(cite.window)}")
+    text.append(f" = {word(cite.value, unit and (cite.unit or unit))}", style="not dim")
+    return text.append(f"\n     {cite.where}\n     {cite.query}") if verbose else text
 
 
 def _field(cite: CiteDoc) -> str:
@@ -194,12 +211,12 @@ def inputs_table(inputs: Iterable[InputDoc], console: Console) -> None:
         table.add_row(
             Text(row.path), Text(row.format or "-"), Text(row.status, style=style), f"{row.rows:,}", Text(row.note)
         )
-    with _trimmed(console):
+    with trimmed(console):
         console.print(table)
 
 
 @contextmanager
-def _trimmed(console: Console) -> Iterator[None]:
+def trimmed(console: Console) -> Iterator[None]:
     """Where no terminal shows it, without the blanks that fill up each line."""
     if console.is_terminal:
         yield

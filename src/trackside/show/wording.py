@@ -9,10 +9,15 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trackside.catalog.metrics import METRICS
 from trackside.model import Claim, Scalar, Value
+from trackside.query import Query, QueryError
 
 LONGEST = 160
 """Characters of a text value inside a sentence; the citation holds all of it."""
+
+SCALED = frozenset({"bytes", "s", "time", "share", "ratio", "B/s", "bytes/s", "Hz", "J", "bool"})
+"""Units that a figure is not simply followed by."""
 
 
 def sentence(template: str, values: Mapping[str, Value]) -> str:
@@ -69,9 +74,28 @@ def _number(number: float, unit: str) -> str:
             return moment(number)
         case "share":
             return f"{number:.0%}"
+        case "ratio":
+            return ratio(number)
+        case "B/s" | "bytes/s":
+            return f"{size(number)}/s"
+        case "Hz":
+            return scaled(number, "Hz")
+        case "J":
+            return scaled(number, "J")
+        case "W":
+            return f"{number:,.0f} W" if abs(number) >= 10 else f"{number:.2g} W"
+        case "C":
+            return f"{number:.0f} \N{DEGREE SIGN}C"
+        case "bool":
+            return "yes" if number else "no"
+        case "code" | "state" | "flags":
+            return f"{number:.0f}"
         case "step" | "epoch" | "line":  # where, not how many
             return f"{unit} {_number(number, '')}"
-    plain = f"{int(number):,}" if number == int(number) and abs(number) < 1e15 else f"{number:.4g}"
+    if number == int(number) and abs(number) < 1e15:
+        plain = f"{int(number):,}"
+    else:
+        plain = f"{number:,.0f}" if 1000 <= abs(number) < 1e15 else f"{number:.4g}"
     return f"{plain} {unit}" if unit else plain
 
 
@@ -104,8 +128,24 @@ def size(number: float) -> str:
     return f"{number:.4g} TiB"
 
 
+def ratio(number: float) -> str:
+    """A share of one as it is said of GPUs: 0.98, 0.1, 0.004."""
+    return f"{number:.2f}" if abs(number) >= 0.095 or number == 0 else f"{number:.2g}"
+
+
+def scaled(number: float, unit: str) -> str:
+    """In thousands, millions or more of a unit: 1,980 MHz, 1.2 GJ. Clocks are said in MHz up to 10 GHz."""
+    for prefix, power in (("G", 9), ("M", 6), ("k", 3)):
+        if abs(number) >= 10**power * (10 if (prefix, unit) == ("G", "Hz") else 1):
+            told = number / 10**power
+            return f"{told:,.0f} {prefix}{unit}" if abs(told) >= 100 else f"{told:.3g} {prefix}{unit}"
+    return f"{number:.3g} {unit}"
+
+
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 45 s, 12 min, 3 h 20 min."""
+    """Seconds as people say them: 45 s, 12 min, 3 h 20 min, -7 h."""
+    if seconds < 0:
+        return "-" + duration(-seconds)
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 120:
@@ -123,3 +163,27 @@ def moment(time: float) -> str:
         return dt.datetime.fromtimestamp(time, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, OSError, ValueError):
         return f"{time:.0f}"
+
+
+def span(window: Sequence[float]) -> str:
+    """Two moments, the date once where they share it: 2026-03-02 08:00:00 to 08:30:00 UTC."""
+    start, end = moment(window[0]), moment(window[1])
+    return f"{start.removesuffix(' UTC')} to {end[11:] if start[:10] == end[:10] else end}"
+
+
+def measured(query: str) -> tuple[str, str]:
+    """What a metric query asks, in words, and the unit of its answer: median of gpu_sm_active_ratio of gpu001:3."""
+    try:
+        asked = Query.parse(query)
+    except QueryError:
+        return query, ""
+    unit = "" if asked.reducer == "count" or asked.rollup_how == "count" else METRICS[asked.kind].unit
+    return f"{asked.reducer or ''} of {asked.kind}".removeprefix(" of ") + of_whom(dict(asked.filters)), unit
+
+
+def of_whom(labels: Mapping[str, Scalar]) -> str:
+    """The owner of a curve by its labels, with its preposition: of gpu001:3, kind replay."""
+    rest = {name: str(value) for name, value in labels.items()}
+    words = [":".join(part for part in (rest.pop("node", ""), rest.pop("gpu", "")) if part)]
+    words += [f"{name} {value}" for name, value in rest.items()]
+    return " of " + ", ".join(filter(None, words)) if any(words) else ""

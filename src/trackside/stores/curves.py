@@ -7,16 +7,16 @@ what a rollup over counters or a group is, is worked out here, so that every eng
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trackside.catalog.metrics import DESCRIPTIVE, METRICS
 from trackside.model import Series
-from trackside.query import Aggregate, Grid, Missing, Query, Span
+from trackside.query import NOT_GIVEN, Aggregate, Grid, Missing, Query, Span
 
 Engine = Literal["avg", "min", "max", "sum", "count", "last", "stddev", "p05", "p50", "p95"]
 """Rollups that an engine must know; the others are made from ``last`` here."""
@@ -62,6 +62,26 @@ class Curves(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """The arguments of one :meth:`Curves.rollup`."""
+
+    groups: Sequence[Sequence[int]]
+    start_ms: int
+    end_ms: int
+    step_ms: int
+    how: Engine
+
+
+@runtime_checkable
+class Batching(Protocol):
+    """Curves that several rollups can be asked of at once."""
+
+    def rollups(self, wanted: Sequence[Wanted]) -> Iterable[tuple[NDArray[np.float64], int]]:
+        """The answers of :meth:`Curves.rollup`, in the order of asking."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
     """A series of the run: its labels as they stand for this run (node and rank completed), and its id."""
 
@@ -71,39 +91,62 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The run's window, and how far apart its samples usually are; seconds."""
+    """The run's window, and how far apart its samples usually are; seconds.
+
+    ``shift`` is added to the curves' times so that they stand on the run's clock: a whole number of milliseconds.
+    """
 
     start: float
     end: float
     interval: float
+    shift: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """The metrics of one run: its curves among all that an engine holds, and its window."""
+    """The metrics of one run: its curves among all that an engine holds, and its window.
+
+    ``note`` says why none of them is the run's, where that is so.
+    """
 
     curves: Curves
     kept: tuple[Kept, ...]
     timing: Timing | None
+    note: str = ""
+    by_metric: Mapping[str, Sequence[Kept]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        found: dict[str, list[Kept]] = {}
+        for each in self.kept:
+            found.setdefault(each.series.metric, []).append(each)
+        object.__setattr__(self, "by_metric", found)
 
     def ask(self, query: Query, store: str) -> Grid | Missing:
         """Answer a metric query, its reducer left aside."""
-        if not self.curves.held():
-            return Missing(query, "no metric input was given")
-        groups = _curves_of(self.kept, query)
-        if not groups:
-            return Missing(query, _not_measured(query))
-        if self.timing is None:
-            return Missing(query, "the metrics given carry no times")
+        return self.ask_many([query], store)[0]
+
+    def ask_many(self, queries: Sequence[Query], store: str) -> list[Grid | Missing]:
+        """Answer several, which an engine may roll up in one pass."""
+        plans = [self._plan(query) for query in queries]
+        rolled = iter(_rolled(self.curves, [plan for plan in plans if isinstance(plan, _Plan)]))
+        return [plan if isinstance(plan, Missing) else plan.answer(*next(rolled), store) for plan in plans]
+
+    def _plan(self, query: Query) -> _Plan | Missing:
+        groups = _curves_of(self.by_metric.get(query.kind, ()), query)
+        if not groups or self.timing is None:
+            return Missing(query, self._why_none(query))
         planned = _planned(query, self.timing)
         start_ms, end_ms, step_ms = _bounds(planned, self.timing)
-        ids = [[kept.held.id for kept in group] for group in groups]
-        values, samples = _rolled(self.curves, ids, start_ms, end_ms, step_ms, query)
-        times = np.arange(start_ms + step_ms, end_ms + 1, step_ms, dtype=np.float64) / 1000
-        grid = Grid(planned, store, tuple(_identity(group) for group in groups), times, values, samples, step_ms / 1000)
-        if not samples:
-            return Missing(query, f"{query.kind} was not sampled while the run was there")
-        return grid if query.group_how is None else _grouped(grid)
+        shift_ms = round(self.timing.shift * 1000)
+        if shift_ms % step_ms:
+            return Missing(query, f"a step of {step_ms / 1000:g} s doesn't divide the {self.timing.shift:g} s by which "
+                           "the metrics' clock was moved")  # fmt: skip
+        return _Plan(query, planned, groups, start_ms, end_ms, step_ms, shift_ms)
+
+    def _why_none(self, query: Query) -> str:
+        if not self.curves.held():
+            return NOT_GIVEN
+        return self.note or _not_measured(query)
 
 
 def _not_measured(query: Query) -> str:
@@ -114,11 +157,9 @@ def _not_measured(query: Query) -> str:
 
 
 def _curves_of(kept: Sequence[Kept], query: Query) -> list[list[Kept]]:
-    """The run's series of a metric, those of one identity together, in the order of their labels."""
+    """The series that pass the filters, those of one identity together, in the order of their labels."""
     groups: dict[tuple[tuple[str, str], ...], list[Kept]] = {}
     for each in kept:
-        if each.series.metric != query.kind:
-            continue
         if all(each.series.get(name) == str(value) for name, value in query.filters):
             key = tuple(pair for pair in each.series.labels if pair[0] not in DESCRIPTIVE)
             groups.setdefault(key, []).append(each)
@@ -143,7 +184,7 @@ def _planned(query: Query, timing: Timing) -> Query:
     if span is None or how is None:
         return query
     start, end = window_of(span, timing)
-    step = step_of(end - start, timing.interval, fine=span in ("head", "tail"))
+    step = step_of(end - start, timing.interval, fine=span in ("head", "tail"), divides=timing.shift)
     start, end = math.floor(start / step) * step, math.ceil(end / step) * step
     return Query(query.subject, query.kind, query.filters, step, how, query.group, query.group_how, window=(start, end))
 
@@ -161,29 +202,68 @@ def window_of(span: Span, timing: Timing) -> tuple[float, float]:
     return start, end
 
 
-def step_of(length: float, interval: float, fine: bool = False) -> float:
-    """Seconds a window: room for two samples (one where it is to be fine), and no more windows than are of use."""
+def step_of(length: float, interval: float, fine: bool = False, divides: float = 0.0) -> float:
+    """Seconds a window: room for two samples (one where it is to be fine), and no more windows than are of use.
+
+    ``divides``: the shift of the clock, which must be a whole number of windows.
+    """
     least = max(interval * (1 if fine else 2), length / MOST_WINDOWS)
-    return float(next((step for step in STEPS_S if step >= least * 0.999), STEPS_S[-1]))
+    steps = [step for step in STEPS_S if divides % step == 0]
+    return float(next((step for step in steps if step >= least * 0.999), steps[-1]))
 
 
 def _bounds(query: Query, timing: Timing) -> tuple[int, int, int]:
     """Start, end and step in milliseconds, the first two multiples of the third."""
-    step_ms = max(1, round((query.step or step_of(timing.end - timing.start, timing.interval)) * 1000))
+    step = query.step or step_of(timing.end - timing.start, timing.interval, divides=timing.shift)
+    step_ms = max(1, round(step * 1000))
     start, end = query.window or (timing.start, timing.end)
     start_ms, end_ms = math.floor(start * 1000 / step_ms) * step_ms, math.ceil(end * 1000 / step_ms) * step_ms
     return start_ms, max(end_ms, start_ms + step_ms), step_ms
 
 
-def _rolled(
-    curves: Curves, ids: list[list[int]], start_ms: int, end_ms: int, step_ms: int, query: Query
-) -> tuple[NDArray[np.float64], int]:
-    how = query.rollup_how or "avg"
-    if how != "increase" and how != "onset":
-        return curves.rollup(ids, start_ms, end_ms, step_ms, how)
-    before = max(1, round(AROUND_S * 1000 / step_ms))  # a base from before the window, were it sampled seldom
-    values, samples = curves.rollup(ids, start_ms - before * step_ms, end_ms, step_ms, "last")
-    return (increase if how == "increase" else onset)(values)[:, before:], samples
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A query that has curves to answer it, and its windows on the run's clock."""
+
+    query: Query
+    planned: Query
+    groups: list[list[Kept]]
+    start_ms: int
+    end_ms: int
+    step_ms: int
+    shift_ms: int
+
+    @property
+    def before(self) -> int:
+        """Windows more, for what is made from differences: a base from before, were it sampled seldom."""
+        return max(1, round(AROUND_S * 1000 / self.step_ms)) if self.query.rollup_how in ("increase", "onset") else 0
+
+    @property
+    def wanted(self) -> Wanted:
+        """What the engine is to roll up."""
+        ids = [[kept.held.id for kept in group] for group in self.groups]
+        start_ms = self.start_ms - self.shift_ms - self.before * self.step_ms
+        how = self.query.rollup_how or "avg"
+        engine: Engine = "last" if how == "increase" or how == "onset" else how
+        return Wanted(ids, start_ms, self.end_ms - self.shift_ms, self.step_ms, engine)
+
+    def answer(self, values: NDArray[np.float64], samples: int, store: str) -> Grid | Missing:
+        """The grid of what the engine rolled up."""
+        if not samples:
+            return Missing(self.query, f"{self.query.kind} was not sampled while the run was there")
+        if self.before:
+            values = (increase if self.query.rollup_how == "increase" else onset)(values)[:, self.before :]
+        times = np.arange(self.start_ms + self.step_ms, self.end_ms + 1, self.step_ms, dtype=np.float64) / 1000
+        series = tuple(_identity(group) for group in self.groups)
+        grid = Grid(self.planned, store, series, times, values, samples, self.step_ms / 1000)
+        return grid if self.query.group_how is None else _grouped(grid)
+
+
+def _rolled(curves: Curves, plans: Sequence[_Plan]) -> Iterable[tuple[NDArray[np.float64], int]]:
+    wanted = [plan.wanted for plan in plans]
+    if isinstance(curves, Batching):
+        return curves.rollups(wanted)
+    return (curves.rollup(each.groups, each.start_ms, each.end_ms, each.step_ms, each.how) for each in wanted)
 
 
 def filled(values: NDArray[np.float64]) -> NDArray[np.float64]:

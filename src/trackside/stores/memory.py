@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from trackside.model import Event, Plane, Record
-from trackside.query import Frame, Grid, Missing, Query, Row
+from trackside.query import NOT_GIVEN, Frame, Grid, Missing, Query, Row
 
 if TYPE_CHECKING:
     from trackside.stores.curves import RunMetrics
@@ -47,7 +47,7 @@ class MemoryStore:
 
     def narrowed(self, keep: Callable[[Row], bool]) -> MemoryStore:
         """A store of the rows that pass, with the same planes read."""
-        store = MemoryStore(planes=self.planes)
+        store = MemoryStore(planes=set(self.planes))
         for key, rows in self._rows.items():
             store._rows[key] = [row for row in rows if keep(row)]
         return store
@@ -55,14 +55,20 @@ class MemoryStore:
     def ask(self, query: Query) -> Frame | Grid | Missing:
         """See :class:`trackside.query.Store`."""
         if query.subject == "metric":
-            return (
-                Missing(query, "no metric input was given")
-                if self.metrics is None
-                else self.metrics.ask(query, self.name)
-            )
+            return self._measured([query])[0]
         covered = tuple(plane for plane in query.planes if plane in self.planes)
         if not covered:
             return Missing(query, f"no {' or '.join(query.planes)} input was given")
         rows = self._rows.get((query.subject, query.kind), [])
         found = tuple(row for row in rows if all(row.get(name) == value for name, value in query.filters))
         return Frame(query, self.name, found, covered)
+
+    def ask_many(self, queries: Sequence[Query]) -> list[Frame | Grid | Missing]:
+        """Several at once, in order: those of metrics go to their engine together."""
+        measured = iter(self._measured([query for query in queries if query.subject == "metric"]))
+        return [next(measured) if query.subject == "metric" else self.ask(query) for query in queries]
+
+    def _measured(self, queries: Sequence[Query]) -> Sequence[Grid | Missing]:
+        if self.metrics is None:
+            return [Missing(query, NOT_GIVEN) for query in queries]
+        return self.metrics.ask_many(queries, self.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +18,43 @@ class MemoryCurves:
 
     def __init__(self) -> None:
         self._series: list[Series] = []
-        self._ids: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
+        self._ids: dict[tuple[str, tuple[tuple[str, str], ...], str], int] = {}
         self._blocks: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]] = []
         self._sorted: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]] | None = None
         self._held: list[Held] | None = None
+        self._last: tuple[Sequence[Series], int, NDArray[np.int32]] | None = None
+        self._count = 0
 
     def add(self, samples: Samples) -> None:
         """Keep a block."""
-        known = np.array([self._id(each) for each in samples.series], dtype=np.int32)
+        known = self._known(samples.series)
         index = known[samples.index] if len(known) else samples.index
         self._blocks.append((index, samples.times_ms, samples.values))
+        self._count += len(samples.values)
         self._sorted = self._held = None
 
+    def _known(self, series: Sequence[Series]) -> NDArray[np.int32]:
+        """Their numbers; a list that a reader only appends to is gone through once."""
+        begin, known = 0, np.empty(0, dtype=np.int32)
+        if self._last is not None and self._last[0] is series and len(series) >= self._last[1]:
+            _, begin, known = self._last
+        if begin < len(series):
+            known = np.concatenate([known, np.array([self._id(each) for each in series[begin:]], dtype=np.int32)])
+        self._last = series, len(series), known
+        return known
+
+    def drained(self) -> Iterator[Samples]:
+        """All blocks, each let go as it is taken; nothing is held afterwards."""
+        self._sorted = self._held = None
+        self._count = 0
+        blocks, self._blocks = self._blocks[::-1], []
+        while blocks:
+            index, times, values = blocks.pop()
+            yield Samples(self._series, index, times, values)
+
     def _id(self, series: Series) -> int:
-        key = series.metric, series.labels
+        # Without a node it is the file that tells apart what two nodes measured of their GPU 0.
+        key = series.metric, series.labels, "" if series.get("node") else series.at.path
         found = self._ids.get(key)
         if found is None:
             found = self._ids[key] = len(self._series)
@@ -39,7 +62,7 @@ class MemoryCurves:
         return found
 
     def __len__(self) -> int:
-        return sum(len(values) for _, _, values in self._blocks)
+        return self._count
 
     def held(self) -> Sequence[Held]:
         """See :class:`trackside.stores.curves.Curves`."""
@@ -81,7 +104,7 @@ class MemoryCurves:
             if len(times):
                 windows = (times - start_ms - 1) // step_ms
                 starts = np.flatnonzero(np.diff(windows, prepend=-1))
-                out[row, windows[starts]] = _reduced(values, starts, how)
+                out[row, windows[starts]] = reduced(values, starts, how)
         return out, used
 
     def _curve(self, ids: Sequence[int], start_ms: int, end_ms: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -99,7 +122,8 @@ class MemoryCurves:
         return times[order], values[order]
 
 
-def _reduced(values: NDArray[np.float64], starts: NDArray[np.intp], how: Engine) -> NDArray[np.float64]:
+@np.errstate(invalid="ignore", over="ignore")  # infinite values have no mean, and that is NaN
+def reduced(values: NDArray[np.float64], starts: NDArray[np.intp], how: Engine) -> NDArray[np.float64]:
     """One value for each run of values that begins at ``starts``."""
     counts = np.diff(starts, append=len(values)).astype(np.float64)
     found: NDArray[np.float64]
@@ -121,6 +145,24 @@ def _reduced(values: NDArray[np.float64], starts: NDArray[np.intp], how: Engine)
             off = values - np.repeat(mean, counts.astype(np.intp))
             found = np.sqrt(np.add.reduceat(off * off, starts) / counts)
         case _:
-            share = {"p05": 0.05, "p50": 0.5, "p95": 0.95}[how]
-            found = np.array([np.quantile(part, share) for part in np.split(values, starts[1:])])
+            found = _quantiles(values, starts, {"p05": 0.05, "p50": 0.5, "p95": 0.95}[how])
     return found
+
+
+def _quantiles(values: NDArray[np.float64], starts: NDArray[np.intp], share: float) -> NDArray[np.float64]:
+    """The quantile of each run, interpolated linearly, all at once."""
+    counts = np.diff(starts, append=len(values))
+    runs = np.repeat(np.arange(len(starts)), counts)
+    widest = int(counts.max())
+    if widest * len(starts) <= 4 * len(values):  # a table of runs, each sorted: many times as fast as one sort of all
+        table = np.full((len(starts), widest), np.inf)
+        table[runs, np.arange(len(values)) - np.repeat(starts, counts)] = values
+        table.sort(axis=1)
+        ordered, first = table.ravel(), np.arange(len(starts)) * widest
+    else:
+        ordered, first = values[np.lexsort((values, runs))], starts
+    place = share * (counts - 1)
+    low = np.floor(place).astype(np.intp)
+    below, above = ordered[first + low], ordered[first + np.minimum(low + 1, counts - 1)]
+    between: NDArray[np.float64] = np.where(below == above, below, below + (above - below) * (place - low))
+    return between

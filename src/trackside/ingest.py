@@ -1,0 +1,290 @@
+"""Files into a store: each read as ``diagnose`` would, kept once, replaced where it has changed since."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO
+
+import msgspec
+
+from trackside.logs.trajectory import Trajectories
+from trackside.model import Event, Input, Record, Samples
+from trackside.read.detect import read_source
+from trackside.read.format import HEAD, Source
+from trackside.read.walk import walk
+from trackside.runs.jobs import plain_id
+from trackside.runs.logs import TELLING, ids_inside, leaf_of
+from trackside.stores.layout import Directory, StoreError
+from trackside.stores.retention import tidy
+from trackside.stores.rows import About, Point
+from trackside.stores.writer import Kept, Writer
+
+Paths = Sequence[str | os.PathLike[str]]
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(slots=True)
+class Summary:
+    """What came of an ingest. ``skipped``: their content is in the store; ``replaced``: it was, and has changed."""
+
+    inputs: list[Input] = field(default_factory=list)
+    skipped: list[Input] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+    samples: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An input that the store holds."""
+
+    id: int
+    place: int
+    path: str
+    root: str
+    label: str
+    status: str
+    bytes: int
+    hash: str
+
+
+def ingest(paths: Paths, store: str | os.PathLike[str], tick: Callable[[int], None] | None = None) -> Summary:
+    """Read everything under the paths into the store, which is made where there is none.
+
+    An input is kept wholly or not at all: after a stop at any moment, the same call goes on where that one was.
+    Raises FileNotFoundError for a path that isn't there, StoreBusy and StoreError.
+    """
+    for path in paths:
+        if not os.path.lexists(path):
+            raise FileNotFoundError(f"no such file or folder: {os.fspath(path)}")
+        if Directory(path).exists:
+            raise StoreError(f"{os.fspath(path)} is a store; give what is to be put into one")
+    with Writer.open(store) as writer:
+        summary = ingest_into(writer, paths, tick)
+        tidy(writer)
+        writer.directory.sweep()
+    return summary
+
+
+def ingest_into(writer: Writer, paths: Paths, tick: Callable[[int], None] | None = None) -> Summary:
+    """Read everything under the paths, and commit."""
+    given = _Inputs(writer, root_of(paths))
+    for found in walk(paths, tick):
+        given.take(found)
+    writer.commit()
+    return given.summary
+
+
+def root_of(paths: Paths) -> str:
+    """The folder that the inputs' paths are shown below, as ``walk`` has it."""
+    full = [os.path.abspath(path) for path in paths]
+    if len(full) == 1:
+        return full[0] if os.path.isdir(full[0]) else os.path.dirname(full[0])
+    return os.path.commonpath([os.path.dirname(path) for path in full]) if full else ""
+
+
+class _Inputs:
+    """Takes what a walk finds, one input after the other."""
+
+    def __init__(self, writer: Writer, root: str) -> None:
+        self._writer, self._root = writer, root
+        self.summary = Summary()
+        self._by_name: dict[tuple[str, str], _Known] = {}
+        self._by_hash: dict[str, list[_Known]] = {}
+        self._sizes: set[int] = set()
+        self._paths: set[str] = set()
+        self._incomplete = frozenset(writer.manifest.incomplete)
+        for row in writer.snapshot().rows(
+            f"SELECT input, place, path, root, label, status, bytes, hash FROM {writer.snapshot().table('inputs')}"
+        ):
+            self._remember(_Known(*row))
+
+    def _remember(self, known: _Known) -> None:
+        self._by_name[known.root, known.label] = known
+        self._paths.add(known.path)
+        if known.hash and known.id not in self._incomplete:
+            self._by_hash.setdefault(known.hash, []).append(known)
+            self._sizes.add(known.bytes)
+
+    def take(self, found: Source | Input) -> None:
+        """Read a source, unless the store has it; or keep the row of what can't be read."""
+        before = self._by_name.get((self._root, found.path))
+        label, path = found.path, before.path if before is not None else self._name(found.path)
+        input_ = self._writer.begin()
+        if isinstance(found, Input):
+            self._keep(input_, replace(found, path=path), label, before, _Sink(self._writer, input_), "")
+            return
+        found.path = path
+        content = Hashed(found.stream)
+        found.stream = io.BufferedReader(content, HEAD)
+        # A file that can be read twice is, where one of its size is known: a hash is soon made.
+        if found.size in self._sizes and content.seekable():
+            if self._skipped(content.digest(), label, before):
+                return
+            found.stream.seek(0)
+        sink = _Sink(self._writer, input_)
+        row = read_source(found, sink)
+        digest = content.digest() if row.status in ("read", "partial") else ""
+        if digest and self._skipped(digest, label, before):
+            self._writer.drop()
+            return
+        self._keep(input_, row, label, before, sink, digest)
+
+    def _skipped(self, digest: str, label: str, before: _Known | None) -> bool:
+        """Whether the store holds this content: under this name, or under one that is the same file's."""
+        for known in self._by_hash.get(digest, ()):
+            if known is before:
+                note = "already in the store"
+            elif self._same_file(known, label):
+                note = f"already in the store, as {known.path}"
+            else:
+                continue
+            self.summary.skipped.append(Input(known.path, None, "read", note, 0, None, known.bytes))
+            return True
+        return False
+
+    def _same_file(self, known: _Known, label: str) -> bool:
+        """Given from another folder, or moved since."""
+        if known.root != self._root:
+            return _one_ends_the_other(known.label, label)
+        return not os.path.lexists(os.path.join(known.root, known.label.partition("!")[0]))
+
+    def _keep(self, input_: int, row: Input, label: str, before: _Known | None, sink: _Sink, digest: str) -> None:
+        if before is not None and not digest and (before.hash or before.status == row.status):
+            # What was read before is worth more than an empty or damaged file in its place.
+            self._writer.drop()
+            note = "; what was read of it before is kept" if before.hash else ""
+            self.summary.skipped.append(replace(row, note=row.note + note))
+            return
+        place = before.place if before is not None else 0
+        training = sink.finish()
+        kept = Kept(row, self._root, label, digest, sink.is_log, sink.owner(row.path), training, place)
+        self._writer.end(input_, kept, () if before is None else (before.id,))
+        if before is not None:
+            self.summary.replaced.append(row.path)
+            self._by_hash.get(before.hash, [before]).remove(before)
+        self.summary.inputs.append(row)
+        self.summary.samples += sink.count
+        self.summary.rows += sink.rows
+        # What is given in one go is read as often as it is there, as ``diagnose`` does: no hash of it is remembered.
+        known = _Known(input_, place or input_, row.path, self._root, label, row.status, row.bytes, digest)
+        self._by_name[known.root, known.label] = known
+        self._paths.add(known.path)
+
+    def _name(self, label: str) -> str:
+        """What citations call a new input: its path below what was given, told apart from others' of the same."""
+        names = [label, "/".join(part for part in (os.path.basename(self._root), label) if part)]
+        free = next((name for name in names if name not in self._paths), None)
+        number = 2
+        while free is None:
+            name = f"{names[1]}#{number}"
+            free = name if name not in self._paths else None
+            number += 1
+        return free
+
+
+def _one_ends_the_other(one: str, other: str) -> bool:
+    short, long = sorted((one, other), key=len)
+    return long == short or long.endswith(("/" + short, "!" + short))
+
+
+class _Sink:
+    """Passes what a reader finds on to the store, training points as the distinct ones that they are."""
+
+    def __init__(self, writer: Writer, input_: int) -> None:
+        self._writer, self._input = writer, input_
+        self._trajectories = Trajectories()
+        self._telling: list[Event] = []
+        self.is_log = False
+        self.count = self.rows = 0
+
+    def event(self, event: Event) -> None:
+        """Take an event."""
+        self.rows += 1
+        if event.kind == "progress":
+            self.is_log = True
+            self._trajectories.add(event)
+            return
+        named = event.fields.get("job")
+        job = None if named is None else plain_id(str(named))
+        if event.plane == "log":
+            self.is_log = True
+            if event.kind in TELLING and job is not None:
+                self._telling.append(event)
+        self._writer.event(self._input, event, job)
+
+    def record(self, record: Record) -> None:
+        """Take a record."""
+        self.rows += 1
+        named = record.get("id") if record.kind == "job" else record.get("job")
+        job = None if named is None else str(named)
+        number = None if job is None else _NUMBER.match(job)
+        outputs = [leaf_of(str(path)) for name in ("std_out", "std_err") if (path := record.get(name))]
+        self._writer.record(self._input, record, About(job, number[0] if number else None, tuple(outputs)))
+
+    def samples(self, samples: Samples) -> None:
+        """Take measurements."""
+        self.count += len(samples)
+        self._writer.samples(self._input, samples)
+
+    def owner(self, path: str) -> str | None:
+        """The job that the log's own lines name."""
+        return ids_inside(self._telling).get(path)
+
+    def finish(self) -> str:
+        """Hand the training points on; gives what is to be known of their series, as JSON."""
+        told = []
+        for series in self._trajectories.series():
+            points = (Point(each.event, each.ordinal, each.pinned, each.open) for each in series.held())
+            self._writer.points(self._input, points)
+            told.append({"path": series.path, **msgspec.to_builtins(series.counts())})
+        return msgspec.json.encode(told).decode() if told else ""
+
+
+class Hashed(io.RawIOBase):
+    """A stream that is hashed as it is read."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._hash = hashlib.sha256()
+        self._hashed = self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._stream.seekable()
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self._stream.read(len(view))
+        view[: len(data)] = data
+        self._take(data)
+        return len(data)
+
+    def _take(self, data: bytes) -> None:
+        """Hash what was not hashed yet, as long as nothing before it is missing."""
+        start, self._position = self._position, self._position + len(data)
+        if start <= self._hashed < self._position:
+            self._hash.update(memoryview(data)[self._hashed - start :])
+            self._hashed = self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = self._stream.seek(offset, whence)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def digest(self) -> str:
+        """The hash of all of it; what was not read is read now."""
+        if self._position != self._hashed and self.seekable():
+            self.seek(self._hashed)
+        while data := self._stream.read(1 << 20):
+            self._take(data)
+        return self._hash.hexdigest()

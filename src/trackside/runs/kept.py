@@ -1,0 +1,239 @@
+"""What of a store concerns one job, so that a store of thousands of jobs is as soon asked as a folder of one.
+
+A folder of ordinary size that the job's records or logs came from is taken whole, as if it had been given to
+``diagnose``; of larger ones, and of all others, only the rows that name the job, or its nodes while it was there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from trackside.logs.series import Counts, Held, Series
+from trackside.logs.trajectory import Trajectories
+from trackside.model import Event, Input, Record, Run
+from trackside.runs.located import HOST, Kept, Located, Locator, Told, host_of, marks, named_job
+from trackside.runs.logs import folder_of
+from trackside.runs.resolve import NoSuchRun, SeveralRuns
+from trackside.stores.duck import Scope
+from trackside.stores.memory import MemoryStore
+from trackside.stores.rows import EVENT, POINT, event_of, point_of
+from trackside.stores.snapshot import Snapshot
+
+WHOLE_INPUTS = 1_000
+WHOLE_ROWS = 100_000
+WHOLE_SERIES = 50_000
+"""A job's folders are taken whole up to so many inputs, rows beside those of logs, and series."""
+BEFORE_S, AFTER_S = 7 * 86400.0, 86400.0
+"""How long before its start and after its end rows about a job's nodes still concern it."""
+ZONES_S = 15 * 3600.0
+"""By how much the clocks of metrics and of the scheduler may differ."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What concerns one job. ``job``: its id, as it is to be asked for among ``store``'s rows."""
+
+    job: str | None
+    store: MemoryStore = field(default_factory=MemoryStore)
+    trajectories: Trajectories = field(default_factory=Trajectories)
+    paths: tuple[str, ...] = ()
+    """Logs whose rows were left where they are: they are other jobs', or nobody's."""
+    inputs: list[Input] = field(default_factory=list)
+    scope: Scope = field(default_factory=Scope)
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """An SQL condition with its parameters, and the inputs it is limited to."""
+
+    text: str
+    parameters: tuple[object, ...] = ()
+    inputs: frozenset[int] | None = None
+
+
+def find(snapshot: Snapshot, job: str | None) -> Found:
+    """What concerns a job, by its id, or by the folder it was ingested from; without, what all is about.
+
+    Raises SeveralRuns or NoSuchRun.
+    """
+    return _Finder(snapshot).found(job)
+
+
+class _Finder:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._locator = Locator(snapshot)
+        self._inputs = self._locator.inputs
+
+    def found(self, job: str | None) -> Found:
+        if job is None:
+            run = self._locator.chosen()
+            return self._folder("") if run.id is None else self._of(run.id)
+        try:
+            return self._of(job)
+        except NoSuchRun:
+            if not any(_ends(each.root, job) for each in self._inputs):
+                raise
+        return self._folder(job)
+
+    def _folder(self, name: str) -> Found:
+        """All that was ingested from one folder, whose path ends so."""
+        there = [each for each in self._inputs if _ends(each.root, name)]
+        roots = sorted({each.root for each in there})
+        if len(roots) > 1:
+            raise SeveralRuns(roots)
+        return self._whole(there)
+
+    def _whole(self, inputs: Sequence[Kept]) -> Found:
+        """All that some inputs hold; none of them names a job."""
+        ids = frozenset(each.id for each in inputs)
+        found = Found(None, inputs=[each.row for each in inputs])
+        everything = _Where(f"input IN ({_numbers(ids)})", inputs=ids)
+        self._fill(found.store, everything, everything, ())
+        self._train(found.trajectories, inputs)
+        found.store.planes = {plane for each in inputs for plane in each.planes}
+        found.scope = Scope(f"p.input IN ({_numbers(ids)})")
+        return found
+
+    def _of(self, job: str) -> Found:
+        told = self._locator.located(job)
+        run = told.run
+        logs = [each for each in told.logs if each.path in {*run.log_paths, *run.parent_log_paths}]
+        read = {each.id for each in logs}
+        others = [each for each in told.logs if each.id not in read]
+        home = [each for each in self._inputs if each.root in told.roots]
+        small = self._is_small(home)
+        events, records = self._conditions(told, home, read, small)
+        found = Found(run.id or job, paths=tuple(each.path for each in others))
+        met = self._fill(found.store, events, records, told.records) | read
+        for each in others:
+            if each.owner is not None:
+                found.store.add_event(named_job(each))
+        self._train(found.trajectories, logs)
+        theirs = set() if small else {each.id for each in others}
+        found.inputs = [
+            each.row for each in self._inputs if each.id not in theirs and (each.id in met or each.root in told.roots)
+        ]
+        found.store.planes = {
+            plane for each in self._inputs if each.id in met or each.root in told.roots for plane in each.planes
+        }
+        found.scope = self._scope(told, frozenset(each.id for each in home))
+        return found
+
+    def _is_small(self, home: Sequence[Kept]) -> bool:
+        return len(home) <= WHOLE_INPUTS and sum(_row_count(each) for each in home) <= WHOLE_ROWS
+
+    def _conditions(
+        self, told: Located, home: Sequence[Kept], read: Collection[int], small: bool
+    ) -> tuple[_Where, _Where]:
+        """Which events and which records concern the job, beside the records that told of it."""
+        run, at_home = told.run, {each.id for each in home}
+        logs = _numbers(read)
+        ids = tuple(sorted(told.ids))
+        hosts = _hosts(run)
+        start, end = _span(run)
+        there = f"({HOST.format('node')} IN ({marks(hosts)}) AND (time IS NULL OR time BETWEEN ? AND ?))"
+        events = f"input IN ({logs}) OR (plane <> 'log' AND (job IN ({marks(ids)}) OR (job IS NULL AND {there})"
+        parameters: list[object] = [*ids, *hosts, start - BEFORE_S, end + AFTER_S]
+        records = f"input IN ({logs}) OR (kind = 'step' AND job IN ({marks(ids)}))"
+        records += f" OR (kind = 'node' AND {HOST.format('node')} IN ({marks(hosts)}))"
+        if small:
+            # Kernel lines in another job's log are nobody's alone; that job's own lines are.
+            whole = {each.id for each in home if not each.is_log}
+            events += f" OR input IN ({_numbers(at_home)}))) OR input IN ({_numbers(whole)})"
+            records += f" OR input IN ({_numbers(at_home)})"
+        else:
+            events += "))"
+            folders = {folder_of(each.path) for each in told.logs if each.id in read}
+            beside = {each.id for each in home if folder_of(each.path) in folders or _names(each.path, told.ids)}
+            records += f" OR (kind NOT IN ('job', 'step', 'node') AND input IN ({_numbers(beside)}))"
+        return _Where(events, tuple(parameters)), _Where(records, (*ids, *hosts))
+
+    def _fill(self, store: MemoryStore, events: _Where, records: _Where, also: Iterable[Told]) -> set[int]:
+        """Put rows into a store in the order in which they were read; gives the inputs they are of."""
+        snapshot = self._snapshot
+        source = snapshot.table("events", events.inputs)
+        sql = f"SELECT input, seq, {EVENT} FROM {source} WHERE {events.text}"
+        rows: dict[tuple[int, int], Event | Record] = {}
+        for row in snapshot.rows(sql, events.parameters):
+            rows[row[0], row[1]] = event_of(row[2:])
+        told = self._locator.records(records.text, records.parameters, inputs=records.inputs)
+        met = {input_ for input_, _ in rows} | {input_ for input_, *_ in told}
+        for input_, seq, record in (*told, *also):
+            rows[input_, seq] = record
+        places = {each.id: place for place, each in enumerate(self._inputs)}
+        for _, one in sorted(rows.items(), key=lambda item: (places.get(item[0][0], len(places)), item[0][1])):
+            if isinstance(one, Event):
+                store.add_event(one)
+            else:
+                store.add_record(one)
+        return met
+
+    def _train(self, trajectories: Trajectories, inputs: Iterable[Kept]) -> None:
+        """Take the training points of some logs."""
+        trained = {each.id: each for each in inputs if each.training}
+        if not trained:
+            return
+        source = self._snapshot.table("points", trained)
+        points: dict[tuple[int, str, str], list[Held]] = {}
+        order = "ORDER BY input, parser, held, ordinal"
+        for row in self._snapshot.rows(
+            f"SELECT input, {POINT} FROM {source} WHERE input IN ({_numbers(trained)}) {order}"
+        ):
+            point = point_of(row[1:])
+            held = Held(point.event, point.ordinal, point.pinned, point.held)
+            points.setdefault((row[0], point.event.at.path, point.event.parser), []).append(held)
+        for each in inputs:
+            for told in msgspec.json.decode(each.training, type=list[dict[str, object]]) if each.training else ():
+                path = str(told.pop("path"))
+                counts = msgspec.convert(told, Counts)
+                trajectories.take(Series.restored(path, counts, points.get((each.id, path, counts.parser), ())))
+
+    def _scope(self, told: Located, home: frozenset[int]) -> Scope:
+        """Curves of the job's folders if these are few; else those with its label, and those of its nodes meanwhile."""
+        spans = self._snapshot.table("spans", home)
+        ((count,),) = self._snapshot.rows(
+            f"SELECT count(DISTINCT series) FROM {spans} WHERE input IN ({_numbers(home)})"
+        )
+        ids, hosts = tuple(sorted(told.ids)), _hosts(told.run)
+        start, end = _span(told.run)
+        at_home = f"p.input IN ({_numbers(home)})"
+        if count > WHOLE_SERIES:
+            at_home += " AND s.node IS NULL" if hosts else ""
+        there = f"{HOST.format('s.node')} IN ({marks(hosts)}) AND p.last_ms >= ? AND p.first_ms <= ?"
+        return Scope(
+            f"(({at_home}) OR s.job IN ({marks(ids)}) OR ({there}))",
+            (*ids, *hosts, (start - ZONES_S) * 1000, (end + ZONES_S) * 1000),
+        )
+
+
+def _ends(root: str, name: str) -> bool:
+    return not name or f"/{root.strip('/')}".endswith(f"/{name.strip('/')}")
+
+
+def _row_count(each: Kept) -> int:
+    """Rows that are read with it; of a log or of metrics, none are counted."""
+    return 0 if each.is_log or each.planes == ("metric",) else each.row.rows
+
+
+def _numbers(ids: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(ids))) or "NULL"
+
+
+def _names(path: str, ids: Iterable[str]) -> bool:
+    return any(len(each) >= 3 and each in path for each in ids)
+
+
+def _hosts(run: Run) -> tuple[str, ...]:
+    """The run's nodes, and those of its earlier attempts, as hosts are compared."""
+    nodes = {*run.nodes, *(node for attempt in run.attempts for node in attempt.nodes)}
+    return tuple(sorted({host_of(node) for node in nodes}))
+
+
+def _span(run: Run) -> tuple[float, float]:
+    """From the first attempt's start to the last one's end; all time where that isn't known."""
+    starts = [start for start in (run.start, *(attempt.start for attempt in run.attempts)) if start is not None]
+    return min(starts, default=-1e11), run.end if run.end is not None else 1e11

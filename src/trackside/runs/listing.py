@@ -1,0 +1,167 @@
+"""The runs that a store holds, one row each."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from trackside.model import Plane
+from trackside.runs.attempts import Told as Attempted
+from trackside.runs.attempts import attempts_of, final
+from trackside.runs.jobs import Job, Jobs, collect
+from trackside.runs.located import HOST, Kept, Locator, Told, host_of, named_job
+from trackside.runs.logs import assign, folder_of, ids_inside
+from trackside.stores.snapshot import Snapshot
+
+HOUR_S = 3600
+_ORDER: tuple[Plane, ...] = ("scheduler", "log", "metric", "kernel", "collective", "trace")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One run: times are POSIX seconds; ``planes`` are those that the store has something of it on."""
+
+    id: str
+    name: str | None = None
+    state: str | None = None
+    start: float | None = None
+    end: float | None = None
+    nodes: tuple[str, ...] = ()
+    n_gpus: int | None = None
+    planes: tuple[Plane, ...] = ()
+
+
+def listing(snapshot: Snapshot) -> list[Listed]:
+    """All runs, those that began first first. What names no job is listed by the folder it was ingested from."""
+    locator = Locator(snapshot)
+    logs = [each for each in locator.inputs if each.is_log]
+    told = locator.records("kind = 'job'")
+    jobs = collect(record for *_, record in told)
+    free = set(assign(jobs, [each.path for each in logs], ids_inside(named_job(each) for each in logs if each.owner)))
+    _alone(locator, jobs, told, free)
+    seen = _Seen(snapshot)
+    beside = [each for each in locator.inputs if "collective" in each.planes]
+    found = [_listed(job, seen, beside) for job in jobs]
+    found += [each for each in seen.labelled if jobs.named(each.id) is None]
+    found += _folders(locator.inputs, free)
+    return sorted(found, key=lambda each: (each.start is None, each.start or 0.0, each.id))
+
+
+def _listed(job: Job, seen: _Seen, beside: Sequence[Kept]) -> Listed:
+    last = final(attempts_of(job.rows)) or Attempted(())
+    start, end = last.time("start"), last.end
+    planes: set[Plane] = {"scheduler"} if job.rows else set()
+    planes |= {"log"} if job.logs else set()
+    if start is not None:
+        planes |= seen.on(last.nodes, start, end)
+    planes |= {"metric"} if seen.labels & job.names else set()
+    folders = {folder_of(path) for path in job.logs}
+    planes |= {"collective"} if any(folder_of(each.path) in folders for each in beside) else set()
+    gpus, name = last.get("n_gpus"), job.first("name")
+    return Listed(
+        job.id,
+        None if name is None else str(name),
+        last.state,
+        start,
+        end,
+        last.nodes,
+        gpus if isinstance(gpus, int) else None,
+        tuple(plane for plane in _ORDER if plane in planes),
+    )
+
+
+def _alone(locator: Locator, jobs: Jobs, told: Sequence[Told], free: set[str]) -> None:
+    """Logs that nobody claims are those of the only job that their folder tells of."""
+    root_of = {each.id: each.root for each in locator.inputs}
+    root_of_log = {each.path: each.root for each in locator.inputs if each.is_log}
+    owners: dict[str, set[Job]] = {}
+    for input_, _, record in told:
+        job = jobs.named(str(record.get("id")))
+        if job is not None and input_ in root_of:
+            owners.setdefault(root_of[input_], set()).add(job)
+    for job in jobs:
+        for path in job.logs:
+            owners.setdefault(root_of_log[path], set()).add(job)
+    for path in sorted(free):
+        there = owners.get(root_of_log[path], set())
+        if len(there) == 1:
+            next(iter(there)).logs.append(path)
+            free.discard(path)
+
+
+def _folders(inputs: Sequence[Kept], free: Collection[str]) -> list[Listed]:
+    """Folders with logs of which none is any job's."""
+    by_root: dict[str, list[Kept]] = {}
+    for each in inputs:
+        by_root.setdefault(each.root, []).append(each)
+    names = short_names(by_root)
+    return [
+        Listed(names[root], "(folder)", planes=tuple(p for p in _ORDER if any(p in each.planes for each in there)))
+        for root, there in by_root.items()
+        if any(each.is_log for each in there) and all(each.path in free for each in there if each.is_log)
+    ]
+
+
+def short_names(roots: Collection[str]) -> dict[str, str]:
+    """Each folder by as much of the end of its path as tells it from the others."""
+    names = {}
+    for root in roots:
+        parts = root.strip("/").split("/")
+        ends = ("/".join(parts[-count:]) for count in range(1, len(parts) + 1))
+        names[root] = next((end for end in ends if sum(_ends(other, end) for other in roots) == 1), root)
+    return names
+
+
+def _ends(root: str, end: str) -> bool:
+    return f"/{root.strip('/')}".endswith(f"/{end}")
+
+
+class _Seen:
+    """When something was measured or written about a node."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        spans, series, events = (snapshot.table(name) for name in ("spans", "series", "events"))
+        self._metric = _hours(
+            snapshot.rows(
+                f"""SELECT DISTINCT host, unnest(range(first_ms // {HOUR_S * 1000}, last_ms // {HOUR_S * 1000} + 1))
+                FROM (SELECT {HOST.format("s.node")} AS host, p.input, min(p.first_ms) AS first_ms,
+                             max(p.last_ms) AS last_ms
+                      FROM {spans} p JOIN {series} s USING (series) WHERE p.count > 0 AND s.node IS NOT NULL
+                      GROUP BY ALL) ORDER BY ALL"""
+            )
+        )
+        self._kernel = _hours(
+            snapshot.rows(
+                f"""SELECT DISTINCT {HOST.format("node")}, CAST(floor(time / {HOUR_S}) AS BIGINT) FROM {events}
+                WHERE plane = 'kernel' AND node IS NOT NULL AND time IS NOT NULL ORDER BY ALL"""
+            )
+        )
+        self.labelled = [
+            Listed(job, None, None, first / 1000, last / 1000, tuple(sorted(nodes)), gpus or None, ("metric",))
+            for job, first, last, nodes, gpus in snapshot.rows(
+                f"""SELECT s.job, min(p.first_ms), max(p.last_ms), list(DISTINCT s.node) FILTER (s.node IS NOT NULL),
+                           count(DISTINCT (s.node, json_extract_string(s.labels, '$.gpu')))
+                               FILTER (json_extract_string(s.labels, '$.gpu') IS NOT NULL)
+                FROM {spans} p JOIN {series} s USING (series) WHERE p.count > 0 AND s.job IS NOT NULL GROUP BY s.job"""
+            )
+        ]
+        self.labels = {each.id for each in self.labelled}
+
+    def on(self, nodes: Sequence[str], start: float, end: float | None) -> set[Plane]:
+        """The planes on which these nodes were seen in that time."""
+        hosts = [host_of(node) for node in nodes]
+        seen: tuple[tuple[Plane, Mapping[str, list[int]]], ...] = (("metric", self._metric), ("kernel", self._kernel))
+        return {plane for plane, hours in seen if any(_within(hours.get(host, ()), start, end) for host in hosts)}
+
+
+def _hours(rows: Sequence[tuple[str, int]]) -> Mapping[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for host, hour in rows:
+        found.setdefault(host, []).append(hour)
+    return found
+
+
+def _within(hours: Sequence[int], start: float, end: float | None) -> bool:
+    place = bisect_left(hours, start // HOUR_S)
+    return place < len(hours) and (end is None or hours[place] <= end // HOUR_S)

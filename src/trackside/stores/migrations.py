@@ -1,0 +1,16 @@
+"""From one version of the store to the next, in order: the first brings version 1 to 2, and so on.
+
+A migration is given the store's folder and the manifest as it is written, and gives the manifest of the next version.
+It may write new segments into ``segments/`` and name them; it never changes or deletes one. What it returns holds from
+the next commit on, so that a migration cut off leaves the store as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Migration = Callable[[Path, dict[str, Any]], dict[str, Any]]
+
+MIGRATIONS: tuple[Migration, ...] = ()

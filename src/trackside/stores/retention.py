@@ -1,0 +1,256 @@
+"""What happens to a store with time: small segments become large ones, old samples their minutes, older ones go.
+
+A day's samples are rewritten together and committed together, so that a stop at any moment leaves each day either as
+it was or done.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from trackside.stores.layout import Segment
+from trackside.stores.tables import ORDER, TABLES, quoted, write
+from trackside.stores.writer import Writer
+
+DAY_MS = 86_400_000
+MINUTE_MS = 60_000
+PART = 16_000_000
+"""Samples of a day that are sorted together, as whole metrics."""
+SMALL = 1_000_000
+"""Rows below which a segment is worth merging."""
+MANY = 32
+"""Small segments of one table that an ingest leaves."""
+ROW_TABLES = ("inputs", "events", "records", "points", "series", "spans")
+
+
+@dataclass(slots=True)
+class Compacted:
+    """What a compaction did. ``lost``: paths of the inputs that damaged segments held parts of."""
+
+    before: int = 0
+    after: int = 0
+    days: int = 0
+    """Days rewritten."""
+    thinned: int = 0
+    """Days of which only the minutes are left since now."""
+    forgotten: int = 0
+    """Samples and minutes deleted for their age."""
+    damaged: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+
+def compact(writer: Writer, now: float, raw_days: float | None = None, minute_days: float | None = None) -> Compacted:
+    """Merge what is small, thin what is older than ``raw_days`` to minutes, delete what is older than ``minute_days``.
+
+    Ages are counted from ``now``, POSIX seconds, in whole days of UTC; None keeps everything. Raises StoreError.
+    """
+    done = Compacted(before=len(writer.manifest.segments))
+    tidy(writer, 2)
+    if minute_days is not None:
+        _forget(writer, _day_of((now - minute_days * 86400) * 1000), done)
+    raw_from = -math.inf if raw_days is None else _day_of((now - raw_days * 86400) * 1000)
+    for days, segments in list(_days(writer.manifest.of("samples"))):
+        _rewrite(writer, days, segments, raw_from, done)
+    for (day,), segments in list(_days(writer.manifest.of("minutes"))):
+        if sum(each.rows < SMALL for each in segments) > 1 or _any_dead(writer, segments):
+            source = writer.snapshot().source("minutes", segments)
+            writer.replace(list(_parts(writer, "minutes", source, day, segments)), segments)
+    _bury(writer)
+    writer.directory.sweep()
+    done.after = len(writer.manifest.segments)
+    return done
+
+
+def tidy(writer: Writer, many: int = MANY) -> None:
+    """Merge small segments of rows where there are many; of samples that is left to a compaction."""
+    for table in ROW_TABLES:
+        small = [each for each in writer.manifest.of(table) if each.rows < SMALL or _any_dead(writer, [each])]
+        if len(small) < many and not (many < MANY and _any_dead(writer, small)):
+            continue
+        for group in _bunches(small):
+            if len(group) == 1 and not _any_dead(writer, group):
+                continue
+            name = write(
+                writer.connection,
+                writer.directory,
+                table,
+                f"SELECT * FROM {writer.snapshot().source(table, group)} ORDER BY {ORDER[table]}",
+            )
+            writer.replace(_segment(writer, table, name), group)
+
+
+def _bunches(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
+    """Segments in order, together no larger than is soon sorted."""
+    bunch: list[Segment] = []
+    for each in segments:
+        if bunch and sum(one.rows for one in bunch) + each.rows > 2 * SMALL:
+            yield bunch
+            bunch = []
+        bunch.append(each)
+    if bunch:
+        yield bunch
+
+
+def _segment(writer: Writer, table: str, name: str) -> list[Segment]:
+    """The segment that was written under a name; none if it holds no row, which is deleted."""
+    columns = TABLES[table]
+    inputs = "min(input), max(input)" if "input" in columns else "0, 0"
+    times = "min(time_ms), max(time_ms)" if "time_ms" in columns else "NULL, NULL"
+    path = str(writer.directory.segments / name)
+    ((rows, low, high, first, last),) = writer.snapshot().rows(
+        f"SELECT count(*), {inputs}, {times} FROM read_parquet({quoted(path)})"
+    )
+    if not rows:
+        os.unlink(path)
+        return []
+    times_ms = None if first is None else (first, last)
+    return [Segment(table, name, rows, os.stat(path).st_size, (low, high), times_ms, 1)]
+
+
+def _any_dead(writer: Writer, segments: Sequence[Segment]) -> bool:
+    return any(each.inputs[0] <= dead <= each.inputs[1] for each in segments for dead in writer.manifest.dead)
+
+
+def _day_of(time_ms: float) -> int:
+    """The day that a sample belongs to; one at midnight is the last of the day before, as its minute is."""
+    return int(-(-time_ms // 1) - 1) // DAY_MS
+
+
+def _days(segments: Iterable[Segment]) -> Iterator[tuple[list[int], list[Segment]]]:
+    """Days, and all segments that hold samples of them: those that share a segment go together."""
+    days: list[int] = []
+    group: list[Segment] = []
+    for first, last, each in sorted(
+        ((_day_of(each.times_ms[0]), _day_of(each.times_ms[1]), each) for each in segments if each.times_ms),
+        key=lambda item: item[:2],
+    ):
+        if group and first > days[-1]:
+            yield days, group
+            days, group = [], []
+        group.append(each)
+        begin = days[-1] + 1 if days else first
+        days.extend(range(begin, last + 1))
+    if group:
+        yield days, group
+
+
+def _rewrite(writer: Writer, days: list[int], segments: list[Segment], raw_from: float, done: Compacted) -> None:
+    """Give each of the days segments of its own, sorted; or its minutes."""
+    young = sum(each.level == 0 for each in segments)
+    if not (days[0] < raw_from or young > 1 or len(days) > 1 or _any_dead(writer, segments)):
+        return
+    added = []
+    for day in days:
+        within = [each for each in segments if each.times_ms and _touches(each.times_ms, day)]
+        if not within:
+            continue
+        source = writer.snapshot().source("samples", within)
+        table = "minutes" if day < raw_from else "samples"
+        added += list(_parts(writer, table, source, day, within))
+        done.days += 1
+        done.thinned += day < raw_from
+    writer.replace(added, segments)
+
+
+def _touches(times_ms: tuple[int, int], day: int) -> bool:
+    return _day_of(times_ms[0]) <= day <= _day_of(times_ms[1])
+
+
+def _parts(writer: Writer, table: str, source: str, day: int, within: Sequence[Segment]) -> Iterator[Segment]:
+    """A day's rows as segments of a table, some metrics at a time."""
+    time = f"time_ms > {day * DAY_MS} AND time_ms <= {(day + 1) * DAY_MS}"
+    counts = writer.snapshot().rows(
+        f"SELECT metric, count(*) FROM {source} WHERE {time} GROUP BY metric ORDER BY metric"
+    )
+    thinned = table == "minutes" and within[0].table == "samples"
+    for metrics in _metric_bunches(counts):
+        words = ", ".join(quoted(metric) for metric in metrics)
+        rows = f"SELECT * FROM {source} WHERE {time} AND metric IN ({words})"
+        rows = _MINUTES.format(rows=rows) if thinned else rows
+        name = write(writer.connection, writer.directory, table, f"SELECT * FROM ({rows}) ORDER BY {ORDER[table]}")
+        yield from _segment(writer, table, name)
+
+
+_MINUTES = f"""
+    SELECT metric, series, minute AS time_ms, min(value) AS min, max(value) AS max, sum(value) AS sum,
+           count(*) AS count, max({{{{at: time_ms, value: value}}}}).value AS last, max(time_ms) AS last_ms, input
+    FROM (SELECT *, (time_ms + {MINUTE_MS - 1}) // {MINUTE_MS} * {MINUTE_MS} AS minute FROM ({{rows}}))
+    GROUP BY metric, series, minute, input
+"""
+
+
+def _metric_bunches(counts: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
+    bunch: list[str] = []
+    size = 0
+    for metric, count in counts:
+        if bunch and size + count > PART:
+            yield bunch
+            bunch, size = [], 0
+        bunch.append(metric)
+        size += count
+    if bunch:
+        yield bunch
+
+
+def _forget(writer: Writer, from_day: int, done: Compacted) -> None:
+    """Delete samples and minutes of the days before."""
+    cut = from_day * DAY_MS
+    for table in ("samples", "minutes"):
+        for each in writer.manifest.of(table):
+            if each.times_ms is None or each.times_ms[0] > cut:
+                continue
+            left = []
+            if each.times_ms[1] > cut:
+                source = writer.snapshot().source(table, [each])
+                rows = f"SELECT * FROM {source} WHERE time_ms > {cut} ORDER BY {ORDER[table]}"
+                left = _segment(writer, table, write(writer.connection, writer.directory, table, rows))
+            writer.replace(left, [each])
+            done.forgotten += each.rows - sum(one.rows for one in left)
+
+
+def _bury(writer: Writer) -> None:
+    """Dead inputs of which no segment can hold a row any more are no longer spoken of."""
+    still = [
+        dead
+        for dead in writer.manifest.dead
+        if any(
+            each.inputs[0] <= dead <= each.inputs[1] and _holds(writer, each, dead) for each in writer.manifest.segments
+        )
+    ]
+    writer.forget_dead(set(writer.manifest.dead) - set(still))
+
+
+def _holds(writer: Writer, segment: Segment, input_: int) -> bool:
+    if "input" not in TABLES[segment.table]:
+        return False
+    path = quoted(writer.directory.file(segment))
+    found = writer.snapshot().rows(f"SELECT 1 FROM read_parquet({path}) WHERE input = {input_} LIMIT 1")
+    return bool(found)
+
+
+def drop_damaged(writer: Writer) -> Compacted:
+    """Take segments that can't be read out of the store, and note whose rows they held, to be ingested again."""
+    done = Compacted(before=len(writer.manifest.segments))
+    snapshot = writer.snapshot()
+    bad = [each for each in writer.manifest.segments if snapshot.fault(each)]
+    if bad:
+        done.damaged = [each.name for each in bad]
+        gone = [each for each in bad if each.table == "inputs"]
+        numbers = range(1, writer.manifest.next_input)
+        dead = {number for number in numbers if any(each.inputs[0] <= number <= each.inputs[1] for each in gone)}
+        hurt = {
+            number
+            for number in numbers
+            for each in bad
+            if each.table == "series" or each.inputs[0] <= number <= each.inputs[1]
+        }
+        writer.replace((), bad, dead=dead, incomplete=hurt - dead)
+        inputs = writer.snapshot().table("inputs")
+        rows = writer.snapshot().rows(f"SELECT input, path FROM {inputs} ORDER BY place")
+        done.lost = [path for number, path in rows if number in hurt]
+        writer.directory.sweep()
+    done.after = len(writer.manifest.segments)
+    return done
