@@ -86,7 +86,7 @@ def test_several_jobs_need_a_choice(log: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        (["diagnose"], 2, "Missing argument"),
+        (["diagnose"], 2, "give PATHS"),
         (["diagnose", "--frobnicate", "x"], 2, "No such option"),
         (["diagnose", "/no/such/path"], 2, "no such file"),
         (["explain", "z9"], 2, "no family"),

@@ -343,13 +343,14 @@ def test_idle_hang_without_times_is_unknown() -> None:
 
 def test_preflight_says_what_was_not_given() -> None:
     told = [claim.key for claim in preflight.check(MemoryStore(), Run())]
-    assert told == ["no_log", "no_scheduler", "no_kernel"]
+    assert told == ["no_log", "no_scheduler", "no_kernel", "no_gpu_metric"]
 
 
 def test_preflight_says_what_limits_the_logs() -> None:
     logs = [activity(9, path=f"{rank}.log", rank=rank, truncated=rank == 1) for rank in (0, 1)]
     store = MemoryStore([*logs, xid(79)], [job("RUNNING", nodes=("n1", "n2"))])
     told = preflight.check(store, Run(nodes=("n1", "n2"), n_ranks=4, clock_offset_s=3600.0))
-    assert [claim.key for claim in told] == ["no_kernel_of", "still_running", "cut_off", "some_ranks", "clock"]
+    said = ["no_kernel_of", "still_running", "cut_off", "some_ranks", "clock", "no_gpu_metric"]
+    assert [claim.key for claim in told] == said
     for claim in told:
         preflight.SAYS[claim.key].format(**{name: value.value for name, value in claim.values.items()})

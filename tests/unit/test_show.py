@@ -85,7 +85,8 @@ def test_preflight_templates_state_no_figure() -> None:
 def test_document_keeps_to_its_schema() -> None:
     schema = json_schema()
     for case in scenarios()[::4]:
-        doc = json.loads(encode(document(api.diagnose(case.folder / "inputs"))))
+        with case.inputs() as folder:
+            doc = json.loads(encode(document(api.diagnose(folder))))
         jsonschema.validate(doc, schema)
         names = set(doc["cites"])
         for claim in doc["shows"] + doc["ruled_out"]:

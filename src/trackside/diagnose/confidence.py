@@ -1,12 +1,13 @@
-"""How often a verdict with this evidence pattern is right: fitted on scenarios, see docs/reliability.md."""
+"""How often a verdict with this evidence pattern is right: fitted on scenarios, see docs/accuracy.md."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from trackside.model import Finding
 
@@ -39,7 +40,11 @@ def table() -> tuple[dict[str, Record], Record]:
         text = resources.files("trackside.diagnose").joinpath("reliability.json").read_text("utf-8")
     except FileNotFoundError:
         return {}, Record(0, 0)
-    data = json.loads(text)
+    return read(json.loads(text))
+
+
+def read(data: Mapping[str, Any]) -> tuple[dict[str, Record], Record]:
+    """The same from the table as it is written."""
     blind = Record(data["blind"]["right"], data["blind"]["all"])
     return {row["pattern"]: Record(row["right"], row["all"]) for row in data["patterns"]}, blind
 
@@ -47,11 +52,12 @@ def table() -> tuple[dict[str, Record], Record]:
 def of(evidence_pattern: str) -> float:
     """Confidence of a verdict with this pattern, 0 to 1, to two decimals."""
     patterns, blind = table()
-    return fitted(patterns.get(evidence_pattern, Record(0, 0)), sum(row.all for row in patterns.values()), blind)
+    return fitted(patterns.get(evidence_pattern, Record(0, 0)), patterns, blind)
 
 
-def fitted(row: Record, seen: int, blind: Record) -> float:
+def fitted(row: Record, patterns: Mapping[str, Record], blind: Record) -> float:
     """The pattern's share right, the blind cases added in proportion: the cases a tool was built on flatter it."""
+    seen = sum(each.all for each in patterns.values())
     share = row.all / seen if seen else 0.0
     right = row.right + share * blind.right + PRIOR_RIGHT
     return round(right / (row.all + share * blind.all + PRIOR_ALL), 2)

@@ -37,6 +37,8 @@ class Limits:
     """Rises below this many standard deviations of the point-to-point noise are noise."""
     dead_gradient: float = 1e-6
     """Norms of working networks are above 1e-3; a printed 0 is a dead or frozen one."""
+    gone_share: float = 0.05
+    """Of its first level: a gradient norm that is left of a network that answers the same to everything."""
     dead_rate: float = 1e-8
     """Learning rates of real schedules peak above 1e-7."""
     same_share: float = 1e-4
@@ -236,7 +238,19 @@ def _risen(curve: Curve, limits: Limits) -> Shape | None:
         return None
     begin = _nth_finite(curve, -high)
     strong = len(values) >= 10 and high >= 5 and tail > 1.5 * limits.rise_ratio * head
-    return Shape("diverging", Certainty.ESTABLISHED if strong else Certainty.SUPPORTED, "risen", begin, -1, high)
+    still = _settled(curve, high, limits)
+    strength = Certainty.ESTABLISHED if strong or still else Certainty.SUPPORTED
+    return Shape("plateau" if still else "diverging", strength, "risen", begin, -1, high)
+
+
+def _settled(curve: Curve, high: int, limits: Limits) -> bool:
+    """Whether the last ``high`` losses came to rest, and the gradient norm, where printed, is next to nothing of what
+    it was."""
+    norms = maths.finite(curve.series("grad_norm"))
+    if high < limits.least_points or len(norms) < limits.least_points:
+        return False
+    gone = maths.median(norms[-5:]) <= limits.gone_share * maths.median(norms[: max(3, len(norms) // 5)])
+    return gone and maths.spread(curve.finite[-max(limits.least_points, 3 * high // 4) :]) < 0.1
 
 
 def _lost(curve: Curve, limits: Limits) -> Shape | None:
@@ -256,9 +270,10 @@ def _lost(curve: Curve, limits: Limits) -> Shape | None:
         return None
     if high < max(5, 0.1 * len(values)):
         return None
-    flat = maths.spread(values[-high:]) < 0.1
-    begin = _nth_finite(curve, -high)
-    return Shape("plateau" if flat else "diverging", Certainty.SUPPORTED, "lost", begin, -1, high)
+    still = _settled(curve, high, limits)
+    flat = still or maths.spread(values[-high:]) < 0.1
+    strength = Certainty.ESTABLISHED if still else Certainty.SUPPORTED
+    return Shape("plateau" if flat else "diverging", strength, "lost", _nth_finite(curve, -high), -1, high)
 
 
 def _worse_than_guessing(curve: Curve, finished: bool, limits: Limits) -> Shape | None:

@@ -2,28 +2,62 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
-from trackside.diagnose import arbiter, preflight
+import numpy as np
+
+from trackside.diagnose import arbiter, plots, preflight, telemetry
 from trackside.diagnose.family import Evidence, Family, families, unknown
+from trackside.diagnose.trust import LIMITS, Trust
 from trackside.model import Event, Finding, Input, Progress, Run, Value, Verdict
-from trackside.query import Frame, Grid, Missing, Query, Store, derived, events, record
+from trackside.query import Frame, Grid, Missing, Query, Store, derived, events, metric, record
+
+Answer = Frame | Grid | Missing
+HELD_BY = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts")
+"""Metrics whose being sampled shows for how long GPUs were there, where the scheduler doesn't say."""
 
 
-def judge_all(store: Store, run: Run, chosen: Sequence[Family] | None = None) -> list[Finding]:
-    """Every family's finding on one run, by code."""
-    cache: dict[Query, Frame | Grid | Missing] = {}
+@runtime_checkable
+class Batching(Protocol):
+    """A store that answers several questions in fewer passes than one each."""
+
+    def ask_many(self, queries: Sequence[Query]) -> Sequence[Answer]:
+        """The answers, in the order of asking."""
+        ...
+
+
+def judge_all(
+    store: Store, run: Run, chosen: Sequence[Family] | None = None, trust: Trust | None = None
+) -> list[Finding]:
+    """Every family's finding on one run, by code. ``trust``: what preflight makes of the metrics, where it was asked.
+
+    Each distinct question is asked once, a family's together, and its answer let go after the last that needs it: those
+    on thousands of GPUs are large.
+    """
+    chosen = chosen if chosen is not None else families()
+    trust = trust if trust is not None else telemetry.examine(store, run).trust
+    wanted = Counter(query for family in chosen for query in set(family.asks.values()))
+    held: dict[Query, Answer] = {}
     findings = []
-    for family in chosen if chosen is not None else families():
-        answers = {}
-        for name, query in family.asks.items():
-            if query not in cache:
-                cache[query] = store.ask(query)
-            answers[name] = cache[query]
-        finding = _judge(family, Evidence(answers), run)
+    for family in chosen:
+        fresh = [query for query in dict.fromkeys(family.asks.values()) if query not in held]
+        held.update(
+            (query, trust.checked(query, answer)) for query, answer in zip(fresh, ask(store, fresh), strict=True)
+        )
+        answers = {name: held[query] for name, query in family.asks.items()}
+        finding = trust.limited(_judge(family, Evidence(answers), run))
         findings.append(replace(finding, family=family.code, id=family.id, title=family.title))
+        wanted.subtract(set(family.asks.values()))
+        held = {query: answer for query, answer in held.items() if wanted[query]}
     return findings
+
+
+def ask(store: Store, queries: Sequence[Query]) -> Sequence[Answer]:
+    """Several answers, together where the store can."""
+    return store.ask_many(queries) if isinstance(store, Batching) else [store.ask(query) for query in queries]
 
 
 def _judge(family: Family, evidence: Evidence, run: Run) -> Finding:
@@ -41,7 +75,8 @@ def _judge(family: Family, evidence: Evidence, run: Run) -> Finding:
 
 def diagnose(store: Store, run: Run, inputs: Sequence[Input] = (), version: str = "") -> Verdict:
     """The verdict on one run from one store."""
-    findings = judge_all(store, run)
+    examined = telemetry.examine(store, run)
+    findings = judge_all(store, run, trust=examined.trust)
     ranked = arbiter.arbitrate(findings, families())
     return Verdict(
         run=run,
@@ -50,9 +85,10 @@ def diagnose(store: Store, run: Run, inputs: Sequence[Input] = (), version: str 
         warnings=ranked.warnings,
         ruled_out=ranked.ruled_out,
         unknown=ranked.unknown,
-        preflight=preflight.check(store, run),
+        preflight=preflight.check(store, run, examined),
         progress=_progress(store, run),
-        gpu_hours=_gpu_hours(store),
+        gpu_hours=_gpu_hours(store, run),
+        curves=plots.curves(store, ranked.primary),
         inputs=tuple(inputs),
         version=version,
         pattern=ranked.pattern,
@@ -89,14 +125,20 @@ def _counted(points: Sequence[Event]) -> int:
     return sum(counts.values())
 
 
-def _gpu_hours(store: Store) -> Value | None:
-    """GPU-hours that the run held, from its accounting record."""
+def _gpu_hours(store: Store, run: Run) -> Value | None:
+    """GPU-hours that the run held: from its accounting record, else from how long its GPUs were measured."""
     answer = store.ask(record("job"))
-    if not isinstance(answer, Frame):
-        return None
-    for row in reversed(answer.records):
+    for row in reversed(answer.records) if isinstance(answer, Frame) else ():
         gpus, seconds = row.get("n_gpus"), row.get("elapsed_s")
         if isinstance(gpus, (int, float)) and isinstance(seconds, (int, float)) and gpus:
+            assert isinstance(answer, Frame)
             sources = answer.value(row, "n_gpus"), answer.value(row, "elapsed_s", "s")
             return derived(round(gpus * seconds / 3600, 3), *sources, unit="GPU h")
+    if not run.n_gpus or run.gpus_by == "all":
+        return None
+    for name in HELD_BY:
+        grid = store.ask(metric(name).over("run", "count"))
+        if isinstance(grid, Grid) and np.mean(~np.isnan(grid.values)) >= LIMITS.covered_share:
+            seconds = float(grid.times[-1] - grid.times[0]) + grid.step
+            return derived(round(run.n_gpus * seconds / 3600, 3), grid.value("count"), unit="GPU h")
     return None

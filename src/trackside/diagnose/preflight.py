@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trackside.diagnose import telemetry
 from trackside.diagnose.ending import LIVE_STATES, last_job
+from trackside.diagnose.telemetry import Examined
 from trackside.model import Claim, Event, Record, Run, Value
 from trackside.query import Frame, Query, Store, derived, events, record
 
@@ -18,13 +20,18 @@ SAYS: dict[str, str] = {
     "thinned": "of {printed} and more training points printed, the claims here rest on {held}",
     "clock": "naive times of the log were moved by {offset} to fit the scheduler's",
     "still_running": "the job is still going: {state}",
+    **telemetry.SAYS,
 }
 """Sentence templates of the claims that :func:`check` makes."""
 
 
-def check(store: Store, run: Run) -> tuple[Claim, ...]:
-    """What limits the verdict, each with its citation where there is something to cite."""
-    return tuple(_claims(store, run))
+def check(store: Store, run: Run, examined: Examined | None = None) -> tuple[Claim, ...]:
+    """What limits the verdict, each with its citation where there is something to cite.
+
+    ``examined``: what :func:`trackside.diagnose.telemetry.examine` said, where it was asked already.
+    """
+    metrics = examined if examined is not None else telemetry.examine(store, run)
+    return (*_claims(store, run), *metrics.claims)
 
 
 def _claims(store: Store, run: Run) -> Iterator[Claim]:

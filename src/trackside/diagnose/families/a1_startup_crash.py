@@ -9,14 +9,16 @@ option or an invalid combination of options (config), a missing or unsuitable pa
 What it looks like
 ------------------
 A Python exception that is no launcher's wrapper, with no training point before it and none after it, and a
-non-zero exit. Usually every rank raises the same one: that is one fault, not many. Without Python: a command
-that is not found, a usage error, a container that cannot be started, an output file that cannot be opened.
+non-zero exit. Usually every rank raises the same one: that is one fault, not many. The GPUs ran no kernel, and none
+held more than a CUDA context. Without Python: a command that is not found, a usage error, a container that cannot be
+started, an output file that cannot be opened.
 
 Not this when
 -------------
-Training points came before it (an exception in mid-run); points came after it (it was handled). Out of GPU
-memory is its own family, and so are a failed rendezvous, a checkpoint that cannot be loaded and storage that
-gives out. A process that died of a signal without a traceback is a signal kill.
+Training points came before it (an exception in mid-run), or the GPUs had worked for long, whatever the log printed;
+points came after it (it was handled). Out of GPU memory is its own family, and so are a failed rendezvous, a
+checkpoint that cannot be loaded and storage that gives out. A process that died of a signal without a traceback is
+a signal kill.
 
 Impact
 ------
@@ -45,8 +47,11 @@ from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.fault_class import classify
 from trackside.diagnose.learning import training_points
+from trackside.diagnose.memory import GPU_MEMORY
 from trackside.diagnose.order import points_before
 from trackside.diagnose.ranks import failed_beside, named
+from trackside.diagnose.signals import ACTIVITY
+from trackside.diagnose.startup import UNTOUCHED, untouched, worked_s
 from trackside.model import Certainty, Claim, Event, Finding, Role, Run, Value
 from trackside.query import events
 
@@ -58,6 +63,8 @@ class Limits:
     startup_s: float = 600.0
     """A job without a readable training point and without an exception fails 'within seconds' (the catalogue's
     A1); ten minutes leave room for a container image and a model to load."""
+    worked_s: float = 180.0
+    """Of GPU work: initialising weights and a first warm-up take less, what worked for longer was training."""
 
 
 ABOUT = (None, "application", "cuda", "dataloader", "host_memory")
@@ -88,10 +95,13 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
         if before:
             row = before[-1]
             return absent(claim("steps_before", type=frame.value(own[0], "type"), point=_point(evidence, row)))
-        return _raised(evidence, own)
+        worked = worked_s(evidence, run)
+        if worked is not None and worked.number >= limits.worked_s:
+            return absent(claim("worked", type=frame.value(own[0], "type"), seconds=worked))
+        return _raised(evidence, run, own)
     if points:
         return absent(claim("trained", point=_point(evidence, points[0])))
-    bare = _without_traceback(evidence, limits)
+    bare = _without_traceback(evidence, run, limits)
     if bare is not None:
         return bare
     if not evidence.has("exceptions"):
@@ -106,7 +116,7 @@ def _killed_worker(row: Event, evidence: Evidence) -> bool:
     return any(death.at.path == row.at.path for death in deaths)
 
 
-def _raised(evidence: Evidence, own: Sequence[Event]) -> Finding:
+def _raised(evidence: Evidence, run: Run, own: Sequence[Event]) -> Finding:
     frame, cause = evidence["exceptions"], own[0]
     name, same = str(cause.get("type")), [row for row in own if row.get("type") == cause.get("type")]
     type_, message = frame.value(cause, "type"), frame.value(cause, "message")
@@ -121,6 +131,8 @@ def _raised(evidence: Evidence, own: Sequence[Event]) -> Finding:
         shows.append(claim("where", frame=frame.value(cause, "user_frame")))
     if evidence.has("progress"):
         shows.append(claim("no_point", count=evidence["progress"].reduce("count")))
+    idle = untouched(evidence, run)
+    shows += idle
     bad = abnormal_end(evidence)
     if bad is not None:
         shows.append(claim("ended", line=bad))
@@ -131,7 +143,7 @@ def _raised(evidence: Evidence, own: Sequence[Event]) -> Finding:
         "job",
         shows,
         implies=[claim("at_startup"), claim(f"class_{kind}")],
-        cannot_decide=[claim("gpu_memory")],
+        cannot_decide=[] if idle or worked_s(evidence, run) is not None else [claim("gpu_memory")],
         actions=[action(f"mend_{kind}")],
         since=cause.time,
         at=cause.at,
@@ -142,7 +154,7 @@ def _raised(evidence: Evidence, own: Sequence[Event]) -> Finding:
     )
 
 
-def _without_traceback(evidence: Evidence, limits: Limits) -> Finding | None:
+def _without_traceback(evidence: Evidence, run: Run, limits: Limits) -> Finding | None:
     """A launch that never reached Python: a shell's, a container's or Slurm's word, or a quick non-zero exit."""
     if evidence["faults"] or any(row.role is Role.ROOT for row in evidence["exceptions"].events):
         return None
@@ -153,32 +165,41 @@ def _without_traceback(evidence: Evidence, limits: Limits) -> Finding | None:
         code = row.get("exit_code")
         if code in LAUNCH_CODES and row.get("signal") is None and not ended:
             kind = LAUNCH_CODES[int(str(code))]
-            return _launch(row, exits.value(row, "text"), kind, "usage" if kind == "config" else "command", evidence)
+            return _launch(
+                row, exits.value(row, "text"), kind, "usage" if kind == "config" else "command", evidence, run
+            )
     for row in notices.events:
         if row.get("reason") == "launch_failure":
-            return _launch(row, notices.value(row, "text"), "env", "launch", evidence)
+            return _launch(row, notices.value(row, "text"), "env", "launch", evidence, run)
     if job is None or job.get("state") != "FAILED":
         return None
     jobs, code, number = evidence["jobs"], job.get("exit_code"), job.get("signal")
     if number in (NO_OUTPUT_FILE, PROLOG_FAILED):
         key = "output" if number == NO_OUTPUT_FILE else "prolog"
         kind = "config" if number == NO_OUTPUT_FILE else "env"
-        return _launch(None, jobs.value(job, "signal"), kind, key, evidence, Certainty.SUPPORTED)
+        return _launch(None, jobs.value(job, "signal"), kind, key, evidence, run, Certainty.SUPPORTED)
     start, end, seconds = job.get("start"), job.get("end"), job.get("elapsed_s")
     if seconds is None and isinstance(start, (int, float)) and isinstance(end, (int, float)):
         seconds = end - start
     quick = isinstance(seconds, (int, float)) and seconds <= limits.startup_s
+    told = evidence.has("exceptions") or bool(untouched(evidence, run))
     died = any(row.get("signal") is not None for row in exits.events)
-    if code and not number and quick and evidence.has("exceptions") and not evidence["launchers"] and not died:
+    if code and not number and quick and told and not evidence["launchers"] and not died:
         kind = LAUNCH_CODES.get(int(str(code)), "code")
-        return _launch(None, jobs.value(job, "exit_code"), kind, "quick", evidence, Certainty.POSSIBLE)
+        return _launch(None, jobs.value(job, "exit_code"), kind, "quick", evidence, run, Certainty.POSSIBLE)
     return None
 
 
 def _launch(
-    row: Event | None, line: Value, kind: str, key: str, evidence: Evidence, certainty: Certainty | None = None
+    row: Event | None,
+    line: Value,
+    kind: str,
+    key: str,
+    evidence: Evidence,
+    run: Run,
+    certainty: Certainty | None = None,
 ) -> Finding:
-    shows: list[Claim] = [claim(key, line=line)]
+    shows: list[Claim] = [claim(key, line=line), *untouched(evidence, run)]
     bad = abnormal_end(evidence)
     if bad is not None:
         shows.append(claim("ended", line=bad))
@@ -192,7 +213,7 @@ def _launch(
         actions=[action(f"mend_{key if key in ('output', 'prolog', 'quick') else kind}")],
         since=None if row is None else row.time,
         at=None if row is None else row.at,
-        fault_class=kind,
+        fault_class=kind if evidence.has("exceptions") or not ran else None,
     )
 
 
@@ -212,6 +233,8 @@ FAMILY = Family(
         "evaluations": events("evaluation"),
         "workers": events("dataloader_death"),
         "faults": events("cuda_oom"),
+        **GPU_MEMORY,
+        **ACTIVITY,
     },
     needs=(("exceptions", "jobs"),),
     limits=Limits(),
@@ -219,6 +242,8 @@ FAMILY = Family(
     rivals=("B1", "C1", "E2", "H2", "A2"),
     collect=COLLECT,
     says={
+        **UNTOUCHED,
+        "worked": "{type} came after the GPUs had worked for {seconds}",
         "raised": "the job raised {type}: {message}",
         "raised_on": "{ranks} raised {type}: {message}",
         "rooted": "it began with {type}: {message}",
@@ -238,7 +263,7 @@ FAMILY = Family(
         "class_env": "a package, library, driver or container setting is missing or does not fit",
         "class_asset": "a model, tokenizer or other file cannot be had",
         "class_code": "the script itself is at fault",
-        "gpu_memory": "whether the GPUs were used before it: no GPU metric was given",
+        "gpu_memory": "whether the GPUs were used before it: no metric of theirs tells",
         "mend_data": "repair the data set, check it by loading it once on one process, and resubmit",
         "mend_config": "correct the option that the message names and resubmit",
         "mend_env": "install or align what the message names in the job's environment and resubmit",

@@ -10,12 +10,15 @@ What it looks like
 ------------------
 torch.OutOfMemoryError or its older spellings with the size of the request, the card's capacity and what is free;
 TensorFlow's ResourceExhaustedError, XLA's RESOURCE_EXHAUSTED, CUBLAS_STATUS_ALLOC_FAILED. A single request
-may be larger than the whole card: then the sampled memory curve never gets near the limit.
+may be larger than the whole card: then the sampled memory curve never gets near the limit. Otherwise the memory
+curve of the GPU climbs to the card's capacity, while its error counters stay clean. Without a log only the curve can
+tell, and that it climbed to the top and fell when the run failed is a hint, no more.
 
 Not this when
 -------------
 It was caught and training went on (a smaller batch is tried). Host memory ran out (DefaultCPUAllocator,
-SIGKILL): that is a signal kill. Advice about memory is no error.
+SIGKILL): that is a signal kill. Advice about memory is no error. Another process held the memory before the job
+came: then the plan may be sound. A curve that is near the top all the time is a caching allocator at work.
 
 Impact
 ------
@@ -29,7 +32,8 @@ process on the GPU, find and end it.
 
 What it cannot tell
 -------------------
-Which of these knobs is the right one: the training configuration is not in the telemetry.
+Which of these knobs is the right one: the training configuration is not in the telemetry. What a single request asked
+for, where only curves were given: it never shows in samples.
 
 References
 ----------
@@ -41,14 +45,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trackside.diagnose.ending import ENDING, abnormal_end, completed
+from trackside.diagnose.ending import ENDING, abnormal_end, completed, exit_signal, last_job
 from trackside.diagnose.exceptions import earliest_first, last_words
-from trackside.diagnose.family import Evidence, Family, absent, action, claim, found
+from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
+from trackside.diagnose.gpus import of_gpu, of_ranks
+from trackside.diagnose.health import CLEAN, CLEAN_SAYS, clean
 from trackside.diagnose.learning import number, training_points
+from trackside.diagnose.memory import GPU_MEMORY, Peak, capacity_of, during, fullest, taken_before
 from trackside.diagnose.order import followed_by, points_before
 from trackside.diagnose.ranks import named, ranks_of
 from trackside.model import Certainty, Claim, Culprit, Event, Finding, Role, Run
-from trackside.query import Frame, events
+from trackside.query import Frame, derived, events
 
 
 @dataclass(frozen=True)
@@ -61,9 +68,19 @@ class Limits:
     neighbour_share: float = 0.1
     """Held by other processes, as a share of the card: several CUDA contexts alone take about 2 % each
     (the catalogue's A1)."""
+    near: float = 0.9
+    """Share of the card at which the curve is near its top: the allocator gives back before it fails, and samples
+    miss the last seconds."""
+    full: float = 0.97
+    """The same where nothing but the curve tells of it."""
+    late_s: float = 600.0
+    """Before the run's end: a curve that reached its top earlier was a cache, which fills up and stays."""
 
 
-COLLECT = ("every rank's output with its tracebacks",)
+COLLECT = (
+    "every rank's output with its tracebacks",
+    "DCGM_FI_DEV_FB_USED and DCGM_FI_DEV_FB_FREE of the job's GPUs over the run",
+)
 SIZES = ("requested_bytes", "total_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "other_process_bytes")
 
 
@@ -74,11 +91,15 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     roots = [row for row in frame.events if row.role is Role.ROOT]
     crashed = abnormal_end(evidence) is not None
     own = earliest_first(last_words(roots, points, crashed=crashed))
+    if not own and not roots and not evidence["exceptions"] and (hint := _by_curve(evidence, run, limits)) is not None:
+        return hint
+    if not own and not evidence.has("memory"):
+        return unknown(["no job log was given, and no memory curve that climbed to the top as the run failed"], COLLECT)
     if not own:
         if roots and (after := followed_by(roots[-1], points)) is not None:
             point = evidence["progress"].value(after, "text")
             return absent(claim("handled", line=frame.value(roots[-1], "text"), point=point))
-        return absent(claim("none", count=evidence["memory"].reduce("count")))
+        return absent(claim("none", count=evidence["memory"].reduce("count")), *_fullest(evidence, run))
     ends = [row for row in evidence["ends"].events if row.get("status") != "aborted"]
     done = followed_by(own[-1], ends)
     if done is not None and not crashed:
@@ -116,6 +137,12 @@ def _found(evidence: Evidence, run: Run, limits: Limits, frame: Frame, own: Sequ
         shows.append(claim("after_point", point=evidence["progress"].value(before[-1], "text")))
     culprit: Culprit = "job"
     implies, actions = [claim("memory_plan")], [action("less")]
+    gpus = of_ranks(run, ranks_of(own)) or _named_gpus(own, run)
+    curve = fullest(evidence, run, gpus)
+    if curve is not None and curve.capacity is not None and curve.share is not None:
+        near = curve.share >= limits.near
+        (shows if near else implies).append(_curve_claim("near" if near else "below", curve))
+    shows += clean(evidence)
     total = size.get("total_bytes", 0.0)
     if total and _in_pieces(size) > limits.fragmented_share * total:
         values = {"reserved": told["reserved_bytes"], "allocated": told["allocated_bytes"]}
@@ -125,6 +152,12 @@ def _found(evidence: Evidence, run: Run, limits: Limits, frame: Frame, own: Sequ
         shows.append(claim("neighbour", other=told["other_process_bytes"], total=told["total_bytes"]))
         actions.insert(0, action("who", "smi"))
         if run.n_ranks in (None, 1) and _would_fit(size):
+            culprit, implies = "infrastructure", [claim("not_alone")]
+    squatted = _taken(evidence, run, limits, gpus, curve, size.get("requested_bytes"))
+    if squatted is not None:
+        shows.append(squatted[0])
+        actions = [action("who", "smi"), *[each for each in actions if each.key != "who"]]
+        if squatted[1]:
             culprit, implies = "infrastructure", [claim("not_alone")]
     bad = abnormal_end(evidence)
     if bad is not None:
@@ -141,9 +174,75 @@ def _found(evidence: Evidence, run: Run, limits: Limits, frame: Frame, own: Sequ
         at=cause.at,
         ranks=ranks_of(own),
         nodes=tuple(sorted({row.node for row in own if row.node})),
-        gpus=tuple(sorted({str(row.get("gpu")) for row in own if row.get("gpu") is not None})),
+        gpus=gpus or tuple(sorted({str(row.get("gpu")) for row in own if row.get("gpu") is not None})),
         exception=_exception(evidence, cause),
     )
+
+
+def _named_gpus(own: Sequence[Event], run: Run) -> tuple[str, ...]:
+    """The GPUs that the errors name by index, where the node is told or there is but one."""
+    nodes = {row.node or (run.nodes[0] if len(run.nodes) == 1 else "") for row in own}
+    found = {f"{row.node or next(iter(nodes))}:{row.get('gpu')}" for row in own if row.get("gpu") is not None}
+    return tuple(name for name in run.gpus if name in found)
+
+
+def _curve_claim(key: str, peak: Peak) -> Claim:
+    assert peak.capacity is not None
+    values = {"gpu": derived(peak.name, peak.value), "peak": peak.value, "total": peak.capacity}
+    return claim(key, **values)
+
+
+def _fullest(evidence: Evidence, run: Run) -> list[Claim]:
+    """The fullest GPU, where that is told."""
+    peak = fullest(evidence, run)
+    return [] if peak is None or peak.capacity is None else [_curve_claim("at_most", peak)]
+
+
+def _taken(
+    evidence: Evidence, run: Run, limits: Limits, gpus: Sequence[str], curve: Peak | None, requested: float | None
+) -> tuple[Claim, bool] | None:
+    """Memory of a failing GPU that somebody else held all the while, and whether the job would have fitted without."""
+    held = taken_before(evidence, run)
+    named_ = [name for name in (gpus or run.gpus) if name in held]
+    if not named_ or curve is None or curve.capacity is None:
+        return None
+    name = max(named_, key=lambda name: held[name].number)
+    total, other = capacity_of(evidence, run, name) or curve.capacity, held[name]
+    if other.number < limits.neighbour_share * total.number:
+        return None
+    peak = fullest(evidence, run, [name]) or curve
+    alone = peak.value.number - other.number + (requested or 0.0) <= total.number
+    told = claim("taken", gpu=derived(name, other), other=other, total=total)
+    return told, alone and (requested is not None or len(held) < len(run.gpus))
+
+
+def _by_curve(evidence: Evidence, run: Run, limits: Limits) -> Finding | None:
+    """Without a word of the job's own: a curve that climbed to the top as the run failed."""
+    job, bad, peak = last_job(evidence["jobs"]), abnormal_end(evidence), fullest(evidence, run)
+    if job is None or bad is None or job.get("state") != "FAILED" or exit_signal(job) is not None or run.end is None:
+        return None
+    if peak is None or peak.share is None or peak.share < limits.full or peak.at < run.end - limits.late_s:
+        return None
+    if run.start is not None and run.end - run.start > 2 * limits.late_s and not _climbed(evidence, run, peak):
+        return None
+    return found(
+        Certainty.POSSIBLE,
+        "job",
+        [_curve_claim("near", peak), claim("ended", line=bad)],
+        implies=[claim("only_a_curve")],
+        cannot_decide=[claim("no_words"), claim("which_knob")],
+        actions=[action("look"), action("less")],
+        since=peak.at,
+        nodes=tuple(node for node in [peak.name.rpartition(":")[0]] if node),
+        gpus=(peak.name,),
+    )
+
+
+def _climbed(evidence: Evidence, run: Run, peak: Peak) -> bool:
+    """Whether the GPU held clearly less in the middle of its run than at its peak."""
+    grid = evidence.grid("used")
+    middle = of_gpu(during(grid, run), peak.name).value("median").value if grid is not None else None
+    return isinstance(middle, (int, float)) and middle < 0.9 * peak.value.number
 
 
 def _in_pieces(size: dict[str, float]) -> float:
@@ -174,13 +273,25 @@ FAMILY = Family(
         "memory": events("cuda_oom"),
         "exceptions": events("exception"),
         "progress": events("progress"),
+        **GPU_MEMORY,
+        **CLEAN,
     },
-    needs=("memory",),
+    needs=(("memory", "used"),),
     limits=Limits(),
     explains=("A2", "C1", "C2", "F3", "A1", "H2"),
     rivals=("A1", "A2"),
     collect=COLLECT,
     says={
+        **CLEAN_SAYS,
+        "near": "the memory of GPU {gpu} climbed to {peak} of {total}",
+        "below": "the sampled memory of GPU {gpu} peaked at {peak} of {total}: a request that is too large fails at "
+        "once and never shows in samples",
+        "at_most": "the fullest GPU, {gpu}, held {peak} of {total} at most",
+        "taken": "another process held {other} of the {total} of GPU {gpu} before the job began, and kept it",
+        "only_a_curve": "the run may have run out of GPU memory: the curve alone cannot tell it from a cache that "
+        "filled up",
+        "no_words": "what the job said of its end: no output with an error was given",
+        "look": "read the job's own output for an out-of-memory error",
         "oom": "GPU memory ran out: {line}",
         "oom_on": "GPU memory ran out on {ranks}: {line}",
         "asked": "it asked for {requested} on a card of {total}",

@@ -9,14 +9,18 @@ at, and does not change the verdict.
 What it looks like
 ------------------
 In the kernel log an Xid of the hardware class (uncontained or double-bit ECC, fallen off the bus, row-remap
-failure, NVLink, GSP), or a fatal SXid of an NVSwitch, when the run failed. In the job's log CUDA's own
+failure, NVLink, GSP), or a fatal SXid of an NVSwitch, when the run failed. In metrics the count of uncorrectable ECC
+errors or of rows remapped for them rises, the flag of a failed remap is set, the gauge of the last Xid changes to such
+a number, or one GPU is no longer sampled while the others of its node are. In the job's log CUDA's own
 "uncorrectable ECC error encountered". At the scheduler a node drained for such a reason.
 
 Not this when
 -------------
 Only Xids that usually blame the application were seen (illegal access, MMU fault, channel reset, clean-up), unless
 they come again and again on one GPU under different processes. The fault lies long before the run, or training
-went on after it, or the run ended well: then it is latent. A health flag alone is incidental.
+went on after it, or the run ended well: then it is latent, and so is a counter that stood above zero and did not
+rise. A counter that is restarted with its exporter did not rise. A health flag alone is incidental. The GPU
+belongs to another job on the node.
 
 Impact
 ------
@@ -28,27 +32,31 @@ Drain the node, reset or replace the GPU, and rerun on healthy hardware from the
 
 What it cannot tell
 -------------------
-Without a kernel log: Xids don't show inside a container. Which part failed, and whether a reset cures it.
+Without a kernel log and GPU metrics: Xids don't show inside a container. Which part failed, and whether a reset
+cures it. An Xid that comes again while the gauge still shows the same number.
 
 References
 ----------
-NVIDIA, Xid errors and GPU memory error management; NVIDIA Fabric Manager user guide.
+NVIDIA, Xid errors and GPU memory error management; NVIDIA Fabric Manager user guide; NVIDIA DCGM, field identifiers.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from trackside.catalog.xid import xid
-from trackside.diagnose.ending import ENDING, abnormal_end, completed, last_job
+from trackside.diagnose.ending import ENDING, abnormal_end, completed, last_job, still_running
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
+from trackside.diagnose.gpus import at_bus, ours, ranks_at
+from trackside.diagnose.health import HEALTH, MEASURED, SAYS, Fault, Health, health
 from trackside.diagnose.learning import training_points
 from trackside.diagnose.order import followed_by
-from trackside.diagnose.ranks import rank_of
-from trackside.model import Certainty, Claim, Event, Finding, Record, Role, Run, Value
+from trackside.diagnose.ranks import ranks_of
+from trackside.diagnose.signals import ACTIVITY
+from trackside.model import Action, Certainty, Claim, Event, Finding, Record, Role, Run, Value
 from trackside.query import Frame, derived, events, record
 
 
@@ -64,18 +72,11 @@ class Limits:
     """dmesg -T drifts against the wall clock; failures this near to a fault are taken as its consequence."""
     drained_after_s: float = 3600.0
     """Health checks run every few minutes up to hourly."""
+    coincident_s: float = 2100.0
+    """From a counter's rise to the run's end, where nothing tells whether work went on meanwhile: peers wait up to
+    30 minutes for a lost GPU (PyTorch's longest default time-out), and some minutes go by in tear-down."""
     repeats: int = 3
     """Different processes that hit the same application-class Xid on one GPU before the GPU is suspected."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One witness of broken hardware."""
-
-    row: Event | Record
-    claim: Claim
-    certainty: Certainty
-    time: float | None
 
 
 IN_JOB_LOG = {
@@ -91,15 +92,20 @@ DRAINED_FOR = re.compile(
 COLLECT = (
     "dmesg -T or journalctl -k of the job's nodes (Xid lines are not visible inside containers)",
     "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT of the job's nodes",
+    "DCGM_FI_DEV_XID_ERRORS, DCGM_FI_DEV_ECC_DBE_VOL_TOTAL and DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS over the run",
 )
+SHOWN = 6
+"""Claims of one kind that are worth reading: a failed switch makes many GPUs report."""
 
 
 def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     """Hardware-class faults in the run's window that no training point follows; the others are latent."""
-    told = _faults(evidence, run, limits)
+    measured = health(evidence, run)
+    suspects = {fault.gpu for fault in measured.faults}
+    told = [*_witnesses(evidence, run, limits, suspects), *measured.faults]
     well = completed(evidence)
     points = training_points(evidence["progress"])
-    active = [fault for fault in told if well is None and _active(fault, points, run, limits)]
+    active = [fault for fault in told if well is None and _active(fault, points, run, limits, evidence)]
     if active:
         return _found(evidence, run, limits, active)
     if told:
@@ -109,31 +115,88 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     repeated = _repeated(evidence["xids"], limits)
     if repeated is not None:
         return repeated
+    return _old(measured) or _ruled_out(evidence, measured)
+
+
+def _old(measured: Health) -> Finding | None:
+    """Counters and flags that stood before the run: a GPU to look at, whatever the verdict."""
+    gpus = tuple(dict.fromkeys(name for _, names in measured.old for name in names))
+    if not gpus:
+        return None
+    nodes = dict.fromkeys(name.rpartition(":")[0] for name in gpus)
+    return found(
+        Certainty.SUPPORTED,
+        "infrastructure",
+        [each for each, _ in measured.old],
+        implies=[claim("latent")],
+        actions=[action("test_gpu")],
+        variant="latent",
+        nodes=tuple(node for node in nodes if node),
+        gpus=gpus,
+        latent=True,
+    )
+
+
+def _ruled_out(evidence: Evidence, measured: Health) -> Finding:
+    """Absent with the figures that show it; unknown where neither the kernel nor a counter was read."""
     xids = evidence["xids"]
+    because: list[Claim] = []
     if xids:
         row = xids.events[-1]
-        return absent(claim("application", xid=xids.value(row, "xid"), line=xids.value(row, "text")))
-    if "kernel" not in xids.covered:
-        return unknown(["no kernel log of the run's nodes was given"], COLLECT)
-    return absent(claim("none", count=xids.reduce("count")))
+        because.append(claim("application", xid=xids.value(row, "xid"), line=xids.value(row, "text")))
+    because += [*measured.application[-1:], *measured.clean]
+    if not xids and "kernel" in xids.covered:
+        because.append(claim("none", count=xids.reduce("count")))
+    if not because:
+        return unknown(["neither a kernel log nor error counters of the run's GPUs were given"], COLLECT)
+    return absent(*because)
 
 
-def _faults(evidence: Evidence, run: Run, limits: Limits) -> list[Fault]:
-    """Every witness: kernel first, then the job's log, then the scheduler's drain reasons."""
+def _witnesses(evidence: Evidence, run: Run, limits: Limits, suspects: Set[str | None]) -> list[Fault]:
+    """Every witness in words: kernel first, then the job's log, then the scheduler's drain reasons."""
+    grids = [evidence.grid(name) for name in (*MEASURED, "seen_memory")]
     kernel: list[Fault] = []
     for name in ("xids", "switches", "lost"):
         frame = evidence[name]
         for row in frame.events:
-            if row.role in (Role.CONFIRMATION, Role.ROOT) and not (name == "lost" and _also_xid(row, evidence)):
-                sure = Certainty.ESTABLISHED if row.plane == "kernel" else Certainty.SUPPORTED
-                kernel.append(Fault(row, _kernel_claim(name, frame, row), sure, row.time))
+            if row.role not in (Role.CONFIRMATION, Role.ROOT) or (name == "lost" and _also_xid(row, evidence)):
+                continue
+            sure = Certainty.ESTABLISHED if row.plane == "kernel" else Certainty.SUPPORTED
+            pci = row.get("pci")
+            if pci is not None and name != "switches" and any(grids):
+                if not ours(str(pci), row.node, grids, run):
+                    continue
+                pci = _one_of(at_bus(str(pci), row.node, grids), suspects) or pci
+            kernel.append(_told(row, _kernel_claim(name, frame, row), sure, pci))
     errors = evidence["errors"]
     job = [
-        Fault(row, claim("cuda", line=errors.value(row, "text")), IN_JOB_LOG[str(row.get("name"))], row.time)
+        _told(row, claim("cuda", line=errors.value(row, "text")), IN_JOB_LOG[str(row.get("name"))], row.get("pci"))
         for row in errors.events
         if row.get("name") in IN_JOB_LOG and row.role is Role.ROOT
     ]
     return [*kernel, *job[:1], *_drained(evidence, run, limits)]
+
+
+def _one_of(gpus: Set[str], suspects: Set[str | None]) -> str | None:
+    """The GPU at an address: the only one, else, of several nodes, the only one that is suspected by other signs."""
+    meant = gpus if len(gpus) == 1 else gpus & suspects
+    return next(iter(meant)) if len(meant) == 1 else None
+
+
+def _told(row: Event, told: Claim, certainty: Certainty, gpu: object) -> Fault:
+    number = row.get("xid")
+    return Fault(
+        told,
+        certainty,
+        row.plane,
+        row.at,
+        row.time,
+        row.time,
+        row.node,
+        str(gpu) if gpu is not None else None,
+        number if isinstance(number, int) else None,
+        row,
+    )
 
 
 def _also_xid(row: Event, evidence: Evidence) -> bool:
@@ -149,9 +212,9 @@ def _kernel_claim(name: str, frame: Frame, row: Event) -> Claim:
     return claim("switch" if name == "switches" else "lost", line=line)
 
 
-def _drained(evidence: Evidence, run: Run, limits: Limits) -> list[Fault]:
+def _drained(evidence: Evidence, run: Run, limits: Limits) -> Iterator[Fault]:
     """Nodes of the run that were taken out for a GPU fault while it ran, or soon after."""
-    nodes, found_ = evidence["nodes"], []
+    nodes = evidence["nodes"]
     job = last_job(evidence["jobs"])
     end = run.end if run.end is not None else (job.get("end") if job is not None else None)
     for row in nodes.records:
@@ -159,95 +222,114 @@ def _drained(evidence: Evidence, run: Run, limits: Limits) -> list[Fault]:
         mine = not run.nodes or row.get("name") in run.nodes
         if not mine or not DRAINED_FOR.search(reason):
             continue
-        late = isinstance(time, (int, float)) and isinstance(end, (int, float)) and time > end + limits.drained_after_s
-        if not late:
+        when = float(time) if isinstance(time, (int, float)) else None
+        if when is None or not isinstance(end, (int, float)) or when <= end + limits.drained_after_s:
             told = claim("drained", node=nodes.value(row, "name"), reason=nodes.value(row, "reason"))
-            found_.append(
-                Fault(row, told, Certainty.SUPPORTED, float(time) if isinstance(time, (int, float)) else None)
-            )
-    return found_
+            name = str(row.get("name"))
+            yield Fault(told, Certainty.SUPPORTED, row.plane, row.at, when, when, name, row=row)
 
 
-def _active(fault: Fault, points: Sequence[Event], run: Run, limits: Limits) -> bool:
-    """Whether it lies in the run's window and no training point came after it."""
-    time, row = fault.time, fault.row
-    if isinstance(row, Event) and followed_by(row, points) is not None:
-        return False
-    if time is None:
-        return True
-    slack = limits.drained_after_s if isinstance(row, Record) else limits.after_end_s
-    after_start = run.start is None or time >= run.start - limits.before_start_s
-    return after_start and (run.end is None or time <= run.end + slack)
+def _active(fault: Fault, points: Sequence[Event], run: Run, limits: Limits, evidence: Evidence) -> bool:
+    """Whether it lies in the run's window and no work of the run came after it."""
+    if fault.time is None or fault.until is None:
+        return not isinstance(fault.row, Event) or followed_by(fault.row, points) is None
+    slack = limits.drained_after_s if isinstance(fault.row, Record) else limits.after_end_s
+    inside = run.start is None or fault.until >= run.start - limits.before_start_s
+    inside &= run.end is None or fault.time <= run.end + slack
+    if not inside or isinstance(fault.row, Record):
+        return inside
+    if isinstance(fault.row, Event):
+        return followed_by(fault.row, points) is None
+    later = fault.until + limits.clock_slack_s
+    stamped = [point.time for point in points if point.time is not None]
+    if stamped:
+        return max(stamped) <= later
+    from trackside.diagnose.hardware import worked_after  # arrays: only a fault that was measured gets here
+
+    worked = worked_after(evidence, run, later)
+    if worked is None and run.end is not None and not still_running(evidence):
+        return run.end - fault.until <= limits.coincident_s
+    return not worked
 
 
 def _found(evidence: Evidence, run: Run, limits: Limits, told: Sequence[Fault]) -> Finding:
     best = max(told, key=lambda fault: fault.certainty.strength)
-    rows = [fault.row for fault in told]
+    planes = {fault.plane for fault in told}
     bad = abnormal_end(evidence)
     certainty = best.certainty
-    placed = best.time is not None or len({row.plane for row in rows}) > 1 or _same_process(evidence, rows)
+    placed = best.time is not None or len(planes) > 1 or _same_process(evidence, told)
     if certainty is Certainty.ESTABLISHED and (not placed or bad is None):
         certainty = Certainty.SUPPORTED
-    if certainty is Certainty.SUPPORTED and len({row.plane for row in rows}) > 1:
+    if certainty is Certainty.SUPPORTED and len(planes) > 1:
         certainty = Certainty.ESTABLISHED
-    shows = [fault.claim for fault in _one_of_each(told)]
+    shows = [fault.claim for fault in _some_of_each(told)]
     if bad is not None:
         shows.append(claim("ended", state=bad))
-    nodes = _nodes(rows, run)
-    actions = [action("drain")]
-    if nodes:
-        source = next(iter(told[0].claim.values.values()))
-        actions = [action("drain", "drain_command", node=derived(",".join(nodes), source))]
-    number = best.row.get("xid")
-    if isinstance(number, int):
-        line = evidence["xids"].value(best.row, "xid")
-        actions.insert(0, action("advised", advice=derived(xid(number).action, line)))
-    events_ = [row for row in rows if isinstance(row, Event)]
-    ranks = {rank for row in events_ if (rank := rank_of(row, evidence["launchers"])) is not None}
+    rows = [fault.row for fault in told if isinstance(fault.row, Event)]
+    unsure = [claim("which_part")] + ([] if placed else [claim("no_clock")])
+    gpus = tuple(sorted({re.sub(r"\.\d$", "", fault.gpu) for fault in told if fault.gpu}))  # an address, or node:index
+    nodes = tuple(sorted({f.node for f in told if f.node})) or (run.nodes if len(run.nodes) == 1 else ())
     return found(
         certainty,
         "infrastructure",
         shows,
         implies=[claim("hardware")],
-        cannot_decide=[claim("which_part")] + ([] if placed else [claim("no_clock")]),
-        actions=actions,
+        cannot_decide=unsure,
+        actions=_actions(told, nodes),
         since=_since(evidence, told, limits),
-        at=best.row.at,
+        at=best.at,
         variant="active",
-        ranks=tuple(sorted(ranks)),
+        ranks=ranks_of(rows, evidence["launchers"]) or ranks_at(run, gpus),
         nodes=nodes,
-        gpus=tuple(sorted({str(row.get("pci")).partition(".")[0] for row in rows if row.get("pci")})),
+        gpus=gpus,
     )
 
 
-def _one_of_each(told: Sequence[Fault]) -> list[Fault]:
-    """The first witness of each kind and number, so that a storm of one Xid is told once."""
-    first: dict[tuple[str, object], Fault] = {}
+def _actions(told: Sequence[Fault], nodes: Sequence[str]) -> list[Action]:
+    source = next(iter(told[0].claim.values.values()))
+    actions = [action("drain", "drain_command", node=derived(",".join(nodes), source)) if nodes else action("drain")]
+    numbered = next((fault for fault in told if fault.number is not None), None)
+    if numbered is not None and numbered.number is not None:
+        line = numbered.claim.values["xid"]
+        actions.insert(0, action("advised", advice=derived(xid(numbered.number).action, line)))
+    return actions
+
+
+def _some_of_each(told: Sequence[Fault]) -> list[Fault]:
+    """The first witness of each kind and number in words, so that a storm of one Xid is told once; of each GPU in
+    figures."""
+    first: dict[tuple[object, ...], Fault] = {}
     for fault in told:
-        first.setdefault((fault.claim.key, fault.row.get("xid") or fault.row.get("sxid")), fault)
-    return list(first.values())
+        number = fault.number or (fault.row.get("sxid") if fault.row is not None else None)
+        first.setdefault((fault.claim.key, number, fault.gpu if fault.plane == "metric" else None), fault)
+    counts: dict[str, int] = defaultdict(int)
+    kept = []
+    for fault in first.values():
+        counts[fault.claim.key] += 1
+        kept += [fault] if counts[fault.claim.key] <= SHOWN else []
+    return kept
 
 
-def _same_process(evidence: Evidence, rows: Sequence[Event | Record]) -> bool:
+def _same_process(evidence: Evidence, told: Sequence[Fault]) -> bool:
     """Whether a fault names a process that the launcher names, too."""
     pids = {row.get("pid") for row in evidence["launchers"].events} - {None}
-    return any(row.get("pid") in pids for row in rows)
-
-
-def _nodes(rows: Sequence[Event | Record], run: Run) -> tuple[str, ...]:
-    names = {str(name) for row in rows if (name := row.get("node") or (row.kind == "node" and row.get("name")))}
-    return tuple(sorted(names)) or (run.nodes if len(run.nodes) == 1 else ())
+    return any(fault.row is not None and fault.row.get("pid") in pids for fault in told)
 
 
 def _since(evidence: Evidence, told: Sequence[Fault], limits: Limits) -> float | None:
-    """The fault's time, or that of a failure so near to it that only the clocks tell them apart."""
-    times = [fault.time for fault in told if fault.time is not None and isinstance(fault.row, Event)]
+    """The fault's time, or that of a failure so near to it that only the clocks tell them apart.
+
+    Times of words are to the second; those of figures only say between which samples it was.
+    """
+    told = [fault for fault in told if fault.time is not None and not isinstance(fault.row, Record)]
+    exact = [fault for fault in told if fault.plane != "metric"] or told
+    times = [fault.time for fault in exact if fault.time is not None]
     if not times:
         return None
-    start = min(times)
+    start, until = min(times), max(fault.until or 0.0 for fault in exact if fault.time == min(times))
     for name in ("errors", "exceptions", "launchers", "exits"):
         near = [row.time for row in evidence[name].events if row.time is not None]
-        times += [time for time in near if abs(time - start) <= limits.clock_slack_s]
+        times += [time for time in near if start - limits.clock_slack_s <= time <= until + limits.clock_slack_s]
     return min(times)
 
 
@@ -283,6 +365,8 @@ FAMILY = Family(
     title="GPU hardware fault",
     asks={
         **ENDING,
+        **HEALTH,
+        **ACTIVITY,
         "xids": events("xid"),
         "switches": events("sxid"),
         "lost": events("gpu_lost"),
@@ -291,12 +375,13 @@ FAMILY = Family(
         "nodes": record("node"),
         "progress": events("progress"),
     },
-    needs=(("xids", "errors", "nodes"),),
+    needs=(("xids", "errors", "nodes", *MEASURED),),
     limits=Limits(),
     explains=("A1", "A2", "C1", "C2", "F1", "F3", "H2", "H3"),
     rivals=("A1", "H2", "F1"),
     collect=COLLECT,
     says={
+        **SAYS,
         "xid": "the kernel reported Xid {xid} ({name}): {line}",
         "switch": "an NVSwitch reported a fatal error: {line}",
         "lost": "a GPU could no longer be reached: {line}",
@@ -306,6 +391,8 @@ FAMILY = Family(
         "ended_well": "the run ended well all the same: {state}",
         "not_then": "the run's own failure does not coincide with it",
         "hardware": "the hardware failed under the job; this is no code fix",
+        "latent": "the counter lies before this run and did not move: it does not change the verdict, but the GPU may "
+        "fail outright",
         "which_part": "which part failed, and whether a reset cures it",
         "no_clock": "whether it fell into the run: the kernel log carries no wall-clock times",
         "advised": "for this Xid NVIDIA advises: {advice}",

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from trackside.diagnose.ending import abnormal_end, completed, disposition
 from trackside.diagnose.exceptions import earliest_first
@@ -46,9 +47,13 @@ from trackside.diagnose.family import Evidence, Family, absent, action, claim, f
 from trackside.diagnose.learning import training_points
 from trackside.diagnose.order import followed_by
 from trackside.diagnose.ranks import named, ranks_of, world_size
-from trackside.diagnose.silence import REAPED, SILENCE, Quiet, several_ranks, stood_still
+from trackside.diagnose.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, ranks_at, watched
+from trackside.diagnose.silence import REAPED, several_ranks, stood_still
 from trackside.model import Certainty, Claim, Culprit, Event, Finding, Role, Run, Value
 from trackside.query import events
+
+if TYPE_CHECKING:
+    from trackside.diagnose.idle import Idle
 
 REASONS: Mapping[str, tuple[Culprit, str]] = {
     "duplicate_rank": ("job", "fix_ranks"),
@@ -73,8 +78,9 @@ COLLECT = (
 )
 
 
-def judge(evidence: Evidence, run: Run, limits: Quiet) -> Finding:
-    """Failures of start-up that no group, collective or training point followed; else silence after init."""
+def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
+    """Failures of start-up that no group, collective or training point followed; else GPUs that stay cold on all
+    nodes, or silence after init."""
     points = training_points(evidence["progress"])
     if points:
         return absent(claim("trained", point=evidence["progress"].value(points[0], "text")))
@@ -86,14 +92,24 @@ def judge(evidence: Evidence, run: Run, limits: Quiet) -> Finding:
     final = [row for row in rows if row.get("retry") is not True]
     bad = abnormal_end(evidence)
     if final or (rows and bad is not None):
-        return _failed(evidence, rows, final, bad)
+        return _failed(evidence, run, rows, final, bad, _cold(evidence, run, limits))
     told = [row for row in evidence["exceptions"].events if _of_startup(row) and followed_by(row, up) is None]
     if told:
-        return _raised(evidence, told[0], bad)
+        return _raised(evidence, run, told[0], bad, _cold(evidence, run, limits))
     first = [row for row in evidence["timeouts"].events if row.get("seq") in (0, 1)]
     if first and len(first) == len(evidence["timeouts"]):
         return _first_collective(evidence, first, bad)
     return _silent(evidence, run, limits, up)
+
+
+def _cold(evidence: Evidence, run: Run, limits: Limits) -> Idle | None:
+    """GPUs of several ranks that never worked."""
+    seen = watched(evidence, run)
+    if seen is None or len(seen.gpus) < 2:
+        return None
+    from trackside.diagnose.idle import all_along
+
+    return all_along(evidence, run, seen, limits)
 
 
 def _of_startup(row: Event) -> bool:
@@ -110,7 +126,9 @@ def _up(evidence: Evidence) -> list[Event]:
     return [*evidence["ready"].events, *done]
 
 
-def _failed(evidence: Evidence, rows: Sequence[Event], final: Sequence[Event], bad: Value | None) -> Finding:
+def _failed(
+    evidence: Evidence, run: Run, rows: Sequence[Event], final: Sequence[Event], bad: Value | None, idle: Idle | None
+) -> Finding:
     frame = evidence["failures"]
     first = earliest_first(rows)[0]
     telling = _telling(rows, final)
@@ -130,7 +148,9 @@ def _failed(evidence: Evidence, rows: Sequence[Event], final: Sequence[Event], b
     ranks = named(frame, rows)
     if ranks is not None:
         shows.append(claim("complained", ranks=ranks))
-    return _found(evidence, shows, bad, first, Certainty.ESTABLISHED if final else Certainty.SUPPORTED, culprit, remedy)
+    shows += idle.shows if idle is not None else ()
+    certainty = Certainty.ESTABLISHED if final else Certainty.SUPPORTED
+    return _found(evidence, shows, bad, first, certainty, culprit, remedy, _everywhere(evidence, run, idle))
 
 
 def _telling(rows: Sequence[Event], final: Sequence[Event]) -> Event:
@@ -149,10 +169,12 @@ def _telling(rows: Sequence[Event], final: Sequence[Event]) -> Event:
     return best
 
 
-def _raised(evidence: Evidence, row: Event, bad: Value | None) -> Finding:
+def _raised(evidence: Evidence, run: Run, row: Event, bad: Value | None, idle: Idle | None) -> Finding:
     frame = evidence["exceptions"]
     values = {"type": frame.value(row, "type"), "message": frame.value(row, "message")}
-    return _found(evidence, [claim("raised", **values)], bad, row, Certainty.ESTABLISHED, "unknown", "fix_network")
+    shows = [claim("raised", **values), *(idle.shows if idle is not None else ())]
+    where = _everywhere(evidence, run, idle)
+    return _found(evidence, shows, bad, row, Certainty.ESTABLISHED, "unknown", "fix_network", where)
 
 
 def _first_collective(evidence: Evidence, rows: Sequence[Event], bad: Value | None) -> Finding:
@@ -160,45 +182,114 @@ def _first_collective(evidence: Evidence, rows: Sequence[Event], bad: Value | No
     return _found(evidence, [claim("first", line=line)], bad, rows[0], Certainty.SUPPORTED, "unknown", "fix_network")
 
 
-def _silent(evidence: Evidence, run: Run, limits: Quiet, up: Sequence[Event]) -> Finding:
-    """Init begun by several ranks, and nothing more until somebody ended it."""
+def _silent(evidence: Evidence, run: Run, limits: Limits, up: Sequence[Event]) -> Finding:
+    """Init begun by several ranks, and nothing more until somebody ended it; or several nodes that stay cold."""
     inits, state = evidence["inits"], disposition(evidence)
     if up:
         frame = evidence["ready"] if evidence["ready"] else evidence["communicators"]
         return absent(claim("came_up", line=frame.value(frame.events[0], "text")))
-    if not evidence.has("failures"):
+    worked = _worked(evidence, run)
+    if worked is not None:
+        return absent(worked)
+    idle = _cold(evidence, run, limits)
+    if not evidence.has("failures") and idle is None:
         return unknown(["no job log was given"], COLLECT)
     reaped = (state is not None and state.value in REAPED) or any(
         row.get("reason") == "time_limit" for row in evidence["notices"].events
     )
     own = [row for row in evidence["exceptions"].events if row.role is Role.ROOT]
     started = inits.events or [row for row in evidence["hosts"].events if row.get("command") == "torchrun"]
+    if (
+        not own
+        and not evidence["ends"]
+        and idle is not None
+        and (reaped or state is None or not evidence.has("failures"))
+    ):
+        stayed = _stayed_cold(evidence, run, limits, idle, started)
+        if stayed is not None:
+            return stayed
     if not reaped or own or not started or not several_ranks(evidence, run) or evidence["timeouts"]:
+        if not evidence.has("failures"):
+            return unknown(["what the ranks waited for: no job log was given"], COLLECT)
         return absent(claim("none", count=evidence["failures"].reduce("count")))
     frame = inits if inits else evidence["hosts"]
     shows: list[Claim] = [claim("began", line=frame.value(started[-1], "text"))]
     still = stood_still(evidence, run, limits)
     if still is not None:
         shows.append(claim("silent", seconds=still[0]))
-    if state is not None:
-        shows.append(claim("ended", state=state))
     certainty = Certainty.SUPPORTED if still is not None and inits else Certainty.POSSIBLE
+    return _waiting(evidence, run, shows, started[-1], certainty)
+
+
+def _stayed_cold(evidence: Evidence, run: Run, limits: Limits, idle: Idle, started: Sequence[Event]) -> Finding | None:
+    """GPUs cold on all nodes for long enough: established where the log shows that the ranks had begun to meet."""
+    from trackside.diagnose.idle import forming
+
+    if idle.seconds.number < limits.least_s or not forming(evidence, run, idle):
+        return None
+    shows = [*idle.shows, claim("cold_for", seconds=idle.seconds)]
+    if not started:
+        known = idle.context_only is False or idle.attached
+        return _waiting(evidence, run, shows, None, Certainty.SUPPORTED if known else Certainty.POSSIBLE, idle)
+    frame = evidence["inits"] if evidence["inits"] else evidence["hosts"]
+    shows.insert(0, claim("began", line=frame.value(started[-1], "text")))
+    still = stood_still(evidence, run, limits)
+    if still is not None:
+        shows.append(claim("silent", seconds=still[0]))
+    return _waiting(evidence, run, shows, started[-1], Certainty.ESTABLISHED, idle)
+
+
+def _waiting(
+    evidence: Evidence, run: Run, shows: list[Claim], row: Event | None, certainty: Certainty, idle: Idle | None = None
+) -> Finding:
+    """Ranks that waited for others: for those of them that never told of a start, where that can be seen."""
+    inits, state = evidence["inits"], disposition(evidence)
+    if state is not None and idle is None:
+        shows.append(claim("ended", state=state))
+    bad = state if idle is not None else None  # cold GPUs say enough of a run that still goes on
     there = named(inits, inits.events)
     world = max(world_size(run, inits, evidence["hosts"]) or 0, len(run.nodes))
     if there is None or not isinstance(there.value, tuple) or len(there.value) >= world:
-        return _found(evidence, shows, None, started[-1], certainty, "unknown", "fix_network")
+        where = _everywhere(evidence, run, idle)
+        return _found(evidence, shows, bad, row, certainty, "unknown", "fix_network", where)
     shows.append(claim("only", ranks=there))
-    return _found(evidence, shows, None, started[-1], certainty, "job", "fix_start")
+    return _found(evidence, shows, bad, row, certainty, "job", "fix_start")
+
+
+Place = tuple[tuple[int, ...], tuple[str, ...]]
+
+
+def _everywhere(evidence: Evidence, run: Run, idle: Idle | None) -> Place:
+    """Ranks and nodes of the GPUs that stay cold: all of them wait."""
+    if idle is None:
+        return (), ()
+    return ranks_at(evidence, run, idle.seen.gpus), nodes_of(idle.seen.gpus)
+
+
+def _worked(evidence: Evidence, run: Run) -> Claim | None:
+    """GPUs that did work, or collectives that were completed: the ranks had met, or did not have to."""
+    seen = watched(evidence, run)
+    if seen is None or not seen.users.any():
+        return None
+    for name in ("collectives", "launches", "sm", "power"):
+        grid = evidence.grid(name)
+        if grid is not None:
+            counted = name in ("collectives", "launches")
+            value = grid.value("sum" if counted else "max", unit="" if name != "power" else None)
+            if value.value:
+                return claim(f"worked_{name}", level=value)
+    return None
 
 
 def _found(
     evidence: Evidence,
     shows: list[Claim],
     bad: Value | None,
-    row: Event,
+    row: Event | None,
     certainty: Certainty,
     culprit: Culprit,
     remedy: str,
+    where: Place = ((), ()),
 ) -> Finding:
     if bad is not None:
         shows.append(claim("ended", state=bad))
@@ -214,9 +305,10 @@ def _found(
         implies=[claim("before_training")],
         cannot_decide=[claim("which")] if culprit == "unknown" else [],
         actions=[action(remedy, "probe" if remedy in ("fix_name", "fix_network", "fix_address") else None)],
-        since=row.time,
-        at=row.at,
-        ranks=ranks_of([row]) if culprit == "job" and row.get("reason") == "duplicate_rank" else (),
+        since=None if row is None else row.time,
+        at=None if row is None else row.at,
+        ranks=ranks_of([row]) if row is not None and row.get("reason") == "duplicate_rank" else where[0],
+        nodes=where[1],
         exception=(str(told[0].get("type")), str(told[0].get("message") or "")) if told else None,
     )
 
@@ -226,17 +318,23 @@ FAMILY = Family(
     id="rendezvous-hang",
     title="Rendezvous hang: the ranks never formed a group",
     asks={
-        **SILENCE,
+        **STANDSTILL,
         "failures": events("rendezvous_failure"),
         "timeouts": events("collective_timeout"),
         "exceptions": events("exception"),
     },
-    needs=("failures",),
-    limits=Quiet(),
+    needs=(("failures", *NEED),),
+    limits=Limits(),
     explains=("C2", "C3", "F3", "H1", "H3"),
     rivals=("A1", "C2", "C3", "F1"),
     collect=COLLECT,
     says={
+        **STILL_SAYS,
+        "worked_collectives": "{level} collectives were completed, so a group had formed",
+        "worked_launches": "{level} kernels were launched, so the ranks had got past their start",
+        "worked_sm": "SM activity rose to {level}, so the ranks had got past their start",
+        "worked_power": "a GPU drew {level}, so the ranks had got past their start",
+        "cold_for": "all GPUs stayed cold for {seconds}, on every node",
         "failed": "start-up between the ranks failed: {line}",
         "failed_duplicate_rank": "two processes claimed the same rank: {line}",
         "failed_duplicate_gpu": "two ranks were put on the same GPU: {line}",

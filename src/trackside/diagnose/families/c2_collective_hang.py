@@ -39,24 +39,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from trackside.diagnose.ending import abnormal_end, completed, disposition
+from trackside.diagnose import absentee
+from trackside.diagnose.absentee import Absentee, host_trouble
+from trackside.diagnose.ending import abnormal_end, completed, disposition, ended_at
 from trackside.diagnose.exceptions import earliest_first, last_words
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.flight import missing_ranks, stalls, unfinished_ranks
+from trackside.diagnose.gpus import of_ranks
 from trackside.diagnose.learning import training_points
 from trackside.diagnose.order import followed_by
-from trackside.diagnose.ranks import named, rank_of, ranks_of, world_size
-from trackside.diagnose.silence import REAPED, SILENCE, Quiet, several_ranks, stood_still
+from trackside.diagnose.ranks import named
+from trackside.diagnose.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, ranks_at, watched
+from trackside.diagnose.silence import REAPED, several_ranks, stood_still
 from trackside.model import Certainty, Claim, Culprit, Event, Finding, Role, Run, Value
-from trackside.query import Frame, derived, events, record
+from trackside.query import events, record
+
+if TYPE_CHECKING:
+    from trackside.diagnose.still import Still
 
 STRONG = ("mismatches", "timeouts", "heartbeats", "states")
 """Asks whose rows alone say that a collective did not go through."""
 WEAK = ("peers", "nccl", "exceptions")
 """A peer that is gone, as seen from the others."""
-FROZEN = ("frozen", "unreachable", "stale", "io_error")
-"""Reasons of storage faults that let a process wait for ever."""
 COLLECT = (
     "every rank's output from all nodes, with time stamps",
     "Flight Recorder dumps (TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT set)",
@@ -65,17 +70,15 @@ COLLECT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Absentee:
-    """The ranks that did not take part, and the claim that says how that is known."""
+class Standing:
+    """What metrics say: a standstill at the end, or work up to it."""
 
-    ranks: tuple[int, ...]
-    claim: Claim
-    own: bool = True
-    """They wait for no GPU work themselves: what holds them up is on the host."""
+    still: Still | None = None
+    working: Claim | None = None
 
 
-def judge(evidence: Evidence, run: Run, limits: Quiet) -> Finding:
-    """Complaints of ranks that nothing after them takes back; else dumps; else a silence among several ranks."""
+def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
+    """Complaints of ranks that nothing after them takes back; else dumps; else a silence or GPUs that stand still."""
     well = completed(evidence)
     if well is not None:
         return absent(claim("completed", state=well))
@@ -84,14 +87,28 @@ def judge(evidence: Evidence, run: Run, limits: Quiet) -> Finding:
     if _startup(evidence, signs, points):
         return absent(claim("startup", count=evidence["progress"].reduce("count")))
     if signs:
-        return _complained(evidence, run, signs)
+        first = min((row.time for _, row in signs if row.time is not None), default=None)
+        return _complained(evidence, run, signs, _standing(evidence, run, limits, True, first))
     dumps = evidence["dumps"]
-    if dumps and (missing_ranks(dumps.records) or unfinished_ranks(dumps.records)):
-        return _dumped(evidence, run)
+    if dumps and (absentee.from_dumps(dumps)) is not None:
+        return _dumped(evidence, run, _standing(evidence, run, limits, True, None))
     waiting = [row for row in evidence["stacks"].events if row.get("collective") is not None]
     if waiting:
-        return _caught(evidence, waiting)
+        return _caught(evidence, run, waiting, _standing(evidence, run, limits, True, None))
     return _silent(evidence, run, limits, points)
+
+
+def _standing(evidence: Evidence, run: Run, limits: Limits, beside: bool, stopped: float | None) -> Standing:
+    """``stopped``: when the log says that it had stopped, for metrics that can't tell waiting from work."""
+    seen = watched(evidence, run)
+    if seen is None:
+        return Standing()
+    from trackside.diagnose.standstill import at_end, within, worked_on
+
+    still = at_end(evidence, run, seen, limits, beside)
+    if still is None and stopped is not None:
+        still = within(evidence, run, seen, stopped, limits)
+    return Standing(still, worked_on(evidence, seen, limits) if still is None else None)
 
 
 def _signs(evidence: Evidence, points: Sequence[Event]) -> list[tuple[str, Event]]:
@@ -119,7 +136,7 @@ def _startup(evidence: Evidence, signs: Sequence[tuple[str, Event]], points: Seq
     return not timed and not evidence["ready"] and not done and not any(name == "mismatches" for name, _ in signs)
 
 
-def _complained(evidence: Evidence, run: Run, signs: Sequence[tuple[str, Event]]) -> Finding:
+def _complained(evidence: Evidence, run: Run, signs: Sequence[tuple[str, Event]], standing: Standing) -> Finding:
     strong = [(name, row) for name, row in signs if name in STRONG]
     first = earliest_first(row for _, row in (strong or signs))[0]
     name = next(name for name, row in signs if row is first)
@@ -129,168 +146,157 @@ def _complained(evidence: Evidence, run: Run, signs: Sequence[tuple[str, Event]]
     ranks = named(frame, [row for each, row in signs if each == name])
     if ranks is not None and not mismatch:
         shows.append(claim("waited", ranks=ranks))
-    away = _absentee(evidence, run, signs)
+    away = absentee.absentee(evidence, run, signs)
     certainty = Certainty.ESTABLISHED if strong and abnormal_end(evidence) is not None else Certainty.SUPPORTED
     if name in ("heartbeats", "states") and len(strong) == 1:
         certainty = Certainty.SUPPORTED
-    return _found(evidence, shows, first, certainty, away, "job" if mismatch else None)
+    return _found(evidence, run, shows, first, certainty, away, "job" if mismatch else None, standing.still)
 
 
 _KEYS = {"timeouts": "timed_out", "heartbeats": "heartbeat", "states": "state", "mismatches": "mismatch"}
 
 
-def _dumped(evidence: Evidence, run: Run) -> Finding:
-    away = _from_dumps(evidence["dumps"])
-    assert away is not None
+def _dumped(evidence: Evidence, run: Run, standing: Standing) -> Finding:
+    away = absentee.from_dumps(evidence["dumps"])
     # Dumps alone tell who stayed away, not whether its code or its machine kept it.
-    return _found(evidence, [], None, Certainty.SUPPORTED, away, "unknown")
+    return _found(evidence, run, [], None, Certainty.SUPPORTED, away, "unknown", standing.still)
 
 
-def _caught(evidence: Evidence, waiting: Sequence[Event]) -> Finding:
+def _caught(evidence: Evidence, run: Run, waiting: Sequence[Event], standing: Standing) -> Finding:
     """Stacks taken on the spot stand in a collective: somebody was looking because it did not move."""
     stacks = evidence["stacks"]
     shows = [claim("stacks", call=stacks.value(waiting[0], "collective"), line=stacks.value(waiting[0], "text"))]
-    stuck = _host_trouble(evidence) is not None
-    return _found(evidence, shows, None, Certainty.SUPPORTED if stuck else Certainty.POSSIBLE, None, "unknown")
+    sure = host_trouble(evidence) is not None or standing.still is not None
+    certainty = Certainty.SUPPORTED if sure else Certainty.POSSIBLE
+    return _found(evidence, run, shows, None, certainty, None, "unknown", standing.still)
 
 
-def _silent(evidence: Evidence, run: Run, limits: Quiet, points: Sequence[Event]) -> Finding:
+def _silent(evidence: Evidence, run: Run, limits: Limits, points: Sequence[Event]) -> Finding:
     """The watchdog-less form: several ranks trained, then nothing more until somebody ended the run."""
     state, notices = disposition(evidence), evidence["notices"]
     reaped = state is not None and state.value in REAPED
-    reaped = reaped or any(row.get("reason") == "time_limit" for row in notices.events)
-    if not evidence.has("timeouts"):
-        return unknown(["no job log was given"], COLLECT)
-    reaped = reaped and not evidence["ends"]
-    still = stood_still(evidence, run, limits) if reaped and points and several_ranks(evidence, run) else None
+    reaped = (reaped or any(row.get("reason") == "time_limit" for row in notices.events)) and not evidence["ends"]
     own = [row for row in evidence["exceptions"].events if row.role is Role.ROOT and not row.get("logged")]
-    if still is None or last_words(own, points):
+    raised = bool(last_words(own, points))
+    told = stood_still(evidence, run, limits) if reaped and points and several_ranks(evidence, run) else None
+    standing = _standing(evidence, run, limits, told is not None, points[-1].time if points and told else None)
+    if standing.still is not None and _frozen(evidence, run, standing.still, raised):
+        return _stood(evidence, run, standing.still, told, points)
+    if standing.working is not None:
+        return absent(standing.working)
+    if not evidence.has("timeouts"):
+        return unknown(["no job log was given, and the GPUs' activity does not tell"], COLLECT)
+    if told is None or raised:
         return absent(claim("none", count=evidence["timeouts"].reduce("count")))
-    quiet, stamped = still
+    quiet, stamped = told
     last = points[-1]
     shows = [claim("silent" if stamped else "unaccounted", seconds=quiet)]
     shows.append(claim("until", point=evidence["progress"].value(last, "text")))
     if state is not None:
         shows.append(claim("ended", state=state))
     certainty = Certainty.SUPPORTED if stamped else Certainty.POSSIBLE
-    return _found(evidence, shows, last, certainty, _from_dumps(evidence["dumps"]), None)
+    away = absentee.from_dumps(evidence["dumps"])
+    return _found(evidence, run, shows, last, certainty, away, None, standing.still)
 
 
-def _absentee(evidence: Evidence, run: Run, signs: Sequence[tuple[str, Event]]) -> Absentee | None:
-    """Who did not take part, by the best witness there is."""
-    dumped = _from_dumps(evidence["dumps"])
-    if dumped is not None:
-        return dumped
-    timeouts = evidence["timeouts"]
-    for row in timeouts.events:
-        named_ = str(row.get("missing_ranks") or "")
-        ranks = tuple(sorted({int(part) for part in named_.replace(",", " ").split() if part.isdigit()}))
-        if ranks:
-            told = derived(ranks, timeouts.value(row, "missing_ranks"))
-            return Absentee(ranks, claim("missing", ranks=told))
-    return _never_entered(timeouts, evidence["states"]) or _uncomplaining(evidence, run, signs)
+def _frozen(evidence: Evidence, run: Run, still: Still, raised: bool) -> bool:
+    """Whether GPUs at rest are an affair between ranks that nobody's own words end."""
+    if int(still.seen.users.sum()) < 2 and not several_ranks(evidence, run):
+        return False
+    if disposition(evidence) is None and still.seen.basis in ("power", "utilisation") and evidence.has("logs"):
+        return False  # an excerpt of a log, and signals that tell work from waiting only beside a silence
+    return not evidence["ends"] and (not raised or (still.sure and still.frozen))
 
 
-def _from_dumps(dumps: Frame) -> Absentee | None:
-    ranks = missing_ranks(dumps.records)
-    if ranks:
-        stall = stalls(dumps.records)[0]
-        rows = [dumps.value(row, "last_enqueued") for row in stall.rows]
-        values = {"ranks": derived(ranks, *rows), "op": derived(stall.op, *rows), "seq": derived(stall.seq, *rows)}
-        busy = any(row.get("rank") in ranks and row.get("pending_seq") is not None for row in dumps.records)
-        return Absentee(ranks, claim("dump", **values), own=not busy)
-    late = unfinished_ranks(dumps.records)
-    if late:
-        rows = [dumps.value(row, "last_completed") for row in dumps.records if row.get("rank") in late]
-        return Absentee(late, claim("unfinished", ranks=derived(late, *rows)), own=False)
-    return None
-
-
-def _never_entered(*frames: Frame) -> Absentee | None:
-    """Ranks whose last enqueued work is behind that of the others."""
-    last: dict[int, tuple[int, Value]] = {}
-    for frame in frames:
-        for row in frame.events:
-            rank, enqueued = rank_of(row), row.get("last_enqueued")
-            if rank is not None and isinstance(enqueued, int):
-                last[rank] = enqueued, frame.value(row, "last_enqueued")
-    if len(last) < 2:
-        return None
-    ahead = max(enqueued for enqueued, _ in last.values())
-    behind = {rank: value for rank, (enqueued, value) in last.items() if enqueued < ahead}
-    if not behind or len(behind) * 2 > len(last):
-        return None
-    told = derived(tuple(sorted(behind)), *behind.values())
-    return Absentee(tuple(sorted(behind)), claim("behind", ranks=told))
-
-
-def _uncomplaining(evidence: Evidence, run: Run, signs: Sequence[tuple[str, Event]]) -> Absentee | None:
-    """The few ranks that said nothing where at least half of the world complained."""
-    world = world_size(run, evidence["ready"], evidence["communicators"], evidence["hosts"], evidence["inits"])
-    loud = ranks_of((row for _, row in signs), evidence["launchers"])
-    if world is None or len(loud) * 2 < world or len(loud) >= world:
-        return None
-    quiet = tuple(sorted(set(range(world)) - set(loud)))
-    voices = [named(evidence[name], [row for each, row in signs if each == name]) for name in dict(signs)]
-    told = derived(quiet, *(voice for voice in voices if voice is not None))
-    return Absentee(quiet, claim("quiet", ranks=told))
-
-
-def _host_trouble(evidence: Evidence) -> Claim | None:
-    """What the machines say that would keep a rank away."""
-    for row in evidence["storage"].events:
-        if row.get("reason") in FROZEN:
-            return claim("storage", line=evidence["storage"].value(row, "text"))
-    processes = evidence["processes"]
-    stuck = [row for row in processes.events if row.get("state") == "D"]
-    if stuck and len(stuck) * 2 <= len(processes):  # the few that hold up the many
-        return claim("uninterruptible", line=processes.value(stuck[0], "text"))
-    for name, key in (("tasks", "storage"), ("links", "link")):
-        frame = evidence[name]
-        for row in frame.events:
-            if name == "tasks" or row.get("state") == "down":
-                return claim(key, line=frame.value(row, "text"))
-    return None
+def _stood(
+    evidence: Evidence, run: Run, still: Still, told: tuple[Value, bool] | None, points: Sequence[Event]
+) -> Finding:
+    """GPUs that stand still; more than supported where a second plane agrees."""
+    state, end = disposition(evidence), ended_at(evidence)
+    shows: list[Claim] = []
+    if told is not None:
+        shows.append(claim("silent" if told[1] else "unaccounted", seconds=told[0]))
+    if state is not None:
+        shows.append(claim("ended", state=state))
+    elif end is not None:
+        shows.append(claim("ended_at", time=end))
+    second = (told is not None and told[1]) or state is not None
+    certainty = Certainty.POSSIBLE
+    if still.sure:
+        traced = still.figure("collectives", "sum") is not None
+        strong = still.frozen or traced
+        certainty = Certainty.ESTABLISHED if strong and second else Certainty.SUPPORTED
+    elif told is not None:
+        certainty = Certainty.SUPPORTED
+    last = points[-1] if points else None
+    away = absentee.from_dumps(evidence["dumps"])
+    return _found(evidence, run, shows, last, certainty, away, None, still)
 
 
 def _found(
     evidence: Evidence,
+    run: Run,
     shows: list[Claim],
     row: Event | None,
     certainty: Certainty,
     away: Absentee | None,
     culprit: Culprit | None,
+    still: Still | None,
 ) -> Finding:
     """The culprit: the machine's word first; else a rank that never entered, which is held up in its own code."""
-    trouble = _host_trouble(evidence)
+    trouble = host_trouble(evidence)
+    told_of = away is not None or trouble is not None or (bool(shows) and shows[0].key in _TELLING) or still is not None
+    if still is not None:
+        shows = [*still.shows(), *shows]
     if away is not None:
         shows.append(away.claim)
     if trouble is not None:
         shows.append(trouble)
     point = training_points(evidence["progress"])[-1:]
-    if point and row is not point[0]:
+    if point and (row is not point[0] or still is not None):
         shows.append(claim("until", point=evidence["progress"].value(point[0], "text")))
     if trouble is not None:
         culprit = "infrastructure"
     elif culprit is None:
-        culprit = "job" if away is not None and away.own else "unknown"
+        own = away.own if away is not None else still is not None and still.apart.why in ("cold", "absent", "behind")
+        culprit = "job" if own and evidence.has("timeouts") else "unknown"
     told = [each for each in evidence["exceptions"].events if each.get("about") == "collective"]
-    told_of = away is not None or trouble is not None or shows[0].key not in ("silent", "unaccounted")
+    ranks, gpus = _where(evidence, run, away, still)
+    since = row.time if row is not None else None
+    if still is not None:
+        since = still.since if since is None or row in point else min(since, still.since)
     return found(
         certainty,
         culprit,
         shows,
         implies=[claim("frozen" if told_of else "seems_frozen")],
-        cannot_decide=[] if trouble is not None else [claim("why" if away is not None else "which")],
+        cannot_decide=[] if trouble is not None else [claim("why" if ranks or gpus else "which")],
         actions=[
-            action("look_rank" if away is not None else "look_ranks" if told_of else "look_all"),
+            action("look_rank" if ranks or gpus else "look_ranks" if told_of else "look_all"),
             action("watchdog", "settings"),
         ],
-        since=None if row is None else row.time,
+        since=since,
         at=None if row is None else row.at,
-        ranks=away.ranks if away is not None else (),
+        ranks=ranks,
+        gpus=gpus,
+        nodes=nodes_of(gpus),
         exception=(str(told[0].get("type")), str(told[0].get("message") or "")) if told else None,
     )
+
+
+_TELLING = ("timed_out", "heartbeat", "state", "mismatch", "peer", "stacks")
+"""First claims that speak of a collective, not only of a silence."""
+
+
+def _where(
+    evidence: Evidence, run: Run, away: Absentee | None, still: Still | None
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Ranks and GPUs that the others wait for: as the ranks' own reports have it, else as the GPUs show."""
+    if away is not None:
+        return away.ranks, of_ranks(run, away.ranks)
+    if still is None:
+        return (), ()
+    return ranks_at(evidence, run, still.odd), still.odd
 
 
 FAMILY = Family(
@@ -298,7 +304,7 @@ FAMILY = Family(
     id="collective-hang",
     title="Collective hang: the ranks wait for one of them",
     asks={
-        **SILENCE,
+        **STANDSTILL,
         "timeouts": events("collective_timeout"),
         "heartbeats": events("heartbeat_lost"),
         "states": events("collective_state"),
@@ -313,30 +319,24 @@ FAMILY = Family(
         "stacks": events("stack"),
         "processes": events("process_state"),
     },
-    needs=(("timeouts", "dumps", "stacks"),),
-    limits=Quiet(),
+    needs=(("timeouts", "dumps", "stacks", *NEED),),
+    limits=Limits(),
     explains=("F3", "H1", "H3"),
     rivals=("A2", "B2", "C1", "C3", "F1"),
     collect=COLLECT,
     says={
+        **absentee.SAYS,
+        **STILL_SAYS,
         "timed_out": "a collective timed out: {line}",
         "heartbeat": "a rank's watchdog no longer answered: {line}",
         "state": "a rank told where it stood in its collectives: {line}",
         "mismatch": "the ranks did not enter the same collective: {line}",
         "peer": "a rank lost another one: {line}",
         "waited": "{ranks} waited and complained",
-        "missing": "{ranks} did not arrive, by the others' reports",
-        "dump": "{ranks} never entered {op} number {seq} that the others wait in, by the Flight Recorder",
-        "unfinished": "{ranks} entered the collective like all others and never saw its end: the GPU or the "
-        "link stopped answering",
-        "behind": "{ranks} had enqueued fewer collectives than the others",
-        "quiet": "{ranks} said nothing while the others complained",
         "stacks": "a stack taken on the spot waits in {call}: {line}",
-        "uninterruptible": "a process sleeps uninterruptibly, as one does whose read or write never returns: {line}",
-        "storage": "a host shows processes that wait for storage: {line}",
-        "link": "a network link went down: {line}",
         "silent": "nothing was heard of the run for {seconds} before its end",
         "unaccounted": "the steps done, at their printed pace, leave {seconds} of the run unaccounted for",
+        "ended_at": "the run ended at {time}",
         "until": "until then it trained: {point}",
         "ended": "the run ended: {state}",
         "frozen": "the run froze in a collective; GPUs that look busy then only wait",

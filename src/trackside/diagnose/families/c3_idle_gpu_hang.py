@@ -35,12 +35,18 @@ The catalogue of failure families, C3.
 
 from __future__ import annotations
 
-from trackside.diagnose.ending import completed, disposition
+from typing import TYPE_CHECKING
+
+from trackside.diagnose.ending import completed, disposition, last_sign
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.learning import training_points
-from trackside.diagnose.silence import REAPED, SILENCE, Quiet, several_ranks, stood_still
+from trackside.diagnose.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, ranks_at, watched
+from trackside.diagnose.silence import REAPED, several_ranks, stood_still
 from trackside.model import Certainty, Claim, Finding, Role, Run, Value
-from trackside.query import derived, events, metric
+from trackside.query import derived, events
+
+if TYPE_CHECKING:
+    from trackside.diagnose.activity import Activity
 
 COLLECT = (
     "DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_GR_ENGINE_ACTIVE and DCGM_FI_DEV_FB_USED of the job's GPUs over the run",
@@ -49,8 +55,8 @@ COLLECT = (
 )
 
 
-def judge(evidence: Evidence, run: Run, limits: Quiet) -> Finding:
-    """A reaped run that said nothing at all, or nothing for long, and that is no affair between ranks."""
+def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
+    """GPUs that are held and do nothing, of a run that did not end by itself; without metrics, a silent log."""
     state = disposition(evidence)
     well = completed(evidence)
     if well is not None:
@@ -58,16 +64,90 @@ def judge(evidence: Evidence, run: Run, limits: Quiet) -> Finding:
     limit = [row for row in evidence["notices"].events if row.get("reason") == "time_limit"]
     if state is not None and state.value not in REAPED and not limit:
         return absent(claim("ended_itself", state=state))
-    if state is None and not limit:
-        return unknown(["GPU activity over the run, or the scheduler's record of its end"], COLLECT)
-    if not evidence.has("logs"):
-        return unknown(["GPU activity over the run, or its log"], COLLECT)
     for row in evidence["ends"].events[-1:]:
         return absent(claim("was_over", line=evidence["ends"].value(row, "text")))
     own = [row for row in evidence["exceptions"].events if row.role is Role.ROOT]
     if own:
         return absent(claim("raised", type=evidence["exceptions"].value(own[0], "type")))
-    end = state if state is not None else evidence["notices"].value(limit[0], "text")
+    end = state if state is not None else evidence["notices"].value(limit[0], "text") if limit else None
+    seen = watched(evidence, run)
+    told = _by_metrics(evidence, run, limits, seen, end) if seen is not None else None
+    return told if told is not None else _by_log(evidence, run, limits, end)
+
+
+def _by_metrics(evidence: Evidence, run: Run, limits: Limits, seen: Activity, end: Value | None) -> Finding | None:
+    """What the GPUs say; None where they don't."""
+    from trackside.diagnose.idle import all_along, forming
+    from trackside.diagnose.standstill import at_end
+
+    idle = all_along(evidence, run, seen, limits)
+    if idle is not None:
+        if forming(evidence, run, idle):
+            return absent(claim("formed", nodes=derived(len(nodes_of(seen.gpus)), idle.seconds)))
+        if idle.seconds.number < limits.least_s:
+            return None
+        start = float(seen.times[0]) - seen.step
+        talk = _talk(evidence, start + limits.least_s)
+        if talk is not None:
+            return absent(claim("on_the_host", time=talk))
+        shows = [*idle.shows, claim("idle_for", seconds=idle.seconds)]
+        return _held(evidence, run, shows, end, seen.gpus, run.start, idle.attached is False or len(idle.shows) > 1)
+    still = at_end(evidence, run, seen, limits)
+    users = seen.named(seen.users)
+    if still is not None and len(users) == 1 and not still.frozen:
+        talk = _talk(evidence, still.since + limits.least_s)
+        if talk is not None:
+            return absent(claim("on_the_host", time=talk))
+        return _held(evidence, run, still.shows(), end, users, still.since, still.sure)
+    if still is not None:
+        return absent(claim("waiting", count=derived(len(users), still.seconds, unit="GPUs")))
+    name = seen.basis
+    grid = evidence.grid(name) if name is not None else None
+    if grid is not None and len(users) and name != "utilisation":
+        counted = name in ("launches", "collectives")
+        level = grid.value("sum" if counted else "median", unit="" if name != "power" else None)
+        return absent(claim(f"worked_{name}", level=level))
+    return None
+
+
+def _talk(evidence: Evidence, since: float) -> Value | None:
+    """A stamped sign of the job's own doings after a moment: it works on the host."""
+    sign = last_sign(evidence)
+    return sign if sign is not None and isinstance(sign.value, (int, float)) and sign.value > since else None
+
+
+def _held(
+    evidence: Evidence, run: Run, shows: list[Claim], end: Value | None, gpus: tuple[str, ...], since: float | None,
+    strong: bool,
+) -> Finding:  # fmt: skip
+    """GPUs at rest; more than supported where the log, too, says nothing or the scheduler that they are held."""
+    said = _said(evidence)
+    if said is not None and said.value == 0:
+        shows.append(claim("empty", count=said))
+    if end is not None:
+        shows.append(claim("reaped", state=end))
+    agree = end is not None or (said is not None and said.value == 0)
+    certainty = Certainty.ESTABLISHED if strong and agree else Certainty.SUPPORTED
+    return found(
+        certainty,
+        "job",
+        shows,
+        implies=[claim("idle")],
+        cannot_decide=[claim("why")],
+        actions=[action("look", "stack")],
+        since=since,
+        ranks=ranks_at(evidence, run, gpus),
+        gpus=gpus,
+        nodes=nodes_of(gpus),
+    )
+
+
+def _by_log(evidence: Evidence, run: Run, limits: Limits, end: Value | None) -> Finding:
+    """A reaped run that said nothing at all, or nothing for long, and that is no affair between ranks."""
+    if end is None:
+        return unknown(["GPU activity over the run, or the scheduler's record of its end"], COLLECT)
+    if not evidence.has("logs"):
+        return unknown(["GPU activity over the run, or its log"], COLLECT)
     points = training_points(evidence["progress"])
     said = _said(evidence)
     if said is not None and said.value == 0:
@@ -124,17 +204,24 @@ FAMILY = Family(
     id="idle-gpu-hang",
     title="Idle-GPU hang: the job holds its GPU and does nothing",
     asks={
-        **SILENCE,
+        **STANDSTILL,
         "exceptions": events("exception"),
-        "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
-        "engine": metric("gpu_engine_active_ratio").over("run", "avg"),
     },
-    needs=(("jobs", "notices", "sm"),),
-    limits=Quiet(),
-    explains=("F3",),
+    needs=(("jobs", "notices", *NEED),),
+    limits=Limits(),
+    explains=("F3", "H1"),
     rivals=("C1", "C2", "D1"),
     collect=COLLECT,
     says={
+        **STILL_SAYS,
+        "idle_for": "the GPUs did nothing for {seconds}",
+        "formed": "the GPUs of {nodes} nodes, whose ranks were to meet, never worked: that is the rendezvous",
+        "on_the_host": "the job went on by itself without its GPU, last at {time}",
+        "waiting": "{count} stopped together: that is an affair between ranks",
+        "worked_launches": "{level} kernels were launched",
+        "worked_collectives": "{level} collectives were completed",
+        "worked_sm": "SM activity was {level} (median)",
+        "worked_power": "the GPUs drew {level} (median), more than at rest",
         "empty": "the job wrote {count} of its own to its log",
         "silent": "nothing was heard of the job for {seconds} before its end",
         "reaped": "it was ended from outside or still runs: {state}",

@@ -38,13 +38,21 @@ The catalogue of failure families, D1.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trackside.diagnose import maths
-from trackside.diagnose.ending import ENDING, abnormal_end
+from trackside.diagnose.ending import ENDING, LIFE, abnormal_end, disposition
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.learning import number, training_points
-from trackside.model import Certainty, Event, Finding, Run, Value
+from trackside.diagnose.health import CLEAN, CLEAN_SAYS, clean
+from trackside.diagnose.learning import LEARNING, number, training_points
+from trackside.diagnose.saving import SAVING, save_storm
+from trackside.diagnose.signals import NEED, STANDSTILL, watched
+from trackside.diagnose.signals import Limits as Rest
+from trackside.model import Certainty, Claim, Event, Finding, Run, Value
 from trackside.query import Frame, derived, events, metric
+
+if TYPE_CHECKING:
+    from trackside.diagnose.duty import Duty
 
 
 @dataclass(frozen=True)
@@ -60,43 +68,190 @@ class Limits:
     only mildly starved shows 0.1 to 0.2."""
     noticeable_share: float = 0.25
     """From here it is worth a warning."""
+    windows: int = 10
+    """Windows of GPU activity below which a mean is chance."""
+    idle_duty: float = 0.25
+    """Mean engine activity at or under which the GPU idles most of its time, whatever the model is."""
+    low_duty: float = 0.6
+    """Mean engine activity under which it idles noticeably: half of all samples of two clusters of language-model
+    training stand at 0.98 and more (AcmeTrace)."""
+    busy_duty: float = 0.85
+    """Mean engine activity from which the GPU is fed, if its SMs work as well."""
+    working_sm: float = 0.4
+    stalls: int = 5
+    """Stretches without any GPU work that come again and again."""
+    stalled_share: float = 0.2
+    """Share of the time that they take from which they are hard stalls."""
+    saturated_cpu: float = 0.9
+    """Share of CPU time not idle, mean over the time of work."""
+    pressure_share: float = 0.3
+    """Share of time in which tasks waited for CPU or storage (pressure stall information)."""
 
 
 COLLECT = (
     "seconds of data wait a step, as most loops can print it",
-    "GPU engine and SM activity at a second's resolution (DCGM fields PROF_GR_ENGINE_ACTIVE, PROF_SM_ACTIVE)",
+    "GPU engine and SM activity (DCGM fields PROF_GR_ENGINE_ACTIVE, PROF_SM_ACTIVE) and CPU and disk load of the hosts",
 )
 
 
+@dataclass(frozen=True)
+class Wait:
+    """Share of the step that is data wait, as the job itself states it."""
+
+    share: Value
+    claim: Claim
+    counter: Claim
+    row: Event | None
+
+
 def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
-    """The median share of data wait in the step, as the log itself states it."""
+    """The share of data wait in the step, as the log or a gauge states it; and how long the GPUs idle meanwhile."""
+    wait = _logged(evidence, limits) or _gauged(evidence, limits)
+    duty, hanging = _duty(evidence, run, limits)
+    if duty is None or duty.busy is None:
+        return _by_wait(evidence, wait, limits)
+    busy = duty.busy.number
+    told = claim("duty", busy=duty.busy, seconds=derived(duty.seconds, duty.busy, unit="s"))
+    fed = busy >= limits.busy_duty and (duty.sm is None or duty.sm.number >= limits.working_sm)
+    share = wait.share.number if wait is not None else 0.0
+    if busy >= limits.low_duty and (wait is None or share < limits.noticeable_share or fed):
+        return absent(claim("busy", busy=duty.busy), *([wait.counter] if wait is not None else []))
+    other = _other_cause(evidence)
+    if other is not None:
+        return absent(other)
+    hints = _hints(evidence, duty, limits)
+    stalls = duty.stalls >= limits.stalls and duty.stalled >= limits.stalled_share
+    severe, low = busy <= limits.idle_duty or (stalls and busy < limits.low_duty), busy < limits.low_duty
+    shows = [told] if low else []
+    shows += [claim("sm", sm=duty.sm)] if low and duty.sm is not None else []
+    if stalls:
+        shows.append(
+            claim("stalls", count=derived(duty.stalls, duty.busy), share=derived(duty.stalled, duty.busy, unit="share"))
+        )
+    starved = wait is not None and share >= limits.noticeable_share
+    shows += [wait.claim] if wait is not None and starved else []
+    certainty = Certainty.POSSIBLE
+    if severe or (low and (starved or hints)) or share >= limits.starved_share:
+        certainty = Certainty.SUPPORTED
+    if low and wait is not None and share >= limits.noticeable_share and (severe or share >= limits.starved_share):
+        certainty = Certainty.ESTABLISHED
+    clear = clean(evidence)
+    return _found(evidence, certainty, [*shows, *hints, *clear], duty.start, None if wait is None else wait.row,
+                  starved or bool(hints), hanging)  # fmt: skip
+
+
+def _by_wait(evidence: Evidence, wait: Wait | None, limits: Limits) -> Finding:
+    """Without GPU activity: what the job itself states."""
+    if wait is None:
+        return unknown(["no line splits the step into data wait and compute, and no GPU activity was given"], COLLECT)
+    share = wait.share.number
+    if share < limits.noticeable_share:
+        return absent(wait.counter)
+    certainty = Certainty.SUPPORTED if share >= limits.starved_share else Certainty.POSSIBLE
+    since = wait.row.time if wait.row is not None else None
+    return _found(evidence, certainty, [wait.claim, *_advice(evidence)], since, wait.row, True, False)
+
+
+def _found(
+    evidence: Evidence, certainty: Certainty, shows: list[Claim], since: float | None, row: Event | None,
+    starved: bool, hanging: bool,
+) -> Finding:  # fmt: skip
+    bad = abnormal_end(evidence)
+    state = disposition(evidence)
+    reaped = state is not None and state.value in ("TIMEOUT", "DEADLINE")  # it may well have needed more time for this
+    return found(
+        certainty,
+        "job",
+        shows,
+        implies=[claim("input_bound" if starved else "idles")],
+        cannot_decide=[claim("no_baseline")] + ([] if starved else [claim("cause")]),
+        actions=[action("feed")],
+        since=since,
+        at=None if row is None else row.at,
+        latent=certainty is Certainty.POSSIBLE or hanging or (bad is not None and not reaped),
+    )
+
+
+def _duty(evidence: Evidence, run: Run, limits: Limits) -> tuple[Duty | None, bool]:
+    """How long the GPUs idled while the run worked; and whether it stood still in the end, which is another matter."""
+    seen = watched(evidence, run)
+    if seen is None:
+        return None, False
+    from trackside.diagnose.duty import duty
+    from trackside.diagnose.standstill import at_end
+
+    still = at_end(evidence, run, seen, Rest())
+    return duty(evidence, seen, limits.windows), still is not None and still.sure
+
+
+def _other_cause(evidence: Evidence) -> Claim | None:
+    """A named cause of idle GPUs that is not the input: saves at nearly every step, a flag that serialises launches."""
+    storm = save_storm(evidence)
+    if storm is not None:
+        return claim("saving", saves=storm.count)
+    flags = evidence["flags"]
+    for row in flags.events:
+        if row.get("name") == "CUDA_LAUNCH_BLOCKING" and str(row.get("value")).strip("'\" ") == "1":
+            return claim("blocking", line=flags.value(row, "text"))
+    return None
+
+
+# -- data wait
+
+
+def _logged(evidence: Evidence, limits: Limits) -> Wait | None:
     progress = evidence["progress"]
     shares = [(part, row) for row in training_points(progress) if (part := _data_share(row)) is not None]
     kept = shares[max(1, int(len(shares) * limits.warm_up_share)) :]
     if len(kept) < limits.least_points:
-        return unknown(["no line splits the step into data wait and compute, and no GPU activity was given"], COLLECT)
+        return None
     level = maths.median([part for part, _ in kept])
     typical = min(kept, key=lambda pair: abs(pair[0] - level))[1]
     wait, step = _sides(progress, typical)
     share = derived(round(level, 3), wait, step)
     points = progress.reduce("count", "data_time_s", unit="points")
-    if level < limits.noticeable_share:
-        return absent(claim("fed", share=share, wait=wait, points=points))
+    return Wait(share, claim("starved", share=share, wait=wait, step=step, points=points),
+                claim("fed", share=share, wait=wait, points=points), kept[0][1])  # fmt: skip
+
+
+def _gauged(evidence: Evidence, limits: Limits) -> Wait | None:
+    grid = evidence.grid("loading")
+    if grid is None or len(grid.times) < limits.windows:
+        return None
+    share = grid.value("median", unit="")
+    if share.value is None:
+        return None
+    return Wait(share, claim("starved_gauge", share=share), claim("fed_gauge", share=share), None)
+
+
+# -- what the host says
+
+
+def _hints(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
+    """What else speaks for input that can't keep up."""
+    found = _advice(evidence)
+    cpu, idle = evidence.grid("cpu_busy"), evidence.grid("cpu_idle")
+    if cpu is not None:
+        busy = cpu.during(duty.start, duty.end).value("median", unit="")
+        if busy.value is not None and busy.number >= limits.saturated_cpu:
+            found.append(claim("cpu", busy=busy))
+    elif idle is not None:
+        spare = idle.during(duty.start, duty.end).value("median")
+        if spare.value is not None and 1 - spare.number / idle.step >= limits.saturated_cpu:
+            found.append(claim("cpu", busy=derived(round(1 - spare.number / idle.step, 3), spare)))
+    for name in ("cpu_pressure", "io_pressure"):
+        grid = evidence.grid(name)
+        waited = grid.during(duty.start, duty.end).value("median") if grid is not None else None
+        if grid is not None and waited is not None and waited.value is not None:
+            share = waited.number / grid.step
+            if share >= limits.pressure_share:
+                found.append(claim(name, share=derived(round(share, 3), waited)))
+    return found
+
+
+def _advice(evidence: Evidence) -> list[Claim]:
     hints = [row for row in evidence["advice"].events if "loader" in str(row.get("about")).lower()]
-    shows = [claim("starved", share=share, wait=wait, step=step, points=points)]
-    shows += [claim("advised", line=evidence["advice"].value(row, "text")) for row in hints[:1]]
-    severe = level >= limits.starved_share
-    return found(
-        Certainty.SUPPORTED if severe else Certainty.POSSIBLE,
-        "job",
-        shows,
-        implies=[claim("input_bound")],
-        cannot_decide=[claim("no_baseline")],
-        actions=[action("feed")],
-        since=kept[0][1].time,
-        at=kept[0][1].at,
-        latent=not severe or abnormal_end(evidence) is not None,
-    )
+    return [claim("advised", line=evidence["advice"].value(row, "text")) for row in hints[:1]]
 
 
 def _data_share(row: Event) -> float | None:
@@ -122,25 +277,54 @@ FAMILY = Family(
     id="gpu-underutilised",
     title="GPU under-utilised: the loop waits for its input",
     asks={
+        **LEARNING,
         **ENDING,
-        "progress": events("progress"),
+        **LIFE,
+        **STANDSTILL,
+        **SAVING,
+        **CLEAN,
         "advice": events("advice"),
-        "engine": metric("gpu_engine_active_ratio").over("run", "avg"),
-        "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
+        "flags": events("env_flag"),
+        "loading": metric("training_data_loading_ratio").over("run", "avg"),
+        "cpu_busy": metric("host_cpu_busy_ratio").over("run", "avg"),
+        "cpu_idle": metric("host_cpu_seconds_total").where(mode="idle").over("run", "increase").by("node", how="avg"),
+        "cpu_pressure": metric("host_pressure_seconds_total")
+        .where(resource="cpu", level="some")
+        .over("run", "increase")
+        .by("node", how="max"),
+        "io_pressure": metric("host_pressure_seconds_total")
+        .where(resource="io", level="some")
+        .over("run", "increase")
+        .by("node", how="max"),
     },
-    needs=(("progress", "engine"),),
+    needs=(("progress", *NEED),),
     says={
+        **CLEAN_SAYS,
         "starved": "the step waits for data {share} of its time (median of {points}; typically {wait} of wait "
         "beside {step})",
+        "starved_gauge": "the step waits for data {share} of its time (median of the run)",
+        "duty": "the GPUs were busy {busy} of the time over {seconds} of work (mean)",
+        "sm": "their SM activity was {sm} (mean)",
+        "stalls": "they stood still {count} times, {share} of that time in all",
         "advised": "the loader was warned about: {line}",
+        "cpu": "the CPUs of the hosts were {busy} busy (median)",
+        "cpu_pressure": "tasks of the hosts waited for a CPU {share} of the time (median)",
+        "io_pressure": "tasks of the hosts waited for storage {share} of the time (median)",
         "input_bound": "the input pipeline, not the GPU, sets the pace; the run is slower than it has to be",
+        "idles": "the GPUs idle between bursts of work, most often because their input can't keep up",
         "no_baseline": "how fast this workload could be: that takes a throughput to compare with",
+        "cause": "whether the input starves them, or a model too small for such a GPU, or other work on the host",
         "feed": "use more loader workers and prefetch, put the data on faster or local storage, "
         "and decode or tokenise ahead of training",
         "fed": "data wait is {share} of the step (typically {wait}; {points})",
+        "fed_gauge": "data wait is {share} of the step (median of the run)",
+        "busy": "the GPUs were busy {busy} of the time (mean)",
+        "saving": "the GPUs idle while {saves} checkpoints are saved",
+        "blocking": "the log shows a flag in force that makes the GPU wait for each launch: {line}",
     },
     judge=judge,
     limits=Limits(),
+    explains=("F3",),
     rivals=("D2", "D3"),
     collect=COLLECT,
 )

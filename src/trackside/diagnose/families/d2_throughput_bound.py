@@ -41,157 +41,160 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from trackside.diagnose.ending import ENDING, abnormal_end
+from trackside.diagnose import saving
+from trackside.diagnose.ending import abnormal_end, completed, disposition
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.learning import LEARNING, number, step_seconds, steps_done, training_points
-from trackside.model import Action, Certainty, Claim, Event, Finding, Run, Value
-from trackside.query import derived, events, metric
+from trackside.diagnose.health import CLEAN, CLEAN_SAYS, clean
+from trackside.diagnose.learning import number, steps_done
+from trackside.diagnose.saving import SAVING, save_storm
+from trackside.diagnose.signals import NEED, STANDSTILL, watched
+from trackside.diagnose.signals import Limits as Rest
+from trackside.model import Action, Certainty, Claim, Event, Finding, Run
+from trackside.query import Query, derived, events, metric
+
+if TYPE_CHECKING:
+    from trackside.diagnose.activity import Activity
+    from trackside.diagnose.duty import Duty
+    from trackside.diagnose.slow_gpus import Slow
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What counts as too often."""
+class Limits(saving.Limits):
+    """What counts as too often, and what as a collapse while saving."""
 
-    least_steps: int = 10
-    """Below this a ratio of saves to steps is degenerate (the catalogue's E3)."""
-    saves_a_step: float = 0.45
-    """A save at every step or every second one: 'nearly every step' of the catalogue's D2."""
-    saving_share: float = 0.5
-    """Share of wall time spent in saves from which saving sets the pace."""
+    windows: int = 10
+    """Windows of GPU activity below which a mean is chance."""
+    collapsed_sm: float = 0.35
+    """Mean SM activity of a run that mostly waits."""
 
 
 COLLECT = (
     "the log at INFO level with its checkpoint messages",
     "NCCL_DEBUG=INFO output of one start",
-    "GPU engine and SM activity and the NCCL traffic of the run",
+    "GPU engine and SM activity (DCGM PROF_GR_ENGINE_ACTIVE, PROF_SM_ACTIVE) and the collectives of the run",
 )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the GPUs did while the run worked."""
+
+    seen: Activity
+    duty: Duty
+    slow: Slow | None
+    """GPUs that the others wait for."""
+    hanging: bool
+    """It stood still in the end, which is another matter."""
 
 
 def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     """Saves against steps, then the debug flag, then the transport."""
-    storm = _save_storm(evidence, limits)
+    measured = _measured(evidence, run, limits)
+    storm = save_storm(evidence, limits)
     if storm is not None:
-        return storm
-    flag = _launch_blocking(evidence)
+        shows, certainty = list(storm.shows), Certainty.SUPPORTED
+        sm = measured.duty.sm if measured is not None else None
+        if sm is not None and sm.number <= limits.collapsed_sm:
+            shows.append(claim("collapsed", sm=sm))
+            certainty = Certainty.ESTABLISHED
+        return _found(evidence, "save-storm", certainty, "job", shows, [action("save_less")], storm.first, measured)
+    flag = _launch_blocking(evidence, measured)
     if flag is not None:
         return flag
-    sockets = _sockets(evidence, run)
-    if sockets is not None:
-        return sockets
+    slow = _interconnect(evidence, run, measured)
+    if slow is not None:
+        return slow
+    if measured is not None and measured.duty.busy is not None:
+        return absent(_worked(measured, evidence))
     done = steps_done(evidence["progress"], evidence["ends"])
     if done is None or done.number < limits.least_steps:
         return unknown(["enough steps to hold saves and transport against"], COLLECT)
     return absent(claim("seldom", saves=evidence["saves"].reduce("count"), steps=done))
 
 
-# -- saves
-
-
-def _save_storm(evidence: Evidence, limits: Limits) -> Finding | None:
-    saves = _distinct(evidence["saves"].events)
-    done = _steps_seen(evidence)
-    if done is None or not isinstance(done.value, (int, float)) or done.value < limits.least_steps:
+def _measured(evidence: Evidence, run: Run, limits: Limits) -> Measured | None:
+    seen = watched(evidence, run)
+    if seen is None:
         return None
-    often = _often(evidence, saves, done, limits)
-    seconds = sum(number(row, "seconds") or 0.0 for row in saves)
-    wall = _wall(evidence)
-    total = evidence["saves"].reduce("count")
-    share = None
-    if seconds and wall is not None and isinstance(wall.value, (int, float)) and len(saves) > 2:
-        share = derived(round(seconds / wall.value, 2), total, wall)
-    slow = share is not None and isinstance(share.value, float) and share.value >= limits.saving_share
-    if often is None and not slow:
+    from trackside.diagnose.duty import duty
+    from trackside.diagnose.lagging import Limits as Lag
+    from trackside.diagnose.slow_gpus import slow_gpus
+    from trackside.diagnose.standstill import at_end
+
+    spent = duty(evidence, seen, limits.windows)
+    if spent is None:
         return None
-    shows = [] if often is None else [often]
-    if share is not None:
-        shows.append(claim("saving_time", share=share))
-    at = saves[0] if saves else None
-    return _found(evidence, "save-storm", Certainty.SUPPORTED, "job", shows, [action("save_less")], at)
+    still = at_end(evidence, run, seen, Rest())
+    return Measured(seen, spent, slow_gpus(evidence, run, seen, spent, Lag()), still is not None and still.sure)
 
 
-def _distinct(saves: Sequence[Event]) -> list[Event]:
-    """One event a checkpoint: shards, ranks and messages of the same step or path count once."""
-    seen: set[object] = set()
-    kept = []
-    for row in saves:
-        key = row.get("step") if row.get("step") is not None else row.get("path") or (row.at.path, row.at.line)
-        if key not in seen:
-            seen.add(key)
-            kept.append(row)
-    return kept
-
-
-def _steps_seen(evidence: Evidence) -> Value | None:
-    """Steps done in this run: from the first point's step to the last's, for a run that continued another."""
-    progress = evidence["progress"]
-    done = steps_done(progress, evidence["ends"])
-    saved = [row for row in evidence["saves"].events if number(row, "step") is not None]
-    if done is None and saved:  # points without a step: the checkpoints' own count
-        done = evidence["saves"].value(saved[-1], "step", "steps")
-    points = training_points(progress)
-    first = number(points[0], "step") if points else None
-    if done is None or first is None or first <= 20 or not isinstance(done.value, (int, float)):
-        return done
-    return derived(done.value - first, done, progress.value(points[0], "step"), unit="steps")
-
-
-def _often(evidence: Evidence, saves: Sequence[Event], done: Value, limits: Limits) -> Claim | None:
-    """Counted saves near the number of steps; or a plan that says so."""
-    if not isinstance(done.value, (int, float)):
-        return None
-    total = evidence["saves"].reduce("count")
-    if len(saves) >= limits.saves_a_step * done.value:
-        return claim("saves_counted", saves=derived(len(saves), total), steps=done)
-    steps = sorted({step for row in saves if (step := number(row, "step")) is not None})
-    gaps = sorted(after - before for before, after in pairwise(steps))
-    if len(gaps) >= limits.least_steps and gaps[len(gaps) // 2] <= 2:
-        return claim("saves_counted", saves=derived(len(saves), total), steps=done)
-    plans = evidence["plans"]
-    for row in plans.events:
-        every = number(row, "save_steps")
-        if every is not None and 0 < every <= 2 and not saves:
-            return claim("saves_planned", every=plans.value(row, "save_steps"), steps=done)
-    return None
-
-
-def _wall(evidence: Evidence) -> Value | None:
-    """Wall seconds from the first to the last stamped point, or steps times the printed step time."""
-    progress = evidence["progress"]
-    stamped = [row for row in training_points(progress) if row.time is not None]
-    if len(stamped) > 1 and (stamped[-1].time or 0.0) > (stamped[0].time or 0.0):
-        ends = [progress.value(row, "time") for row in (stamped[0], stamped[-1])]
-        return derived((stamped[-1].time or 0.0) - (stamped[0].time or 0.0), *ends, unit="s")
-    each, done = step_seconds(training_points(progress), progress), steps_done(progress, evidence["ends"])
-    if each is None or done is None:
-        return None
-    return derived(each.number * done.number, each, done, unit="s")
+def _worked(measured: Measured, evidence: Evidence) -> Claim:
+    """Why it is none of the three: the counterfactual."""
+    duty, saves = measured.duty, evidence["saves"]
+    assert duty.busy is not None
+    if measured.slow is not None:
+        return claim("one_slow", gpus=derived(measured.slow.gpus, duty.busy))
+    if duty.sm is not None:
+        return claim("works", busy=duty.busy, sm=duty.sm)
+    return claim("works_unseen", busy=duty.busy, saves=saves.reduce("count"))
 
 
 # -- flag and transport
 
 
-def _launch_blocking(evidence: Evidence) -> Finding | None:
+def _launch_blocking(evidence: Evidence, measured: Measured | None) -> Finding | None:
     flags = evidence["flags"]
+    waits: list[Claim] = []
+    if measured is not None:
+        from trackside.diagnose import busy_wait
+
+        waits = busy_wait.blocking(evidence, measured.seen, measured.duty, busy_wait.Limits()) or []
     for row in flags.events:
         if row.get("name") == "CUDA_LAUNCH_BLOCKING" and str(row.get("value")).strip("'\" ") == "1":
-            shows = [claim("blocking", line=flags.value(row, "text"))]
-            return _found(evidence, "launch-blocking", Certainty.SUPPORTED, "job", shows, [action("unset")], row)
-    return None
+            shows = [claim("blocking", line=flags.value(row, "text")), *waits]
+            certainty = Certainty.ESTABLISHED if waits else Certainty.SUPPORTED
+            return _found(evidence, "launch-blocking", certainty, "job", shows, [action("unset")], row, measured)
+    if not waits:
+        return None
+    return _found(evidence, "launch-blocking", Certainty.SUPPORTED, "job", waits, [action("unset")], None, measured)
 
 
-def _sockets(evidence: Evidence, run: Run) -> Finding | None:
-    """NCCL over sockets between nodes. From logs alone only a suspicion: the cluster may have nothing faster."""
+def _interconnect(evidence: Evidence, run: Run, measured: Measured | None) -> Finding | None:
+    """GPUs that spin in collectives, all alike; without metrics, NCCL over sockets between nodes, which is only a
+    suspicion: the cluster may have nothing faster."""
+    sockets = _sockets(evidence, run)
+    lines = [claim("sockets", line=evidence["transports"].value(sockets, "text"))] if sockets is not None else []
+    if measured is not None and measured.duty.busy is not None:
+        from trackside.diagnose import busy_wait
+
+        own = busy_wait.Limits()
+        spin = busy_wait.spinning(evidence, measured.seen, measured.duty, own, lines)
+        if measured.slow is not None:
+            return None
+        if spin is not None and not measured.hanging:
+            sure = spin.corroborated and (spin.plain or len(spin.corroborated) > 1)
+            certainty = Certainty.ESTABLISHED if sure else Certainty.SUPPORTED
+            shows = [*spin.shows, *spin.corroborated, *clean(evidence)]
+            return _found(evidence, "interconnect", certainty, "infrastructure", shows, [action("fabric")], None,
+                          measured)  # fmt: skip
+        if measured.duty.sm is not None and measured.duty.sm.number > own.doubtful_sm:
+            return None  # sockets that cost little
+    if sockets is None:
+        return None
+    return _found(evidence, "interconnect", Certainty.POSSIBLE, "infrastructure", lines, [action("fabric")], sockets,
+                  measured)  # fmt: skip
+
+
+def _sockets(evidence: Evidence, run: Run) -> Event | None:
+    """NCCL's choice of sockets, on a run of several nodes and ranks that has nothing faster beside."""
     transports = evidence["transports"]
     chosen = [row for row in transports.events if row.get("transport") == "socket"]
     fast = any(row.get("transport") == "ib" for row in transports.events)
     nodes = max([len(run.nodes), *(int(number(row, "nnodes") or 0) for row in _sized(evidence))], default=0)
     ranks = max((int(number(row, "nranks") or 0) for row in transports.events), default=0)
-    if not chosen or fast or nodes < 2 or ranks == 1:
-        return None
-    shows = [claim("sockets", line=transports.value(chosen[0], "text"))]
-    return _found(evidence, "interconnect", Certainty.POSSIBLE, "infrastructure", shows, [action("fabric")], chosen[0])
+    return None if not chosen or fast or nodes < 2 or ranks == 1 else chosen[0]
 
 
 def _sized(evidence: Evidence) -> list[Event]:
@@ -206,21 +209,30 @@ def _found(
     shows: Sequence[Claim],
     actions: Sequence[Action],
     at: Event | None,
+    measured: Measured | None,
 ) -> Finding:
-    """A finding that is a warning only where the run did not end well or the evidence is a hint."""
-    ended_badly = abnormal_end(evidence) is not None
+    """A finding that is a warning only where the run ended badly for another reason or the evidence is a hint."""
+    state = disposition(evidence)
+    reaped = state is not None and state.value in ("TIMEOUT", "DEADLINE")  # it may well have needed more time for this
+    ended_badly = abnormal_end(evidence) is not None and not reaped
+    well = completed(evidence)
+    since = at.time if at is not None else measured.duty.start if measured is not None else None
     return found(
         certainty,
         "infrastructure" if culprit == "infrastructure" else "job",
-        shows,
-        implies=[claim(f"implies_{variant.replace('-', '_')}")],
+        [*shows, *([claim("completed", state=well)] if well is not None else [])],
+        implies=[claim("implies_sockets" if shows[0].key == "sockets" else f"implies_{variant.replace('-', '_')}")],
         cannot_decide=[claim("how_much")],
         actions=actions,
-        since=at.time if at is not None else None,
+        since=since,
         at=at.at if at is not None else None,
         variant=variant,
-        latent=ended_badly or certainty is Certainty.POSSIBLE,
+        latent=ended_badly or certainty is Certainty.POSSIBLE or (measured is not None and measured.hanging),
     )
+
+
+def _by_api(name: str) -> Query:
+    return metric(name).over("run", "increase").by("api", how="sum")
 
 
 FAMILY = Family(
@@ -228,26 +240,52 @@ FAMILY = Family(
     id="throughput-bound",
     title="Throughput-bound: saves, transport or a debug flag set the pace",
     asks={
-        **LEARNING,
-        **ENDING,
-        "saves": events("checkpoint_saved"),
+        **SAVING,
+        **STANDSTILL,
+        **CLEAN,
         "flags": events("env_flag"),
         "transports": events("nccl_transport"),
         "ready": events("distributed_ready"),
         "hosts": events("host"),
-        "engine": metric("gpu_engine_active_ratio").over("run", "avg"),
-        "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
+        "waits": metric("trackside_nccl_collective_seconds_total")
+        .over("run", "increase")
+        .by("node", "gpu", "rank", how="sum"),
+        "api_seconds": _by_api("trackside_cuda_api_seconds_total"),
+        "api_calls": _by_api("trackside_cuda_api_calls_total"),
+        "all_reduce": metric("training_all_reduce_seconds").over("run", "avg"),
+        "step_seconds": metric("training_step_seconds").over("run", "avg"),
+        "network": metric("host_network_tx_bytes_total").over("run", "increase").by("node", how="max"),
+        "fabric": metric("host_infiniband_tx_bytes_total").over("run", "increase").by("node", how="max"),
     },
-    needs=(("progress", "engine"),),
+    needs=(("progress", *NEED),),
     says={
-        "saves_counted": "{saves} checkpoints were saved in {steps}",
-        "saves_planned": "a checkpoint is saved every {every} steps, over {steps}",
-        "saving_time": "saving took {share} of the wall time",
+        **saving.SAYS,
+        **CLEAN_SAYS,
+        "collapsed": "SM activity was {sm} meanwhile (mean)",
+        "launches_wait": "a kernel launch took {each} (mean of {count}), as long as a kernel",
+        "launches_share": "launches took {share} of the time, and kernels ran {busy} of it",
+        "pinned": "the GPUs were never idle and hardly worked: {signal} activity {busy}, SM activity {sm} (means)",
+        "pinned_unseen": "the GPUs were never idle: {signal} {busy} (mean)",
+        "advancing_collectives": "collectives went on: {count} were completed",
+        "advancing_launches": "kernels were launched all the while: {count}",
+        "calls": "a CUDA call took {each} on average, where one that does not wait takes microseconds",
+        "power": "they drew {power} each (median)",
+        "in_collectives": "{share} of the time was spent in collectives (median)",
+        "communication": "communication takes {share} of the step: {spent} of {step}",
+        "fabric_idle": "a node sent {sent} in a window over its plain network and {carried} over the fast fabric "
+        "(medians)",
+        "completed": "the run ended well: {state}",
+        "works": "the GPUs were busy {busy} of the time and their SMs {sm} (means)",
+        "works_unseen": "the GPUs were busy {busy} of the time (mean), {saves} checkpoint messages were printed, "
+        "and no blocking flag",
+        "one_slow": "the others wait for GPU {gpus}: that is a straggler",
         "blocking": "the log shows the flag in force: {line}",
         "sockets": "NCCL chose sockets between the nodes: {line}",
         "implies_save_storm": "training stops at nearly every step to write a checkpoint; storage sets the pace",
         "implies_launch_blocking": "every kernel launch waits for the kernel's end, so the GPU idles between them",
-        "implies_interconnect": "collectives may go over TCP where a faster fabric was expected",
+        "implies_interconnect": "the GPUs wait for each other in collectives that are too slow, all alike; a GPU that "
+        "looks busy then only waits, and utilisation does not tell",
+        "implies_sockets": "collectives may go over TCP where a faster fabric was expected",
         "how_much": "how much faster it could be: that takes a throughput to compare with",
         "save_less": "save every few hundred steps or every half hour, asynchronously or to faster storage",
         "unset": "unset the flag: it is for debugging",
@@ -256,6 +294,7 @@ FAMILY = Family(
     },
     judge=judge,
     limits=Limits(),
+    explains=("F3",),
     rivals=("D1", "D3"),
     collect=COLLECT,
 )

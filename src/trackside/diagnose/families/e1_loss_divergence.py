@@ -40,14 +40,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from trackside.diagnose.divergence import Limits, Shape, wrong_shape
 from trackside.diagnose.ending import ENDING, completed
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
+from trackside.diagnose.health import CLEAN, CLEAN_SAYS, clean
 from trackside.diagnose.learning import LEARNING, Curve, curve, number, steps_done, steps_planned
 from trackside.diagnose.order import first
-from trackside.model import Certainty, Claim, Event, Finding, Run, Value
-from trackside.query import Frame, derived, events
+from trackside.diagnose.sampled import GAUGES, points_of
+from trackside.model import Certainty, Claim, Event, Finding, Outcome, Run, Value
+from trackside.query import Frame, derived, events, metric
 
 NOT_FINITE = re.compile(
     r"\b(loss|losses|grad\w*|logits|weights?)\b.{0,60}\b(nan|nans|inf|infinite|infinity|not finite|non-?finite)\b"
@@ -60,12 +63,26 @@ NOT_FINITE = re.compile(
 SCORE = re.compile(r"acc|dice|f1|iou|map\b|score|prec|recall|auc|bleu|rouge", re.IGNORECASE)
 NO_SCORE = re.compile(r"loss|ppl|perplexity|error|time|runtime", re.IGNORECASE)
 
-COLLECT = ("training output that prints the loss at steps (five points or more)",)
+COLLECT = ("training output that prints the loss at steps (five points or more), or gauges of it",)
 
 
 def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
-    """Look at the curve, then at the job's own abort, then at the evaluations."""
-    line = curve(evidence["progress"])
+    """Look at the curve, then at the job's own abort, then at the evaluations; and whether the machines were well."""
+    finding = _judge(evidence, limits)
+    if finding.outcome is not Outcome.FOUND:
+        return finding
+    well = completed(evidence)
+    more = [claim("completed", state=well)] if well is not None else []
+    sm = evidence.grid("sm")
+    if sm is not None:
+        more.append(claim("gpus_busy", sm=sm.value("median", unit="")))
+    shows = (*finding.shows, *more, *clean(evidence))
+    planes = tuple(dict.fromkeys(cite.plane for each in shows for cite in each.cites))
+    return replace(finding, shows=shows, planes=planes)
+
+
+def _judge(evidence: Evidence, limits: Limits) -> Finding:
+    line = curve(points_of(evidence))
     shape = wrong_shape(line, _finished(evidence), limits)
     aborted = _abort(evidence["exceptions"], line)
     if shape is not None:
@@ -105,7 +122,7 @@ def _finished(evidence: Evidence) -> bool:
     done = steps_done(evidence["progress"], evidence["ends"])
     planned = steps_planned(evidence["progress"], evidence["plans"])
     if done is None or planned is None:
-        return len(evidence["progress"]) >= 100
+        return len(points_of(evidence)) >= 100
     both = (done.value, planned.value)
     return all(isinstance(v, (int, float)) for v in both) and float(both[0]) >= 0.5 * float(both[1])  # type: ignore[arg-type]
 
@@ -128,6 +145,8 @@ def _from_shape(line: Curve, shape: Shape, exceptions: Frame, aborted: Event | N
         if told:
             values[key] = line.frame.value(told[-1], field)
     shows = [claim(shape.key, **values)]
+    if shape.key in ("risen", "lost") and shape.variant == "plateau" and "gradient" in values:
+        shows.append(claim("gradient_gone", gradient=values["gradient"]))
     if aborted is not None:
         shows.append(claim("abort", **_named(exceptions, aborted)))
     variant = shape.variant if aborted is None else "non-finite"  # the run's own word for where it went
@@ -207,6 +226,9 @@ def _count(line: Curve) -> Value:
 
 
 SAYS: Mapping[str, str] = {
+    **CLEAN_SAYS,
+    "completed": "the run ended well: {state}",
+    "gpus_busy": "the GPUs worked meanwhile: SM activity {sm} (median)",
     "not_finite_to_the_end": "the loss is not finite from {place} to the end ({count} of {points}); first {first}",
     "not_finite_again": "the loss was not finite at {count} of {points}, first at {place}; "
     "the finite values reach from {lowest} to {highest}",
@@ -226,6 +248,7 @@ SAYS: Mapping[str, str] = {
     "no_gradient": "the loss went from {first} to {last} over {points}; the gradient norm stayed at {gradient}",
     "risen": "the loss rose far above its start and stayed there from {place}: {first} at first, {last} at last, "
     "{highest} at its highest",
+    "gradient_gone": "the loss no longer moves there and the gradient norm is {gradient} at last",
     "lost": "the loss had come down from {first} to {lowest}, then stayed high from {place}: {last} at last",
     "worse_than_guessing": "the loss went above that of guessing among all tokens and never became a model's: "
     "{first} at first, {highest} at its highest, {lowest} at its lowest, {last} at last",
@@ -256,10 +279,13 @@ FAMILY = Family(
     asks={
         **LEARNING,
         **ENDING,
+        **GAUGES,
+        **CLEAN,
+        "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
         "evaluations": events("evaluation"),
         "exceptions": events("exception"),
     },
-    needs=("progress",),
+    needs=(("progress", "gauge_loss"),),
     says=SAYS,
     judge=judge,
     limits=Limits(),

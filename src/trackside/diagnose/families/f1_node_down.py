@@ -8,12 +8,15 @@ the training was fine until then.
 What it looks like
 ------------------
 Slurm's NODE_FAIL or BOOT_FAIL, "Node failure on", "DUE TO NODE FAILURE", a node of the run reported down,
-not responding or rebooted at the run's end. The log often just stops.
+not responding or rebooted at the run's end. The log often just stops. In metrics nothing at all is sampled on that node
+any more, host and GPUs alike, while the other nodes are; its boot time may change after it.
 
 Not this when
 -------------
 The node was drained after the job had ended, or drained while the job went on to its own end. Another job's
-node is down. A GPU of that node failed in the same moment: then the GPU is the cause and this its consequence.
+node is down. A GPU of that node failed in the same moment: then the GPU is the cause and this its consequence. One
+exporter fell silent while another of the same node went on, or training did: that is monitoring. A flag of a GPU's
+health is no node's state.
 
 Impact
 ------
@@ -25,7 +28,8 @@ Rerun on other nodes; have the node looked at before it returns.
 
 What it cannot tell
 -------------------
-Why the node failed: hardware, kernel, network or an operator. Its own records say that.
+Why the node failed: hardware, kernel, network or an operator. Its own records say that. From silence alone: whether
+the node was gone or only its network.
 
 References
 ----------
@@ -34,13 +38,18 @@ Slurm documentation, job state codes and node state codes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from trackside.diagnose.ending import ENDING, last_job
+from trackside.diagnose.ending import ENDING, abnormal_end, completed, last_job
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.learning import curve
+from trackside.diagnose.learning import curve, training_points
 from trackside.model import Certainty, Claim, Event, Finding, Record, Run
-from trackside.query import derived, events, record
+from trackside.query import Query, derived, events, metric, record
+
+if TYPE_CHECKING:  # arrays: only runs with metrics need them
+    from trackside.diagnose.presence import Silent
 
 
 @dataclass(frozen=True)
@@ -50,60 +59,143 @@ class Limits:
     around_end_s: float = 600.0
     """SlurmdTimeout is 300 s by default: a node is declared down up to that long after it fell silent, and the
     record of the job's end may be either moment."""
+    boot_s: float = 60.0
+    """Boot times are worked out from clock and uptime, and wander by a second or so."""
+    went_on_s: float = 120.0
+    """Clocks of log and monitor may differ by as much; training later than that shows that the node lived."""
 
 
+PRESENCE = (
+    "host_memory_available_bytes",
+    "host_load1",
+    "host_cpu_busy_ratio",
+    "gpu_memory_used_bytes",
+    "gpu_temperature_celsius",
+    "gpu_utilization_ratio",
+    "gpu_sm_active_ratio",
+)
+"""Metrics of which every exporter of a node gives one."""
+SEEN: Mapping[str, Query] = {
+    "up": metric("scrape_up").over("around", "max").by("node", how="max"),
+    **{name: metric(name).over("around", "count").by("node", how="sum") for name in PRESENCE},
+    "boots": metric("host_boot_time_seconds").over("around", "last"),
+}
+"""What tells that a node was there."""
 LOST = ("down", "not_responding", "rebooted")
 COLLECT = (
     "sacct for the final state, and scontrol show node of the run's nodes",
     "slurmctld.log around the run's end",
+    "node_exporter's metrics and the scrape health (up) of all the run's nodes, to ten minutes after its end",
 )
 
 
+Gone = tuple[float, list[Claim]]
+"""Since when the monitor missed a node, and what shows it."""
+
+
 def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
-    """The scheduler's state, its notices, then the nodes' states at the run's end."""
+    """The scheduler's state, its notices, the nodes' states at the run's end, then what the monitor saw of them."""
     jobs, notices = evidence["jobs"], evidence["notices"]
     failed = [row for row in jobs.records if row.get("state") in ("NODE_FAIL", "BOOT_FAIL")]
     told = [row for row in notices.events if row.get("reason") == "node_failure"]
     states = _lost_nodes(evidence, run, limits)
+    silent = _silent(evidence, run)
+    gone = _gone(evidence, run, limits, silent)
     last = last_job(jobs)
-    over = last is not None and last.get("state") == "COMPLETED"
-    if not failed and not told and (not states or last is None or last.get("state") in ("COMPLETED", "RUNNING")):
-        return _absent(evidence)
-    shows: list[Claim] = []
-    nodes: list[str] = []
-    for row in failed[:1]:
-        shows.append(claim("state", state=jobs.value(row, "state")))
-        if row.get("failed_node"):
-            shows.append(claim("failed", node=jobs.value(row, "failed_node")))
-            nodes.append(str(row.get("failed_node")))
-    shows += [claim("notice", line=notices.value(event, "text")) for event in told[:1]]
-    for event in told:
-        nodes += [event.node] if event.node and "failure on" in event.text.lower() else []
-    shows += states
-    nodes += [str(value.value) for each in states for key, value in each.values.items() if key == "node"]
+    alive = completed(evidence) is not None or (last is not None and last.get("state") == "RUNNING")
+    if not failed and not told and (alive or not ((states and last is not None) or gone)):
+        return _absent(evidence, run, silent)
+    shows = _words(evidence, failed, told)
+    shown = [*states, *(each for _, claims in gone for each in claims)]
+    shows += shown
+    nodes = [event.node for event in told if event.node and "failure on" in event.text.lower()]
     named = [each.values["node"] for each in shows if "node" in each.values]
     named += [derived(event.node, notices.value(event, "text")) for event in told if event.node in nodes]
+    nodes += [str(value.value) for value in named]
     points = curve(evidence["progress"])
     if points.fell and points.rows:
         shows.append(claim("healthy_until", place=points.place(-1), loss=points.loss(-1)))
+    over = last is not None and last.get("state") == "COMPLETED"
+    rebooted = any(each.key == "rebooted" for each in shown) and abnormal_end(evidence) is not None
+    sure = failed or told or rebooted or len({cite.plane for each in shown for cite in each.cites}) > 1
     return found(
-        Certainty.ESTABLISHED if failed or told else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if sure else Certainty.SUPPORTED,
         "infrastructure",
         shows,
         implies=[claim("recovered" if over else "lost")],
         cannot_decide=[claim("why")],
         actions=[action("rerun")] + ([action("look", "show_node", node=named[0])] if named else []),
-        since=_since(failed, told),
+        since=_since(failed, told, gone),
         at=told[0].at if told else None,
         nodes=tuple(dict.fromkeys(nodes)),
         variant="recovered" if over else None,
     )
 
 
-def _since(failed: list[Record], told: list[Event]) -> float | None:
-    times = [row.get("end") for row in failed] + [event.time for event in told]
+def _words(evidence: Evidence, failed: list[Record], told: list[Event]) -> list[Claim]:
+    """The scheduler's own words for it."""
+    jobs, shows = evidence["jobs"], []
+    for row in failed[:1]:
+        shows.append(claim("state", state=jobs.value(row, "state")))
+        if row.get("failed_node"):
+            shows.append(claim("failed", node=jobs.value(row, "failed_node")))
+    return shows + [claim("notice", line=evidence["notices"].value(event, "text")) for event in told[:1]]
+
+
+def _since(failed: list[Record], told: list[Event], gone: list[Gone]) -> float | None:
+    """When the node was lost: the monitor sees it fall silent before the controller gives it up."""
+    times = [row.get("end") for row in failed] + [event.time for event in told] + [since for since, _ in gone]
     known = [float(time) for time in times if isinstance(time, (int, float))]
     return min(known) if known else None
+
+
+def _silent(evidence: Evidence, run: Run) -> list[Silent]:
+    """The nodes of which nothing at all was sampled any more by the run's end."""
+    grids = [grid for name in ("up", *PRESENCE) if (grid := evidence.grid(name)) is not None]
+    if not grids or run.end is None:
+        return []
+    from trackside.diagnose.presence import Gap, silent_nodes
+
+    return silent_nodes(grids, run.end, Gap())
+
+
+def _gone(evidence: Evidence, run: Run, limits: Limits, silent: list[Silent]) -> list[Gone]:
+    """The nodes that were lost by what the monitor saw: silent ones on which no training went on, and rebooted ones."""
+    boots = _boots(evidence, run, limits)
+    stamped = [point.time for point in training_points(evidence["progress"]) if point.time is not None]
+    found_: dict[str, Gone] = {}
+    for each in silent:
+        since = each.since.number
+        if stamped and max(stamped) > since + limits.went_on_s and each.name not in boots:
+            continue
+        node = derived(each.name, each.since)
+        found_[each.name] = (
+            since,
+            [claim("refused" if each.refused else "silent", node=node, since=each.since, witness=each.witness)],
+        )
+    for name, (time, booted) in boots.items():
+        since, claims = found_.get(name, (time, []))
+        found_[name] = min(since, time), [*claims, booted]
+    return list(found_.values())
+
+
+def _boots(evidence: Evidence, run: Run, limits: Limits) -> dict[str, tuple[float, Claim]]:
+    """Nodes that started anew while the run was there: when, and what shows it."""
+    grid = evidence.grid("boots")
+    if grid is None:
+        return {}
+    from trackside.diagnose.counters import rises
+
+    found_ = {}
+    for change in rises(grid):
+        booted, node = change.after.number, change.series.get("node") or ""
+        inside = run.start is None or booted > run.start
+        if change.by.number > limits.boot_s and inside and (run.end is None or booted <= run.end + limits.around_end_s):
+            if run.end is not None and change.since > run.end:
+                continue  # it was still there when the run had ended
+            time = derived(booted, change.before, change.after, unit="time")
+            found_[node] = min(booted, change.since), claim("rebooted", node=derived(node, time), time=time)
+    return found_
 
 
 def _lost_nodes(evidence: Evidence, run: Run, limits: Limits) -> list[Claim]:
@@ -134,14 +226,19 @@ def _at_end(time: float | None, run: Run, limits: Limits) -> bool:
     return (run.start or run.end) <= time and abs(time - run.end) <= limits.around_end_s
 
 
-def _absent(evidence: Evidence) -> Finding:
+def _absent(evidence: Evidence, run: Run, silent: list[Silent]) -> Finding:
     jobs = evidence["jobs"]
     last = last_job(jobs)
-    if last is not None:
-        return absent(claim("other_state", state=jobs.value(last, "state")))
-    if evidence.has("notices") and evidence["ends"]:
-        return absent(claim("ended_itself", line=evidence["ends"].value(evidence["ends"].events[-1], "text")))
-    return unknown(["no scheduler record of the job or its nodes was given"], COLLECT)
+    because = [claim("other_state", state=jobs.value(last, "state"))] if last is not None else []
+    if not because and evidence.has("notices") and evidence["ends"]:
+        because.append(claim("ended_itself", line=evidence["ends"].value(evidence["ends"].events[-1], "text")))
+    grid = next((grid for name in PRESENCE if (grid := evidence.grid(name)) is not None), None)
+    if grid is not None and run.end is not None and len(grid) > 1 and not silent:
+        because.append(claim("watched", nodes=derived(len(grid), grid.value("count"), unit="nodes")))
+    because += [claim("monitoring", node=derived(each.name, each.since), since=each.since) for each in silent[:1]]
+    if because:
+        return absent(*because)
+    return unknown(["no scheduler record of the job or its nodes, and no metric of several nodes was given"], COLLECT)
 
 
 FAMILY = Family(
@@ -153,14 +250,20 @@ FAMILY = Family(
         "nodes": record("node"),
         "node_states": events("node_state"),
         "progress": events("progress"),
+        **SEEN,
     },
-    needs=(("jobs", "notices"),),
+    needs=(("jobs", "notices", *SEEN),),
     says={
         "state": "the scheduler recorded {state}",
         "failed": "the node that failed is {node}",
         "notice": "the notice reads: {line}",
         "node_event": "node {node} was {state} at the run's end",
         "node_reason": "node {node} was {state} at the run's end, for the reason {reason}",
+        "silent": "nothing was sampled on node {node} after {since}, while {witness:plain} samples came from elsewhere",
+        "rebooted": "node {node} was started anew at {time}",
+        "watched": "{nodes} were sampled, and none of them fell silent by the run's end",
+        "refused": "nothing was sampled on node {node} after {since}, and {witness:plain} scrapes of it failed",
+        "monitoring": "node {node} was not sampled after {since}, but the run went on or ended well: it lived",
         "healthy_until": "training was healthy until {place}, with a loss of {loss}",
         "lost": "the cluster lost a node under the job; the code is not at fault",
         "recovered": "the cluster lost a node under the job, which ran again and completed",

@@ -41,6 +41,8 @@ from trackside.diagnose.ending import ENDING, LIFE, last_job, silence_s
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.learning import LEARNING, step_seconds, steps_done, steps_left, steps_planned, training_points
 from trackside.diagnose.order import follows
+from trackside.diagnose.signals import STANDSTILL, STILL_SAYS, watched
+from trackside.diagnose.signals import Limits as Rest
 from trackside.model import Certainty, Claim, Event, Finding, Run, Value
 from trackside.query import derived
 
@@ -84,7 +86,8 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
             shows.append(claim("limit", limit=jobs.value(last, "time_limit_s", "s")))
     shows += [claim("notice", line=notices.value(row, "text")) for row in told[:1]]
     doing, more, variant = _doing(evidence, run, limits)
-    unstamped = variant == "slow" and silence_s(evidence, run, ("progress",)) is None
+    worked = any(each.key.startswith("to_the_end_") for each in more)
+    unstamped = variant == "slow" and not worked and silence_s(evidence, run, ("progress",)) is None
     return found(
         Certainty.SUPPORTED if unstamped else _SURE[variant],
         "job",
@@ -106,19 +109,44 @@ def _doing(evidence: Evidence, run: Run, limits: Limits) -> tuple[Value | None, 
         if sum(follows(point, row) is True for point in points) <= 1:  # a closing summary may come after it
             line = ends.value(row, "text")
             return line, [claim("finished", line=line)], "after-end"
+    gpus = _gpus(evidence, run)
+    if gpus is not None and not points:
+        return gpus[1][0].values.get("level") or gpus[1][0].values.get("seconds"), gpus[1], gpus[0]
     if not points:
         return None, [claim("no_progress", count=progress.reduce("count"))], "no-progress"
     done, planned = steps_done(progress, ends), steps_planned(progress, evidence["plans"])
     place = done if done is not None else progress.value(points[-1], "text")
     more = [claim("reached", place=place)]
     quiet, each = silence_s(evidence, run), step_seconds(points, progress)
-    if quiet is not None and _too_quiet(quiet, points, limits):
+    if gpus is not None:
+        more += gpus[1]
+    if gpus is not None and gpus[0] == "silent":
+        return place, more, "silent"
+    if gpus is None and quiet is not None and _too_quiet(quiet, points, limits):
         return place, [*more, claim("silent", seconds=quiet)], "silent"
     left = steps_left(done, planned)
     if left is not None and each is not None:
         seconds = left.number * each.number
         more.append(claim("projected", left=left, seconds=derived(round(seconds, 1), left, each, unit="s")))
     return place, more, "slow"
+
+
+def _gpus(evidence: Evidence, run: Run) -> tuple[str, list[Claim]] | None:
+    """Whether the GPUs worked up to the limit or stood still before it; None where they don't tell."""
+    seen = watched(evidence, run)
+    if seen is None:
+        return None
+    from trackside.diagnose.idle import all_along
+    from trackside.diagnose.standstill import at_end, worked_on
+
+    still = at_end(evidence, run, seen, Rest())
+    if still is not None and still.sure:
+        return "silent", still.shows()
+    idle = all_along(evidence, run, seen, Rest())
+    if idle is not None:
+        return "silent", list(idle.shows)
+    working = worked_on(evidence, seen, Rest())
+    return ("slow", [working]) if working is not None and still is None else None
 
 
 def _too_quiet(quiet: Value, points: Sequence[Event], limits: Limits) -> bool:
@@ -133,9 +161,10 @@ FAMILY = Family(
     code="F3",
     id="timeout",
     title="Timeout: ended at its time limit",
-    asks={**LIFE, **LEARNING, **ENDING},
+    asks={**LIFE, **LEARNING, **ENDING, **STANDSTILL},
     needs=(("jobs", "notices"),),
     says={
+        **STILL_SAYS,
         "state": "the scheduler recorded {state}",
         "limit": "the limit was {limit}",
         "notice": "the notice reads: {line}",

@@ -37,14 +37,20 @@ The catalogue of failure families, G1.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from trackside.diagnose import maths
 from trackside.diagnose.ending import ENDING, abnormal_end, completed, disposition, still_running
 from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
+from trackside.diagnose.health import CLEAN, CLEAN_SAYS, clean
 from trackside.diagnose.learning import LEARNING, Curve, curve, number, steps_done, steps_planned
+from trackside.diagnose.sampled import GAUGES, points_of
+from trackside.diagnose.signals import STANDSTILL, STILL_SAYS, watched
+from trackside.diagnose.signals import Limits as Rest
 from trackside.model import Certainty, Claim, Culprit, Finding, Run, Value
-from trackside.query import events, metric
+from trackside.query import derived, events
 
 NOBODY: Culprit = "none"
 COLLECT = (
@@ -54,8 +60,35 @@ COLLECT = (
 )
 
 
-def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
-    """Completed, or at least unharmed as far as the log goes; then what the loss says."""
+@dataclass(frozen=True)
+class Limits:
+    """What counts as slow."""
+
+    slow_duty: float = 0.6
+    """Mean engine activity under which the GPUs idle noticeably."""
+    slow_sm: float = 0.2
+    """Mean SM activity under which they hardly work."""
+    windows: int = 5
+    """Windows of GPU activity below which a mean is chance."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the GPUs show of the run: work, and clean hardware."""
+
+    measured: bool = False
+    shows: tuple[Claim, ...] = ()
+    """Work that was done."""
+    slow: bool = False
+    against: Claim | None = None
+    """Why it can't be called healthy: no work, or a standstill."""
+    clean: tuple[Claim, ...] = ()
+    stand_in: Claim | None = None
+    """What stands in for SM activity."""
+
+
+def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
+    """Completed, or at least unharmed as far as the log goes; then what the GPUs and the loss say."""
     bad = abnormal_end(evidence)
     said_done = [row for row in evidence["ends"].events if row.get("status") == "success"]
     if bad is not None and (disposition(evidence) is not None or not said_done or evidence["notices"]):
@@ -66,7 +99,10 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     open_ = unhandled(raised, evidence["progress"].events)
     if open_ and (good is None or not evidence["jobs"]):
         return absent(claim("raised", type=exceptions.value(open_[0], "type")))
-    line = curve(evidence["progress"])
+    work = _work(evidence, run, limits, good is not None)
+    if work.against is not None:
+        return absent(work.against)
+    line = curve(points_of(evidence))
     scored = _evaluated(evidence)
     if not line.points and not scored and good is None:
         return unknown(["both an end and readable progress"], COLLECT)
@@ -77,31 +113,87 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     planned = steps_planned(evidence["progress"], evidence["plans"])
     if done is not None:
         shows.append(claim("done", steps=done))
-    if line.finite or not scored:
+    shows += work.shows
+    if line.finite or (evidence.has("progress") and not scored):
         shows.append(_learning(line))
-    shows += scored
-    variant = "healthy" if len(line.finite) > 1 or any(each.key == "evaluated" for each in scored) else "unverifiable"
-    # Not only COMPLETED: both the end and the learning must be shown for more than a hint.
-    certainty = Certainty.POSSIBLE
-    if good is not None:
-        certainty = Certainty.ESTABLISHED if line.fell and len(line.finite) >= 5 else Certainty.SUPPORTED
-    elif line.fell and not still_running(evidence) and bad is None:
-        certainty = Certainty.SUPPORTED
-    unsure: list[Claim] = [claim("hardware")] if not evidence.has("sm") else []
-    if good is None:
-        unsure.insert(0, claim("no_end"))
-        unsure += [claim("planned", planned=planned)] if planned is not None and _short(done, planned) else []
-    if variant == "unverifiable":
-        unsure.insert(0, claim("unverifiable"))
+    shows += [*scored, *work.clean]
+    learned = len(line.finite) > 1 or any(each.key == "evaluated" for each in scored)
+    variant = "unverifiable" if not learned else "slow" if work.slow else "healthy"
+    unsure = _unsure(work, good, done, planned, learned)
+    sound = good is not None and learned
     return found(
-        certainty,
+        _certainty(evidence, line, good, bad, work),
         NOBODY,
         shows,
-        implies=[claim("healthy" if good is not None and variant == "healthy" else "no_fault")],
+        implies=[claim("slow" if variant == "slow" and sound else "healthy" if sound else "no_fault")],
         cannot_decide=unsure,
-        actions=[action("print_loss")] if variant == "unverifiable" else [action("nothing")],
+        actions=[action("print_loss")] if not learned else [action("speed" if variant == "slow" else "nothing")],
         variant=variant,
     )
+
+
+def _certainty(evidence: Evidence, line: Curve, good: Value | None, bad: Value | None, work: Work) -> Certainty:
+    """Not only COMPLETED: both the end and the learning must be shown for more than a hint; and for all certainty the
+    work of the GPUs and that nothing failed on them."""
+    if good is not None:
+        whole = line.fell and len(line.finite) >= 5
+        return Certainty.ESTABLISHED if whole and work.shows and work.clean else Certainty.SUPPORTED
+    if line.fell and not still_running(evidence) and bad is None:
+        return Certainty.SUPPORTED
+    return Certainty.POSSIBLE
+
+
+def _unsure(work: Work, good: Value | None, done: Value | None, planned: Value | None, learned: bool) -> list[Claim]:
+    """What was not measured or not seen."""
+    unsure: list[Claim] = [] if learned else [claim("unverifiable")]
+    unsure += [] if good is not None else [claim("no_end")]
+    if not work.measured:
+        unsure.append(claim("hardware"))
+    else:
+        unsure += [] if work.shows else [claim("no_activity")]
+        unsure += [work.stand_in] if work.stand_in is not None else []
+        unsure += [] if work.clean else [claim("no_counters")]
+    if good is None and planned is not None and _short(done, planned):
+        unsure.append(claim("planned", planned=planned))
+    return unsure
+
+
+def _work(evidence: Evidence, run: Run, limits: Limits, ended_well: bool) -> Work:
+    """Real compute by SM activity, or what stands in for it; no work at all, or a standstill, speaks against health."""
+    healthy = tuple(clean(evidence))
+    seen = watched(evidence, run)
+    if seen is None:
+        return Work(bool(healthy), clean=healthy)
+    from trackside.diagnose.duty import duty
+    from trackside.diagnose.idle import all_along
+    from trackside.diagnose.standstill import at_end
+
+    idle = all_along(evidence, run, seen, Rest())
+    if idle is not None:
+        return Work(True, against=idle.shows[0])
+    still = at_end(evidence, run, seen, Rest()) if not ended_well else None
+    if still is not None and still.sure:
+        return Work(True, against=still.shows()[0])
+    spent = duty(evidence, seen, limits.windows)
+    shows: list[Claim] = []
+    stand_in: Claim | None = None
+    if spent is not None and spent.sm is not None and seen.users.any():
+        shows.append(claim("worked", sm=spent.sm))
+    elif seen.users.any() and (name := seen.basis or "") in _UNITS and (grid := evidence.grid(name)) is not None:
+        level = grid.value("median" if name == "power" else "sum", unit=_UNITS[name])
+        shows.append(claim(f"stood_in_{name}", level=level))
+        stand_in = claim("no_sm", what=derived(name, level))
+    elif spent is not None and spent.busy is not None:
+        stand_in = claim("only_busy", busy=spent.busy)
+    slow = spent is not None and (
+        (spent.busy is not None and spent.busy.number < limits.slow_duty)
+        or (spent.sm is not None and spent.sm.number < limits.slow_sm)
+    )
+    return Work(True, tuple(shows), slow, None, healthy, stand_in)
+
+
+_UNITS: Mapping[str, str | None] = {"launches": "", "collectives": "", "power": None}
+"""Signals that stand in for SM activity."""
 
 
 def _short(done: Value | None, planned: Value) -> bool:
@@ -138,12 +230,20 @@ FAMILY = Family(
     asks={
         **LEARNING,
         **ENDING,
+        **STANDSTILL,
+        **GAUGES,
+        **CLEAN,
         "exceptions": events("exception"),
         "evaluations": events("evaluation"),
-        "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
     },
-    needs=(("progress", "jobs"),),
+    needs=(("progress", "jobs", "gauge_loss"),),
     says={
+        **STILL_SAYS,
+        **CLEAN_SAYS,
+        "worked": "the GPUs worked: SM activity {sm} (mean)",
+        "stood_in_launches": "the GPUs worked: {level} kernels were launched",
+        "stood_in_collectives": "the GPUs worked: {level} collectives were completed",
+        "stood_in_power": "the GPUs drew the power of work: {level} (median)",
         "completed": "the run came to its own end: {how}",
         "said_done": "the job said that its training was over: {line}",
         "teardown": "it did not leave cleanly after that: {how}",
@@ -159,6 +259,13 @@ FAMILY = Family(
         "no_end": "how the run ended: the log does not show its end",
         "planned": "whether it reached the {planned} that were planned",
         "hardware": "GPU activity and error counters were not given",
+        "no_activity": "whether the GPUs did the work: nothing that was measured tells work from waiting",
+        "no_sm": "how well the GPUs were used: SM activity was not measured, {what} stand in for it",
+        "only_busy": "whether the GPUs worked or waited: they were busy {busy} of the time (mean), which proves "
+        "no work",
+        "no_counters": "whether the hardware stayed clean: no error counters were given",
+        "slow": "this is a healthy run that used its GPUs little: slow, not broken",
+        "speed": "look at the warnings for what holds it back, if it has to be faster",
         "unverifiable": "whether the model learned: training correctness is unverifiable from this output",
         "print_loss": "print the training loss at steps, so that learning can be verified",
         "nothing": "nothing to do",
@@ -166,6 +273,7 @@ FAMILY = Family(
         "raised": "it raised {type} and nothing shows that it went on",
     },
     judge=judge,
+    limits=Limits(),
     rivals=("E1",),
     collect=COLLECT,
 )

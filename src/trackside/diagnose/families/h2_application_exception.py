@@ -11,9 +11,9 @@ Other ranks then lose their peer and complain louder; the launcher sums it up as
 
 Not this when
 -------------
-Steps were printed after it: it was handled. No step had been done: that is a startup crash. The exception is
-about GPU memory, a collective, a rendezvous, a checkpoint load, storage or an interrupt: those have families
-of their own. The exception says that the loss is not finite: then the divergence is the cause.
+Steps were printed after it: it was handled. No step had been done and the GPUs had not worked: that is a startup
+crash. The exception is about GPU memory, a collective, a rendezvous, a checkpoint load, storage or an interrupt:
+those have families of their own. The exception says that the loss is not finite: then the divergence is the cause.
 
 Impact
 ------
@@ -40,11 +40,15 @@ from trackside.diagnose.family import Evidence, Family, absent, action, claim, f
 from trackside.diagnose.fault_class import classify
 from trackside.diagnose.learning import curve, training_points
 from trackside.diagnose.order import points_before
+from trackside.diagnose.signals import ACTIVITY
+from trackside.diagnose.startup import worked_s
 from trackside.model import Certainty, Event, Finding, Run, Value
 from trackside.query import Frame, events
 
 OWN = ("application", "cuda", "dataloader", None)
 """What an exception of this family speaks of."""
+TRAINING_S = 180.0
+"""Of GPU work without a readable training point; what is shorter may be start-up (the same in that family)."""
 COLLECT = ("every rank's output with its tracebacks",)
 
 
@@ -61,7 +65,8 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
         return absent(claim("none", count=exceptions.reduce("count")))
     row = own[0]
     before = points_before(points, row)
-    if not before and not _steps_summed(evidence):
+    worked = None if before else _worked(evidence, run)
+    if not before and worked is None and not _steps_summed(evidence):
         return absent(claim("no_step", type=exceptions.value(row, "type"), count=progress.reduce("count")))
     shows = [claim("raised", **_values(exceptions, row))]
     line = curve(progress)
@@ -69,6 +74,8 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
         shows.append(claim("after", place=line.place(-1), loss=line.loss(-1)))
     elif before:
         shows.append(claim("after_point", line=progress.value(before[-1], "text")))
+    elif worked is not None:
+        shows.append(claim("worked", seconds=worked))
     ranks = tuple(sorted({each.rank for each in own if each.rank is not None and _same(each, row)}))
     frame = row.get("user_frame") or row.get("frame")
     if frame is not None:
@@ -96,6 +103,12 @@ def _steps_summed(evidence: Evidence) -> bool:
     return any(row.get("step") for name in ("saves", "evaluations") for row in evidence[name].events)
 
 
+def _worked(evidence: Evidence, run: Run) -> Value | None:
+    """For how long the GPUs had worked, where that was long enough to be training, whatever the log printed."""
+    worked = worked_s(evidence, run)
+    return worked if worked is not None and worked.number >= TRAINING_S else None
+
+
 def _values(frame: Frame, row: Event) -> dict[str, Value]:
     return {"type": frame.value(row, "type"), "message": frame.value(row, "message")}
 
@@ -115,11 +128,13 @@ FAMILY = Family(
         "progress": events("progress"),
         "saves": events("checkpoint_saved"),
         "evaluations": events("evaluation"),
+        **ACTIVITY,
     },
     needs=("exceptions",),
     says={
         "raised": "the job raised {type}: {message}",
         "after": "steps had been done: the last point is {place} with a loss of {loss}",
+        "worked": "the GPUs had worked for {seconds} before it, though no training point could be read",
         "after_point": "training was under way: {line}",
         "frame": "it was raised at {frame}",
         "own_code": "the job's own code, data or configuration ended the run, not the cluster",

@@ -1,0 +1,179 @@
+"""Do the GPUs of a run that advances wait for each other, or for each launch, rather than work? Pure, on arrays.
+
+Engine activity counts a kernel that only spins in a collective; SM activity hardly does. The difference is the wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trackside.diagnose import maths
+from trackside.diagnose.activity import Activity
+from trackside.diagnose.duty import Duty
+from trackside.diagnose.family import Evidence, claim
+from trackside.diagnose.learning import number, training_points
+from trackside.model import Claim, Value
+from trackside.query import Grid, derived
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What counts as waiting."""
+
+    windows: int = 10
+    """Windows of GPU activity below which a mean is chance."""
+    pinned: float = 0.85
+    """Engine activity (or utilisation) of GPUs that always have a kernel resident."""
+    low_sm: float = 0.2
+    """SM activity of GPUs that mostly spin. Between idle and this lie 2 to 9 % of all samples of two clusters of
+    language-model training (AcmeTrace), so that little other work looks like it."""
+    doubtful_sm: float = 0.35
+    """SM activity up to which it is waiting if something else says so, too."""
+    wait_share: float = 0.5
+    """Share of the time spent in collectives from which they set the pace."""
+    idle_fabric: float = 0.1
+    """Traffic of the fast fabric over that of the other network, under which collectives go over the other."""
+    network: float = 2e7
+    """Bytes a second of a node on its network, below which nothing much goes over it."""
+    long_launch_s: float = 5e-5
+    """A launch returns in two to ten microseconds; one that waits for its kernel takes as long as that."""
+    launch_match: tuple[float, float] = (0.7, 1.4)
+    """Time in launches over the time that kernels run, where each launch waits for its kernel."""
+    gaps: float = 0.95
+    """Engine activity over which kernels follow one another without a gap, so that launches wait for a full queue."""
+
+
+@dataclass(frozen=True)
+class Spin:
+    """GPUs that are pinned and hardly work."""
+
+    shows: tuple[Claim, ...]
+    corroborated: tuple[Claim, ...]
+    """What else says that they wait in collectives."""
+    plain: bool
+    """Whether the SMs work so little that nothing else is needed."""
+
+
+def spinning(evidence: Evidence, seen: Activity, duty: Duty, limits: Limits, told: list[Claim]) -> Spin | None:
+    """Several GPUs that always have a kernel resident and hardly work; None where that is not so or not measured.
+
+    ``told``: what the log says of slow collectives. Without SM activity only time spent in collectives tells.
+    """
+    if int(duty.rows.sum()) < 2 or duty.busy is None or duty.busy.number < limits.pinned:
+        return None
+    if duty.sm is not None and duty.sm.number > limits.doubtful_sm:
+        return None
+    values = {"busy": duty.busy, "signal": derived(seen.busy_by or "", duty.busy)}
+    shows = [claim("pinned", sm=duty.sm, **values) if duty.sm is not None else claim("pinned_unseen", **values)]
+    for name in ("collectives", "launches"):
+        grid = evidence.grid(name)
+        done = grid.during(duty.start, duty.end).value("sum", unit="") if grid is not None else None
+        if done is not None and done.value:
+            shows.append(claim(f"advancing_{name}", count=done))
+            break
+    shows += _calls(evidence, duty)
+    power = evidence.grid("power")
+    drawn = power.during(duty.start, duty.end).value("median") if power is not None else None
+    shows += [claim("power", power=drawn)] if drawn is not None and drawn.value is not None else []
+    waiting = _in_collectives(evidence, duty, limits)
+    told = [
+        *waiting,
+        *told,
+        *_printed(evidence, limits),
+        *_gauged(evidence, duty, limits),
+        *_network(evidence, duty, limits),
+    ]
+    if duty.sm is None:
+        return Spin(tuple(shows), tuple(told), False) if waiting else None
+    plain = duty.sm.number <= limits.low_sm
+    return Spin(tuple(shows), tuple(told), plain) if plain or told else None
+
+
+def _in_collectives(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
+    grid = evidence.grid("waits")
+    if grid is None:
+        return []
+    spent = grid.during(duty.start, duty.end).value("median")
+    if spent.value is None or spent.number < limits.wait_share * grid.step:
+        return []
+    return [claim("in_collectives", share=derived(round(spent.number / grid.step, 3), spent))]
+
+
+def _printed(evidence: Evidence, limits: Limits) -> list[Claim]:
+    """Share of communication in the step, as the log prints it."""
+    frame = evidence["progress"]
+    told = []
+    for row in training_points(frame):
+        spent, step = number(row, "comm_time_s"), number(row, "step_time_s")
+        if spent is not None and step is not None and step > 0:
+            told.append((spent / step, row))
+    share = maths.median([part for part, _ in told])
+    if len(told) < 5 or share < limits.wait_share:
+        return []
+    row = min(told, key=lambda pair: abs(pair[0] - share))[1]
+    sources = frame.value(row, "comm_time_s", "s"), frame.value(row, "step_time_s", "s")
+    return [claim("communication", spent=sources[0], step=sources[1], share=derived(round(share, 3), *sources))]
+
+
+def _gauged(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
+    spent, step = _over(evidence.grid("all_reduce"), duty), _over(evidence.grid("step_seconds"), duty)
+    if spent is None or step is None or not step.number > 0 or spent.number < limits.wait_share * step.number:
+        return []
+    return [
+        claim("communication", spent=spent, step=step, share=derived(round(spent.number / step.number, 3), spent, step))
+    ]
+
+
+def _network(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
+    """Traffic on the plain network while the fast fabric is there and carries next to none."""
+    plain, fast = evidence.grid("network"), evidence.grid("fabric")
+    sent, carried = _over(plain, duty), _over(fast, duty)
+    if plain is None or sent is None or carried is None or sent.number < limits.network * plain.step:
+        return []
+    if carried.number > limits.idle_fabric * sent.number:
+        return []
+    return [claim("fabric_idle", sent=sent, carried=carried)]
+
+
+def _calls(evidence: Evidence, duty: Duty) -> list[Claim]:
+    """How long a CUDA call takes on average."""
+    seconds, calls = _over(evidence.grid("api_seconds"), duty, "sum"), _over(evidence.grid("api_calls"), duty, "sum")
+    if seconds is None or calls is None or not calls.number > 0:
+        return []
+    return [claim("calls", each=derived(seconds.number / calls.number, seconds, calls, unit="s"))]
+
+
+def _over(grid: Grid | None, duty: Duty, how: str = "median") -> Value | None:
+    if grid is None:
+        return None
+    part = grid.during(duty.start, duty.end)
+    value = part.value("sum", unit="" if grid.unit != "s" else None) if how == "sum" else part.value("median")
+    return None if value.value is None else value
+
+
+def blocking(evidence: Evidence, seen: Activity, duty: Duty, limits: Limits) -> list[Claim] | None:
+    """Launches that take as long as their kernels, with gaps between these; None where that is not so."""
+    seconds, calls = evidence.grid("api_seconds"), evidence.grid("api_calls")
+    if seconds is None or calls is None or duty.busy is None or duty.busy.number > limits.gaps:
+        return None
+    names = [name for (name,) in seconds.labels("api") if "launch" in name.lower()]
+    if not names:
+        return None
+    name = max(names, key=lambda each: float(np.nansum(seconds.where(api=each).values)))
+    spent = seconds.where(api=name).during(duty.start, duty.end).value("sum")
+    made = calls.where(api=name).during(duty.start, duty.end).value("sum", unit="")
+    if spent.value is None or not made.value:
+        return None
+    traced = (
+        int(duty.rows.sum()) if seen.launches is None else int((np.nan_to_num(seen.launches).sum(axis=1) > 0).sum())
+    )
+    each, share = spent.number / made.number, spent.number / (duty.seconds * max(traced, 1))
+    low, high = limits.launch_match
+    if each < limits.long_launch_s or not low <= share / duty.busy.number <= high:
+        return None
+    return [
+        claim("launches_wait", each=derived(each, spent, made, unit="s"), count=made),
+        claim("launches_share", share=derived(round(share, 3), spent, made), busy=duty.busy),
+    ]

@@ -1,0 +1,64 @@
+"""Had the GPUs been put to work when a run died: kernel launches, work, and memory beyond a context. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trackside.diagnose.family import Evidence, claim
+from trackside.diagnose.memory import fullest
+from trackside.model import Claim, Run, Value
+from trackside.query import derived
+
+CONTEXT_SHARE = 0.03
+"""Of a card's memory: a CUDA context takes under 2 % of it (the catalogue's A1), what the driver keeps included."""
+CONTEXT_BYTES = 1 << 30
+"""The same on small cards: contexts take 300 to 600 MB."""
+IDLE = 0.02
+"""SM activity, engine activity or utilisation of a GPU that runs nothing but a monitor's kernels."""
+FEW = 1000
+"""Kernel launches a GPU: initialising a library gives a handful, a single training step thousands."""
+UNTOUCHED: Mapping[str, str] = {
+    "launches": "the GPUs were given {launches} kernel launches in all",
+    "no_work": "no GPU was busy for more than {most} of any while",
+    "context_only": "no GPU held more than {peak} of {total}: a context at most",
+    "loaded": "GPU {gpu} held up to {peak} of {total} by then: something had been loaded",
+}
+"""Sentences of the claims that are made here."""
+
+
+def untouched(evidence: Evidence, run: Run) -> list[Claim]:
+    """How far the GPUs had been put to use when the run died at its start; none where nothing tells, or they worked."""
+    found: list[Claim] = []
+    launches, busy = evidence.grid("launches"), evidence.grid("engine") or evidence.grid("utilisation")
+    busy = evidence.grid("sm") or busy
+    if launches is not None:
+        total = launches.value("sum", unit="")
+        if total.value is None or total.number > FEW * len(launches):
+            return []
+        found.append(claim("launches", launches=total))
+    elif busy is not None:
+        most = busy.value("max", unit="share")
+        if most.value is None or most.number > IDLE:
+            return []
+        found.append(claim("no_work", most=most))
+    peak = fullest(evidence, run)
+    if peak is None or peak.capacity is None:
+        return found
+    values = {"peak": peak.value, "total": peak.capacity}
+    if peak.value.number <= max(CONTEXT_BYTES, CONTEXT_SHARE * peak.capacity.number):
+        return [*found, claim("context_only", **values)]
+    return [*found, claim("loaded", gpu=derived(peak.name, peak.value), **values)] if found else []
+
+
+def worked_s(evidence: Evidence, run: Run) -> Value | None:
+    """Seconds for which the run's GPUs worked; None where nothing that proves work was sampled."""
+    if not any(evidence.has(name) for name in ("launches", "sm", "power")):
+        return None
+    from trackside.diagnose.activity import activity  # arrays: only where something was measured
+
+    told = activity(evidence, run)
+    if told is None or told.basis in (None, "utilisation"):
+        return None
+    grids = [evidence.grid(name) for name in ("launches", "sm", "power")]
+    source = next(grid for grid in grids if grid is not None).value("max")
+    return derived(int(told.active.sum()) * told.step, source, unit="s")
