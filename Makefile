@@ -4,7 +4,7 @@ BIN    := .venv/bin
 READY  := .venv/ready
 DEMO   := tests/scenarios/f1/lab-slurm-node-killed/inputs
 
-.PHONY: demo test lint types contracts generated unit corpus bench docs lock clean
+.PHONY: demo test lint types contracts generated unit accuracy bench docs lock clean
 
 demo: $(READY)
 	@echo; echo '$$ trackside diagnose $(DEMO)'; echo
@@ -36,8 +36,8 @@ generated: $(READY)  ## pages made from code are what the code would make now
 unit: $(READY)
 	$(BIN)/pytest -n 2 --dist worksteal
 
-corpus: $(READY)  ## accuracy on all labelled cases; ARGS=--write fits the confidence table
-	$(BIN)/python tools/corpus.py $(ARGS)
+accuracy: $(READY)  ## judges every labelled case, fits the confidence table, writes docs/accuracy.md
+	$(BIN)/python tools/accuracy.py --write $(ARGS)
 
 bench: $(READY)  ## log scan beside ripgrep, start-up, a folder of rank logs
 	$(BIN)/python bench/run.py $(ARGS)

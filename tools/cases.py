@@ -1,14 +1,17 @@
-"""Labelled cases, ours and the corpus's, in one shape; and how a verdict is held against one."""
+"""Labelled cases from every source in one shape; and how a verdict is held against one."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +20,22 @@ from trackside.model import Verdict
 ROOT = Path(__file__).resolve().parent.parent
 SCENARIOS = ROOT / "tests" / "scenarios"
 CORPUS = ROOT.parent / "shared" / "corpus"
+REAL = ROOT.parent / "shared" / "data"
+REAL_LABELS = Path(__file__).parent / "real_data.json"
+"""What the recorded runs of others in REAL are, by folder: from their own READMEs."""
+SIMULATED = ROOT / ".cache" / "simulated"
+"""Simulated scenarios are made once for each state of the simulator and kept here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """``expected`` holds only what is certain: family, accept, fault_class, variant, culprit, signal, exception,
-    ranks, progress ({points, first, last} or None for nothing to get), disposition."""
+    ranks, nodes, gpus, progress ({points, first, last} or None for nothing to get), disposition, never (families that
+    must not be found), warns (families that must stand among the warnings), explains (among the consequences), unknown
+    (among those that can't be told), enough (whether the evidence can show it at all; true where not stated)."""
 
     name: str
+    source: str
     folder: Path
     hidden: tuple[str, ...]
     expected: dict[str, Any]
@@ -37,8 +48,11 @@ class Case:
     @contextmanager
     def inputs(self) -> Iterator[Path]:
         """The case's inputs in a folder whose name tells nothing."""
+        if (self.folder / "scenario.toml").exists():
+            yield simulated(self.folder / "scenario.toml")
+            return
         if not self.hidden:
-            yield self.folder / "inputs"
+            yield self.folder if self.source == "real data" else self.folder / "inputs"
             return
         with tempfile.TemporaryDirectory(prefix="case") as temporary:
             target = Path(temporary) / "run"
@@ -48,10 +62,88 @@ class Case:
 
 def scenarios() -> list[Case]:
     """Our own scenarios."""
-    return [
-        Case(str(path.parent.relative_to(SCENARIOS)), path.parent, (), json.loads(path.read_text("utf-8")))
-        for path in sorted(SCENARIOS.glob("*/*/expected.json"))
-    ]
+    cases = []
+    for path in sorted(SCENARIOS.glob("*/*/expected.json")):
+        folder = path.parent
+        name = f"{folder.parent.name}/{folder.name}"
+        cases.append(Case(name, _source(folder), folder, (), json.loads(path.read_text("utf-8"))))
+    return cases
+
+
+def _source(folder: Path) -> str:
+    if (folder / "scenario.toml").exists():
+        return "simulated"
+    if folder.name.startswith("lab-"):
+        return "own lab"
+    return "after public threads" if folder.name.startswith("thread-") else "written by hand"
+
+
+def simulated(scenario: Path) -> Path:
+    """The folder that a run of this scenario leaves behind."""
+    from trackside.sim import Scenario, simulate
+
+    key = hashlib.sha256(_simulator() + scenario.read_bytes()).hexdigest()[:20]
+    target = SIMULATED / key
+    if not target.exists():
+        SIMULATED.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=SIMULATED, prefix="making-"))
+        simulate(Scenario.load(scenario), made)
+        try:
+            os.rename(made, target)
+        except OSError:  # another worker was quicker
+            shutil.rmtree(made)
+    return target / "run"
+
+
+def from_truth(truth: dict[str, Any]) -> dict[str, Any]:
+    """What a simulated run's answer sheet expects of a verdict; ``enough`` says whether its planes can show it."""
+    expected: dict[str, Any] = {
+        "family": truth["family"],
+        "culprit": None if truth["family"] in JUDGED else truth["culprit"],
+        "disposition": truth["disposition"] if "scheduler" in truth["planes"] else None,
+        "enough": truth["enough_evidence"],
+    }
+    for name in ("variant", "fault_class"):
+        expected[name] = truth[name]
+    if truth["family"] in PLACED and "gpu" in truth["planes"]:
+        expected |= {name: truth[name] for name in PLACED[truth["family"]]}
+    expected["never"] = sorted(
+        FAULTS - {truth["family"], *truth["cascade"], *(one["family"] for one in truth["injected"])}
+    )
+    if truth["latent"]:
+        expected["warns"] = sorted({one["family"] for one in truth["latent"]} - {truth["family"]})
+    return {name: value for name, value in expected.items() if value not in (None, [])}
+
+
+JUDGED = ("C1", "C2", "D3")
+"""Families whose culprit is a judgement, open where nothing on a host speaks."""
+PLACED = {
+    "B2": ("nodes", "gpus"),
+    "B3": ("nodes", "gpus"),
+    "C2": ("nodes", "gpus"),
+    "D3": ("nodes", "gpus"),
+    "F1": ("nodes",),
+}
+"""Families that must say where, once GPUs were measured."""
+FAULTS = frozenset({"B2", "B3", "D3"})
+"""Families that blame hardware: a run without such a fault must not be accused of it, not even in passing."""
+
+
+@cache
+def _simulator() -> bytes:
+    """Digest of what decides the simulator's output."""
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "src" / "trackside" / "sim").rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.digest()
+
+
+def real_data(folder: Path = REAL) -> list[Case]:
+    """Recorded runs of others, where they are present."""
+    if not folder.is_dir():
+        return []
+    labels = json.loads(REAL_LABELS.read_text("utf-8"))
+    return [Case(name, "real data", folder / name, (), expected) for name, expected in labels.items()]
 
 
 def corpus(folder: Path = CORPUS) -> list[Case]:
@@ -60,7 +152,8 @@ def corpus(folder: Path = CORPUS) -> list[Case]:
     for path in sorted(folder.glob("*/*/case.json")):
         label = json.loads(path.read_text("utf-8"))
         name = f"{path.parent.parent.name}/{path.parent.name}"
-        cases.append(Case(name, path.parent, ("case.json",), _expected(label)))
+        source = f"corpus {path.parent.parent.name}"
+        cases.append(Case(name, source, path.parent, ("case.json",), _expected(label)))
     return cases
 
 
@@ -114,8 +207,18 @@ def misses(case: Case, verdict: Verdict) -> dict[str, str]:
         got = primary.exception[0] if primary.exception else None
         hold("exception", bool(got) and str(got).rsplit(".", 1)[-1] == wanted["exception"].rsplit(".", 1)[-1],
              wanted["exception"], got)  # fmt: skip
-    if wanted.get("ranks") and same_family:
-        hold("ranks", sorted(primary.ranks) == sorted(wanted["ranks"]), wanted["ranks"], list(primary.ranks))
+    for aspect, told in (("ranks", primary.ranks), ("nodes", primary.nodes), ("gpus", primary.gpus)):
+        if wanted.get(aspect) and same_family:
+            hold(aspect, sorted(told) == sorted(wanted[aspect]), wanted[aspect], list(told))
+    found = {primary.family, *(f.family for f in verdict.consequences), *(f.family for f in verdict.warnings)}
+    if wanted.get("never"):
+        hold("never", not found & set(wanted["never"]), f"no {wanted['never']}", sorted(found))
+    for aspect, findings in (
+        ("warns", verdict.warnings), ("explains", verdict.consequences), ("unknown", verdict.unknown)
+    ):  # fmt: skip
+        if wanted.get(aspect):
+            got = sorted({f.family for f in findings})
+            hold(aspect, set(wanted[aspect]) <= set(got), wanted[aspect], got)
     if wanted.get("disposition"):
         hold("disposition", verdict.run.disposition == wanted["disposition"], wanted["disposition"],
              verdict.run.disposition)  # fmt: skip
@@ -126,7 +229,8 @@ def misses(case: Case, verdict: Verdict) -> dict[str, str]:
 
 def stated(case: Case) -> set[str]:
     """The aspects that a case states."""
-    aspects = {a for a in ("fault_class", "variant", "culprit", "signal", "exception", "ranks", "disposition")
+    aspects = {a for a in ("fault_class", "variant", "culprit", "signal", "exception", "ranks", "nodes", "gpus",
+                              "never", "warns", "explains", "unknown", "disposition")
                if case.expected.get(a)}  # fmt: skip
     return aspects | {"family"} | ({"progress"} if "progress" in case.expected else set())
 
