@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 READY  := .venv/ready
-DEMO   := tests/scenarios/f1/lab-slurm-node-killed/inputs
+DEMO   := .cache/demo
 
 .PHONY: demo test lint types contracts generated unit accuracy bench docs lock clean
 
-demo: $(READY)
-	@echo; echo '$$ trackside diagnose $(DEMO)'; echo
-	@$(BIN)/trackside diagnose $(DEMO)
+demo: $(READY)  ## simulates 16 GPUs that spin on a slow network; a utilisation dashboard's view, then the verdict
+	@rm -rf $(DEMO); echo; echo '$$ trackside simulate slow-interconnect -o $(DEMO)'
+	@$(BIN)/trackside simulate slow-interconnect -o $(DEMO)
+	@echo; $(BIN)/python tools/dashboard.py $(DEMO)/run
+	@echo; echo '$$ trackside diagnose $(DEMO)/run'; echo
+	@$(BIN)/trackside diagnose $(DEMO)/run
 
 test: lint types contracts generated unit
 

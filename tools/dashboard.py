@@ -24,7 +24,7 @@ PANELS = (
     ("temperature", "gpu_temperature_celsius", 1.0, "C"),
 )
 BARS = " ▁▂▃▄▅▆▇█"
-WIDTH = 48
+WIDTH = 30
 
 
 def main() -> int:
@@ -32,8 +32,13 @@ def main() -> int:
     if len(sys.argv) != 2:
         print(__doc__)
         return 2
-    _, store = api.select(api.load(sys.argv[1:]))
-    console = Console(highlight=False)
+    render(sys.argv[1], Console(highlight=False))
+    return 0
+
+
+def render(folder: str, console: Console) -> None:
+    """Print the panels of the run in a folder."""
+    _, store = api.select(api.load([folder]))
     table = Table(title="What a utilisation dashboard shows", title_justify="left", box=None, pad_edge=False)
     for heading in ("panel", "GPUs", "mean over the run", "over time, mean of all GPUs"):
         table.add_column(heading)
@@ -44,7 +49,6 @@ def main() -> int:
         mean = answer.value("avg").number * factor
         table.add_row(title, str(len(answer)), f"{mean:.0f} {unit}", curve(answer, 1.0 if unit == "%" else None))
     console.print(table)
-    return 0
 
 
 def curve(grid: Grid, full: float | None) -> str:

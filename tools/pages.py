@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from rich.console import Console
 
+from tools import dashboard
 from trackside.api import diagnose
 from trackside.catalog.dialect import dialects
 from trackside.catalog.metrics import METRICS
@@ -26,8 +28,9 @@ from trackside.logs.pattern import parsers
 from trackside.read.detect import formats
 from trackside.show.document import document
 from trackside.show.text import render
+from trackside.sim import Scenario, simulate
 
-DEMO = ROOT / "tests" / "scenarios" / "f1" / "lab-slurm-node-killed" / "inputs"
+DEMO, DEMO_FOLDER = "slow-interconnect", ".cache/demo"
 
 
 def family_page(family: Family) -> str:
@@ -114,12 +117,16 @@ def tables() -> dict[str, str]:
 
 
 def demo() -> str:
-    """What `make demo` prints, cut after the families."""
+    """What `make demo` prints."""
     out = io.StringIO()
-    verdict = diagnose(DEMO)
-    render(document(verdict), Console(file=out, width=110, highlight=False))
-    lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    return f"$ trackside diagnose {DEMO.relative_to(ROOT)}\n\n" + "\n".join(lines) + "\n"
+    console = Console(file=out, width=110, highlight=False)
+    with tempfile.TemporaryDirectory() as folder:
+        simulate(Scenario.load(DEMO), Path(folder))
+        console.print(f"$ trackside simulate {DEMO} -o {DEMO_FOLDER}\n")
+        dashboard.render(f"{folder}/run", console)
+        console.print(f"\n$ trackside diagnose {DEMO_FOLDER}/run\n")
+        render(document(diagnose(f"{folder}/run")), console)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
 def filled(text: str) -> str:

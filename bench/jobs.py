@@ -1,0 +1,111 @@
+"""Jobs of any size for the other benches: simulated, 30 series a GPU, Slurm's records, kernel logs and 64 rank logs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trackside.sim import Scenario
+from trackside.sim.exporters import dcgm
+from trackside.sim.exposition import Array, Exposition, Style
+from trackside.sim.parquet import ParquetTable
+from trackside.sim.simulate import stage_of, truth_of, write
+from trackside.sim.stage import Stage
+from trackside.sim.truth import Truth
+
+SERIES = 30
+"""Metrics of each GPU, of those that dcgm-exporter can serve."""
+LEFT_OUT = frozenset(
+    f"DCGM_FI_{name}"
+    for name in (
+        "DEV_MEM_CLOCK", "DEV_ENC_UTIL", "DEV_DEC_UTIL", "DEV_FB_RESERVED", "DEV_FB_TOTAL", "DEV_ECC_DBE_AGG_TOTAL",
+        "DEV_ROW_REMAP_PENDING", "DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "DEV_VGPU_LICENSE_STATUS",
+        "DEV_POWER_MGMT_LIMIT", "DEV_PSTATE",
+    )
+)  # fmt: skip
+RANK_LOGS, CHATTER = 64, 48
+"""Logs of single ranks, and lines in them that mean nothing for each step printed: about 4 MB a log and day."""
+JOB = "48213"
+FAULTS = {
+    "healthy": ("healthy", 1.0),
+    "throttled": ("throttled-gpu-straggler", 0.70),
+}
+"""Kind of job -> scenario, and the share of the time asked for that it would take had nothing gone wrong."""
+
+
+class Chosen:
+    """Passes the chosen metrics on."""
+
+    def __init__(self, sink: ParquetTable | Exposition) -> None:
+        self._sink, self._wanted = sink, False
+
+    def family(self, name: str, kind: str, help_text: str) -> None:
+        """A new metric begins."""
+        self._wanted = name not in LEFT_OUT
+        if self._wanted:
+            self._sink.family(name, kind, help_text)
+
+    def curve(self, labels: Mapping[str, str], times_ms: NDArray[np.int64], values: Array, style: Style) -> None:
+        """One series of it."""
+        if self._wanted:
+            self._sink.curve(labels, times_ms, values, style)
+
+
+def make(folder: Path, gpus: int, hours: float, kind: str = "healthy", metrics: str = "parquet") -> tuple[Truth, int]:
+    """Write a run of ``gpus`` GPUs on nodes of 8 below ``folder``; gives what is true of it, and its samples."""
+    assert len(dcgm.FIELDS) - len(LEFT_OUT) == SERIES
+    name, share = FAULTS[kind]
+    seconds = hours * 3600
+    changes = (
+        f"cluster.nodes={max(1, gpus // 8)}", "cluster.digits=4", f"job.duration_s={seconds * share}",
+        "job.log_every=20", "job.checkpoint_every=600", "job.framework=megatron",
+        "telemetry.planes=['logs', 'scheduler', 'kernel']", *(["fault.0.at=57%", "fault.0.node='0'"] if share < 1 else []),
+    )  # fmt: skip
+    stage = stage_of(Scenario.load(name, changes))
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "metrics").mkdir(parents=True)
+    write(stage, folder)
+    rank_logs(stage, folder / "logs", min(RANK_LOGS, gpus))
+    jobs = [(folder / "metrics", node, metrics) for node in stage.nodes]
+    _Node.stage = stage
+    with multiprocessing.get_context("fork").Pool() as pool:
+        samples = sum(pool.imap_unordered(_Node.written, jobs))
+    return truth_of(stage), samples
+
+
+class _Node:
+    """One node's metrics, written by a process that has the stage from its parent."""
+
+    stage: Stage
+
+    @classmethod
+    def written(cls, job: tuple[Path, str, str]) -> int:
+        folder, name, metrics = job
+        file_of = ParquetTable if metrics == "parquet" else Exposition
+        suffix = "parquet" if metrics == "parquet" else "prom"
+        with file_of(folder / f"{name}.dcgm.{suffix}") as sink:
+            dcgm.write(cls.stage, name, Chosen(sink))
+            return sink.samples
+
+
+def rank_logs(stage: Stage, folder: Path, count: int) -> None:
+    """A log of each of some ranks: the steps as that rank printed them, among lines that mean nothing."""
+    from trackside.sim.frameworks import frameworks
+
+    folder.mkdir()
+    act = stage.act
+    entries = list(frameworks()["custom"].lines(stage, act))
+    for rank in range(count):
+        shown = [replace(entry, rank=rank) for entry in entries]
+        with (folder / f"rank_{rank}.log").open("w") as file:
+            for number, entry in enumerate(shown):
+                stamp = entry.text[:19]
+                file.write(entry.text + "\n")
+                for turn in range(CHATTER):
+                    file.write(f"{stamp} | DEBUG | rank {rank} bucket {number % 97} prefetch queue {turn} deep\n")
