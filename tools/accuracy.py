@@ -57,6 +57,11 @@ class Judged:
         return "family" not in self.wrong
 
     @property
+    def enough(self) -> bool:
+        """Whether the inputs can show the label at all; where a case doesn't say, they can."""
+        return bool(self.case.expected.get("enough", True))
+
+    @property
     def abstained(self) -> bool:
         """Undecided, or no more than possible."""
         return self.family in UNDECIDED or self.certainty in ("", "possible")
@@ -156,13 +161,18 @@ def share(right: int, total: int) -> str:
 def summary(judged: Sequence[Judged]) -> list[tuple[str, str]]:
     """The figures of one source."""
     count = len(judged)
+    enough = [one for one in judged if one.enough]
+    blind = [one for one in judged if not one.enough]
+    misled = [one for one in blind if not one.right and one.certainty == "established"]
     sided = [one for one in judged if one.case.expected.get("culprit") in ("job", "infrastructure")]
-    placed = [one for one in judged if one.right and any(one.case.expected.get(name) for name in LOCAL)]
+    placed = [one for one in enough if one.right and any(one.case.expected.get(name) for name in LOCAL)]
     named = sum(not any(name in one.wrong for name in LOCAL) for one in placed)
     traps = [one for one in judged if one.case.expected.get("never")]
     times = sorted(one.seconds for one in judged)
     figures = [
-        ("family right", share(sum(one.right for one in judged), count)),
+        ("family right, where the inputs can show it", share(sum(one.right for one in enough), len(enough))),
+        ("family right, where they can't", share(sum(one.right for one in blind), len(blind))),
+        ("wrong and called established, where they can't", share(len(misled), len(blind))),
         ("false blame (job for infrastructure or the reverse)", share(sum(one.blamed for one in sided), len(sided))),
         ("abstained (undecided or only possible)", share(sum(one.abstained for one in judged), count)),
         ("localised (nodes, GPUs, ranks all right)", share(named, len(placed))),
@@ -191,7 +201,9 @@ def page(groups: dict[str, list[Judged]], held_out: Sequence[Judged], table: dic
     ]
     columns = [dict(summary(judged)) for judged in groups.values()]
     lines += [f"| {name} | " + " | ".join(column.get(name, "-") for column in columns) + " |" for name in columns[0]]
-    lines += ["", "All but the runs drawn at random were used in building the tool, so their shares flatter it. On cases",
+    lines += ["", "All but the runs drawn at random were used in building the tool, so their shares flatter it. Of a drawn run",
+              "the simulator says whether its inputs can show the fault: a straggler can't be seen where neither GPUs nor",
+              "ranks were watched. Confidence counts those runs too, for a user can't tell which is his. On cases",
               "that it had not seen (first runs, before anything was mended for them; logs and small runs) the family was",
               f"right in {BLIND.right} of {BLIND.all} ({BLIND.right / BLIND.all:.1%}).", ""]  # fmt: skip
     for name, judged in groups.items():
