@@ -73,7 +73,8 @@ def crash(stage: Stage, at: float, deaths: Sequence[Death], peers: State = State
         if death.said:
             act.say(at + death.delay, death.said, death.rank, error=True, marked=True)
     last = _launchers(stage, act, at, deaths, gave_up)
-    finish(stage, max(last, max(ends.values())) + 2.0, state, 1)
+    alone = stage.scenario.job.launcher == "python" and first.code < 0
+    finish(stage, max(last, max(ends.values())) + 2.0, state, 128 - first.code if alone else 1)
 
 
 def _launchers(stage: Stage, act: Act, at: float, deaths: Sequence[Death], gave_up: float) -> float:
@@ -83,6 +84,10 @@ def _launchers(stage: Stage, act: Act, at: float, deaths: Sequence[Death], gave_
     for death in sorted(deaths, key=lambda death: death.delay):
         by_node.setdefault(act.places[death.rank].node, []).append(death)
     if launcher == "python":
+        for death in (death for death in deaths if death.code < 0):
+            script = f"/var/spool/slurmd/job{act.job}/slurm_script: line 9:"
+            pid = stage.pid(act, death.rank)
+            act.say(at + death.delay + 0.1, f"{script} {pid} {_ended(death.code):<23} python train.py")
         return last
     for number, node in enumerate(act.nodes):
         mine = by_node.get(node)

@@ -77,19 +77,19 @@ def _rows(stage: Stage, act: Act) -> list[str]:
     )
     resident = f"{int(per_node * job.rss_gib * 1024 * 1024)}K"
     rows = ["|".join(whole)]
-    steps = [
-        ("batch", 1, names.split(",")[0] if nodes == 1 else act.nodes[0], 1),
-        ("extern", nodes, names, nodes),
-        ("0", nodes, names, nodes),
-    ]
+    program = "torchrun" if job.launcher == "torchrun" else "python"
+    steps = [("batch", 1, act.nodes[0], 1), ("extern", nodes, names, nodes)]
+    main = "batch" if job.launcher == "python" else "0"
+    if main == "0":
+        steps.append(("0", nodes, names, nodes))
     for step, count, where, tasks in steps:
         good = step == "extern"
         rows.append(
             "|".join(
                 [
-                    f"{act.job}.{step}", f"{act.job}.{step}", "torchrun" if step == "0" else step, "", job.account, "",
+                    f"{act.job}.{step}", f"{act.job}.{step}", program if step == "0" else step, "", job.account, "",
                     "COMPLETED" if good else inner, "0:0" if good else (code if inner != "CANCELLED" else "0:15"), "",
-                    *span[:1], *span[1:2], *span[2:], "", str(count), where, str(tasks), tres, resident if step == "0" else "",
+                    *span[:1], *span[1:2], *span[2:], "", str(count), where, str(tasks), tres, resident if step == main else "",
                     "", "", "", "", "",
                 ]
             )
