@@ -42,7 +42,7 @@ unit: $(READY)
 accuracy: $(READY)  ## judges every labelled case, fits the confidence table, writes docs/accuracy.md
 	$(BIN)/python tools/accuracy.py --write $(ARGS)
 
-bench: $(READY)  ## log scan beside ripgrep, start-up, a folder of rank logs
+bench: $(READY)  ## log scan beside ripgrep, start-up, a folder of rank logs; bench/ingest.py, bench/store.py and bench/simulate.py are long: docs/benchmarks.md
 	$(BIN)/python bench/run.py $(ARGS)
 
 docs: $(READY)

@@ -32,7 +32,8 @@ class Case:
     """``expected`` holds only what is certain: family, accept, fault_class, variant, culprit, signal, exception,
     ranks, nodes, gpus, progress ({points, first, last} or None for nothing to get), disposition, never (families that
     must not be found), warns (families that must stand among the warnings), explains (among the consequences), unknown
-    (among those that can't be told), enough (whether the evidence can show it at all; true where not stated)."""
+    (among those that can't be told), job (its id, for inputs of several), enough (whether the inputs can show it at all; true
+    where not stated), less (families that are right where a plane is missing)."""
 
     name: str
     source: str
@@ -52,7 +53,7 @@ class Case:
             yield simulated(self.folder / "scenario.toml")
             return
         if not self.hidden:
-            yield self.folder if self.source == "real data" else self.folder / "inputs"
+            yield self.folder if self.source in ("real data", "drawn") else self.folder / "inputs"
             return
         with tempfile.TemporaryDirectory(prefix="case") as temporary:
             target = Path(temporary) / "run"
@@ -82,11 +83,13 @@ def simulated(scenario: Path) -> Path:
     """The folder that a run of this scenario leaves behind."""
     from trackside.sim import Scenario, simulate
 
-    key = hashlib.sha256(_simulator() + scenario.read_bytes()).hexdigest()[:20]
-    target = SIMULATED / key
+    kept = SIMULATED / _simulator()
+    target = kept / hashlib.sha256(scenario.read_bytes()).hexdigest()[:20]
     if not target.exists():
-        SIMULATED.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=SIMULATED, prefix="making-"))
+        if not kept.exists():
+            shutil.rmtree(SIMULATED, ignore_errors=True)  # an earlier simulator's
+            kept.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=kept, prefix="making-"))
         simulate(Scenario.load(scenario), made)
         try:
             os.rename(made, target)
@@ -105,13 +108,17 @@ def from_truth(truth: dict[str, Any]) -> dict[str, Any]:
     }
     for name in ("variant", "fault_class"):
         expected[name] = truth[name]
+    if truth["variant"] == "healthy" and "logs" not in truth["planes"]:
+        expected["variant"] = "unverifiable"  # only what the job printed tells whether it learned
     if truth["family"] in PLACED and "gpu" in truth["planes"]:
         expected |= {name: truth[name] for name in PLACED[truth["family"]]}
     expected["never"] = sorted(
         FAULTS - {truth["family"], *truth["cascade"], *(one["family"] for one in truth["injected"])}
     )
-    if truth["latent"]:
-        expected["warns"] = sorted({one["family"] for one in truth["latent"]} - {truth["family"]})
+    planes = set(truth["planes"])
+    shown = {one["family"] for one in truth["latent"] if any(set(way) <= planes for way in one["enough"])}
+    expected["warns"] = sorted(shown - {truth["family"]})
+    expected["job"] = truth["job"]
     return {name: value for name, value in expected.items() if value not in (None, [])}
 
 
@@ -130,12 +137,12 @@ FAULTS = frozenset({"B2", "B3", "D3"})
 
 
 @cache
-def _simulator() -> bytes:
+def _simulator() -> str:
     """Digest of what decides the simulator's output."""
     digest = hashlib.sha256()
     for path in sorted((ROOT / "src" / "trackside" / "sim").rglob("*.py")):
         digest.update(path.read_bytes())
-    return digest.digest()
+    return digest.hexdigest()[:20]
 
 
 def real_data(folder: Path = REAL) -> list[Case]:

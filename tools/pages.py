@@ -12,6 +12,7 @@ import re
 import sys
 import tempfile
 from pathlib import Path
+from typing import get_args
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -25,6 +26,7 @@ from trackside.catalog.metrics import METRICS
 from trackside.catalog.throttle import REASONS
 from trackside.diagnose.family import HEADINGS, Family, families
 from trackside.logs.pattern import parsers
+from trackside.model import Plane
 from trackside.read.detect import formats
 from trackside.show.document import document
 from trackside.show.text import render
@@ -105,13 +107,15 @@ def foreign_names() -> dict[str, list[str]]:
 def tables() -> dict[str, str]:
     """The README's generated blocks by name."""
     family_rows = [f"| {f.code} | [{f.title}](docs/families/{f.id}.md) |" for f in families()]
-    format_rows = [f"| {f.title} | `{f.id}` | {f.plane} |" for f in formats()]
+    planes = get_args(Plane)
+    inputs = sorted(formats(), key=lambda each: (planes.index(each.plane), each.title.lower()))
+    format_rows = [f"| {f.plane} | {f.title} | `{f.id}` |" for f in inputs]
     frameworks = ", ".join(p.title for p in parsers() if p.kind == "framework")
     systems = ", ".join(p.title for p in parsers() if p.kind == "system")
     return {
         "demo": "```\n" + demo() + "```",
         "families": "\n".join(["| code | family |", "|---|---|", *family_rows]),
-        "formats": "\n".join(["| input | format id | plane |", "|---|---|---|", *format_rows]),
+        "formats": "\n".join(["| plane | input | format id |", "|---|---|---|", *format_rows]),
         "parsers": f"Training frameworks: {frameworks}.\n\nSystems: {systems}.",
     }
 

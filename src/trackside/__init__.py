@@ -6,9 +6,28 @@
 ('B1', 0.97)
 """
 
-# Imported at once, and before anything of the room of that name can be: a sub-package binds its name here when it is
-# first loaded, and `trackside.diagnose` is the function.
-from trackside.api import diagnose
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Sequence
+
 from trackside.model import Verdict
 
 __all__ = ["Verdict", "diagnose"]
+
+# A sub-package binds its name here when it is first loaded: that of this name must be there before the function is.
+importlib.import_module("trackside.diagnose")
+
+
+def diagnose(
+    paths: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
+    *,
+    job: str | None = None,
+    now: float | None = None,
+    tick: Callable[[int], None] | None = None,
+) -> Verdict:
+    """Read what a run left behind and say what went wrong: :func:`trackside.api.diagnose`."""
+    from trackside import api  # imports all that diagnoses, numpy too: `trackside --help` needs none of it
+
+    return api.diagnose(paths, job=job, now=now, tick=tick)

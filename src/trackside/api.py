@@ -43,8 +43,10 @@ class Loaded:
     curves: Curves | None = None
     paths: tuple[str, ...] = ()
     """Logs that count when it is told whose log is whose, but whose rows are not here."""
+    home: frozenset[str] | None = None
+    """The logs that came in one folder with the job's; None: all did."""
     job: str | None = None
-    """The job that it was loaded for, by its id."""
+    """The job that it is to be asked for; None: the one it is about."""
     _memory: MemoryCurves | None = None
     _spill: Spill | None = None
 
@@ -108,7 +110,7 @@ def _testify_empty(loaded: Loaded) -> None:
 
 def select(loaded: Loaded, job: str | None = None, now: float | None = None) -> tuple[Run, MemoryStore]:
     """The run and its rows; ``now`` ends a run that is still going. Raises SeveralRuns or NoSuchRun."""
-    resolved = resolve(loaded.store, job, [*loaded.trajectories.paths, *loaded.paths])
+    resolved = resolve(loaded.store, job, [*loaded.trajectories.paths, *loaded.paths], loaded.home)
     for point in loaded.trajectories.points(frozenset(resolved.run.log_paths)):
         resolved.store.add_event(resolved.adjust(point))
     if resolved.run.parent_log_paths:
@@ -178,13 +180,17 @@ def stored(
 
     with ExitStack() as stack:
         snapshot = stack.enter_context(Snapshot.open(store))
+        given: list[str] = []
         if paths:
             writer = stack.enter_context(Writer.temporary(snapshot))
             stack.callback(writer.remove)
-            ingest_into(writer, paths, tick)
+            summary = ingest_into(writer, paths, tick)
+            given = [row.path for row in (*summary.inputs, *summary.skipped)]
             snapshot = writer.snapshot()
-        found = find(snapshot, job)
-        loaded = Loaded(found.store, found.trajectories, found.inputs, paths=found.paths, job=found.job)
+        found = find(snapshot, job, given)
+        loaded = Loaded(
+            found.store, found.trajectories, found.inputs, paths=found.paths, home=found.home, job=found.job
+        )
         if snapshot.manifest.of("spans"):
             loaded.curves = DuckCurves(snapshot, found.scope)
         _testify_empty(loaded)
@@ -198,7 +204,9 @@ def opened(paths: Paths, job: str | None, tick: Callable[[int], None] | None = N
         with stored(paths[0], job, paths[1:], tick) as loaded:
             yield loaded
     else:
-        yield load(paths, tick)
+        loaded = load(paths, tick)
+        loaded.job = job
+        yield loaded
 
 
 def package_version() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -39,6 +40,7 @@ def main() -> None:
     trackside diagnose run.tar.gz --json         for programs
     trackside explain cuda-oom                   what a family means and what to do
     """
+    gc.set_threshold(200_000)  # hundreds of thousands of rows that live to the end, and hardly a cycle among them
 
 
 @main.command()
@@ -86,10 +88,11 @@ def diagnose(
 @main.command()
 @click.argument("verdict", type=click.Path(readable=False))
 @click.argument("paths", nargs=-1, type=click.Path(readable=False))
-def verify(verdict: str, paths: Sequence[str]) -> None:
+@click.option("--job", metavar="ID", help="Which job, where the verdict names none: what 'diagnose' was given.")
+def verify(verdict: str, paths: Sequence[str], job: str | None) -> None:
     """Ask every citation of VERDICT.json again; exit 1 if one no longer gives the same value.
 
-    PATHS are the inputs; without them, those that the verdict names.
+    PATHS are the inputs, the first of which may be a store; without them, those that the verdict names.
     """
     import msgspec
 
@@ -111,8 +114,8 @@ def verify(verdict: str, paths: Sequence[str]) -> None:
         gone = [] if paths else [path for path in given if not os.path.lexists(path)]
         if gone:
             _fail(f"the verdict's input {gone[0]} is not at that path from here; give the inputs' PATHS", EXIT_USAGE)
-        with _bar(given) as tick, api.opened(given, doc.run.id, tick) as loaded:
-            _, store = api.select(loaded, doc.run.id)
+        with _bar(given) as tick, api.opened(given, doc.run.id or job, tick) as loaded:
+            _, store = api.select(loaded, loaded.job)
             checked = list(check(doc.cites, store))
     broken = [one for one in checked if not one.holds]
     for one in broken:
@@ -217,6 +220,7 @@ def ingest(paths: Sequence[str], store: str) -> None:
     What the store has already is skipped; a file that has changed since replaces what was read of it. Safe to stop and
     to repeat.
     """
+    from trackside.ingest import SAME
     from trackside.ingest import ingest as take
 
     with _errors(), _bar(paths) as tick:
@@ -225,12 +229,11 @@ def ingest(paths: Sequence[str], store: str) -> None:
         if row.status not in ("read", "empty"):
             click.echo(f"{row.path}: {row.status}: {row.note}", err=True)
     for row in done.skipped:
-        click.echo(f"{row.path}: skipped: {row.note}", err=True)
-    for path in done.replaced:
-        click.echo(f"{path}: had changed; read anew", err=True)
+        if row.note != SAME:
+            click.echo(f"{row.path}: skipped: {row.note}", err=True)
     click.echo(
-        f"{store}: {len(done.inputs):,} inputs, {done.rows:,} rows, {done.samples:,} samples;"
-        f" {len(done.skipped):,} skipped, {len(done.replaced):,} replaced"
+        f"{store}: inputs read: {len(done.inputs):,} ({len(done.replaced):,} of them again, as they had changed),"
+        f" skipped: {len(done.skipped):,}; new rows: {done.rows:,}, samples: {done.samples:,}"
     )
 
 
@@ -257,9 +260,12 @@ def runs(store: str, as_json: bool) -> None:
 @main.command()
 @STORE
 @click.option(
-    "--raw-days", type=click.FloatRange(0), help="Of older samples keep the minutes alone: min, max, avg, last."
+    "--raw-days",
+    metavar="DAYS",
+    type=click.FloatRange(0),
+    help="Of older samples keep the minutes alone: min, max, sum, count, last.",
 )
-@click.option("--minute-days", type=click.FloatRange(0), help="Of older samples keep nothing.")
+@click.option("--minute-days", metavar="DAYS", type=click.FloatRange(0), help="Of older samples keep nothing.")
 @click.option("--drop-damaged", is_flag=True, help="Take out segments that can't be read; says what to ingest again.")
 def compact(store: str, raw_days: float | None, minute_days: float | None, drop_damaged: bool) -> None:
     """Merge a store's small segments, and thin or delete old samples. Readers go on meanwhile."""
@@ -281,8 +287,8 @@ def compact(store: str, raw_days: float | None, minute_days: float | None, drop_
     for path in lost.lost:
         click.echo(f"{path}: ingest it again", err=True)
     click.echo(
-        f"{store}: {done.before:,} segments before, {done.after:,} now; {done.days:,} days rewritten,"
-        f" {done.thinned:,} of them to minutes; {done.forgotten:,} rows deleted for their age"
+        f"{store}: segments before: {done.before:,}, now: {done.after:,}; days rewritten: {done.days:,}"
+        f" ({done.thinned:,} of them to minutes); samples and minutes deleted for their age: {done.forgotten:,}"
     )
 
 

@@ -25,6 +25,8 @@ from trackside.stores.rows import About, Point
 from trackside.stores.writer import Kept, Writer
 
 Paths = Sequence[str | os.PathLike[str]]
+SAME = "already in the store"
+"""Why an input is skipped that has not changed."""
 _NUMBER = re.compile(r"\d+")
 
 
@@ -94,7 +96,7 @@ class _Inputs:
     def __init__(self, writer: Writer, root: str) -> None:
         self._writer, self._root = writer, root
         self.summary = Summary()
-        self._by_name: dict[tuple[str, str], _Known] = {}
+        self._by_place: dict[str, _Known] = {}
         self._by_hash: dict[str, list[_Known]] = {}
         self._sizes: set[int] = set()
         self._paths: set[str] = set()
@@ -105,7 +107,7 @@ class _Inputs:
             self._remember(_Known(*row))
 
     def _remember(self, known: _Known) -> None:
-        self._by_name[known.root, known.label] = known
+        self._by_place[os.path.join(known.root, known.label)] = known
         self._paths.add(known.path)
         if known.hash and known.id not in self._incomplete:
             self._by_hash.setdefault(known.hash, []).append(known)
@@ -113,8 +115,9 @@ class _Inputs:
 
     def take(self, found: Source | Input) -> None:
         """Read a source, unless the store has it; or keep the row of what can't be read."""
-        before = self._by_name.get((self._root, found.path))
-        label, path = found.path, before.path if before is not None else self._name(found.path)
+        label = found.path
+        before = self._by_place.get(os.path.join(self._root, label))
+        path = before.path if before is not None else self._name(label)
         input_ = self._writer.begin()
         if isinstance(found, Input):
             self._keep(input_, replace(found, path=path), label, before, _Sink(self._writer, input_), "")
@@ -136,12 +139,12 @@ class _Inputs:
         self._keep(input_, row, label, before, sink, digest)
 
     def _skipped(self, digest: str, label: str, before: _Known | None) -> bool:
-        """Whether the store holds this content: under this name, or under one that is the same file's."""
+        """Whether the store holds this content, of this file; the same text elsewhere may be another run's."""
         for known in self._by_hash.get(digest, ()):
             if known is before:
-                note = "already in the store"
+                note = SAME
             elif self._same_file(known, label):
-                note = f"already in the store, as {known.path}"
+                note = f"{SAME}, as {known.path}"
             else:
                 continue
             self.summary.skipped.append(Input(known.path, None, "read", note, 0, None, known.bytes))
@@ -149,10 +152,16 @@ class _Inputs:
         return False
 
     def _same_file(self, known: _Known, label: str) -> bool:
-        """Given from another folder, or moved since."""
-        if known.root != self._root:
-            return _one_ends_the_other(known.label, label)
-        return not os.path.lexists(os.path.join(known.root, known.label.partition("!")[0]))
+        """By another path to it, or moved within the folder that is given."""
+        before, _, member_before = known.label.partition("!")
+        now, _, member = label.partition("!")
+        there = os.path.join(known.root, before)
+        if not os.path.lexists(there):
+            return known.root == self._root
+        try:
+            return member == member_before and os.path.samefile(there, os.path.join(self._root, now))
+        except OSError:  # gone in between
+            return False
 
     def _keep(self, input_: int, row: Input, label: str, before: _Known | None, sink: _Sink, digest: str) -> None:
         if before is not None and not digest and (before.hash or before.status == row.status):
@@ -162,18 +171,19 @@ class _Inputs:
             self.summary.skipped.append(replace(row, note=row.note + note))
             return
         place = before.place if before is not None else 0
+        root, label = (before.root, before.label) if before is not None else (self._root, label)
         training = sink.finish()
-        kept = Kept(row, self._root, label, digest, sink.is_log, sink.owner(row.path), training, place)
+        kept = Kept(row, root, label, digest, sink.is_log, sink.owner(row.path), training, place)
         self._writer.end(input_, kept, () if before is None else (before.id,))
         if before is not None:
             self.summary.replaced.append(row.path)
-            self._by_hash.get(before.hash, [before]).remove(before)
+            self._by_hash[before.hash] = [each for each in self._by_hash.get(before.hash, ()) if each is not before]
         self.summary.inputs.append(row)
         self.summary.samples += sink.count
         self.summary.rows += sink.rows
         # What is given in one go is read as often as it is there, as ``diagnose`` does: no hash of it is remembered.
-        known = _Known(input_, place or input_, row.path, self._root, label, row.status, row.bytes, digest)
-        self._by_name[known.root, known.label] = known
+        known = _Known(input_, place or input_, row.path, root, label, row.status, row.bytes, digest)
+        self._by_place[os.path.join(root, label)] = known
         self._paths.add(known.path)
 
     def _name(self, label: str) -> str:
@@ -186,11 +196,6 @@ class _Inputs:
             free = name if name not in self._paths else None
             number += 1
         return free
-
-
-def _one_ends_the_other(one: str, other: str) -> bool:
-    short, long = sorted((one, other), key=len)
-    return long == short or long.endswith(("/" + short, "!" + short))
 
 
 class _Sink:
@@ -253,6 +258,7 @@ class Hashed(io.RawIOBase):
         self._stream = stream
         self._hash = hashlib.sha256()
         self._hashed = self._position = 0
+        self._ended = False
 
     def readable(self) -> bool:
         return True
@@ -270,7 +276,10 @@ class Hashed(io.RawIOBase):
     def _take(self, data: bytes) -> None:
         """Hash what was not hashed yet, as long as nothing before it is missing."""
         start, self._position = self._position, self._position + len(data)
-        if start <= self._hashed < self._position:
+        if self._position == self._hashed:
+            self._ended = self._ended or not data
+        elif start <= self._hashed < self._position:
+            self._ended = False
             self._hash.update(memoryview(data)[self._hashed - start :])
             self._hashed = self._position
 
@@ -282,9 +291,9 @@ class Hashed(io.RawIOBase):
         return self._position
 
     def digest(self) -> str:
-        """The hash of all of it; what was not read is read now."""
+        """The hash of all of it; what was not read is read now, but not what came after its end was seen."""
         if self._position != self._hashed and self.seekable():
             self.seek(self._hashed)
-        while data := self._stream.read(1 << 20):
-            self._take(data)
+        while not self._ended:
+            self._take(self._stream.read(1 << 20))
         return self._hash.hexdigest()

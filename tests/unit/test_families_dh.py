@@ -112,6 +112,7 @@ def test_blind_is_unknown(code: str) -> None:
         (curve([21.05, 50.59, 43.7, 29.8, 26.1, 18.2, 13.4, 10.9, 9.4, 11.5, 9.4, 10.4]), "diverging"),
         (curve([579000.0] + [5.198] * 19, grad_norm=0.0), "plateau"),
         (curve([11.0 - 0.3 * i for i in range(25)] + [7.9, 7.8, 8.0, 7.9, 7.8, 7.9, 7.9, 7.8] * 3), "plateau"),
+        (curve([8.0, 5.0, 2.0] + [1.15, 1.16, 1.14] * 9, grad_norm=lambda i: 2.0 if i < 6 else 3e-4), "plateau"),
         (curve([4.3 + 0.1 * (i * 7 % 11) / 11 for i in range(20)], lr=0.0), "flat"),
         (curve([4.3, 4.5, 4.33, 4.31, 4.29, 4.35] * 3, grad_norm=0.0), "flat"),
         (curve([4.3053, 4.4975, 4.3301, 4.3419, 4.2965, 4.3775] * 5, framework="nanogpt"), "flat"),
@@ -133,6 +134,7 @@ def test_e1_finds_each_shape(rows: list[Row], variant: str) -> None:
         curve([-0.1, -0.2, -0.9, -0.3, -0.5, -0.2, 0.4, 0.9]),  # no distance from the truth
         curve([0.693, 0.65, 0.5, 0.31, 0.2, 0.1, 0.05, 0.0, 0.0, 0.0]),  # converged to a printed zero
         curve([2.5, 1.0, 0.5] + [0.05, 0.06, 0.055, 0.05] * 6),  # a low plateau
+        curve([8.0, 5.0, 2.0] + [1.15, 1.16, 1.14] * 9, grad_norm=lambda i: 2.0 if i < 6 else 0.2),  # converged
         curve([1.10, 1.16, 1.05, 1.2, 1.02, 1.1, 1.13, 1.07, 1.0, 1.1] * 3),  # a fine-tune that hardly moves
         curve([3.0, 2.9, 2.7, 2.5, 2.3, 2.2], grad_norm=lambda i: 2.0**i),  # only the gradient norm rises
         curve([0.31, 0.29, 0.3, 0.28, 0.3, 0.31] * 3, every=10, step=lambda i: 5000 + 10 * i, lr=1e-9),  # a tail
@@ -339,7 +341,7 @@ def test_f3_says_what_it_was_doing() -> None:
 def test_g1_needs_positive_evidence() -> None:
     healthy = store(curve(FALLING), DONE, job("COMPLETED"))
     finding = primary(healthy)
-    assert (finding.family, finding.variant, finding.certainty) == ("G1", "healthy", Certainty.ESTABLISHED)
+    assert (finding.family, finding.variant, finding.certainty) == ("G1", "healthy", Certainty.SUPPORTED)  # no metrics
     assert judge("G1", store(job("COMPLETED"))).variant == "unverifiable"
     assert judge("G1", store(curve([None] * 4, lr=5e-5))).variant == "unverifiable"
     assert judge("G1", store(curve([7.6, 7.1]))).certainty is Certainty.SUPPORTED

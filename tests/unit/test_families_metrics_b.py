@@ -1,4 +1,4 @@
-"""B1, B2, B3, A1, A2 and F1 on curves built by hand: positives, rivals that must not be found, and blind cases.
+"""B1, B2 and F1 on curves built by hand: positives, rivals that must not be found, and blind cases.
 
 ``Cluster.judge`` asks every citation again, so each case checks them, too.
 """
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.grids import END, Cluster, event, job, keys, points, worded
+from tests.unit.grids import END, START, Cluster, event, job, keys, points, worded
 from trackside.diagnose.family import find_family
-from trackside.model import Certainty, Event, Finding, Outcome, Plane, Role
+from trackside.model import Certainty, Event, Finding, Outcome, Plane, Position, Record, Role, Run
 
 FOUND, ABSENT, UNKNOWN = Outcome.FOUND, Outcome.ABSENT, Outcome.UNKNOWN
 ESTABLISHED, SUPPORTED, POSSIBLE = Certainty.ESTABLISHED, Certainty.SUPPORTED, Certainty.POSSIBLE
@@ -30,7 +30,11 @@ def working(**shape: Any) -> Cluster:
     return cluster.per_gpu("gpu_sm_active_ratio", cluster.noisy(0.8)).per_gpu("gpu_memory_used_bytes", 60 * GIB)
 
 
-@pytest.mark.parametrize("code", ["A1", "A2", "B1", "B2", "B3", "F1"])
+def outcome(finding: Finding) -> tuple[Outcome, Certainty | None, bool]:
+    return finding.outcome, finding.certainty, finding.latent
+
+
+@pytest.mark.parametrize("code", ["B1", "B2", "F1"])
 def test_no_digits_in_sentences(code: str) -> None:
     family = find_family(code)
     assert family is not None
@@ -137,9 +141,9 @@ def test_hardware_of_a_neighbours_job() -> None:
     assert cluster.judge("B2", *points(), FAILED).outcome is ABSENT
 
 
-def xid(pci: str, node: str | None = None, **fields: Any) -> Event:
+def xid(pci: str, node: str | None = None, line: int = 1, **fields: Any) -> Event:
     fields = {"xid": 79, "pci": pci, "time": 4980.0, "text": f"NVRM: Xid (PCI:{pci}): 79", **fields}
-    return event("xid", role=Role.CONFIRMATION, plane="kernel", path="dmesg", node=node, **fields)
+    return event("xid", line, role=Role.CONFIRMATION, plane="kernel", path="dmesg", node=node, **fields)
 
 
 def addressed() -> Cluster:
@@ -162,125 +166,55 @@ def test_kernel_and_curves_name_the_same_gpu() -> None:
     assert addressed().judge("B2", xid("0000:90:00", "n2"), FAILED).outcome is ABSENT
 
 
-# -- B3
-
-HOT = (2500.0, 4800.0)
-SPAN = tuple[float, float]
-
-
-def throttled(
-    reasons: float = 0x40, clock: float = 1.1e9, heat: float = 90, span: SPAN = HOT, gpus: tuple[str, ...] = (SICK,),
-    give: tuple[str, ...] = ("reasons", "clocks", "heat"), **shape: Any,
-) -> Cluster:  # fmt: skip
-    cluster = working(**shape)
-    for name, metric, usual, then in (
-        ("reasons", "gpu_throttle_reasons", 0x4, reasons),
-        ("clocks", "gpu_sm_clock_hertz", 1.6e9, clock),
-        ("heat", "gpu_temperature_celsius", 65, heat),
-    ):
-        if name in give:
-            curve = cluster.between(*span, then, usual)
-            cluster.per_gpu(metric, usual, dict.fromkeys(gpus, curve))
-    return cluster
+def test_an_address_that_no_curve_carries_is_no_second_gpu() -> None:
+    """Kernel and figures name one GPU each on the node: they mean the same one."""
+    cluster = ecc(lambda c: c.after(4980, 2))
+    finding = cluster.judge("B2", xid("0000:3a:00", "n2"), FAILED)
+    assert (finding.gpus, finding.certainty) == ((SICK,), ESTABLISHED)
+    both = cluster.judge("B2", xid("0000:3a:00", "n2"), xid("0000:4b:00.0", "n2", 2, xid=95), FAILED)
+    assert both.gpus == ("0000:3a:00", "0000:4b:00", SICK)
+    twice = Cluster().judge("B2", xid("0000:3a:00", "n2"), xid("00000000:3A:00.0", "n2", 2, xid=95), FAILED)
+    assert twice.gpus == ("0000:3a:00",)
 
 
-def steps(slow: float = 2.0, span: SPAN = HOT) -> list[Event]:
-    """Points every 10 s, ``slow`` times as far apart while clocks are held down."""
-    times = [1060.0]
-    while times[-1] < 4900:
-        times.append(times[-1] + 10 * (slow if span[0] <= times[-1] < span[1] else 1))
-    return [event("progress", 10 + i, step=i + 1, loss=4 - i / 200, time=time) for i, time in enumerate(times)]
+def test_a_rank_names_the_gpu_where_nothing_else_does() -> None:
+    cluster = ecc()
+    cuda = event("cuda_error", 50, name="uncorrectable ECC error", role=Role.ROOT, rank=11, time=4980.0)
+    finding = cluster.judge("B2", cuda, FAILED, run=cluster.run(n_ranks=16))
+    assert (finding.outcome, finding.gpus, finding.ranks) == (FOUND, (SICK,), (11,))
 
 
-def outcome(finding: Finding) -> tuple[Outcome, Certainty | None, bool]:
-    return finding.outcome, finding.certainty, finding.latent
+def drained(reason: str) -> Record:
+    fields: dict[str, Any] = {"name": "n2", "reason": reason, "reason_time": 5100.0, "state": "drain"}
+    return Record("node", Position("node.txt", 1), "scheduler", fields)
 
 
-THROTTLES: dict[str, tuple[Callable[[], Cluster], list[Event], Certainty]] = {
-    "heat": (throttled, steps(), ESTABLISHED),
-    "software heat": (lambda: throttled(0x24), steps(), ESTABLISHED),
-    "power brake": (lambda: throttled(0x88), steps(), ESTABLISHED),
-    "sampled every minute": (lambda: throttled(interval=60.0), steps(), ESTABLISHED),
-    "one GPU of one": (lambda: throttled(nodes=1, gpus=("n1:3",)), steps(), ESTABLISHED),
-    "no pace": (throttled, [], SUPPORTED),
-    "from start to end": (lambda: throttled(span=(0, 9999)), steps(), SUPPORTED),
-    "no clocks": (lambda: throttled(give=("reasons",)), steps(), SUPPORTED),
-    "reasons alone": (lambda: throttled(give=("reasons",)), [], POSSIBLE),
-    "no reasons": (lambda: throttled(give=("clocks", "heat")), steps(), POSSIBLE),
-}
+def test_a_drain_reason_names_the_gpu() -> None:
+    cluster = ecc(gpus=4)
+    assert cluster.judge("B2", drained("gpu3 lost"), FAILED).gpus == (SICK,)
+    assert cluster.judge("B2", drained("GPU 3: Xid 79"), FAILED).gpus == (SICK,)
+    assert cluster.judge("B2", drained("Xid 79 on 1 of 8"), FAILED).gpus == ()
+    held = cluster.run(gpus=cluster.gpus, gpus_by="scheduler")
+    labelled = ecc(gpus=4, job="7")
+    assert labelled.judge("B2", drained("gpu7 lost"), FAILED, run=held).outcome is ABSENT
 
 
-@pytest.mark.parametrize("case", THROTTLES)
-def test_throttling(case: str) -> None:
-    make, progress, certainty = THROTTLES[case]
-    finding = make().judge("B3", progress, COMPLETED)
-    assert outcome(finding) == (FOUND, certainty, False)
-    assert finding.gpus in ((SICK,), ("n1:3",))
-    assert finding.nodes == (finding.gpus[0].partition(":")[0],)
-    assert finding.since == pytest.approx(1000 if case == "from start to end" else HOT[0], abs=120)
+def untold(job_: str | None = None) -> Cluster:
+    """n2:3 held memory like the others and did nothing, while its errors rose; nothing else tells whose it was."""
+    cluster = Cluster(start=400, end=5600, nodes=2, gpus=8, job=job_)
+    cluster.per_gpu("gpu_memory_used_bytes", cluster.between(1020, 4990, 60 * GIB))
+    busy = cluster.between(1020, 4990, 0.8)
+    cluster.per_gpu("gpu_sm_active_ratio", busy, {SICK: 0.0})
+    return cluster.per_gpu("gpu_ecc_uncorrectable_total", 0, {SICK: cluster.after(3000, 2)})
 
 
-def test_throttling_by_counters_of_throttled_time() -> None:
-    cluster = throttled(give=("clocks",))
-    held = cluster.growing(cluster.between(*HOT, 0.8, 0))
-    cluster.per_gpu("gpu_throttle_seconds_total", 0, {SICK: held}, reason="hw_thermal_slowdown")
-    cluster.per_gpu("gpu_throttle_seconds_total", cluster.growing(0.9), reason="sw_power_cap")
-    finding = cluster.judge("B3", steps(), COMPLETED)
-    assert (outcome(finding), finding.gpus, finding.variant) == ((FOUND, ESTABLISHED, False), (SICK,), "thermal")
-
-
-def test_throttling_of_a_whole_node() -> None:
-    node = tuple(f"n2:{i}" for i in range(8))
-    finding = throttled(0x80, gpus=node).judge("B3", steps(), COMPLETED)
-    assert (finding.gpus, finding.nodes, finding.variant) == (node, ("n2",), "power")
-
-
-def test_throttling_that_did_not_end_the_run_is_a_warning() -> None:
-    assert throttled().judge("B3", steps(), FAILED).latent
-    assert throttled().judge("B3", steps(1.0), COMPLETED).latent
-    assert throttled(span=(2500, 2650)).judge("B3", steps(2.0, (2500, 2650)), COMPLETED).latent
-    assert not throttled().judge("B3", steps(), job("TIMEOUT")).latent
-    cluster = throttled(span=(1500, 2500))
-    hung = Cluster()
-    hung.per_gpu("gpu_throttle_reasons", 4, {SICK: hung.between(1500, 2500, 0x40, 4)})
-    hung.per_gpu("gpu_sm_clock_hertz", 1.6e9, {SICK: hung.between(1500, 2500, 1e9, 1.6e9)})
-    hung.per_gpu("gpu_sm_active_ratio", hung.until(9e9, hung.after(3000, 0.0, 0.8)))
-    assert not cluster.judge("B3", steps(2.0, (1500, 2500)), job("TIMEOUT")).latent
-    assert hung.judge("B3", job("TIMEOUT")).latent
-
-
-BENIGN: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
-    "power cap": (lambda: throttled(0x4, 1.3e9, 60), ["benign", "hottest"]),
-    "all at their power cap": (lambda: throttled(0x4, 1.3e9, 70, (0, 9999), Cluster().gpus), ["benign", "hottest"]),
-    "single samples": (lambda: throttled(span=(3000, 3040)), ["brief", "hottest"]),
-    "clock kept": (lambda: throttled(clock=1.58e9), ["kept", "hottest"]),
-    "cool and slow, no reasons": (lambda: throttled(heat=60, give=("clocks", "heat")), ["clocks", "hottest"]),
-}
-
-
-@pytest.mark.parametrize("case", BENIGN)
-def test_no_throttling(case: str) -> None:
-    make, said = BENIGN[case]
-    finding = make().judge("B3", steps(), COMPLETED)
-    assert (finding.outcome, keys(finding)) == (ABSENT, said)
-
-
-def test_single_samples_again_and_again_are_flapping() -> None:
-    cluster = working()
-    flaps = np.where(np.arange(len(cluster.times)) % 6 < 2, 0x8, 0)
-    cluster.per_gpu("gpu_throttle_reasons", 0, {SICK: flaps}).per_gpu("gpu_sm_clock_hertz", 1.6e9)
-    assert keys(cluster.judge("B3", steps(), COMPLETED)) == ["brief"]
-
-
-def test_idle_gpus_are_not_throttled() -> None:
-    cluster = Cluster().per_gpu("gpu_sm_active_ratio", 0.0).per_gpu("gpu_engine_active_ratio", 0.0)
-    cluster.per_gpu("gpu_throttle_reasons", 0x1, {SICK: 0x9}).per_gpu("gpu_sm_clock_hertz", 3.45e8)
-    assert cluster.judge("B3", COMPLETED).outcome is ABSENT
-
-
-def test_clocks_unwatched() -> None:
-    assert working().judge("B3", steps(), COMPLETED).outcome is UNKNOWN
-    assert throttled(give=("clocks",)).judge("B3", steps(), COMPLETED).outcome is UNKNOWN
+def test_errors_of_a_gpu_that_did_nothing_are_anothers_where_only_memory_tells_whose_it_was() -> None:
+    run = Run(id="7", start=START, end=END, nodes=("n1", "n2"))
+    finding = untold().judge("B2", *points(), FAILED, run=run)
+    assert (finding.outcome, "foreign" in keys(finding)) == (ABSENT, True)
+    assert SICK in worded(finding)
+    named = untold("7").judge("B2", *points(), FAILED, run=run)
+    assert (named.outcome, named.gpus) == (FOUND, (SICK,))
 
 
 # -- B1
@@ -349,101 +283,19 @@ def test_out_of_memory_by_its_curve_alone() -> None:
     assert (finding.outcome, keys(finding)) == (ABSENT, ["none", "at_most"])
 
 
-# -- A1
+def test_failed_allocations_that_the_framework_counted() -> None:
+    def counted(at: float) -> Cluster:
+        cluster = filled(40 * GIB)
+        return cluster.put("training_memory_ooms_total", cluster.after(at, 1), node="n1", rank="0")
 
-
-def raised(**fields: Any) -> Event:
-    fields = {"type": "ValueError", "message": "no such option", "about": "application", "time": 4900.0, **fields}
-    return event("exception", 50, role=Role.ROOT, **fields)
-
-
-def cold() -> Cluster:
-    """GPUs with no more than a context on them, and no kernel launched."""
-    cluster = Cluster().per_gpu("gpu_memory_used_bytes", GIB // 2).per_gpu("gpu_memory_total_bytes", 80 * GIB)
-    return cluster.per_gpu("trackside_cuda_kernel_launches_total", 0)
-
-
-def test_startup_crash_before_any_gpu_work() -> None:
-    finding = cold().judge("A1", raised(), FAILED)
-    assert (finding.outcome, finding.certainty, finding.cannot_decide) == (FOUND, ESTABLISHED, ())
-    assert {"launches", "context_only"} <= set(keys(finding))
-    assert "metric" in finding.planes
-    loaded = Cluster().per_gpu("gpu_memory_used_bytes", 50 * GIB).per_gpu("gpu_memory_total_bytes", 80 * GIB)
-    loaded.per_gpu("gpu_sm_active_ratio", 0.0)
-    assert {"no_work", "loaded"} <= set(keys(loaded.judge("A1", raised(), FAILED)))
-    blind = Cluster().per_node("host_load1", 3)
-    assert [each.key for each in blind.judge("A1", raised(), FAILED).cannot_decide] == ["gpu_memory"]
-
-
-def test_startup_crash_is_none_after_long_gpu_work() -> None:
-    """A training loop that prints nothing readable: the GPUs tell that it ran."""
-    assert keys(working().judge("A1", raised(), FAILED)) == ["worked"]
-    finding = working().judge("H2", raised(), FAILED)
-    assert (finding.outcome, "worked" in keys(finding)) == (FOUND, True)
-    assert cold().judge("H2", raised(), FAILED).outcome is ABSENT
-
-
-def test_quick_failure_without_a_log() -> None:
-    quick = job("FAILED", exit_code=1, end=1060.0, elapsed_s=60.0)
-    assert outcome(cold().judge("A1", quick, planes=NO_LOG))[:2] == (FOUND, POSSIBLE)
-    assert working().judge("A1", quick, planes=NO_LOG).outcome is UNKNOWN
-
-
-# -- A2
-
-
-def killed(**fields: Any) -> Event:
-    fields = {"global_rank": 9, "signal": 9, "time": 4980.0, "first": True, "node": "n2", **fields}
-    return event("launcher_failure", 90, role=Role.ROOT, rank=9, **fields)
-
-
-def host(cluster: Cluster, low: float, kills: int) -> Cluster:
-    """Node n2's memory, down to a share of it as the run ends, and its kernel's kills."""
-    cluster.per_node("host_memory_total_bytes", 1000 * GIB)
-    left = cluster.between(4900, 4990, low * 1000 * GIB, 900 * GIB)
-    cluster.per_node("host_memory_available_bytes", 900 * GIB, {"n2": left})
-    return cluster.per_node("host_oom_kills_total", 3, {"n2": cluster.after(4980, 3 + kills, 3)})
-
-
-@pytest.mark.parametrize(
-    ("low", "kills", "said", "implied", "open_"),
-    [
-        (0.01, 1, {"oom_counted", "host_short"}, "implies_host_oom", []),
-        (0.1, 1, {"oom_counted"}, "implies_host_oom", []),
-        (0.01, 0, {"host_short"}, "implies_host_oom", []),
-        (0.5, 1, {"oom_counted", "host_ample"}, "implies_cgroup_oom", []),
-        (0.5, 0, {"host_ample"}, "implies_other_kill", ["who_else"]),
-    ],
-)
-def test_a_kill_and_the_hosts_memory(low: float, kills: int, said: set[str], implied: str, open_: list[str]) -> None:
-    finding = host(cold(), low, kills).judge("A2", killed(), FAILED)
-    assert (finding.outcome, finding.certainty, finding.nodes) == (FOUND, ESTABLISHED, ("n2",))
-    assert said | {"launches", "context_only"} <= set(keys(finding))
-    assert [each.key for each in finding.implies] == [implied]
-    assert [each.key for each in finding.cannot_decide] == open_
-
-
-def test_a_kill_without_host_metrics_stays_undecided() -> None:
-    finding = cold().judge("A2", killed(), FAILED)
-    assert [each.key for each in finding.cannot_decide] == ["who"]
-    assert keys(working().judge("A2", killed(), FAILED))[1] == "worked"
-
-
-def test_a_kill_that_only_the_kernel_counted() -> None:
-    finding = host(Cluster(), 0.01, 1).judge("A2", FAILED, planes=NO_LOG)
-    assert (outcome(finding), finding.signal) == ((FOUND, ESTABLISHED, False), ("SIGKILL", 9))
-    assert outcome(host(Cluster(), 0.01, 0).judge("A2", FAILED, planes=NO_LOG))[:2] == (FOUND, POSSIBLE)
-    assert host(Cluster(), 0.01, 1).judge("A2", COMPLETED).latent
-    assert host(Cluster(), 0.01, 1).judge("A2", points(60), job("TIMEOUT")).latent
-    assert host(Cluster(), 0.5, 0).judge("A2", points(), FAILED).outcome is ABSENT
-    assert host(Cluster(), 0.01, 1).judge("A2", raised(), FAILED).outcome is ABSENT
-
-
-def test_a_kill_that_stopped_training_long_before_the_end() -> None:
-    cluster = Cluster().per_node("host_memory_total_bytes", 1e12)
-    cluster.per_node("host_oom_kills_total", 0, {"n2": cluster.after(2300, 1)})
-    finding = cluster.judge("A2", points(), job("TIMEOUT"))
-    assert (finding.outcome, finding.latent, finding.nodes) == (FOUND, False, ("n2",))
+    finding = counted(4950).judge("B1", FAILED, planes=NO_LOG)
+    assert (finding.outcome, finding.certainty, "counted" in keys(finding)) == (FOUND, SUPPORTED, True)
+    assert counted(2000).judge("B1", FAILED, planes=NO_LOG).outcome is UNKNOWN  # caught, long before
+    assert counted(4950).judge("B1", COMPLETED, planes=NO_LOG).outcome is UNKNOWN
+    assert counted(4950).judge("B1", *points(), FAILED).outcome is FOUND
+    raised = event("exception", 50, type="ValueError", message="bad", about="application", role=Role.ROOT, time=4990.0)
+    assert counted(4950).judge("B1", raised, FAILED).outcome is ABSENT
+    assert "counted" in keys(counted(4950).judge("B1", oom(), FAILED))
 
 
 # -- F1
@@ -505,6 +357,20 @@ def test_no_node_is_down(case: str) -> None:
     shape, state, said = SILENCES[case]
     finding = judged(nodes(**shape), job(state))
     assert (finding.outcome, keys(finding)) == (ABSENT, ["other_state", said])
+
+
+def test_a_node_falls_silent_as_the_output_ends() -> None:
+    """No scheduler's record tells of the end; the log was written last when the node went."""
+
+    def judged_at(last: float, cluster: Cluster) -> Finding:
+        log = event("log_activity", 1, first_time=1000.0, last_time=last, time=last)
+        run = Run(id="7", start=START, nodes=cluster.nodes)
+        return cluster.judge("F1", points(40, 1060, 90), log, run=run, planes=("log",))
+
+    finding = judged_at(4710.0, nodes())
+    assert (outcome(finding), finding.nodes) == ((FOUND, SUPPORTED, False), ("n4",))
+    assert judged_at(2000.0, nodes()).outcome is ABSENT  # long after it
+    assert keys(judged_at(4710.0, nodes(9e9))) == ["watched"]
 
 
 def test_all_nodes_silent_at_once_is_the_monitors_end() -> None:

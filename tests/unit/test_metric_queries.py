@@ -120,6 +120,9 @@ def test_measured_but_not_then_is_missing() -> None:
     assert isinstance(answer, Missing)
 
 
-@pytest.mark.parametrize(("length", "interval", "step"), [(600, 15, 30), (86400, 15, 60), (60, 1, 2), (7e5, 15, 600)])
+@pytest.mark.parametrize(
+    ("length", "interval", "step"),
+    [(600, 15, 30), (86400, 15, 60), (60, 1, 2), (7e5, 15, 600), (2400, 65, 120), (1500, 31, 60)],
+)
 def test_steps_have_room_for_two_samples_and_are_few(length: float, interval: float, step: float) -> None:
     assert step_of(length, interval) == step

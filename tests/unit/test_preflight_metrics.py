@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from tests.unit.grids import END, START, Cluster, Row, event, job
+from trackside.cli import main
 from trackside.diagnose import engine, plots, preflight, telemetry
 from trackside.diagnose.family import Family, absent, claim, families, found
 from trackside.diagnose.trust import Trust
@@ -18,6 +22,7 @@ from trackside.query import Grid, Missing, Query, metric
 from trackside.show.document import decode, document, encode
 from trackside.show.plot import fewer, line
 from trackside.show.wording import measured, said, span, word
+from trackside.sim import Scenario, simulate
 from trackside.stores.memory import MemoryStore
 from trackside.verify import check
 
@@ -286,6 +291,63 @@ def test_metrics_of_some_nodes_rule_nothing_out() -> None:
     part = replace(whole, nodes=("n1", "n2", "n3"))
     finding = engine.judge_all(store, part, [family("X1", busy)])[0]
     assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("GPU metrics of n3",))
+
+
+def test_metrics_that_stop_early_rule_nothing_out() -> None:
+    cluster = watched()
+    late = dict.fromkeys(cluster.gpus[8:], cluster.until(4000, 0.7))
+    fresh = Cluster().per_gpu("gpu_utilization_ratio", 0.9, late).per_gpu("gpu_sm_active_ratio", 0.7, late)
+    run, store = fresh.store()
+    finding = engine.judge_all(store, run, [family("X1", busy)])[0]
+    assert (finding.outcome, finding.missing) == (Outcome.UNKNOWN, ("GPU metrics of n2 up to the run's end",))
+
+
+# -- from end to end, on simulated runs
+
+DEFECTS: dict[str, tuple[str, tuple[str, ...], str, set[str], tuple[str, str]]] = {
+    "a gap of ten minutes": (
+        "healthy", ('telemetry.gap=[{at="40%", length_s="10m"}]',),
+        "of the GPU metrics of gpu001 and gpu002 are missing; the longest gap is 10 min", set(), ("G1", "established"),
+    ),
+    "a dead exporter": (
+        "healthy", ('telemetry.gap=[{at="60%", length_s="2h", node="gpu002", plane="gpu"}]',),
+        "the exporter died, not the node", {"B3", "D1", "D2", "D3"}, ("G1", "supported"),
+    ),
+    "all exporters dead from the start on": (
+        "healthy", ('telemetry.gap=[{at="10%", length_s="3h", plane="gpu"}]',),
+        "GPU metrics end 2", {"B3", "D1", "D3"}, ("G1", "supported"),
+    ),
+    "a node without metrics": (
+        "healthy", ('telemetry.missing_nodes=["gpu002"]',),
+        "No GPU metrics of gpu002 were given", {"B3", "D1", "D2", "D3"}, ("G1", "supported"),
+    ),
+    "a clock that is ahead": (
+        "healthy", ("telemetry.clock_skew={gpu002=180}",), "The clock of gpu002 is 3 min ahead", set(),
+        ("G1", "established"),
+    ),
+    "a hang behind dead exporters": (
+        "stuck-rank-watchdog",
+        ('telemetry.gap=[{at="30%", length_s="5h"}]', 'telemetry.planes=["gpu", "host", "scheduler"]'),
+        "GPU metrics end", {"B3", "C1", "C2", "D3"}, ("U0", "possible"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DEFECTS)
+def test_what_cannot_be_trusted_is_said_first_and_judged_by_nobody(case: str, tmp_path: Path) -> None:
+    scenario, changes, sentence, unknown, primary = DEFECTS[case]
+    simulate(Scenario.load(scenario, changes), tmp_path)
+    result = CliRunner().invoke(main, ["diagnose", str(tmp_path / "run"), "--json"])
+    doc = json.loads(result.stdout)
+    assert sentence in " ".join(each["text"] for each in doc["preflight"])
+    assert list(doc).index("preflight") < list(doc).index("primary")
+    assert unknown <= {each["family"] for each in doc["unknown"]}
+    assert (doc["primary"]["family"], doc["primary"]["certainty"]) == primary
+    text = CliRunner().invoke(main, ["diagnose", str(tmp_path / "run")]).stdout
+    assert 0 < text.find("WHAT LIMITS THIS VERDICT") < text.find("WHAT THE DATA SHOWS")
+    assert sentence.split()[0] in text.partition("WHAT THE DATA SHOWS")[0]
+    if not unknown:
+        assert not {"B2", "B3", "D3"} & {each["family"] for each in doc["unknown"]}
 
 
 def test_an_untrusted_need_is_unknown_without_the_author() -> None:

@@ -254,6 +254,15 @@ def test_uuids_find_their_node_and_index() -> None:
     assert ("", "ab-2") in labels  # known by its UUID alone, and never taken for another GPU
 
 
+def test_the_value_of_a_gauge_tells_the_index() -> None:
+    data = (
+        Data().put("gpu_index", 3, node="n1", gpu_uuid="ab-1").put("gpu_power_watts", 100, node="n1", gpu_uuid="ab-1")
+    )
+    run, store = data.resolved()
+    assert run.gpus == ("n1:3",)
+    assert grid(store, metric("gpu_power_watts").over("run", "avg")).labels("gpu") == [("3",)]
+
+
 def test_other_nodes_are_left_out_and_said() -> None:
     run, store = Data().put("gpu_utilization_ratio", 0.5, node="login1", gpu="0").resolved()
     answer = store.ask(metric("gpu_utilization_ratio").over("run", "avg"))
@@ -289,6 +298,23 @@ def test_local_times_by_occupancy() -> None:
         data.memory("n1", str(gpu), taken, start=END + 600, end=END + hours + 3600)
     run, _ = data.resolved(n_gpus=2)
     assert (run.metric_offset_s, run.gpus) == (-hours, ("n1:0", "n1:1"))
+
+
+def test_local_times_of_a_run_longer_than_its_zone() -> None:
+    """The window holds samples, and yet memory came and went with the run an hour before."""
+    data = Data()
+    for gpu in range(2):
+        data.memory("n1", str(gpu), (START - 3600 + 30, END - 3600), start=START - 3900, end=END - 3300)
+    run, _ = data.resolved(n_gpus=2)
+    assert (run.metric_offset_s, len(run.gpus)) == (3600, 2)
+    early = Data().memory("n1", "0", (START, END - 1800), start=START - 300, end=END - 1800)
+    assert early.resolved(n_gpus=1)[0].metric_offset_s == 0  # an exporter that died is no zone
+
+
+def test_local_times_of_a_log_that_falls_silent_early() -> None:
+    data = Data().memory("n1", "0", (START + 20, END))
+    run, _ = data.resolved(log(START + 2 * 3600 * 2, START + 2 * 3600 * 2 + 600), **no_scheduler())
+    assert (run.metric_offset_s, run.gpus) == (4 * 3600, ("n1:0",))
 
 
 def test_metrics_of_another_day_stay_out() -> None:
@@ -357,6 +383,24 @@ def test_no_label_at_all() -> None:
     assert (run.id, run.gpus, run.gpus_by) == (None, ("n1:0", "n1:1"), "occupancy")
     assert run.start == pytest.approx(START, abs=120)
     assert run.end == pytest.approx(END, abs=120)
+
+
+def test_memory_held_all_along_tells_no_window() -> None:
+    """A neighbour's leftover beside the run's own."""
+    data = Data().memory("n1", "0", (START, END)).memory("n1", "1", (0, 9e9))
+    run, _ = data.resolved(**no_scheduler())
+    assert run.gpus == ("n1:0",)
+    assert run.start == pytest.approx(START, abs=120)
+
+
+def test_the_closing_words_alone_are_no_window() -> None:
+    """A log of one stamped line, the scheduler's at its end, which comes a moment after the last sample."""
+    data = Data().put("gpu_sm_active_ratio", 0.5, START, END - 23, node="n2", gpu="0", job="31")
+    run, store = data.resolved(log(END, END), **no_scheduler(id="31"))
+    assert run.gpus_by == "label"
+    assert grid(store, metric("gpu_sm_active_ratio").over("run", "avg")).samples > 400
+    bare, _ = Data().memory("n1", "0", (START, END)).resolved(log(END, END), **no_scheduler())
+    assert bare.start == pytest.approx(START, abs=120)
 
 
 def test_a_lone_scrape() -> None:

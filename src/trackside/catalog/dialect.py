@@ -1,6 +1,6 @@
 """What a dialect declares, and how a foreign series becomes one of ours.
 
-A reader asks :func:`translate` once for each foreign series, and gives its values to :func:`measured`.
+A reader asks :func:`translate` once for each foreign series; :mod:`trackside.read.measurements` takes its values.
 """
 
 from __future__ import annotations
@@ -133,13 +133,16 @@ _INT32_BLANK = float(0x7FFFFFF0)
 _FP64_BLANK = 140737488355328.0
 _INT64_BLANK = 9.2233720368547e18
 _UINT32_NONE = float(0xFFFFFFFF)
+BLANK = _INT32_BLANK
+"""What a reader puts where an input holds no value, and NaN would be one: see ``diverges`` of the catalogue."""
 
 
 def is_blank(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which raw values stand for none: NaN, and those that DCGM and NVML write for "not there".
 
     DCGM marks blank, not found, not supported and not permitted by four successive numbers at the end of each
-    type's range (dcgm_structs.h); a 64-bit one is near 2**63 once it is a float. NVML writes all bits set.
+    type's range (dcgm_structs.h); a 64-bit one is near 2**63 once it is a float. NVML writes all bits set. Infinities
+    are none of these: the catalogue's bounds leave them to the metrics that can be infinite.
     """
     import numpy as np
 
@@ -148,17 +151,3 @@ def is_blank(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     for first in (_INT32_BLANK, _FP64_BLANK):
         found |= (values >= first) & (values < first + 4)
     return found
-
-
-def plausible(metric: str, values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which values, in our unit, this metric could have."""
-    known = METRICS[metric]
-    return (values >= known.low) & (values <= known.high)
-
-
-def measured(metric: str, values: NDArray[np.float64], scale: float = 1.0) -> NDArray[np.float64]:
-    """Foreign values in our unit, of the same shape; NaN where they stand for none or can't be."""
-    import numpy as np
-
-    scaled = values * scale
-    return np.where(~is_blank(values) & plausible(metric, scaled), scaled, np.nan)

@@ -33,6 +33,7 @@ EVENTS: Mapping[str, EventKind] = {
             "lr": "learning rate",
             "epoch_steps": "steps an epoch has, where the step is counted from the epoch's start",
             "total_steps": "steps planned, where the line says so",
+            "elapsed_s": "seconds since the training loop began, where a bar around it tells",
             "throughput": "as printed",
             "throughput_unit": "samples/s, tokens/s, it/s ...",
             "step_time_s": "seconds a step",

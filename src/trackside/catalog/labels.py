@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 Form = Literal["text", "host", "pci", "index", "name", "number", "job", "part"]
@@ -75,9 +76,14 @@ _NONE = frozenset({"", "n/a", "[n/a]", "none", "unknown", "[unknown error]", "[n
 
 def written(value: str, label: Label) -> str:
     """A label's value as ours; empty where it says nothing."""
-    value = value.strip()
-    ours = "" if value.lower() in _NONE else _FORMS[label.form](value)
+    ours = _formed(value, label.form)
     return label.values.get(ours, ours)
+
+
+@lru_cache(maxsize=1 << 12)  # all metrics of a GPU have the same labels
+def _formed(value: str, form: Form) -> str:
+    value = value.strip()
+    return "" if value.lower() in _NONE else _FORMS[form](value)
 
 
 def pci_address(value: str) -> str:

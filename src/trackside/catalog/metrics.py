@@ -44,7 +44,8 @@ COUNTED: Bounds = (0.0, 1e18)
 class Metric:
     """``labels``: those that it may carry beside :data:`COMMON`. ``collect``: how to get it, where it's often missing.
 
-    ``bounds``: the least and the most that can be, where it isn't what the unit says.
+    ``bounds``: the least and the most that can be, where it isn't what the unit says. ``diverges``: NaN and infinities
+    are measurements of it, not holes: all are kept as +inf, which counts, compares and survives any file.
     """
 
     unit: str
@@ -53,6 +54,7 @@ class Metric:
     labels: tuple[str, ...] = ()
     collect: str = ""
     bounds: Bounds | None = None
+    diverges: bool = False
 
     @property
     def low(self) -> float:
@@ -195,6 +197,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     "gpu_healthy": Metric("bool", "gauge", "whether the monitor calls the GPU healthy"),
     "gpu_ras_event_last": Metric("code", "sticky", "AMD: field identifier of the last RAS event"),
+    "gpu_index": Metric("", "gauge", "the index of a GPU that its other curves name by UUID only"),
     "gpu_present": Metric("bool", "gauge", "1 for a GPU that the monitor sees; carries its index, UUID and PCI address"),
     "gpu_visible_gpus": Metric("GPUs", "gauge", "GPUs that the monitor sees on the node"),
     "gpu_processes": Metric("processes", "gauge", "processes with a context on the GPU"),
@@ -296,12 +299,12 @@ METRICS: Mapping[str, Metric] = {
     "scrape_samples": Metric("samples", "gauge", "samples that the exporter gave", ("target",)),
     "exporter_success": Metric("bool", "gauge", "whether a part of an exporter worked", ("collector",)),
     # -- training
-    "training_loss": Metric("", "gauge", "training loss"),
+    "training_loss": Metric("", "gauge", "training loss; inf where it was no finite number", diverges=True),
     "training_validation_loss": Metric("", "gauge", "loss on held-out data"),
     "training_perplexity": Metric("", "gauge", "perplexity"),
     "training_loss_spike": Metric("bool", "gauge", "whether the trainer calls the loss a spike"),
     "training_convergence_velocity": Metric("", "gauge", "how fast the loss falls, as the trainer reckons; below 0 it rises"),
-    "training_gradient_norm": Metric("", "gauge", "gradient norm"),
+    "training_gradient_norm": Metric("", "gauge", "gradient norm; inf where it was no finite number", diverges=True),
     "training_learning_rate": Metric("", "gauge", "learning rate"),
     "training_step": Metric("steps", "gauge", "steps done"),
     "training_epoch": Metric("epochs", "gauge", "epochs done"),

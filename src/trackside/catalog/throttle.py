@@ -26,7 +26,7 @@ class Reason:
 
 
 REASONS: Mapping[str, Reason] = {
-    "gpu_idle": Reason("nothing runs on the GPU", "benign", 0x1),
+    "gpu_idle": Reason("the GPU is idle", "benign", 0x1),
     "applications_clocks_setting": Reason("clocks are set for applications", "benign", 0x2),
     "sw_power_cap": Reason("software keeps power within its limit", "benign", 0x4),
     "hw_slowdown": Reason("hardware slowdown: heat, power brake or a surge of power", "hard", 0x8),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trackside.diagnose.family import Evidence, claim
 from trackside.diagnose.flight import missing_ranks, stalls, unfinished_ranks
 from trackside.diagnose.ranks import named, rank_of, ranks_of, world_size
-from trackside.model import Claim, Event, Run, Value
+from trackside.model import Claim, Event, Role, Run, Value
 from trackside.query import Frame, derived
 
 FROZEN = ("frozen", "unreachable", "stale", "io_error")
@@ -28,6 +28,9 @@ SAYS: Mapping[str, str] = {
     "uninterruptible": "a process sleeps uninterruptibly, as one does whose read or write never returns: {line}",
     "storage": "a host shows processes that wait for storage: {line}",
     "link": "a network link went down: {line}",
+    "worker_died": "a data-loader worker of {ranks} died, which is the trigger: {line}",
+    "some_worker_died": "a data-loader worker died, which is the likely trigger: {line}",
+    "had_raised": "{ranks} had raised an error of its own, which is the trigger: {type}",
 }
 """Sentences of the claims that are made here."""
 
@@ -101,6 +104,23 @@ def _uncomplaining(evidence: Evidence, run: Run, signs: Sequence[tuple[str, Even
     voices = [named(evidence[name], [row for each, row in signs if each == name]) for name in dict(signs)]
     told = derived(quiet, *(voice for voice in voices if voice is not None))
     return Absentee(quiet, claim("quiet", ranks=told))
+
+
+def trigger(evidence: Evidence, ranks: Sequence[int]) -> Claim | None:
+    """What the absent ranks' own output says that would keep them away: a loader worker that died, or an error of
+    theirs that was never printed by the ranks which wait."""
+    workers, raised = evidence["workers"], evidence["exceptions"]
+    for row in workers.events:
+        if row.role is Role.ROOT and (row.rank is None or not ranks or row.rank in ranks):
+            line = workers.value(row, "text")
+            if row.rank is None:
+                return claim("some_worker_died", line=line)
+            return claim("worker_died", line=line, ranks=derived((row.rank,), line))
+    for row in raised.events:
+        if row.role is Role.ROOT and row.rank in ranks and row.get("about") != "collective":
+            kind = raised.value(row, "type")
+            return claim("had_raised", type=kind, ranks=derived((row.rank,), kind))
+    return None
 
 
 def host_trouble(evidence: Evidence) -> Claim | None:

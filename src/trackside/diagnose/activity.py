@@ -46,6 +46,15 @@ class Floors:
     """SM activity that is work whatever the tracer says, where it is half of the GPU's level at least."""
     isolated: int = 10
     """Windows of rest on one side before which a single busy one is a blip and no return to work."""
+    cold: float = 0.1
+    """Engine activity of a GPU on which nothing runs."""
+    pinned: float = 0.9
+    """Engine activity of GPUs that only spin: a kernel is resident all the time."""
+    waiting_share: float = 0.7
+    """Of the SM activity or power before, at which GPUs that are pinned wait for one that went cold for good: a
+    collective that spins keeps up to a fifth of the card's SMs."""
+    for_good: int = 3
+    """Windows to the end, below which a GPU that is cold may only be late."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +66,8 @@ class Activity:
     times: Matrix
     """Ends of the windows, (T,), POSIX seconds."""
     step: float
+    readings: float
+    """Samples of a GPU in a window, of the signal that has the fewest."""
     sm: Matrix | None
     busy: Matrix | None
     """Engine activity, else NVML utilisation."""
@@ -77,6 +88,15 @@ class Activity:
         """(G,) The GPUs that did any work."""
         counts: NDArray[np.intp] = self.working.sum(axis=1)
         return counts >= (2 if len(self.times) > 4 else 1)
+
+    @cached_property
+    def watched(self) -> Flags:
+        """(G, T) Whether the GPU itself was sampled, and not only its process; else whether this was."""
+        levels = [each for each in (self.sm, self.busy, self.power) if each is not None]
+        if not levels:
+            return self.known
+        sampled: Flags = np.any(~np.isnan(np.stack(levels)), axis=0)
+        return sampled
 
     @cached_property
     def seen(self) -> Flags:
@@ -142,9 +162,12 @@ def _activity(held: tuple[tuple[str, Grid], ...], order: tuple[str, ...], n_rank
     working, known, basis = _work((len(gpus), len(times)), {
         "launches": launches, "sm": sm, "power": power, "collectives": collectives, "utilisation": busy
     })  # fmt: skip
+    if busy is not None and basis in ("sm", "power"):
+        working &= ~_waiting(working, busy, sm if basis == "sm" else power)
     by: Literal["engine", "utilisation"] = "engine" if engine is not None else "utilisation"
-    return Activity(gpus, times, step, sm, busy, None if busy is None else by, power, launches, collectives, basis,
-                    working, known)  # fmt: skip
+    readings = min(grid.samples / max(1, int((~np.isnan(grid.values)).sum())) for grid in grids.values())
+    return Activity(gpus, times, step, readings, sm, busy, None if busy is None else by, power, launches, collectives,
+                    basis, working, known)  # fmt: skip
 
 
 def gpu_of(series: Series, order: Sequence[str], n_ranks: int | None) -> str:
@@ -244,6 +267,35 @@ def _work(shape: tuple[int, int], signals: Mapping[Basis, Matrix | None]) -> tup
             if basis is None and told.any():
                 basis = name
     return working, known, basis
+
+
+def _waiting(working: Flags, busy: Matrix, signal: Matrix | None) -> Flags:
+    """(G, T) What looks like work of GPUs that wait for others which went cold for good: pinned, and at less than the
+    level that they had. Ranks of one job step together, so nobody works on after one of them has stopped."""
+    none = np.zeros_like(working)
+    users = working.sum(axis=1) >= 2
+    with np.errstate(invalid="ignore"):
+        warm = (busy > FLOORS.cold) & users[:, None]
+    if signal is None or not warm.any():
+        return none
+    count = busy.shape[1]
+    last = np.where(warm.any(axis=1), count - 1 - warm[:, ::-1].argmax(axis=1), -1)
+    end = int(last.max())
+    sampled = (~np.isnan(busy))[:, : end + 1]
+    late = users & (last >= 0) & (np.array([int(row[at + 1 :].sum()) for row, at in zip(sampled, last, strict=True)])
+                                  >= FLOORS.for_good)  # fmt: skip
+    others = users & ~late
+    if not late.any() or int(late.sum()) > int(others.sum()):
+        return none
+    start = int(last[late].max()) + 1
+    before = middle(np.where(working, signal, np.nan)[others][:, :start], axis=1)
+    with np.errstate(invalid="ignore"):
+        pinned = middle(busy[others][:, start : end + 1]) >= FLOORS.pinned
+        less = middle(signal[others][:, start : end + 1], axis=1) <= FLOORS.waiting_share * before
+    if not pinned or not less.mean() > 0.5:
+        return none
+    none[np.flatnonzero(others)[less], start:] = True
+    return none
 
 
 def _told(name: Basis, signal: Matrix, sm: Matrix | None) -> tuple[Flags, Flags]:

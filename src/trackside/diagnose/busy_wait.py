@@ -14,6 +14,7 @@ from trackside.diagnose.activity import Activity
 from trackside.diagnose.duty import Duty
 from trackside.diagnose.family import Evidence, claim
 from trackside.diagnose.learning import number, training_points
+from trackside.diagnose.work import advancing
 from trackside.model import Claim, Value
 from trackside.query import Grid, derived
 
@@ -22,19 +23,20 @@ from trackside.query import Grid, derived
 class Limits:
     """What counts as waiting."""
 
-    windows: int = 10
-    """Windows of GPU activity below which a mean is chance."""
     pinned: float = 0.85
     """Engine activity (or utilisation) of GPUs that always have a kernel resident."""
     low_sm: float = 0.2
     """SM activity of GPUs that mostly spin. Between idle and this lie 2 to 9 % of all samples of two clusters of
     language-model training (AcmeTrace), so that little other work looks like it."""
     doubtful_sm: float = 0.35
-    """SM activity up to which it is waiting if something else says so, too."""
+    """SM activity up to which it is waiting if something else says so, too, and may be if nothing does."""
     wait_share: float = 0.5
     """Share of the time spent in collectives from which they set the pace."""
     idle_fabric: float = 0.1
     """Traffic of the fast fabric over that of the other network, under which collectives go over the other."""
+    little_power: float = 0.4
+    """Power over its limit, up to which GPUs that always have a kernel resident hardly work: spinning ones drew 85 of
+    400 W (public nvidia-smi output of a hang on A100s)."""
     network: float = 2e7
     """Bytes a second of a node on its network, below which nothing much goes over it."""
     long_launch_s: float = 5e-5
@@ -53,30 +55,25 @@ class Spin:
     corroborated: tuple[Claim, ...]
     """What else says that they wait in collectives."""
     plain: bool
-    """Whether the SMs work so little that nothing else is needed."""
+    """Whether the SMs work so little that nothing else is needed; if not, and nothing else says so, it may be a model
+    that fills few of them."""
 
 
 def spinning(evidence: Evidence, seen: Activity, duty: Duty, limits: Limits, told: list[Claim]) -> Spin | None:
     """Several GPUs that always have a kernel resident and hardly work; None where that is not so or not measured.
 
-    ``told``: what the log says of slow collectives. Without SM activity only time spent in collectives tells.
+    ``told``: what the log says of slow collectives. Without SM activity, time in collectives or little power tells.
     """
     if int(duty.rows.sum()) < 2 or duty.busy is None or duty.busy.number < limits.pinned:
         return None
     if duty.sm is not None and duty.sm.number > limits.doubtful_sm:
         return None
+    drawn = _over(evidence.grid("power"), duty)
+    little = duty.sm is None and _draws_little(evidence, duty, drawn, limits)
     values = {"busy": duty.busy, "signal": derived(seen.busy_by or "", duty.busy)}
     shows = [claim("pinned", sm=duty.sm, **values) if duty.sm is not None else claim("pinned_unseen", **values)]
-    for name in ("collectives", "launches"):
-        grid = evidence.grid(name)
-        done = grid.during(duty.start, duty.end).value("sum", unit="") if grid is not None else None
-        if done is not None and done.value:
-            shows.append(claim(f"advancing_{name}", count=done))
-            break
-    shows += _calls(evidence, duty)
-    power = evidence.grid("power")
-    drawn = power.during(duty.start, duty.end).value("median") if power is not None else None
-    shows += [claim("power", power=drawn)] if drawn is not None and drawn.value is not None else []
+    shows += [*advancing(evidence, duty.start, duty.end), *_calls(evidence, duty)]
+    shows += [claim("power", power=drawn)] if drawn is not None else []
     waiting = _in_collectives(evidence, duty, limits)
     told = [
         *waiting,
@@ -86,9 +83,14 @@ def spinning(evidence: Evidence, seen: Activity, duty: Duty, limits: Limits, tol
         *_network(evidence, duty, limits),
     ]
     if duty.sm is None:
-        return Spin(tuple(shows), tuple(told), False) if waiting else None
-    plain = duty.sm.number <= limits.low_sm
-    return Spin(tuple(shows), tuple(told), plain) if plain or told else None
+        return Spin(tuple(shows), tuple(told), False) if waiting or little else None
+    return Spin(tuple(shows), tuple(told), duty.sm.number <= limits.low_sm)
+
+
+def _draws_little(evidence: Evidence, duty: Duty, drawn: Value | None, limits: Limits) -> bool:
+    """Whether they draw far less than their limit: what stands in for SM activity where that was not sampled."""
+    most = _over(evidence.grid("power_limit"), duty)
+    return drawn is not None and most is not None and drawn.number <= limits.little_power * most.number
 
 
 def _in_collectives(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
@@ -138,11 +140,35 @@ def _network(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
 
 
 def _calls(evidence: Evidence, duty: Duty) -> list[Claim]:
-    """How long a CUDA call takes on average."""
-    seconds, calls = _over(evidence.grid("api_seconds"), duty, "sum"), _over(evidence.grid("api_calls"), duty, "sum")
-    if seconds is None or calls is None or not calls.number > 0:
+    """How long a CUDA call takes on average; and how many times a launch, which waits for nothing."""
+    seconds, calls = evidence.grid("api_seconds"), evidence.grid("api_calls")
+    each = _mean(seconds, calls, duty)
+    if each is None or seconds is None or calls is None:
         return []
-    return [claim("calls", each=derived(seconds.number / calls.number, seconds, calls, unit="s"))]
+    name = _launch_call(seconds)
+    floor = _mean(seconds.where(api=name), calls.where(api=name), duty) if name else None
+    if floor is None or not each.number > CALL_RATIO * floor.number > 0:
+        return [claim("calls", each=each)]
+    times = derived(round(each.number / floor.number, 1), each, floor)
+    return [claim("calls_times", each=each, floor=floor, times=times)]
+
+
+CALL_RATIO = 2.0
+"""Mean time of all calls over that of a launch, from which they wait."""
+
+
+def _launch_call(seconds: Grid) -> str | None:
+    """The call that launches kernels, the one most time was spent in."""
+    names = [name for (name,) in seconds.labels("api") if "launch" in name.lower()]
+    return max(names, key=lambda each: float(np.nansum(seconds.where(api=each).values))) if names else None
+
+
+def _mean(seconds: Grid | None, calls: Grid | None, duty: Duty) -> Value | None:
+    """Seconds a call."""
+    spent, made = _over(seconds, duty, "sum"), _over(calls, duty, "sum")
+    if spent is None or made is None or not made.number > 0:
+        return None
+    return derived(spent.number / made.number, spent, made, unit="s")
 
 
 def _over(grid: Grid | None, duty: Duty, how: str = "median") -> Value | None:
@@ -158,10 +184,9 @@ def blocking(evidence: Evidence, seen: Activity, duty: Duty, limits: Limits) -> 
     seconds, calls = evidence.grid("api_seconds"), evidence.grid("api_calls")
     if seconds is None or calls is None or duty.busy is None or duty.busy.number > limits.gaps:
         return None
-    names = [name for (name,) in seconds.labels("api") if "launch" in name.lower()]
-    if not names:
+    name = _launch_call(seconds)
+    if name is None:
         return None
-    name = max(names, key=lambda each: float(np.nansum(seconds.where(api=each).values)))
     spent = seconds.where(api=name).during(duty.start, duty.end).value("sum")
     made = calls.where(api=name).during(duty.start, duty.end).value("sum", unit="")
     if spent.value is None or not made.value:

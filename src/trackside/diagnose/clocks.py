@@ -40,6 +40,9 @@ def clocks(evidence: Evidence, run: Run, limits: Limits) -> Clocks | None:
     counted = _counted(grids["held"], gpus, times, step)
     if grids["reasons"] is not None or not np.isnan(counted).all():
         grave = (np.nan_to_num(flags).astype(np.int64) & GRAVE != 0) | (np.nan_to_num(counted) >= limits.counted_share)
+        if grids["reasons"] is None and grids["clocks"] is not None and grids["temperature"] is not None:
+            # DCGM's violation times are said to be in microseconds and come in nanoseconds: that they grow is sure.
+            grave |= (np.nan_to_num(counted) > 0) & _hot_and_low(evidence, gpus, times, clock, busy, limits)
         known, told_by = (
             ~np.isnan(flags) | ~np.isnan(counted),
             "reasons" if grids["reasons"] is not None else "counters",
@@ -49,16 +52,24 @@ def clocks(evidence: Evidence, run: Run, limits: Limits) -> Clocks | None:
         known, told_by = ~np.isnan(clock), "heat"
     else:
         return None
-    found, brief = [], None
+    stretches: dict[int, NDArray[np.intp]] = {}
+    brief = None
+    at_work = [np.flatnonzero(row) for row in known & busy]
     for row in np.flatnonzero((grave & busy & known).any(axis=1)):
-        at = np.flatnonzero(known[row] & busy[row])
-        on = _sustained(grave[row], at, step, limits)
+        on = _sustained(grave[row], at_work[row], step, limits)
         if on is None:
             brief = gpus[row]
         else:
-            found.append(_held(evidence, gpus[row], on, at[~grave[row, at]], times, step))
+            stretches[int(row)] = on
+    free = [gpu for row, gpu in enumerate(gpus) if row not in stretches and len(at_work[row])]
+    found = [
+        _held(evidence, gpus[row], on, at_work[row][~grave[row, at_work[row]]], times, step, free)
+        for row, on in stretches.items()
+    ]
     found.sort(key=lambda each: -each.seconds.number)  # stable: equal ones stay in the order of GPUs
-    return Clocks(tuple(found), told_by, len(gpus), brief, _to_the_end(done, run, limits))
+    heat = aligned(grids["temperature"], gpus, times)
+    hot = any(np.nanmax(heat[row, on], initial=0.0) >= limits.hot_c for row, on in stretches.items())
+    return Clocks(tuple(found), told_by, len(gpus), brief, hot, _to_the_end(evidence, done, limits))
 
 
 def _busy(
@@ -133,16 +144,23 @@ def _sustained(grave: Flags, at: NDArray[np.intp], step: float, limits: Limits) 
 
 
 def _held(
-    evidence: Evidence, gpu: str, on: NDArray[np.intp], free: NDArray[np.intp], times: Matrix, step: float
+    evidence: Evidence,
+    gpu: str,
+    on: NDArray[np.intp],
+    free: NDArray[np.intp],
+    times: Matrix,
+    step: float,
+    peers: Sequence[str],
 ) -> Held:
-    """What is told of one GPU's throttling: ``on`` are its windows, ``free`` those of work with free clocks."""
+    """What is told of one GPU's throttling: ``on`` are its windows, ``free`` those of work with free clocks, ``peers``
+    the GPUs at work whose clocks were free."""
     first, last = _stretch(on)
     start, end = float(times[first]) - step, float(times[last])
     before = _free((free[free < first], free[free > last]), times, step)
     grid = evidence.grid("clocks")
     own = of_gpu(grid, gpu) if grid is not None and gpu in {name_of(each) for each in grid.series} else None
     clock = None if own is None else _megahertz(own.during(start, end))
-    usual, against = _usual(evidence, gpu, own, before, (start, end))
+    usual, against = _usual(evidence, gpu, own, before, (start, end), peers)
     drop = 1 - clock.number / usual.number if clock is not None and usual is not None and usual.number > 0 else None
     why, names = _why(evidence, gpu, start, end)
     sources = [value for value in (why, clock) if value is not None]
@@ -152,13 +170,13 @@ def _held(
 
 
 def _usual(
-    evidence: Evidence, gpu: str, own: Grid | None, before: Span | None, during: Span
+    evidence: Evidence, gpu: str, own: Grid | None, before: Span | None, during: Span, peers: Sequence[str]
 ) -> tuple[Value | None, Against]:
     """What the clock should have been: its own with free clocks, else the other GPUs', else the highest there is."""
     grid, most = evidence.grid("clocks"), evidence.grid("most")
     if own is not None and before is not None and (value := _megahertz(own.during(*before))) is not None:
         return value, "own"
-    if grid is not None and len(grid) > 2:
+    if grid is not None and len(grid) > 2 and 2 * len(peers) >= len(grid):  # then the median is that of free ones
         return _megahertz(grid.during(*during)), "peers"
     if most is not None and gpu in {name_of(each) for each in most.series}:
         return _megahertz(of_gpu(most, gpu)), "most"
@@ -217,9 +235,25 @@ def reasons_set(grid: Grid) -> tuple[Value, Value]:
     return derived(titles or ("none",), most), most
 
 
-def _to_the_end(done: Activity | None, run: Run, limits: Limits) -> bool:
-    """Whether the GPUs worked until shortly before the end of what was measured, as far as that is told."""
+def _to_the_end(evidence: Evidence, done: Activity | None, limits: Limits) -> bool:
+    """Whether the GPUs worked until shortly before they were let go of, as far as that is told."""
     if done is None or done.basis in (None, "utilisation") or not done.active.any():
         return True
-    last = float(done.times[np.flatnonzero(done.active)[-1]])
-    return float(done.times[-1]) - last <= max(limits.quiet_s, 3 * done.step)
+    active = done.active
+    if done.basis == "power" and done.busy is not None:  # low clocks draw little, whatever they do
+        with np.errstate(invalid="ignore"):
+            active = active | ((done.busy[done.users] >= limits.busy).sum(axis=0) > 0.5 * done.users.sum())
+    last = float(done.times[np.flatnonzero(active)[-1]])
+    return _let_go(evidence, done) - last <= max(limits.quiet_s, 3 * done.step)
+
+
+def _let_go(evidence: Evidence, done: Activity) -> float:
+    """Until when the GPUs in use held memory: where no record tells of the run's end, samples go on after it."""
+    end = float(done.times[-1])
+    memory = aligned(evidence.grid("memory"), [gpu for gpu, used in zip(done.gpus, done.users, strict=True) if used],
+                     done.times)  # fmt: skip
+    if np.isnan(memory).all():
+        return end
+    with np.errstate(invalid="ignore"):
+        held = memory > 0.5 * np.fmax.reduce(memory, axis=1)[:, None]
+    return float(done.times[np.flatnonzero(held.any(axis=0))[-1]]) if held.any() else end

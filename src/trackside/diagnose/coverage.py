@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trackside.diagnose.gpus import name_of
 from trackside.model import Value
 from trackside.query import Grid
 
@@ -75,7 +76,10 @@ def share(values: NDArray[np.float64]) -> float:
     if not values.size:
         return 0.0
     seen = ~np.isnan(values)
-    covered = [min(1.0, row.sum() * rhythm(row) / len(row)) for row in seen]
+    covered = np.ones(len(seen))
+    for place in np.flatnonzero(~seen.all(axis=1)).tolist():
+        row = seen[place]
+        covered[place] = min(1.0, row.sum() * rhythm(row) / len(row))
     return float(np.mean(covered))
 
 
@@ -94,6 +98,13 @@ def holes(own: Sequence[Line]) -> list[Hole]:
             part = (grid.where(node=node) if node else grid).during(start, end)
             found.append(Hole(node, start, end, part.value("count")))
     return found
+
+
+def sampled_within(grid: Grid, start: float, end: float) -> set[str]:
+    """The GPUs (``node:index``) with a sample in a window that ends in ``(start, end]``."""
+    columns = (grid.times > start) & (grid.times <= end)
+    rows = np.flatnonzero((~np.isnan(grid.values[:, columns])).any(axis=1))
+    return {name_of(grid.series[int(row)]) for row in rows}
 
 
 def stale(seen: NDArray[np.bool_], step: float) -> float:

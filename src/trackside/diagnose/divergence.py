@@ -37,6 +37,8 @@ class Limits:
     """Rises below this many standard deviations of the point-to-point noise are noise."""
     dead_gradient: float = 1e-6
     """Norms of working networks are above 1e-3; a printed 0 is a dead or frozen one."""
+    faint_gradient: float = 0.01
+    """Monitors of training alert below it; a loss that rests at such a norm has no gradient to move it."""
     gone_share: float = 0.05
     """Of its first level: a gradient norm that is left of a network that answers the same to everything."""
     dead_rate: float = 1e-8
@@ -101,7 +103,8 @@ def wrong_shape(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
     if shape is not None or not curve.level_has_meaning:
         return shape
     return (
-        _risen(curve, limits)
+        _vanished(curve, limits)
+        or _risen(curve, limits)
         or _lost(curve, limits)
         or _worse_than_guessing(curve, finished, limits)
         or _flat(curve, finished, limits)
@@ -201,6 +204,28 @@ def _dead(curve: Curve, limits: Limits) -> Shape | None:
     strength = Certainty.ESTABLISHED if silent else Certainty.SUPPORTED
     variant: Variant = "plateau" if begin > 0 else "flat"
     return Shape(variant, strength, "dead_plateau" if silent else "same_value", begin, begin, count)
+
+
+def _vanished(curve: Curve, limits: Limits) -> Shape | None:
+    """The gradient norm fell to next to nothing of what it was and the loss rests since, far from zero: mini-batches
+    that differ keep up the norm of a model that has only converged."""
+    norms = [number(row, "grad_norm") for row in curve.rows]
+    told = maths.finite([norm for norm in norms if norm is not None])
+    if len(told) < limits.flat_points:
+        return None
+    faint = min(limits.faint_gradient, limits.gone_share * maths.median(told[: max(3, len(told) // 10)]))
+    count = 0
+    for norm in reversed(norms):
+        if norm is None or not norm <= faint:
+            break
+        count += 1
+    rest = curve.losses[len(curve.losses) - count :]
+    if count < max(limits.least_points, 0.3 * len(norms)) or maths.falling(rest):
+        return None
+    if maths.median(rest) < 0.1 or maths.spread(rest) >= 0.1:
+        return None
+    begin = len(norms) - count
+    return Shape("plateau", Certainty.SUPPORTED, "vanished", begin, len(norms) - 1, count)
 
 
 def _no_rate(curve: Curve, finished: bool, limits: Limits) -> Shape | None:

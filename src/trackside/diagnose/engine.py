@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from trackside.diagnose import arbiter, plots, preflight, telemetry
 from trackside.diagnose.family import Evidence, Family, families, unknown
+from trackside.diagnose.gpus import located
 from trackside.diagnose.trust import LIMITS, Trust
 from trackside.model import Event, Finding, Input, Progress, Run, Value, Verdict
 from trackside.query import Frame, Grid, Missing, Query, Store, derived, events, metric, record
@@ -26,6 +27,10 @@ class Batching(Protocol):
 
     def ask_many(self, queries: Sequence[Query]) -> Sequence[Answer]:
         """The answers, in the order of asking."""
+        ...
+
+    def expect(self, queries: Iterable[Query]) -> None:
+        """These will be asked, each at its time."""
         ...
 
 
@@ -70,11 +75,13 @@ def _judge(family: Family, evidence: Evidence, run: Run) -> Finding:
             missing.append(" or ".join(dict.fromkeys(reason.reason for reason in reasons if reason is not None)))
     if missing:
         return unknown(dict.fromkeys(missing), family.collect)
-    return family.judge(evidence, run, family.limits)
+    return located(family.judge(evidence, run, family.limits), run)
 
 
 def diagnose(store: Store, run: Run, inputs: Sequence[Input] = (), version: str = "") -> Verdict:
     """The verdict on one run from one store."""
+    if isinstance(store, Batching):
+        store.expect(dict.fromkeys(query for family in families() for query in family.asks.values()))
     examined = telemetry.examine(store, run)
     findings = judge_all(store, run, trust=examined.trust)
     ranked = arbiter.arbitrate(findings, families())

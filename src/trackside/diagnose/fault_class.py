@@ -13,6 +13,12 @@ from functools import cache
 from trackside.diagnose.fault_rules import RULES, Fault, Rule
 from trackside.model import Certainty, Event
 
+ADVICE = re.compile(
+    r"(?:CUDA|HIP) kernel errors might be asynchronously reported.*|For debugging consider passing \w+=\d.*"
+    r"|(?:Compile|Device-side assertion tracking was not enabled).{0,60}`?TORCH_USE_\w+_DSA`?.*"
+)
+"""What PyTorch adds to every error of a device: its words (device-side assertions) are no part of the error."""
+
 
 @dataclass(frozen=True, slots=True)
 class Classified:
@@ -44,7 +50,7 @@ def _text(event: Event) -> str:
     if event.get("chain"):
         lines.append(f"{event.get('root_type') or ''}: {event.get('root_message') or ''}")
         lines.append(str(event.get("chain")).replace(";", "\n"))
-    return "\n".join(lines).removeprefix("builtins.").removeprefix("exceptions.")
+    return ADVICE.sub("", "\n".join(lines)).removeprefix("builtins.").removeprefix("exceptions.")
 
 
 @cache

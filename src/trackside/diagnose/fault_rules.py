@@ -48,10 +48,18 @@ _CONFIG_PLACE = (
     r"|arguments)\w*$|/config\w*\.py)"
 )
 _CONFIG_CODE = r"\b(?:cfg|conf|config|hparams|opts?)\w{0,8}\["
+_OPTIONS = r"(?:\w*(?:Arguments|Config|Args))"
+"""Classes that hold options."""
 _PACKAGE_CALL = (
-    r"(?:Trainer|TrainingArguments|\w*Config|Accelerator|AdamW|LoraConfig|\w*ForCausalLM|\w*Tokenizer\w*"
-    r"|LightningModule|DataLoader|GradScaler|LLM|EngineArgs)"
+    r"(?:\w*Trainer|Accelerator|AdamW|\w*ForCausalLM|\w*Tokenizer\w*|LightningModule|DataLoader|GradScaler|LLM)"
 )
+_OF_A_RELEASE = (
+    r"evaluation_strategy|eval_strategy|tokenizer|processing_class|num_items_in_batch|max_seq_length|dispatch_batches"
+    r"|use_seedable_sampler|device_placement|cache_position|no_cuda|use_cpu|gradient_checkpointing_kwargs"
+    r"|lr_scheduler_kwargs|corda_config|eva_config|lora_bias|exclude_modules|trainable_token_indices|use_dora|use_rslora"
+    r"|layer_replication|megatron_core|target_parameters|attn_implementation|torch_dtype|dtype"
+)
+"""Options that came or went with a release of transformers, accelerate, peft or trl."""
 
 RULES: tuple[Rule, ...] = (
     # -- what the command line, the launcher and the container say before Python runs
@@ -190,13 +198,29 @@ RULES: tuple[Rule, ...] = (
         r"|'(?:Accelerator\w{0,8}|DynamicCache|TrainingArguments|\w{0,30}Tokenizer(?:Fast)?)' object has no attribute",
     ),
     Rule(
+        "argument-of-a-release",  # options that one release has and another has not, wherever they are passed
+        "env",
+        _LIKELY,
+        rf"got an unexpected keyword argument '(?:{_OF_A_RELEASE})'",
+    ),
+    Rule(
+        "option-of-a-class",  # what is read from a configuration is handed to it whole: a misspelt option
+        "config",
+        _LIKELY,
+        rf"TypeError: {_OPTIONS}\.\w+\(\) got an unexpected keyword argument",
+    ),
+    Rule(
+        "option-of-a-class-unnamed",  # Python before 3.10 does not name the class
+        "config",
+        _LIKELY,
+        r"TypeError: __init__\(\) got an unexpected keyword argument",
+        place=rf"\b{_OPTIONS}\(",
+    ),
+    Rule(
         "argument-of-package",
         "env",
         _LIKELY,
-        rf"TypeError: {_PACKAGE_CALL}\.\w+\(\) got an unexpected keyword argument"
-        rf"|got an unexpected keyword argument '(?:evaluation_strategy|eval_strategy|tokenizer"
-        rf"|processing_class|num_items_in_batch|max_seq_length|dispatch_batches|use_seedable_sampler"
-        rf"|device_placement|cache_position)'",
+        rf"TypeError: {_PACKAGE_CALL}\.\w+\(\) got an unexpected keyword argument",
     ),
     Rule("credentials", "env", _LIKELY, r"api_key not configured|wandb\.(?:errors|sdk)|host='api\.wandb\.ai'"),
     Rule("encoding", "env", _LIKELY, r"UnicodeEncodeError|locale\.Error"),
@@ -379,7 +403,7 @@ RULES: tuple[Rule, ...] = (
         r"HfArgumentParser|[Uu]nrecognized (?:arguments|option|key|config)|[Uu]nknown (?:argument|option|flag"
         r"|config|optimizer|scheduler|model name|dataset name|loss|activation|key)|[Uu]ndefined dataset"
         r"|not allowed with|mutually exclusive"
-        r"|[Uu]nexpected key|is not in struct|[Ii]nvalid (?:choice|value for|option|override)|extra (?:fields"
+        r"|[Uu]nexpected key(?!word)|is not in struct|[Ii]nvalid (?:choice|value for|option|override)|extra (?:fields"
         r"|inputs) (?:not|are not) permitted|ValidationError|validation errors?\b|MisconfigurationException"
         r"|ConfigError|ConfigurationError|DeepSpeedConfig|existing deepspeed config",
     ),

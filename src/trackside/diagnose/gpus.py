@@ -6,9 +6,10 @@ A GPU is named as ``node:index``, as in :attr:`trackside.model.Run.gpus`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trackside.model import Run, Series
+from trackside.model import Finding, Run, Series
 from trackside.query import Grid
 
 if TYPE_CHECKING:  # only runs with metrics need numpy
@@ -59,18 +60,32 @@ def of_gpu(grid: Grid, gpu: str) -> Grid:
 
 
 def of_ranks(run: Run, ranks: Iterable[int]) -> tuple[str, ...]:
-    """The GPUs of these ranks, where the run has one GPU a rank; none where that isn't told."""
-    if not run.gpus or run.n_ranks != len(run.gpus):
+    """The GPUs of these ranks: one a rank, as launchers place them; none where the run is known to differ."""
+    if not _one_each(run):
         return ()
     return tuple(run.gpus[rank] for rank in ranks if 0 <= rank < len(run.gpus))
 
 
 def ranks_at(run: Run, gpus: Iterable[str]) -> tuple[int, ...]:
-    """The ranks on these GPUs, where the run has one GPU a rank; none where that isn't told."""
-    if not run.gpus or run.n_ranks != len(run.gpus):
+    """The ranks on these GPUs: one a GPU, as launchers place them; none where the run is known to differ."""
+    if not _one_each(run):
         return ()
     place = {name: rank for rank, name in enumerate(run.gpus)}
     return tuple(sorted(place[gpu] for gpu in gpus if gpu in place))
+
+
+def _one_each(run: Run) -> bool:
+    return run.gpus_by != "all" and run.n_ranks in (None, len(run.gpus))
+
+
+def located(finding: Finding, run: Run) -> Finding:
+    """A finding with the node, GPU or rank that it leaves out and the others tell."""
+    gpus, ranks, nodes = finding.gpus, finding.ranks, finding.nodes
+    if gpus and not any(":" in gpu for gpu in gpus):  # a bare index, as a process counts its own GPUs
+        gpus = of_ranks(run, ranks) or gpus
+    ranks = ranks or ranks_at(run, gpus)
+    nodes = nodes or tuple(dict.fromkeys(node for gpu in gpus if (node := gpu.rpartition(":")[0]) in run.nodes))
+    return replace(finding, gpus=gpus, ranks=ranks, nodes=nodes)
 
 
 def at_bus(pci: str, node: str | None, grids: Iterable[Grid | None]) -> frozenset[str]:
@@ -88,6 +103,26 @@ def bus(pci: str) -> tuple[str, ...]:
     """An address as it can be compared: without its function, the domain's leading zeros and the letters' case."""
     parts = pci.lower().partition(".")[0].split(":")
     return tuple(part.lstrip("0") for part in (["0", *parts] if len(parts) == 2 else parts))
+
+
+def one_name_each(told: Iterable[tuple[str | None, str]], run: Run) -> tuple[str, ...]:
+    """Every GPU once, of those that (node, GPU) pairs name as ``node:index`` or by the kernel's PCI address.
+
+    An address that no curve carries is left out where its node has no more of them than GPUs that curves name.
+    """
+    indices: dict[str, None] = {}
+    addresses: dict[tuple[str | None, tuple[str, ...]], str] = {}
+    for node, gpu in told:
+        if gpu in run.gpus or (node is not None and gpu.startswith(f"{node}:")):
+            indices[gpu] = None
+        else:
+            addresses.setdefault((node, bus(gpu)), gpu.partition(".")[0])
+    kept = set(indices)
+    for node, _ in addresses:
+        here = [name for at, name in addresses.items() if at[0] == node]
+        known = [name for name in indices if node is None or name.rpartition(":")[0] == node]
+        kept |= set(here) if len(here) > len(known) else set()
+    return tuple(sorted(kept))
 
 
 def ours(pci: str, node: str | None, grids: Sequence[Grid | None], run: Run) -> bool:

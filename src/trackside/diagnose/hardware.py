@@ -20,15 +20,35 @@ from trackside.query import derived
 def examined(evidence: Evidence, run: Run) -> Health:
     """Everything that the counters, gauges and gaps of the run's GPUs tell."""
     hardware, application = _reported(evidence)
-    faults = [*_risen(evidence), *hardware, *_vanished(evidence, float("inf") if run.end is None else run.end)]
-    clear = [*clean(evidence), *_quiet(evidence, [*hardware, *application]), *_restarted(evidence)]
-    flag = _flagged(evidence) if clear and not faults else None
+    until = float("inf") if run.end is None else run.end
+    unused = _unused(evidence, run)
+    told, foreign = _sorted([*_risen(evidence), *hardware, *_vanished(evidence, until)], unused)
+    clear = [*clean(evidence), *_quiet(evidence, [*hardware, *application]), *_restarted(evidence), *foreign]
+    flag = _flagged(evidence) if clear and not told else None
     return Health(
-        tuple(faults),
+        tuple(told),
         tuple(fault.claim for fault in application),
-        tuple(_stood(evidence, hardware)),
+        tuple(_stood(evidence, hardware, unused)),
         tuple(clear if flag is None else [flag, *clear]),
     )
+
+
+def _unused(evidence: Evidence, run: Run) -> frozenset[str]:
+    """GPUs that did nothing while others worked, where only memory tells which ones the run held: another's."""
+    if run.gpus_by not in ("occupancy", "all"):
+        return frozenset()
+    told = activity(evidence, run)
+    if told is None or told.basis in (None, "utilisation") or not told.users.any():
+        return frozenset()
+    return frozenset(told.named(~told.users & told.known.any(axis=1)))
+
+
+def _sorted(faults: Sequence[Fault], unused: frozenset[str]) -> tuple[list[Fault], list[Claim]]:
+    """(faults of the run's GPUs, what to say of those of others')."""
+    foreign = [fault for fault in faults if fault.gpu in unused]
+    gpus = {fault.gpu: next(value for value in fault.claim.values.values()) for fault in foreign if fault.gpu}
+    said = [claim("foreign", gpus=derived(tuple(gpus), *list(gpus.values())[:8]))] if gpus else []
+    return [fault for fault in faults if fault.gpu not in unused], said
 
 
 def _risen(evidence: Evidence) -> list[Fault]:
@@ -78,16 +98,18 @@ def _vanished(evidence: Evidence, before: float) -> list[Fault]:
     return found
 
 
-def _stood(evidence: Evidence, hardware: Sequence[Fault]) -> list[tuple[Claim, tuple[str, ...]]]:
+def _stood(
+    evidence: Evidence, hardware: Sequence[Fault], unused: frozenset[str]
+) -> list[tuple[Claim, tuple[str, ...]]]:
     """Counters and flags that were up before the run and did not move: each with its GPUs."""
     found = []
     for name in COUNTERS:
-        old = standing(evidence.grid(name))
+        old = [(series, level) for series, level in standing(evidence.grid(name)) if name_of(series) not in unused]
         if old:
             found.append(_old(f"old_{name}", old))
     told = [(s, v) for s, v in standing(evidence.grid("xid_last")) if xid(int(v.number)).blame == "hardware"]
-    changed = {fault.gpu for fault in hardware}
-    told = [(series, value) for series, value in told if name_of(series) not in changed]
+    aside = unused | {fault.gpu for fault in hardware}
+    told = [(series, value) for series, value in told if name_of(series) not in aside]
     return [*found, _old("old_gauge", told)] if told else found
 
 

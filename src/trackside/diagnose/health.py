@@ -62,6 +62,7 @@ SAYS: Mapping[str, str] = {
     "application_gauge": "the monitor saw only Xids that usually blame the application, such as {xid} on GPU {gpu}",
     "flag_only": "the health flag of GPU {gpu} was {level}, with no counter that rose beside it: incidental",
     "quiet_gauge": "no Xid came: the gauge of the last one stayed where it was, at most {level}, on {count}",
+    "foreign": "GPU {gpus} reported errors, but did no work while the run's GPUs did: they are another's",
     "restarted": "the counters were restarted and came back to what they had been, at most {level}",
 }
 """Sentences of the claims that are made here."""

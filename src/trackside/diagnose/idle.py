@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from trackside.diagnose.activity import Activity, level
 from trackside.diagnose.family import Evidence, claim
 from trackside.diagnose.gpus import aligned
-from trackside.diagnose.signals import Limits
+from trackside.diagnose.signals import Limits, nodes_of
 from trackside.model import Claim, Run, Value
 from trackside.query import derived
 
@@ -52,10 +53,13 @@ def all_along(evidence: Evidence, run: Run, seen: Activity, limits: Limits) -> I
         shows.append(claim("cold_power", most=power.value("max")))
     if not shows:
         return None
-    seconds = derived(len(watched) * seen.step, *(value for each in shows for value in each.values.values()), unit="s")
+    sources = [value for each in shows for value in each.values.values()]
+    seconds = derived(len(watched) * seen.step, *sources, unit="s")
+    shows.insert(0, claim("all_cold", seconds=seconds, **_counted(seen, sources)))
     traced, attached, memory = (evidence.grid(name) for name in ("tracer", "attached", "memory"))
     if evidence.grid("collectives") is None and traced is not None:
-        shows.append(claim("no_collective", traced=traced.value("count", unit="samples")))
+        key = "no_collective" if evidence.grid("launches") is not None else "no_launch"
+        shows.append(claim(key, traced=traced.value("count", unit="samples")))
     held = None if attached is None else bool(np.nanmax(attached.values) > 0)
     if attached is not None and not held:
         shows.append(claim("no_process", attached=attached.value("max", unit="")))
@@ -63,6 +67,15 @@ def all_along(evidence: Evidence, run: Run, seen: Activity, limits: Limits) -> I
     if memory is not None:
         shows.append(claim("context_only" if small else "memory_idle", memory=memory.value("max")))
     return Idle(seen, seconds, small, held, tuple(shows))
+
+
+def _counted(seen: Activity, sources: Sequence[Value]) -> dict[str, Value]:
+    """How many GPUs on how many nodes."""
+    gpus, nodes = len(seen.gpus), len(nodes_of(seen.gpus)) or 1
+    return {
+        "count": derived(gpus, *sources, unit="GPU" if gpus == 1 else "GPUs"),
+        "nodes": derived(nodes, *sources, unit="node" if nodes == 1 else "nodes"),
+    }
 
 
 def _cold(evidence: Evidence, seen: Activity, limits: Limits) -> bool:
@@ -96,5 +109,4 @@ def forming(evidence: Evidence, run: Run, idle: Idle) -> bool:
     if len(idle.seen.gpus) < 2:
         return False
     begun = evidence["inits"].events or [row for row in evidence["hosts"].events if row.get("command") == "torchrun"]
-    nodes = {gpu.rpartition(":")[0] for gpu in idle.seen.gpus}
-    return bool(begun) or max(len(run.nodes), len(nodes)) > 1
+    return bool(begun) or max(len(run.nodes), len(nodes_of(idle.seen.gpus))) > 1

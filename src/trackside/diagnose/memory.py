@@ -144,3 +144,15 @@ def scarcest(evidence: Evidence, run: Run, nodes: Sequence[str] = ()) -> Peak | 
     capacity = total.where(node=name).value("max") if total is not None else None
     at = float(grid.times[int(np.nanargmin(grid.values[row]))])
     return Peak(name, grid.one(row).value("min"), capacity if capacity and capacity.value else None, at)
+
+
+def drawn(evidence: Evidence, run: Run, low: Peak) -> Value | None:
+    """Bytes by which the memory left on a node fell, from the first samples of the run to its lowest."""
+    grid = evidence.grid("host_low")
+    if grid is None:
+        return None
+    own = during(grid.where(node=low.name), run)
+    first = own.during(float(own.times[0]) - own.step, float(own.times[min(2, len(own.times) - 1)])).value("max")
+    if first.value is None:
+        return None
+    return derived(max(0.0, first.number - low.value.number), first, low.value, unit="bytes")

@@ -1,7 +1,7 @@
 """Training points out of sampled gauges, for runs whose log prints none. Pure.
 
 A gauge is scraped many times a step, or skips steps: a point counts once, where the step or the loss changed. A loss
-that is not a number is no sample; where the gauges beside it were sampled, that shows.
+that is no finite number is inf; where it was not even sampled, the gauges beside it show that.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _again(fields: Mapping[str, float], before: Mapping[str, float]) -> bool:
     if "step" in fields and "step" in before:
         return fields["step"] == before["step"]
     same = fields["loss"] == before["loss"] and fields.get("grad_norm") == before.get("grad_norm")
-    return same and not math.isnan(fields["loss"])
+    return same and math.isfinite(fields["loss"])
 
 
 def _longest(grid: Grid | None) -> Grid | None:

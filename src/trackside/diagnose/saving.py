@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -9,7 +11,7 @@ from itertools import pairwise
 from trackside.diagnose.ending import ENDING
 from trackside.diagnose.family import Evidence, claim
 from trackside.diagnose.learning import LEARNING, number, step_seconds, steps_done, training_points
-from trackside.model import Claim, Event, Value
+from trackside.model import Claim, Event, Run, Value
 from trackside.query import Query, derived, events
 
 SAVING: Mapping[str, Query] = {**LEARNING, **ENDING, "saves": events("checkpoint_saved")}
@@ -43,10 +45,10 @@ class Storm:
     first: Event | None
 
 
-def save_storm(evidence: Evidence, limits: Limits | None = None) -> Storm | None:
+def save_storm(evidence: Evidence, run: Run, limits: Limits | None = None) -> Storm | None:
     """Saves at nearly every step, or that take most of the wall time; None where neither shows."""
     limits = limits or Limits()
-    saves = _distinct(evidence["saves"].events)
+    saves = _distinct(evidence["saves"].events, training_points(evidence["progress"]), run.n_ranks or 1)
     done = _steps_seen(evidence)
     if done is None or not isinstance(done.value, (int, float)) or done.value < limits.least_steps:
         return None
@@ -66,16 +68,36 @@ def save_storm(evidence: Evidence, limits: Limits | None = None) -> Storm | None
     return Storm(derived(len(saves), total), tuple(shows), saves[0] if saves else None)
 
 
-def _distinct(saves: Sequence[Event]) -> list[Event]:
-    """One event a checkpoint: shards, ranks and messages of the same step or path count once."""
-    seen: set[object] = set()
-    kept = []
+def _distinct(saves: Sequence[Event], points: Sequence[Event], ranks: int) -> list[Event]:
+    """One event a checkpoint: shards, ranks and messages of the same step or path count once.
+
+    Without a step each further message of the same writer about the same path is another checkpoint, unless as many
+    ranks as there are may have written each of them.
+    """
+    told: Counter[object] = Counter()
+    kept: dict[object, Event] = {}
     for row in saves:
-        key = row.get("step") if row.get("step") is not None else row.get("path") or (row.at.path, row.at.line)
-        if key not in seen:
-            seen.add(key)
-            kept.append(row)
-    return kept
+        step, path = row.get("step"), row.get("path")
+        key: object = step
+        if step is None:
+            writer = row.at.path, row.rank, path
+            told[writer] += 1
+            key = path or "", told[writer]
+        kept.setdefault(key, row)
+    unnamed = [row for row in kept.values() if row.get("step") is None]
+    copies = _copies(unnamed, points, ranks)
+    named = [row for row in kept.values() if row.get("step") is not None]
+    return sorted([*named, *unnamed[::copies]], key=lambda row: (row.at.path, row.at.line))
+
+
+def _copies(saves: Sequence[Event], points: Sequence[Event], ranks: int) -> int:
+    """How many messages a checkpoint has at most: one a rank, where nothing tells the ranks apart and each stretch of
+    the log between two points holds as many as there are ranks, or a multiple."""
+    if ranks < 2 or any(row.rank is not None for row in saves):
+        return 1
+    lines = sorted((point.at.path, point.at.line) for point in points)
+    between = Counter(bisect(lines, (row.at.path, row.at.line)) for row in saves)
+    return ranks if all(count % ranks == 0 for count in between.values()) else 1
 
 
 def _steps_seen(evidence: Evidence) -> Value | None:

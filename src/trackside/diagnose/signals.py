@@ -55,6 +55,8 @@ class Limits(Quiet):
     """Times the longest pause that the run came back from."""
     windows: int = 3
     """Windows at rest, below which a scrape that came late looks the same."""
+    readings: int = 6
+    """Or so many samples of each GPU, where a window holds more than two."""
     short_s: float = 120.0
     """For a run too short for ``least_s``, where it is ``share`` of its duration."""
     spinning: float = 0.8
@@ -134,6 +136,9 @@ STILL_SAYS: Mapping[str, str] = {
     "cold_power": "no GPU drew more than {most}",
     "cold_launches": "{most} kernel launches were made in all",
     "cold_collectives": "{most} collectives were completed in all",
+    "all_cold": "{count} on {nodes} did no work in {seconds}, from the start on",
+    "no_launch": "no kernel launch and no collective of the run was ever seen, though its processes were traced "
+    "({traced})",
     "no_collective": "no collective of the run was ever seen, though its processes were traced ({traced})",
     "no_process": "no process ever held a context on a GPU ({attached})",
     "context_only": "no GPU held more than {memory} of memory, a context at most",

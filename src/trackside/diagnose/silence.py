@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from trackside.diagnose.ending import ENDING, LIFE, last_job, silence_s
 from trackside.diagnose.family import Evidence
-from trackside.diagnose.learning import LEARNING, step_seconds, steps_done, training_points
+from trackside.diagnose.learning import LEARNING, number, step_seconds, steps_done, training_points
 from trackside.diagnose.maths import finite
 from trackside.model import Run, Value
 from trackside.query import Query, derived, events
@@ -70,15 +70,22 @@ def _duration(evidence: Evidence) -> Value | None:
 def _unaccounted(evidence: Evidence, seconds: Value | None, limits: Quiet) -> tuple[Value, bool] | None:
     """Seconds that the steps done, at their printed pace, don't account for."""
     progress = evidence["progress"]
+    last = training_points(progress)[-1]
+    spent = number(last, "elapsed_s")
+    if seconds is not None and spent is not None:
+        return _left(seconds.number - spent, (seconds, progress.value(last, "elapsed_s", "s")), seconds, limits)
     pace = step_seconds(training_points(progress), progress)
     done = steps_done(progress, evidence["ends"])
     if seconds is None or pace is None or done is None:
         return None
-    whole = seconds.number
-    idle = whole - done.number * pace.number
-    if idle < limits.unstamped_share * whole:
+    return _left(seconds.number - done.number * pace.number, (seconds, done, pace), seconds, limits)
+
+
+def _left(idle: float, sources: Sequence[Value], seconds: Value, limits: Quiet) -> tuple[Value, bool] | None:
+    """What is left of the run, where that is more than start-up and saves may take."""
+    if idle < limits.unstamped_share * seconds.number:
         return None
-    return derived(round(idle, 1), seconds, done, pace, unit="s"), False
+    return derived(round(idle, 1), *sources, unit="s"), False
 
 
 def several_ranks(evidence: Evidence, run: Run) -> bool:

@@ -16,13 +16,16 @@ from numpy.typing import NDArray
 from trackside.diagnose.activity import Activity, Matrix, gpu_of, middle, summed
 from trackside.diagnose.duty import RESTING, Duty
 from trackside.diagnose.family import Evidence, claim
-from trackside.diagnose.gpus import aligned, of_gpu
+from trackside.diagnose.gpus import aligned, names, of_gpu
 from trackside.diagnose.lagging import Limits, Outlier, outliers
 from trackside.model import Claim, Run
 from trackside.query import Grid, derived
 
 Sign = Literal["sm", "busy", "wait"]
 Rows = NDArray[np.intp]
+Names = tuple[str, ...]
+LEAST_WINDOWS = 5
+"""Of a stretch, in a run too short for more: half of the run at least."""
 LEAST_WAIT = 0.15
 """Share of the time that the others must wait in collectives for a rank's short wait to say anything."""
 WAIT_RATIO = 2.0
@@ -55,6 +58,7 @@ def slow_gpus(evidence: Evidence, run: Run, seen: Activity, duty: Duty, limits: 
     """The GPUs of a run that the others wait for; None where all are alike, or too few were watched."""
     rows = np.flatnonzero(duty.rows)
     windows = duty.windows & (seen.active if seen.active.any() else True)
+    limits = replace(limits, windows=min(limits.windows, max(LEAST_WINDOWS, int(windows.sum()) // 2)))
     waits = _waits(evidence, run, seen)
     signs: list[tuple[Sign, Matrix | None, Limits]] = [
         ("sm", seen.sm, limits),
@@ -66,22 +70,43 @@ def slow_gpus(evidence: Evidence, run: Run, seen: Activity, duty: Duty, limits: 
         for sign, values, own in signs
         if values is not None
     ]
-    names = [seen.gpus[row] for row in rows]
+    named = [seen.gpus[row] for row in rows]
     for by_node in (False, True):
         for sign, values, own in told:
-            found = _of_nodes(values, names, own) if by_node else _of_gpus(values, names, own)
-            slow = _slow(evidence, seen, sign, found, rows, waits) if found is not None else None
+            found = _of_nodes(values, named, own) if by_node else _of_gpus(values, named, own)
+            slow = _slow(evidence, run, seen, sign, found, rows, waits) if found is not None else None
             if slow is not None:
                 return slow
     return None
 
 
 def _idleness(seen: Activity) -> Matrix | None:
-    """How little each GPU was busy; not known of one that does nothing at all: that is a standstill, not slowness."""
+    """How little each GPU was busy; not known of one that does nothing at all: that is a standstill, not slowness.
+
+    Utilisation is of the last second alone, at rest or at work: a few windows make it a share of time.
+    """
     if seen.busy is None:
         return None
+    busy = _smooth(seen.busy, SMOOTH) if seen.busy_by == "utilisation" else seen.busy
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(seen.busy > RESTING, 1 / seen.busy, np.nan)
+        return np.where(busy > RESTING, 1 / busy, np.nan)
+
+
+SMOOTH = 5
+"""Windows of two readings each."""
+
+
+def _smooth(values: Matrix, width: int) -> Matrix:
+    """Means over this many windows about each, of those that were sampled."""
+    if values.shape[1] < width:
+        return values
+    held = ~np.isnan(values)
+    kernel = np.ones(width)
+    sums, counts = (
+        np.apply_along_axis(np.convolve, 1, each, kernel, "same")
+        for each in (np.where(held, values, 0.0), held.astype(float))
+    )
+    return np.where(held, sums / np.maximum(counts, 1), np.nan)
 
 
 @dataclass(frozen=True)
@@ -124,7 +149,7 @@ def _waits(evidence: Evidence, run: Run, seen: Activity) -> Matrix | None:
 
 
 def _slow(
-    evidence: Evidence, seen: Activity, sign: Sign, found: _Found, rows: Rows, waits: Matrix | None
+    evidence: Evidence, run: Run, seen: Activity, sign: Sign, found: _Found, rows: Rows, waits: Matrix | None
 ) -> Slow | None:
     first = found.first
     picked = rows[list(found.places)]
@@ -142,43 +167,64 @@ def _slow(
     gpus = tuple(seen.gpus[row] for row in picked)
     clock = _clock(evidence, seen, picked, others, window)
     equal = _equal(seen.launches, picked, others, window)
-    shows = _shows(evidence, seen, sign, first, gpus, (start, end))
+    peers = tuple(seen.gpus[row] for row in others)
+    shows = _shows(evidence, run, seen, sign, first, (gpus, peers), (start, end))
     if clock is not None:
         shows.append(clock)
     if equal:
-        shows.append(_counts(evidence, gpus[0], (start, end)))
+        shows.append(_counts(evidence, run, "launches", gpus[0], peers, (start, end)))
+        if _equal(seen.collectives, picked, others, window):
+            shows.append(_counts(evidence, run, "collectives", gpus[0], peers, (start, end)))
     if least and sign != "wait":
-        shows += _wait_claim(evidence, gpus[0], (start, end))
+        shows += _wait_claim(evidence, run, gpus[0], peers, (start, end))
     return Slow(sign, gpus, first.ratio, start, end, busy, equal, least, clock is not None, tuple(shows))
 
 
 def _shows(
-    evidence: Evidence, seen: Activity, sign: Sign, first: Outlier, gpus: tuple[str, ...], span: tuple[float, float]
+    evidence: Evidence, run: Run, seen: Activity, sign: Sign, first: Outlier, parted: tuple[Names, Names],
+    span: tuple[float, float],
 ) -> list[Claim]:  # fmt: skip
-    """How far the first stands out, and what the others do meanwhile."""
+    """How far the first stands out and what the others do; ``parted``: the GPUs that stand out, and the others."""
+    gpus, peers = parted
     name = {"sm": "sm", "busy": seen.busy_by or "engine", "wait": "waits"}[sign]
     grid = evidence.grid(name)
     assert grid is not None
-    part = grid.during(*span)
-    mine, theirs = of_gpu(part, gpus[0]).value("median", unit=""), part.value("median", unit="")
     if sign == "wait":
-        told = _wait_claim(evidence, gpus[0], span)
+        told = _wait_claim(evidence, run, gpus[0], peers, span)
     else:
-        ratio = derived(round(first.ratio, 2), mine, theirs)
+        part = grid.during(*span)
+        mine, theirs = of_gpu(part, gpus[0]).value("median", unit=""), _of_peers(part, peers).value("median", unit="")
+        ratio = derived(round(mine.number / theirs.number, 2) if theirs.value else round(first.ratio, 2), mine, theirs)
         seconds = derived(span[1] - span[0], mine, unit="s")
         told = [claim(f"slow_{sign}", gpus=derived(gpus, mine), mine=mine, theirs=theirs, ratio=ratio, seconds=seconds)]
     if sign == "sm" and seen.busy_by is not None and (other := evidence.grid(seen.busy_by)) is not None:
-        busy = other.during(*span).value("median", unit="")
+        busy = _of_peers(other.during(*span), peers).value("median", unit="")
         told.append(claim("peers_busy", busy=busy, signal=derived(seen.busy_by, busy)))
     return told
 
 
-def _wait_claim(evidence: Evidence, gpu: str, span: tuple[float, float]) -> list[Claim]:
+def _of_peers(part: Grid, peers: Names) -> Grid:
+    """What the grid holds of the others, where one question can ask for them: one GPU, or one node; else of all, whose
+    median is theirs."""
+    if len(peers) == 1:
+        return of_gpu(part, peers[0])
+    nodes = {name.rpartition(":")[0] for name in peers}
+    shown = {name for name in names(part) if name.rpartition(":")[0] in nodes}
+    return part.where(node=next(iter(nodes))) if len(nodes) == 1 and shown == set(peers) else part
+
+
+def _of_rank(part: Grid, run: Run, gpu: str) -> Grid:
+    """What a tracer's grid, which may know ranks alone, holds of one GPU."""
+    placed = [gpu_of(each, run.gpus, run.n_ranks) for each in part.series]
+    return part.one(placed.index(gpu)) if gpu in placed else of_gpu(part, gpu)
+
+
+def _wait_claim(evidence: Evidence, run: Run, gpu: str, peers: Names, span: tuple[float, float]) -> list[Claim]:
     grid = evidence.grid("waits")
     if grid is None:
         return []
     part = grid.during(*span)
-    mine, theirs = of_gpu(part, gpu).value("median"), part.value("median")
+    mine, theirs = _of_rank(part, run, gpu).value("median"), _of_peers(part, peers).value("median")
     window = derived(grid.step, theirs, unit="s")
     return [claim("slow_wait", gpus=derived((gpu,), mine), mine=mine, theirs=theirs, window=window)]
 
@@ -194,11 +240,12 @@ def _equal(counts: Matrix | None, picked: Rows, others: Rows, window: slice) -> 
     return abs(mine / theirs - 1) <= EQUAL
 
 
-def _counts(evidence: Evidence, gpu: str, span: tuple[float, float]) -> Claim:
-    grid = evidence.grid("launches")
+def _counts(evidence: Evidence, run: Run, name: str, gpu: str, peers: Names, span: tuple[float, float]) -> Claim:
+    grid = evidence.grid(name)
     assert grid is not None
     part = grid.during(*span)
-    return claim("equal", mine=of_gpu(part, gpu).value("median", unit=""), theirs=part.value("median", unit=""))
+    mine, theirs = (each.value("median", unit="") for each in (_of_rank(part, run, gpu), _of_peers(part, peers)))
+    return claim(f"equal_{name}", mine=mine, theirs=theirs)
 
 
 def _clock(evidence: Evidence, seen: Activity, picked: Rows, others: Rows, window: slice) -> Claim | None:

@@ -5,6 +5,8 @@ A pause that ends is no standstill, and neither is one that the run has had befo
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,13 +30,14 @@ def at_end(evidence: Evidence, run: Run, seen: Activity, limits: Limits, beside:
     if not len(active):
         return None
     rest = np.flatnonzero(seen.seen & (np.arange(len(seen.times)) > active[-1]))
-    if len(rest) < limits.windows or (seen.basis == "power" and _slower_clocks(evidence, seen, active, rest)):
+    enough = max(2, min(limits.windows, math.ceil(limits.readings / seen.readings)))
+    if len(rest) < enough or (seen.basis == "power" and _slower_clocks(evidence, seen, active, rest)):
         return _one_cold(evidence, run, seen, limits)
     after, until = float(seen.times[active[-1]]), float(seen.times[rest[-1]])
     heard = max(_heard(evidence), _stepped(evidence))
     length = until - max(after, heard)
     duration = until - float(seen.times[0]) + seen.step
-    least = limits.windows * seen.step
+    least = enough * seen.step
     sure = length >= max(limits.least_s, limits.pauses * longest_pause(seen))
     if not sure and length < (least if beside else max(limits.short_s, limits.share * duration, least)):
         return None
@@ -69,10 +72,10 @@ def _less(seen: Activity, windows: NDArray[np.intp], limits: Limits) -> Flags:
 
 
 def _one_cold(evidence: Evidence, run: Run, seen: Activity, limits: Limits) -> Still | None:
-    """A few GPUs that went cold for good while all others stay pinned and work less: a wait whose spinning keeps so
-    many SMs that it looks like work."""
+    """A few GPUs that went cold for good while all others stay pinned, where utilisation alone tells: it can't say
+    whether these work on (see :func:`trackside.diagnose.activity.activity` for signals that can)."""
     users, end = seen.users, np.flatnonzero(seen.seen)
-    if seen.busy is None or not len(end) or int(users.sum()) < 2:
+    if seen.busy is None or seen.basis != "utilisation" or not len(end) or int(users.sum()) < 2:
         return None
     with np.errstate(invalid="ignore"):
         warm = seen.busy > limits.cold
@@ -86,8 +89,6 @@ def _one_cold(evidence: Evidence, run: Run, seen: Activity, limits: Limits) -> S
     others = users & ~late
     windows = np.flatnonzero(seen.seen & (seen.times > start))
     if not float(middle(seen.busy[others][:, windows])) >= limits.pinned:
-        return None
-    if seen.basis in ("sm", "power") and not _less(seen, windows, limits)[others].mean() > 0.5:
         return None
     return within(evidence, run, seen, start, limits)
 
@@ -110,7 +111,7 @@ def _still(
     windows: NDArray[np.intp], sure: bool, limits: Limits, less: Flags | None = None,
 ) -> Still:  # fmt: skip
     after, since, until = span
-    inner = windows[1:-1] if len(windows) > 4 else windows  # the first and last may hold work or the tear-down
+    inner = windows[1 if len(windows) > 4 else 0 : -1 if len(windows) > 1 else None]  # may hold work or the tear-down
     names = ("launches", "collectives", "sm", seen.busy_by or "engine", "power")
     told = [
         value
@@ -167,7 +168,7 @@ def worked_on(evidence: Evidence, seen: Activity, limits: Limits) -> Claim | Non
     """GPUs that worked up to the end of what was watched, at the level that they had."""
     name = seen.basis
     grid = evidence.grid(name) if name is not None else None
-    if grid is None or name == "utilisation" or not seen.active.any():
+    if grid is None or name == "utilisation" or int(seen.active.sum()) < limits.windows:
         return None
     last = float(seen.times[seen.active][-1])
     unit = "" if grid.unit in ("ratio", "launches", "collectives") else None

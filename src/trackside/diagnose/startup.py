@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from trackside.diagnose.family import Evidence, claim
 from trackside.diagnose.memory import fullest
 from trackside.model import Claim, Run, Value
-from trackside.query import derived
+from trackside.query import Query, derived, metric
 
 CONTEXT_SHARE = 0.03
 """Of a card's memory: a CUDA context takes under 2 % of it (the catalogue's A1), what the driver keeps included."""
@@ -17,10 +17,14 @@ IDLE = 0.02
 """SM activity, engine activity or utilisation of a GPU that runs nothing but a monitor's kernels."""
 FEW = 1000
 """Kernel launches a GPU: initialising a library gives a handful, a single training step thousands."""
+LAUNCHED: Mapping[str, Query] = {
+    "launched": metric("trackside_cuda_kernel_launches_total").over("run", "last").by("node", "gpu", "rank", how="sum"),
+}
+"""The tracer's counts as they stand: they begin with the process, and a crash within seconds leaves one sample."""
 UNTOUCHED: Mapping[str, str] = {
     "launches": "the GPUs were given {launches} kernel launches in all",
     "no_work": "no GPU was busy for more than {most} of any while",
-    "context_only": "no GPU held more than {peak} of {total}: a context at most",
+    "context_only": "no GPU held more than {peak} of {total}, which is {share}: a context at most",
     "loaded": "GPU {gpu} held up to {peak} of {total} by then: something had been loaded",
 }
 """Sentences of the claims that are made here."""
@@ -31,14 +35,17 @@ def untouched(evidence: Evidence, run: Run) -> list[Claim]:
     found: list[Claim] = []
     launches, busy = evidence.grid("launches"), evidence.grid("engine") or evidence.grid("utilisation")
     busy = evidence.grid("sm") or busy
-    if launches is not None:
-        total = launches.value("sum", unit="")
-        if total.value is None or total.number > FEW * len(launches):
+    total = launches.value("sum", unit="") if launches is not None else None
+    if total is None or total.value is None:
+        launches = evidence.grid("launched")
+        total = launches.value("sum", unit="") if launches is not None and len(launches.times) == 1 else None
+    most = busy.value("max", unit="share") if busy is not None else None
+    if launches is not None and total is not None and total.value is not None:
+        if total.number > FEW * len(launches):
             return []
         found.append(claim("launches", launches=total))
-    elif busy is not None:
-        most = busy.value("max", unit="share")
-        if most.value is None or most.number > IDLE:
+    elif most is not None and most.value is not None:
+        if most.number > IDLE:
             return []
         found.append(claim("no_work", most=most))
     peak = fullest(evidence, run)
@@ -46,7 +53,8 @@ def untouched(evidence: Evidence, run: Run) -> list[Claim]:
         return found
     values = {"peak": peak.value, "total": peak.capacity}
     if peak.value.number <= max(CONTEXT_BYTES, CONTEXT_SHARE * peak.capacity.number):
-        return [*found, claim("context_only", **values)]
+        share = derived(peak.share or 0.0, peak.value, peak.capacity, unit="share")
+        return [*found, claim("context_only", share=share, **values)]
     return [*found, claim("loaded", gpu=derived(peak.name, peak.value), **values)] if found else []
 
 
@@ -59,6 +67,8 @@ def worked_s(evidence: Evidence, run: Run) -> Value | None:
     told = activity(evidence, run)
     if told is None or told.basis in (None, "utilisation"):
         return None
+    if run.gpus_by == "all" and not told.users.all():
+        return None  # those that worked may be another's
     grids = [evidence.grid(name) for name in ("launches", "sm", "power")]
     source = next(grid for grid in grids if grid is not None).value("max")
     return derived(int(told.active.sum()) * told.step, source, unit="s")

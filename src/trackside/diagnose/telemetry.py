@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,7 +88,8 @@ def examine(store: Store, run: Run) -> Examined:
         *_tracer(store, untraced),
     ]
     traced = store.ask(_ATTACHED)
-    return Examined(tuple(claims), Trust(mixed, _all_untraced(traced, untraced), unmeasured))
+    stopped = tuple(hole.node or "a node" for hole in _early(_node_holes(gpus), gpus))
+    return Examined(tuple(claims), Trust(mixed, _all_untraced(traced, untraced), unmeasured, stopped))
 
 
 _ATTACHED = metric("trackside_tracer_attached").over("run", "max")
@@ -160,13 +161,13 @@ def _instances(gpus: Iterable[Line]) -> Iterator[str]:
 
 def _holes(gpus: Sequence[Line], nodes: Sequence[Line]) -> Iterator[Claim]:
     """What was not sampled: of all nodes at the run's ends, of single nodes to its end, and in between."""
-    found = {node: coverage.holes(own) for node, own in coverage.by_node(gpus).items()}
+    found = _node_holes(gpus)
     first, last = float(gpus[0].grid.times[0]) - gpus[0].grid.step, float(gpus[0].grid.times[-1])
     late = [hole for holes in found.values() for hole in holes if hole.start <= first]
     if len(late) == len(found):
         least = min(late, key=lambda hole: hole.length)
         yield Claim("late", {"late": derived(least.length, least.samples, unit="s")})
-    early = [hole for holes in found.values() for hole in holes if hole.end >= last]
+    early = _early(found, gpus)
     if len(early) == len(found):
         least = min(early, key=lambda hole: hole.length)
         yield Claim("early", {"early": derived(least.length, least.samples, unit="s")})
@@ -175,6 +176,17 @@ def _holes(gpus: Sequence[Line], nodes: Sequence[Line]) -> Iterator[Claim]:
     between = [hole for holes in found.values() for hole in holes if hole.start > first and hole.end < last]
     if between:
         yield _gaps(between, gpus)
+
+
+def _node_holes(gpus: Sequence[Line]) -> dict[str, list[Hole]]:
+    """What was not sampled of the GPUs of each node."""
+    return {node: coverage.holes(own) for node, own in coverage.by_node(gpus).items()}
+
+
+def _early(found: Mapping[str, Sequence[Hole]], gpus: Sequence[Line]) -> list[Hole]:
+    """The holes that last to the run's end."""
+    last = float(gpus[0].grid.times[-1])
+    return [hole for holes in found.values() for hole in holes if hole.end >= last]
 
 
 def _stopped(early: Sequence[Hole], nodes: Sequence[Line]) -> Iterator[Claim]:

@@ -23,6 +23,7 @@ CLOCKS: Mapping[str, Query] = {
     "most": metric("gpu_sm_clock_max_hertz").over("run", "max"),
     "temperature": metric("gpu_temperature_celsius").over("run", "max"),
     "power_limit": metric("gpu_power_limit_watts").over("run", "max"),
+    "memory": metric("gpu_memory_used_bytes").over("run", "avg"),
 }
 """What tells of clocks. The last reasons of a window, not their maximum: single samples must not fill it."""
 
@@ -91,5 +92,7 @@ class Clocks:
     """GPUs that were watched."""
     brief: str | None
     """A GPU on which a grave reason was set, but not for long."""
+    hot: bool
+    """Whether a GPU so held reached the heat at which slowdown begins."""
     still_at_work: bool
     """Whether GPUs worked until the run's end, as far as that is told."""

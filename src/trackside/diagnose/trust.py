@@ -40,12 +40,14 @@ class Trust:
     """What preflight found out about the telemetry, as far as it limits the families.
 
     ``mixed``: the GPUs measured are more than the run held, and which are its own isn't told. ``untraced``: a tracer
-    ran and saw no process. ``unmeasured``: nodes of the run, or GPUs, of which no GPU metric was given.
+    ran and saw no process. ``unmeasured``: nodes of the run, or GPUs, of which no GPU metric was given. ``stopped``:
+    nodes of which none came any more long before the run's end.
     """
 
     mixed: bool = False
     untraced: bool = False
     unmeasured: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
     limits: Limits = LIMITS
 
     def checked(self, query: Query, answer: Frame | Grid | Missing) -> Frame | Grid | Missing:
@@ -58,15 +60,14 @@ class Trust:
     def limited(self, finding: Finding) -> Finding:
         """What was ruled out by metrics of a part of the run alone is not ruled out."""
         cites = [cite for claim in finding.because for cite in claim.cites]
-        if finding.outcome is not Outcome.ABSENT or not self.unmeasured or any(c.plane != "metric" for c in cites):
+        if finding.outcome is not Outcome.ABSENT or any(cite.plane != "metric" for cite in cites):
             return finding
-        return replace(
-            finding,
-            outcome=Outcome.UNKNOWN,
-            because=(),
-            missing=(f"GPU metrics of {listed(self.unmeasured)}",),
-            collect=("GPU metrics of all of the run's nodes",),
-        )
+        missing = [f"GPU metrics of {listed(self.unmeasured)}"] if self.unmeasured else []
+        missing += [f"GPU metrics of {listed(self.stopped)} up to the run's end"] if self.stopped else []
+        if not missing:
+            return finding
+        collect = ("GPU metrics of all of the run's nodes, from its start to its end",)
+        return replace(finding, outcome=Outcome.UNKNOWN, because=(), missing=tuple(missing), collect=collect)
 
     def _doubt(self, query: Query, grid: Grid) -> str:
         if self.mixed and query.kind.startswith("gpu_"):

@@ -33,6 +33,11 @@ _NOT_DONE = re.compile(
     r"|without|skip\w*|frequency|interval|strategy|deleting|remov\w+)\b",
     re.IGNORECASE,
 )
+_DIGITS = re.compile(r"\d+")
+AT_ONCE_S = 1.0
+"""Ranks that save together say so within a second."""
+MOST_WORDS = 64
+"""Wordings of one save that are remembered."""
 _ERROR = re.compile(r"^\s*(?:[\w.]+(?:Error|Exception)\b|File \"|raise |return |def |#|assert )")
 
 
@@ -163,7 +168,7 @@ def _event(line: Line, kind: str, text: str) -> Event | None:
     if kind == "checkpoint_saved":
         seconds = _SECONDS.search(text)
         fields["seconds"] = number(seconds[1]) if seconds else None
-        if _twice(line, step, path):
+        if _twice(line, step, path, text):
             return None
     elif kind == "checkpoint_missing":
         fields["what"] = text[:200].strip()
@@ -174,14 +179,26 @@ def _event(line: Line, kind: str, text: str) -> Event | None:
     return line.event(kind, **fields)
 
 
-def _twice(line: Line, step: int | None, path: str | None) -> bool:
-    """Whether the same save was just told: before and after it, by several ranks, or by two libraries."""
+def _twice(line: Line, step: int | None, path: str | None, text: str) -> bool:
+    """Whether the same save was just told: before and after it, by several ranks, or by two libraries.
+
+    Where no step tells saves apart, a writer that says the same again a second later has saved again.
+    """
     notes = line.notes(ID)
     told = (step, path if step is None else None)
     if told == (None, None):
         again: bool = line.number - notes.get("line", -100) <= 3
     else:
         again = bool(notes.get("told") == told)
+    words = line.rank, line.label, _DIGITS.sub("", text)
+    said: set[object] = notes.setdefault("words", set())
+    if again and step is None and words in said:
+        again = line.time is not None and abs(line.time - notes["time"]) <= AT_ONCE_S
+    if not again:
+        said.clear()
+        notes["time"] = line.time if line.time is not None else 0.0
+    if len(said) < MOST_WORDS:
+        said.add(words)
     notes["told"], notes["line"] = told, line.number
     return again
 

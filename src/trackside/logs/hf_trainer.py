@@ -65,6 +65,15 @@ def step_of(line: Line) -> tuple[int | None, int | None]:
     return int(before[1]), total
 
 
+def _elapsed(line: Line) -> float | None:
+    """Seconds that the training bar before a dict had run; None where dicts come late, in bursts."""
+    before = _bar_before(line.buffer, line.start + max(0, line.full.find("{")))
+    if before is None or any(near.startswith(b"{'") for near in _neighbours(line)):
+        return None
+    seconds = _seconds(before[3])
+    return seconds if math.isfinite(seconds) else None
+
+
 def _bar_before(buffer: bytes, end: int) -> re.Match[bytes] | None:
     """The nearest training bar before a position: not a bar with a description, nor one nested in it."""
     floor = max(0, end - _REACH)
@@ -137,6 +146,7 @@ def point(line: Line, found: dict[str, str], framework: str) -> Event:
         grad_norm=number(found.get("grad_norm")),
         lr=number(found.get("learning_rate") or found.get("lr")),
         reward=reward,
+        elapsed_s=_elapsed(line),
         objective=next((name for key, name in _OBJECTIVES if key in found), None),
         framework=framework,
     )

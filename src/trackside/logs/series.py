@@ -68,8 +68,8 @@ class Counts:
     stride: int
 
 
-_Packed = tuple[int, bool, float, bytes]
-"""(ordinal in the series, never thinned, loss or nan, msgpack of the event)"""
+_Packed = tuple[int, bool, float, bytes | Event]
+"""(ordinal in the series, never thinned, loss or nan, msgpack of the event, or itself where it was restored)"""
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -257,15 +257,18 @@ class Series:
             rows.append(replace(opened.event, fields=fields))
         return rows
 
-    def _row(self, ordinal: int, data: bytes) -> Event:
+    def _row(self, ordinal: int, data: bytes | Event) -> Event:
         """A held point; in a thinned series it says how many came before it."""
-        event = _unpacked(self.path, self.parser, data)
+        event = self._whole(data)
         return replace(event, fields={**event.fields, "ordinal": ordinal}) if self._stride > 1 else event
+
+    def _whole(self, data: bytes | Event) -> Event:
+        return data if isinstance(data, Event) else _unpacked(self.path, self.parser, data)
 
     def held(self) -> Iterator[Held]:
         """All points as they are held, to be kept elsewhere; :meth:`restored` takes them back."""
         for ordinal, pinned, _, data in self._packed:
-            yield Held(_unpacked(self.path, self.parser, data), ordinal, pinned, False)
+            yield Held(self._whole(data), ordinal, pinned, False)
         for opened in self._open():
             yield Held(opened.event, opened.ordinal, opened.pinned, True)
 
@@ -285,7 +288,7 @@ class Series:
                 continue
             printed = event.fields.get("loss")
             loss = float(printed) if isinstance(printed, (int, float)) else math.nan
-            series._packed.append((point.ordinal, point.pinned, loss, _packed(event, event.fields)))
+            series._packed.append((point.ordinal, point.pinned, loss, event))  # asked for presently: not packed first
         return series
 
     @property

@@ -70,9 +70,14 @@ def skip(source: io.BufferedReader, count: int) -> None:
         count -= len(data)
 
 
+def printable(text: str) -> str:
+    """A text from an input as it may be printed: no control characters."""
+    return _CONTROL.sub("?", text)
+
+
 def shown(name: str) -> str:
     """A name as it may be printed: no control characters, no absolute or drive part."""
-    clean = _CONTROL.sub("?", name.replace("\\", "/"))
+    clean = printable(name.replace("\\", "/"))
     parts = [part for part in clean.split("/") if part not in ("", ".")]
     return "/".join(parts)[-1024:] or "?"
 

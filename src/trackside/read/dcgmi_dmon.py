@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 
 from trackside.catalog.dialect import translate
-from trackside.logs.stamp import find_time
 from trackside.read.format import HEAD, Collected, Format, Match, Result, Sink, Source
 from trackside.read.gpu_readings import Clock, Gpu, Line, Readings
 
@@ -29,7 +28,6 @@ class Dcgmi:
         self.rows = 0
         self._clock = Clock(readings, _REMEDY)
         self._names: list[str] = []
-        self._stamped: float | None = None
 
     def take(self, line: Line) -> bool:
         """Whether a line is dcgmi's, or a time."""
@@ -41,10 +39,12 @@ class Dcgmi:
             return self._row(line, found)
         if self._names and _UNITS.fullmatch(text):
             return True
-        if len(text) < 60 and find_time(text) is not None:
-            self._stamped = self.readings.time(text)
-            return True
-        return False
+        if len(text) >= 60 or (stamped := self.readings.time(text)) is None:
+            return False
+        self._clock.settle()
+        self.readings.now = stamped
+        self._clock = Clock(self.readings, _REMEDY)
+        return True
 
     def _row(self, line: Line, found: re.Match[str]) -> bool:
         cells = found["cells"].split()
@@ -57,7 +57,7 @@ class Dcgmi:
             self.readings.note("{} lines of parts of GPUs, switches or CPUs, which don't say whose they are")
             return True
         self.rows += 1
-        time = self.readings.time(found["when"]) if found["when"].strip() else self._stamped
+        time = self.readings.time(found["when"]) if found["when"].strip() else None
         when = self._clock.now({}, found["id"]) if time is None else (time, True)
         if when is not None:
             self._clock.add(*when, self._pairs(line, Gpu(number=found["id"]), cells))

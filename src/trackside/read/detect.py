@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from trackside.model import Event, Input, InputStatus, Record, Samples
+from trackside.read.archive import printable
 from trackside.read.format import Format, Match, Sink, Source, TooLarge
 
 
@@ -61,7 +62,8 @@ def _row(source: Source, chosen: Format | None, status: InputStatus, note: str, 
         note = "; ".join(part for part in (note, *source.faults) if part)
         status = "partial" if status == "read" else status
     plane = None if chosen is None else chosen.plane
-    return Input(source.path, None if chosen is None else chosen.id, status, note, rows, plane, source.size or 0)
+    format_id = None if chosen is None else chosen.id
+    return Input(source.path, format_id, status, printable(note), rows, plane, source.size or 0)
 
 
 def _failure(error: Exception, rows: int) -> tuple[InputStatus, str]:

@@ -8,6 +8,7 @@ averages since the machine was booted.
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -27,6 +28,8 @@ _RATES = {
     ("net", "recv"): "host_network_rx_bytes_total",
     ("net", "send"): "host_network_tx_bytes_total",
 }
+_LEVELS = frozenset({"total cpu usage", "total usage", "memory usage", "epoch"})
+"""Groups whose columns are read together, and the time."""
 _WITH_VALUE = frozenset({"--output", "-C", "-D", "-I", "-N", "-S", "-M"})
 """Options that a value follows."""
 _DAY = re.compile(r"(\d{1,2})-(\d{1,2}) (\d\d):(\d\d):(\d\d)")
@@ -73,6 +76,12 @@ def measured(row: Row) -> dict[tuple[str, str], float]:
     return found
 
 
+def _asked(group: str, name: str) -> bool:
+    """Whether anything of ours is made of a column."""
+    rate = (group.partition("/")[0], name) in _RATES
+    return rate or group in _LEVELS or name == "time" or (group, name) == ("load avg", "1m")
+
+
 class _Reading:
     """One file on its way through; it may hold several headings, as dstat appends."""
 
@@ -107,6 +116,9 @@ class _Reading:
                     self._groups.append(cell or (self._groups[-1] if self._groups else ""))
             case _ if not self._names:
                 self._names = list(zip(self._groups, cells, strict=False))
+                for group, name in self._names:
+                    if not _asked(group, name):
+                        self._found.unasked(f"{group} {name}")
             case _:
                 self._figures(at, cells)
 
@@ -114,6 +126,8 @@ class _Reading:
         try:
             row = {name: float(cell) for name, cell in zip(self._names, cells, strict=True) if name[1] != "time"}
         except ValueError:
+            row = {}
+        if not row or not all(map(math.isfinite, row.values())):  # a rate of nan would stay in its counter
             self.broken += 1
             self.first_broken = self.first_broken or at.line
             return
@@ -189,4 +203,4 @@ def _read(source: Source, sink: Sink) -> Result:
     return found.result(notes, lost=bool(reading.broken or reading.untimed))
 
 
-FORMAT = Format("dstat-csv", "dstat's CSV", "metric", _sniff, _read)
+FORMAT = Format("dstat-csv", "host measurements (dstat or dool --output, CSV)", "metric", _sniff, _read)

@@ -16,11 +16,16 @@ from numpy.typing import NDArray
 
 from trackside.catalog.dialect import translate, unit_factor
 from trackside.logs.stamp import find_time
+from trackside.read.exposition import stamp
 from trackside.read.format import Result, Sink, Source
-from trackside.read.measurements import UNKNOWN, Measurements
+from trackside.read.measurements import Measurements
 
 BATCH = 1 << 16
 """Values handed on at once."""
+MOST_GPUS = 1 << 17
+"""GPUs, their instances and their processes that are told apart in one file."""
+MOST_LATE = 1 << 24
+"""Values that wait for their time to be known: two days of eight GPUs with ten columns, in some 350 MB."""
 _EPOCH_S = 1e9, 1e11
 """What a bare number must lie between to be POSIX seconds; a thousand times as much is milliseconds."""
 _DAY_S = 86400.0
@@ -28,7 +33,7 @@ INTERVAL_S = 1.0
 """What lies between the samples of a tool that prints no times, unless it's told otherwise."""
 _CLOCK = re.compile(r"(\d{1,2}):(\d\d):(\d\d)")
 _DATE = re.compile(r"(20\d\d)[-/]?(\d\d)[-/]?(\d\d)")
-_ZONE = re.compile(r"\d(?:Z|\s?[+-]\d\d:?\d\d)\s*$")
+_ZONE = re.compile(r"\d(?:Z|\s?[+-]\d\d:?\d\d)\s*$|\b(?:UTC|GMT)\b")
 
 _LABELS = ("index", "uuid", "pci_bus_id", "gpu_model", "gpu_i_id", "pid")
 Pairs = list[tuple[int, float]]
@@ -72,6 +77,8 @@ class Readings:
         self.event = sink.event
         self._measurements = Measurements(source.path, sink)
         self._places: dict[Gpu, dict[str, int]] = {}
+        self._beyond: dict[str, int] = {}
+        """Those of all GPUs for which there is no room."""
         self._factors: dict[tuple[str, str], float | None] = {}
         self._batch = array("i"), array("q"), array("d")
         self.naive = False
@@ -85,18 +92,16 @@ class Readings:
 
     def time(self, text: str) -> float | None:
         """A printed time, as POSIX seconds; it becomes ``now``. Local times without a zone are read as UTC."""
-        found = find_time(text)
-        if found is not None:
+        found = _epoch(text)
+        if found is None and (found := find_time(text) or stamp(text)) is not None:
             self.naive = self.naive or _ZONE.search(text) is None
-        else:
-            found = _epoch(text)
         if found is not None:
             self.now = found
         return found
 
     def learn(self, gpu: Gpu) -> None:
         """Remember which index a UUID and an address belong to, for output that gives only these."""
-        if gpu.number:
+        if gpu.number and len(self._numbers) < MOST_GPUS:
             for name in (gpu.uuid, gpu.pci):
                 if name.strip("GPU-0:."):  # a masked UUID is all zeros
                     self._numbers[name] = gpu.number
@@ -119,6 +124,9 @@ class Readings:
         """The series of one GPU so far, by field: for :meth:`pair_of`, where a row has many fields."""
         found = self._places.get(gpu)
         if found is None:
+            if len(self._places) >= MOST_GPUS:
+                self.note(f"more than {MOST_GPUS:,} GPUs, instances and processes: {{}} readings of others not kept")
+                return self._beyond
             found = self._places[gpu] = {}
         return found
 
@@ -126,6 +134,8 @@ class Readings:
         self, places: dict[str, int], line: Line, gpu: Gpu, name: str, value: float, unit: str
     ) -> tuple[int, float] | None:
         """See :meth:`pair`."""
+        if places is self._beyond:
+            return None
         place = places.get(name)
         if place is None:
             place = self._measurements.series(name, gpu.labels(), line.number, line.offset, len(line.text))
@@ -167,6 +177,10 @@ class Readings:
         """Take many values at once: columns of equal length."""
         self._measurements.add(places, times_ms, values)
 
+    def unasked(self, name: str) -> None:
+        """A foreign field that holds a figure and that no metric of ours is for."""
+        self._measurements.unasked(name)
+
     # -- the end
 
     def note(self, text: str, count: int = 1, lost: bool = True) -> None:
@@ -186,7 +200,7 @@ class Readings:
         ]
         said = [note for note in notes if note]
         lost = self._partial or bool(self.lost or self._odd_units)
-        if all(place == UNKNOWN for own in self._places.values() for place in own.values()):
+        if not self._measurements.named:
             return Result(0, "partial" if lost else "empty", "; ".join(said or [empty]))
         return self._measurements.result(said, lost)
 
@@ -205,6 +219,9 @@ class Late:
 
     def add(self, time: float, pairs: Iterable[tuple[int, float]]) -> None:
         """Hold values of a time relative to an unknown one, seconds."""
+        if len(self) >= MOST_LATE:
+            self._readings.note(f"more than {MOST_LATE:,} values without a full time: {{}} samples after them not kept")
+            return
         for place, value in pairs:
             self._places.append(place)
             self._times.append(time)
@@ -213,9 +230,11 @@ class Late:
 
     def settle(self, start: float) -> None:
         """Let go of all: relative time 0 is ``start``, POSIX seconds."""
-        if len(self):
-            times = np.rint((np.frombuffer(self._times, np.float64) + start) * 1000).astype(np.int64)
-            self._readings.block(np.frombuffer(self._places, np.int32), times, np.frombuffer(self._values, np.float64))
+        places, values = np.frombuffer(self._places, np.int32), np.frombuffer(self._values, np.float64)
+        times = np.frombuffer(self._times, np.float64)
+        for begin in range(0, len(self), BATCH):
+            some = slice(begin, begin + BATCH)
+            self._readings.block(places[some], np.rint((times[some] + start) * 1000).astype(np.int64), values[some])
         self._places, self._times, self._values = array("i"), array("d"), array("d")
 
 
@@ -287,6 +306,9 @@ class Clock:
         elif self._timed:
             self._readings.note(f"it gives times without a date ({self._remedy}): not placed")
         elif self._began is not None:
+            if last > 0:
+                said = f"samples without a time ({self._remedy}): taken as one a second after the time before them"
+                self._readings.note(said, lost=False)
             self._late.settle(self._began)
             self._readings.now = self._began + last
         elif written is not None:

@@ -7,16 +7,14 @@ keys that may be expected are compared first, which takes half the time.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
-NEW = -3
-"""A key that was never added."""
-_FEW, _MANY = 64, 4096
-"""Lines whose keys are expected together: more with each time that all were as expected."""
+_FEW, _MANY = 32, 4096
+"""Lines whose keys are expected together: more with each time that all were as expected, less where one was not."""
 
 
 class Keys:
@@ -43,15 +41,18 @@ class Keys:
         self._numbers.append(number)
         self._lengths.append(len(key))
 
-    def numbers(self, data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.intp]:
-        """The numbers of the keys that stand in ``data[start:end]``; NEW where one was never added."""
-        if not self._order:
-            return np.full(len(starts), NEW, dtype=np.intp)
+    def numbers(
+        self, data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64], learn: Callable[[int], int]
+    ) -> NDArray[np.intp]:
+        """The numbers of the keys that stand in ``data[start:end]``. For a key that was never added, ``learn`` is asked
+        with its place among these; it may add it."""
         lengths, known = ends - starts, np.array(self._lengths)
-        places = np.empty(len(starts), dtype=np.intp)
-        begins, stops, get = starts.tolist(), ends.tolist(), self._places.get
+        found = np.empty(len(starts), dtype=np.intp)
+        begins, stops = starts.tolist(), ends.tolist()
         at, width = 0, _FEW
         while at < len(begins):
+            if len(known) < len(self._lengths):
+                known = np.array(self._lengths)
             some = begins[at : at + width]
             expected = self._expected(data, some, stops[at])
             if (
@@ -59,13 +60,16 @@ class Keys:
                 and (known[expected[0]] == lengths[at : at + width]).all()
                 and all(map(data.startswith, expected[1], some))
             ):
-                places[at : at + width] = expected[0]
+                found[at : at + width] = np.array(self._numbers)[expected[0]]
                 at, width = at + width, min(2 * width, _MANY)
+            elif width > _FEW:
+                width = max(width // 4, _FEW)
             else:
-                bounds = zip(some, stops[at : at + width], strict=True)
-                places[at : at + width] = [get(data[start:end], -1) for start, end in bounds]
-                at, width = at + width, max(width // 2, _FEW)
-        return np.where(places < 0, NEW, np.array(self._numbers)[places])
+                for place in range(at, at + len(some)):
+                    number = self.get(data[begins[place] : stops[place]])
+                    found[place] = learn(place) if number is None else number
+                at += len(some)
+        return found
 
     def _expected(
         self, data: bytes, starts: list[int], end: int

@@ -1,7 +1,7 @@
 """Foreign measurements in, our samples out: names translated once, units settled, blanks and impossible values dropped.
 
 Every reader of metrics gives each foreign series to :meth:`Measurements.series` once, and its raw values to
-:meth:`Measurements.add` in blocks.
+:meth:`Measurements.add` in blocks; what nothing asks for goes to :meth:`Measurements.unasked`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ MOST_SERIES = 1 << 19
 """Distinct series kept of one input: 4,096 GPUs with 100 metrics each and their hosts, in about 500 MB."""
 MOST_NAMES = 100_000
 """Distinct foreign names counted for the note."""
+NAMED = 3
+"""Of names that nothing asks for, those that the note gives."""
 LOOK = 1 << 18
 """Values of one foreign name that are looked at, at most, before its unit is told by the largest of them."""
+FEW = 64
+"""Values of a series up to which they wait for those of others."""
 BATCH = 1 << 15
 """Values handed on at once, at least, but for the last ones."""
 EARLIEST_MS, LATEST_MS = 946_684_800_000, 4_102_444_800_000
@@ -41,14 +45,17 @@ EARLIEST_MS, LATEST_MS = 946_684_800_000, 4_102_444_800_000
 
 def milliseconds(times: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """POSIX times in seconds or milliseconds, told by size, as milliseconds; and which lie between 2000 and 2100."""
-    seconds = (times * 1000 >= EARLIEST_MS) & (times * 1000 <= LATEST_MS)
-    whole = np.where(seconds, times * 1000, times)
+    seconds = (times >= EARLIEST_MS / 1000) & (times <= LATEST_MS / 1000)
+    whole = times * np.where(seconds, 1000.0, 1.0)
     good = (whole >= EARLIEST_MS) & (whole <= LATEST_MS)
     return np.rint(np.where(good, whole, 0)).astype(np.int64), good
 
 
-_FOREIGN = np.dtype([("curve", "i4"), ("name", "i4"), ("scale", "f8"), ("low", "f8"), ("high", "f8")])
-"""Of each foreign series: our curve, its name's number, the factor to our unit, least and largest plausible value."""
+_FOREIGN = np.dtype(
+    [("curve", "i4"), ("name", "i4"), ("scale", "f8"), ("low", "f8"), ("high", "f8"), ("diverges", "?")]
+)
+"""Of each foreign series: our curve, its name's number, the factor to our unit, least and largest plausible value, and
+whether it can diverge."""
 
 
 @dataclass(slots=True)
@@ -62,10 +69,12 @@ class _Unsettled:
 
 
 class Measurements:
-    """The measurements of one input on their way to its sink."""
+    """The measurements of one input on their way to its sink. ``holes``: NaN may mean that there is no value, as in a
+    table of many metrics; without, it was measured, and what holds no value is :data:`trackside.catalog.dialect.BLANK`.
+    """
 
-    def __init__(self, path: str, sink: Sink) -> None:
-        self._path, self._sink = path, sink
+    def __init__(self, path: str, sink: Sink, holes: bool = True) -> None:
+        self._path, self._sink, self._holes = path, sink, holes
         self.rows = 0
         self._series: list[Series] = []
         self._curves: dict[tuple[str, Labels], int] = {}
@@ -81,6 +90,8 @@ class Measurements:
         self._count = 0
         self._single = array("q"), array("d"), array("d")
         self._blank = self._implausible = self._untimely = self._beyond = 0
+        self._diverging = False
+        """Whether any series can."""
 
     # -- series
 
@@ -93,10 +104,14 @@ class Measurements:
             return UNKNOWN
         known = translate(name, labels)
         if known is None:
-            if len(self._names) < MOST_NAMES:
-                self._names[name] = UNKNOWN
-            return UNKNOWN
+            return self.unasked(name)
         return self.enter(name, known, Position(self._path, line, offset, length))
+
+    def unasked(self, name: str) -> int:
+        """Count a foreign name that no metric of ours is for: UNKNOWN."""
+        if len(self._names) < MOST_NAMES:
+            self._names.setdefault(name, UNKNOWN)
+        return UNKNOWN
 
     def enter(self, name: str, known: Translated, at: Position) -> int:
         """The number of a series that the reader itself knows the meaning of, or FULL."""
@@ -109,7 +124,9 @@ class Measurements:
             self._unsettled.setdefault(number, _Unsettled(known.guess))
         metric = METRICS[known.metric]
         scale = known.scale * self._factors.get(number, 1.0)
-        self._foreign[self._size] = self._curve(known, at), number, scale, metric.low, metric.high
+        curve = self._curve(known, at)
+        self._foreign[self._size] = curve, number, scale, metric.low, metric.high, metric.diverges
+        self._diverging = self._diverging or metric.diverges
         self._size += 1
         return self._size - 1
 
@@ -129,6 +146,11 @@ class Measurements:
     def __len__(self) -> int:
         """How many foreign series have a number."""
         return self._size
+
+    @property
+    def named(self) -> bool:
+        """Whether there was any name, known or not."""
+        return bool(self._names)
 
     # -- values
 
@@ -150,14 +172,20 @@ class Measurements:
 
     def points(self, foreign: int, times: Sequence[float], raw: Sequence[float]) -> None:
         """Take values of one series. Times are in seconds or milliseconds, told by size."""
+        if len(raw) <= FEW:  # an array for each would take ten times as long as the values
+            self._wait_for_more([foreign] * len(raw), times, raw)
+            return
         times_ms, _ = milliseconds(np.array(times, dtype=np.float64))
         self.add(np.full(len(raw), foreign), times_ms, np.array(raw, dtype=np.float64))
 
     def value(self, foreign: int, time: float, raw: float) -> None:
         """Take one value, at POSIX seconds; for files of thousands, not of millions."""
-        self._single[0].append(foreign)
-        self._single[1].append(time)
-        self._single[2].append(raw)
+        self._wait_for_more((foreign,), (time,), (raw,))
+
+    def _wait_for_more(self, foreign: Sequence[int], times: Sequence[float], raw: Sequence[float]) -> None:
+        self._single[0].extend(foreign)
+        self._single[1].extend(times)
+        self._single[2].extend(raw)
         if len(self._single[0]) >= BATCH:
             self._take_single()
 
@@ -167,7 +195,10 @@ class Measurements:
         self.add(foreign, milliseconds(times)[0], raw)
 
     def _sifted(self, times_ms: Times, raw: Values, places: Places) -> tuple[Times, Values, Places]:
-        """Without blanks, and without times that no measurement has."""
+        """Without blanks, and without times that no measurement has. What diverged is inf, whatever it is called."""
+        if self._diverging and not (finite := np.isfinite(raw)).all():
+            beyond = np.isinf(raw) if self._holes else ~finite
+            raw = np.where(self._foreign["diverges"][places] & beyond, np.inf, raw)
         blank = is_blank(raw)
         untimely = (times_ms < EARLIEST_MS) | (times_ms > LATEST_MS)
         left_out = blank | untimely
@@ -196,7 +227,8 @@ class Measurements:
 
     def _give(self, places: Places, times_ms: Times, raw: Values) -> None:
         known = self._foreign
-        values = raw * known["scale"][places]
+        with np.errstate(over="ignore"):  # inf is what its metric can't have
+            values = raw * known["scale"][places]
         good = (values >= known["low"][places]) & (values <= known["high"][places])
         if not good.all():
             self._implausible += int((~good).sum())
@@ -226,10 +258,10 @@ class Measurements:
         for number in list(self._unsettled):
             self._settle(number)
         self._flush()
-        names, known = len(self._names), sum(number != UNKNOWN for number in self._names.values())
+        known = sum(number != UNKNOWN for number in self._names.values())
+        names = len(self._names)
         said = [
-            f"{known:,} of {names:,} metrics are known" if 0 < known < names else "",
-            f"none of its {names:,} metrics is known" if names and not known else "",
+            self._unknown(known),
             f"{self._blank:,} blank values" if self._blank else "",
             f"{self._implausible:,} values that their metric can't have, not kept" if self._implausible else "",
             f"{self._untimely:,} samples with times outside 2000 to 2100, not kept" if self._untimely else "",
@@ -241,3 +273,15 @@ class Measurements:
         if not known:
             return Result(0, "unrecognised" if names else "empty", note or "no measurement in it")
         return Result(self.rows, "partial" if lost else "read", note)
+
+    def _unknown(self, known: int) -> str:
+        """How many of the names are known, and the first of those that aren't."""
+        names = len(self._names)
+        others = [name for name, number in self._names.items() if number == UNKNOWN]
+        if not others:
+            return ""
+        more = f" and {len(others) - NAMED:,} more" if len(others) > NAMED else ""
+        first = ", ".join(name[:80] or "one without a name" for name in others[:NAMED]) + more
+        if known:
+            return f"{known:,} of {names:,} metrics are known, not read: {first}"
+        return f"none of its {names:,} metrics is known: {first}" if names > 1 else f"its metric is not known: {first}"

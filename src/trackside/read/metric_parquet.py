@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from trackside.catalog.dialect import BLANK
 from trackside.model import Position
 from trackside.read.format import Format, Match, Result, Sink, Source, TooLarge
 from trackside.read.table_columns import Columns, columns_of, numbers_of
@@ -54,7 +55,8 @@ def _read(source: Source, sink: Sink) -> Result:
                 shape = _shape(connection, path)
                 return _other() if shape is None else _Reading(source.path, connection, path, shape).read(sink)
             except duckdb.Error as error:
-                raise ValueError(f"damaged or cut off: {str(error).splitlines()[0][:200]}") from None
+                said = str(error).replace(str(path), source.name).splitlines()
+                raise ValueError(f"damaged or cut off: {said[0][:200]}") from None
 
 
 def _other() -> Result:
@@ -123,7 +125,9 @@ class _Reading:
         """Hand on all rows, a window at a time."""
         from trackside.read.measurements import Measurements, milliseconds
 
-        found = Measurements(self._path, sink)
+        found = Measurements(self._path, sink, holes=self._columns.value is None)
+        for name in self._columns.others:
+            found.unasked(name)
         self._connection.execute("SET TimeZone = 'UTC'")
         series = self._series(found)
         places = [place for place, _, _ in self._columns.metrics]
@@ -158,9 +162,7 @@ class _Reading:
         return np.array(numbers, dtype=np.intp)
 
     def _window(self, places: list[int], first: int) -> Mapping[str, NDArray[np.float64]]:
-        values = (
-            f"coalesce(TRY_CAST({_quoted(self._names[at])} AS DOUBLE), 'nan'::DOUBLE) AS value{at}" for at in places
-        )
+        values = (f"coalesce(TRY_CAST({_quoted(self._names[at])} AS DOUBLE), {BLANK}) AS value{at}" for at in places)
         same = " AND ".join(f"{self._text(at)} IS NOT DISTINCT FROM k{at}" for at in self._columns.telling) or "true"
         found: Mapping[str, NDArray[np.float64]] = self._connection.execute(
             f"SELECT key, {self._time()} AS time, {', '.join(values)} FROM {self._table} AS rows JOIN keys ON {same} "
@@ -190,4 +192,6 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-FORMAT = Format("metric-parquet", "Parquet with named metrics", "metric", _sniff, _read)
+FORMAT = Format(
+    "metric-parquet", "Parquet of metrics: times, and a column a metric or a row a value", "metric", _sniff, _read
+)

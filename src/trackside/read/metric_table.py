@@ -6,10 +6,10 @@ The heading and the first rows must tell times and a metric that is known: any o
 from __future__ import annotations
 
 import csv
-import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from trackside.catalog.dialect import BLANK
 from trackside.logs.stamp import find_time
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.table_columns import Columns, columns_of, translated
@@ -19,7 +19,7 @@ _LOOK = 50
 """Rows of the head that may show that the table is one of metrics."""
 _EPOCH_S = 946_684_800, 4_102_444_800
 """2000 to 2100."""
-_NONE = frozenset({"", "n/a", "na", "nan", "null", "none", "-", "[n/a]"})
+_NONE = frozenset({"", "n/a", "na", "null", "none", "-", "[n/a]"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,12 @@ def cells_of(line: str, delimiter: str) -> list[str]:
 
 
 def number_of(text: str) -> float:
-    """A cell as a number; NaN for one that says there is none. Raises ValueError for other text."""
+    """A cell as a number; BLANK for one that says there is none. Raises ValueError for other text."""
     try:
         return float(text)
     except ValueError:
         if text.strip().lower() in _NONE:
-            return math.nan
+            return BLANK
         raise
 
 
@@ -114,4 +114,6 @@ def _plausible(time: tuple[int, bool] | None) -> bool:
     return time is not None and _EPOCH_S[0] * 1000 <= time[0] <= _EPOCH_S[1] * 1000
 
 
-FORMAT = Format("metric-table", "CSV with named metrics", "metric", _sniff, _read)
+FORMAT = Format(
+    "metric-table", "CSV of metrics: times, and a column a metric or a row a value", "metric", _sniff, _read
+)

@@ -128,6 +128,11 @@ def _plan(fields: tuple[str, ...]) -> tuple[_Column, ...]:
     return tuple(columns)
 
 
+def asked(fields: tuple[str, ...]) -> frozenset[str]:
+    """Those of a row's fields that something of ours is made of."""
+    return frozenset(fields[place] for column in _plan(fields) for place in column.places)
+
+
 def _cell(column: _Column, cells: Sequence[str]) -> Value | None:
     if column.how == "code":
         code = _CODES[column.name].get(cells[column.places[0]].strip().lower())
@@ -233,6 +238,12 @@ class Card(NamedTuple):
     """Those listed; None where the capture has no list."""
 
 
+MOST_CARDS = 4096
+"""GPUs and instances that are kept of one capture: many times what any node has."""
+MOST_PROCESSES = 16_384
+"""Processes that are kept of one GPU."""
+
+
 class Capture:
     """The GPUs of one capture (one run of nvidia-smi), kept until it ends: only then is known which they are."""
 
@@ -242,6 +253,23 @@ class Capture:
         self.said = 0
         """GPUs that the node has, where the capture says it."""
         self.cards: list[Card] = []
+
+    def says(self, count: str) -> None:
+        """Take how many GPUs there are, as printed; what is no such number says nothing."""
+        count = count.strip()
+        self.said = int(count) if len(count) < 6 and count.isdecimal() else 0
+
+    @property
+    def full(self) -> bool:
+        """Whether it holds as many GPUs as are kept."""
+        return len(self.cards) >= MOST_CARDS
+
+    def add(self, card: Card) -> None:
+        """Keep a GPU, if there is room."""
+        if self.full:
+            self._smi.readings.note(f"a capture with more than {MOST_CARDS:,} GPUs: {{}} not kept")
+        else:
+            self.cards.append(card)
 
     def end(self, placed: bool = False) -> None:
         """Hand everything on. ``placed``: the layout prints indices. Otherwise GPUs are listed in the order of their

@@ -16,7 +16,7 @@ from typing import Literal
 
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.gpu_readings import Gpu, Line
-from trackside.read.nvidia_smi import COUNT, Smi, gpu_of, read_lines, sniffed, value_of
+from trackside.read.nvidia_smi import COUNT, Smi, asked, gpu_of, read_lines, sniffed, value_of
 
 _ALIASES = {
     "count": COUNT,
@@ -38,6 +38,8 @@ timestamp index name serial uuid pstate driver_version vbios_version display_mod
 compute_mode compute_cap fan.speed pid process_name used_gpu_memory gpu_recovery_action c2c.mode
 """
 _SIMPLE = frozenset(_SINGLE.split()) | {COUNT}
+_SETTINGS = _SIMPLE | {"pci.bus_id", "pci.domain", "pci.bus", "pci.device", "pci.device_id", "pci.sub_device_id"}
+"""What tells which GPU it is and how it is set up, and measures nothing."""
 _FAMILIES = re.compile(
     r"(?:utilization|memory|temperature|power|enforced|module|clocks|clocks_throttle_reasons|clocks_event_reasons"
     r"|clocks_event_reasons_counters|ecc|pcie|pci|remapped_rows|retired_pages|encoder|fabric|gom|gsp|inforom|mig"
@@ -49,9 +51,11 @@ _UNIT = re.compile(r"(?:^|, ?)(?:\d+(?:\.\d+)? (?:MiB|%|W|MHz)|GPU-[0-9a-f]{8}-[
 _SMI_TIME = re.compile(r"20\d\d/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}(?:,|$)")
 _MARK = re.compile(
     rb"utilization\.gpu|memory\.(?:used|free|total)|power\.draw|temperature\.gpu|clocks\.|remapped_rows\.|ecc\.errors\."
-    rb"|--query-|pstate, |, pstate|process_name"
+    rb"|--query-|pstate, |, pstate|process_name|used_(?:gpu_)?memory"
 )
 _WHY = "columns of nvidia-smi --query"
+MOST_GPUS = 1 << 16
+"""GPUs, and rows without a time, that are remembered of one file."""
 LOOK = 2048
 """Rows looked at to see which were taken together."""
 _TOGETHER_S = 0.03
@@ -135,6 +139,8 @@ class Csv:
         self._promised: tuple[str, ...] = ()
         self._heading: Heading | None = None
         self._heading_text = ""
+        self._told = True
+        """Whether it was said which of the heading's columns nothing asks for."""
         self._gpus: dict[tuple[str, ...], Gpu] = {}
         self._once: dict[tuple[str, ...], tuple[Line, Gpu, list[str]]] = {}
         self._untimed = 0
@@ -153,7 +159,7 @@ class Csv:
         cells = cells_of(text)
         if cells and _is_field(field_of(cells[0].partition(" [")[0])) and (heading := heading_of(cells)) is not None:
             self.end()
-            self._heading, self._heading_text = heading, text
+            self._heading, self._heading_text, self._told = heading, text, False
             return True
         if self._heading is None and len(self._promised) == len(cells) > 0 and heading_of(self._promised) is not None:
             self._heading = Heading.of(self._promised)
@@ -180,7 +186,8 @@ class Csv:
             self.smi.lost(line, gpu.pci)
         if heading.when is None:
             self._untimed += 1
-            self._once.setdefault((*gpu, *cells) if heading.kind == "apps" else gpu, (line, gpu, cells))
+            if len(self._once) < MOST_GPUS:
+                self._once.setdefault((*gpu, *cells) if heading.kind == "apps" else gpu, (line, gpu, cells))
             return
         if time is None:
             self.smi.readings.lost += 1
@@ -198,17 +205,30 @@ class Csv:
                 return None
             found = gpu_of(*key)
             self.smi.readings.learn(found)
-            self._gpus[key] = found = self.smi.readings.named(found)
+            found = self.smi.readings.named(found)
+            if len(self._gpus) < MOST_GPUS:
+                self._gpus[key] = found
         return found
 
     def _give(self, line: Line, heading: Heading, time: float, gpu: Gpu, cells: list[str]) -> None:
         if heading.kind == "gpu":
+            self._tell(heading, cells)
             self.smi.readings.add(time, self.smi.pairs(line, gpu, heading.names, cells, heading.units))
             return
         if any(gpu[:3]) and heading.pid is not None and value_of(cells[heading.pid]) is not None:
             memory = "" if heading.memory is None else cells[heading.memory]
             pairs = (self.smi.attachment(line, gpu, held=True), self.smi.memory(line, gpu, cells[heading.pid], memory))
             self.smi.readings.add(time, [pair for pair in pairs if pair is not None])
+
+    def _tell(self, heading: Heading, cells: list[str]) -> None:
+        """Name the columns of figures that nothing asks for, once for each heading."""
+        if self._told:
+            return
+        self._told = True
+        known = asked(heading.names) | _SETTINGS
+        for name, unit, cell in zip(heading.names, heading.units, cells, strict=True):
+            if name not in known and (value_of(cell) is not None or unit):
+                self.smi.readings.unasked(name)
 
     # -- rows without a GPU
 

@@ -14,11 +14,21 @@ from trackside.read.nvidia_smi import Smi, gpu_of, read_lines, sniffed, value_of
 
 _IGNORED_UNITS = frozenset({"-", "#", "C/G", "name", "Idx", "bool", "errs", "YYYYMMDD", "HH:MM:SS"})
 _REMEDY = "-o DT gives them"
+_WHICH = frozenset({"date", "time", "gpu", "pid", "type", "command"})
+"""Columns that tell what a row is of."""
 _HEADING = re.compile(rb"^# ?(?:Date,? +)?(?:Time,? +)?gpu\b", re.MULTILINE | re.IGNORECASE)
 
 
 def _words(text: str) -> list[str]:
     return text.replace(",", " ").split()
+
+
+def tell(smi: Smi, tool: str, columns: list[str]) -> list[str]:
+    """Name the columns that nothing asks for, when there is a row of them; gives those still to be told: none."""
+    for name in columns:
+        if name not in _WHICH and translate(f"{tool}.{name}", {}) is None:
+            smi.readings.unasked(f"{tool}.{name}")
+    return []
 
 
 class Dmon:
@@ -28,6 +38,7 @@ class Dmon:
         self.smi = smi
         self._clock = Clock(smi.readings, _REMEDY)
         self._names: list[str] = []
+        self._untold: list[str] = []
         self._fields: tuple[str, ...] = ()
         self._columns: list[int] = []
         self._units: list[str] = []
@@ -51,7 +62,7 @@ class Dmon:
         fields = [f"dmon.{name}" for name in names]
         known = [place for place, field in enumerate(fields) if translate(field, {}) is not None]
         if known and "gpu" in names and "pid" not in names:
-            self._names = names
+            self._names = self._untold = names
             self._columns, self._fields = known, tuple(fields[place] for place in known)
             self._units = [""] * len(self._columns)
             return True
@@ -71,6 +82,7 @@ class Dmon:
             self.smi.readings.lost += 1
             return True
         self.smi.rows += 1
+        self._untold = tell(self.smi, "dmon", self._untold)
         gpu = self._gpus.setdefault(index, Gpu(index))
         given = [words[place] for place in self._columns]
         self._clock.add(*when, self.smi.pairs(line, gpu, self._fields, given, self._units))
@@ -93,6 +105,7 @@ class Pmon:
         self.smi = smi
         self._clock = Clock(smi.readings, _REMEDY)
         self._names: list[str] = []
+        self._untold: list[str] = []
         self._seen = False
 
     def take(self, line: Line) -> bool:
@@ -101,7 +114,7 @@ class Pmon:
         if text.startswith("#"):
             names = [word.lower() for word in _words(text[1:])]
             if {"gpu", "pid", "type", "command"} <= set(names):
-                self._names = names
+                self._names = self._untold = names
                 return True
             return bool(self._names) and "idx" in names
         words = text.replace(",", " ").split(None, len(self._names) - 1) if self._names else []
@@ -125,6 +138,7 @@ class Pmon:
             pair = self.smi.attachment(line, gpu, held)
             self._clock.add(*when, [] if pair is None else [pair])
         if cells["pid"] != "-":
+            self._untold = tell(self.smi, "pmon", self._untold)
             fields = tuple(f"pmon.{name}" for name in cells)
             pairs = self.smi.pairs(line, gpu._replace(pid=cells["pid"]), fields, tuple(cells.values()))
             self._clock.add(*when, pairs)

@@ -6,7 +6,7 @@ import re
 
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.gpu_readings import Gpu, Line
-from trackside.read.nvidia_smi import Capture, Card, Process, Smi, gpu_of, read_lines, sniffed
+from trackside.read.nvidia_smi import MOST_PROCESSES, Capture, Card, Process, Smi, gpu_of, read_lines, sniffed
 
 _DATE = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d 20\d\d")
 _RULE = re.compile(r"[+|][-=+]+[+|]")
@@ -83,7 +83,7 @@ class Table:
             first, gpu, fields = self._first
             self._first = None
             given = {_FIELDS[name]: cell for name, cell in found.groupdict().items()}
-            self._capture.cards.append(Card(first, gpu, fields | given, []))
+            self._capture.add(Card(first, gpu, fields | given, []))
         elif self._migs and (found := _MIG.fullmatch(text)):
             self._mig(line, found)
 
@@ -91,14 +91,16 @@ class Table:
         owner = next((card.gpu for card in self._capture.cards if card.gpu.number == found["index"]), None)
         if owner is not None:
             fields = {_FIELDS[name]: found[name] for name in ("used", "total", "ecc")}
-            self._capture.cards.append(Card(line, owner._replace(mig=found["instance"]), fields, None))
+            self._capture.add(Card(line, owner._replace(mig=found["instance"]), fields, None))
 
     def _process(self, text: str) -> None:
         found = _PROCESS.fullmatch(text)
         if found is None:
             return
         for card in self._capture.cards:
-            if card.gpu.number == found["index"] and card.processes is not None:
+            if card.gpu.number != found["index"] or card.processes is None:
+                continue
+            if len(card.processes) < MOST_PROCESSES:
                 card.processes.append(Process(found["pid"], found["kind"], found["memory"]))
 
     def end(self) -> None:

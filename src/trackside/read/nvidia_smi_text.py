@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.gpu_readings import Line
-from trackside.read.nvidia_smi import Capture, Card, Process, Smi, gpu_of, read_lines, sniffed
+from trackside.read.nvidia_smi import (
+    MOST_CARDS,
+    MOST_PROCESSES,
+    Capture,
+    Card,
+    Process,
+    Smi,
+    gpu_of,
+    read_lines,
+    sniffed,
+)
 
 _BANNER = re.compile(r"=+NVSMI LOG=+")
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
@@ -118,6 +128,9 @@ _MIG_FIELDS: Mapping[str, str] = {
 }  # fmt: skip
 """The same of a MIG device."""
 _MIG = "mig device"
+_KEPT = FIELDS.keys() | {"gpu uuid", "pci/bus id", "product name"}
+_MIG_KEPT = _MIG_FIELDS.keys() | {"gpu instance id"}
+"""What is kept of a block."""
 
 
 class Text:
@@ -163,7 +176,7 @@ class Text:
             self._capture.time = self.smi.readings.time(cell)
             return True
         if name == "attached gpus":
-            self._capture.said = int(cell) if cell.strip().isdecimal() else 0
+            self._capture.says(cell)
             return True
         return name in ("driver version", "cuda version", "hic info", "attached units")
 
@@ -171,19 +184,26 @@ class Text:
         del self._path[level - 1 :]
         self._path.append(name)
         if self._path == [_MIG] and cell is None:
-            self._migs.append({})
+            if len(self._migs) < MOST_CARDS:
+                self._migs.append({})
         elif self._path[0] == "processes":
             self._process(name, cell)
+        elif cell is not None and self._path[0] == _MIG and self._migs:
+            self._keep(self._migs[-1], "/".join(self._path[1:]), _MIG_KEPT, cell)
         elif cell is not None:
-            within = self._migs[-1] if self._path[0] == _MIG and self._migs else self._block
-            within["/".join(self._path[1:] if within is not self._block else self._path)] = cell.strip()
+            self._keep(self._block, "/".join(self._path), _KEPT, cell)
+
+    @staticmethod
+    def _keep(block: dict[str, str], name: str, kept: Container[str], cell: str) -> None:
+        if name in kept:
+            block[name] = cell.strip()
 
     def _process(self, name: str, cell: str | None) -> None:
         if self._processes is None and (cell is None or cell.strip() == "None"):
             self._processes = []
         if self._processes is None or cell is None:
             return
-        if name == "process id":
+        if name == "process id" and len(self._processes) < MOST_PROCESSES:
             self._processes.append(Process(cell.strip(), "", ""))
         elif self._processes and name == "type":
             self._processes[-1] = self._processes[-1]._replace(kind=cell.strip())
@@ -199,12 +219,12 @@ class Text:
             uuid=block.get("gpu uuid", ""), pci=block.get("pci/bus id", ""), model=block.get("product name", "")
         )
         fields = {FIELDS[name]: cell for name, cell in block.items() if name in FIELDS}
-        self._capture.cards.append(Card(self._line, gpu, fields, self._processes))
+        self._capture.add(Card(self._line, gpu, fields, self._processes))
         for mig in self._migs:
             named = {_MIG_FIELDS[name]: cell for name, cell in mig.items() if name in _MIG_FIELDS}
             instance = mig.get("gpu instance id", "")
             if instance.isdecimal():
-                self._capture.cards.append(Card(self._line, gpu._replace(mig=instance), named, None))
+                self._capture.add(Card(self._line, gpu._replace(mig=instance), named, None))
         self._line, self._block, self._migs, self._processes, self._path = None, {}, [], None, []
 
     def end(self) -> None:

@@ -13,7 +13,17 @@ from xml.parsers import expat
 from trackside.catalog.throttle import REASONS
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.gpu_readings import Line
-from trackside.read.nvidia_smi import Capture, Card, Process, Smi, gpu_of, read_lines, sniffed
+from trackside.read.nvidia_smi import (
+    MOST_CARDS,
+    MOST_PROCESSES,
+    Capture,
+    Card,
+    Process,
+    Smi,
+    gpu_of,
+    read_lines,
+    sniffed,
+)
 
 _BEGIN = re.compile(r"\s*(?:<\?xml\b|<!DOCTYPE nvidia_smi_log\b|<nvidia_smi_log\b)")
 _ROOT = "nvidia_smi_log"
@@ -152,7 +162,8 @@ class Xml:
         """See :class:`trackside.read.nvidia_smi.Section`."""
         self._line = line
         begins = _BEGIN.match(line.text) is not None
-        if begins and (self._parser is None or (self._path and line.text.lstrip().startswith("<?xml"))):
+        first = begins and not line.text.lstrip().startswith(f"<{_ROOT}")  # what no document has in its midst
+        if (first and self._path) or (begins and self._parser is None and (first or not self._ruined)):
             self._cut_off()
             self._start()
             self._ruined = False
@@ -203,13 +214,19 @@ class Xml:
         if not self._skipping and tag in _SKIPPED:
             self._skipping = len(self._path)
         if self._path == [_ROOT, "gpu"]:
+            if self._capture.full:
+                raise _Refused(f"they list more than {MOST_CARDS:,} GPUs")
             self._begin, self._gpu = self._line, {"pci/pci_bus_id": attributes.get("id", "")}
             self._migs, self._processes = [], None
         elif self._within() == _MIG:
+            if len(self._migs) >= MOST_CARDS:
+                raise _Refused(f"they list more than {MOST_CARDS:,} instances of a GPU")
             self._migs.append({})
         elif self._within() == "processes":
             self._processes = []
         elif self._within() == "processes/process_info" and self._processes is not None:
+            if len(self._processes) >= MOST_PROCESSES:
+                raise _Refused(f"they list more than {MOST_PROCESSES:,} processes on a GPU")
             self._processes.append(Process("", "", ""))
 
     def _characters(self, text: str) -> None:
@@ -234,7 +251,7 @@ class Xml:
         if self._path == [_ROOT, "timestamp"]:
             self._capture.time = self.smi.readings.time(text)
         elif self._path == [_ROOT, "attached_gpus"]:
-            self._capture.said = int(text) if text.isdecimal() else 0
+            self._capture.says(text)
         elif self._path == [_ROOT, "gpu"]:
             self._whole()
         elif path in FIELDS or path in _IDENTITY:
@@ -242,7 +259,9 @@ class Xml:
         elif path.startswith(_PROCESS) and self._processes:
             self._process(path.removeprefix(_PROCESS), text)
         elif path.startswith(_MIG + "/") and self._migs:
-            self._migs[-1][path.removeprefix(_MIG + "/")] = text
+            name = path.removeprefix(_MIG + "/")
+            if name in _MIG_FIELDS or name == "gpu_instance_id":
+                self._migs[-1][name] = text
 
     def _process(self, tag: str, text: str) -> None:
         if self._processes and (name := {"pid": "pid", "type": "kind", "used_memory": "memory"}.get(tag)):
@@ -253,12 +272,12 @@ class Xml:
         found, line = self._gpu, self._begin or self._line
         gpu = gpu_of(uuid=found.get("uuid", ""), pci=found["pci/pci_bus_id"], model=found.get("product_name", ""))
         fields = {FIELDS[path]: text for path, text in found.items() if path in FIELDS}
-        self._capture.cards.append(Card(line, gpu, fields, self._processes))
+        self._capture.add(Card(line, gpu, fields, self._processes))
         for mig in self._migs:
             instance = mig.get("gpu_instance_id", "")
             named = {_MIG_FIELDS[path]: text for path, text in mig.items() if path in _MIG_FIELDS}
             if instance.isdecimal():
-                self._capture.cards.append(Card(line, gpu._replace(mig=instance), named, None))
+                self._capture.add(Card(line, gpu._replace(mig=instance), named, None))
 
     def end(self) -> None:
         """See :class:`trackside.read.nvidia_smi.Section`."""

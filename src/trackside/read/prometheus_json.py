@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trackside.catalog.dialect import BLANK
 from trackside.read.format import Format, Match, Result, Sink, Source
 
 if TYPE_CHECKING:  # imports numpy, which only metrics need
@@ -26,7 +27,7 @@ Point = tuple[float, str]
 
 
 class _Curve(msgspec.Struct, gc=False):
-    """``values`` stay undecoded until their turn: as objects they take five times the file's size."""
+    """Curves and their ``values`` stay undecoded until their turn: as objects they take five times the file's size."""
 
     metric: dict[str, str] = {}
     value: msgspec.Raw = msgspec.Raw()
@@ -48,7 +49,8 @@ class _Answer(msgspec.Struct, rename={"error_type": "errorType", "partial": "isP
 
 
 _answer = msgspec.json.Decoder(_Answer)
-_curves = msgspec.json.Decoder(list[_Curve])
+_each = msgspec.json.Decoder(list[msgspec.Raw])
+_curve = msgspec.json.Decoder(_Curve)
 _points = msgspec.json.Decoder(list[Point])
 _point = msgspec.json.Decoder(Point)
 
@@ -69,11 +71,12 @@ def _read(source: Source, sink: Sink) -> Result:
     from trackside.read.measurements import Measurements
 
     data = source.whole()
-    found = Measurements(source.path, sink)
+    found = Measurements(source.path, sink, holes=False)
     notes: list[str] = []
-    unnamed = 0
+    unnamed = counted = 0
+    line = 1
     for start, end in _answers(data):
-        line = data.count(b"\n", 0, start) + 1
+        line, counted = line + data.count(b"\n", counted, start), start
         try:
             answer = _answer.decode(memoryview(data)[start:end])
             unnamed += _take(answer, found, data, line)
@@ -88,7 +91,7 @@ def _read(source: Source, sink: Sink) -> Result:
         if answer.data is not None and answer.data.kind not in ("matrix", "vector"):
             notes.append(f"a {answer.data.kind} belongs to no series")
     if unnamed:
-        notes.append(f"{unnamed:,} series without a name (the answer to an expression), not kept")
+        notes.append(f"{unnamed:,} series without a name, not kept: the answer to an expression; query metrics by name")
     return found.result(list(dict.fromkeys(notes)), lost=bool(notes))
 
 
@@ -106,7 +109,8 @@ def _take(answer: _Answer, found: Measurements, data: bytes, line: int) -> int:
     unnamed = 0
     if answer.data is None or answer.data.kind not in ("matrix", "vector"):
         return 0
-    for ordinal, curve in enumerate(_curves.decode(answer.data.result), start=line):
+    for ordinal, undecoded in enumerate(_each.decode(answer.data.result), start=line):
+        curve = _curve.decode(undecoded)
         name = curve.metric.pop("__name__", None)
         if name is None:
             unnamed += 1
@@ -122,11 +126,11 @@ def _take(answer: _Answer, found: Measurements, data: bytes, line: int) -> int:
 
 
 def _number(text: str) -> float:
-    """A value as the API writes it; NaN for what is none."""
+    """A value as the API writes it."""
     try:
         return float(text)
     except ValueError:
-        return float("nan")
+        return BLANK
 
 
-FORMAT = Format("prometheus-json", "answers of the Prometheus HTTP API", "metric", _sniff, _read)
+FORMAT = Format("prometheus-json", "answers of the Prometheus HTTP API (query, query_range)", "metric", _sniff, _read)

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trackside.catalog.dialect import BLANK
 from trackside.read.blocks import LONGEST, Block, Blocks
 from trackside.read.decimals import Flags, Floats, Places, decimals
 from trackside.read.exposition import HELP, line_of, series_of, shown, stamp
 from trackside.read.format import Result, Sink, Source
-from trackside.read.keys import NEW, Keys
+from trackside.read.keys import Keys
 from trackside.read.measurements import MOST_NAMES, MOST_SERIES, UNKNOWN, Measurements, milliseconds
 
 ODD = -4
@@ -114,7 +115,7 @@ class _Reading:
     """One file on its way through: which series its keys are, and what time it is where lines don't say."""
 
     def __init__(self, source: Source, sink: Sink) -> None:
-        self._found = Measurements(source.path, sink)
+        self._found = Measurements(source.path, sink, holes=False)
         self._modified = source.modified
         self._known = Keys()
         self._unknown_names: set[bytes] = set()
@@ -129,11 +130,12 @@ class _Reading:
 
     def _series(self, block: Block, lines: _Lines, lanes: Places) -> Places:
         """The number of each line's series, or UNKNOWN, FULL or ODD."""
-        found = self._known.numbers(block.data, lines.start[lanes], lines.series_end[lanes])
-        for place in np.flatnonzero(found == NEW).tolist():
-            lane = int(lanes[place])
-            found[place] = self._learn(block.data[lines.start[lane] : lines.series_end[lane]], block, lines, lane)
-        return found
+        starts, ends = lines.start[lanes], lines.series_end[lanes]
+
+        def learn(place: int) -> int:
+            return self._learn(block.data[starts[place] : ends[place]], block, lines, int(lanes[place]))
+
+        return self._known.numbers(block.data, starts, ends, learn)
 
     def _learn(self, key: bytes, block: Block, lines: _Lines, lane: int) -> int:
         """The number of the series that a line names; ODD where these bytes are no name of one."""
@@ -228,7 +230,7 @@ class _Reading:
     def _keep(self, series: Places, values: Floats) -> None:
         """Remember the last value of each series that has no time at all."""
         self._untimed += len(series)
-        self._last = np.concatenate([self._last, np.full(len(self._found) - len(self._last), np.nan)])
+        self._last = np.concatenate([self._last, np.full(len(self._found) - len(self._last), BLANK)])
         self._last[series] = values
 
     def finish(self, blocks: Blocks, cut: bool) -> Result:
@@ -251,7 +253,7 @@ class _Reading:
         time = self._latest_ms / 1000 if self._latest_ms else self._modified
         if time is None:
             return f"{self._untimed:,} samples have no time, and the file has none: not kept", False
-        known = np.flatnonzero(~np.isnan(self._last))
+        known = np.flatnonzero(self._last != BLANK)
         self._found.add(known, np.full(len(known), round(time * 1000)), self._last[known])
         origin = "the latest time in it" if self._latest_ms else "when the file was last written"
         if self._untimed > len(known):

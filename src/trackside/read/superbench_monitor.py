@@ -1,11 +1,12 @@
 """SuperBench's ``monitor.jsonl``: one JSON object a sample, its keys ``name:GPU``.
 
-Its network rates and CPU use are left out: their values are in no unit that its documentation tells.
+Its network rates and CPU use are counted and left out: their values are in no unit that its documentation tells.
 """
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +15,9 @@ from trackside.logs.numbers import figure
 from trackside.logs.stamp import find_time
 from trackside.model import Position
 from trackside.read.format import Format, Match, Result, Sink, Source
+
+if TYPE_CHECKING:
+    from trackside.read.measurements import Measurements
 
 _NAMES = {
     "gpu_usage": ("gpu_utilization_ratio", 0.01),
@@ -36,7 +40,7 @@ def _sniff(source: Source) -> Match | None:
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    from trackside.read.measurements import Measurements  # imports numpy, which only metrics need
+    from trackside.read.measurements import MOST_NAMES, UNKNOWN, Measurements  # numpy, which only metrics need
 
     found = Measurements(source.path, sink)
     numbers: dict[str, int] = {}
@@ -51,15 +55,21 @@ def _read(source: Source, sink: Sink) -> Result:
             continue
         at = Position(source.path, line, offset, len(text.encode()))
         for key, value in row.items():
-            known = _KEY.fullmatch(key)
-            if known is None or (number := figure(value)) is None or known[1] not in _NAMES:
-                continue
-            if key not in numbers:
-                metric, scale = _NAMES[known[1]]
-                numbers[key] = found.enter(known[1], Translated(metric, (("gpu", known[2]),), scale), at)
-            found.value(numbers[key], time, number)
+            if (number := figure(value)) is not None:
+                if key not in numbers and len(numbers) < MOST_NAMES:
+                    numbers[key] = _entered(found, key, at)
+                found.value(numbers.get(key, UNKNOWN), time, number)
     note = f"{broken:,} lines are broken or cut off (first: line {first:,})" if broken else ""
     return found.result(["its times name no zone: read as UTC", note], lost=bool(broken))
+
+
+def _entered(found: Measurements, key: str, at: Position) -> int:
+    """The number of the series that a key names."""
+    known = _KEY.fullmatch(key)
+    if known is None or known[1] not in _NAMES:
+        return found.unasked(key if known is None else known[1])
+    metric, scale = _NAMES[known[1]]
+    return found.enter(known[1], Translated(metric, (("gpu", known[2]),), scale), at)
 
 
 def _row(text: str) -> dict[str, object] | None:
@@ -70,4 +80,4 @@ def _row(text: str) -> dict[str, object] | None:
     return row if isinstance(row, dict) else None
 
 
-FORMAT = Format("superbench-monitor", "SuperBench's node monitor", "metric", _sniff, _read)
+FORMAT = Format("superbench-monitor", "GPU samples (SuperBench's monitor.jsonl)", "metric", _sniff, _read)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from trackside.catalog.dialect import Translated, dialects, translate
 from trackside.catalog.labels import Label, written
-from trackside.catalog.metrics import COMMON, METRICS
+from trackside.catalog.metrics import labels_of
 from trackside.model import Position
 from trackside.read.exposition import series_of
 
@@ -43,6 +43,8 @@ class Columns:
     name: int | None = None
     value: int | None = None
     packed: int | None = None
+    others: tuple[str, ...] = ()
+    """Headings of columns that are neither time nor label nor a metric that is known."""
 
     @property
     def telling(self) -> tuple[int, ...]:
@@ -69,7 +71,7 @@ def translated(name: str, labels: Mapping[str, str]) -> Translated | None:
     known = translate(name, labels)
     if known is None:
         return None
-    allowed = COMMON.union(METRICS[known.metric].labels)
+    allowed = labels_of(known.metric)
     ours = {
         each: written(value, _ours()[each]) for each, value in labels.items() if each in allowed and each in _ours()
     }
@@ -95,7 +97,9 @@ def columns_of(heading: Sequence[str]) -> Columns | None:
         return Columns(time, labels, (), name, value, packed)
     taken |= {at for at, _ in labels}
     metrics = tuple(found for at in range(len(names)) if at not in taken and (found := _metric(at, heading[at])))
-    return Columns(time, labels, metrics, packed=packed) if metrics else None
+    taken |= {at for at, *_ in metrics}
+    others = tuple(heading[at].strip() for at in range(len(names)) if at not in taken)
+    return Columns(time, labels, metrics, packed=packed, others=others) if metrics else None
 
 
 def _metric(place: int, heading: str) -> tuple[int, str, Mapping[str, str]] | None:

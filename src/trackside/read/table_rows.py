@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trackside.catalog.dialect import BLANK
 from trackside.model import Position
 from trackside.read.blocks import LONGEST, Block, Blocks
 from trackside.read.decimals import Floats, Places, decimals
@@ -151,7 +151,7 @@ class _Reading:
                 values[at] = number_of(text)
             except ValueError:
                 self._no_number += 1
-                values[at] = math.nan
+                values[at] = BLANK
         return values
 
     def finish(self, blocks: Blocks, cut: bool) -> Result:
@@ -170,7 +170,10 @@ class _Reading:
 
 def read_table(source: Source, sink: Sink, table: Table) -> Result:
     """Read a CSV to its end; the heading is its first line."""
-    reading, blocks, cut = _Reading(source.path, table, Measurements(source.path, sink)), Blocks(source.stream), False
+    found = Measurements(source.path, sink, holes=table.columns.value is None)
+    for name in table.columns.others:
+        found.unasked(name)
+    reading, blocks, cut = _Reading(source.path, table, found), Blocks(source.stream), False
     for block in blocks:
         if block.cut:  # the rest of a number may be missing, and nobody would see it
             cut = block.line > 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trackside.catalog.dialect import BLANK
 from trackside.read.format import Format, Match, Result, Sink, Source
 
 if TYPE_CHECKING:  # these import numpy, which only metrics need
@@ -22,11 +23,12 @@ _LINE = re.compile(rb'\s*\{\s*"metric"\s*:\s*\{[^\n]*?\}\s*,\s*"(?:values|timest
 class _Plain(msgspec.Struct, gc=False):
     metric: dict[str, str]
     values: list[float]
-    timestamps: list[int]
+    timestamps: list[float]
 
 
 class _Any(msgspec.Struct, gc=False):
-    """A line with values that JSON has no number for: null is NaN, and infinities are written as text."""
+    """A line with values that JSON has no number for: infinities are written as text, and so is NaN by some; null is
+    NaN as well, and what marks that a series ended."""
 
     metric: dict[str, str]
     values: list[float | str | None]
@@ -96,17 +98,17 @@ def _decoded(text: bytes) -> tuple[dict[str, str], Sequence[float], Sequence[flo
         return plain.metric, plain.timestamps, plain.values
     except msgspec.ValidationError:
         row = _any.decode(text)
-        return row.metric, row.timestamps, [float("nan" if each is None else each) for each in row.values]
+        return row.metric, row.timestamps, [BLANK if each is None else float(each) for each in row.values]
 
 
 def _read(source: Source, sink: Sink) -> Result:
     from trackside.read.blocks import Blocks
     from trackside.read.measurements import Measurements
 
-    reading, blocks = _Reading(Measurements(source.path, sink)), Blocks(source.stream, LONGEST)
+    reading, blocks = _Reading(Measurements(source.path, sink, holes=False)), Blocks(source.stream, LONGEST)
     for block in blocks:
         reading.take(block)
     return reading.finish(blocks)
 
 
-FORMAT = Format("victoria-export", "VictoriaMetrics export, JSON lines", "metric", _sniff, _read)
+FORMAT = Format("victoria-export", "VictoriaMetrics export, JSON lines (/api/v1/export)", "metric", _sniff, _read)

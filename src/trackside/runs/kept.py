@@ -14,7 +14,7 @@ import msgspec
 from trackside.logs.series import Counts, Held, Series
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Run
-from trackside.runs.located import HOST, Kept, Located, Locator, Told, host_of, marks, named_job
+from trackside.runs.located import HOST, Kept, Located, Locator, Told, ends, host_of, marks, named_job, short_names
 from trackside.runs.logs import folder_of
 from trackside.runs.resolve import NoSuchRun, SeveralRuns
 from trackside.stores.duck import Scope
@@ -41,6 +41,8 @@ class Found:
     trajectories: Trajectories = field(default_factory=Trajectories)
     paths: tuple[str, ...] = ()
     """Logs whose rows were left where they are: they are other jobs', or nobody's."""
+    home: frozenset[str] | None = None
+    """The logs that came in one folder with the job's records or logs; None: all did."""
     inputs: list[Input] = field(default_factory=list)
     scope: Scope = field(default_factory=Scope)
 
@@ -54,18 +56,18 @@ class _Where:
     inputs: frozenset[int] | None = None
 
 
-def find(snapshot: Snapshot, job: str | None) -> Found:
+def find(snapshot: Snapshot, job: str | None, given: Collection[str] = ()) -> Found:
     """What concerns a job, by its id, or by the folder it was ingested from; without, what all is about.
 
-    Raises SeveralRuns or NoSuchRun.
+    ``given``: paths of inputs that are known to concern it. Raises SeveralRuns or NoSuchRun.
     """
-    return _Finder(snapshot).found(job)
+    return _Finder(snapshot, given).found(job)
 
 
 class _Finder:
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._locator = Locator(snapshot)
+    def __init__(self, snapshot: Snapshot, given: Collection[str]) -> None:
+        self._snapshot, self._given = snapshot, frozenset(given)
+        self._locator = Locator(snapshot, given)
         self._inputs = self._locator.inputs
 
     def found(self, job: str | None) -> Found:
@@ -75,16 +77,16 @@ class _Finder:
         try:
             return self._of(job)
         except NoSuchRun:
-            if not any(_ends(each.root, job) for each in self._inputs):
+            if not any(ends(each.root, job) for each in self._inputs):
                 raise
         return self._folder(job)
 
     def _folder(self, name: str) -> Found:
         """All that was ingested from one folder, whose path ends so."""
-        there = [each for each in self._inputs if _ends(each.root, name)]
-        roots = sorted({each.root for each in there})
+        there = [each for each in self._inputs if ends(each.root, name) or each.path in self._given]
+        roots = sorted({each.root for each in there if each.path not in self._given})
         if len(roots) > 1:
-            raise SeveralRuns(roots)
+            raise SeveralRuns(sorted(short_names(roots).values()))
         return self._whole(there)
 
     def _whole(self, inputs: Sequence[Kept]) -> Found:
@@ -104,10 +106,11 @@ class _Finder:
         logs = [each for each in told.logs if each.path in {*run.log_paths, *run.parent_log_paths}]
         read = {each.id for each in logs}
         others = [each for each in told.logs if each.id not in read]
-        home = [each for each in self._inputs if each.root in told.roots]
+        home = [each for each in self._inputs if each.id in told.home]
         small = self._is_small(home)
         events, records = self._conditions(told, home, read, small)
         found = Found(run.id or job, paths=tuple(each.path for each in others))
+        found.home = frozenset(each.path for each in told.logs if each.id in told.home)
         met = self._fill(found.store, events, records, told.records) | read
         for each in others:
             if each.owner is not None:
@@ -115,12 +118,12 @@ class _Finder:
         self._train(found.trajectories, logs)
         theirs = set() if small else {each.id for each in others}
         found.inputs = [
-            each.row for each in self._inputs if each.id not in theirs and (each.id in met or each.root in told.roots)
+            each.row for each in self._inputs if each.id not in theirs and (each.id in met or each.id in told.home)
         ]
         found.store.planes = {
-            plane for each in self._inputs if each.id in met or each.root in told.roots for plane in each.planes
+            plane for each in self._inputs if each.id in met or each.id in told.home for plane in each.planes
         }
-        found.scope = self._scope(told, frozenset(each.id for each in home))
+        found.scope = self._scope(told)
         return found
 
     def _is_small(self, home: Sequence[Kept]) -> bool:
@@ -192,15 +195,15 @@ class _Finder:
                 counts = msgspec.convert(told, Counts)
                 trajectories.take(Series.restored(path, counts, points.get((each.id, path, counts.parser), ())))
 
-    def _scope(self, told: Located, home: frozenset[int]) -> Scope:
+    def _scope(self, told: Located) -> Scope:
         """Curves of the job's folders if these are few; else those with its label, and those of its nodes meanwhile."""
-        spans = self._snapshot.table("spans", home)
+        spans = self._snapshot.table("spans", told.home)
         ((count,),) = self._snapshot.rows(
-            f"SELECT count(DISTINCT series) FROM {spans} WHERE input IN ({_numbers(home)})"
+            f"SELECT count(DISTINCT series) FROM {spans} WHERE input IN ({_numbers(told.home)})"
         )
         ids, hosts = tuple(sorted(told.ids)), _hosts(told.run)
         start, end = _span(told.run)
-        at_home = f"p.input IN ({_numbers(home)})"
+        at_home = f"p.input IN ({_numbers(told.home)})"
         if count > WHOLE_SERIES:
             at_home += " AND s.node IS NULL" if hosts else ""
         there = f"{HOST.format('s.node')} IN ({marks(hosts)}) AND p.last_ms >= ? AND p.first_ms <= ?"
@@ -208,10 +211,6 @@ class _Finder:
             f"(({at_home}) OR s.job IN ({marks(ids)}) OR ({there}))",
             (*ids, *hosts, (start - ZONES_S) * 1000, (end + ZONES_S) * 1000),
         )
-
-
-def _ends(root: str, name: str) -> bool:
-    return not name or f"/{root.strip('/')}".endswith(f"/{name.strip('/')}")
 
 
 def _row_count(each: Kept) -> int:

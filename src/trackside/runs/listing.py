@@ -10,7 +10,7 @@ from trackside.model import Plane
 from trackside.runs.attempts import Told as Attempted
 from trackside.runs.attempts import attempts_of, final
 from trackside.runs.jobs import Job, Jobs, collect
-from trackside.runs.located import HOST, Kept, Locator, Told, host_of, named_job
+from trackside.runs.located import HOST, Kept, Locator, Told, host_of, named_job, short_names
 from trackside.runs.logs import assign, folder_of, ids_inside
 from trackside.stores.snapshot import Snapshot
 
@@ -101,20 +101,6 @@ def _folders(inputs: Sequence[Kept], free: Collection[str]) -> list[Listed]:
         for root, there in by_root.items()
         if any(each.is_log for each in there) and all(each.path in free for each in there if each.is_log)
     ]
-
-
-def short_names(roots: Collection[str]) -> dict[str, str]:
-    """Each folder by as much of the end of its path as tells it from the others."""
-    names = {}
-    for root in roots:
-        parts = root.strip("/").split("/")
-        ends = ("/".join(parts[-count:]) for count in range(1, len(parts) + 1))
-        names[root] = next((end for end in ends if sum(_ends(other, end) for other in roots) == 1), root)
-    return names
-
-
-def _ends(root: str, end: str) -> bool:
-    return f"/{root.strip('/')}".endswith(f"/{end}")
 
 
 class _Seen:

@@ -45,11 +45,11 @@ class Kept:
 @dataclass(frozen=True, slots=True)
 class Located:
     """One job in a store. ``logs`` are its own, its parent's, and others that might have been; ``records`` those of all
-    their jobs."""
+    their jobs; ``home`` the inputs that came in one folder with the job's records or logs."""
 
     run: Run
     ids: frozenset[str]
-    roots: frozenset[str]
+    home: frozenset[int]
     records: tuple[Told, ...]
     logs: tuple[Kept, ...]
 
@@ -76,16 +76,31 @@ def host_of(node: str) -> str:
     return node if re.fullmatch(r"[0-9.]+", node) else node.partition(".")[0].lower()
 
 
+def ends(root: str, end: str) -> bool:
+    """Whether a folder's path ends in these whole parts; every path ends in none."""
+    return not end or f"/{root.strip('/')}".endswith(f"/{end.strip('/')}")
+
+
+def short_names(roots: Collection[str]) -> dict[str, str]:
+    """Each folder by as much of the end of its path as tells it from the others."""
+    names = {}
+    for root in roots:
+        parts = root.strip("/").split("/")
+        tails = ("/".join(parts[-count:]) for count in range(1, len(parts) + 1))
+        names[root] = next((tail for tail in tails if sum(ends(other, tail) for other in roots) == 1), root)
+    return names
+
+
 def named_job(each: Kept) -> Event:
     """Stands for a log's lines that name its job, where the lines themselves need not be read."""
     return Event("host", Position(each.path, 0), "log", fields={"job": each.owner})
 
 
 class Locator:
-    """Finds jobs in one snapshot."""
+    """Finds jobs in one snapshot. ``given``: paths of inputs that are known to concern the job that is asked for."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
+    def __init__(self, snapshot: Snapshot, given: Collection[str] = ()) -> None:
+        self._snapshot, self._given = snapshot, frozenset(given)
         self.inputs = inputs_of(snapshot)
         self._logs = [each for each in self.inputs if each.is_log]
         self._numbers_of = {each.id: frozenset(re.findall(r"\d{1,10}", each.path)) for each in self._logs}
@@ -94,23 +109,24 @@ class Locator:
         """A job by any spelling of its id. Raises SeveralRuns or NoSuchRun."""
         family = self._family(job)
         near = self._near(family, job)
-        run = self._resolved(self._with_rivals(family, near), near, job)
+        run = self._resolved(self._with_rivals(family, near), near, job, ())
         ids = frozenset({run.id or job, *run.aliases, job})
         of_it = {input_ for input_, _, record in family if {str(record.get("id")), str(record.get("raw_id"))} & ids}
-        roots = frozenset(each.root for each in self.inputs if each.id in of_it or each.path in run.log_paths)
-        also = {each.id for each in near}
-        logs = [each for each in self._logs if each.root in roots or each.id in also]
+        roots = {each.root for each in self.inputs if each.id in of_it or each.path in run.log_paths}
+        home = frozenset(each.id for each in self.inputs if each.root in roots or each.path in self._given)
+        also = home.union(each.id for each in near)
+        logs = [each for each in self._logs if each.id in also]
         records = self._with_rivals(family, logs)
-        run = self._resolved(records, logs, job)
+        run = self._resolved(records, logs, job, [each.path for each in logs if each.id in home])
         if not of_it and not run.log_paths and not self._labelled(ids):
             raise NoSuchRun(
                 f"no job {job} in the store; 'trackside runs --store {self._snapshot.directory.path}' lists them"
             )
-        return Located(run, ids, roots, tuple(records), tuple(logs))
+        return Located(run, ids, home, tuple(records), tuple(logs))
 
     def chosen(self) -> Run:
         """The run that the whole store is about. Raises SeveralRuns where there are several."""
-        return self._resolved(self.records("kind = 'job'"), self._logs, None)
+        return self._resolved(self.records("kind = 'job'"), self._logs, None, None)
 
     def records(
         self, where: str, parameters: Sequence[object] = (), tail: str = "", inputs: Collection[int] | None = None
@@ -122,7 +138,9 @@ class Locator:
         )
         return [(row[0], row[1], record_of(row[2:])) for row in rows]
 
-    def _resolved(self, records: Iterable[Told], logs: Iterable[Kept], job: str | None) -> Run:
+    def _resolved(
+        self, records: Iterable[Told], logs: Iterable[Kept], job: str | None, home: Collection[str] | None
+    ) -> Run:
         store = MemoryStore()
         paths = []
         for *_, record in records:
@@ -131,7 +149,7 @@ class Locator:
             paths.append(each.path)
             if each.owner is not None:
                 store.add_event(named_job(each))
-        return resolve(store, job, paths).run
+        return resolve(store, job, paths, home).run
 
     def _family(self, job: str) -> list[Told]:
         """The records of a job, of those it waits for, of namesakes before it, and of whoever writes to its file."""
@@ -141,10 +159,13 @@ class Locator:
         names = {str(name) for *_, record in told if (name := record.get("name")) is not None}
         starts = [start for *_, record in told if isinstance(start := record.get("start"), (int, float))]
         if names and starts:
-            told += self.records(
-                f"kind = 'job' AND name IN ({marks(names)}) AND \"end\" <= ?",
-                (*names, max(starts)),
-                f'ORDER BY "end" DESC LIMIT {SAME_NAME}',
+            told += self._same_work(
+                told,
+                self.records(
+                    f"kind = 'job' AND name IN ({marks(names)}) AND \"end\" <= ?",
+                    (*names, max(starts)),
+                    f'ORDER BY "end" DESC LIMIT {SAME_NAME}',
+                ),
             )
         paths = {str(path) for *_, record in told for key in ("std_out", "std_err") if (path := record.get(key))}
         outputs = {leaf_of(path) for path in paths if "%" not in leaf_of(path)}
@@ -155,6 +176,13 @@ class Locator:
                 f"LIMIT {SAME_NAME}",
             )
         return _once(told)
+
+    def _same_work(self, told: Sequence[Told], namesakes: Iterable[Told]) -> list[Told]:
+        """Those that came in a folder with the job's, or were submitted from the same: many jobs are called "train"."""
+        root_of = {each.id: each.root for each in self.inputs}
+        roots = {root_of.get(input_) for input_, *_ in told}
+        folders = {record.get("work_dir") for *_, record in told} - {None}
+        return [each for each in namesakes if root_of.get(each[0]) in roots or each[2].get("work_dir") in folders]
 
     def _by_id(self, ids: Collection[str]) -> list[Told]:
         plain = {plain_id(each) for each in ids} | set(ids)

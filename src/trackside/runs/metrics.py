@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,7 @@ from trackside.runs.jobs import sort_key
 from trackside.runs.metric_clock import NEAR_S, Stretch, shift_of
 from trackside.runs.places import Placed, Unit, placed
 from trackside.runs.resolve import NoSuchRun, SeveralRuns
-from trackside.stores.curves import AROUND_S, Curves, Kept, RunMetrics, Timing
+from trackside.stores.curves import AROUND_S, Curves, Held, Kept, RunMetrics, Timing
 from trackside.stores.memory import MemoryStore
 
 INTERVAL_S = 60.0
@@ -46,7 +46,7 @@ def run_metrics(curves: Curves, run: Run, rows: MemoryStore) -> tuple[Run, RunMe
     Raises SeveralRuns where metrics alone are given, of several jobs and none was asked for; NoSuchRun where the
     job that was asked for is not among those they name.
     """
-    found = placed(curves.held(), run.nodes)
+    found = placed(_indexed(curves), run.nodes)
     if not found:
         return run, RunMetrics(curves, (), None)
     run, why_none = _identified(run, found, rows)
@@ -65,7 +65,7 @@ def run_metrics(curves: Curves, run: Run, rows: MemoryStore) -> tuple[Run, RunMe
     start, end = window.start - window.shift, window.end - window.shift
     asked = Asked(nodes, ids, start, end, _detail(run, rows), run.n_gpus or run.n_ranks or None)
     holding = held_by(asked, found, lambda units: occupancy.uses(curves, found, units, start, end, interval))
-    of_run = _Belongs(asked, holding)
+    of_run = _Belongs(asked, holding, _pusher(found, nodes))
     kept = [each for each in found if asked.meets(each, AROUND_S) and of_run(each)]
     if not any(asked.meets(each) for each in kept):
         return run, RunMetrics(curves, (), None, "no metric was sampled while the run was there")
@@ -73,6 +73,31 @@ def run_metrics(curves: Curves, run: Run, rows: MemoryStore) -> tuple[Run, RunMe
     return _told(run, kept, holding, window), RunMetrics(
         curves, tuple(Kept(each.series, each.held) for each in kept), timing
     )
+
+
+def _indexed(curves: Curves) -> Sequence[Held]:
+    """All series, with the index of their GPU where only the value of a gauge tells it."""
+    held = curves.held()
+    gauges = [each for each in held if each.series.metric == "gpu_index" and each.series.get("gpu_uuid")]
+    if not gauges:
+        return held
+    first, last = min(each.first_ms for each in gauges), max(each.last_ms for each in gauges)
+    step = last - first + 1
+    start = (first - 1) // step * step
+    values, _ = curves.rollup([[each.id] for each in gauges], start, start + 2 * step, step, "max")
+    told = np.fmax.reduce(values, axis=1)
+    index = {
+        each.series.get("gpu_uuid"): str(int(value)) for each, value in zip(gauges, told, strict=True) if value >= 0
+    }
+    return [_with_index(each, index) for each in held]
+
+
+def _with_index(each: Held, index: Mapping[str | None, str]) -> Held:
+    gpu = index.get(each.series.get("gpu_uuid"))
+    if gpu is None or each.series.get("gpu") is not None:
+        return each
+    labels = tuple(sorted((*each.series.labels, ("gpu", gpu))))
+    return replace(each, series=replace(each.series, labels=labels))
 
 
 def _ids(run: Run) -> AbstractSet[str]:
@@ -147,18 +172,27 @@ def _window(
     """The run's window as the scheduler has it, else as the log, the job's label or the memory in use do."""
     log = _log_window(rows) if run.start is None else None
     told = (run.start, run.end) if run.start is not None else log
-    hull = _hull(map(_stretch, lines))
-    if told is None:
+    hull, near = _hull(map(_stretch, lines)), max(NEAR_S, 4 * interval)
+    moment = log is not None and log[1] - log[0] < interval  # such as that of the scheduler's closing words alone
+    if told is None or (moment and not labelled):
         return _seen(curves, lines, hull, labelled, interval)
     shift = 0.0
     if labelled and log is not None:
         shift = -offset_of(log, hull)
-    elif labelled or not any(first <= (told[1] or first) and last >= told[0] for first, last in map(_stretch, lines)):
+    elif labelled or not _covered(lines, told, near):
         shift = _shift(curves, run, lines, (told[0], told[1]), hull, labelled, interval)
     start, end = told[0], told[1] if told[1] is not None else max(told[0], hull[1] + shift)
-    if log is not None and labelled and hull[0] + shift <= end and hull[1] + shift >= start:
+    if log is not None and not labelled:  # it may fall silent long before the run ends
+        end = max(end, _given_back(curves, lines, start - shift, near, interval) + shift)
+    if log is not None and labelled and hull[0] + shift <= end + near and hull[1] + shift >= start - near:
         start, end = hull[0] + shift - interval, max(end, hull[1] + shift)
     return Window(start, end, shift)
+
+
+def _covered(lines: Sequence[Placed], told: tuple[float, float | None], near: float) -> bool:
+    """Whether a curve was there from the window's start to its end: then no zone is looked for."""
+    start, end = told
+    return any(first <= start + near and (end is None or last >= end - near) for first, last in map(_stretch, lines))
 
 
 def _shift(
@@ -176,9 +210,25 @@ def _shift(
     if labelled or told[1] is None:
         return shift_of(told, whole.values(), near=near) if labelled else 0.0
     taken = occupancy.spans(curves, lines, list(whole), hull[0] - interval, hull[1], interval)
-    wanted = min(run.n_gpus or run.n_ranks or 1, len(whole))
+    wanted = min(run.n_gpus or run.n_ranks or 1, len(whole)) // 2 + 1  # most of them: one may have died early
     flat = [each for stretches in taken.values() for each in stretches]
-    return shift_of(told, flat, wanted, near) or shift_of(told, whole.values(), wanted, near)
+    shift = shift_of(told, flat, wanted, near)
+    if shift or any(first <= told[1] and last >= told[0] for first, last in whole.values()):
+        return shift  # where the window holds samples, only memory that came and went with the run moves them
+    shift = shift_of(told, whole.values(), wanted, near)
+    if shift or run.start is not None:
+        return shift
+    # A log may fall silent long before its run ends: then the start alone must fit.
+    longer = [(first, last) for first, last in flat if last - first >= told[1] - told[0] - near]
+    return shift_of((told[0], None), longer, wanted, near)
+
+
+def _given_back(curves: Curves, lines: Sequence[Placed], start: float, near: float, interval: float) -> float:
+    """When the memory that was taken at about the start was given back, on the curves' clock; the start if none was."""
+    units = _by_unit(lines)
+    hull = _hull(units.values())
+    taken = occupancy.spans(curves, lines, list(units), hull[0] - interval, hull[1], interval)
+    return max((last for each in taken.values() for first, last in each if abs(first - start) <= near), default=start)
 
 
 def _seen(curves: Curves, lines: Sequence[Placed], hull: Stretch, labelled: bool, interval: float) -> Window:
@@ -190,7 +240,9 @@ def _seen(curves: Curves, lines: Sequence[Placed], hull: Stretch, labelled: bool
         data = start, end
         taken = occupancy.spans(curves, lines, list(_by_unit(lines)), start, end, interval)
         flat = [each for stretches in taken.values() for each in stretches]
-        start, end = _hull(flat) if flat else (start, end)
+        # Memory that somebody held from the first sample to the last tells nothing of when the run was there.
+        came = [each for each in flat if each[0] > start + interval or each[1] < end - interval]
+        start, end = _hull(came or flat) if flat else (start, end)
     slack = EDGE_SAMPLES * interval
     return Window(start, end, 0.0, begun=start - data[0] >= slack, over=data[1] - end >= slack)
 
@@ -217,11 +269,13 @@ def _hull(stretches: Iterable[Stretch]) -> Stretch:
 
 def _by_unit(lines: Iterable[Placed]) -> dict[Unit, Stretch]:
     """When each GPU was sampled."""
-    found: dict[Unit, Stretch] = {}
+    first: dict[Unit, int] = {}
+    last: dict[Unit, int] = {}
     for each in lines:
-        own = _stretch(each)
-        found[each.unit] = _hull((own, found.get(each.unit, own)))
-    return found
+        unit, held = each.unit, each.held
+        first[unit] = min(held.first_ms, first.get(unit, held.first_ms))
+        last[unit] = max(held.last_ms, last.get(unit, held.last_ms))
+    return {unit: (first[unit] / 1000, last[unit] / 1000) for unit in first}
 
 
 def _interval(lines: Iterable[Placed]) -> float:
@@ -252,13 +306,23 @@ def _detail(run: Run, rows: MemoryStore) -> AbstractSet[str]:
     return frozenset()
 
 
+def _pusher(found: Sequence[Placed], nodes: Sequence[str]) -> frozenset[str]:
+    """Where the training's own curves come from if not from a node of the run: the one service that serves them, such
+    as a push gateway, where nothing here is of another job."""
+    training = {each.node for each in found if each.series.metric.startswith("training_")}
+    machines = {each.node for each in found if not each.series.metric.startswith(("training_", "exporter_", "scrape_"))}
+    alone = len(training) == 1 and not training & {*nodes, *machines} and len({e.job for e in found if e.job}) < 2
+    return frozenset(training) if alone else frozenset()
+
+
 class _Belongs:
     """Whether a curve is of what the run held: its GPUs, else its nodes, else its own process."""
 
-    def __init__(self, asked: Asked, holding: Holding) -> None:
+    def __init__(self, asked: Asked, holding: Holding, pusher: frozenset[str] = frozenset()) -> None:
         self._ids, self._units = asked.ids, holding.units
         self._gpus = {unit[:2] for unit in holding.units}
-        self._nodes = frozenset(asked.nodes) or frozenset(unit[0] for unit in holding.units)
+        nodes = frozenset(asked.nodes) or frozenset(unit[0] for unit in holding.units)
+        self._nodes = nodes | pusher if nodes else nodes
 
     def __call__(self, each: Placed) -> bool:
         foreign = bool(each.job and self._ids and each.job not in self._ids)

@@ -41,27 +41,50 @@ def placed(held: Iterable[Held], nodes: Sequence[str]) -> list[Placed]:
     """Every series with its node and GPU completed; ``nodes`` are the run's, whose spelling holds."""
     held = list(held)
     names = Names(nodes)
-    labels = [dict(each.series.labels) for each in held]
-    known = _Devices(labels, names)
-    unnamed = [(each.series.at.path, own) for each, own in zip(held, labels, strict=True) if "node" not in own]
-    paths = _by_path(unnamed, names)
-    return [_completed(each, own, names, known, paths) for each, own in zip(held, labels, strict=True)]
+    marks = [_mark(each.series) for each in held]  # all metrics of a GPU have the same
+    distinct = {mark: dict(mark[0]) for mark in reversed(marks)}
+    known = _Devices(reversed(distinct.values()), names)
+    paths = _by_path([(path, distinct[labels, path]) for labels, path in marks if path is not None], names)
+    completed = {mark: _completed(mark, names, known, paths) for mark in distinct}
+    return [_placed(each, completed[mark]) for each, mark in zip(held, marks, strict=True)]
 
 
-def _completed(held: Held, labels: dict[str, str], names: Names, known: _Devices, paths: Mapping[str, str]) -> Placed:
-    given = len(labels), labels.get("node")
+_Labels = tuple[tuple[str, str], ...]
+
+
+def _mark(series: Series) -> tuple[_Labels, str | None]:
+    """What a series' place is told by: its labels, and its file where these name no node."""
+    return series.labels, None if series.get("node") is not None else series.at.path
+
+
+def _placed(held: Held, place: tuple[_Labels, tuple[str, ...]]) -> Placed:
+    series, (labels, words) = held.series, place
+    if labels is not series.labels:
+        series = replace(series, labels=labels)
+    return Placed(held, series, *words)
+
+
+def _completed(
+    mark: tuple[_Labels, str | None], names: Names, known: _Devices, paths: Mapping[str, str]
+) -> tuple[_Labels, tuple[str, ...]]:
+    """The labels with node and GPU, as they were where nothing is to be added; and the words of :class:`Placed`."""
+    given, path = mark
+    labels = dict(given)
     device = known.of(labels) if "gpu" not in labels or "node" not in labels else None
     if "gpu" not in labels and device is not None:
         labels["gpu"] = device[1]
-    node = labels.get("node") or (device[0] if device is not None else "") or paths.get(held.series.at.path, "")
+    node = (
+        labels.get("node")
+        or (device[0] if device is not None else "")
+        or (paths.get(path, "") if path is not None else "")
+    )
     node = names.spelled(node) or names.only
     if node:
         labels["node"] = node
-    series = held.series
-    if given != (len(labels), labels.get("node")):
-        series = replace(series, labels=tuple(sorted(labels.items())))
     get = labels.get
-    return Placed(held, series, node, get("gpu", ""), get("mig", ""), get("job", ""), get("rank", ""))
+    words = node, get("gpu", ""), get("mig", ""), get("job", ""), get("rank", "")
+    changed = len(labels) != len(given) or labels.get("node") != dict(given).get("node")
+    return tuple(sorted(labels.items())) if changed else given, words
 
 
 class Names:

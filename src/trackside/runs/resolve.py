@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from trackside.model import Event, Record, Run
@@ -36,7 +36,7 @@ class NoSuchRun(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Adjust:
-    """Puts the events of the run's and its parent's logs on the scheduler's clock, and counts ranks over all nodes."""
+    """Puts the run's log events and its parent's points on the scheduler's clock, and counts ranks over all nodes."""
 
     logs: frozenset[str]
     offset: float
@@ -52,18 +52,20 @@ class Adjust:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The run, and the store narrowed to it (its parent's log rows included)."""
+    """The run, and the store narrowed to it."""
 
     run: Run
     store: MemoryStore
     adjust: Adjust
-    """To be applied to the training points of these logs, which are kept elsewhere."""
+    """To be applied to the training points of its logs and its parent's, which are kept elsewhere."""
 
 
-def resolve(store: MemoryStore, job: str | None = None, paths: Iterable[str] = ()) -> Resolved:
+def resolve(
+    store: MemoryStore, job: str | None = None, paths: Iterable[str] = (), home: Collection[str] | None = None
+) -> Resolved:
     """Find the run; ``paths`` are files with training points beyond those that have rows in the store.
 
-    Raises SeveralRuns or NoSuchRun.
+    ``home``: the logs that came in one folder with the run's; None: all did. Raises SeveralRuns or NoSuchRun.
     """
     rows = list(store.all_rows())
     events = [row for row in rows if isinstance(row, Event) and row.plane == "log"]
@@ -75,9 +77,10 @@ def resolve(store: MemoryStore, job: str | None = None, paths: Iterable[str] = (
     parent, parent_by = parent_of(chosen, jobs, len(numbered(told)))
     before = jobs.named(parent) if parent is not None and parent_by != "requeue" else None
     # A log that nobody claims is the run's, unless a job beside it and its parent has logs as well.
-    alone = not any(each.logs for each in jobs if each is not chosen and each is not before)
-    claimed = set(chosen.logs)
-    logs = tuple(path for path in files if path in claimed or (alone and path in free))
+    beside = set(files if home is None else home)
+    alone = beside.isdisjoint(path for each in jobs if each is not chosen and each is not before for path in each.logs)
+    claimed = {*chosen.logs, *(free & beside if alone else ())}
+    logs = tuple(path for path in files if path in claimed)
     mine = [event for event in events if event.at.path in set(logs)]
     span = _span(told)
     adjust = Adjust(frozenset(logs), clock.offset_of(_times(mine), span), span, Ranks(mine))
@@ -89,7 +92,7 @@ def resolve(store: MemoryStore, job: str | None = None, paths: Iterable[str] = (
         parent_log_paths=tuple(before.logs) if before is not None else (),
         clock_offset_s=adjust.offset,
     )
-    others = frozenset(files) - adjust.logs - frozenset(run.parent_log_paths)
+    others = frozenset(files) - adjust.logs
     return Resolved(run, _narrow(rows, store, chosen, others, adjust), adjust)
 
 
@@ -198,10 +201,8 @@ def _times(mine: Iterable[Event]) -> list[float]:
 
 
 def _narrow(rows: Iterable[Row], store: MemoryStore, job: Job, others: frozenset[str], adjust: Adjust) -> MemoryStore:
-    """The rows of the run; ``others`` are logs of other jobs.
-
-    The parent's log rows stay, told apart by their path; its records don't.
-    """
+    """The rows of the run. ``others`` are logs of other jobs, its parent's among them: what that one raised or loaded
+    is not this one's."""
     narrow = MemoryStore(planes=store.planes)
     for row in rows:
         if isinstance(row, Record):

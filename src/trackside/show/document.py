@@ -203,6 +203,8 @@ class VerdictDoc(msgspec.Struct, frozen=True):
 
     schema: str
     run: RunDoc
+    preflight: list[ClaimDoc]
+    """What limits the verdict: it is said first."""
     primary: FindingDoc
     shows: list[ClaimDoc]
     implies: list[TextDoc]
@@ -210,7 +212,6 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     actions: list[ActionDoc]
     consequences: list[SecondaryDoc]
     warnings: list[SecondaryDoc]
-    preflight: list[ClaimDoc]
     ruled_out: list[RuledOutDoc]
     unknown: list[UnknownDoc]
     progress: ProgressDoc | None

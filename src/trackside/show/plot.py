@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
@@ -12,6 +13,8 @@ from trackside.query import Query
 from trackside.show.document import CurveDoc
 from trackside.show.wording import SCALED, of_whom, word
 
+BEYOND = "\N{MULTIPLICATION SIGN}"
+"""What stands for a value that is not finite."""
 BARS = "\N{LOWER ONE EIGHTH BLOCK}\u2582\u2583\u2584\u2585\u2586\u2587\N{FULL BLOCK}"
 
 
@@ -45,7 +48,14 @@ def _name(doc: CurveDoc) -> str:
 
 def _bounds(doc: CurveDoc) -> str:
     known = [value for value in doc.values if value is not None]
-    return f"{word(min(known), doc.unit if doc.unit in SCALED else '')} to {word(max(known), doc.unit)}"
+    finite = [value for value in known if math.isfinite(value)]
+    beyond = f"{BEYOND} not finite" if len(finite) < len(known) else ""
+    ends = (
+        f"{word(min(finite), doc.unit if doc.unit in SCALED else '')} to {word(max(finite), doc.unit)}"
+        if finite
+        else ""
+    )
+    return ", ".join(filter(None, (ends, beyond)))
 
 
 def fewer(values: Sequence[float | None], most: int) -> list[float | None]:
@@ -57,7 +67,13 @@ def fewer(values: Sequence[float | None], most: int) -> list[float | None]:
 
 def line(values: Sequence[float | None], unit: str = "") -> str:
     """Bars from 0 (or the least, if that is less) to the most; ratios to 1. A blank where nothing was sampled."""
-    known = [value for value in values if value is not None]
-    low, high = min(0.0, *known), max(1.0 if unit == "ratio" else 0.0, *known)
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    low, high = min([0.0, *known]), max([1.0 if unit == "ratio" else 0.0, *known])
     scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(" " if value is None else BARS[round((value - low) * scale)] for value in values)
+    return "".join(_bar(value, low, scale) for value in values)
+
+
+def _bar(value: float | None, low: float, scale: float) -> str:
+    if value is None:
+        return " "
+    return BARS[round((value - low) * scale)] if math.isfinite(value) else BEYOND

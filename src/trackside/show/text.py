@@ -31,8 +31,7 @@ def render(doc: VerdictDoc, console: Console, verbose: bool = False) -> None:
 def _render(doc: VerdictDoc, console: Console, verbose: bool) -> None:
     console.print(_headline(doc.primary))
     console.print(Text(_run_line(doc), style="dim"))
-    limits = [claim for claim in doc.preflight if claim.cites]
-    _section(console, "What limits this verdict", [_claim(c, doc.cites, verbose) for c in limits])
+    _section(console, "What limits this verdict", _limits(doc, verbose))
     _section(console, "What the data shows", [_claim(c, doc.cites, verbose) for c in doc.shows])
     _section(console, "How it went", curves(doc.curves, console.encoding, console.width))
     implies: list[RenderableType] = [_bullet(claim.text) for claim in doc.implies]
@@ -43,11 +42,16 @@ def _render(doc: VerdictDoc, console: Console, verbose: bool) -> None:
     _section(console, "What it implies, and what to do", implies)
     _section(console, "What it cannot decide", [_bullet(claim.text) for claim in doc.cannot_decide])
     _section(console, "Consequences", [_secondary(f, doc.cites, verbose) for f in doc.consequences])
-    warnings = [_secondary(f, doc.cites, verbose) for f in doc.warnings]
-    warnings += [_claim(claim, doc.cites, verbose) for claim in doc.preflight if not claim.cites]
-    _section(console, "Warnings", warnings)
+    _section(console, "Warnings", [_secondary(f, doc.cites, verbose) for f in doc.warnings])
     _section(console, "Every other family", [_families(doc, verbose)])
     _section(console, "Inputs", _inputs(doc.inputs, verbose))
+
+
+def _limits(doc: VerdictDoc, verbose: bool) -> list[RenderableType]:
+    """What preflight says: each with its citation, and in one line what was not given."""
+    limits = [_claim(claim, doc.cites, verbose) for claim in doc.preflight if claim.cites]
+    absent = [claim.text for claim in doc.preflight if not claim.cites]
+    return [*limits, *([_bullet(" ".join(absent))] if absent else [])]
 
 
 def _headline(primary: FindingDoc) -> Text:

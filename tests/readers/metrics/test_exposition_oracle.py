@@ -57,7 +57,7 @@ Measured = list[tuple[int, float]]
 
 def everything_is_known(name: str, labels: Mapping[str, str]) -> Translated:
     """Every series as one of a metric that may have any value, under all its labels."""
-    return Translated("training_loss", tuple(sorted({**labels, "__name__": name}.items())), 1.0)
+    return Translated("training_perplexity", tuple(sorted({**labels, "__name__": name}.items())), 1.0)
 
 
 @pytest.fixture

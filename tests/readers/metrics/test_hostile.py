@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import io
+import itertools
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.readers.metrics.reading import T0, read
+from tests.readers.metrics.reading import T0, metric, only, read
 from trackside.model import Samples
 from trackside.read import blocks
 from trackside.read.detect import formats, read_source
 from trackside.read.format import HEAD, Collected, Format, Result, Source, TooLarge
+from trackside.read.walk import walk
 
-FAMILY = ("dstat-csv", "metric-parquet", "metric-table", "prometheus-json", "prometheus-text", "superbench-monitor",
-          "victoria-export")  # fmt: skip
+FAMILY = ("dstat-csv", "metric-parquet", "metric-table", "other-table", "prometheus-json", "prometheus-text",
+          "superbench-monitor", "victoria-export")  # fmt: skip
 READERS = [each for each in formats() if each.id in FAMILY]
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 PHRASES = [
@@ -128,3 +131,64 @@ def test_names_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None
     text = "".join(f"go_{each} 5 {T0}\n" for each in range(500))
     row, _ = read(f'{UTIL}{{gpu="0"}} 5 {T0}\n{text}')
     assert row.rows == 1
+
+
+LINES = {
+    "prometheus-text": [f'{UTIL}{{gpu="{gpu}",Hostname="n1"}} {5 + gpu} {T0}' for gpu in range(3)],
+    "metric-table": [f"timestamp,gpu,{UTIL}", *(f"{T0},{gpu},{5 + gpu}" for gpu in range(3))],
+    "victoria-export": [
+        f'{{"metric":{{"__name__":"{UTIL}","gpu":"{gpu}"}},"values":[{5 + gpu}],"timestamps":[{T0}]}}' for gpu in range(3)
+    ],
+    "nvidia-smi-csv": ["timestamp, index, utilization.gpu [%]",
+                       *(f"2025/11/21 12:56:00.000, {gpu}, {5 + gpu} %" for gpu in range(3))],
+    "nvidia-smi-dmon": ["#Date       Time        gpu     sm", "#YYYYMMDD   HH:MM:SS    Idx      %",
+                        *(f" 20251121   12:56:00      {gpu}      {5 + gpu}" for gpu in range(3))],
+    "dcgmi-dmon": ["2025-11-21T12:56:00Z", "#Entity   GPUTL", "ID", *(f"GPU {gpu}     {5 + gpu}" for gpu in range(3))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "mixed"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
+def test_line_ends_and_encodings_change_nothing(name: str, end: str, encoding: str, tmp_path: Path) -> None:
+    ends = itertools.cycle(["\r\n", "\n"] if end == "mixed" else [end])
+    text = "".join(line + next(ends) for line in LINES[name])
+    (tmp_path / "file").write_bytes(text.encode(encoding))
+    (found,) = walk([tmp_path])
+    assert isinstance(found, Source)
+    sink = Collected()
+    row = read_source(found, sink)
+    assert (row.format, row.status) == (name, "read")
+    found_curves = metric(sink, "gpu_utilization_ratio")
+    assert {dict(labels)["gpu"]: curve for labels, curve in found_curves.items()} == {
+        str(gpu): [(T0, pytest.approx((5 + gpu) / 100))] for gpu in range(3)
+    }
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_bytes_of_no_encoding_cost_their_line(name: str) -> None:
+    text = "\n".join([*LINES[name], *LINES[name][-3:] * 20]).encode()
+    row, sink = read(text + b"\n" + b"\xff\xfe\xe9\x80" * 10 + b"\0\n", "file")
+    assert row.format == name
+    assert "defect" not in row.note
+    assert len(metric(sink, "gpu_utilization_ratio")) == 3
+
+
+def test_samples_of_one_moment_and_out_of_order_are_kept() -> None:
+    """They are put in order where they are stored; what is told twice counts twice."""
+    text = "".join(f'{UTIL}{{gpu="0"}} {each} {T0 - 1000 * each}\n' for each in [3, 2, 1, 1, 0])
+    row, sink = read(text)
+    assert [time for time, _ in only(sink, "gpu_utilization_ratio")] == [T0 - 3000, T0 - 2000, T0 - 1000, T0 - 1000, T0]
+    assert (row.status, row.rows) == ("read", 5)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"PAR1" + b"\x15" * 5000 + b"PAR1", b"PAR1" + bytes(200_000) + (199_000).to_bytes(4, "little") + b"PAR1",
+     b"PAR1" + (1 << 31).to_bytes(4, "little") + b"PAR1", b"PAR1PAR1", b"PAR1"],
+)  # fmt: skip
+def test_parquet_that_is_none_says_so(data: bytes) -> None:
+    row, _ = read(data, "table.parquet")
+    assert (row.format, row.status) == ("metric-parquet", "unreadable")
+    assert row.note.startswith("damaged or cut off")
+    assert "/" not in row.note

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -124,3 +125,23 @@ def test_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.read.format.WHOLE", 100)
     row, _ = read(answer("matrix", [curve([(S0 + each, "50") for each in range(100)])]))
     assert (row.status, "split it" in row.note) == ("refused", True)
+
+
+def test_many_answers_in_one_file_take_time_in_proportion() -> None:
+    began = time.process_time()
+    row, _ = read((answer("vector", []) + "\n") * 60_000)
+    assert row.format == "prometheus-json"
+    assert time.process_time() - began < 5.0
+
+
+def test_a_broken_series_costs_those_after_it() -> None:
+    row, sink = read(answer("matrix", [curve([(S0, "50")]), {"metric": 7}, curve([(S0, "40")], TEMP)]))
+    assert list(metric(sink, "gpu_utilization_ratio").values()) == [[(T0, 0.5)]]
+    assert (row.status, "an answer is cut off or broken (line 1)" in row.note) == ("partial", True)
+
+
+@pytest.mark.parametrize("depth", ["[" * 100_000, '{"metric":' * 100_000])
+def test_depth_is_bounded(depth: str) -> None:
+    row, _ = read('{"status":"success","data":{"resultType":"matrix","result":[' + depth)
+    assert row.status in ("unreadable", "partial")
+    assert "nested too deeply" in row.note or "cut off or broken" in row.note

@@ -299,3 +299,28 @@ def test_lists_of_the_past_say_nothing_of_now() -> None:
 def test_other_texts_are_left_alone(text: str) -> None:
     found, _ = read(text, path="a.txt")
     assert found.format != "nvidia-smi-csv"
+
+
+def test_columns_that_nothing_asks_for_are_named() -> None:
+    heading = "timestamp, index, name, driver_version, utilization.gpu [%], clocks.max.video [MHz], power.foo, mig.mode.current"
+    found, _ = read(f"{heading}\n2026/11/21 08:00:00.123, 0, NVIDIA L4, 580.1, 97 %, 1545 MHz, 5, Disabled\n" * 3)
+    assert (found.status, found.rows) == ("read", 3)
+    assert "1 of 3 metrics are known, not read: clocks.max.video, power.foo;" in found.note
+    found, sink = read("timestamp, index, power.foo [W], memory.bar\n2026/11/21 08:00:00.123, 0, 5 W, 6 MiB\n")
+    assert not sink.blocks
+    assert (found.format, found.status) == ("nvidia-smi-csv", "unrecognised")
+    assert "none of its 2 metrics is known: power.foo, memory.bar" in found.note
+
+
+def test_processes_without_a_time_are_as_old_as_the_file() -> None:
+    found, sink = read(f"gpu_uuid, pid, used_gpu_memory [MiB]\n{UUIDS[0]}, 4711, 512 MiB\n", written=T0)
+    assert (found.format, found.status) == ("nvidia-smi-csv", "read")
+    assert last(sink)["gpu_process_memory_used_bytes", "pid=4711"] == 512 * MIB
+
+
+def test_rows_without_a_time_are_not_held_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trackside.read.nvidia_smi_csv.MOST_GPUS", 10)
+    rows = "".join(f"{UUIDS[0]}, {pid}, 512 MiB\n" for pid in range(50))
+    found, sink = read("gpu_uuid, pid, used_gpu_memory [MiB]\n" + rows)
+    assert not sink.blocks
+    assert (found.status, "50 rows give no time" in found.note) == ("partial", True)

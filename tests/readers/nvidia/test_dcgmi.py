@@ -70,3 +70,13 @@ def test_a_torn_line_costs_only_itself() -> None:
     assert found.status == "partial"
     assert "1 lines could not be read" in found.note
     assert len(points(sink)["gpu_sm_active_ratio", "gpu=0"]) == 39
+
+
+@pytest.mark.parametrize("date", ["Sat Nov 21 08:00:00 UTC 2026", "1795248000", "2026-11-21T09:00:00+01:00"])
+def test_after_a_lone_date_samples_follow_each_second(date: str) -> None:
+    found, sink = read(f"{date}\n{HEADING}" + (ROW.format(0, 61, 0.367, 59.2) + ROW.format(1, 5, 0.1, 60.0)) * 3)
+    start = utc("2026-11-21 08:00:00")
+    assert [time for time, _ in points(sink)["gpu_sm_active_ratio", "gpu=1"]] == [start, start + 1, start + 2]
+    assert found.status == "read"
+    assert "taken as one a second after the time before them" in found.note
+    assert "name no zone" not in found.note

@@ -152,3 +152,27 @@ def test_a_comment_about_gpus_is_no_heading() -> None:
     for text in ("# gpu is fine\nhello\n", "# gpu pid type\n", "# GPU power settings\nstep 1 loss 2\n"):
         found, _ = read(text, path="a.txt")
         assert not (found.format or "").startswith("nvidia")
+
+
+def test_what_waits_for_its_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trackside.read.gpu_readings.MOST_LATE", 100)
+    monkeypatch.setattr("trackside.read.gpu_readings.BATCH", 16)
+    found, sink = read("# gpu    pwr     sm\n# Idx      W      %\n" + "    0     61    50\n" * 200)
+    assert (found.status, found.rows) == ("partial", 100)
+    assert "more than 100 values without a full time: 150 samples after them not kept" in found.note
+    assert [time for time, _ in points(sink)["gpu_power_watts", "gpu=0"]] == [WRITTEN - 49 + n for n in range(50)]
+
+
+def test_gpus_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trackside.read.gpu_readings.MOST_GPUS", 10)
+    rows = "".join(f" 20261121   08:00:00 {gpu:6}     69\n" for gpu in range(30))
+    found, sink = read("#Date       Time        gpu    pwr\n#YYYYMMDD   HH:MM:SS    Idx      W\n" + rows)
+    assert (found.status, len(points(sink))) == ("partial", 10)
+    assert "more than 10 GPUs, instances and processes: 20 readings of others not kept" in found.note
+
+
+def test_columns_that_nothing_asks_for_are_named() -> None:
+    text = "#Date       Time        gpu    pwr   foo\n#YYYYMMDD   HH:MM:SS    Idx      W     x\n 20261121   08:00:00      0     69     1\n"
+    found, _ = read(text)
+    assert found.status == "read"
+    assert "1 of 2 metrics are known, not read: dmon.foo" in found.note

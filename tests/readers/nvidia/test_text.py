@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.readers.nvidia.reading import described, last, of_gpu, points, read, utc
 
 MIB = float(1 << 20)
@@ -323,3 +325,13 @@ def test_localised_times_fall_back_to_the_files_date() -> None:
     found, sink = read(capture(new(0), at="Sa 21. Nov 08:00:05 CET 2026"))
     assert "taken as of when the file was last written" in found.note
     assert {curve[0][0] for curve in points(sink).values()} == {utc("2026-11-21 08:10:00")}
+
+
+@pytest.mark.parametrize("said", ["9" * 400, "9" * 1500, "-1", "eight", "N/A", ""])
+def test_a_count_of_gpus_that_is_none_costs_only_itself(said: str) -> None:
+    text = capture(new(0), new(1)).replace("Attached GPUs   : 2", f"Attached GPUs   : {said}")
+    found, sink = read(text)
+    assert (found.format, found.status) == ("nvidia-smi-q", "read")
+    assert "defect" not in found.note
+    assert not [key for key in last(sink) if key[0] == "gpu_visible_gpus"]
+    assert len([key for key in last(sink) if key[0] == "gpu_power_watts"]) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.readers.nvidia.reading import described, last, of_gpu, points, read, utc
@@ -177,3 +179,38 @@ def test_depth_is_bounded() -> None:
 def test_other_xml_is_left_alone() -> None:
     found, _ = read('<?xml version="1.0"?>\n<testsuite><case name="a"/></testsuite>\n')
     assert found.format != "nvidia-smi-xml"
+
+
+def test_a_refused_document_is_told_once_and_the_next_is_read() -> None:
+    found, sink = read(BOMB + document(gpu(0)))
+    assert found.status == "partial"
+    assert "1 documents were refused: entities are declared in them" in found.note
+    assert "garbled" not in found.note
+    assert last(sink)["gpu_utilization_ratio", "gpu=0"] == 0.99
+
+
+def test_no_document_names_a_file_to_be_read() -> None:
+    text = document(gpu(0)).replace('"nvsmi_device_v12.dtd"', '"file:///etc/passwd"')
+    assert "file:///etc/passwd" in text
+    found, sink = read(text)
+    assert found.status == "read"
+    assert "root:" not in str(described(sink))
+
+
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        ("<gpu id='00000000:0C:00.0'></gpu>\n" * 200, "more than 100 GPUs"),
+        (
+            "<gpu id='00000000:0C:00.0'><processes>\n" + "<process_info><pid>1</pid></process_info>\n" * 200,
+            "100 processes",
+        ),
+        ("<gpu id='00000000:0C:00.0'><mig_devices>\n" + "<mig_device></mig_device>\n" * 200, "100 instances"),
+    ],
+)
+def test_lists_without_end_are_not_held(inside: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in itertools.product(("nvidia_smi", "nvidia_smi_xml"), ("MOST_CARDS", "MOST_PROCESSES")):
+        monkeypatch.setattr(f"trackside.read.{module}.{name}", 100)
+    found, _ = read(f'<?xml version="1.0" ?>\n<nvidia_smi_log>\n{inside}')
+    assert (found.format, found.status) == ("nvidia-smi-xml", "partial")
+    assert said in found.note

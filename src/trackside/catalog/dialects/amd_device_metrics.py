@@ -12,16 +12,17 @@ from trackside.catalog.dialect import Dialect, Foreign
 from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
 
 _PERCENT, _MIB, _MHZ, _KIB = 0.01, float(1 << 20), 1e6, 1024.0
-_CLOCKS = (
-    ({"clock_type": "system"}, "gpu_sm_clock_hertz"),
-    ({"clock_type": "gfx"}, "gpu_sm_clock_hertz"),
-    ({"clock_type": "memory"}, "gpu_memory_clock_hertz"),
+_TYPES = {"system": "sm", "gfx": "sm", "memory": "memory"}
+"""Types of clocks that have a metric of their own; written as they stand here, or as ``GPU_CLOCK_TYPE_SYSTEM``."""
+_CLOCKS, _MOST = (
+    tuple(
+        ({"clock_type": written}, f"gpu_{ours}_clock{most}_hertz")
+        for theirs, ours in _TYPES.items()
+        for written in (theirs, f"GPU_CLOCK_TYPE_{theirs.upper()}")
+    )
+    for most in ("", "_max")
 )
-_MOST = (
-    ({"clock_type": "system"}, "gpu_sm_clock_max_hertz"),
-    ({"clock_type": "gfx"}, "gpu_sm_clock_max_hertz"),
-    ({"clock_type": "memory"}, "gpu_memory_clock_max_hertz"),
-)
+_KINDS = {f"GPU_CLOCK_TYPE_{kind.upper()}": kind for kind in ("video", "data", "soc", "fabric", "dce", "pcie")}
 _VIOLATIONS = {
     "processor_hot_residency": "processor_hot",
     "ppt_residency": "package_power",
@@ -85,7 +86,7 @@ DIALECT = Dialect(
         "card_model": Label("gpu_model"),
         "gpu_partition_id": Label("mig", "part"),
         "link_index": Label("link", "index"),
-        "clock_type": Label("kind"),
+        "clock_type": Label("kind", values=_KINDS),
         "driver_version": Label("driver"),
     },
 )

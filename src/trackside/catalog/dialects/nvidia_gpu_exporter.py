@@ -1,5 +1,5 @@
-"""nvidia_gpu_exporter: nvidia-smi's query fields as ``nvidia_smi_...``, in base units. Series carry a UUID only; index, PCI
-address and model are on ``nvidia_smi_gpu_info``.
+"""nvidia_gpu_exporter: nvidia-smi's query fields as ``nvidia_smi_...``, in base units. Series carry a UUID only; the
+index is the value of ``nvidia_smi_index``, model and driver are labels of ``nvidia_smi_gpu_info``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _APART: Mapping[str, Foreign] = {
 }
 _OWN: Mapping[str, Foreign] = {
     "nvidia_smi_gpu_info": Foreign("gpu_present"),
+    "nvidia_smi_index": Foreign("gpu_index"),
     "nvidia_smi_count": Foreign("gpu_visible_gpus"),
     "nvidia_smi_compute_apps": Foreign("gpu_processes"),
     "nvidia_smi_compute_app_used_memory_bytes": Foreign("gpu_process_memory_used_bytes"),

@@ -51,7 +51,7 @@ from trackside.diagnose.memory import GPU_MEMORY
 from trackside.diagnose.order import points_before
 from trackside.diagnose.ranks import failed_beside, named
 from trackside.diagnose.signals import ACTIVITY
-from trackside.diagnose.startup import UNTOUCHED, untouched, worked_s
+from trackside.diagnose.startup import LAUNCHED, UNTOUCHED, untouched, worked_s
 from trackside.model import Certainty, Claim, Event, Finding, Role, Run, Value
 from trackside.query import events
 
@@ -235,6 +235,7 @@ FAMILY = Family(
         "faults": events("cuda_oom"),
         **GPU_MEMORY,
         **ACTIVITY,
+        **LAUNCHED,
     },
     needs=(("exceptions", "jobs"),),
     limits=Limits(),

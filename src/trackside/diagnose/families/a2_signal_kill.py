@@ -12,7 +12,7 @@ A launcher's summary with a negative exit code (exitcode -9), srun's "Killed" or
 exit code above its signal base, faulthandler's "Fatal Python error", Slurm's OUT_OF_MEMORY, slurmstepd's
 "oom_kill event", the kernel's "oom-kill", Ray's memory monitor. The only exceptions are launchers' wrappers, and
 peers that saw a connection close. In metrics a node's kernel counts one more kill for want of memory, or its available
-memory runs down to nothing; at start-up the GPUs are still untouched.
+memory runs down to nothing, or what the job had asked for is used up; at start-up the GPUs are still untouched.
 
 Not this when
 -------------
@@ -50,13 +50,14 @@ from trackside.diagnose.deaths import DEATHS, KILL, Death, deaths, host_oom, los
 from trackside.diagnose.ending import CUT_SHORT, LIVE_STATES, abnormal_end, completed, disposition
 from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.host_memory import HOST_SAYS, Host, host
+from trackside.diagnose.gpus import of_ranks
+from trackside.diagnose.host_memory import HOST_SAYS, Host, host, unharmed
 from trackside.diagnose.learning import training_points
 from trackside.diagnose.memory import GPU_MEMORY, HOST_MEMORY
 from trackside.diagnose.order import follows, points_before
 from trackside.diagnose.ranks import ranks_of
 from trackside.diagnose.signals import ACTIVITY
-from trackside.diagnose.startup import UNTOUCHED, untouched, worked_s
+from trackside.diagnose.startup import LAUNCHED, UNTOUCHED, untouched, worked_s
 from trackside.model import Certainty, Claim, Event, Finding, Record, Run, Value
 from trackside.query import derived
 
@@ -97,7 +98,7 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
         state = disposition(evidence)
         if state is None or state.value in ("FAILED", "RUNNING"):
             return unknown(["no job log was given"], COLLECT)
-    return _ruled_out(evidence)
+    return _ruled_out(evidence, run)
 
 
 def _killed(
@@ -119,14 +120,14 @@ def _killed(
     shows += [claim("also", line=death.line) for death in _others(told, main)]
     if memory is not None and main.number == KILL:
         shows.append(claim("oom", line=memory[0]))
-    room = _room(evidence, run, main.row) if main.number == KILL else Host()
+    room = _room(evidence, run, main.row, ranks) if main.number == KILL else Host()
     shows += [*room.claims, *_around(evidence, run, main.row, points)]
     strong = len({death.source for death in told}) > 1 or main.source in ("launchers", "workers", "fatals")
     bad = abnormal_end(evidence)
     sure = strong or memory is not None or (bad is not None and bad.cites[0].plane != main.line.cites[0].plane)
     certainty = Certainty.ESTABLISHED if sure else Certainty.SUPPORTED
     finding = _found(main.number, shows, points, main.row, memory is not None, certainty, ranks, room)
-    finding = replace(finding, exception=_worker_exception(evidence, told))
+    finding = replace(finding, exception=_worker_exception(evidence, told), nodes=finding.nodes or _homes(run, ranks))
     over = [row for row in evidence["ends"].events if row.get("status") != "aborted" and follows(main.row, row)]
     if not over:
         return finding
@@ -152,10 +153,15 @@ def _others(told: Sequence[Death], main: Death) -> list[Death]:
     return more
 
 
-def _room(evidence: Evidence, run: Run, row: Event | None) -> Host:
+def _room(evidence: Evidence, run: Run, row: Event | None, ranks: Sequence[int] = ()) -> Host:
     """The host memory of the node of a death, or of all nodes, at that time."""
-    node = [row.node] if row is not None and row.node in run.nodes else []
-    return host(evidence, run, [str(name) for name in node], row.time if row is not None and row.time else run.end)
+    nodes = [row.node] if row is not None and row.node is not None and row.node in run.nodes else _homes(run, ranks)
+    return host(evidence, run, nodes, row.time if row is not None and row.time else run.end)
+
+
+def _homes(run: Run, ranks: Sequence[int]) -> tuple[str, ...]:
+    """The nodes that these ranks ran on, where their GPUs tell."""
+    return tuple(dict.fromkeys(gpu.rpartition(":")[0] for gpu in of_ranks(run, ranks)))
 
 
 def _out_of_memory(
@@ -238,11 +244,13 @@ def _found(
     ranks: tuple[int, ...],
     room: Host,
 ) -> Finding:
-    by_kernel = number == KILL and (out_of_memory or bool(room.kills) or room.short)
+    by_kernel = number == KILL and (out_of_memory or bool(room.kills) or room.short or room.scope is not None)
     before = points_before(points, row)
     kind = "kill" if number == KILL else "fault" if number in FAULTS else "abort"
     if by_kernel:
-        kind = "cgroup_oom" if room.ample else "host_oom"
+        kind = "cgroup_oom" if room.own_limit else "host_oom"
+    elif number == KILL and room.limit is not None:
+        kind = "near_limit"
     elif number == KILL and room.ample:
         kind = "other_kill"
     unsure = [] if by_kernel else [claim("who_else" if room.ample else "who" if number == KILL else "which_library")]
@@ -299,26 +307,29 @@ def _recovered(memory: tuple[Value, Event | Record], well: Value) -> Finding:
     )
 
 
-def _ruled_out(evidence: Evidence) -> Finding:
+def _ruled_out(evidence: Evidence, run: Run) -> Finding:
+    clear = unharmed(evidence, run)
     for name in ("launchers", "exits", "signals", "fatals"):
         frame = evidence[name]
         for row in frame.events:
             if row.get("signal") is not None or name == "fatals":
-                return absent(claim("not_its_own", line=frame.value(row, "text")))
+                return absent(claim("not_its_own", line=frame.value(row, "text")), *clear)
     well = completed(evidence)
     if well is not None:
-        return absent(claim("ended_well", state=well))
+        return absent(claim("ended_well", state=well), *clear)
     if evidence.has("launchers"):
-        return absent(claim("no_signal", count=evidence["launchers"].reduce("count", "signal")))
+        return absent(claim("no_signal", count=evidence["launchers"].reduce("count", "signal")), *clear)
     state = disposition(evidence)
-    return absent(claim("state", state=state)) if state is not None else unknown(["no job log was given"], COLLECT)
+    if state is not None:
+        return absent(claim("state", state=state), *clear)
+    return unknown(["no job log was given"], COLLECT)
 
 
 FAMILY = Family(
     code="A2",
     id="signal-kill",
     title="Signal kill: a process died without a traceback",
-    asks={**DEATHS, **HOST_MEMORY, **GPU_MEMORY, **ACTIVITY},
+    asks={**DEATHS, **HOST_MEMORY, **GPU_MEMORY, **ACTIVITY, **LAUNCHED},
     needs=(("exceptions", "jobs", "kills", "oom_count"),),
     explains=("C1", "C2", "F3", "H2"),
     rivals=("A1", "B1", "C2", "F1", "H3"),
@@ -341,6 +352,8 @@ FAMILY = Family(
         "implies_host_oom": "the job used more host memory than it may; its GPUs and its code path are not at fault",
         "implies_cgroup_oom": "the job passed its own memory limit (its cgroup's) while the node had memory left: its "
         "GPUs and its code path are not at fault",
+        "implies_near_limit": "the job was about to pass the memory that it had asked for: most likely that limit "
+        "ended it",
         "implies_other_kill": "the node had memory left: the process passed a limit of its own, or somebody killed it",
         "implies_kill": "a SIGKILL without a traceback is most consistent with a kill for host memory: workers that "
         "copy the data set, pinned buffers, or a large model held in host memory",

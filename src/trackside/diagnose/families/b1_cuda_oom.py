@@ -11,8 +11,9 @@ What it looks like
 torch.OutOfMemoryError or its older spellings with the size of the request, the card's capacity and what is free;
 TensorFlow's ResourceExhaustedError, XLA's RESOURCE_EXHAUSTED, CUBLAS_STATUS_ALLOC_FAILED. A single request
 may be larger than the whole card: then the sampled memory curve never gets near the limit. Otherwise the memory
-curve of the GPU climbs to the card's capacity, while its error counters stay clean. Without a log only the curve can
-tell, and that it climbed to the top and fell when the run failed is a hint, no more.
+curve of the GPU climbs to the card's capacity, while its error counters stay clean. Without a log only the framework's
+own count of failed allocations or the curve can tell, and that it climbed to the top and fell when the run failed is a
+hint, no more.
 
 Not this when
 -------------
@@ -44,6 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trackside.diagnose.ending import ENDING, abnormal_end, completed, exit_signal, last_job
 from trackside.diagnose.exceptions import earliest_first, last_words
@@ -55,7 +57,10 @@ from trackside.diagnose.memory import GPU_MEMORY, Peak, capacity_of, during, ful
 from trackside.diagnose.order import followed_by, points_before
 from trackside.diagnose.ranks import named, ranks_of
 from trackside.model import Certainty, Claim, Culprit, Event, Finding, Role, Run
-from trackside.query import Frame, derived, events
+from trackside.query import Frame, derived, events, metric
+
+if TYPE_CHECKING:  # arrays: only runs with metrics need them
+    from trackside.diagnose.counters import Change
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,12 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     roots = [row for row in frame.events if row.role is Role.ROOT]
     crashed = abnormal_end(evidence) is not None
     own = earliest_first(last_words(roots, points, crashed=crashed))
-    if not own and not roots and not evidence["exceptions"] and (hint := _by_curve(evidence, run, limits)) is not None:
+    if (
+        not own
+        and not roots
+        and not evidence["exceptions"]
+        and (hint := _by_figures(evidence, run, limits)) is not None
+    ):
         return hint
     if not own and not evidence.has("memory"):
         return unknown(["no job log was given, and no memory curve that climbed to the top as the run failed"], COLLECT)
@@ -143,6 +153,8 @@ def _found(evidence: Evidence, run: Run, limits: Limits, frame: Frame, own: Sequ
         near = curve.share >= limits.near
         (shows if near else implies).append(_curve_claim("near" if near else "below", curve))
     shows += clean(evidence)
+    if (counted := _counted(evidence, run, limits)) is not None:
+        shows.append(_count_claim(counted))
     total = size.get("total_bytes", 0.0)
     if total and _in_pieces(size) > limits.fragmented_share * total:
         values = {"reserved": told["reserved_bytes"], "allocated": told["allocated_bytes"]}
@@ -216,26 +228,53 @@ def _taken(
     return told, alone and (requested is not None or len(held) < len(run.gpus))
 
 
-def _by_curve(evidence: Evidence, run: Run, limits: Limits) -> Finding | None:
-    """Without a word of the job's own: a curve that climbed to the top as the run failed."""
-    job, bad, peak = last_job(evidence["jobs"]), abnormal_end(evidence), fullest(evidence, run)
+def _by_figures(evidence: Evidence, run: Run, limits: Limits) -> Finding | None:
+    """Without a word of the job's own: allocations that its framework counted as failed, or a curve that climbed to the
+    top, as the run failed."""
+    job, bad = last_job(evidence["jobs"]), abnormal_end(evidence)
     if job is None or bad is None or job.get("state") != "FAILED" or exit_signal(job) is not None or run.end is None:
         return None
-    if peak is None or peak.share is None or peak.share < limits.full or peak.at < run.end - limits.late_s:
+    counted, peak = _counted(evidence, run, limits), fullest(evidence, run)
+    shows = [] if counted is None else [_count_claim(counted)]
+    at_top = peak if peak is not None and _reached_the_top(evidence, run, limits, peak) else None
+    if at_top is not None:
+        shows.append(_curve_claim("near", at_top))
+    if not shows:
         return None
-    if run.start is not None and run.end - run.start > 2 * limits.late_s and not _climbed(evidence, run, peak):
-        return None
+    gpus = (at_top.name,) if at_top is not None else ()
     return found(
-        Certainty.POSSIBLE,
+        Certainty.POSSIBLE if counted is None else Certainty.SUPPORTED,
         "job",
-        [_curve_claim("near", peak), claim("ended", line=bad)],
-        implies=[claim("only_a_curve")],
+        [*shows, claim("ended", line=bad)],
+        implies=[claim("only_a_curve" if counted is None else "only_a_count")],
         cannot_decide=[claim("no_words"), claim("which_knob")],
         actions=[action("look"), action("less")],
-        since=peak.at,
-        nodes=tuple(node for node in [peak.name.rpartition(":")[0]] if node),
-        gpus=(peak.name,),
+        since=counted.since if counted is not None else at_top.at if at_top is not None else None,
+        nodes=tuple(dict.fromkeys(node for name in gpus if (node := name.rpartition(":")[0]))),
+        gpus=gpus,
     )
+
+
+def _counted(evidence: Evidence, run: Run, limits: Limits) -> Change | None:
+    """The framework's count of failed allocations, where it rose shortly before the run's end."""
+    if not evidence.has("failed"):
+        return None
+    from trackside.diagnose.counters import rises
+
+    late = [change for change in rises(evidence.grid("failed")) if run.end and change.until >= run.end - limits.late_s]
+    return late[-1] if late else None
+
+
+def _count_claim(change: Change) -> Claim:
+    return claim("counted", by=change.by, before=change.before, after=change.after)
+
+
+def _reached_the_top(evidence: Evidence, run: Run, limits: Limits, peak: Peak) -> bool:
+    """Whether the curve came to its top late in the run, unlike that of a cache."""
+    if peak.share is None or peak.share < limits.full or run.end is None or peak.at < run.end - limits.late_s:
+        return False
+    long = run.start is not None and run.end - run.start > 2 * limits.late_s
+    return not long or _climbed(evidence, run, peak)
 
 
 def _climbed(evidence: Evidence, run: Run, peak: Peak) -> bool:
@@ -275,8 +314,9 @@ FAMILY = Family(
         "progress": events("progress"),
         **GPU_MEMORY,
         **CLEAN,
+        "failed": metric("training_memory_ooms_total").over("around", "last"),
     },
-    needs=(("memory", "used"),),
+    needs=(("memory", "used", "failed"),),
     limits=Limits(),
     explains=("A2", "C1", "C2", "F3", "A1", "H2"),
     rivals=("A1", "A2"),
@@ -290,6 +330,10 @@ FAMILY = Family(
         "taken": "another process held {other} of the {total} of GPU {gpu} before the job began, and kept it",
         "only_a_curve": "the run may have run out of GPU memory: the curve alone cannot tell it from a cache that "
         "filled up",
+        "counted": "the framework's count of allocations that failed for want of memory rose by {by}, from {before} "
+        "to {after}",
+        "only_a_count": "allocations failed for want of GPU memory as the run failed; a job may catch that and fail "
+        "of something else",
         "no_words": "what the job said of its end: no output with an error was given",
         "look": "read the job's own output for an out-of-memory error",
         "oom": "GPU memory ran out: {line}",

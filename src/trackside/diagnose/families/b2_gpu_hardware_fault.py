@@ -20,7 +20,8 @@ Only Xids that usually blame the application were seen (illegal access, MMU faul
 they come again and again on one GPU under different processes. The fault lies long before the run, or training
 went on after it, or the run ended well: then it is latent, and so is a counter that stood above zero and did not
 rise. A counter that is restarted with its exporter did not rise. A health flag alone is incidental. The GPU
-belongs to another job on the node.
+belongs to another job on the node: by its label, by what the scheduler records, or because it did nothing while the
+run's GPUs worked and only memory in use tells whose they were.
 
 Impact
 ------
@@ -50,7 +51,7 @@ from dataclasses import dataclass, replace
 from trackside.catalog.xid import xid
 from trackside.diagnose.ending import ENDING, abnormal_end, completed, last_job, still_running
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.gpus import at_bus, ours, ranks_at
+from trackside.diagnose.gpus import at_bus, of_ranks, one_name_each, ours, ranks_at
 from trackside.diagnose.health import HEALTH, MEASURED, SAYS, Fault, Health, health
 from trackside.diagnose.learning import training_points
 from trackside.diagnose.order import followed_by
@@ -89,6 +90,8 @@ IN_JOB_LOG = {
 DRAINED_FOR = re.compile(
     r"\bs?xid\b|\becc\b|\bdbe\b|row.?remap|fallen off|nvlink|nvswitch|uncorrectable|gpu.{0,12}\blost\b", re.IGNORECASE
 )
+NAMED_GPU = re.compile(r"\bgpu[ _#:-]{0,2}(\d{1,2})\b(?! ?(?:of|/|gpu|xid))", re.IGNORECASE)
+"""The index of a GPU in a drain reason, such as "gpu2 lost"."""
 COLLECT = (
     "dmesg -T or journalctl -k of the job's nodes (Xid lines are not visible inside containers)",
     "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT of the job's nodes",
@@ -223,10 +226,14 @@ def _drained(evidence: Evidence, run: Run, limits: Limits) -> Iterator[Fault]:
         if not mine or not DRAINED_FOR.search(reason):
             continue
         when = float(time) if isinstance(time, (int, float)) else None
+        index = NAMED_GPU.search(reason)
+        gpu = f"{row.get('name')}:{int(index[1])}" if index is not None else None
+        if gpu is not None and run.gpus and run.gpus_by != "all" and gpu not in run.gpus:
+            continue  # another job's
         if when is None or not isinstance(end, (int, float)) or when <= end + limits.drained_after_s:
             told = claim("drained", node=nodes.value(row, "name"), reason=nodes.value(row, "reason"))
             name = str(row.get("name"))
-            yield Fault(told, Certainty.SUPPORTED, row.plane, row.at, when, when, name, row=row)
+            yield Fault(told, Certainty.SUPPORTED, row.plane, row.at, when, when, name, gpu, row=row)
 
 
 def _active(fault: Fault, points: Sequence[Event], run: Run, limits: Limits, evidence: Evidence) -> bool:
@@ -267,7 +274,8 @@ def _found(evidence: Evidence, run: Run, limits: Limits, told: Sequence[Fault]) 
         shows.append(claim("ended", state=bad))
     rows = [fault.row for fault in told if isinstance(fault.row, Event)]
     unsure = [claim("which_part")] + ([] if placed else [claim("no_clock")])
-    gpus = tuple(sorted({re.sub(r"\.\d$", "", fault.gpu) for fault in told if fault.gpu}))  # an address, or node:index
+    ranks = ranks_of(rows, evidence["launchers"])
+    gpus = one_name_each([(fault.node, fault.gpu) for fault in told if fault.gpu], run) or of_ranks(run, ranks)
     nodes = tuple(sorted({f.node for f in told if f.node})) or (run.nodes if len(run.nodes) == 1 else ())
     return found(
         certainty,
@@ -279,7 +287,7 @@ def _found(evidence: Evidence, run: Run, limits: Limits, told: Sequence[Fault]) 
         since=_since(evidence, told, limits),
         at=best.at,
         variant="active",
-        ranks=ranks_of(rows, evidence["launchers"]) or ranks_at(run, gpus),
+        ranks=ranks or ranks_at(run, gpus),
         nodes=nodes,
         gpus=gpus,
     )

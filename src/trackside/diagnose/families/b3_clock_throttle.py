@@ -64,9 +64,27 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     if told is None:
         return unknown(["clocks and throttle reasons of the run's GPUs, or clocks and temperatures"], COLLECT)
     held = [each for each in told.held if _lowered(each, limits)]
+    if not held and not (evidence.has("reasons") or evidence.has("held") or _at_height(evidence, run, limits)):
+        return unknown(["throttle reasons or counters: clocks that are not at their height may be held down"], COLLECT)
     if not held:
         return _absent(evidence, told)
     return _found(evidence, run, limits, told, held)
+
+
+def _at_height(evidence: Evidence, run: Run, limits: Limits) -> bool:
+    """Whether every GPU's clock stayed near the highest that it can reach while it worked: then nothing held it."""
+    import numpy as np
+
+    from trackside.diagnose.activity import activity
+    from trackside.diagnose.gpus import aligned
+
+    grid, most, seen = evidence.grid("clocks"), evidence.grid("most"), activity(evidence, run)
+    if grid is None or most is None or seen is None:
+        return False
+    clock, top = aligned(grid, seen.gpus, seen.times), aligned(most, seen.gpus, seen.times)
+    busy = seen.working & ~np.isnan(clock) & ~np.isnan(top)
+    low = busy & (np.nan_to_num(clock) < (1 - limits.drop_from_most) * np.nan_to_num(top))
+    return bool(busy.any() and np.all(low.sum(axis=1) < limits.windows))
 
 
 def _lowered(held: Held, limits: Limits) -> bool:
@@ -120,7 +138,7 @@ def _certainty(told: Clocks, worst: Held, slower: bool | None) -> Certainty:
     if told.told_by == "heat":
         return Certainty.POSSIBLE
     if worst.drop is None:
-        return Certainty.SUPPORTED if slower else Certainty.POSSIBLE
+        return Certainty.SUPPORTED if slower or told.hot else Certainty.POSSIBLE
     return Certainty.ESTABLISHED if slower else Certainty.SUPPORTED
 
 
@@ -209,7 +227,7 @@ FAMILY = Family(
         "power": "check power supplies, power feeds and power caps of the node, and rerun elsewhere meanwhile",
         "kept": "on GPU {gpu} a grave reason was set ({why}), but its clock was {clock}, and {usual} otherwise",
         "brief": "a grave reason was set on GPU {gpu} in single samples only",
-        "benign": "no grave reason held on under load on {count}; set at some time: {why}",
+        "benign": "no grave reason held on under load on {count}; reasons that were set at some time: {why}",
         "counted": "the counters of throttled time grew by at most {seconds} between samples",
         "clocks": "no hot GPU's clock fell under load: the median was {middle}, the highest {most}",
         "hottest": "the hottest GPU reached {heat}",

@@ -11,6 +11,7 @@ What it looks like
 Time-outs of the store, the rendezvous or NCCL's bootstrap at start-up, "connection refused", names that cannot be
 resolved, a port in use, two ranks of the same number or on the same GPU; or a distributed-init line and then
 silence up to the time limit. A watchdog's time-out at the very first collective is still start-up.
+In metrics: the GPUs of all nodes cold from the start on, no more memory than a context, no launch and no collective.
 
 Not this when
 -------------
@@ -227,7 +228,7 @@ def _stayed_cold(evidence: Evidence, run: Run, limits: Limits, idle: Idle, start
 
     if idle.seconds.number < limits.least_s or not forming(evidence, run, idle):
         return None
-    shows = [*idle.shows, claim("cold_for", seconds=idle.seconds)]
+    shows = list(idle.shows)
     if not started:
         known = idle.context_only is False or idle.attached
         return _waiting(evidence, run, shows, None, Certainty.SUPPORTED if known else Certainty.POSSIBLE, idle)
@@ -334,7 +335,6 @@ FAMILY = Family(
         "worked_launches": "{level} kernels were launched, so the ranks had got past their start",
         "worked_sm": "SM activity rose to {level}, so the ranks had got past their start",
         "worked_power": "a GPU drew {level}, so the ranks had got past their start",
-        "cold_for": "all GPUs stayed cold for {seconds}, on every node",
         "failed": "start-up between the ranks failed: {line}",
         "failed_duplicate_rank": "two processes claimed the same rank: {line}",
         "failed_duplicate_gpu": "two ranks were put on the same GPU: {line}",

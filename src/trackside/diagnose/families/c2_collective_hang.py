@@ -11,9 +11,13 @@ What it looks like
 NCCL's watchdog or gloo times out on some ranks; a peer's connection closes; or, with the watchdog off, the log goes
 silent until the time limit. The culprit is the rank that did not complain: it printed no time-out, its last enqueued
 collective is its last completed one, or it is missing from the others' reports.
+In metrics: no launches and no collectives to the end while memory stays held; engine activity at its height with SM
+activity near zero, or at most what the spinning keeps; and the GPU that the others wait for cold, gone, or behind.
 
 Not this when
 -------------
+The GPUs worked up to the end, or the pause is no longer than ones that the run came back from. SM activity or power
+fell alike on all GPUs with no word of the log: that may be lighter work.
 A rank raised, was killed or ran out of memory: that is the cause, and this its consequence. No collective ever
 completed: that is start-up. Evaluation, saves and compilation pause and go on.
 
@@ -42,7 +46,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trackside.diagnose import absentee
-from trackside.diagnose.absentee import Absentee, host_trouble
+from trackside.diagnose.absentee import Absentee, host_trouble, trigger
 from trackside.diagnose.ending import abnormal_end, completed, disposition, ended_at
 from trackside.diagnose.exceptions import earliest_first, last_words
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
@@ -203,7 +207,8 @@ def _frozen(evidence: Evidence, run: Run, still: Still, raised: bool) -> bool:
     """Whether GPUs at rest are an affair between ranks that nobody's own words end."""
     if int(still.seen.users.sum()) < 2 and not several_ranks(evidence, run):
         return False
-    if disposition(evidence) is None and still.seen.basis in ("power", "utilisation") and evidence.has("logs"):
+    told = disposition(evidence) is not None or bool(evidence["notices"]) or bool(still.odd)
+    if not told and still.seen.basis in ("power", "utilisation") and evidence.has("logs"):
         return False  # an excerpt of a log, and signals that tell work from waiting only beside a silence
     return not evidence["ends"] and (not raised or (still.sure and still.frozen))
 
@@ -250,18 +255,21 @@ def _found(
         shows = [*still.shows(), *shows]
     if away is not None:
         shows.append(away.claim)
-    if trouble is not None:
-        shows.append(trouble)
+    ranks, gpus = _where(evidence, run, away, still)
+    cause = trouble if trouble is not None else trigger(evidence, ranks)
+    if cause is not None:
+        shows.append(cause)
     point = training_points(evidence["progress"])[-1:]
     if point and (row is not point[0] or still is not None):
         shows.append(claim("until", point=evidence["progress"].value(point[0], "text")))
     if trouble is not None:
         culprit = "infrastructure"
+    elif cause is not None:
+        culprit = "job"
     elif culprit is None:
         own = away.own if away is not None else still is not None and still.apart.why in ("cold", "absent", "behind")
         culprit = "job" if own and evidence.has("timeouts") else "unknown"
     told = [each for each in evidence["exceptions"].events if each.get("about") == "collective"]
-    ranks, gpus = _where(evidence, run, away, still)
     since = row.time if row is not None else None
     if still is not None:
         since = still.since if since is None or row in point else min(since, still.since)
@@ -270,7 +278,7 @@ def _found(
         culprit,
         shows,
         implies=[claim("frozen" if told_of else "seems_frozen")],
-        cannot_decide=[] if trouble is not None else [claim("why" if ranks or gpus else "which")],
+        cannot_decide=[] if cause is not None else [claim("why" if ranks or gpus else "which")],
         actions=[
             action("look_rank" if ranks or gpus else "look_ranks" if told_of else "look_all"),
             action("watchdog", "settings"),
@@ -318,6 +326,7 @@ FAMILY = Family(
         "dumps": record("flight_recorder_group"),
         "stacks": events("stack"),
         "processes": events("process_state"),
+        "workers": events("dataloader_death"),
     },
     needs=(("timeouts", "dumps", "stacks", *NEED),),
     limits=Limits(),

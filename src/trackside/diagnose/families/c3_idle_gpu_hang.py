@@ -90,8 +90,8 @@ def _by_metrics(evidence: Evidence, run: Run, limits: Limits, seen: Activity, en
         talk = _talk(evidence, start + limits.least_s)
         if talk is not None:
             return absent(claim("on_the_host", time=talk))
-        shows = [*idle.shows, claim("idle_for", seconds=idle.seconds)]
-        return _held(evidence, run, shows, end, seen.gpus, run.start, idle.attached is False or len(idle.shows) > 1)
+        strong = idle.attached is False or len(idle.shows) > 2  # two signals and more
+        return _held(evidence, run, list(idle.shows), end, seen.gpus, run.start, strong)
     still = at_end(evidence, run, seen, limits)
     users = seen.named(seen.users)
     if still is not None and len(users) == 1 and not still.frozen:
@@ -214,7 +214,6 @@ FAMILY = Family(
     collect=COLLECT,
     says={
         **STILL_SAYS,
-        "idle_for": "the GPUs did nothing for {seconds}",
         "formed": "the GPUs of {nodes} nodes, whose ranks were to meet, never worked: that is the rendezvous",
         "on_the_host": "the job went on by itself without its GPU, last at {time}",
         "waiting": "{count} stopped together: that is an affair between ranks",

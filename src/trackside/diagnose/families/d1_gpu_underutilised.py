@@ -9,13 +9,14 @@ What it looks like
 ------------------
 Progress lines that split the step: seconds of data wait above seconds of compute and communication, at most
 points after the warm-up. Warnings of the DataLoader about too few or too many workers corroborate. In
-metrics: kernel launches go on, but the engine's duty cycle is low with gaps of a step's length.
+metrics: kernel launches go on, but the engine's duty cycle is low with gaps of a step's length: seconds of each step
+are idle, and readings of utilisation, which are of the last second, find the GPUs at rest about as often.
 
 Not this when
 -------------
-The first points are slow only because caches and workers warm up. The model is small and fills no large GPU:
-without a baseline that is at most a suspicion. The engine is pinned while collectives advance: that is the
-interconnect. There are too few points.
+The first points are slow only because caches and workers warm up. The model is small and fills no large GPU: its
+gaps are between kernels, no reading finds it at rest, and without a baseline that is at most a suspicion. The engine
+is pinned while collectives advance: that is the interconnect. There are too few points or steps.
 
 Impact
 ------
@@ -41,13 +42,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trackside.diagnose import maths
-from trackside.diagnose.ending import ENDING, LIFE, abnormal_end, disposition
+from trackside.diagnose.ending import ENDING, LIFE, abnormal_end, completed, disposition
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.health import CLEAN, CLEAN_SAYS, clean
-from trackside.diagnose.learning import LEARNING, number, training_points
+from trackside.diagnose.learning import LEARNING, number, steps_done, training_points
 from trackside.diagnose.saving import SAVING, save_storm
 from trackside.diagnose.signals import NEED, STANDSTILL, watched
 from trackside.diagnose.signals import Limits as Rest
+from trackside.diagnose.work import WORK_SAYS, advancing, learned
 from trackside.model import Certainty, Claim, Event, Finding, Run, Value
 from trackside.query import Frame, derived, events, metric
 
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
 class Limits:
     """What counts as starved."""
 
+    least_steps: int = 6
+    """Steps below which a run is mostly start-up: up to five are a handful (the catalogue's E3)."""
     least_points: int = 8
     """Points after the warm-up below which a share is chance."""
     warm_up_share: float = 0.1
@@ -68,8 +72,8 @@ class Limits:
     only mildly starved shows 0.1 to 0.2."""
     noticeable_share: float = 0.25
     """From here it is worth a warning."""
-    windows: int = 10
-    """Windows of GPU activity below which a mean is chance."""
+    readings: int = 10
+    """Samples of a GPU's activity below which a mean is chance."""
     idle_duty: float = 0.25
     """Mean engine activity at or under which the GPU idles most of its time, whatever the model is."""
     low_duty: float = 0.6
@@ -82,12 +86,21 @@ class Limits:
     """Stretches without any GPU work that come again and again."""
     stalled_share: float = 0.2
     """Share of the time that they take from which they are hard stalls."""
+    idle_step_s: float = 2.0
+    """Seconds without work in every step that are a hard stall ('multi-second', the catalogue's D1): a model too small
+    for its GPU leaves gaps of microseconds to milliseconds between kernels."""
+    at_rest: float = 0.1
+    """Utilisation, which the driver takes over the last second at most, of a GPU that did nothing."""
+    as_often: float = 0.5
+    """Share of windows with such a reading, over the share to expect of readings at random moments: stalls shorter than
+    the second of a reading leave few."""
     saturated_cpu: float = 0.9
     """Share of CPU time not idle, mean over the time of work."""
     pressure_share: float = 0.3
     """Share of time in which tasks waited for CPU or storage (pressure stall information)."""
 
 
+NOTHING = "no line splits the step into data wait and compute, and neither engine activity nor utilisation was given"
 COLLECT = (
     "seconds of data wait a step, as most loops can print it",
     "GPU engine and SM activity (DCGM fields PROF_GR_ENGINE_ACTIVE, PROF_SM_ACTIVE) and CPU and disk load of the hosts",
@@ -107,6 +120,9 @@ class Wait:
 def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     """The share of data wait in the step, as the log or a gauge states it; and how long the GPUs idle meanwhile."""
     wait = _logged(evidence, limits) or _gauged(evidence, limits)
+    done = steps_done(evidence["progress"], evidence["ends"])
+    if done is not None and done.number < limits.least_steps:
+        return unknown(["enough steps: most of the time was start-up"], COLLECT)
     duty, hanging = _duty(evidence, run, limits)
     if duty is None or duty.busy is None:
         return _by_wait(evidence, wait, limits)
@@ -116,18 +132,21 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     share = wait.share.number if wait is not None else 0.0
     if busy >= limits.low_duty and (wait is None or share < limits.noticeable_share or fed):
         return absent(claim("busy", busy=duty.busy), *([wait.counter] if wait is not None else []))
-    other = _other_cause(evidence)
+    other = _other_cause(evidence, run)
     if other is not None:
         return absent(other)
     hints = _hints(evidence, duty, limits)
     stalls = duty.stalls >= limits.stalls and duty.stalled >= limits.stalled_share
-    severe, low = busy <= limits.idle_duty or (stalls and busy < limits.low_duty), busy < limits.low_duty
+    low = busy < limits.low_duty
+    hard = _hard_stalls(evidence, duty, limits) if low else []
+    severe = busy <= limits.idle_duty or (low and (stalls or bool(hard)))
     shows = [told] if low else []
     shows += [claim("sm", sm=duty.sm)] if low and duty.sm is not None else []
     if stalls:
         shows.append(
             claim("stalls", count=derived(duty.stalls, duty.busy), share=derived(duty.stalled, duty.busy, unit="share"))
         )
+    shows += hard
     starved = wait is not None and share >= limits.noticeable_share
     shows += [wait.claim] if wait is not None and starved else []
     certainty = Certainty.POSSIBLE
@@ -135,15 +154,15 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
         certainty = Certainty.SUPPORTED
     if low and wait is not None and share >= limits.noticeable_share and (severe or share >= limits.starved_share):
         certainty = Certainty.ESTABLISHED
-    clear = clean(evidence)
-    return _found(evidence, certainty, [*shows, *hints, *clear], duty.start, None if wait is None else wait.row,
+    works = [*advancing(evidence, duty.start, duty.end), *learned(evidence), *clean(evidence)]
+    return _found(evidence, certainty, [*shows, *hints, *works], duty.start, None if wait is None else wait.row,
                   starved or bool(hints), hanging)  # fmt: skip
 
 
 def _by_wait(evidence: Evidence, wait: Wait | None, limits: Limits) -> Finding:
     """Without GPU activity: what the job itself states."""
     if wait is None:
-        return unknown(["no line splits the step into data wait and compute, and no GPU activity was given"], COLLECT)
+        return unknown([NOTHING], COLLECT)
     share = wait.share.number
     if share < limits.noticeable_share:
         return absent(wait.counter)
@@ -181,12 +200,31 @@ def _duty(evidence: Evidence, run: Run, limits: Limits) -> tuple[Duty | None, bo
     from trackside.diagnose.standstill import at_end
 
     still = at_end(evidence, run, seen, Rest())
-    return duty(evidence, seen, limits.windows), still is not None and still.sure
+    hanging = still is not None and still.sure and completed(evidence) is None
+    return duty(evidence, seen, limits.readings), hanging
 
 
-def _other_cause(evidence: Evidence) -> Claim | None:
+def _hard_stalls(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
+    """Readings of the last second that find the GPUs at rest about as often as they idle: gaps between kernels that are
+    no stalls, however many, leave every such reading somewhere in between. And how long they idle in each step."""
+    grid = evidence.grid("lowest")
+    if grid is None or duty.busy is None or (duty.idle is not None and duty.idle.number < limits.idle_step_s):
+        return []
+    part = grid.during(duty.start, duty.end)
+    low = part.value("median", unit="")
+    known, whole = int((part.values >= 0).sum()), int((grid.values >= 0).sum())
+    if low.value is None or not known:
+        return []
+    share = float((part.values <= limits.at_rest).sum() / known)
+    if share < limits.as_often * (1 - duty.busy.number ** (grid.samples / whole)):  # any one of a window's readings
+        return []
+    at_rest = claim("at_rest", share=derived(round(share, 3), low), window=derived(grid.step, low, unit="s"))
+    return [at_rest, *([claim("idle_steps", idle=duty.idle)] if duty.idle is not None else [])]
+
+
+def _other_cause(evidence: Evidence, run: Run) -> Claim | None:
     """A named cause of idle GPUs that is not the input: saves at nearly every step, a flag that serialises launches."""
-    storm = save_storm(evidence)
+    storm = save_storm(evidence, run)
     if storm is not None:
         return claim("saving", saves=storm.count)
     flags = evidence["flags"]
@@ -216,7 +254,7 @@ def _logged(evidence: Evidence, limits: Limits) -> Wait | None:
 
 def _gauged(evidence: Evidence, limits: Limits) -> Wait | None:
     grid = evidence.grid("loading")
-    if grid is None or len(grid.times) < limits.windows:
+    if grid is None or len(grid.times) < limits.readings:
         return None
     share = grid.value("median", unit="")
     if share.value is None:
@@ -285,6 +323,7 @@ FAMILY = Family(
         **CLEAN,
         "advice": events("advice"),
         "flags": events("env_flag"),
+        "lowest": metric("gpu_utilization_ratio").over("run", "min"),
         "loading": metric("training_data_loading_ratio").over("run", "avg"),
         "cpu_busy": metric("host_cpu_busy_ratio").over("run", "avg"),
         "cpu_idle": metric("host_cpu_seconds_total").where(mode="idle").over("run", "increase").by("node", how="avg"),
@@ -300,12 +339,15 @@ FAMILY = Family(
     needs=(("progress", *NEED),),
     says={
         **CLEAN_SAYS,
+        **WORK_SAYS,
         "starved": "the step waits for data {share} of its time (median of {points}; typically {wait} of wait "
         "beside {step})",
         "starved_gauge": "the step waits for data {share} of its time (median of the run)",
         "duty": "the GPUs were busy {busy} of the time over {seconds} of work (mean)",
         "sm": "their SM activity was {sm} (mean)",
         "stalls": "they stood still {count} times, {share} of that time in all",
+        "at_rest": "a reading of the last second found them at rest in {share} of all windows of {window}",
+        "idle_steps": "of each step they did nothing for {idle}",
         "advised": "the loader was warned about: {line}",
         "cpu": "the CPUs of the hosts were {busy} busy (median)",
         "cpu_pressure": "tasks of the hosts waited for a CPU {share} of the time (median)",
@@ -313,7 +355,8 @@ FAMILY = Family(
         "input_bound": "the input pipeline, not the GPU, sets the pace; the run is slower than it has to be",
         "idles": "the GPUs idle between bursts of work, most often because their input can't keep up",
         "no_baseline": "how fast this workload could be: that takes a throughput to compare with",
-        "cause": "whether the input starves them, or a model too small for such a GPU, or other work on the host",
+        "cause": "whether the input starves them, or saves or other work of the host hold them up, or the model is too "
+        "small for such a GPU",
         "feed": "use more loader workers and prefetch, put the data on faster or local storage, "
         "and decode or tokenise ahead of training",
         "fed": "data wait is {share} of the step (typically {wait}; {points})",

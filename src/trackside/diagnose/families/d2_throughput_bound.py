@@ -10,7 +10,8 @@ What it looks like
 ------------------
 Save storm: about as many saves as steps, or saves that take most of the wall time. Interconnect: NCCL says
 NET/Socket on a run of several nodes, all ranks equally slow; in metrics engine near full and SM near idle
-while collectives advance. Launch blocking: the log shows the variable in force.
+while collectives advance, CUDA calls that take many times as long as a launch, time spent in collectives; power far
+below its limit stands in for SM activity that was not sampled. Launch blocking: the log shows the variable in force.
 
 Not this when
 -------------
@@ -51,6 +52,7 @@ from trackside.diagnose.learning import number, steps_done
 from trackside.diagnose.saving import SAVING, save_storm
 from trackside.diagnose.signals import NEED, STANDSTILL, watched
 from trackside.diagnose.signals import Limits as Rest
+from trackside.diagnose.work import WORK_SAYS, learned
 from trackside.model import Action, Certainty, Claim, Event, Finding, Run
 from trackside.query import Query, derived, events, metric
 
@@ -64,8 +66,10 @@ if TYPE_CHECKING:
 class Limits(saving.Limits):
     """What counts as too often, and what as a collapse while saving."""
 
-    windows: int = 10
-    """Windows of GPU activity below which a mean is chance."""
+    handful: int = 6
+    """Steps below which a run is mostly start-up: up to five are a handful (the catalogue's E3)."""
+    readings: int = 10
+    """Samples of a GPU's activity below which a mean is chance."""
     collapsed_sm: float = 0.35
     """Mean SM activity of a run that mostly waits."""
 
@@ -92,7 +96,7 @@ class Measured:
 def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     """Saves against steps, then the debug flag, then the transport."""
     measured = _measured(evidence, run, limits)
-    storm = save_storm(evidence, limits)
+    storm = save_storm(evidence, run, limits)
     if storm is not None:
         shows, certainty = list(storm.shows), Certainty.SUPPORTED
         sm = measured.duty.sm if measured is not None else None
@@ -103,12 +107,14 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     flag = _launch_blocking(evidence, measured)
     if flag is not None:
         return flag
+    done = steps_done(evidence["progress"], evidence["ends"])
+    if done is not None and done.number < limits.handful:
+        return unknown(["enough steps: most of the time was start-up"], COLLECT)
     slow = _interconnect(evidence, run, measured)
     if slow is not None:
         return slow
     if measured is not None and measured.duty.busy is not None:
         return absent(_worked(measured, evidence))
-    done = steps_done(evidence["progress"], evidence["ends"])
     if done is None or done.number < limits.least_steps:
         return unknown(["enough steps to hold saves and transport against"], COLLECT)
     return absent(claim("seldom", saves=evidence["saves"].reduce("count"), steps=done))
@@ -123,11 +129,12 @@ def _measured(evidence: Evidence, run: Run, limits: Limits) -> Measured | None:
     from trackside.diagnose.slow_gpus import slow_gpus
     from trackside.diagnose.standstill import at_end
 
-    spent = duty(evidence, seen, limits.windows)
+    spent = duty(evidence, seen, limits.readings)
     if spent is None:
         return None
     still = at_end(evidence, run, seen, Rest())
-    return Measured(seen, spent, slow_gpus(evidence, run, seen, spent, Lag()), still is not None and still.sure)
+    hanging = still is not None and still.sure and completed(evidence) is None
+    return Measured(seen, spent, slow_gpus(evidence, run, seen, spent, Lag()), hanging)
 
 
 def _worked(measured: Measured, evidence: Evidence) -> Claim:
@@ -176,7 +183,12 @@ def _interconnect(evidence: Evidence, run: Run, measured: Measured | None) -> Fi
         if spin is not None and not measured.hanging:
             sure = spin.corroborated and (spin.plain or len(spin.corroborated) > 1)
             certainty = Certainty.ESTABLISHED if sure else Certainty.SUPPORTED
-            shows = [*spin.shows, *spin.corroborated, *clean(evidence)]
+            if not spin.plain and not spin.corroborated:
+                certainty = Certainty.POSSIBLE
+            from trackside.diagnose.slow_gpus import alike
+
+            even = alike(evidence, measured.seen, measured.duty)
+            shows = [*spin.shows, *spin.corroborated, *([even] if even is not None else []), *clean(evidence)]
             return _found(evidence, "interconnect", certainty, "infrastructure", shows, [action("fabric")], None,
                           measured)  # fmt: skip
         if measured.duty.sm is not None and measured.duty.sm.number > own.doubtful_sm:
@@ -212,6 +224,7 @@ def _found(
     measured: Measured | None,
 ) -> Finding:
     """A finding that is a warning only where the run ended badly for another reason or the evidence is a hint."""
+    doubtful = certainty is Certainty.POSSIBLE and shows[0].key in ("pinned", "pinned_unseen")
     state = disposition(evidence)
     reaped = state is not None and state.value in ("TIMEOUT", "DEADLINE")  # it may well have needed more time for this
     ended_badly = abnormal_end(evidence) is not None and not reaped
@@ -220,9 +233,9 @@ def _found(
     return found(
         certainty,
         "infrastructure" if culprit == "infrastructure" else "job",
-        [*shows, *([claim("completed", state=well)] if well is not None else [])],
+        [*shows, *learned(evidence), *([claim("completed", state=well)] if well is not None else [])],
         implies=[claim("implies_sockets" if shows[0].key == "sockets" else f"implies_{variant.replace('-', '_')}")],
-        cannot_decide=[claim("how_much")],
+        cannot_decide=[claim("how_much"), *([claim("few_sms")] if doubtful else [])],
         actions=actions,
         since=since,
         at=at.at if at is not None else None,
@@ -261,14 +274,16 @@ FAMILY = Family(
     says={
         **saving.SAYS,
         **CLEAN_SAYS,
+        **WORK_SAYS,
         "collapsed": "SM activity was {sm} meanwhile (mean)",
         "launches_wait": "a kernel launch took {each} (mean of {count}), as long as a kernel",
         "launches_share": "launches took {share} of the time, and kernels ran {busy} of it",
         "pinned": "the GPUs were never idle and hardly worked: {signal} activity {busy}, SM activity {sm} (means)",
         "pinned_unseen": "the GPUs were never idle: {signal} {busy} (mean)",
-        "advancing_collectives": "collectives went on: {count} were completed",
-        "advancing_launches": "kernels were launched all the while: {count}",
         "calls": "a CUDA call took {each} on average, where one that does not wait takes microseconds",
+        "calls_times": "a CUDA call took {each} on average, {times} times as long as a launch ({floor}), which waits "
+        "for nothing",
+        "alike": "all GPUs do so alike: {signal} activity from {low} to {high} (medians)",
         "power": "they drew {power} each (median)",
         "in_collectives": "{share} of the time was spent in collectives (median)",
         "communication": "communication takes {share} of the step: {spent} of {step}",
@@ -287,6 +302,7 @@ FAMILY = Family(
         "looks busy then only waits, and utilisation does not tell",
         "implies_sockets": "collectives may go over TCP where a faster fabric was expected",
         "how_much": "how much faster it could be: that takes a throughput to compare with",
+        "few_sms": "whether the GPUs wait for each other, or the model fills few of their SMs: traced collectives tell",
         "save_less": "save every few hundred steps or every half hour, asynchronously or to faster storage",
         "unset": "unset the flag: it is for debugging",
         "fabric": "check that the fast fabric's driver and NCCL plugin are found by the job, then compare throughput",

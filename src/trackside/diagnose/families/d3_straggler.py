@@ -27,7 +27,8 @@ and compare.
 
 What it cannot tell
 -------------------
-Why the rank is slow. No log parser tells the times of single ranks apart yet: without GPU metrics it stays unknown.
+Why the rank is slow. Without GPU metrics, and without times of its own that every rank printed or exported, it stays
+unknown: a step's wall time is the same everywhere.
 
 References
 ----------
@@ -40,16 +41,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trackside.diagnose import maths
-from trackside.diagnose.ending import abnormal_end, disposition
+from trackside.diagnose.ending import abnormal_end, completed, disposition
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.gpus import of_ranks
 from trackside.diagnose.health import CLEAN, CLEAN_SAYS, clean
 from trackside.diagnose.learning import number, steps_done
 from trackside.diagnose.signals import NEED, STANDSTILL, nodes_of, ranks_at, watched
 from trackside.diagnose.signals import Limits as Rest
-from trackside.model import Certainty, Claim, Event, Finding, Run
-from trackside.query import derived, events, metric
+from trackside.diagnose.work import WORK_SAYS, learned
+from trackside.model import Certainty, Claim, Event, Finding, Run, Value
+from trackside.query import Frame, derived, events, metric
 
 if TYPE_CHECKING:
     from trackside.diagnose.slow_gpus import Slow
@@ -71,8 +72,12 @@ class Limits:
     """SM activity over the cross-rank median that no division of equal work explains."""
     spinning: float = 0.7
     """Engine activity of ranks that wait in a collective for most of their time."""
-    windows: int = 10
-    """Windows of GPU activity below which a median is chance."""
+    readings: int = 10
+    """Samples of a GPU's activity below which a median is chance."""
+    pressure_share: float = 0.3
+    """Share of time in which tasks of a node waited for a CPU (pressure stall information)."""
+    pressure_ratio: float = 2.0
+    """The same over the median node's."""
     lasting_share: float = 0.2
     """Share of the time of work below which it was an episode, worth a warning."""
 
@@ -126,12 +131,14 @@ def _found(evidence: Evidence, lags: Sequence[Lag], hanging: bool, limits: Limit
     bad = abnormal_end(evidence) is not None and not reaped
     slow_clock = any(each.slow_clock for each in agree)
     gpus = next((each.gpus for each in agree if each.gpus), ())
+    cpus = [] if slow_clock else _contended(evidence, nodes_of(gpus), limits)
+    why = [] if slow_clock else [claim("whose_cpus" if cpus else "host_side")]
     return found(
         certainty,
         "infrastructure" if slow_clock else "unknown",
-        [*(each for lag in agree for each in lag.shows), *clean(evidence)],
+        [*(each for lag in agree for each in lag.shows), *cpus, *learned(evidence), *clean(evidence)],
         implies=[claim("drags")],
-        cannot_decide=[claim("host_side" if not slow_clock else "how_much")],
+        cannot_decide=[*why, claim("how_much")],
         actions=[action("look")],
         since=best.since,
         at=None if best.row is None else best.row.at,
@@ -140,6 +147,22 @@ def _found(evidence: Evidence, lags: Sequence[Lag], hanging: bool, limits: Limit
         nodes=nodes_of(gpus),
         latent=bad or hanging or not best.lasting or certainty is Certainty.POSSIBLE,
     )
+
+
+def _contended(evidence: Evidence, nodes: Sequence[str], limits: Limits) -> list[Claim]:
+    """Tasks of that node that wait for a CPU, and not so on the other nodes."""
+    grid = evidence.grid("cpu_pressure")
+    if grid is None or len(nodes) != 1:
+        return []
+    mine, theirs = grid.where(node=nodes[0]).value("median"), grid.value("median")
+    if mine.value is None or mine.number < limits.pressure_share * grid.step:
+        return []
+    if len(grid) > 2 and mine.number < limits.pressure_ratio * theirs.number:
+        return []
+    share, others = (derived(round(each.number / grid.step, 3), each) for each in (mine, theirs))
+    node = derived(nodes[0], mine)
+    told = {"node": node, "share": share}
+    return [claim("cpus_beside", **told, others=others) if len(grid) > 2 else claim("cpus", **told)]
 
 
 # -- what the GPUs show
@@ -155,11 +178,11 @@ def _by_gpus(evidence: Evidence, run: Run, limits: Limits) -> tuple[Lag | None, 
     from trackside.diagnose.slow_gpus import alike, slow_gpus
     from trackside.diagnose.standstill import at_end
 
-    spent = duty(evidence, seen, limits.windows)
+    spent = duty(evidence, seen, limits.readings)
     if spent is None or int(spent.rows.sum()) < 2:
         return None, None, False
     still = at_end(evidence, run, seen, Rest())
-    hanging = still is not None and still.sure
+    hanging = still is not None and still.sure and completed(evidence) is None
     slow = slow_gpus(
         evidence, run, seen, spent, lagging.Limits(ratio=limits.lag_ratio, sustained=limits.sustained_share)
     )
@@ -188,29 +211,66 @@ def _certainty(slow: Slow, limits: Limits) -> Certainty:
 
 
 def _by_log(evidence: Evidence, run: Run, limits: Limits) -> tuple[Lag | None, Claim | None]:
-    """Compare the compute times of the ranks step by step, where more than two ranks print them."""
-    times = _by_rank(evidence["ranks"].events)
-    steps = set.intersection(*(set(own) for own in times.values())) if times else set()
-    if len(times) < limits.least_ranks or len(steps) < limits.least_steps:
-        return None, None
-    middles = {
-        step: maths.median([number(own[step], "compute_time_s") or 0.0 for own in times.values()]) for step in steps
-    }
-    lag: dict[int, float] = {}
-    for rank, own in times.items():
-        ratios = [_compute(own[step]) / middles[step] for step in steps if middles[step] > 0]
-        late = sum(ratio >= limits.lag_ratio for ratio in ratios)
-        lag[rank] = maths.median(ratios) if ratios and late >= limits.sustained_share * len(ratios) else 0.0
-    rank = max(lag, key=lambda each: lag[each])
+    """Compare the ranks' own times step by step, where more than two print them."""
     frame = evidence["ranks"]
-    last = times[rank][max(steps)]
-    other = times[next(each for each in times if each != rank)][max(steps)]
-    mine, theirs = frame.value(last, "compute_time_s", "s"), frame.value(other, "compute_time_s", "s")
-    if lag[rank] < limits.lag_ratio or sum(value > 0 for value in lag.values()) > max(1, len(times) // 4):
-        return None, claim("even", ranks=frame.reduce("distinct", "rank"), one=mine, other=theirs)
-    told = claim("lags", rank=frame.value(last, "rank"), mine=mine, theirs=theirs,
-                 ratio=derived(round(lag[rank], 2), mine, theirs))  # fmt: skip
-    return Lag(Certainty.SUPPORTED, (rank,), of_ranks(run, (rank,)), (told,), last.time, last), None
+    for field in OWN_TIMES:
+        times = _by_rank(frame.events, field, limits)
+        if len(times) >= limits.least_ranks and len(set[float]().union(*times.values())) >= limits.least_steps:
+            return _compared(frame, field, times, run, limits)
+    return None, None
+
+
+OWN_TIMES = ("compute_time_s", "relative_time", "step_time_s")
+"""What a rank's own work took, the plainest first; a step's wall time differs only where it leaves out the wait."""
+
+
+def _by_rank(rows: tuple[Event, ...], field: str, limits: Limits) -> dict[int, dict[float, Event]]:
+    """rank -> step -> the point that prints its time; ranks with too few are left out."""
+    times: dict[int, dict[float, Event]] = {}
+    for row in rows:
+        step = number(row, "step")
+        if row.rank is not None and step is not None and number(row, field) is not None:
+            times.setdefault(row.rank, {})[step] = row
+    return {rank: own for rank, own in sorted(times.items()) if len(own) >= limits.least_steps}
+
+
+def _compared(
+    frame: Frame, field: str, times: dict[int, dict[float, Event]], run: Run, limits: Limits
+) -> tuple[Lag | None, Claim | None]:
+    import numpy as np
+
+    from trackside.diagnose import lagging
+    from trackside.diagnose.activity import middle
+
+    ranks, steps = list(times), sorted(set[float]().union(*times.values()))
+    values = np.full((len(ranks), len(steps)), np.nan)
+    place = {step: column for column, step in enumerate(steps)}
+    for row, own in enumerate(times.values()):
+        for step, point in own.items():
+            values[row, place[step]] = number(point, field)
+    gpus = [(of_ranks(run, (rank,)) or (f":{rank}",))[0] for rank in ranks]
+    late = lagging.outliers(values, gpus, lagging.Limits(limits.lag_ratio, limits.sustained_share))
+    slowest = late[0].row if late else int(np.nanargmax(middle(values, axis=1)))
+    part = steps[late[0].start : late[0].stop] if late else steps
+    own_points = [times[ranks[slowest]][step] for step in part if step in times[ranks[slowest]]]
+    mine = _typical(frame, field, own_points)
+    theirs = _typical(frame, field, [own[step] for own in times.values() for step in part if step in own])
+    ratio = derived(round(mine.number / theirs.number, 2) if theirs.value else 1.0, mine, theirs)
+    figures = {"rank": derived(ranks[slowest], mine), "ratio": ratio, "mine": mine, "theirs": theirs}
+    if not late:
+        return None, claim("even", ranks=frame.reduce("distinct", "rank"), **figures)
+    counts = {"count": derived(len(part), mine, unit="steps"), "whole": derived(len(steps), mine, unit="steps")}
+    shows = claim("lags", **figures), claim("lagging", **counts)
+    found_ = tuple(sorted(ranks[each.row] for each in late))
+    lasting = len(part) >= limits.lasting_share * len(steps)
+    first = own_points[0]
+    return Lag(Certainty.SUPPORTED, found_, of_ranks(run, found_), shows, first.time, first, lasting), None
+
+
+def _typical(frame: Frame, field: str, points: Sequence[Event]) -> Value:
+    """The time in the middle of these, as it was printed."""
+    ordered = sorted(points, key=lambda row: number(row, field) or 0.0)
+    return frame.value(ordered[len(ordered) // 2], field, "" if field == "relative_time" else "s")
 
 
 def _by_gauge(evidence: Evidence, run: Run, limits: Limits) -> tuple[Lag | None, Claim | None]:
@@ -240,20 +300,6 @@ def _by_gauge(evidence: Evidence, run: Run, limits: Limits) -> tuple[Lag | None,
     return Lag(Certainty.SUPPORTED, late, of_ranks(run, late), (told,), start + grid.step, None, lasting), None
 
 
-def _compute(row: Event) -> float:
-    return number(row, "compute_time_s") or 0.0
-
-
-def _by_rank(rows: tuple[Event, ...]) -> dict[int, dict[float, Event]]:
-    """rank -> step -> the point that prints its compute time."""
-    times: dict[int, dict[float, Event]] = {}
-    for row in rows:
-        step = number(row, "step")
-        if row.rank is not None and step is not None and number(row, "compute_time_s") is not None:
-            times.setdefault(row.rank, {})[step] = row
-    return times
-
-
 FAMILY = Family(
     code="D3",
     id="straggler",
@@ -263,6 +309,10 @@ FAMILY = Family(
         **CLEAN,
         "ranks": events("rank_progress"),
         "own_step": metric("training_step_seconds").over("run", "avg"),
+        "cpu_pressure": metric("host_pressure_seconds_total")
+        .where(resource="cpu", level="some")
+        .over("run", "increase")
+        .by("node", how="max"),
         "waits": metric("trackside_nccl_collective_seconds_total")
         .over("run", "increase")
         .by("node", "gpu", "rank", how="sum"),
@@ -270,7 +320,9 @@ FAMILY = Family(
     needs=(("ranks", "own_step", "waits", *NEED),),
     says={
         **CLEAN_SAYS,
-        "lags": "rank {rank} computes {ratio} times as long as the median rank: {mine} beside {theirs}",
+        **WORK_SAYS,
+        "lags": "rank {rank} takes {ratio} times as long for its own part of a step as the median rank: {mine} beside "
+        "{theirs}",
         "slow_sm": "GPU {gpus} works {ratio} times as much of its time as the others: SM activity {mine} beside "
         "{theirs} (medians), for {seconds}",
         "slow_busy": "GPU {gpus} is busy {mine} of its time while the others are pinned at {theirs} (medians), "
@@ -278,13 +330,19 @@ FAMILY = Family(
         "slow_wait": "GPU {gpus} spends {mine} of each {window} in collectives and the others {theirs} (medians): "
         "it is the one that they wait for",
         "peers_busy": "the others wait meanwhile: {signal} activity {busy} (median)",
-        "equal": "the work is equal: {mine} kernel launches a window beside {theirs} (medians)",
+        "equal_launches": "the work is equal: {mine} kernel launches a window beside {theirs} (medians)",
+        "equal_collectives": "collectives go on in lock-step: {mine} a window beside {theirs} (medians)",
         "clock": "its SM clock is {mine} beside {theirs} (medians)",
+        "cpus": "tasks of its host {node} waited for a CPU {share} of the time (median)",
+        "cpus_beside": "tasks of its host {node} waited for a CPU {share} of the time, on the median host {others}",
         "drags": "every synchronous step waits for this rank, so the whole allocation runs at its pace",
         "host_side": "why the rank is slow: a sick GPU, a slow data shard, CPU contention or its NUMA placement",
+        "whose_cpus": "whether the job's own workers load the CPUs of that host or something else does",
         "how_much": "how much throughput that costs: it takes a figure from a healthy run to compare with",
         "look": "check clocks, throttling and ECC of that GPU and the load of its host; rerun without the node",
-        "even": "{ranks} compute about equally long, for instance {one} and {other}",
+        "lagging": "it does so in a stretch of {count}, of {whole} compared",
+        "even": "{ranks} compute about equally long: the slowest, rank {rank}, {mine}, beside {theirs} "
+        "(medians), {ratio} times as long",
         "even_gauge": "the step times that {count} ranks export lie between {low} and {high}, about {middle}, and none "
         "is late for long",
         "alike": "the GPUs work alike: {signal} activity from {low} to {high} (medians)",

@@ -12,6 +12,9 @@ a tail level a multiple of the head's; a loss that repeats to the digit with a g
 of guessing (the logarithm of the number of classes) all along; nearly every step skipped for overflow;
 an evaluation score that drops to zero; the job's own "loss is nan" abort.
 
+The GPUs worked meanwhile and counted no memory error. Where one was counted, or reported by the kernel, before the
+loss went wrong, it may have spoilt the numbers: then the hardware is as much in question as the job.
+
 Not this when
 -------------
 A spike recovers. The objective is a preference or a reinforcement one, whose loss is near zero or negative by
@@ -45,12 +48,15 @@ from dataclasses import replace
 from trackside.diagnose.divergence import Limits, Shape, wrong_shape
 from trackside.diagnose.ending import ENDING, completed
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.health import CLEAN, CLEAN_SAYS, clean
+from trackside.diagnose.gpus import ours
+from trackside.diagnose.health import HEALTH, MEASURED, clean, health
+from trackside.diagnose.health import SAYS as HEALTH_SAYS
 from trackside.diagnose.learning import LEARNING, Curve, curve, number, steps_done, steps_planned
 from trackside.diagnose.order import first
 from trackside.diagnose.sampled import GAUGES, points_of
+from trackside.diagnose.signals import ACTIVITY
 from trackside.model import Certainty, Claim, Event, Finding, Outcome, Run, Value
-from trackside.query import Frame, derived, events, metric
+from trackside.query import Frame, derived, events
 
 NOT_FINITE = re.compile(
     r"\b(loss|losses|grad\w*|logits|weights?)\b.{0,60}\b(nan|nans|inf|infinite|infinity|not finite|non-?finite)\b"
@@ -62,6 +68,11 @@ NOT_FINITE = re.compile(
 """Exceptions by which a job, a framework or a library ends a run for a loss or gradient that is not finite."""
 SCORE = re.compile(r"acc|dice|f1|iou|map\b|score|prec|recall|auc|bleu|rouge", re.IGNORECASE)
 NO_SCORE = re.compile(r"loss|ppl|perplexity|error|time|runtime", re.IGNORECASE)
+
+OF_MEMORY = (48, 64, 94, 95, 140)
+"""Xids of memory errors: double-bit, remap failed, contained, uncontained, unrecovered."""
+CLOCKS_S = 120.0
+"""By which the clocks of log, kernel and monitor may differ."""
 
 COLLECT = ("training output that prints the loss at steps (five points or more), or gauges of it",)
 
@@ -76,9 +87,35 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     sm = evidence.grid("sm")
     if sm is not None:
         more.append(claim("gpus_busy", sm=sm.value("median", unit="")))
-    shows = (*finding.shows, *more, *clean(evidence))
+    suspects = _memory_errors(evidence, run, finding.since)
+    if suspects:
+        finding = replace(
+            finding,
+            culprit="unknown",
+            cannot_decide=(claim("hardware_or_job"), *finding.cannot_decide),
+            actions=(action("test_gpu"), *finding.actions),
+        )
+    cleared = [] if suspects else clean(evidence)
+    implies = (*finding.implies, claim("no_memory_error")) if cleared else finding.implies
+    shows = (*finding.shows, *more, *suspects, *cleared)
     planes = tuple(dict.fromkeys(cite.plane for each in shows for cite in each.cites))
-    return replace(finding, shows=shows, planes=planes)
+    return replace(finding, shows=shows, implies=implies, planes=planes)
+
+
+def _memory_errors(evidence: Evidence, run: Run, onset: float | None) -> list[Claim]:
+    """Memory errors of the run's GPUs that came before the loss went wrong: they may have spoilt the numbers."""
+    latest = onset + CLOCKS_S if onset is not None else run.end
+    grids = [evidence.grid(name) for name in (*MEASURED, "seen_memory")]
+    xids, told = evidence["xids"], []
+    for row in xids.events:
+        known = row.time is not None and (run.start is None or row.time >= run.start - CLOCKS_S)
+        mine = row.get("pci") is None or ours(str(row.get("pci")), row.node, grids, run)
+        if row.get("xid") in OF_MEMORY and mine and known and (latest is None or (row.time or 0.0) <= latest):
+            told.append(claim("xid_before", xid=xids.value(row, "xid"), line=xids.value(row, "text")))
+    measured = [fault for fault in health(evidence, run).faults if fault.claim.key != "vanished"]
+    measured = [fault for fault in measured if fault.number is None or fault.number in OF_MEMORY]
+    early = [fault for fault in measured if latest is None or fault.time is None or fault.time <= latest]
+    return [*told[:1], *(fault.claim for fault in early[:2])]
 
 
 def _judge(evidence: Evidence, limits: Limits) -> Finding:
@@ -226,7 +263,11 @@ def _count(line: Curve) -> Value:
 
 
 SAYS: Mapping[str, str] = {
-    **CLEAN_SAYS,
+    **HEALTH_SAYS,
+    "xid_before": "the kernel had reported Xid {xid}, a memory error: {line}",
+    "hardware_or_job": "whether the memory errors of the GPU spoilt the numbers, or the job's settings did",
+    "no_memory_error": "no GPU counted a memory error: nothing that was measured speaks for a fault of the hardware",
+    "test_gpu": "test the GPU that reported memory errors, and rerun from a checkpoint of before without it",
     "completed": "the run ended well: {state}",
     "gpus_busy": "the GPUs worked meanwhile: SM activity {sm} (median)",
     "not_finite_to_the_end": "the loss is not finite from {place} to the end ({count} of {points}); first {first}",
@@ -246,6 +287,8 @@ SAYS: Mapping[str, str] = {
     "the highest was {highest}",
     "no_rate": "the loss went from {first} to {last} over {points}; the learning rate stayed at {rate}",
     "no_gradient": "the loss went from {first} to {last} over {points}; the gradient norm stayed at {gradient}",
+    "vanished": "the loss rests at {loss} from {place} to the end ({count} of {points}) with a gradient norm of "
+    "{gradient} at last: nothing moves it any more",
     "risen": "the loss rose far above its start and stayed there from {place}: {first} at first, {last} at last, "
     "{highest} at its highest",
     "gradient_gone": "the loss no longer moves there and the gradient norm is {gradient} at last",
@@ -280,8 +323,9 @@ FAMILY = Family(
         **LEARNING,
         **ENDING,
         **GAUGES,
-        **CLEAN,
-        "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
+        **HEALTH,
+        **ACTIVITY,
+        "xids": events("xid"),
         "evaluations": events("evaluation"),
         "exceptions": events("exception"),
     },

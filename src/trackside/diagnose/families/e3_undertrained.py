@@ -69,8 +69,8 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     if bad is not None:
         return absent(claim("ended_badly", how=bad))
     points = training_points(evidence["progress"])
-    if done is None and good is not None and not points and planned is not None:
-        done = planned  # ended well with no line printed: the plan is what was done
+    if done is None and good is not None and planned is not None and all(row.get("step") is None for row in points):
+        done = planned  # ended well with no step printed: the plan is what was done
     if done is None or not isinstance(done.value, (int, float)):
         return unknown(["how many optimizer steps were done"], COLLECT)
     if good is None:

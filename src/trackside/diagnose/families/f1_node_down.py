@@ -42,7 +42,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trackside.diagnose.ending import ENDING, abnormal_end, completed, last_job
+from trackside.diagnose.ending import ENDING, abnormal_end, completed, last_job, still_running
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.learning import curve, training_points
 from trackside.model import Certainty, Claim, Event, Finding, Record, Run
@@ -152,11 +152,20 @@ def _since(failed: list[Record], told: list[Event], gone: list[Gone]) -> float |
 def _silent(evidence: Evidence, run: Run) -> list[Silent]:
     """The nodes of which nothing at all was sampled any more by the run's end."""
     grids = [grid for name in ("up", *PRESENCE) if (grid := evidence.grid(name)) is not None]
-    if not grids or run.end is None:
+    end = _over(evidence, run)
+    if not grids or end is None:
         return []
     from trackside.diagnose.presence import Gap, silent_nodes
 
-    return silent_nodes(grids, run.end, Gap())
+    return silent_nodes(grids, end, Gap())
+
+
+def _over(evidence: Evidence, run: Run) -> float | None:
+    """When the run was over: as recorded, else when its output was written last."""
+    if run.end is not None or still_running(evidence):
+        return run.end
+    times = [row.get("last_time") for row in evidence["logs"].events]
+    return max((float(time) for time in times if isinstance(time, (int, float))), default=None)
 
 
 def _gone(evidence: Evidence, run: Run, limits: Limits, silent: list[Silent]) -> list[Gone]:
@@ -233,7 +242,7 @@ def _absent(evidence: Evidence, run: Run, silent: list[Silent]) -> Finding:
     if not because and evidence.has("notices") and evidence["ends"]:
         because.append(claim("ended_itself", line=evidence["ends"].value(evidence["ends"].events[-1], "text")))
     grid = next((grid for name in PRESENCE if (grid := evidence.grid(name)) is not None), None)
-    if grid is not None and run.end is not None and len(grid) > 1 and not silent:
+    if grid is not None and _over(evidence, run) is not None and len(grid) > 1 and not silent:
         because.append(claim("watched", nodes=derived(len(grid), grid.value("count"), unit="nodes")))
     because += [claim("monitoring", node=derived(each.name, each.since), since=each.since) for each in silent[:1]]
     if because:
@@ -250,6 +259,7 @@ FAMILY = Family(
         "nodes": record("node"),
         "node_states": events("node_state"),
         "progress": events("progress"),
+        "logs": events("log_activity"),
         **SEEN,
     },
     needs=(("jobs", "notices", *SEEN),),

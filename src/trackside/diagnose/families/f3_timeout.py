@@ -7,7 +7,8 @@ finished and did not exit.
 
 What it looks like
 ------------------
-Slurm's TIMEOUT or DEADLINE, "DUE TO TIME LIMIT" in the output, SIGTERM and SIGKILL to all tasks after it.
+Slurm's TIMEOUT or DEADLINE, "DUE TO TIME LIMIT" in the output, SIGTERM and SIGKILL to all tasks after it. Whether it
+was at work then is told by the GPUs' work, else by the times of the training points, else by the bar around them.
 
 Not this when
 -------------
@@ -43,6 +44,7 @@ from trackside.diagnose.learning import LEARNING, step_seconds, steps_done, step
 from trackside.diagnose.order import follows
 from trackside.diagnose.signals import STANDSTILL, STILL_SAYS, watched
 from trackside.diagnose.signals import Limits as Rest
+from trackside.diagnose.silence import stood_still
 from trackside.model import Certainty, Claim, Event, Finding, Run, Value
 from trackside.query import derived
 
@@ -113,17 +115,22 @@ def _doing(evidence: Evidence, run: Run, limits: Limits) -> tuple[Value | None, 
     if gpus is not None and not points:
         return gpus[1][0].values.get("level") or gpus[1][0].values.get("seconds"), gpus[1], gpus[0]
     if not points:
-        return None, [claim("no_progress", count=progress.reduce("count"))], "no-progress"
+        none = [claim("no_progress", count=progress.reduce("count"))] if evidence.has("progress") else []
+        return None, none, "no-progress"
     done, planned = steps_done(progress, ends), steps_planned(progress, evidence["plans"])
     place = done if done is not None else progress.value(points[-1], "text")
     more = [claim("reached", place=place)]
-    quiet, each = silence_s(evidence, run), step_seconds(points, progress)
+    stamped = points[-1].time is not None
+    quiet, each = silence_s(evidence, run) if stamped else None, step_seconds(points, progress)
     if gpus is not None:
         more += gpus[1]
     if gpus is not None and gpus[0] == "silent":
         return place, more, "silent"
     if gpus is None and quiet is not None and _too_quiet(quiet, points, limits):
         return place, [*more, claim("silent", seconds=quiet)], "silent"
+    idle = stood_still(evidence, run, Rest()) if gpus is None and not stamped else None
+    if idle is not None:
+        return place, [*more, claim("unaccounted", seconds=idle[0])], "silent"
     left = steps_left(done, planned)
     if left is not None and each is not None:
         seconds = left.number * each.number
@@ -172,6 +179,7 @@ FAMILY = Family(
         "no_progress": "training points printed: {count}",
         "reached": "it had done {place}",
         "silent": "nothing was printed for {seconds} before the end",
+        "unaccounted": "the steps done, at their pace, leave {seconds} of the run unaccounted for",
         "projected": "{left} were left, about {seconds} more at the rate it had",
         "was_after_end": "training was over; what runs after it did not come to an end in time",
         "was_no_progress": "the time limit ended it, and nothing printed tells what it was doing",

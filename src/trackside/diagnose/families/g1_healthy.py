@@ -2,13 +2,15 @@
 
 Meaning
 -------
-Positive evidence of health, not the mere absence of errors: the run came to its own end, steps were done, and
-the loss trended down.
+Positive evidence of health, not the mere absence of errors: the run came to its own end, steps were done, the GPUs
+did real work, their error counters stayed clean, and the loss trended down.
 
 What it looks like
 ------------------
 COMPLETED with exit code zero, or the framework's own word that training is over; training points to the end
-and a loss whose tail lies under its head. An excerpt without an end can be healthy as far as it goes.
+and a loss whose tail lies under its head; SM activity above its floor, or kernels launched, and counters of
+uncorrectable errors that did not rise. Only all of these together establish it: without the GPUs' work or without
+counters it is supported at most. An excerpt without an end can be healthy as far as it goes.
 
 Not this when
 -------------
@@ -37,8 +39,8 @@ The catalogue of failure families, G1.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trackside.diagnose import maths
 from trackside.diagnose.ending import ENDING, abnormal_end, completed, disposition, still_running
@@ -47,10 +49,13 @@ from trackside.diagnose.family import Evidence, Family, absent, action, claim, f
 from trackside.diagnose.health import CLEAN, CLEAN_SAYS, clean
 from trackside.diagnose.learning import LEARNING, Curve, curve, number, steps_done, steps_planned
 from trackside.diagnose.sampled import GAUGES, points_of
-from trackside.diagnose.signals import STANDSTILL, STILL_SAYS, watched
+from trackside.diagnose.signals import ACTIVITY, STANDSTILL, STILL_SAYS, watched
 from trackside.diagnose.signals import Limits as Rest
 from trackside.model import Certainty, Claim, Culprit, Finding, Run, Value
 from trackside.query import derived, events
+
+if TYPE_CHECKING:
+    from trackside.diagnose.activity import Activity
 
 NOBODY: Culprit = "none"
 COLLECT = (
@@ -83,6 +88,8 @@ class Work:
     against: Claim | None = None
     """Why it can't be called healthy: no work, or a standstill."""
     clean: tuple[Claim, ...] = ()
+    part: Claim | None = None
+    """Which part of the run's GPUs this is, where it isn't all of them, or not to the end."""
     stand_in: Claim | None = None
     """What stands in for SM activity."""
 
@@ -120,12 +127,13 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     learned = len(line.finite) > 1 or any(each.key == "evaluated" for each in scored)
     variant = "unverifiable" if not learned else "slow" if work.slow else "healthy"
     unsure = _unsure(work, good, done, planned, learned)
-    sound = good is not None and learned
+    sound = good is not None and (line.fell or any(each.key == "evaluated" for each in scored))
+    measured = bool(work.shows and work.clean and work.part is None)
     return found(
         _certainty(evidence, line, good, bad, work),
         NOBODY,
         shows,
-        implies=[claim("slow" if variant == "slow" and sound else "healthy" if sound else "no_fault")],
+        implies=[claim("no_fault" if not sound else variant if measured or variant == "slow" else "unmeasured")],
         cannot_decide=unsure,
         actions=[action("print_loss")] if not learned else [action("speed" if variant == "slow" else "nothing")],
         variant=variant,
@@ -137,7 +145,8 @@ def _certainty(evidence: Evidence, line: Curve, good: Value | None, bad: Value |
     work of the GPUs and that nothing failed on them."""
     if good is not None:
         whole = line.fell and len(line.finite) >= 5
-        return Certainty.ESTABLISHED if whole and work.shows and work.clean else Certainty.SUPPORTED
+        measured = work.shows and work.clean and work.part is None
+        return Certainty.ESTABLISHED if whole and measured else Certainty.SUPPORTED
     if line.fell and not still_running(evidence) and bad is None:
         return Certainty.SUPPORTED
     return Certainty.POSSIBLE
@@ -151,7 +160,7 @@ def _unsure(work: Work, good: Value | None, done: Value | None, planned: Value |
         unsure.append(claim("hardware"))
     else:
         unsure += [] if work.shows else [claim("no_activity")]
-        unsure += [work.stand_in] if work.stand_in is not None else []
+        unsure += [each for each in (work.stand_in, work.part) if each is not None]
         unsure += [] if work.clean else [claim("no_counters")]
     if good is None and planned is not None and _short(done, planned):
         unsure.append(claim("planned", planned=planned))
@@ -179,21 +188,53 @@ def _work(evidence: Evidence, run: Run, limits: Limits, ended_well: bool) -> Wor
     stand_in: Claim | None = None
     if spent is not None and spent.sm is not None and seen.users.any():
         shows.append(claim("worked", sm=spent.sm))
-    elif seen.users.any() and (name := seen.basis or "") in _UNITS and (grid := evidence.grid(name)) is not None:
-        level = grid.value("median" if name == "power" else "sum", unit=_UNITS[name])
-        shows.append(claim(f"stood_in_{name}", level=level))
-        stand_in = claim("no_sm", what=derived(name, level))
+        shows += [claim("launched", count=_level(evidence, seen, "launches"))] if seen.launches is not None else []
+    elif seen.users.any() and seen.basis in ("launches", "collectives", "power"):
+        level = _level(evidence, seen, seen.basis)
+        shows.append(claim(f"stood_in_{seen.basis}", level=level))
+        stand_in = claim("no_sm", what=derived(seen.basis, level))
     elif spent is not None and spent.busy is not None:
         stand_in = claim("only_busy", busy=spent.busy)
     slow = spent is not None and (
         (spent.busy is not None and spent.busy.number < limits.slow_duty)
         or (spent.sm is not None and spent.sm.number < limits.slow_sm)
     )
-    return Work(True, tuple(shows), slow, None, healthy, stand_in)
+    return Work(True, tuple(shows), slow, None, healthy, _part(evidence, run, seen), stand_in)
 
 
-_UNITS: Mapping[str, str | None] = {"launches": "", "collectives": "", "power": None}
-"""Signals that stand in for SM activity."""
+def _part(evidence: Evidence, run: Run, seen: Activity) -> Claim | None:
+    """GPUs of the run that were not measured, or not up to its end; None where all were."""
+    from trackside.diagnose.coverage import STALE_S, sampled_within
+
+    end, span = float(seen.times[-1]), max(STALE_S, 3 * seen.step)
+    late = seen.watched[:, seen.times > end - span]
+    measured = set(seen.named(row for row, sampled in enumerate(late) if sampled.any()))
+    for counters in (evidence.grid(name) for name in CLEAN):
+        if counters is not None:
+            measured &= sampled_within(counters, end - span, end)
+            break
+    count = len(measured)
+    held = run.n_gpus or 0
+    grid = next(grid for name in ACTIVITY if (grid := evidence.grid(name)) is not None)
+    if any(mig for (mig,) in grid.labels("mig")):
+        held = 0  # instances are counted, not GPUs
+    if count >= max(held, len(seen.gpus)):
+        return None
+    samples = grid.value("count")
+    whole = derived(max(held, len(seen.gpus)), samples, unit="GPUs")
+    return claim("part", seen=derived(count, samples), held=whole)
+
+
+def _level(evidence: Evidence, seen: Activity, name: str) -> Value:
+    """How much was launched or completed in all; the power drawn by the GPUs in use while they worked."""
+    from trackside.diagnose.activity import middle
+
+    grid = evidence.grid(name)
+    assert grid is not None
+    if name != "power" or seen.power is None:
+        return grid.value("sum", unit="")
+    level = float(middle(seen.power[seen.working & seen.users[:, None]]))
+    return derived(round(level, 1), grid.value("median"), unit=grid.unit)
 
 
 def _short(done: Value | None, planned: Value) -> bool:
@@ -241,6 +282,7 @@ FAMILY = Family(
         **STILL_SAYS,
         **CLEAN_SAYS,
         "worked": "the GPUs worked: SM activity {sm} (mean)",
+        "launched": "{count} kernels were launched",
         "stood_in_launches": "the GPUs worked: {level} kernels were launched",
         "stood_in_collectives": "the GPUs worked: {level} collectives were completed",
         "stood_in_power": "the GPUs drew the power of work: {level} (median)",
@@ -254,7 +296,9 @@ FAMILY = Family(
         "evaluated": "the evaluation loss fell from {first} to {last}",
         "evaluated_level": "the evaluation loss went from {first} to {last}",
         "no_loss": "no loss could be read: {points} of progress",
-        "healthy": "this is a healthy run, on evidence of its end and of its learning",
+        "healthy": "this is a healthy run, on evidence of its end, its learning, its work and clean hardware",
+        "unmeasured": "by its end and its learning this is a healthy run; that its GPUs worked and stayed clean was "
+        "not measured",
         "no_fault": "nothing that was read speaks of a fault",
         "no_end": "how the run ended: the log does not show its end",
         "planned": "whether it reached the {planned} that were planned",
@@ -264,6 +308,7 @@ FAMILY = Family(
         "only_busy": "whether the GPUs worked or waited: they were busy {busy} of the time (mean), which proves "
         "no work",
         "no_counters": "whether the hardware stayed clean: no error counters were given",
+        "part": "what all GPUs did: {seen} of {held} were measured up to the run's end",
         "slow": "this is a healthy run that used its GPUs little: slow, not broken",
         "speed": "look at the warnings for what holds it back, if it has to be faster",
         "unverifiable": "whether the model learned: training correctness is unverifiable from this output",

@@ -48,6 +48,8 @@ class NodeDown(Fault):
             xid(stage, act, place, at - 1.0, self.xid)
             if self.xid in (48, 94, 95):
                 stage.change(place.node, place.gpu, at - 1.0, "ecc_uncorrectable", 1.0)
+        # The log of a job whose first node is lost only stops, and so do the metrics of a job of one node.
+        told = (("logs",),) if act.nodes[0] != place.node else (("gpu", "logs"),) if len(act.nodes) > 1 else ()
         if self.xid:
             stage.inject(
                 Injected(
@@ -59,7 +61,7 @@ class NodeDown(Fault):
             stage.inject(
                 Injected(
                     self.kind, "F1", "infrastructure", since=at, nodes=(place.node,), ranks=tuple(lost),
-                    enough=(("scheduler",), ("logs",)), halts=True, primary=self.primary,
+                    enough=(("scheduler",), *told), halts=True, primary=self.primary,
                 )
             )  # fmt: skip
 

@@ -1,0 +1,92 @@
+"""What the tests of the embedded store share: small runs on disk, and verdicts to compare."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trackside import api
+from trackside.ingest import ingest
+from trackside.model import Verdict
+from trackside.show.document import document, encode
+
+TRACEBACK = (
+    "Traceback (most recent call last):\n"
+    '  File "/home/user/train/train.py", line 3, in <module>\n'
+    "    main()\n"
+    "ModuleNotFoundError: No module named '{module}'\n"
+)
+SACCT = "JobID|JobName|State|ExitCode|Submit|Start|End|NodeList|WorkDir\n"
+T0 = 1_772_438_400
+"""2026-03-02T08:00:00Z"""
+
+
+def sacct(
+    job: str, state: str = "FAILED", day: int = 2, name: str = "lm", node: str = "gpu017", folder: str = ""
+) -> str:
+    """One job's row; ten minutes from eight o'clock."""
+    moment = f"2026-03-{day:02}T08:"
+    code = "0:0" if state == "COMPLETED" else "1:0"
+    return f"{job}|{name}|{state}|{code}|{moment}00:00|{moment}00:10|{moment}10:00|{node}|{folder}\n"
+
+
+def steps(count: int, first: int = 1) -> str:
+    """Lines of a training log."""
+    return "".join(f"step {n} loss {10 / n:.4f}\n" for n in range(first, first + count))
+
+
+def scrape(node: str, seconds: int, value: float, gpus: int = 2, metric: str = "DCGM_FI_DEV_GPU_UTIL") -> str:
+    """One scrape of an exporter, ``seconds`` after T0."""
+    lines = [f"# TYPE {metric} gauge"]
+    lines += [f'{metric}{{gpu="{gpu}",Hostname="{node}"}} {value + gpu} {(T0 + seconds) * 1000}' for gpu in range(gpus)]
+    return "\n".join(lines) + "\n"
+
+
+def write(folder: Path, files: Mapping[str, str]) -> Path:
+    """Files in a folder, which is given back."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def told(verdict: Verdict, without: Sequence[str] = ()) -> Any:
+    """A verdict as its document, and ``without`` some words of its paths."""
+    text = encode(document(verdict, ["x"])).decode()
+    for word in without:
+        text = text.replace(word, "")
+    return json.loads(text)
+
+
+def of_files(*paths: str | os.PathLike[str], job: str | None = None) -> Any:
+    """The verdict on files."""
+    return told(api.diagnose(list(paths), job=job))
+
+
+def of_store(store: str | os.PathLike[str], job: str | None = None, without: Sequence[str] = ()) -> Any:
+    """The verdict on a job of a store."""
+    return told(api.diagnose_stored(store, job), without)
+
+
+def kept(store: Path) -> set[str]:
+    """The segments that lie in a store's folder."""
+    return set(os.listdir(store / "segments"))
+
+
+__all__ = [
+    "SACCT",
+    "T0",
+    "TRACEBACK",
+    "ingest",
+    "kept",
+    "of_files",
+    "of_store",
+    "sacct",
+    "scrape",
+    "steps",
+    "told",
+    "write",
+]

@@ -1,0 +1,21 @@
+"""Curves as text."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from trackside.show.plot import BARS, BEYOND, line
+
+
+def test_bars() -> None:
+    assert line([0.0, 3.5, 7.0, None]) == f"{BARS[0]}{BARS[4]}{BARS[7]} "
+    assert line([0.5], "ratio") == BARS[4]
+    assert line([None, None]) == "  "
+
+
+@pytest.mark.parametrize("beyond", [math.inf, -math.inf, math.nan])
+def test_what_is_not_finite_has_a_sign_of_its_own(beyond: float) -> None:
+    assert line([1.0, beyond, 2.0]) == f"{BARS[4]}{BEYOND}{BARS[7]}"
+    assert line([beyond]) == BEYOND

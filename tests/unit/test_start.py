@@ -1,0 +1,24 @@
+"""What the command line loads before it knows what it is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HEAVY = ("numpy", "duckdb", "rich", "trackside.diagnose.engine")
+
+
+def test_help_needs_nothing_that_diagnoses() -> None:
+    code = f"import sys, trackside.cli; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_diagnose_is_the_function_whatever_was_imported_before() -> None:
+    code = (
+        "import trackside.diagnose.engine, trackside; from trackside import diagnose; import trackside.api; "
+        "assert callable(diagnose) and diagnose is trackside.diagnose; "
+        "from trackside.diagnose import engine; print(engine.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "trackside.diagnose.engine"
