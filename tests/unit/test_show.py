@@ -84,7 +84,7 @@ def test_preflight_templates_state_no_figure() -> None:
 
 def test_document_keeps_to_its_schema() -> None:
     schema = json_schema()
-    for case in scenarios()[::4]:
+    for case in scenarios()[::16]:
         with case.inputs() as folder:
             doc = json.loads(encode(document(api.diagnose(folder))))
         jsonschema.validate(doc, schema)

@@ -68,7 +68,7 @@ def stored(folder: Path, files: Sequence[Sequence[Point]], together: bool) -> No
         writer.commit()
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(inputs, st.booleans(), st.sampled_from([1000, 15_000, 60_000, 77_000]), st.integers(-3, 30), st.integers(1, 30))
 def test_same_answers_as_in_memory(
     files: list[list[Point]], together: bool, step: int, start: int, length: int
