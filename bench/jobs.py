@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -109,3 +111,15 @@ def rank_logs(stage: Stage, folder: Path, count: int) -> None:
                 file.write(entry.text + "\n")
                 for turn in range(CHATTER):
                     file.write(f"{stamp} | DEBUG | rank {rank} bucket {number % 97} prefetch queue {turn} deep\n")
+
+
+def main() -> None:
+    """FOLDER GPUS HOURS KIND METRICS: make one, and print as JSON what is true of it."""
+    folder, gpus, hours, kind, metrics = sys.argv[1:]
+    truth, samples = make(Path(folder), int(gpus), float(hours), kind, metrics)
+    told = {"job": truth.job, "family": truth.family, "nodes": truth.nodes, "gpus": truth.gpus, "samples": samples}
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,9 @@
   pinned to one core, in turns; CPU seconds (this is a shared machine), the least of N runs each
 - `diagnose` of a folder of 64 rank logs of 5 MB
 - start-up of `trackside --help`
+
+Beside this: bench/ingest.py (metrics into the store, beside VictoriaMetrics), bench/store.py (`diagnose` of jobs of any
+size from the store), bench/simulate.py (the simulator). They take minutes and gigabytes.
 """
 
 from __future__ import annotations

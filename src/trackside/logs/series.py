@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -68,8 +69,24 @@ class Counts:
     stride: int
 
 
-_Packed = tuple[int, bool, float, bytes | Event]
-"""(ordinal in the series, never thinned, loss or nan, msgpack of the event, or itself where it was restored)"""
+_Packed = tuple[int, bool, float, "bytes | Callable[[], Event]"]
+"""(ordinal in the series, never thinned, loss or nan, msgpack of the event, or where to get it)"""
+Ends = tuple[float, float, float, float]
+"""Least and greatest step, first and last time; infinite the other way round where none is known."""
+
+
+class Away(NamedTuple):
+    """A point that is kept elsewhere: all that is needed to choose among series, and how to get the rest."""
+
+    ordinal: int
+    pinned: bool
+    open: bool
+    loss: float | None
+    step: float | None
+    time: float | None
+    event: Callable[[], Event]
+
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -97,6 +114,7 @@ class Series:
     _top: float = -math.inf
     _first: float | None = None
     _anonymous: _Open | None = None
+    _ends: Ends | None = None
     _low: float = math.inf
     _high: float = -math.inf
     _finite: bool = True
@@ -257,13 +275,13 @@ class Series:
             rows.append(replace(opened.event, fields=fields))
         return rows
 
-    def _row(self, ordinal: int, data: bytes | Event) -> Event:
+    def _row(self, ordinal: int, data: bytes | Callable[[], Event]) -> Event:
         """A held point; in a thinned series it says how many came before it."""
         event = self._whole(data)
         return replace(event, fields={**event.fields, "ordinal": ordinal}) if self._stride > 1 else event
 
-    def _whole(self, data: bytes | Event) -> Event:
-        return data if isinstance(data, Event) else _unpacked(self.path, self.parser, data)
+    def _whole(self, data: bytes | Callable[[], Event]) -> Event:
+        return _unpacked(self.path, self.parser, data) if isinstance(data, bytes) else data()
 
     def held(self) -> Iterator[Held]:
         """All points as they are held, to be kept elsewhere; :meth:`restored` takes them back."""
@@ -277,19 +295,26 @@ class Series:
         return Counts(self.parser, self.seen, self.with_loss, self.part, self.rank, self._stride)
 
     @classmethod
-    def restored(cls, path: str, counts: Counts, points: Iterable[Held]) -> Series:
+    def restored(cls, path: str, counts: Counts, points: Sequence[Away]) -> Series:
         """The series again, its points in the order of :meth:`held`."""
         series = cls(path, counts.parser, counts.with_loss, counts.seen, counts.part, counts.rank)
         series._stride = counts.stride
-        for point in points:
-            event = point.event
-            if point.open:
-                series._recent[float(point.ordinal)] = _Open(event, point.ordinal, "", counts.rank, point.pinned)
-                continue
-            printed = event.fields.get("loss")
-            loss = float(printed) if isinstance(printed, (int, float)) else math.nan
-            series._packed.append((point.ordinal, point.pinned, loss, event))  # asked for presently: not packed first
+        for ordinal, pinned, still_open, loss, _, _, event in points:
+            if still_open:
+                series._recent[float(ordinal)] = _Open(event(), ordinal, "", counts.rank, pinned)
+            else:
+                series._packed.append((ordinal, pinned, math.nan if loss is None else loss, event))
+        steps, times = [point.step for point in points], [point.time for point in points if point.time is not None]
+        known = [step for step in steps if step is not None]
+        if points and len(known) == len(steps):
+            none = math.inf
+            series._ends = min(known), max(known), min(times, default=none), max(times, default=-none)
         return series
+
+    @property
+    def ends(self) -> Ends | None:
+        """Between which steps and times its points lie, where that is known without them and all have a step."""
+        return self._ends
 
     @property
     def loss_seen(self) -> bool:

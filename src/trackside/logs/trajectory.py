@@ -114,6 +114,9 @@ def _sequence(files: list[Series]) -> list[list[Event]]:
     """Of files without attempt numbers: the fullest, and before or after it those whose steps or times don't overlap it."""
     kept: list[tuple[tuple[float, ...], list[Event]]] = []
     for series in sorted(files, key=_weight, reverse=True):
+        ends = series.ends  # the logs of other ranks tell the same: most need not be looked at
+        if ends is not None and not all(_apart(ends, other) for other, _ in kept):
+            continue
         points = _cleaned(series)
         spans = _spans(points)
         if points and all(_apart(spans, other) for other, _ in kept):

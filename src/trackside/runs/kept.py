@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import msgspec
 
-from trackside.logs.series import Counts, Held, Series
+from trackside.logs.series import Away, Counts, Series
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Run
 from trackside.runs.located import HOST, Kept, Located, Locator, Told, ends, host_of, marks, named_job, short_names
@@ -181,14 +183,13 @@ class _Finder:
         if not trained:
             return
         source = self._snapshot.table("points", trained)
-        points: dict[tuple[int, str, str], list[Held]] = {}
+        points: dict[tuple[int, str, str], list[Away]] = {}
         order = "ORDER BY input, parser, held, ordinal"
-        for row in self._snapshot.rows(
-            f"SELECT input, {POINT} FROM {source} WHERE input IN ({_numbers(trained)}) {order}"
-        ):
-            point = point_of(row[1:])
-            held = Held(point.event, point.ordinal, point.pinned, point.held)
-            points.setdefault((row[0], point.event.at.path, point.event.parser), []).append(held)
+        sql = f"SELECT input, path, parser, ordinal, pinned, held, loss, step, time, {POINT} FROM {source}"
+        for row in self._snapshot.rows(f"{sql} WHERE input IN ({_numbers(trained)}) {order}"):
+            input_, path, parser, ordinal, pinned, held, loss, step, time, *rest = row
+            away = Away(ordinal, pinned, held, loss, step, time, partial(_event_at, rest))
+            points.setdefault((input_, path, parser), []).append(away)
         for each in inputs:
             for told in msgspec.json.decode(each.training, type=list[dict[str, object]]) if each.training else ():
                 path = str(told.pop("path"))
@@ -211,6 +212,10 @@ class _Finder:
             f"(({at_home}) OR s.job IN ({marks(ids)}) OR ({there}))",
             (*ids, *hosts, (start - ZONES_S) * 1000, (end + ZONES_S) * 1000),
         )
+
+
+def _event_at(row: Sequence[Any]) -> Event:
+    return point_of(row).event
 
 
 def _row_count(each: Kept) -> int:

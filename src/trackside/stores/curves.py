@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trackside.catalog.metrics import DESCRIPTIVE, METRICS
-from trackside.model import Series
+from trackside.model import Scalar, Series
 from trackside.query import NOT_GIVEN, Aggregate, Grid, Missing, Query, Span
 
 Engine = Literal["avg", "min", "max", "sum", "count", "last", "stddev", "p05", "p50", "p95"]
@@ -80,6 +81,10 @@ class Batching(Protocol):
         """The answers of :meth:`Curves.rollup`, in the order of asking."""
         ...
 
+    def expect(self, wanted: Sequence[Wanted]) -> None:
+        """These will be asked, some now and some later: what is read for one may serve the others."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -114,6 +119,10 @@ class RunMetrics:
     timing: Timing | None
     note: str = ""
     by_metric: Mapping[str, Sequence[Kept]] = field(init=False, repr=False)
+    _known: dict[tuple[str, tuple[tuple[str, Scalar], ...]], _Identified] = field(
+        init=False, repr=False, default_factory=dict
+    )
+    """Curves by metric and filters: most are asked more than once."""
 
     def __post_init__(self) -> None:
         found: dict[str, list[Kept]] = {}
@@ -131,9 +140,18 @@ class RunMetrics:
         rolled = iter(_rolled(self.curves, [plan for plan in plans if isinstance(plan, _Plan)]))
         return [plan if isinstance(plan, Missing) else plan.answer(*next(rolled), store) for plan in plans]
 
+    def expect(self, queries: Iterable[Query]) -> None:
+        """These will be asked."""
+        if isinstance(self.curves, Batching):
+            plans = (self._plan(query) for query in queries)
+            self.curves.expect([plan.wanted for plan in plans if isinstance(plan, _Plan)])
+
     def _plan(self, query: Query) -> _Plan | Missing:
-        groups = _curves_of(self.by_metric.get(query.kind, ()), query)
-        if not groups or self.timing is None:
+        key = query.kind, query.filters
+        if key not in self._known:
+            self._known[key] = _Identified.of(_curves_of(self.by_metric.get(query.kind, ()), query))
+        groups = self._known[key]
+        if not groups.ids or self.timing is None:
             return Missing(query, self._why_none(query))
         planned = _planned(query, self.timing)
         start_ms, end_ms, step_ms = _bounds(planned, self.timing)
@@ -161,11 +179,16 @@ def _curves_of(kept: Sequence[Kept], query: Query) -> list[list[Kept]]:
     groups: dict[tuple[tuple[str, str], ...], list[Kept]] = {}
     for each in kept:
         if all(each.series.get(name) == str(value) for name, value in query.filters):
-            key = tuple(pair for pair in each.series.labels if pair[0] not in DESCRIPTIVE)
-            groups.setdefault(key, []).append(each)
+            groups.setdefault(_identifying(each.series.labels), []).append(each)
     return [groups[key] for key in sorted(groups, key=natural)]
 
 
+@lru_cache(maxsize=1 << 16)  # all metrics of a GPU have the same
+def _identifying(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    return tuple(pair for pair in labels if pair[0] not in DESCRIPTIVE)
+
+
+@lru_cache(maxsize=1 << 16)
 def natural(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, int, str], ...]:
     """Sort key of labels: numbers by their size."""
     return tuple((name, int(value) if value.isdecimal() else -1, value) for name, value in labels)
@@ -173,9 +196,31 @@ def natural(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, int, str], 
 
 def _identity(group: Sequence[Kept]) -> Series:
     """The labels on which all series of one curve agree, and the place of the first."""
-    common = set(group[0].series.labels).intersection(*(each.series.labels for each in group[1:]))
-    labels = tuple(pair for pair in group[0].series.labels if pair in common)
-    return Series(group[0].series.metric, labels, group[0].series.at)
+    first = group[0].series
+    return (
+        first
+        if len(group) == 1
+        else Series(first.metric, _common(tuple(each.series.labels for each in group)), first.at)
+    )
+
+
+@lru_cache(maxsize=1 << 16)
+def _common(labels: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[tuple[str, str], ...]:
+    kept = set(labels[0]).intersection(*labels[1:])
+    return tuple(pair for pair in labels[0] if pair in kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Identified:
+    """Curves: the ids of the series that make each one, and what they are called together."""
+
+    ids: tuple[tuple[int, ...], ...]
+    series: tuple[Series, ...]
+
+    @classmethod
+    def of(cls, groups: Sequence[Sequence[Kept]]) -> _Identified:
+        """From the series of each curve."""
+        return cls(tuple(tuple(kept.held.id for kept in group) for group in groups), tuple(map(_identity, groups)))
 
 
 def _planned(query: Query, timing: Timing) -> Query:
@@ -205,11 +250,12 @@ def window_of(span: Span, timing: Timing) -> tuple[float, float]:
 def step_of(length: float, interval: float, fine: bool = False, divides: float = 0.0) -> float:
     """Seconds a window: room for two samples (one where it is to be fine), and no more windows than are of use.
 
-    ``divides``: the shift of the clock, which must be a whole number of windows.
+    ``divides``: the shift of the clock, which must be a whole number of windows. The interval is a mean, which a gap or
+    two lengthen: windows of nearly two samples do as well.
     """
-    least = max(interval * (1 if fine else 2), length / MOST_WINDOWS)
+    least = max(interval * (0.999 if fine else 1.7), 0.999 * length / MOST_WINDOWS)
     steps = [step for step in STEPS_S if divides % step == 0]
-    return float(next((step for step in steps if step >= least * 0.999), steps[-1]))
+    return float(next((step for step in steps if step >= least), steps[-1]))
 
 
 def _bounds(query: Query, timing: Timing) -> tuple[int, int, int]:
@@ -227,7 +273,7 @@ class _Plan:
 
     query: Query
     planned: Query
-    groups: list[list[Kept]]
+    groups: _Identified
     start_ms: int
     end_ms: int
     step_ms: int
@@ -241,11 +287,10 @@ class _Plan:
     @property
     def wanted(self) -> Wanted:
         """What the engine is to roll up."""
-        ids = [[kept.held.id for kept in group] for group in self.groups]
         start_ms = self.start_ms - self.shift_ms - self.before * self.step_ms
         how = self.query.rollup_how or "avg"
         engine: Engine = "last" if how == "increase" or how == "onset" else how
-        return Wanted(ids, start_ms, self.end_ms - self.shift_ms, self.step_ms, engine)
+        return Wanted(self.groups.ids, start_ms, self.end_ms - self.shift_ms, self.step_ms, engine)
 
     def answer(self, values: NDArray[np.float64], samples: int, store: str) -> Grid | Missing:
         """The grid of what the engine rolled up."""
@@ -254,8 +299,7 @@ class _Plan:
         if self.before:
             values = (increase if self.query.rollup_how == "increase" else onset)(values)[:, self.before :]
         times = np.arange(self.start_ms + self.step_ms, self.end_ms + 1, self.step_ms, dtype=np.float64) / 1000
-        series = tuple(_identity(group) for group in self.groups)
-        grid = Grid(self.planned, store, series, times, values, samples, self.step_ms / 1000)
+        grid = Grid(self.planned, store, self.groups.series, times, values, samples, self.step_ms / 1000)
         return grid if self.query.group_how is None else _grouped(grid)
 
 

@@ -3,15 +3,13 @@
 The engine is asked for the samples of some series in a window, not for sums: its threads would add them up in another
 order each time, and a verdict must not differ in its last digits from one run, or one store, to the next.
 
-Where samples are so old that only their minutes are left, ``avg``, ``sum``, ``count``, ``min``, ``max`` and ``last``
-are exact for windows of whole minutes; ``stddev`` and the quantiles are those of the minutes' averages; and in windows
-shorter than a minute a minute stands at its end.
+Reading takes most of the time. So a metric is read once for all that is known to be asked of it (``expect``), and what
+was worked out is kept for when it is asked again, as long as there is room.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -21,21 +19,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.model import Position, Series
+from trackside.stores.cells import Cells, Read
 from trackside.stores.curves import Engine, Held, Wanted
 from trackside.stores.fields import labels_of
-from trackside.stores.memory_curves import reduced
-from trackside.stores.order import Arranged, arranged
+from trackside.stores.order import Stretches
 from trackside.stores.snapshot import Snapshot
 from trackside.stores.tables import quoted
 
 CHUNK = 4_000_000
 """Samples taken at once; each takes some 60 bytes until it is reduced."""
-RECENT_BYTES = 256 << 20
-"""Samples kept in case another rollup of the same series is asked next."""
+CELLS_BYTES = 384 << 20
+"""Rollups kept in case they, or a part of their windows, are asked again."""
 RANGES = 16
 """Stretches of series' numbers that are asked for apart, so that what lies between them is not read."""
+MOST = 0.75
+"""From this share on all is read and the rest left out afterwards: DuckDB's filters cost more than that."""
 Ids = NDArray[np.int32]
+Places = NDArray[np.intp]
 Values = NDArray[np.float64]
+Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,31 +50,23 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Series to be read in one go: ``rows`` are theirs of the answers at ``places``, counted from ``begin``."""
+    """Series to be read in one go: their ``rows`` of the tables of ``cells``, counted from ``begin``."""
 
-    places: Sequence[int]
+    cells: Sequence[Cells]
     begin: int
     stop: int
     ids: Ids
     rows: Ids
-    start_ms: int
-    end_ms: int
-
-
-@dataclass(slots=True, eq=False)
-class _Read:
-    """The samples of a part in ``(start, end]``, in order, and what minutes are left of older ones."""
-
-    start_ms: int
-    end_ms: int
-    samples: Arranged
-    minutes: dict[str, NDArray[Any]] | None
 
     @property
-    def bytes(self) -> int:
-        """What it takes."""
-        minutes = 0 if self.minutes is None else sum(column.nbytes for column in self.minutes.values())
-        return 20 * len(self.samples.times) + minutes
+    def start_ms(self) -> int:
+        """Samples are wanted after it."""
+        return min(each.start_ms for each in self.cells)
+
+    @property
+    def end_ms(self) -> int:
+        """And until it."""
+        return max(each.end_ms for each in self.cells)
 
 
 class DuckCurves:
@@ -86,7 +80,11 @@ class DuckCurves:
         self._held: list[Held] | None = None
         self._counts: dict[int, int] = {}
         self._metrics: dict[int, str] = {}
-        self._recent: OrderedDict[bytes, _Read] = OrderedDict()
+        self._sizes: dict[str, int] = {}
+        """Metric -> series of it in the whole store."""
+        self._expected: dict[Groups, list[Wanted]] = {}
+        self._cells: dict[tuple[Groups, int], Cells] = {}
+        """By groups and step; the latest stand last."""
 
     def held(self) -> Sequence[Held]:
         """See :class:`trackside.stores.curves.Curves`."""
@@ -105,12 +103,14 @@ class DuckCurves:
                 """,
                 self._scope.parameters,
             )
+            labels = {text: labels_of(text) for text in {row[2] for row in rows}}  # all metrics of a GPU have the same
             self._held = [
-                Held(id_, Series(metric, labels_of(labels), Position(*at)), first, last, count)
-                for id_, metric, labels, *at, first, last, count in rows
+                Held(id_, Series(metric, labels[text], Position(*at)), first, last, count)
+                for id_, metric, text, *at, first, last, count in rows
             ]
             self._counts = {each.id: each.count for each in self._held}
             self._metrics = {each.id: each.series.metric for each in self._held}
+            self._sizes = dict(self._snapshot.rows(f"SELECT metric, count(*) FROM {series} GROUP BY metric"))
         return self._held
 
     def rollup(
@@ -119,36 +119,61 @@ class DuckCurves:
         """See :class:`trackside.stores.curves.Curves`."""
         return self.rollups([Wanted(groups, start_ms, end_ms, step_ms, how)])[0]
 
+    def expect(self, wanted: Sequence[Wanted]) -> None:
+        """See :class:`trackside.stores.curves.Batching`."""
+        self._expected = {}
+        for each in wanted:
+            self._expected.setdefault(_key(each), []).append(each)
+
     def rollups(self, wanted: Sequence[Wanted]) -> list[tuple[Values, int]]:
         """See :class:`trackside.stores.curves.Batching`: what several need is read once, and while one is reduced the
         next is read."""
         self.held()
-        tables = [np.full((len(each.groups), (each.end_ms - each.start_ms) // each.step_ms), np.nan) for each in wanted]
-        used = [0] * len(wanted)
-        parts = list(self._parts(wanted))
-        with ThreadPoolExecutor(1) as reader:
-            coming = [reader.submit(self._read_part, part) for part in parts[:1]]
-            for following, part in zip_longest(parts[1:], parts):
-                now = coming.pop().result()
-                if following is not None:
-                    coming.append(reader.submit(self._read_part, following))
-                for place in part.places:
-                    used[place] += _reduce(now, wanted[place], tables[place][part.begin : part.stop])
-        return list(zip(tables, used, strict=True))
+        keys = [_key(each) for each in wanted]
+        sources: list[Cells | None] = [
+            self._cells.get((key, each.step_ms)) for key, each in zip(keys, wanted, strict=True)
+        ]
+        fresh: dict[Groups, list[int]] = {}
+        for place, (key, known) in enumerate(zip(keys, sources, strict=True)):
+            if known is None or not known.cover(wanted[place]):
+                fresh.setdefault(key, []).append(place)
+        tables = {key: self._tables(key, [wanted[place] for place in places]) for key, places in fresh.items()}
+        self._fill([part for key, steps in tables.items() for part in self._parts(key, list(steps.values()))])
+        for key, places in fresh.items():
+            for place in places:
+                sources[place] = tables[key][wanted[place].step_ms]
+        self._keep({(key, step): cells for key, steps in tables.items() for step, cells in steps.items()})
+        return [cells.answer(each) for cells, each in zip(sources, wanted, strict=True) if cells is not None]
 
-    def _parts(self, wanted: Sequence[Wanted]) -> Iterator[_Part]:
-        """What is to be read: the same series together, not too many at once."""
-        alike: dict[tuple[tuple[int, ...], ...], list[int]] = {}
-        for place, each in enumerate(wanted):
-            alike.setdefault(tuple(map(tuple, each.groups)), []).append(place)
-        for groups, places in alike.items():
-            start_ms = min(wanted[place].start_ms for place in places)
-            end_ms = max(wanted[place].end_ms for place in places)
-            for begin, stop in self._chunks(groups):
-                ids = np.array([id_ for group in groups[begin:stop] for id_ in group], dtype=np.int32)
-                rows = np.repeat(np.arange(stop - begin, dtype=np.int32), [len(each) for each in groups[begin:stop]])
-                if len(ids):
-                    yield _Part(places, begin, stop, ids, rows, start_ms, end_ms)
+    def _tables(self, groups: Groups, asked: Sequence[Wanted]) -> dict[int, Cells]:
+        """By step, empty tables for what is asked of some groups, and for what is expected where there is room."""
+        steps: dict[int, Cells] = {}
+        for each in asked:
+            known = steps.get(each.step_ms)
+            steps[each.step_ms] = Cells.of(each) if known is None else known.widened(each)
+        for each in self._expected.get(groups, ()):
+            known = steps.get(each.step_ms)
+            wider = Cells.of(each) if known is None else known.widened(each)
+            others = sum(cells.bytes for step, cells in steps.items() if step != each.step_ms)
+            if others + wider.bytes <= CELLS_BYTES // 2:
+                steps[each.step_ms] = wider
+        return {step: cells.made() for step, cells in steps.items()}
+
+    def _keep(self, fresh: Mapping[tuple[Groups, int], Cells]) -> None:
+        """Remember tables, and forget the oldest where that takes too much."""
+        for key, cells in fresh.items():
+            self._cells.pop(key, None)
+            self._cells[key] = cells
+        while sum(each.bytes for each in self._cells.values()) > CELLS_BYTES:
+            del self._cells[next(iter(self._cells))]
+
+    def _parts(self, groups: Groups, cells: Sequence[Cells]) -> Iterator[_Part]:
+        """What is to be read: not too much at once."""
+        for begin, stop in self._chunks(groups):
+            ids = np.array([id_ for group in groups[begin:stop] for id_ in group], dtype=np.int32)
+            rows = np.repeat(np.arange(stop - begin, dtype=np.int32), [len(each) for each in groups[begin:stop]])
+            if len(ids):
+                yield _Part(cells, begin, stop, ids, rows)
 
     def _chunks(self, groups: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
         """(first, one past the last) of the groups that are taken together."""
@@ -162,46 +187,83 @@ class DuckCurves:
         if begin < len(groups):
             yield begin, len(groups)
 
-    def _read_part(self, part: _Part) -> _Read:
-        key = part.ids.tobytes() + part.rows.tobytes()
-        if key in self._recent:
-            self._recent.move_to_end(key)
-            known = self._recent[key]
-            if known.start_ms <= part.start_ms and part.end_ms <= known.end_ms:
-                return known
-        found = self._read("samples", part, "value")
-        whole = arranged(found["row"], found["time_ms"], found["value"])
-        read = _Read(part.start_ms, part.end_ms, Arranged(whole.groups, whole.times, whole.values), None)
-        if self._snapshot.segments("minutes", times_ms=(part.start_ms, part.end_ms)):
-            columns = ", ".join(f'"{name}"' for name in ("min", "max", "sum", "count", "last", "last_ms"))
-            minutes = self._read("minutes", part, columns)
-            read.minutes = minutes if len(minutes["row"]) else None
-        self._recent[key] = read
-        while sum(each.bytes for each in self._recent.values()) > RECENT_BYTES:
-            self._recent.popitem(last=False)
-        return read
+    def _fill(self, parts: Sequence[_Part]) -> None:
+        with ThreadPoolExecutor(1) as reader:
+            coming = [reader.submit(self._read_part, part) for part in parts[:1]]
+            for following, part in zip_longest(parts[1:], parts):
+                now = coming.pop().result()
+                if following is not None:
+                    coming.append(reader.submit(self._read_part, following))
+                for cells in part.cells:
+                    cells.fill(now, part.begin, part.stop)
 
-    def _read(self, table: str, part: _Part, columns: str) -> dict[str, NDArray[Any]]:
-        """Columns of a part's rows, ``time_ms``, and which ``row`` of the answer each belongs to."""
-        order = np.argsort(part.ids)
-        ids, rows = part.ids[order], part.rows[order]
-        metrics = ", ".join(quoted(name) for name in sorted({self._metrics[int(id_)] for id_ in ids}))
+    def _read_part(self, part: _Part) -> Read:
+        lookup = _Lookup(part.ids, part.rows)
+        found = self._read("samples", part, lookup, ("value",))
+        starts, ends, rows = lookup.stretches(found["series"])
+        samples = Stretches(found["time_ms"], found["value"], starts, ends, rows)
+        minutes = None
+        if self._snapshot.segments("minutes", times_ms=(part.start_ms, part.end_ms)):
+            columns = ("min", "max", "sum", "count", "last", "last_ms")
+            minutes = lookup.chosen(self._read("minutes", part, lookup, columns))
+        return Read(samples, minutes, part.end_ms - part.start_ms)
+
+    def _read(self, table: str, part: _Part, lookup: _Lookup, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """``series``, ``time_ms`` and other columns of a part's rows. Among them may be rows of other series, and of
+        times outside the part's."""
+        metrics = sorted({self._metrics[int(id_)] for id_ in lookup.ids})
         source = self._snapshot.table(table, times_ms=(part.start_ms, part.end_ms))
-        found = self._snapshot.arrays(
-            " UNION ALL ".join(
-                f"SELECT series, time_ms, {columns} FROM {source} WHERE metric IN ({metrics})"
-                f" AND series BETWEEN {low} AND {high} AND time_ms > {part.start_ms} AND time_ms <= {part.end_ms}"
-                for low, high in _ranges(ids)
-            )
+        where = f"metric IN ({', '.join(map(quoted, metrics))}){self._times(table, part)}"
+        ranges = [""]
+        if len(lookup.ids) < MOST * sum(self._sizes[metric] for metric in metrics):
+            ranges = [f" AND series BETWEEN {low} AND {high}" for low, high in _ranges(lookup.ids)]
+        names = ", ".join(f'"{name}"' for name in ("series", "time_ms", *columns))
+        return self._snapshot.arrays(
+            " UNION ALL ".join(f"SELECT {names} FROM {source} WHERE {where}{within}" for within in ranges)
         )
-        series = found.pop("series")
-        lookup = np.full(int(ids[-1]) - int(ids[0]) + 1, -1, dtype=np.int32)
-        lookup[ids - ids[0]] = rows
-        row = lookup[series - ids[0]]
-        asked = row >= 0
-        if not asked.all():
-            found, row = {name: column[asked] for name, column in found.items()}, row[asked]
-        return {"row": row, **found}
+
+    def _times(self, table: str, part: _Part) -> str:
+        """The condition for a part's times; empty where most of the samples meet it."""
+        bounds = (part.start_ms, part.end_ms)
+        spans = [each.times_ms for each in self._snapshot.segments(table, times_ms=bounds) if each.times_ms is not None]
+        whole = sum(last - first + 1 for first, last in spans)
+        met = sum(min(last, part.end_ms) - max(first, part.start_ms + 1) + 1 for first, last in spans)
+        return "" if met >= MOST * whole else f" AND time_ms > {part.start_ms} AND time_ms <= {part.end_ms}"
+
+
+class _Lookup:
+    """Which row of an answer each series is of."""
+
+    def __init__(self, ids: Ids, rows: Ids) -> None:
+        order = np.argsort(ids)
+        self.ids = ids[order]
+        """Sorted."""
+        self._low, self._high = int(self.ids[0]) - 1, int(self.ids[-1]) + 1
+        self._rows = np.full(self._high - self._low + 1, -1, dtype=np.int32)
+        self._rows[self.ids - self._low] = rows[order]
+
+    def rows(self, series: Ids) -> Ids:
+        """The rows of some series, -1 for others."""
+        found: Ids = self._rows[np.clip(series, self._low, self._high) - self._low]
+        return found
+
+    def stretches(self, series: Ids) -> tuple[Places, Places, Ids]:
+        """Where samples of one series stand together, from and to, and the row that they are of."""
+        changes = np.flatnonzero(series[1:] != series[:-1]) + 1
+        starts = np.concatenate([np.zeros(min(1, len(series)), dtype=np.intp), changes])
+        ends, rows = np.append(starts[1:], len(series)), self.rows(series[starts])
+        asked = rows >= 0
+        return starts[asked], ends[asked], rows[asked]
+
+    def chosen(self, found: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]] | None:
+        """Columns of those that are asked for, ``row`` in place of ``series``; None without any."""
+        rows = self.rows(found.pop("series"))
+        asked = rows >= 0
+        return {name: column[asked] for name, column in (found | {"row": rows}).items()} if asked.any() else None
+
+
+def _key(wanted: Wanted) -> Groups:
+    return tuple(map(tuple, wanted.groups))
 
 
 def _ranges(ids: Ids) -> list[tuple[int, int]]:
@@ -213,53 +275,3 @@ def _ranges(ids: Ids) -> list[tuple[int, int]]:
     lows = np.concatenate([ids[:1], ids[wide + 1]])
     highs = np.concatenate([ids[wide], ids[-1:]])
     return [(int(low), int(high)) for low, high in zip(lows, highs, strict=True)]
-
-
-def _reduce(read: _Read, wanted: Wanted, table: Values) -> int:
-    """Fill the rows of an answer that a part is for; gives how many samples were used."""
-    samples, weights = read.samples, None
-    if read.minutes is not None:
-        samples, weights = _with_minutes(samples, read.minutes, wanted.how)
-    if (read.start_ms, read.end_ms) != (wanted.start_ms, wanted.end_ms):
-        kept = (samples.times > wanted.start_ms) & (samples.times <= wanted.end_ms)
-        samples = Arranged(samples.groups[kept], samples.times[kept], samples.values[kept])
-        weights = None if weights is None else weights[kept]
-    if not len(samples.times):
-        return 0
-    windows = (samples.times - (wanted.start_ms + 1)) // wanted.step_ms
-    change = (samples.groups[1:] != samples.groups[:-1]) | (windows[1:] != windows[:-1])
-    starts = np.concatenate([np.zeros(1, dtype=np.intp), np.flatnonzero(change) + 1])
-    if weights is None:
-        table[samples.groups[starts], windows[starts]] = reduced(samples.values, starts, wanted.how)
-        return len(samples.times)
-    table[samples.groups[starts], windows[starts]] = _weighted(samples.values, weights, starts, wanted.how)
-    return int(weights.sum())
-
-
-def _with_minutes(samples: Arranged, minutes: dict[str, NDArray[Any]], how: Engine) -> tuple[Arranged, Values]:
-    """Samples and minutes together in order, and how many samples each row stands for."""
-    match how:
-        case "min" | "max" | "last" | "sum":
-            value = minutes[how]
-        case "avg" | "count":
-            value = minutes["sum"]
-        case _:
-            value = minutes["sum"] / minutes["count"]
-    times = minutes["last_ms"] if how == "last" else minutes["time_ms"]
-    whole = arranged(
-        np.concatenate([samples.groups, minutes["row"]]),
-        np.concatenate([samples.times, times]),
-        np.concatenate([samples.values, value]),
-    )
-    weights = np.concatenate([np.ones(len(samples.times)), minutes["count"].astype(np.float64)])
-    return whole, weights if whole.order is None else weights[whole.order]
-
-
-def _weighted(values: Values, weights: Values, starts: NDArray[np.intp], how: Engine) -> Values:
-    """What :func:`reduced` gives, for rows that stand for several samples."""
-    if how == "count":
-        return reduced(weights, starts, "sum")
-    if how == "avg":
-        averages: Values = reduced(values, starts, "sum") / reduced(weights, starts, "sum")
-        return averages
-    return reduced(values, starts, how)

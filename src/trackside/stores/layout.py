@@ -17,6 +17,8 @@ import os
 import re
 import time
 from collections.abc import Iterable
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -189,8 +191,9 @@ class Directory:
             except OSError:
                 oldest = time.time() - KEPT_S
             found = self.manifests()
-            kept = [path for path in found if path in found[-2:] or path.stat().st_mtime > oldest]
-            named = {segment.name for path in kept for segment in self._named(path)}
+            # Somebody may have opened it as long as there was no later one.
+            kept = [path for path, later in pairwise(found[:-1]) if later.stat().st_mtime > oldest] + found[-2:]
+            named = {name for path in kept for name in self._named(path)}
             for path in found:
                 if path not in kept:
                     path.unlink(missing_ok=True)
@@ -198,10 +201,11 @@ class Directory:
                 if name not in named:
                     (self.segments / name).unlink(missing_ok=True)
 
-    def _named(self, path: Path) -> Iterable[Segment]:
+    def _named(self, path: Path) -> Iterable[str]:
+        """The names of a manifest's segments, whatever version it is of."""
         try:
-            return self.decoded(_checked(path, path.read_bytes())).segments
-        except StoreError:
+            return [each["name"] for each in _checked(path, path.read_bytes())["segments"]]
+        except (StoreError, KeyError, TypeError):
             if path == self.manifests()[-1]:
                 raise
             return ()  # an older one that nobody can open any more
@@ -254,14 +258,20 @@ class Lock:
             raise StoreError(f"{path} can't be opened for writing: {error.strerror}") from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(handle)
             raise StoreBusy(
                 f"{directory.path} is being written by process {holder}: wait for it to end and try again"
             ) from error
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(handle)
+            raise StoreError(
+                f"{path} can't be locked ({error.strerror}): put the store on a file system with locks"
+            ) from error
+        with suppress(OSError):  # only a name; a full disk is told of where data is lost by it
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         return cls(handle)
 
     @classmethod

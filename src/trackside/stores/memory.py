@@ -68,6 +68,11 @@ class MemoryStore:
         measured = iter(self._measured([query for query in queries if query.subject == "metric"]))
         return [next(measured) if query.subject == "metric" else self.ask(query) for query in queries]
 
+    def expect(self, queries: Iterable[Query]) -> None:
+        """These will be asked: see :meth:`trackside.stores.curves.Batching.expect`."""
+        if self.metrics is not None:
+            self.metrics.expect(query for query in queries if query.subject == "metric")
+
     def _measured(self, queries: Sequence[Query]) -> Sequence[Grid | Missing]:
         if self.metrics is None:
             return [Missing(query, NOT_GIVEN) for query in queries]

@@ -176,7 +176,7 @@ def _parts(writer: Writer, table: str, source: str, day: int, within: Sequence[S
 
 _MINUTES = f"""
     SELECT metric, series, minute AS time_ms, min(value) AS min, max(value) AS max, sum(value) AS sum,
-           count(*) AS count, max({{{{at: time_ms, value: value}}}}).value AS last, max(time_ms) AS last_ms, input
+           count(*) AS count, max({{{{moment: time_ms, value: value}}}}).value AS last, max(time_ms) AS last_ms, input
     FROM (SELECT *, (time_ms + {MINUTE_MS - 1}) // {MINUTE_MS} * {MINUTE_MS} AS minute FROM ({{rows}}))
     GROUP BY metric, series, minute, input
 """
@@ -209,6 +209,21 @@ def _forget(writer: Writer, from_day: int, done: Compacted) -> None:
                 left = _segment(writer, table, write(writer.connection, writer.directory, table, rows))
             writer.replace(left, [each])
             done.forgotten += each.rows - sum(one.rows for one in left)
+    _shorten_spans(writer, cut)
+
+
+def _shorten_spans(writer: Writer, cut: int) -> None:
+    """No span speaks of deleted samples; of a span that is cut, the count goes down with its length."""
+    old = writer.manifest.of("spans")
+    source = writer.snapshot().source("spans", old)
+    if not writer.snapshot().rows(f"SELECT 1 FROM {source} WHERE first_ms <= {cut} LIMIT 1"):
+        return
+    rows = f"""
+        SELECT * REPLACE (
+            greatest(first_ms, {cut + 1}) AS first_ms,
+            if(first_ms <= {cut}, ceil(count * ((last_ms - {cut}) / (last_ms - first_ms + 1))), count) AS count)
+        FROM {source} WHERE last_ms IS NULL OR last_ms > {cut} ORDER BY {ORDER["spans"]}"""
+    writer.replace(_segment(writer, "spans", write(writer.connection, writer.directory, "spans", rows)), old)
 
 
 def _bury(writer: Writer) -> None:

@@ -7,6 +7,7 @@ the newest manifest doesn't name are left-overs).
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -126,9 +127,14 @@ def write(connection: duckdb.DuckDBPyConnection, directory: Directory, table: st
         os.rename(temporary, final)
     except (duckdb.Error, OSError) as error:
         temporary.unlink(missing_ok=True)
-        first = str(error).partition("\n")[0]
-        raise StoreError(f"{final} can't be written: {first}; what was committed before is safe") from error
+        raise StoreError(f"{final} can't be written: {_reason(error)}; what was committed before is safe") from error
     return name
+
+
+def _reason(error: Exception) -> str:
+    """What to tell of a failed write: the system's word where there is one, which DuckDB wraps up."""
+    number = re.search(r'"errno":"(\d+)"', str(error))
+    return os.strerror(int(number[1])) if number else str(error).partition("\n")[0]
 
 
 def write_columns(

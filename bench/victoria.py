@@ -1,0 +1,96 @@
+"""A VictoriaMetrics of our own for one measurement: loopback only, in a folder that goes with it."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+PROGRAM = "victoria-metrics"
+START_S = 20.0
+
+
+class Victoria:
+    """A server, from entering to leaving. Afterwards ``cpu_s``, ``peak_mib`` and ``disk`` say what it took."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cpu_s = self.peak_mib = 0.0
+        self.disk = 0
+
+    def __enter__(self) -> Victoria:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = int(probe.getsockname()[1])
+        shutil.rmtree(self.folder, ignore_errors=True)
+        command = [
+            PROGRAM, f"-storageDataPath={self.folder}", f"-httpListenAddr=127.0.0.1:{self._port}", "-retentionPeriod=100y",
+            "-loggerLevel=ERROR",
+        ]  # fmt: skip
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + START_S
+        while not self._alive():
+            if time.monotonic() > end or self._process.poll() is not None:
+                self._process.terminate()
+                raise RuntimeError(f"{PROGRAM} didn't start within {START_S:g} s")
+            time.sleep(0.05)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._process.send_signal(signal.SIGINT)
+        _, _, usage = os.wait4(self._process.pid, 0)
+        self._process.returncode = 0
+        self.cpu_s, self.peak_mib = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+        self.disk = sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _alive(self) -> bool:
+        try:
+            return self._asked("GET", "/health") == b"OK"
+        except OSError:
+            return False
+
+    def _asked(self, method: str, path: str, body: Iterable[bytes] | None = None) -> bytes:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=280)
+        try:
+            connection.request(method, path, body=body, encode_chunked=body is not None,
+                               headers={"Transfer-Encoding": "chunked"} if body is not None else {})  # fmt: skip
+            answer = connection.getresponse()
+            data = answer.read()
+            if answer.status >= 300:
+                raise RuntimeError(f"{PROGRAM} answered {answer.status} to {path}: {data[:300]!r}")
+            return data
+        finally:
+            connection.close()
+
+    def imported(self, path: str, files: Iterable[Path]) -> float:
+        """Seconds that it takes to import some files, one after the other, until they can be queried."""
+        begin = time.perf_counter()
+        for file in files:
+            with file.open("rb") as stream:
+                self._asked("POST", path, iter(lambda: stream.read(1 << 20), b""))
+        self._asked("GET", "/internal/force_flush")
+        return time.perf_counter() - begin
+
+    def rows(self) -> int:
+        """Samples that it took, by its own count."""
+        found = 0
+        for line in self._asked("GET", "/metrics").decode().splitlines():
+            if line.startswith("vm_rows_inserted_total{"):
+                found += int(float(line.rpartition(" ")[2]))
+        return found
+
+    def dump(self, file: Path) -> None:
+        """Write all samples in its own format."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=280)
+        connection.request("GET", "/api/v1/export/native?match[]=%7B__name__%21%3D%22%22%7D")
+        with file.open("wb") as out:
+            shutil.copyfileobj(connection.getresponse(), out, 1 << 20)
+        connection.close()
