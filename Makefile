@@ -9,7 +9,8 @@ DEMO   := .cache/demo
 demo: $(READY)  ## simulates 16 GPUs that spin on a slow network; a utilisation dashboard's view, then the verdict
 	@rm -rf $(DEMO); echo; echo '$$ trackside simulate slow-interconnect -o $(DEMO)'
 	@$(BIN)/trackside simulate slow-interconnect -o $(DEMO)
-	@echo; $(BIN)/python tools/dashboard.py $(DEMO)/run
+	@echo; echo '$$ python tools/dashboard.py $(DEMO)/run'
+	@$(BIN)/python tools/dashboard.py $(DEMO)/run
 	@echo; echo '$$ trackside diagnose $(DEMO)/run'; echo
 	@$(BIN)/trackside diagnose $(DEMO)/run
 
@@ -52,4 +53,4 @@ lock:  ## refresh requirements.lock; needs uv
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url -o requirements.lock
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,10 +12,10 @@ from tools.cases import Case, corpus, misses, scenarios
 
 from trackside import api
 from trackside.diagnose import engine
-from trackside.model import Certainty, Outcome, Plane, Verdict
-from trackside.query import Row
+from trackside.model import Certainty, Event, Outcome, Plane, Record, Verdict
 from trackside.runs.resolve import SeveralRuns
 from trackside.show.document import decode, document, encode
+from trackside.stores.memory import MemoryStore
 from trackside.verify import check
 
 CASES = scenarios()
@@ -42,12 +42,13 @@ def without(case: Case, plane: Plane) -> Verdict | None:
     loaded = loaded_of(case.name)
     if plane not in loaded.store.planes or loaded.store.planes == {plane}:
         return None
-
-    def keep(row: Row) -> bool:
-        return row.plane != plane
-
-    less = replace(loaded, store=loaded.store.narrowed(keep))
-    less.store.planes.discard(plane)
+    kept = [row for row in loaded.store.all_rows() if row.plane != plane]
+    rest = MemoryStore(
+        [row for row in kept if isinstance(row, Event)],
+        [row for row in kept if isinstance(row, Record)],
+        loaded.store.planes - {plane},
+    )
+    less = replace(loaded, store=rest)
     if plane == "metric":
         less.curves = None
     if plane == "log":

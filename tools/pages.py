@@ -2,13 +2,14 @@
 
     python tools/pages.py [--check]
 
-``--check`` writes nothing and exits 1, naming each page that is not what the code makes.
+``--check`` writes nothing and exits 1, naming each page that is not what the code makes, and each link that leads nowhere.
 """
 
 from __future__ import annotations
 
 import io
 import re
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -30,7 +31,6 @@ from trackside.model import Plane
 from trackside.read.detect import formats
 from trackside.show.document import document
 from trackside.show.text import render
-from trackside.sim import Scenario, simulate
 
 DEMO, DEMO_FOLDER = "slow-interconnect", ".cache/demo"
 
@@ -125,11 +125,14 @@ def demo() -> str:
     out = io.StringIO()
     console = Console(file=out, width=110, highlight=False)
     with tempfile.TemporaryDirectory() as folder:
-        simulate(Scenario.load(DEMO), Path(folder))
-        console.print(f"$ trackside simulate {DEMO} -o {DEMO_FOLDER}\n")
-        dashboard.render(f"{folder}/run", console)
+        command = ["simulate", DEMO, "-o", DEMO_FOLDER]
+        arguments = [sys.executable, "-m", "trackside", *command]
+        said = subprocess.run(arguments, cwd=folder, check=True, capture_output=True, text=True).stdout
+        made = f"{folder}/{DEMO_FOLDER}/run"
+        console.print(f"$ trackside {' '.join(command)}\n{said}\n$ python tools/dashboard.py {DEMO_FOLDER}/run")
+        dashboard.render(made, console)
         console.print(f"\n$ trackside diagnose {DEMO_FOLDER}/run\n")
-        render(document(diagnose(f"{folder}/run")), console)
+        render(document(diagnose(made)), console)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
@@ -169,7 +172,20 @@ def main() -> int:
     if not check:
         for path in orphans:
             path.unlink()
-    return 1 if check and (stale or orphans) else 0
+    dead = broken_links()
+    for link in dead:
+        print(link)
+    return 1 if check and (stale or orphans or dead) else 0
+
+
+def broken_links() -> list[str]:
+    """``page: link`` for links of our own pages to files that are not there."""
+    return [
+        f"{page.relative_to(ROOT)}: {link} leads nowhere"
+        for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("lab/*.md")]
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text("utf-8"))
+        if not re.match(r"\w+:", link) and not (page.parent / link).exists()
+    ]
 
 
 if __name__ == "__main__":

@@ -182,8 +182,9 @@ def stored(
         snapshot = stack.enter_context(Snapshot.open(store))
         given: list[str] = []
         if paths:
-            writer = stack.enter_context(Writer.temporary(snapshot))
+            writer = Writer.temporary(snapshot)
             stack.callback(writer.remove)
+            stack.enter_context(writer)  # closed before it is removed
             summary = ingest_into(writer, paths, tick)
             given = [row.path for row in (*summary.inputs, *summary.skipped)]
             snapshot = writer.snapshot()

@@ -92,12 +92,14 @@ def diagnose(
 def verify(verdict: str, paths: Sequence[str], job: str | None) -> None:
     """Ask every citation of VERDICT.json again; exit 1 if one no longer gives the same value.
 
+    It checks the figures and where they come from, not the words around them: those are 'diagnose' again.
+
     PATHS are the inputs, the first of which may be a store; without them, those that the verdict names.
     """
     import msgspec
 
     from trackside import api
-    from trackside.show.document import decode
+    from trackside.show.document import decode, uncited
     from trackside.verify import check
 
     with _errors():
@@ -121,8 +123,11 @@ def verify(verdict: str, paths: Sequence[str], job: str | None) -> None:
     for one in broken:
         now = one.problem or ("is no longer there" if one.now is None else f"now {one.now!r}")
         click.echo(f"{one.id}: {one.cite.where}: was {one.cite.value!r}, {now}\n    {one.cite.query}")
-    click.echo(f"{len(checked) - len(broken)} of {len(checked)} citations give the same value")
-    sys.exit(1 if broken else 0)
+    dangling = uncited(doc)
+    for name in dangling:
+        click.echo(f"{name}: a sentence cites it, and the document holds no such citation")
+    click.echo(f"{len(checked) - len(broken)} of {len(checked) + len(dangling)} citations give the same value")
+    sys.exit(1 if broken or dangling else 0)
 
 
 @main.command()

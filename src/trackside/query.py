@@ -19,7 +19,7 @@ import ast
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from trackside.catalog.events import EVENTS
@@ -49,6 +49,10 @@ Aggregate = Literal["avg", "min", "max", "sum", "count", "median", "stddev"]
 AGGREGATES: tuple[Aggregate, ...] = ("avg", "min", "max", "sum", "count", "median", "stddev")
 
 
+MOST_ASKED = 1_000_000
+"""Windows that can be asked for at once."""
+_SHORTEST_S, _FARTHEST_S = 0.001, 2.0**53 / 1000
+"""Times are kept in milliseconds: the shortest step, and the farthest time that a float still tells to one."""
 NOT_GIVEN = "no metric input was given"
 """Why a metric has no answer where no plane could give one; any other reason says that some were given."""
 
@@ -74,8 +78,9 @@ class Query:
     window: Window | None = None
 
     def where(self, **filters: Scalar) -> Query:
-        """Keep rows whose fields equal these values."""
-        return replace(self, filters=self.filters + tuple(filters.items()))
+        """Keep rows whose fields, or series whose labels, equal these values."""
+        added = tuple(pair for pair in filters.items() if pair not in self.filters)
+        return _checked(replace(self, filters=self.filters + added))
 
     def over(self, span: Span, how: Rollup) -> Query:
         """For metrics: part of the run, in windows that the store chooses, each reduced to one value."""
@@ -83,11 +88,11 @@ class Query:
 
     def during(self, start: float, end: float) -> Query:
         """For metrics: the windows that end in ``(start, end]``, POSIX seconds."""
-        return replace(self, window=(float(start), float(end)))
+        return _checked(replace(self, window=(_number(start), _number(end))))
 
     def rollup(self, step: float, how: Rollup) -> Query:
         """For metrics: windows of ``step`` seconds, each reduced to one value."""
-        return _checked(replace(self, step=float(step), rollup_how=how))
+        return _checked(replace(self, step=_number(step), rollup_how=how))
 
     def by(self, *labels: str, how: Aggregate) -> Query:
         """For metrics: aggregate over all labels but these."""
@@ -95,7 +100,7 @@ class Query:
 
     def reduce(self, reducer: Reducer, field: str | None = None) -> Query:
         """Reduce the rows to one value."""
-        return replace(self, reducer=reducer, reduced=field)
+        return _checked(replace(self, reducer=reducer, reduced=field))
 
     @property
     def rows(self) -> Query:
@@ -113,8 +118,11 @@ class Query:
 
     def __str__(self) -> str:
         text = f"{self.subject}({self.kind})"
-        if self.filters:
-            text += ".where(" + ", ".join(f"{name}={value!r}" for name, value in self.filters) + ")"
+        said = [f"{name}={value!r}" for name, value in self.filters]
+        if len(dict(self.filters)) < len(said):  # two values asked of one field: no row has both
+            text += "".join(f".where({each})" for each in said)
+        elif said:
+            text += ".where(" + ", ".join(said) + ")"
         if self.window is not None:
             text += f".during({self.window[0]!r}, {self.window[1]!r})"
         if self.span is not None:
@@ -158,16 +166,17 @@ def _apply(query: Query, name: str, arguments: str) -> Query:
         assert isinstance(call, ast.Call)
         values = [ast.literal_eval(node) for node in call.args]
         named = {word.arg or "": ast.literal_eval(word.value) for word in call.keywords}
+        assert len(named) == len(call.keywords)
     except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError) as error:
         raise QueryError(f"can't read the arguments of .{name}({arguments})") from error
-    if name == "where" and not values:
+    if not all(_plain(value) for value in (*values, *named.values())):
+        raise QueryError(f"can't read the arguments of .{name}({arguments}): strings and finite numbers are wanted")
+    if name == "where" and not values and "" not in named:
         return query.where(**named)
     if name in ("rollup", "during", "over") and len(values) == 2 and not named:
-        if name != "over" and not all(isinstance(v, (int, float)) for v in values[: 1 if name == "rollup" else 2]):
-            raise QueryError(f"can't read the arguments of .{name}({arguments}): numbers are wanted")
         step: Callable[..., Query] = getattr(query, name)
         return step(*values)
-    if name == "by" and set(named) == {"how"}:
+    if name == "by" and set(named) == {"how"} and named["how"] is not None:
         return query.by(*values, how=named["how"])
     raise QueryError(f"no such step in a query: .{name}({arguments})")
 
@@ -176,15 +185,59 @@ def _checked(query: Query) -> Query:
     known = {"events": EVENTS, "record": RECORDS, "metric": METRICS}[query.subject]
     if query.kind not in known:
         raise QueryError(f"no {query.subject} {query.kind!r}; known: {', '.join(sorted(known))}")
-    if query.rollup_how is not None and query.rollup_how not in ROLLUPS:
+    if query.rollup_how not in ROLLUPS and (query.rollup_how is not None or query.span or query.step):
         raise QueryError(f"no rollup {query.rollup_how!r}; known: {', '.join(ROLLUPS)}")
     if query.span is not None and query.span not in SPANS:
         raise QueryError(f"no span {query.span!r}; known: {', '.join(SPANS)}")
-    if query.step is not None and not query.step > 0:
-        raise QueryError(f"a step must be longer than nothing: {query.step!r}")
-    if query.group_how is not None and query.group_how not in AGGREGATES:
+    if query.group_how not in AGGREGATES and (query.group_how is not None or query.group):
         raise QueryError(f"no aggregate {query.group_how!r}; known: {', '.join(AGGREGATES)}")
+    for name, value in query.filters:
+        if not _plain(value):
+            raise QueryError(f"{name} is compared with a string or a finite number, not with this {_type(value)}")
+        if query.subject == "metric" and not isinstance(value, str):
+            raise QueryError(f"the label {name} is compared with a string, not with a {_type(value)}")
+    if query.subject != "metric":
+        if any(part is not None for part in (query.window, query.span, query.rollup_how, query.group_how)):
+            raise QueryError(f"during, rollup, over and by are for metrics, not for {query.subject}")
+        return query
+    if query.reduced is not None:
+        raise QueryError(f"{query.reducer}() of a metric takes no field: {query.reduced!r}")
+    if not all(isinstance(label, str) for label in query.group):
+        raise QueryError("labels to group by are strings")
+    if query.span is not None and (query.window is not None or query.step is not None):
+        raise QueryError("over() says the windows: during() and rollup() can't say others")
+    _check_windows(query)
     return query
+
+
+def _plain(value: object) -> bool:
+    """Whether it is a scalar, and where a number one that can be written and read back."""
+    if isinstance(value, int):
+        return value.bit_length() <= 64
+    return value is None or isinstance(value, str) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _type(value: object) -> str:
+    return type(value).__name__
+
+
+def _check_windows(query: Query) -> None:
+    start, end = query.window or (0.0, 0.0)
+    if not (abs(start) <= _FARTHEST_S and abs(end) <= _FARTHEST_S):
+        raise QueryError(f"no times to ask for: {start!r} to {end!r}")
+    if query.step is None:
+        return
+    if not _SHORTEST_S <= query.step <= _FARTHEST_S:
+        raise QueryError(f"a step is a millisecond or longer, and finite: {query.step!r}")
+    if (end - start) / query.step > MOST_ASKED:
+        raise QueryError(f"more than {MOST_ASKED:,} windows of {query.step:g} s between {start!r} and {end!r}")
+
+
+def _number(value: object) -> float:
+    """As a float; QueryError where it is no finite number."""
+    if isinstance(value, (int, float)) and _plain(value):
+        return float(value)
+    raise QueryError(f"a finite number of seconds is wanted, not this {_type(value)}")
 
 
 def events(kind: str) -> Query:
@@ -222,6 +275,8 @@ class Frame:
     rows: tuple[Row, ...] = ()
     covered: tuple[Plane, ...] = ()
     """The planes that were read and could have shown such rows."""
+    whole: tuple[Row, ...] | None = field(default=None, kw_only=True)
+    """All rows of the query, where :meth:`where` left only some."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -244,7 +299,8 @@ class Frame:
 
     def where(self, keep: Callable[[Row], bool]) -> Frame:
         """A frame of the rows that pass; its query stays that of the whole."""
-        return replace(self, rows=tuple(row for row in self.rows if keep(row)))
+        whole = self.rows if self.whole is None else self.whole
+        return replace(self, rows=tuple(row for row in self.rows if keep(row)), whole=whole)
 
     def cite(self, row: Row, field: str) -> Cite:
         """Citation of one field of one row, by the row's place."""
@@ -267,10 +323,11 @@ class Frame:
 
     def reduce(self, reducer: Reducer, field: str | None = None, unit: str = "") -> Value:
         """All rows of the *query* reduced to one citable value (not those left by :meth:`where`)."""
-        value = reduce_rows(self.rows, reducer, field)
-        plane: Plane = self.rows[0].plane if self.rows else (self.covered or self.query.planes)[0]
+        rows = self.rows if self.whole is None else self.whole
+        value = reduce_rows(rows, reducer, field)
+        plane: Plane = rows[0].plane if rows else (self.covered or self.query.planes)[0]
         query = self.query.reduce(reducer, field)
-        where = str(self.rows[0].at) if self.rows else ", ".join(self.covered) or "inputs"
+        where = str(rows[0].at) if rows else ", ".join(self.covered) or "inputs"
         return Value(value, (Cite(plane, self.store, str(query), where, value, unit),), unit)
 
 
@@ -323,11 +380,16 @@ class Grid:
         return replace(self, query=query, series=(self.series[index],), values=self.values[index : index + 1])
 
     def during(self, start: float, end: float) -> Grid:
-        """The windows that end in ``(start, end]``, of those that the grid holds."""
-        if len(self.times):  # what lies beyond was not asked for, and must not be when it is asked again
-            start, end = max(start, float(self.times[0]) - self.step), min(end, float(self.times[-1]))
+        """The windows that end in ``(start, end]``, of those that the grid holds.
+
+        Its query names the edges of those windows, so that asking it again gives no others; of none, an empty span.
+        """
         kept = (self.times > start) & (self.times <= end)
-        return replace(self, query=self.query.during(start, end), times=self.times[kept], values=self.values[:, kept])
+        times = self.times[kept]
+        whole = times if len(times) else self.times[:1]
+        edge = round(float(whole[0]) - self.step, 3) if len(whole) else 0.0
+        query = replace(self.query, window=(edge, float(times[-1]) if len(times) else edge))
+        return replace(self, query=query, times=times, values=self.values[:, kept])
 
     def value(self, reducer: Reducer, unit: str | None = None) -> Value:
         """All of it reduced to one citable value; None where nothing was sampled."""

@@ -55,8 +55,12 @@ def check(cites: Mapping[str, Cited], store: Store) -> Iterable[Checked]:
             continue
         answer = store.ask(query.rows)
         if isinstance(answer, Missing):
-            none = query.subject == "metric" and query.reducer == "count"  # how often it was sampled: never
-            yield Checked(name, cite, 0) if none else Checked(name, cite, problem=answer.reason)
+            none = 0 if query.reducer == "count" else None  # how often it was sampled: never; what it was: nothing
+            yield (
+                Checked(name, cite, none)
+                if query.subject == "metric" and (none == 0 or cite.value is None)
+                else Checked(name, cite, problem=answer.reason)
+            )
             continue
         try:
             yield Checked(name, cite, reduced(answer, query))

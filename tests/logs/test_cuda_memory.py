@@ -105,6 +105,11 @@ def test_phase(phase: str, frames: str) -> None:
     assert (found.get("phase"), found.get("gpu"), found.role) == (phase, 3, Role.ROOT)
 
 
+def test_the_allocator_names_its_device() -> None:
+    found = oom("W bfc_allocator.cc:501] Allocator (GPU_5_bfc) ran out of memory trying to allocate 11.25GiB (rounded)")
+    assert (found.get("gpu"), found.get("backend")) == (5, "tensorflow")
+
+
 def test_a_caught_one_only_confirms() -> None:
     found = oom("WARNING: CUDA out of memory. Tried to allocate 2.00 GiB. Skipping this batch")
     assert found.role is Role.CONFIRMATION

@@ -114,10 +114,64 @@ def test_nothing_readable(tmp_path: Path) -> None:
     assert "empty" in table.stdout
 
 
+def test_verify_misses_a_citation_that_was_taken_out(log: Path, tmp_path: Path) -> None:
+    doc = json.loads(run("diagnose", log, "--json").stdout)
+    gone, _ = doc["cites"].popitem()
+    path = tmp_path / "verdict.json"
+    path.write_text(json.dumps(doc))
+    result = run("verify", path)
+    assert result.exit_code == 1
+    assert f"{gone}: a sentence cites it" in result.stdout
+
+
 def test_verify_refuses_what_is_no_verdict(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"schema": 3}')
     assert run("verify", path).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("metric(gpu_sm_active_ratio).where(gpu=['0']).max()", "strings"),
+        ("metric(gpu_sm_active_ratio).where(gpu=0).max()", "string"),
+        ("metric(gpu_sm_active_ratio).rollup(1e999, 'avg').max()", "finite"),
+        ("metric(gpu_sm_active_ratio).during(0, 1e12).rollup(0.001, 'avg').max()", "windows"),
+        ("metric(gpu_sm_active_ratio).during(0, 1e12).max()", "windows"),
+        ("events(exception).where(step={}).count()", "strings"),
+        ("events(exception).by('rank', how='count').count()", "metrics"),
+    ],
+)
+def test_verify_says_what_is_no_question(query: str, problem: str, log: Path, tmp_path: Path) -> None:
+    curves = tmp_path / "gpu.prom"
+    curves.write_text(
+        "".join(f'gpu_sm_active_ratio{{node="n",gpu="0"}} 1 {1764000000 + t}000\n' for t in range(0, 600, 15))
+    )
+    doc = json.loads(run("diagnose", log, curves, "--json").stdout)
+    name = next(iter(doc["cites"]))
+    doc["cites"][name]["query"] = query
+    saved = tmp_path / "verdict.json"
+    saved.write_text(json.dumps(doc))
+    result = run("verify", saved, log, curves)
+    assert (result.exit_code, result.exception.__class__) == (1, SystemExit)
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith(f"{name}: ")]
+    assert problem in line
+
+
+def test_labels_and_ids_may_be_numbers_of_any_length(tmp_path: Path) -> None:
+    many = "7" * 5000
+    curves, jobs = tmp_path / "gpu.prom", tmp_path / "sacct.txt"
+    curves.write_text("".join(
+        f'{name}{{node="n{node}",gpu="{gpu}",rank="{gpu}"}} 0.5 {1795248000 + t}000\n'
+        for name in ("gpu_sm_active_ratio", "training_step_seconds") for node in ("1", many) for gpu in ("0", many)
+        for t in range(0, 600, 15)
+    ))  # fmt: skip
+    assert run("diagnose", curves).exit_code == 0
+    jobs.write_text(SACCT.replace("42|", f"{many}|").replace("gpu017", f"n{many}"))
+    assert run("diagnose", curves, jobs, "--job", "41").exit_code == 0
+    several = run("diagnose", curves, jobs)
+    assert several.exit_code == 2
+    assert "2 jobs: 41, 777" in several.stderr
 
 
 def test_verify_says_what_it_cannot_read(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

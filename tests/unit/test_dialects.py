@@ -295,6 +295,21 @@ CASES: list[tuple[str, dict[str, str], str, dict[str, str], float]] = [
     ("gpu_sm_active_ratio", {"node": "n1", "gpu": "0", "mig": "2"}, "gpu_sm_active_ratio",
      {"node": "n1", "gpu": "0", "mig": "2"}, 1.0),
     ("trackside_gpu_process_attached", {"job": "trackside-agent"}, "trackside_gpu_process_attached", {}, 1.0),
+    # nvidia_gpu_prometheus_exporter
+    ("nvidia_gpu_duty_cycle", {"instance": "n7:9445", "minor_number": "3", "ordinal": "2", "jobid": "41", "name": "A100"},
+     "gpu_utilization_ratio", {"node": "n7", "gpu": "2", "job": "41", "gpu_model": "A100"}, 0.01),
+    ("nvidia_gpu_power_usage_milliwatts", {"minor_number": "3"}, "gpu_power_watts", {"gpu": "3"}, 1e-3),
+    ("nvidia_gpu_clock", {"ordinal": "0", "type": "sm"}, "gpu_sm_clock_hertz", {"gpu": "0"}, 1e6),
+    ("nvidia_gpu_clock", {"ordinal": "0", "type": "video"}, "gpu_clock_hertz", {"gpu": "0", "kind": "video"}, 1e6),
+    ("nvidia_gpu_ecc_errors", {"ordinal": "0", "error": "uncorrected", "counter": "aggregate"},
+     "gpu_ecc_uncorrectable_lifetime_total", {"gpu": "0"}, 1.0),
+    # Telegraf
+    ("nvidia_smi_utilization_gpu", {"host": "n7", "index": "1", "uuid": "GPU-1", "pstate": "P0"},
+     "gpu_utilization_ratio", {"node": "n7", "gpu": "1", "gpu_uuid": "GPU-1"}, 0.01),
+    ("nvidia_smi_memory_used", {"host": "n7", "index": "1"}, "gpu_memory_used_bytes", {"node": "n7", "gpu": "1"}, MIB),
+    ("nvidia_smi_clocks_current_sm", {"index": "1"}, "gpu_sm_clock_hertz", {"gpu": "1"}, 1e6),
+    ("nvidia_smi_ecc_errors_aggregate_dram_uncorrectable", {"index": "1"}, "gpu_ecc_location_total",
+     {"gpu": "1", "location": "dram", "kind": "uncorrectable_lifetime"}, 1.0),
     # Prometheus
     ("up", {"instance": "n7:9400", "job": "dcgm"}, "scrape_up", {"node": "n7", "target": "dcgm"}, 1.0),
 ]  # fmt: skip

@@ -326,12 +326,22 @@ def test_idle_hang_is_only_possible_without_metrics() -> None:
     assert keys(quiet)[0] == "silent"
 
 
+def test_a_run_of_seconds_that_somebody_cancelled_is_no_idle_hang() -> None:
+    said = activity(1, last_time=1007.0, first_time=1007.0)
+    ended = root("scheduler_notice", 1, reason="cancelled", time=1007.0)
+    for seconds, keys_ in ((7.0, ["brief"]), (500.0, ["brief"]), (900.0, ["empty", "reaped"])):
+        finding = judge("C3", said, ended, job("CANCELLED", end=1000.0 + seconds, elapsed_s=seconds))
+        assert keys(finding) == keys_
+    assert keys(judge("C3", said, LIMIT, job("TIMEOUT", end=1060.0, elapsed_s=60.0))) == ["brief"]
+    assert judge("C3", said, LIMIT, job("TIMEOUT", end=1300.0, elapsed_s=300.0)).outcome is FOUND
+
+
 def test_idle_hang_is_not_progress_nor_an_affair_between_ranks() -> None:
     late = points(time=4900.0)
     assert keys(judge("C3", late, activity(30, last_time=4940.0), job("TIMEOUT"))) == ["worked"]
     world = ev("host", 2, world_size=8)
     assert keys(judge("C3", world, points(), activity(30, last_time=1050.0), job("TIMEOUT"))) == ["several"]
-    assert keys(judge("C3", activity(9), job("FAILED", exit_code=1))) == ["ended_itself"]
+    assert keys(judge("C3", activity(9), job("FAILED", exit_code=1))) == ["not_reaped"]
 
 
 def test_idle_hang_without_times_is_unknown() -> None:
@@ -344,6 +354,15 @@ def test_idle_hang_without_times_is_unknown() -> None:
 def test_preflight_says_what_was_not_given() -> None:
     told = [claim.key for claim in preflight.check(MemoryStore(), Run())]
     assert told == ["no_log", "no_scheduler", "no_kernel", "no_gpu_metric"]
+
+
+def test_preflight_counts_a_kernel_log_that_holds_nothing_of_interest() -> None:
+    given = [xid(79, node="n1"), ev("kernel_log", 3, plane="kernel", path="kernel/n2.log", node="n2", lines=3)]
+    for nodes, silent in ((("n1", "n2"), None), (("n1", "n2", "n3"), ("n3",))):
+        told = preflight.check(MemoryStore(given, [job("FAILED", nodes=nodes)]), Run(nodes=nodes))
+        lacking = [each.values["nodes"].value for each in told if each.key == "no_kernel_of"]
+        assert lacking == ([silent] if silent else [])
+        assert "no_kernel" not in [each.key for each in told]
 
 
 def test_preflight_says_what_limits_the_logs() -> None:

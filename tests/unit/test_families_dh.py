@@ -11,6 +11,7 @@ import pytest
 from trackside.diagnose import engine
 from trackside.diagnose.arbiter import arbitrate
 from trackside.diagnose.family import families, find_family
+from trackside.logs.scan import scan_text
 from trackside.model import Certainty, Event, Finding, Outcome, Plane, Position, Record, Role, Run
 from trackside.stores.memory import MemoryStore
 
@@ -113,6 +114,8 @@ def test_blind_is_unknown(code: str) -> None:
         (curve([579000.0] + [5.198] * 19, grad_norm=0.0), "plateau"),
         (curve([11.0 - 0.3 * i for i in range(25)] + [7.9, 7.8, 8.0, 7.9, 7.8, 7.9, 7.9, 7.8] * 3), "plateau"),
         (curve([8.0, 5.0, 2.0] + [1.15, 1.16, 1.14] * 9, grad_norm=lambda i: 2.0 if i < 6 else 3e-4), "plateau"),
+        (curve([11.0 - 0.3 * i for i in range(20)] + [7.9, 10.4] + [11.9, 11.88, 11.92, 11.9] * 8), "plateau"),
+        (curve([11.0 - 0.3 * i for i in range(20)] + [8.0 + 0.2 * i for i in range(14)]), "diverging"),
         (curve([4.3 + 0.1 * (i * 7 % 11) / 11 for i in range(20)], lr=0.0), "flat"),
         (curve([4.3, 4.5, 4.33, 4.31, 4.29, 4.35] * 3, grad_norm=0.0), "flat"),
         (curve([4.3053, 4.4975, 4.3301, 4.3419, 4.2965, 4.3775] * 5, framework="nanogpt"), "flat"),
@@ -227,6 +230,19 @@ def test_e3_counts_steps_not_lines() -> None:
     assert judge("E3", store(curve([2.0, 1.9, 1.8], every=500), DONE, job("COMPLETED"))).outcome is ABSENT
     assert judge("E3", store(curve([5.2, 5.1, 5.1], **STEPS), job("FAILED"))).outcome is ABSENT
     assert judge("E3", store(curve([5.2, 5.1, 5.1], **STEPS))).outcome is UNKNOWN
+
+
+def test_e3_counts_what_the_summary_was_reckoned_from() -> None:
+    """Two steps, of which no point was printed: the bar is closed after the summary, and the rate tells the plan."""
+    summary = "{'train_runtime': 6.02, 'train_steps_per_second': %s, 'train_loss': 2.11, 'epoch': 0.0}\n"
+    bar = "100%|##########| 2/2 [00:06<00:00,  3.01s/it]\n"
+    for text in (summary % "0.332", summary % "0.3" + bar):
+        finding = judge("E3", store(*scan_text(text), job("COMPLETED")))
+        assert (finding.outcome, finding.shows[0].values["steps"].value) == (FOUND, 2)
+    coarse = "{'train_runtime': 5000.1, 'train_steps_per_second': 0.3, 'train_loss': 2.1, 'epoch': 1.0}\n"
+    assert judge("E3", store(*scan_text(coarse), job("COMPLETED"))).outcome is UNKNOWN, "any of some 250 steps"
+    done = summary % "0.332" + "  0%|          | 0/8 [00:00<?, ?it/s]\n"
+    assert judge("E3", store(*scan_text(done), job("COMPLETED"))).shows[0].values["steps"].value == 2
 
 
 def test_e3_smoke_tests_are_meant() -> None:
@@ -356,6 +372,40 @@ def test_g1_with_an_error_that_was_handled() -> None:
 
 
 # -- H
+
+
+def test_h1_whose_processes_would_not_end() -> None:
+    """What Slurm does about processes that outlive a user's cancellation is no end of its own."""
+    told = [notice("cancelled"), notice("unkillable", 801)]
+    assert judge("H1", store(*told, job("CANCELLED", cancelled_by="1000"))).outcome is FOUND
+    assert judge("H1", store(*told, job("CANCELLED"))).outcome is ABSENT
+
+
+def test_an_end_that_the_run_calls_aborted_is_said() -> None:
+    """G1 and the families that an own end rules out speak of the same end in the same words."""
+    for status, key in (("aborted", "aborted_itself"), ("success", "ended_itself")):
+        rows = store(curve(FALLING), ev("training_end", 900, text="run_stop", status=status))
+        for code in ("F2", "F3"):
+            assert [each.key for each in judge(code, rows).because] == [key]
+        healthy = judge("G1", rows)
+        shown = [each.key for each in (*healthy.shows, *healthy.implies, *healthy.cannot_decide)]
+        assert healthy.outcome is FOUND
+        assert "no_end" not in shown
+        assert ("aborted_itself" in shown) is (status == "aborted")
+        assert ("called_aborted" in shown) is (status == "aborted")
+        assert (healthy.variant == "unverifiable") is (status == "aborted")
+
+
+def test_one_state_in_one_wording() -> None:
+    """No family calls an end of its own what another says was none."""
+    rows = store(curve(FALLING), ev("log_activity", 900, lines=900), job("FAILED"))
+    said = []
+    for code in ("C3", "E3", "G1"):
+        family = find_family(code)
+        assert family is not None
+        said += [family.says[each.key] for each in judge(code, rows).because]
+    assert said
+    assert not [sentence for sentence in said if "by itself" in sentence]
 
 
 def test_h1_cancelled_by_somebody() -> None:

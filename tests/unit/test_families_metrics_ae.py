@@ -214,7 +214,7 @@ def test_the_memory_that_the_job_had_asked_for() -> None:
 
 def test_host_memory_that_killed_nothing_is_said() -> None:
     finding = host(working(), 0.5, 0).judge("A2", *points(), FAILED)
-    assert (finding.outcome, keys(finding)[1:]) == (ABSENT, ["none_counted", "host_ample"])
+    assert (finding.outcome, keys(finding)[1:]) == (ABSENT, ["none_counted", "host_ample_all"])
     assert "2 nodes" in worded(finding)
     assert keys(working().judge("A2", *points(), FAILED))[1:] == []
 

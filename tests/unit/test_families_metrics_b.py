@@ -199,6 +199,50 @@ def test_a_drain_reason_names_the_gpu() -> None:
     assert labelled.judge("B2", drained("gpu7 lost"), FAILED, run=held).outcome is ABSENT
 
 
+def test_a_drain_counts_only_in_the_runs_time() -> None:
+    """END is 5000: within the run or while it is noticed; not before it, not later, not of a node given back."""
+
+    def told(time: float | None, *more: Record, state: str = "FAILED", **held: Any) -> Finding:
+        rows = [at(drained("Xid 79"), reason_time=time), *more]
+        return Cluster().judge("B2", *rows, job(state, nodes=("n1", "n2")), run=Run("7", **{**RAN, **held}))
+
+    def at(row: Record, **fields: Any) -> Record:
+        known = {**row.fields, **fields}
+        return Record("node", row.at, "scheduler", {key: value for key, value in known.items() if value is not None})
+
+    RAN: dict[str, Any] = {"nodes": ("n1", "n2"), "start": START, "end": END}
+    assert [told(time).outcome for time in (START, 3000.0, END, END + 150)] == [FOUND] * 4
+    assert not told(END + 150).latent
+    assert [told(time).outcome for time in (START - 1, END + 292, END + 1600)] == [UNKNOWN] * 3
+    back = Record(
+        "node", Position("node.txt", 2), "scheduler", {"name": "n2", "reason": "bad fan", "reason_end": 5020.0}
+    )
+    assert told(END + 80, back).outcome is UNKNOWN
+    assert told(END + 10, back).outcome is FOUND  # taken out before it was given back
+    undated = told(None)
+    assert (undated.latent, "undated" in keys(undated)) == (True, True)
+
+
+@pytest.mark.parametrize("code", ["B2", "F1"])
+def test_a_job_without_nodes_has_no_node_evidence(code: str) -> None:
+    never = Record("job", Position("sacct.txt", 2), "scheduler", {"id": "7", "state": "DEADLINE", "end": END})
+    run = Run("7", end=END)
+    down = Record("node", Position("node.txt", 1), "scheduler", {**drained("Xid 79").fields, "state": "down"})
+    assert Cluster().judge(code, down, never, run=run).outcome is not FOUND
+
+
+@pytest.mark.parametrize(("state", "after", "found"), [
+    ("FAILED", 150, True), ("FAILED", 287, False), ("NODE_FAIL", 73, False), ("CANCELLED", 144, False),
+    ("CANCELLED", 20, True),
+])  # fmt: skip
+def test_a_node_that_went_down_after_the_run(state: str, after: float, found: bool) -> None:
+    fields: dict[str, Any] = {"name": "n2", "reason": "Not responding", "reason_time": END + after, "state": "down"}
+    run = Run("7", nodes=("n1", "n2"), start=START, end=END)
+    row = Record("node", Position("node.txt", 1), "scheduler", fields)
+    finding = Cluster().judge("F1", row, job(state, nodes=("n1", "n2")), run=run)
+    assert ("n2" in finding.nodes) is found
+
+
 def untold(job_: str | None = None) -> Cluster:
     """n2:3 held memory like the others and did nothing, while its errors rose; nothing else tells whose it was."""
     cluster = Cluster(start=400, end=5600, nodes=2, gpus=8, job=job_)

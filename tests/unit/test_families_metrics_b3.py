@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from tests.unit.grids import START, Cluster, event, job, keys
-from trackside.diagnose.family import find_family
+from trackside.diagnose.arbiter import arbitrate
+from trackside.diagnose.family import families, find_family
 from trackside.model import Certainty, Event, Finding, Outcome, Run
 
 FOUND, ABSENT, UNKNOWN = Outcome.FOUND, Outcome.ABSENT, Outcome.UNKNOWN
@@ -203,6 +204,45 @@ def test_low_clocks_without_reasons_stay_open(most: float | None) -> None:
     if most is not None:
         cluster.per_gpu("gpu_sm_clock_max_hertz", most)
     assert cluster.judge("B3", steps(), COMPLETED).outcome is UNKNOWN
+
+
+def by_default(clock: float, heat: float, watts: float, **labels: str) -> Cluster:
+    """What exporters give by default, of GPUs that have done the same from the start."""
+    made = working()
+    made.per_gpu("gpu_sm_clock_hertz", clock, **labels).per_gpu("gpu_temperature_celsius", heat, **labels)
+    return made.per_gpu("gpu_power_watts", watts, **labels)
+
+
+def test_hot_gpus_that_were_slow_all_along_are_a_suspicion_by_what_their_model_can_do() -> None:
+    model = {"gpu_model": "NVIDIA H100 80GB HBM3"}
+    finding = by_default(8.85e8, 86, 230, **model).judge("B3", steps(), COMPLETED)
+    assert outcome(finding) == (FOUND, POSSIBLE, True)
+    assert "under_most" in keys(finding)
+    assert "set_so" in [each.key for each in finding.cannot_decide]
+    for other in (by_default(8.85e8, 60, 230, **model), by_default(8.85e8, 86, 690, **model)):
+        assert other.judge("B3", steps(), COMPLETED).outcome is UNKNOWN, "set so by hand, or at its power limit"
+    assert by_default(8.85e8, 86, 230).judge("B3", steps(), COMPLETED).outcome is UNKNOWN
+    assert by_default(1.9e9, 86, 650, **model).judge("B3", steps(), COMPLETED).outcome is UNKNOWN
+
+
+@pytest.mark.parametrize(("count", "told"), [(4, UNKNOWN), (12, ABSENT)])
+def test_a_few_readings_rule_nothing_out(count: int, told: Outcome) -> None:
+    short = throttled(0x4, 1.58e9, end=START + 15 * (count - 1))
+    assert short.judge("B3", job("COMPLETED", end=START + 15 * count)).outcome is told
+
+
+def test_throttling_that_is_seen_a_window_after_the_straggling_is_its_cause() -> None:
+    """Of one GPU: the curves that tell of each are smoothed over windows of their own."""
+    families_ = [each for each in families() if each.code in ("B3", "D3")]
+
+    def ranked(gpu: str, later: float) -> str:
+        slow = Finding(FOUND, family="D3", certainty=SUPPORTED, since=1000.0, gpus=(SICK,))
+        held = Finding(FOUND, family="B3", certainty=SUPPORTED, since=1000.0 + later, gpus=(gpu,))
+        return arbitrate([held, slow], families_).primary.family
+
+    assert ranked(SICK, 30.0) == "B3"
+    assert ranked(SICK, 3000.0) == "D3"
+    assert ranked("n1:0", 30.0) == "D3"
 
 
 def test_clocks_unwatched() -> None:

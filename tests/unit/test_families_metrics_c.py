@@ -104,7 +104,7 @@ def test_collective_hang_in_the_words_of_the_example() -> None:
     finding = judged(traced(hung()), "C2", until_stop(), died, TIMEOUT)
     told = worded(finding)
     assert "0 kernel launches were made in the last 34 min" in told
-    assert "15 GPUs were busy without work: engine activity 1" in told
+    assert "usy without work: 15 GPUs, engine activity 100%" in told
     assert f"GPU {AWAY} went cold: engine 0" in told
     assert f"ata-loader worker of rank {RANK} died" in told
     assert (finding.culprit, finding.cannot_decide) == ("job", ())
@@ -210,6 +210,92 @@ def test_collective_hang_blind() -> None:
     assert judged(gap, "C2", FAILED, planes=NO_LOG).outcome is UNKNOWN
 
 
+def test_nobody_is_blamed_without_a_trigger() -> None:
+    """Who stayed away is seen; code, data, storage and network may all have kept that rank."""
+    finding = judged(hung(), "C2", until_stop(), TIMEOUT)
+    assert (finding.gpus, finding.culprit) == ((AWAY,), "unknown")
+    goes_on = judged(hung(), "C2", until_stop(), job("RUNNING", end=None))
+    assert "running" in keys(goes_on)
+    assert "ended" not in keys(goes_on)
+
+
+def test_rank_that_evaluates_past_the_time_out_of_the_others() -> None:
+    """Seven of eight complain; the GPU of the eighth works on, so that its own code kept it."""
+    cluster = hung(nodes=1, away=None, sm=0.18, give=("engine", "memory"))
+    waits = cluster.between(STOP, 9e9, 0.18, 0.7)
+    cluster.per_gpu("gpu_sm_active_ratio", waits, {"n1:0": cluster.between(STOP, 9e9, 0.4, 0.7)})
+    timed_out = [
+        event("collective_timeout", 900 + rank, rank=rank, time=4800.0, role=Role.CASCADE, seq=6120, timeout_s=1800.0)
+        for rank in range(1, 8)
+    ]
+    finding = cluster.judge("C2", until_stop(), timed_out, FAILED, run=cluster.run())
+    assert (finding.outcome, finding.ranks, finding.gpus, finding.culprit) == (FOUND, (0,), ("n1:0",), "job")
+    assert {"odd_computing", "quiet"} <= set(keys(finding))
+    few = cluster.judge("C2", until_stop(), timed_out[:5], FAILED, run=cluster.run())  # who is the last is not known
+    assert "quiet" not in keys(few)
+
+
+MET = event("nccl_init", time=1010.0, nranks=16, complete=True, text="comm rank 0 nranks 16 - Init COMPLETE")
+
+
+def spun(**moves: float) -> Cluster:
+    """GPUs that are busy from the start on, at the power of waiting; and what else was sampled of them."""
+    cluster = Cluster().per_gpu("gpu_utilization_ratio", 1.0)
+    cluster.per_gpu("gpu_power_watts", cluster.after(1060, 180.0, 70.0))
+    for name, level in moves.items():
+        cluster.per_gpu(f"gpu_{name}", level)
+    return cluster
+
+
+@pytest.mark.parametrize("moves", [
+    {"memory_utilization_ratio": 0.0},
+    {"memory_utilization_ratio": 0.0, "sm_active_ratio": 0.14, "dram_active_ratio": 0.004, "tensor_active_ratio": 0.0,
+     "nvlink_tx_bytes_per_second": 1e5},
+])  # fmt: skip
+def test_stuck_in_the_first_collective(moves: dict[str, float]) -> None:
+    """Never a step, and nothing moves: neither training nor a slow network."""
+    cluster = spun(**moves)
+    finding = judged(cluster, "C2", MET, TIMEOUT)
+    assert (outcome(finding), finding.culprit) == ((FOUND, SUPPORTED), "unknown")
+    assert {"no_step", "pinned_on", "rests_copy"} <= set(keys(finding))
+    assert judged(cluster, "F3", MET, TIMEOUT).variant == "silent"
+    assert judged(cluster, "D2", MET, TIMEOUT).outcome is not FOUND
+
+
+def test_spinning_alone_proves_neither_work_nor_a_hang() -> None:
+    assert outcome(judged(spun(), "C2", MET, TIMEOUT)) == (FOUND, POSSIBLE)
+    assert judged(spun(), "F3", TIMEOUT, planes=NO_LOG).variant == "no-progress"
+    assert judged(spun(), "C2", TIMEOUT, planes=NO_LOG).outcome is UNKNOWN
+
+
+def test_work_that_prints_nothing_is_no_hang() -> None:
+    computes = spun(sm_active_ratio=0.14, dram_active_ratio=0.3)
+    assert keys(judged(computes, "C2", MET, TIMEOUT)) == ["moves_dram"]
+    assert judged(computes, "F3", MET, TIMEOUT).variant == "slow"
+    assert judged(computes, "D2", MET, TIMEOUT).outcome is FOUND
+    light = spun(memory_utilization_ratio=0.2)
+    assert judged(light, "F3", TIMEOUT, planes=NO_LOG).variant == "slow"
+    brief = Cluster(start=END - 400).per_gpu("gpu_utilization_ratio", 1.0).per_gpu("gpu_power_watts", 180.0)
+    assert judged(brief.per_gpu("gpu_memory_utilization_ratio", 0.0), "C2", MET, TIMEOUT).outcome is not FOUND
+
+
+def test_nothing_is_said_of_what_was_not_watched() -> None:
+    """Samples that end while the run goes on, or that leave out what lies before a cold end."""
+    half = hung(since=9e9, away=None, give=())
+    half.per_gpu("gpu_sm_active_ratio", half.until(STOP, 0.7)).per_gpu(
+        "gpu_engine_active_ratio", half.until(STOP, 0.97)
+    )
+    assert judged(half, "C2", TIMEOUT, planes=NO_LOG).outcome is UNKNOWN
+    assert judged(half, "F3", TIMEOUT, planes=NO_LOG).variant == "no-progress"
+    alone = Cluster(nodes=1, gpus=1)
+    alone.per_gpu("gpu_sm_active_ratio", alone.until(STOP, 0.7))
+    assert judged(alone, "C3", TIMEOUT, planes=NO_LOG).outcome is UNKNOWN
+    gap = Cluster()
+    gap.per_gpu("gpu_sm_active_ratio", gap.between(STOP, 4700, np.nan, gap.after(4700, 0.03, 0.7)))
+    gap.per_gpu("gpu_engine_active_ratio", gap.between(STOP, 4700, np.nan, gap.after(4700, 1.0, 0.97)))
+    assert judged(gap, "C2", TIMEOUT, planes=NO_LOG).outcome is not FOUND  # five minutes of it were seen
+
+
 # -- C1
 
 
@@ -226,6 +312,12 @@ def test_rendezvous_hang_in_the_words_of_the_example() -> None:
     assert "16 GPUs on 2 nodes did no work in 67 min" in told
     assert "o kernel launch and no collective of the run was ever seen" in told
     assert (finding.nodes, finding.ranks, finding.culprit) == (("n1", "n2"), tuple(range(16)), "unknown")
+
+
+def test_a_run_that_goes_on_has_not_ended() -> None:
+    finding = judged(cold(), "C1", BEGAN, job("RUNNING", end=None))
+    assert finding.outcome is FOUND
+    assert ("running" in keys(finding), "ended" in keys(finding)) == (True, False)
 
 
 def test_rendezvous_hang_without_a_log() -> None:
@@ -274,7 +366,7 @@ def test_no_idle_gpu_hang() -> None:
     assert keys(judged(cold(**one), "C3", TIMEOUT, event("checkpoint_saved", time=4900.0))) == ["on_the_host"]
     rests = hung(**one, sm=0.0, away="n1:0")
     assert judged(rests, "C3", points(65), TIMEOUT).outcome is not FOUND  # the steps go on, without the GPU
-    assert keys(judged(cold(**one), "C3", FAILED)) == ["ended_itself"]
+    assert keys(judged(cold(**one), "C3", FAILED)) == ["not_reaped"]
     assert keys(judged(hung(), "C3", until_stop(), TIMEOUT)) == ["waiting"]
 
 
@@ -285,6 +377,43 @@ def test_a_tracer_that_saw_nothing_is_no_idleness() -> None:
     unseen = Cluster(nodes=1, gpus=1).per_gpu("trackside_cuda_kernel_launches_total", 0)
     unseen.per_gpu("trackside_tracer_attached", 0)
     assert judged(unseen, "C3", TIMEOUT, planes=NO_LOG).outcome is UNKNOWN
+
+
+def test_power_is_no_work_where_no_kernel_ran() -> None:
+    """A context lifts an idle H100 from 70 to 118 W and leaves its utilisation at 0."""
+
+    def idle(**shape: Any) -> Cluster:
+        cluster = Cluster(**shape).per_gpu("gpu_utilization_ratio", 0.0).per_gpu("gpu_memory_used_bytes", 6.0 * GIB)
+        return cluster.per_gpu("gpu_power_watts", cluster.after(1060, 118.0, 73.0))
+
+    one = idle(nodes=1, gpus=1)
+    silent = event("log_activity", lines=3, path="slurm-7.out")
+    assert outcome(judged(one, "C3", silent, TIMEOUT)) == (FOUND, ESTABLISHED)
+    assert judged(one, "F3", silent, TIMEOUT).variant == "silent"
+    assert judged(one, "D1", silent, TIMEOUT).outcome is not FOUND
+    assert outcome(judged(idle(), "C1", BEGAN, TIMEOUT)) == (FOUND, ESTABLISHED)
+    assert "worked_power" not in keys(judged(idle(), "C1", BEGAN, TIMEOUT))
+    power = Cluster(nodes=1, gpus=1)
+    power.per_gpu("gpu_power_watts", power.after(1060, 118.0, 70.0))
+    assert judged(power, "C3", TIMEOUT, planes=NO_LOG).outcome is UNKNOWN
+
+
+def test_kernel_without_end_on_a_single_gpu() -> None:
+    """No collective keeps the only GPU of a run busy."""
+    finding = judged(hung(sm=0.0076, nodes=1, gpus=1, away=None), "C3", until_stop(), TIMEOUT)
+    assert (finding.outcome, finding.gpus) == (FOUND, ("n1:0",))
+    assert "spin" in keys(finding)
+    assert "1 GPU, engine activity 100%" in worded(finding)
+
+
+def test_silent_log_of_several_gpus_is_an_affair_between_ranks() -> None:
+    eight = Cluster(nodes=1).run(n_gpus=8)
+    one = Cluster(nodes=1).run(n_gpus=1)
+    blind = Cluster(nodes=1, gpus=1).per_gpu("gpu_temperature_celsius", 50)
+    assert blind.judge("C3", until_stop(), TIMEOUT, run=eight).outcome is ABSENT
+    assert blind.judge("C2", until_stop(), TIMEOUT, run=eight).outcome is FOUND
+    assert blind.judge("C3", until_stop(), TIMEOUT, run=one).outcome is FOUND
+    assert blind.judge("C2", until_stop(), TIMEOUT, run=one).outcome is not FOUND
 
 
 # -- F3
@@ -308,6 +437,16 @@ def test_steps_without_times_of_their_own(elapsed: float, variant: str) -> None:
     assert ("unaccounted" in keys(finding)) is (variant == "silent")
     hang = judged(cluster, "C2", BEGAN, steps, TIMEOUT)
     assert outcome(hang) == ((FOUND, POSSIBLE) if variant == "silent" else (ABSENT, None))
+
+
+def test_time_that_the_steps_leave_open_is_not_called_training() -> None:
+    """Steps without times, and half of the run that they don't account for: slow or stuck is not told."""
+    steps = [event("progress", 20 + i, step=i, loss=4 - i / 100, elapsed_s=2000.0 * i / 80) for i in range(81)]
+    blind = Cluster().per_gpu("gpu_temperature_celsius", 50)
+    finding = judged(blind, "F3", BEGAN, steps, TIMEOUT)
+    assert (outcome(finding), finding.variant) == ((FOUND, POSSIBLE), "undecided")
+    assert [each.key for each in finding.implies] == ["was_undecided"]
+    assert judged(blind, "C2", BEGAN, steps, TIMEOUT).outcome is UNKNOWN
 
 
 @pytest.mark.parametrize("make", [hung, lambda: hung(sm=0.19, was=0.5), cold])

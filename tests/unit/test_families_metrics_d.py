@@ -135,6 +135,43 @@ def test_pressure_on_the_host_corroborates() -> None:
     assert "io_pressure" in keys(finding)
 
 
+def fed_by(made: Cluster, wait: Any, rate: Any) -> Cluster:
+    """What the job exports of its waits for data and its throughput."""
+    made.put("training_data_loading_ratio", wait, rank="0")
+    return made.put("training_samples_per_second", rate, rank="0")
+
+
+def test_waiting_for_data_that_grew_while_throughput_fell_is_starvation_however_busy_the_gpus_look() -> None:
+    """The demonstration of three layers: utilisation 0.92, data wait from 0.05 to 0.38, throughput from 128 to 74."""
+    made = Cluster(nodes=1, gpus=1)
+    made.per_gpu("gpu_utilization_ratio", made.noisy(0.92)).per_gpu("gpu_sm_active_ratio", made.noisy(0.47))
+    finding = fed_by(made, made.noisy(made.after(2000, 0.38, 0.05)), made.noisy(made.after(2000, 74, 128))).judge(
+        "D1", COMPLETED
+    )
+    assert outcome(finding) == (FOUND, SUPPORTED, False)
+    assert (finding.culprit, keys(finding)[:2]) == ("job", ["wait_grew", "slower_throughput"])
+    assert "from 5% to 38% of the step" in worded(finding)
+    assert finding.since == pytest.approx(2000, abs=60)
+
+
+@pytest.mark.parametrize(
+    ("wait", "rate"), [((0.05, 0.38), (128, 126)), ((0.38, 0.05), (74, 128)), ((0.05, 0.09), (128, 74))]
+)
+def test_a_gauge_of_data_wait_says_little_where_throughput_does_not_follow(wait: Any, rate: Any) -> None:
+    """It held; or both got better; or it fell by far more than the wait can make it."""
+    made = Cluster(nodes=1, gpus=1)
+    made.per_gpu("gpu_engine_active_ratio", 0.97).per_gpu("gpu_sm_active_ratio", 0.7)
+    curves = (made.noisy(made.after(2000, late, early), 0.01) for early, late in (wait, rate))
+    assert fed_by(made, *curves).judge("D1", COMPLETED).outcome is ABSENT
+
+
+def test_utilisation_is_no_counter_evidence_to_a_measured_wait() -> None:
+    made = Cluster(nodes=1, gpus=1).put("training_data_loading_ratio", 0.4, rank="0")
+    assert outcome(made.per_gpu("gpu_utilization_ratio", 0.95).judge("D1", COMPLETED)) == (FOUND, POSSIBLE, True)
+    made.per_gpu("gpu_engine_active_ratio", 0.97).per_gpu("gpu_sm_active_ratio", 0.7)
+    assert made.judge("D1", COMPLETED).outcome is ABSENT
+
+
 def saves(count: int, **fields: Any) -> list[Event]:
     return [event("checkpoint_saved", 500 + i, text="saving checkpoint to out", **fields) for i in range(count)]
 
@@ -245,6 +282,28 @@ def test_power_stands_in_for_sm_activity() -> None:
     assert outcome(unprofiled(200).judge("D2", points(), COMPLETED)) == (FOUND, POSSIBLE, True)
     assert unprofiled(550).judge("D2", points(), COMPLETED).outcome is ABSENT
     assert outcome(unprofiled(550).judge("D2", points(), sockets, COMPLETED)) == (FOUND, POSSIBLE, True)
+
+
+def by_default(watts: float, tensor: float = 0.05, dram: float = 0.05, **labels: str) -> Cluster:
+    """What exporters give by default: no SM activity and no power limit."""
+    made = Cluster()
+    for name, level in (("engine", 0.99), ("tensor", tensor), ("dram", dram)):
+        made.per_gpu(f"gpu_{name}_active_ratio", level)
+    return made.per_gpu("gpu_power_watts", made.noisy(watts), **labels)
+
+
+def test_pipes_at_rest_stand_in_for_sm_activity() -> None:
+    sockets = event("nccl_transport", 3, transport="socket", nnodes=2, nranks=16, text="NET/Socket : Using [0]eth0")
+    model = {"gpu_model": "NVIDIA A100-SXM4-80GB"}
+    spins = by_default(129, **model).judge("D2", points(), sockets, COMPLETED)
+    assert outcome(spins) == (FOUND, SUPPORTED, False)
+    assert {"pipes_tensor", "pipes_dram", "power_of", "sockets"} <= set(keys(spins))
+    assert figure(spins, "power_of", "limit") == 400
+    unrated = by_default(129).judge("D2", points(), sockets, COMPLETED)
+    assert outcome(unrated) == (FOUND, SUPPORTED, False)
+    for works in (by_default(129, dram=0.3, **model), by_default(129, tensor=0.3, **model), by_default(230, **model)):
+        assert outcome(works.judge("D2", points(), sockets, COMPLETED)) == (FOUND, POSSIBLE, True), "sockets alone"
+        assert works.judge("D2", points(), COMPLETED).outcome is ABSENT
 
 
 def test_one_gpu_waits_for_nobody() -> None:
@@ -452,6 +511,86 @@ def test_an_episode_is_a_warning() -> None:
     assert (finding.outcome, finding.latent, finding.gpus) == (FOUND, True, (SLOW,))
     assert finding.since is not None
     assert 1950 <= finding.since <= 2100
+
+
+FIRST = "n1:0"
+
+
+def idling(level: Any, made: Cluster, gpu: str = FIRST) -> Cluster:
+    """GPUs that are pinned, but for one."""
+    return made.per_gpu("gpu_engine_active_ratio", made.noisy(0.98, 0.005), {gpu: level})
+
+
+def writes(count: int, every: int) -> list[Event]:
+    """Steps whose times are not told, and a checkpoint after each so many."""
+    rows = [event("progress", 10 * i, step=i + 1, loss=4 - i / (2 * count)) for i in range(count)]
+    kept = range(every, count + 1, every)
+    return [*rows, *(event("checkpoint_saved", 10 * step - 5, step=step) for step in kept)]
+
+
+def test_a_rank_that_saves_at_every_step_is_no_straggler() -> None:
+    made = Cluster()
+    idling(made.noisy(0.12), made).per_gpu("gpu_sm_active_ratio", 0.23)
+    straggles, storms = (made.judge(code, writes(200, 1), COMPLETED) for code in ("D3", "D2"))
+    assert (straggles.outcome, keys(straggles)) == (ABSENT, ["saver_late"])
+    assert (storms.outcome, storms.variant, storms.latent) == (FOUND, "save-storm", False)
+    other = idling(made.noisy(0.12), Cluster(), SLOW).judge("D3", writes(200, 1), COMPLETED)
+    assert (other.outcome, other.gpus) == (FOUND, (SLOW,)), "a rank that writes nothing"
+
+
+def test_long_saves_now_and_then_are_found_by_the_rank_that_writes_them() -> None:
+    """Four thousand seconds, a hundred saves: three quarters of the first rank's time, in every window."""
+    made = Cluster(interval=30.0)
+    idling(made.noisy(0.25), made)
+    straggles, storms = (made.judge(code, writes(500, 5), COMPLETED) for code in ("D3", "D2"))
+    assert (straggles.outcome, keys(straggles)) == (ABSENT, ["saver_idles"])
+    assert (outcome(storms), storms.variant) == ((FOUND, SUPPORTED, False), "save-storm")
+    assert figure(storms, "saver_idles", "idle") == pytest.approx(30, abs=2)
+    mild = Cluster(interval=30.0)
+    assert outcome(idling(mild.noisy(0.6), mild).judge("D2", writes(500, 5), COMPLETED)) == (FOUND, POSSIBLE, True)
+
+
+def test_a_first_rank_that_lags_between_its_saves_is_a_straggler() -> None:
+    made = Cluster()
+    idling(made.noisy(0.5), made)
+    finding = made.judge("D3", writes(200, 50), COMPLETED)
+    assert (finding.outcome, finding.gpus, finding.latent) == (FOUND, (FIRST,), False)
+    saving = Cluster()
+    paused = np.where((saving.times - START) % 1000 < 750, 0.15, 0.98)
+    assert keys(idling(paused, saving).judge("D3", writes(200, 50), COMPLETED)) == ["saver_idles"]
+
+
+def test_a_first_rank_that_computes_while_the_others_wait_is_a_straggler_whatever_it_saves() -> None:
+    """All engines are pinned; the tracer alone tells who waits, and who does not."""
+    made = waiting(counted(Cluster(nodes=1, gpus=4)), 0.6, {FIRST: 0.05}).per_gpu("gpu_engine_active_ratio", 0.98)
+    for every in (1, 50):
+        finding = made.judge("D3", writes(200, every), COMPLETED)
+        assert (finding.outcome, finding.gpus) == (FOUND, (FIRST,))
+
+
+def test_no_step_is_done_while_one_rank_evaluates() -> None:
+    """An episode in which the first GPU works and the others spin: a pause where the log's steps stop for it."""
+
+    def alone(gpu: str) -> Cluster:
+        made = Cluster().per_gpu("gpu_engine_active_ratio", 0.99)
+        busy, others = (made.between(2000, 2500, level, 0.5) for level in (0.4, 0.15))
+        return made.per_gpu("gpu_sm_active_ratio", others, {gpu: busy})
+
+    every = points(60, every=30)
+    pausing = [row for row in every if row.time is not None and not 2000 < row.time < 2500]
+    assert keys(alone(SLOW).judge("D3", pausing, COMPLETED)) == ["no_step"]
+    assert alone(SLOW).judge("D3", every, COMPLETED).certainty is SUPPORTED
+    ended = [row for row in every if row.time is not None and row.time < 1800]
+    assert alone(SLOW).judge("D3", ended, COMPLETED).outcome is FOUND, "a log that had ended says nothing of it"
+    first = alone(FIRST).judge("D3", every, COMPLETED)
+    assert outcome(first) == (FOUND, POSSIBLE, True)
+    assert "own_work" in [each.key for each in first.cannot_decide]
+
+
+def test_a_tracer_alone_names_the_rank_that_waits_least() -> None:
+    made = waiting(counted(Cluster(nodes=1, gpus=4)), 0.55, {"n1:2": 0.06})
+    finding = made.judge("D3", COMPLETED)
+    assert (finding.outcome, finding.gpus, finding.certainty) == (FOUND, ("n1:2",), SUPPORTED)
 
 
 def test_noise_and_scrapes_out_of_step_name_nobody() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trackside.model import Position, Samples, Series
-from trackside.query import Grid, Missing, Query, QueryError, metric, reduced
+from trackside.query import Grid, Missing, Query, QueryError, metric, reduce_grid, reduced
 from trackside.stores.curves import Kept, RunMetrics, Timing, increase, onset, step_of
 from trackside.stores.memory_curves import MemoryCurves
 from trackside.verify import same
@@ -56,6 +56,27 @@ def test_text_form_round_trips(text: str) -> None:
         "metric(gpu_sm_active_ratio).rollup(30, 'rate')",
         "metric(gpu_sm_active_ratio).during('a', 'b')",
         "metric(gpu_sm_active_ratio).by('node', how='mode')",
+        "metric(gpu_sm_active_ratio).by('node', how=None)",
+        "metric(gpu_sm_active_ratio).by(3, how='avg')",
+        "metric(gpu_sm_active_ratio).where(gpu=['0'])",
+        "metric(gpu_sm_active_ratio).where(gpu=0)",
+        "metric(gpu_sm_active_ratio).where(**{'gpu': '0'})",
+        "metric(gpu_sm_active_ratio).rollup(1e999, 'avg')",
+        "metric(gpu_sm_active_ratio).rollup(1e-9, 'avg')",
+        "metric(gpu_sm_active_ratio).rollup(30, None)",
+        "metric(gpu_sm_active_ratio).rollup(30, ['avg'])",
+        "metric(gpu_sm_active_ratio).rollup(30, 0x" + "f" * 5000 + ")",
+        "metric(gpu_sm_active_ratio).during(0, 1e12).rollup(0.001, 'avg')",
+        "metric(gpu_sm_active_ratio).rollup(0.001, 'avg').during(0, 1e12)",
+        "metric(gpu_sm_active_ratio).during(0, 1e999)",
+        "metric(gpu_sm_active_ratio).during(-1e300, 1e300)",
+        "metric(gpu_sm_active_ratio).over('run', None)",
+        "metric(gpu_sm_active_ratio).over('run', 'avg').during(0, 60)",
+        "metric(gpu_sm_active_ratio).rollup(30, 'avg').max(gpu)",
+        "events(exception).by('rank', how='count')",
+        "events(exception).during(0, 60)",
+        "record(job).rollup(30, 'avg')",
+        "record(job).over('run', 'avg')",
     ],
 )
 def test_what_is_no_query_says_why(text: str) -> None:
@@ -84,6 +105,45 @@ def test_every_cut_of_a_grid_cites_what_it_says() -> None:
             (cite,) = value.cites
             query = Query.parse(cite.query)
             assert same(value.value, reduced(ask(metrics, query.rows), query)), cite.query
+
+
+def test_a_part_ends_with_the_last_window_in_it() -> None:
+    metrics = run_metrics({("n1", "0"): [(t, float(t)) for t in range(10, 501, 10)]}, end=500)
+    grid = ask(metrics, metric("gpu_sm_active_ratio").rollup(10, "avg"))
+    part = grid.during(15, 25)
+    assert (part.times.tolist(), part.value("max").value) == ([20.0], 20.0)
+    assert ask(metrics, part.query).times.tolist() == [20.0]
+    assert ask(metrics, metric("gpu_sm_active_ratio").during(15, 25).rollup(10, "avg")).times.tolist() == [20.0]
+    for start, end in [(600, 700), (-90, -20), (31, 39), (50, 20)]:
+        none = grid.during(start, end)
+        assert none.value("count").value == 0
+        assert ask(metrics, none.query).values.shape == (1, 0)
+        assert none.during(100, 200).value("max").value is None
+
+
+def test_growth_in_a_part_is_that_in_the_whole() -> None:
+    metrics = run_metrics({("n1", "0"): [(0, 4.0), (4000, 6.0)]}, "gpu_ecc_uncorrectable_total", end=5000)
+    grid = ask(metrics, metric("gpu_ecc_uncorrectable_total").over("run", "increase"))
+    part = grid.during(3990, 4020)
+    assert part.value("sum").value == 2.0
+    assert reduce_grid(ask(metrics, part.query), "sum") == 2.0
+
+
+@pytest.mark.parametrize(
+    "query", ["during(0, 9e9)", "rollup(0.001, 'avg')", "during(0, 900).rollup(0.001, 'increase')"]
+)
+def test_more_windows_than_can_be_held_are_refused(query: str) -> None:
+    metrics = run_metrics({("n1", "0"): [(t, 1.0) for t in range(0, 2001, 20)]}, end=2000)
+    answer = metrics.ask(Query.parse(f"metric(gpu_sm_active_ratio).{query}"), "files")
+    assert isinstance(answer, Missing)
+    assert "windows" in answer.reason
+
+
+def test_nodes_stand_in_natural_order_however_long_their_numbers() -> None:
+    names = ["n1", "n2", "n10", "n" + "1" * 5000, "n" + "9" * 5000]
+    metrics = run_metrics({(name, "0"): [(15, 1.0)] for name in names[::-1]})
+    grid = ask(metrics, metric("gpu_sm_active_ratio").over("run", "avg"))
+    assert grid.labels("node") == [(name,) for name in names]
 
 
 def test_groups_are_over_what_was_sampled() -> None:

@@ -60,7 +60,8 @@ def read(text: str | bytes, path: str = "dmesg.txt", modified: float | None = AT
     data = text.encode() if isinstance(text, str) else text
     sink = Collected()
     source = Source(path, data[:HEAD], io.BufferedReader(io.BytesIO(data)), len(data), modified)  # type: ignore[arg-type]
-    return read_source(source, sink), sink.events
+    done = read_source(source, sink)
+    return done, [event for event in sink.events if event.kind != "kernel_log"]
 
 
 def format_of(text: str, path: str = "file") -> str | None:
@@ -106,6 +107,20 @@ def test_node_from_the_name(path: str, node: str | None) -> None:
     assert node_of(path) == node
     _, (xid,) = read(f"[1.000000] {OTHER}\n[2.000000] {XID}\n", path)
     assert xid.node == node
+
+
+@pytest.mark.parametrize("path", ["kernel/gpu017.log", "messages"])
+def test_a_log_without_anything_of_interest_was_given_all_the_same(path: str) -> None:
+    line = (
+        f"2026-11-21T08:00:01,250000+00:00 {OTHER}\n"
+        if "gpu017" in path
+        else f"Nov 21 08:00:01 gpu017 kernel: {OTHER}\n"
+    )
+    data, sink = line.encode() * 3, Collected()
+    read_source(Source(path, data, io.BufferedReader(io.BytesIO(data)), len(data), AT), sink)  # type: ignore[arg-type]
+    assert [(event.kind, event.node, event.plane, event.get("lines")) for event in sink.events] == [
+        ("kernel_log", "gpu017", "kernel", 3)
+    ]
 
 
 @pytest.mark.usefixtures("xid_only")

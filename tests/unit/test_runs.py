@@ -359,6 +359,36 @@ def test_ranks_that_cannot_be_told_are_not_mixed_up() -> None:
     assert ranks_by_path(*worker("a", 0), *worker("a", 1)) == {"a:0": 0, "a:1": 1}
 
 
+def of_task(task: str, kind: str = "exception", **fields: Any) -> Event:
+    return note("out/slurm-7.out", kind, task=task, **fields)
+
+
+def ranks_of(n_gpus: int, *rows: Event, **fields: Any) -> list[int | None]:
+    record = job("7", "FAILED", n_gpus=n_gpus, **fields)
+    store = resolved(record, log("out/slurm-7.out"), *rows).store
+    return [row.rank for row in store.all_rows() if isinstance(row, Event) and row.get("task") is not None]
+
+
+def test_tasks_are_ranks_where_each_gpu_has_one() -> None:
+    exits = [of_task("4-7", "process_exit", source="srun"), of_task("2", "process_exit", source="srun")]
+    assert ranks_of(8, of_task("4"), of_task("5"), *exits) == [4, 5, None, 2]
+    assert ranks_of(8, of_task("5")) == [5]  # more than half: as many tasks as GPUs
+    assert ranks_of(8, of_task("3")) == [None]  # there may be four tasks of two GPUs each
+    assert ranks_of(8, of_task("3"), n_tasks=8) == [3]
+    assert ranks_of(8, of_task("1"), n_tasks=2) == [None]
+    assert ranks_of(8, of_task("7"), n_tasks=2) == [7]  # srun started more than the job had asked for
+    assert ranks_of(4, of_task("5")) == [None]
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [note("out/slurm-7.out", "launcher_restart"), note("out/slurm-7.out", "host", command="torchrun"),
+     note("out/slurm-7.out", "process_exit", source="torchrun", task="1")],
+)  # fmt: skip
+def test_tasks_that_are_launchers_are_no_ranks(launcher: Event) -> None:
+    assert 5 not in ranks_of(8, of_task("5"), launcher)
+
+
 # -- real cases
 
 

@@ -124,6 +124,15 @@ def test_srun_labels_are_learnt_from_the_head() -> None:
     assert split_label(" 2: hello", srun_labels=True)[:2] == ("hello", "2:")
 
 
+def test_the_task_of_a_label_goes_along() -> None:
+    error = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'x'\n"
+    labelled = "".join(f"{task}: {line}\n" for task in (4, 5) for line in error.splitlines())
+    raised = [event for event in scan_text(labelled) if event.kind == "exception"]
+    assert [(event.get("task"), event.rank) for event in raised] == [("4", None), ("5", None)]
+    bare = [event for event in scan_text(error) if event.kind == "exception"]
+    assert [event.get("task") for event in bare] == [None]
+
+
 def test_neighbours() -> None:
     buffer = b"one\ntwo\rtwo again\nthree\n"
     line = Line(buffer, 8, 17, 2, 8, Scratch("log"))

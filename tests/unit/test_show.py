@@ -13,6 +13,7 @@ from trackside import api
 from trackside.diagnose import preflight
 from trackside.diagnose.family import HEADINGS, Family, families
 from trackside.model import Cite, Value
+from trackside.read.detect import of_one
 from trackside.show.document import document, encode, json_schema
 from trackside.show.text import render
 from trackside.show.wording import duration, ranges, sentence, size, word
@@ -35,6 +36,12 @@ CITE = Cite("log", "files", "events(exception).count()", "log:1", 1)
         ((), "", "none"),
         (None, "", "not recorded"),
         (True, "", "yes"),
+        (1, "errors", "1 error"),
+        (1, "launches", "1 launch"),
+        (1, "s", "1 s"),
+        (0, "s", "0 s"),
+        (("n1:0", "n1:1", "n1:2", "n2:5"), "", "n1:0-2 and n2:5"),
+        ((":0", ":1", ":3"), "", "0-1,3"),
     ],
 )
 def test_words(value: object, unit: str, text: str) -> None:
@@ -60,6 +67,20 @@ def test_durations_and_ranges() -> None:
     assert [duration(s) for s in (1, 119, 3600, 7200)] == ["1 s", "119 s", "60 min", "2 h"]
     assert ranges([3, 1, 2, 9]) == "1-3, 9"
     assert size(1023) == "1023 bytes"
+
+
+@pytest.mark.parametrize(
+    ("note", "said"),
+    [
+        ("1 lines are broken or cut off (first: line 2)", "1 line is broken or cut off (first: line 2)"),
+        ("1 rows have no time; 11 rows have none", "1 row has no time; 11 rows have none"),
+        ("1 lines that are not nvidia-smi's", "1 line that is not nvidia-smi's"),
+        ("1 entries give no time, 0.1 values", "1 entry gives no time, 0.1 values"),
+        ("21 lines are longer", "21 lines are longer"),
+    ],
+)
+def test_notes_of_one(note: str, said: str) -> None:
+    assert of_one(note) == said
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.code)
@@ -100,3 +121,13 @@ def test_text_fits_the_width_and_has_no_colour_off_a_terminal(width: int) -> Non
     render(document(api.diagnose(case)), Console(file=out, width=width, highlight=False))
     assert "\x1b" not in out.getvalue()
     assert max(map(len, out.getvalue().splitlines())) <= width
+
+
+def test_what_was_not_given_is_said_in_sentences() -> None:
+    """Limits without a citation share a bullet, each with its own full stop."""
+    out = io.StringIO()
+    doc = document(api.diagnose(next(iter(sorted(SCENARIOS.glob("a1/*/inputs"))))))
+    bare = [claim for claim in doc.preflight if not claim.cites]
+    assert len(bare) > 1
+    render(doc, Console(file=out, width=2000, highlight=False))
+    assert " ".join(f"{claim.text}." for claim in bare) in out.getvalue()

@@ -6,17 +6,23 @@ import gzip
 import io
 import os
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.stores import SACCT, TRACEBACK, ingest, kept, of_files, of_store, sacct, scrape, steps, write
+from trackside import api
 from trackside.cli import main
 from trackside.ingest import Hashed
 from trackside.runs.located import Kept, inputs_of
 from trackside.stores.layout import Directory, StoreError
+from trackside.stores.retention import compact
 from trackside.stores.snapshot import Snapshot
+from trackside.stores.tables import TABLES, connect
+from trackside.stores.writer import Writer
 
 
 def run(*arguments: object) -> Result:
@@ -255,3 +261,69 @@ def test_a_path_that_is_no_store_is_not_locked(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is no Trackside store"):
         Snapshot.open(tmp_path)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("above", ["job=7", "input=9", "path=zzz", "a[b]*c?"])
+def test_what_the_folders_above_a_store_are_called_changes_no_row(folder: Path, tmp_path: Path, above: str) -> None:
+    store = tmp_path / above / "store"
+    plain = tmp_path / "plain"
+    for each in (store, plain):
+        result = run("ingest", folder, "--store", each)
+        assert result.exit_code == 0, result.output
+        with Writer.open(each) as writer:
+            compact(writer, 1_772_438_400 + 9 * 86_400, raw_days=1)
+    assert run("runs", "--store", store, "--json").stdout == run("runs", "--store", plain, "--json").stdout
+    assert of_store(store) == of_store(plain)
+    with Snapshot.open(store) as ours, Snapshot.open(plain) as theirs:
+        for table in TABLES:
+            columns = "* EXCLUDE (read_at)" if table == "inputs" else "*"
+            found = [each.rows(f"SELECT {columns} FROM {each.table(table)} ORDER BY ALL") for each in (ours, theirs)]
+            assert found[0] == found[1]
+
+
+def test_logs_alone_load_no_series(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ingest([folder], store)
+    looked: list[str] = []
+    table = Snapshot.table
+
+    def noted(snapshot: Snapshot, name: str, *arguments: Any) -> str:
+        looked.append(name)
+        return table(snapshot, name, *arguments)
+
+    monkeypatch.setattr(Snapshot, "table", noted)
+    ingest([write(folder, {"slurm-42.out": steps(5)})], store)
+    assert "series" not in looked
+    ingest([write(folder, {"more.prom": scrape("gpu017", 900, 50)})], store)
+    assert "series" in looked
+
+
+def test_what_is_spilled_is_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    one, other = connect(), connect()
+    folders = [Path(each.execute("SELECT current_setting('temp_directory')").fetchall()[0][0]) for each in (one, other)]
+    assert folders[0] != folders[1]
+    for path in folders:
+        assert path.parent == tmp_path
+        assert path.stat().st_mode & 0o777 == 0o700
+    del one, other
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_temporary_store_is_closed_before_it_is_removed(
+    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest([folder], store)
+    ends: list[str] = []
+    for name in ("close", "remove"):
+        monkeypatch.setattr(Writer, name, _noted(ends, name, getattr(Writer, name)))
+    with api.stored(store, None, [write(folder.parent / "more", {"slurm-41.err": "killed\n"})]):
+        ends.clear()
+    assert ends == ["close", "remove"]
+
+
+def _noted(ends: list[str], name: str, method: Callable[[Writer], None]) -> Callable[[Writer], None]:
+    def noted(writer: Writer) -> None:
+        ends.append(name)
+        method(writer)
+
+    return noted

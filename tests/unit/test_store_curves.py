@@ -14,11 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trackside.model import Input, Position, Samples, Series
-from trackside.stores.curves import Engine
+from trackside.query import ROLLUPS, SPANS, Grid, Missing, Query, Reducer, Rollup, Span, metric
+from trackside.stores.curves import Curves, Engine, RunMetrics, Timing
+from trackside.stores.curves import Kept as KeptSeries
 from trackside.stores.duck import DuckCurves, _ranges
+from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_curves import MemoryCurves
 from trackside.stores.snapshot import Snapshot
 from trackside.stores.writer import Kept, Writer
+from trackside.verify import check
 
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 METRICS = ("gpu_sm_active_ratio", "gpu_power_watts", "host_oom_kills_total")
@@ -99,6 +103,57 @@ def test_same_answers_as_in_memory(
                     got, used = curves.rollup([[ours[k].id for k in g] for g in kept], first, last, step, how)
                     np.testing.assert_array_equal(got, want)
                     assert used == count
+
+
+def asked_of(curves: Curves) -> MemoryStore:
+    """A store of a run of 400 s."""
+    kept = tuple(KeptSeries(each.series, each) for each in curves.held())
+    store = MemoryStore(planes=("metric",))
+    store.metrics = RunMetrics(curves, kept, Timing(T0 / 1000, T0 / 1000 + 400, 15.0))
+    return store
+
+
+moments = st.one_of(
+    st.floats(-700, 1200), st.integers(-70, 120).map(lambda n: n * 10.0), st.sampled_from([-1e300, 1e300, math.inf])
+)
+counters = st.tuples(st.integers(0, 7), st.integers(-1_300_000, 900_000), st.integers(0, 9).map(float))
+REDUCED: tuple[Reducer, ...] = ("count", "first", "last", "min", "max", "avg", "median", "sum")
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(counters, min_size=1, max_size=40),
+    st.sampled_from([0.25, 1.0, 7.0, 10.0, 77.0]) | st.sampled_from(SPANS),
+    st.sampled_from(ROLLUPS),
+    st.booleans(),
+    st.lists(st.tuples(moments, moments), min_size=1, max_size=2),
+)
+def test_any_part_of_a_grid_cites_what_it_says(
+    rows: list[Point], step: float | Span, how: Rollup, grouped: bool, parts: list[tuple[float, float]]
+) -> None:
+    asked = metric("gpu_sm_active_ratio")
+    asked = asked.over(step, how) if isinstance(step, str) else asked.rollup(step, how)
+    asked = asked.by("node", how="max") if grouped else asked
+    memory = MemoryCurves()
+    memory.add(block("f0", rows))
+    with TemporaryDirectory() as folder:
+        stored(Path(folder) / "store", [rows], True)
+        with Snapshot.open(Path(folder) / "store") as snapshot:
+            for store in (asked_of(memory), asked_of(DuckCurves(snapshot))):
+                part = store.ask(asked)
+                if isinstance(part, Missing):
+                    continue
+                assert isinstance(part, Grid)
+                for start, end in parts:
+                    inside = part.times[(part.times > T0 / 1000 + start) & (part.times <= T0 / 1000 + end)]
+                    part = part.during(T0 / 1000 + start, T0 / 1000 + end)
+                    np.testing.assert_array_equal(part.times, inside)
+                again = store.ask(Query.parse(str(part.query)))
+                if isinstance(again, Grid):
+                    np.testing.assert_array_equal(again.times, part.times)
+                    np.testing.assert_array_equal(again.values, part.values)
+                cites = {reducer: part.value(reducer).cites[0] for reducer in REDUCED}
+                assert [one for one in check(cites, store) if not one.holds] == []
 
 
 def test_numbers_far_apart_are_asked_for_in_stretches() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,10 @@ from tests.unit.stores import SACCT, T0, ingest, kept, of_store, sacct, scrape, 
 from trackside import api
 from trackside.cli import main
 from trackside.model import Input, Position, Samples, Series
+from trackside.stores import retention
 from trackside.stores.curves import Engine
 from trackside.stores.duck import DuckCurves
-from trackside.stores.layout import Directory
+from trackside.stores.layout import Directory, Segment
 from trackside.stores.memory_curves import MemoryCurves
 from trackside.stores.retention import DAY_MS, MINUTE_MS, compact, tidy
 from trackside.stores.snapshot import Snapshot
@@ -132,6 +134,48 @@ def test_whole_minutes_stay_exact(files: list[list[Point]], day: int, step: int,
                 got, used = curves.rollup([[ours[key] for key in group]], first, last, step, how)
                 np.testing.assert_array_equal(got, want)
                 assert used == count
+
+
+def test_days_without_a_sample_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    parts = retention._parts
+
+    def noted(*arguments: Any) -> Iterator[Segment]:
+        asked.append(arguments[3])
+        return parts(*arguments)
+
+    monkeypatch.setattr(retention, "_parts", noted)
+    far = 25_000 * DAY_MS  # 68 years
+    with Writer.open(tmp_path / "store") as writer:
+        add(writer, [(0, number, number) for number in range(1, 17)])
+        add(writer, [(0, far + number, number) for number in range(1, 17)] + [(0, 17, 17)])
+        done = compact(writer, NOW, raw_days=None)
+        ((count,),) = writer.snapshot().rows(f"SELECT count(*) FROM {writer.snapshot().table('samples')}")
+    assert (done.days, count) == (2, 33)
+    day = START // DAY_MS
+    assert asked == [day, day + 25_000, day]
+
+
+def test_each_day_is_committed_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As decision 0007 says: a stop between two of them loses none of the work done."""
+    commits: list[tuple[set[int], set[int]]] = []
+    replace = Writer.replace
+
+    def days(segments: Iterable[Segment]) -> set[int]:
+        return {(time - 1 - START) // DAY_MS for each in segments for time in each.times_ms or ()}
+
+    def noted(writer: Writer, added: Iterable[Segment], removed: Iterable[Segment], **options: Any) -> None:
+        added, removed = list(added), list(removed)
+        if {each.table for each in (*added, *removed)} & {"samples", "minutes"}:
+            commits.append((days(removed), days(added)))
+        replace(writer, added, removed, **options)
+
+    with Writer.open(tmp_path / "store") as writer:
+        for shift in (1, 2):
+            add(writer, [(0, time + shift, 1) for time in range(0, 3 * DAY_MS, 3_600_000)])
+        monkeypatch.setattr(Writer, "replace", noted)
+        compact(writer, START / 1000 + 2.1 * 86_400, raw_days=1)
+    assert commits == [({0, 2}, {0, 1, 2})] * 2 + [({day}, {day}) for day in range(3)]
 
 
 def test_what_is_older_than_minutes_are_kept_goes(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from trackside.catalog.labels import Label, written
-from trackside.catalog.labels import pci_address as pci_address
 from trackside.catalog.metrics import METRICS, labels_of
 from trackside.catalog.units import factor
 
@@ -56,6 +55,8 @@ class Dialect:
     title: str
     names: Mapping[str, Foreign]
     labels: Mapping[str, Label]
+    unneeded: tuple[str, ...] = ()
+    """Names that say nothing of a run, or that all say so begin with, ending in ``_``: left out without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,19 @@ def translate(name: str, labels: Mapping[str, str]) -> Translated | None:
         if text := written(value, label):
             ours[label.name], places[label.name] = text, place
     return Translated(metric, tuple(sorted(ours.items())), foreign.scale, foreign.guess)
+
+
+def unneeded(name: str) -> bool:
+    """Whether a name that :func:`translate` doesn't know is one that says nothing of a run."""
+    exact, beginnings = _unneeded()
+    asked = name.lower()
+    return asked in exact or asked.startswith(beginnings)
+
+
+@cache
+def _unneeded() -> tuple[frozenset[str], tuple[str, ...]]:
+    known = [each.lower() for dialect in dialects() for each in dialect.unneeded]
+    return frozenset(known), tuple(each for each in known if each.endswith("_"))
 
 
 def scale_of(guess: Guess, peak: float) -> float:

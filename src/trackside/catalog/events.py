@@ -21,6 +21,8 @@ class EventKind:
     planes: tuple[Plane, ...] = ("log",)
 
 
+LABELLED = "srun's number of the task, where srun labels each line with it"
+
 EVENTS: Mapping[str, EventKind] = {
     # -- training, as the job's own output tells it
     "progress": EventKind(
@@ -85,6 +87,7 @@ EVENTS: Mapping[str, EventKind] = {
             "status": "success or aborted",
             "reason": "why it was aborted, where the line says so: not_finite",
             "steps": "steps done",
+            "planned": "steps of the plan, where a printed rate tells them",
             "train_loss": "mean loss as the framework sums it up",
             "seconds": "duration as printed",
             "framework": "parser's id",
@@ -132,15 +135,18 @@ EVENTS: Mapping[str, EventKind] = {
             "in_summary": "true when it was printed inside a launcher's failure summary",
             "logged": "true when a logger printed it (a level stands before the Traceback line)",
             "pid": "process id where printed",
+            "task": LABELLED,
         },
     ),
     "python_fatal": EventKind(
-        "faulthandler's 'Fatal Python error'", {"what": "e.g. Segmentation fault", "frame": "innermost frame"}
+        "faulthandler's 'Fatal Python error'",
+        {"what": "e.g. Segmentation fault", "frame": "innermost frame", "task": LABELLED},
     ),
     "cuda_oom": EventKind(
         "GPU memory exhausted: PyTorch (old, new, misspelt), TensorFlow, JAX/XLA, cuBLAS/cuDNN alloc failure",
         {
             "requested_bytes": "size of the failed request",
+            "task": LABELLED,
             "total_bytes": "capacity of the card",
             "free_bytes": "free on the card",
             "allocated_bytes": "allocated by this process",
@@ -153,7 +159,12 @@ EVENTS: Mapping[str, EventKind] = {
     ),
     "cuda_error": EventKind(
         "a CUDA runtime, driver or library error",
-        {"code": "e.g. 719", "name": "e.g. illegal memory access", "library": "cuda, cublas, cudnn, nccl"},
+        {
+            "code": "e.g. 719",
+            "name": "e.g. illegal memory access",
+            "library": "cuda, cublas, cudnn, nccl",
+            "task": LABELLED,
+        },
     ),
     # -- processes and launchers
     "launcher_failure": EventKind(
@@ -190,7 +201,7 @@ EVENTS: Mapping[str, EventKind] = {
     ),
     "signal_received": EventKind(
         "a process says that it got a signal (SIGTERM handlers, SignalException, SIGUSR1 self-requeue)",
-        {"signal": "number", "signal_name": "name", "pid": "process id", "by": "who printed it"},
+        {"signal": "number", "signal_name": "name", "pid": "process id", "by": "who printed it", "task": LABELLED},
     ),
     "user_interrupt": EventKind("Ctrl-C: KeyboardInterrupt or SIGINT", {"by": "who printed it"}),
     "requeue_requested": EventKind("the application requeues itself", {"by": "who printed it"}),
@@ -201,6 +212,7 @@ EVENTS: Mapping[str, EventKind] = {
             "signal": "number",
             "signal_name": "name",
             "reason": "killed, bus_error, shm, exited, segfault",
+            "task": LABELLED,
         },
     ),
     "oom_kill": EventKind(
@@ -333,6 +345,19 @@ EVENTS: Mapping[str, EventKind] = {
     ),
     "hung_task": EventKind(
         "the kernel reports a blocked task", {"comm": "task", "pid": "pid", "seconds": "blocked for"}, ("kernel",)
+    ),
+    "kernel_log": EventKind(
+        "one per log of a node's kernel, whether or not it holds anything of interest",
+        {
+            "first_time": "first time stamp seen",
+            "last_time": "last time stamp seen",
+            "lines": "lines",
+            "bytes": "bytes",
+            "last_line": "last line with text",
+            "last_line_number": "its number",
+            "truncated": "true when it ends in mid-line",
+        },
+        ("kernel",),
     ),
     "boot": EventKind("the kernel starts", {"version": "kernel"}, ("kernel",)),
     # -- scheduler, as its notices say in the output or its own logs

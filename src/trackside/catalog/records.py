@@ -94,6 +94,7 @@ RECORDS: Mapping[str, RecordKind] = {
             "flags": "tuple of flags: drain, not_responding, fail, maint, ...",
             "reason": "reason",
             "reason_time": "time",
+            "reason_end": "time the node was in service again, of an event that is over",
             "reason_user": "who set it",
             "boot_time": "time",
             "as_of": "time of the record, where known",

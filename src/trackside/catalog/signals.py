@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trackside.catalog.natural import whole_number
+
 SIGNALS: Mapping[int, str] = {
     1: "SIGHUP",
     2: "SIGINT",
@@ -118,8 +120,9 @@ def signal_name(number: int) -> str:
 def signal_number(text: str) -> int | None:
     """The signal in a text such as ``SIGKILL``, ``KILL``, ``9``, ``Signals.SIGTERM`` or ``Segmentation fault``."""
     text = text.strip().removeprefix("Signals.")
-    if text.isdigit():
-        return int(text) if 0 < int(text) < 65 else None
+    number = whole_number(text)
+    if number is not None:
+        return number if 0 < number < 65 else None
     upper = text.upper()
     return (
         NUMBERS.get(upper)

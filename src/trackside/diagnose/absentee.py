@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from trackside.catalog.natural import whole_number
 from trackside.diagnose.family import Evidence, claim
 from trackside.diagnose.flight import missing_ranks, stalls, unfinished_ranks
 from trackside.diagnose.ranks import named, rank_of, ranks_of, world_size
@@ -53,7 +54,9 @@ def absentee(evidence: Evidence, run: Run, signs: Sequence[tuple[str, Event]]) -
     timeouts = evidence["timeouts"]
     for row in timeouts.events:
         named_ = str(row.get("missing_ranks") or "")
-        ranks = tuple(sorted({int(part) for part in named_.replace(",", " ").split() if part.isdigit()}))
+        ranks = tuple(
+            sorted({rank for part in named_.replace(",", " ").split() if (rank := whole_number(part)) is not None})
+        )
         if ranks:
             told = derived(ranks, timeouts.value(row, "missing_ranks"))
             return Absentee(ranks, claim("missing", ranks=told))
@@ -98,6 +101,8 @@ def _uncomplaining(evidence: Evidence, run: Run, signs: Sequence[tuple[str, Even
     """The few ranks that said nothing where at least half of the world complained."""
     world = world_size(run, evidence["ready"], evidence["communicators"], evidence["hosts"], evidence["inits"])
     loud = ranks_of((row for _, row in signs), evidence["launchers"])
+    if world is None and loud and loud[-1] + 1 == run.n_gpus:  # one rank a GPU: the last of them spoke
+        world = run.n_gpus
     if world is None or len(loud) * 2 < world or len(loud) >= world:
         return None
     quiet = tuple(sorted(set(range(world)) - set(loud)))

@@ -1,7 +1,8 @@
 """What did the GPUs do, window by window: work, wait while looking busy, or nothing. Pure, on arrays.
 
-Work is told by kernel launches where they were traced, else by SM activity, else by power above the GPU's own lowest,
-else by NVML's utilisation, which proves idleness but no work. Levels are each GPU's own, because workloads differ.
+Work is told by kernel launches where they were traced, else by SM activity, else by power above the GPU's own lowest
+(unless no kernel ran, which overrules it), else by NVML's utilisation, which proves idleness but no work. Levels are
+each GPU's own, because workloads differ.
 Arrays are (GPUs, windows), NaN where nothing was sampled.
 """
 
@@ -15,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from trackside.catalog.natural import whole_number
 from trackside.diagnose.family import Evidence
 from trackside.diagnose.gpus import aligned, name_of
 from trackside.diagnose.signals import ACTIVITY
@@ -41,6 +43,9 @@ class Floors:
     (public nvidia-smi output of a hang on A100s)."""
     power_range: float = 1.4
     """Working level over the lowest, without which power tells nothing."""
+    power_alone: float = 2.5
+    """The same, where nothing says if a kernel ran: a context without work takes 116 W of an H100 that draws 70 without
+    one, 75 of an L40S's 34."""
     utilisation: float = 0.05
     unmistakable_sm: float = 0.25
     """SM activity that is work whatever the tracer says, where it is half of the GPU's level at least."""
@@ -174,9 +179,9 @@ def gpu_of(series: Series, order: Sequence[str], n_ranks: int | None) -> str:
     """``node:index`` of a curve, by its GPU or else by its rank; empty where neither is told."""
     if series.get("gpu"):
         return name_of(series)
-    rank = series.get("rank") or ""
-    if rank.isdecimal() and n_ranks == len(order) and int(rank) < len(order):
-        return order[int(rank)]
+    rank = whole_number(series.get("rank") or "")
+    if rank is not None and n_ranks == len(order) and rank < len(order):
+        return order[rank]
     return ""
 
 
@@ -260,7 +265,7 @@ def _work(shape: tuple[int, int], signals: Mapping[Basis, Matrix | None]) -> tup
         for name, signal in signals.items():
             if signal is None:
                 continue
-            told, works = _told(name, signal, signals["sm"])
+            told, works = _told(name, signal, signals["sm"], signals["utilisation"])
             told &= ~known
             working |= told & works
             known |= told
@@ -298,8 +303,8 @@ def _waiting(working: Flags, busy: Matrix, signal: Matrix | None) -> Flags:
     return none
 
 
-def _told(name: Basis, signal: Matrix, sm: Matrix | None) -> tuple[Flags, Flags]:
-    """Where one signal tells, and where it tells work."""
+def _told(name: Basis, signal: Matrix, sm: Matrix | None, busy: Matrix | None) -> tuple[Flags, Flags]:
+    """Where one signal tells, and where it tells work; ``busy``: whether a kernel ran, which no watt outweighs."""
     told = ~np.isnan(signal)
     own = level(signal)[:, None]
     match name:
@@ -311,8 +316,13 @@ def _told(name: Basis, signal: Matrix, sm: Matrix | None) -> tuple[Flags, Flags]
             works = signal > np.fmax(FLOORS.sm_share * own, FLOORS.sm)
         case "power":
             lowest = np.fmin.reduce(-level(-signal))
-            told &= own >= FLOORS.power_range * lowest
+            wide = np.full(signal.shape, FLOORS.power_alone)
+            if busy is not None:
+                wide[~np.isnan(busy)] = FLOORS.power_range
+            told &= own >= wide * lowest
             works = signal > lowest + FLOORS.power_share * (own - lowest)
+            if busy is not None:
+                works &= ~(busy <= FLOORS.utilisation)
         case "utilisation":
             works = signal > FLOORS.utilisation
     return told, works

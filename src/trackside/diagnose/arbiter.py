@@ -14,6 +14,12 @@ LAST_RESORT = "U0"
 DISPOSITIONS = ("F3",)
 """Families that only say how it ended: never primary while a cause is found."""
 HEALTH = "G1"
+PRINTED_S = 1.0
+"""By which the times of lines may differ that speak of one moment."""
+SCRAPED_S = 60.0
+"""The same where a curve tells one of the two: it is known to a window only."""
+SMOOTHED_S = 300.0
+"""The same of two curves: a few windows of a minute, as many as are smoothed to tell a spell from a blip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,14 @@ def _unexplained(faults: Sequence[Finding], explains: dict[str, frozenset[str]])
 def _may_cause(cause: Finding, effect: Finding) -> bool:
     if _strength(cause) == 0 and _strength(effect) == 2:
         return False
-    return cause.since is None or effect.since is None or cause.since <= effect.since + 1.0
+    return cause.since is None or effect.since is None or cause.since <= effect.since + _slack(cause, effect)
+
+
+def _slack(cause: Finding, effect: Finding) -> float:
+    """By how much a cause may be seen later than its effect: curves show it windows apart."""
+    if cause.at is None and effect.at is None and set(cause.gpus) & set(effect.gpus):
+        return SMOOTHED_S
+    return SCRAPED_S if "metric" in (*cause.planes, *effect.planes) else PRINTED_S
 
 
 def _strength(finding: Finding) -> int:

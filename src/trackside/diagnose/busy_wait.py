@@ -11,9 +11,11 @@ import numpy as np
 
 from trackside.diagnose import maths
 from trackside.diagnose.activity import Activity
-from trackside.diagnose.duty import Duty
+from trackside.diagnose.duty import TITLES, Duty
 from trackside.diagnose.family import Evidence, claim
 from trackside.diagnose.learning import number, training_points
+from trackside.diagnose.pipes import draws_little, pipes, power_limit
+from trackside.diagnose.traffic import traffic
 from trackside.diagnose.work import advancing
 from trackside.model import Claim, Value
 from trackside.query import Grid, derived
@@ -34,9 +36,6 @@ class Limits:
     """Share of the time spent in collectives from which they set the pace."""
     idle_fabric: float = 0.1
     """Traffic of the fast fabric over that of the other network, under which collectives go over the other."""
-    little_power: float = 0.4
-    """Power over its limit, up to which GPUs that always have a kernel resident hardly work: spinning ones drew 85 of
-    400 W (public nvidia-smi output of a hang on A100s)."""
     network: float = 2e7
     """Bytes a second of a node on its network, below which nothing much goes over it."""
     long_launch_s: float = 5e-5
@@ -62,18 +61,23 @@ class Spin:
 def spinning(evidence: Evidence, seen: Activity, duty: Duty, limits: Limits, told: list[Claim]) -> Spin | None:
     """Several GPUs that always have a kernel resident and hardly work; None where that is not so or not measured.
 
-    ``told``: what the log says of slow collectives. Without SM activity, time in collectives or little power tells.
+    ``told``: what the log says of slow collectives. Without SM activity, time in collectives tells, or
+    little power, of GPUs whose pipes are at rest as far as they were sampled.
     """
     if int(duty.rows.sum()) < 2 or duty.busy is None or duty.busy.number < limits.pinned:
         return None
     if duty.sm is not None and duty.sm.number > limits.doubtful_sm:
         return None
-    drawn = _over(evidence.grid("power"), duty)
-    little = duty.sm is None and _draws_little(evidence, duty, drawn, limits)
-    values = {"busy": duty.busy, "signal": derived(seen.busy_by or "", duty.busy)}
+    if not _advances(evidence, seen, duty, limits):
+        return None
+    drawn, most = _over(evidence.grid("power"), duty), power_limit(evidence, duty)
+    values = {"busy": duty.busy, "signal": derived(TITLES[seen.busy_by or "engine"], duty.busy)}
     shows = [claim("pinned", sm=duty.sm, **values) if duty.sm is not None else claim("pinned_unseen", **values)]
     shows += [*advancing(evidence, duty.start, duty.end), *_calls(evidence, duty)]
-    shows += [claim("power", power=drawn)] if drawn is not None else []
+    moved = pipes(evidence, duty)
+    shows += moved.shows if duty.sm is None else ()
+    if drawn is not None:
+        shows.append(claim("power", power=drawn) if most is None else claim("power_of", power=drawn, limit=most))
     waiting = _in_collectives(evidence, duty, limits)
     told = [
         *waiting,
@@ -83,14 +87,21 @@ def spinning(evidence: Evidence, seen: Activity, duty: Duty, limits: Limits, tol
         *_network(evidence, duty, limits),
     ]
     if duty.sm is None:
-        return Spin(tuple(shows), tuple(told), False) if waiting or little else None
+        little = draws_little(drawn, most) or (most is None and moved.quiet and bool(told))
+        return Spin(tuple(shows), tuple(told), False) if waiting or (little and not moved.busy) else None
     return Spin(tuple(shows), tuple(told), duty.sm.number <= limits.low_sm)
 
 
-def _draws_little(evidence: Evidence, duty: Duty, drawn: Value | None, limits: Limits) -> bool:
-    """Whether they draw far less than their limit: what stands in for SM activity where that was not sampled."""
-    most = _over(evidence.grid("power_limit"), duty)
-    return drawn is not None and most is not None and drawn.number <= limits.little_power * most.number
+def _advances(evidence: Evidence, seen: Activity, duty: Duty, limits: Limits) -> bool:
+    """Whether the run advances: steps, collectives or launches, or data that moves. One that only spins hangs."""
+    steps, sent = evidence.grid("steps"), _over(evidence.grid("network"), duty)
+    if len(training_points(evidence["progress"])) > 1 or advancing(evidence, duty.start, duty.end):
+        return True
+    if steps is not None and steps.value("max").number > steps.value("min").number:
+        return True
+    if sent is not None and sent.number >= limits.network * seen.step:
+        return True
+    return bool(traffic(evidence, seen, duty.start, duty.end).moving)
 
 
 def _in_collectives(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
@@ -100,7 +111,7 @@ def _in_collectives(evidence: Evidence, duty: Duty, limits: Limits) -> list[Clai
     spent = grid.during(duty.start, duty.end).value("median")
     if spent.value is None or spent.number < limits.wait_share * grid.step:
         return []
-    return [claim("in_collectives", share=derived(round(spent.number / grid.step, 3), spent))]
+    return [claim("in_collectives", share=derived(round(spent.number / grid.step, 3), spent, unit="share"))]
 
 
 def _printed(evidence: Evidence, limits: Limits) -> list[Claim]:
@@ -116,7 +127,11 @@ def _printed(evidence: Evidence, limits: Limits) -> list[Claim]:
         return []
     row = min(told, key=lambda pair: abs(pair[0] - share))[1]
     sources = frame.value(row, "comm_time_s", "s"), frame.value(row, "step_time_s", "s")
-    return [claim("communication", spent=sources[0], step=sources[1], share=derived(round(share, 3), *sources))]
+    return [
+        claim(
+            "communication", spent=sources[0], step=sources[1], share=derived(round(share, 3), *sources, unit="share")
+        )
+    ]
 
 
 def _gauged(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
@@ -124,7 +139,12 @@ def _gauged(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
     if spent is None or step is None or not step.number > 0 or spent.number < limits.wait_share * step.number:
         return []
     return [
-        claim("communication", spent=spent, step=step, share=derived(round(spent.number / step.number, 3), spent, step))
+        claim(
+            "communication",
+            spent=spent,
+            step=step,
+            share=derived(round(spent.number / step.number, 3), spent, step, unit="share"),
+        )
     ]
 
 
@@ -136,7 +156,8 @@ def _network(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
         return []
     if carried.number > limits.idle_fabric * sent.number:
         return []
-    return [claim("fabric_idle", sent=sent, carried=carried)]
+    rates = (derived(value.number / plain.step, value, unit="B/s") for value in (sent, carried))
+    return [claim("fabric_idle", **dict(zip(("sent", "carried"), rates, strict=True)))]
 
 
 def _calls(evidence: Evidence, duty: Duty) -> list[Claim]:
@@ -200,5 +221,5 @@ def blocking(evidence: Evidence, seen: Activity, duty: Duty, limits: Limits) -> 
         return None
     return [
         claim("launches_wait", each=derived(each, spent, made, unit="s"), count=made),
-        claim("launches_share", share=derived(round(share, 3), spent, made), busy=duty.busy),
+        claim("launches_share", share=derived(round(share, 3), spent, made, unit="share"), busy=duty.busy),
     ]

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from trackside.catalog.gpu_models import rating_of
 from trackside.catalog.throttle import REASONS, mask, reasons_in
 from trackside.diagnose.activity import Activity, activity
 from trackside.diagnose.family import Evidence
 from trackside.diagnose.gpus import aligned, all_names, name_of, of_gpu
+from trackside.diagnose.rated import rated_clock, rated_power
 from trackside.diagnose.throttling import Against, Clocks, Held, Limits, Span
 from trackside.model import Run, Value
 from trackside.query import Grid, derived
@@ -69,7 +71,15 @@ def clocks(evidence: Evidence, run: Run, limits: Limits) -> Clocks | None:
     found.sort(key=lambda each: -each.seconds.number)  # stable: equal ones stay in the order of GPUs
     heat = aligned(grids["temperature"], gpus, times)
     hot = any(np.nanmax(heat[row, on], initial=0.0) >= limits.hot_c for row, on in stretches.items())
-    return Clocks(tuple(found), told_by, len(gpus), brief, hot, _to_the_end(evidence, done, limits))
+    return Clocks(
+        tuple(found),
+        told_by,
+        len(gpus),
+        main.samples / max(1, len(main)),
+        brief,
+        hot,
+        _to_the_end(evidence, done, limits),
+    )
 
 
 def _busy(
@@ -112,7 +122,8 @@ def _counted(grid: Grid | None, gpus: tuple[str, ...], times: Matrix, step: floa
 def _hot_and_low(
     evidence: Evidence, gpus: tuple[str, ...], times: Matrix, clock: Matrix, busy: Flags, limits: Limits
 ) -> Flags:
-    """(GPUs, windows) Hot, with a clock below its own best level or the others', and not at the power limit."""
+    """(GPUs, windows) Hot, with a clock below its own best level or the others', or far below the highest that it can
+    reach, and not at the power limit."""
     working = np.where(busy, clock, np.nan)
     held = ~np.isnan(working)
     best = np.full((len(gpus), 1), np.nan)
@@ -122,9 +133,12 @@ def _hot_and_low(
     columns = held.any(axis=0)
     if len(gpus) > 1 and columns.any():
         others[0, columns] = np.nanmedian(working[:, columns], axis=0)
-    power, limit = (aligned(evidence.grid(name), gpus, times) for name in ("power", "power_limit"))
+    power = aligned(evidence.grid("power"), gpus, times)
+    limit = rated_power(evidence.grid("power_limit"), evidence.grid("power"), gpus, times)
+    top = rated_clock(evidence.grid("most"), evidence.grid("clocks"), gpus, times)
     with np.errstate(invalid="ignore"):
         low = working < (1 - limits.drop) * np.fmax(best, others)
+        low |= (working < (1 - limits.drop_from_most) * top) & (power < limits.far_from_limit * limit)
         hot = aligned(evidence.grid("temperature"), gpus, times) >= limits.hot_c
         capped = power >= limits.at_limit * limit
     grave: Flags = low & hot & ~capped
@@ -180,6 +194,9 @@ def _usual(
         return _megahertz(grid.during(*during)), "peers"
     if most is not None and gpu in {name_of(each) for each in most.series}:
         return _megahertz(of_gpu(most, gpu)), "most"
+    rating = rating_of(own.series[0].get("gpu_model")) if own is not None else None
+    if own is not None and rating is not None:
+        return derived(rating.sm_clock_hertz / 1e6, own.value("count"), unit="MHz"), "most"
     return None, "most"
 
 

@@ -79,7 +79,7 @@ def _ends_up(values: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 def _changed(grid: Grid, rising: bool) -> Iterator[tuple[int, NDArray[np.intp]]]:
     """Each series with a change, and the windows where its value is another (a larger) one than the last known."""
-    before = _before(grid.values)
+    before = last_before(grid.values)
     with np.errstate(invalid="ignore"):
         other = (grid.values > before) if rising else (grid.values != before)
     cells = other & ~np.isnan(grid.values) & ~np.isnan(before)
@@ -87,7 +87,7 @@ def _changed(grid: Grid, rising: bool) -> Iterator[tuple[int, NDArray[np.intp]]]
         yield int(row), np.flatnonzero(cells[row])
 
 
-def _before(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def last_before(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The last value known before each window; NaN where there is none."""
     place = np.where(np.isnan(values), 0, np.arange(values.shape[1])[None, :])
     known = np.take_along_axis(values, np.maximum.accumulate(place, axis=1), axis=1)

@@ -12,11 +12,13 @@ from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence
 from trackside.diagnose.order import followed_by, follows
 from trackside.diagnose.ranks import rank_of
-from trackside.model import Event, Record, Role, Run, Value
+from trackside.diagnose.restarts import RESTARTS, lived_on
+from trackside.model import Claim, Event, Record, Role, Run, Value
 from trackside.query import Frame, Query, events, record
 
 DEATHS: Mapping[str, Query] = {
     **ENDING,
+    **RESTARTS,
     "signals": events("signal_received"),
     "fatals": events("python_fatal"),
     "workers": events("dataloader_death"),
@@ -28,7 +30,6 @@ DEATHS: Mapping[str, Query] = {
     "heartbeats": events("heartbeat_lost"),
     "device": events("cuda_error"),
     "memory": events("cuda_oom"),
-    "restarts": events("launcher_restart"),
 }
 """What tells of deaths, and of what may have brought them about."""
 
@@ -73,6 +74,15 @@ def deaths(evidence: Evidence, progress: Sequence[Event]) -> list[Death]:
     own += [row for row in evidence["memory"].events if row.role is Role.ROOT and followed_by(row, progress) is None]
     found = [death for death in found if not _has_traceback(death, own)]
     return sorted(found, key=lambda death: (not death.first, death.source != "launchers", death.rank is None))
+
+
+def survived(evidence: Evidence, progress: Sequence[Event]) -> tuple[Death, list[Claim]] | None:
+    """The first death after which the launcher started its workers again, and what shows that."""
+    for name in ("launchers", "exits", "signals", "fatals", "workers"):
+        for death in _told(evidence, name):
+            if told := lived_on(evidence, death.row, progress):
+                return death, told
+    return None
 
 
 def host_oom(evidence: Evidence, run: Run, progress: Sequence[Event]) -> tuple[Value, Event | Record] | None:

@@ -7,6 +7,7 @@ shape is a fault; a spike that recovers, a low converged plateau and noise are n
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -275,7 +276,12 @@ def _settled(curve: Curve, high: int, limits: Limits) -> bool:
     if high < limits.least_points or len(norms) < limits.least_points:
         return False
     gone = maths.median(norms[-5:]) <= limits.gone_share * maths.median(norms[: max(3, len(norms) // 5)])
-    return gone and maths.spread(curve.finite[-max(limits.least_points, 3 * high // 4) :]) < 0.1
+    return gone and maths.spread(_rest(curve.finite, high, limits)) < 0.1
+
+
+def _rest(values: Sequence[float], high: int, limits: Limits) -> Sequence[float]:
+    """Where the last ``high`` losses came to, the way up to there left out."""
+    return values[-max(limits.least_points, 3 * high // 4) :]
 
 
 def _lost(curve: Curve, limits: Limits) -> Shape | None:
@@ -296,7 +302,7 @@ def _lost(curve: Curve, limits: Limits) -> Shape | None:
     if high < max(5, 0.1 * len(values)):
         return None
     still = _settled(curve, high, limits)
-    flat = still or maths.spread(values[-high:]) < 0.1
+    flat = still or maths.spread(_rest(values, high, limits)) < 0.1
     strength = Certainty.ESTABLISHED if still else Certainty.SUPPORTED
     return Shape("plateau" if flat else "diverging", strength, "lost", _nth_finite(curve, -high), -1, high)
 

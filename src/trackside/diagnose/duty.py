@@ -17,6 +17,8 @@ WARM_UP = 0.1
 """Share of the time of work left out at its start: compilation and first batches."""
 BEGUN = 0.5
 """Share of the most that GPUs are busy, from which they train."""
+TITLES = {"engine": "engine activity", "utilisation": "utilisation", "sm": "SM activity"}
+"""Ask -> what its signal is called."""
 RESTING = 0.1
 """Engine activity of a window in which the GPUs did nothing."""
 
@@ -48,9 +50,10 @@ class Duty:
 
 
 def duty(evidence: Evidence, seen: Activity, least: int) -> Duty | None:
-    """None where fewer than ``least`` readings were taken, or neither of engine nor SM activity nor utilisation."""
+    """None where fewer than ``least`` readings were taken, or nothing tells work. A tracer alone gives times, but no
+    figures of activity."""
     bounds = _bounds(evidence, seen)
-    if bounds is None or (seen.busy is None and seen.sm is None):
+    if bounds is None or all(each is None for each in (seen.busy, seen.sm, seen.launches, seen.collectives)):
         return None
     windows = (seen.times > bounds[0]) & (seen.times <= bounds[1]) & seen.seen
     if int(windows.sum()) < 2 or _readings(evidence, seen, windows) < least:
@@ -69,7 +72,8 @@ def duty(evidence: Evidence, seen: Activity, least: int) -> Duty | None:
 
 def _readings(evidence: Evidence, seen: Activity, windows: Flags) -> float:
     """How many samples of a GPU these windows hold."""
-    grid = evidence.grid(seen.busy_by or "sm")
+    names = (seen.busy_by or "sm", "launches", "collectives")
+    grid = next((grid for name in names if (grid := evidence.grid(name)) is not None), None)
     cells = int((~np.isnan(grid.values)).sum()) if grid is not None else 0
     return float(windows.sum()) * grid.samples / cells if grid is not None and cells else 0.0
 
@@ -125,4 +129,4 @@ def _figure(
     whole = middle(mean(values[rows][:, windows]))
     if np.isnan(whole):
         return None
-    return derived(round(float(whole), 4), grid.during(*bounds).value("avg", unit=""))
+    return derived(round(float(whole), 4), grid.during(*bounds).value("avg"), unit="ratio")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from trackside.catalog.job_states import ALIVE, CLEARING
-from trackside.diagnose.family import Evidence
+from trackside.diagnose.family import Evidence, claim
 from trackside.diagnose.order import followed_by
-from trackside.model import Event, Record, Role, Run, Value
+from trackside.model import Claim, Event, Record, Role, Run, Value
 from trackside.query import Frame, Query, derived, events, record
 
 ENDING: Mapping[str, Query] = {
@@ -34,6 +34,12 @@ LIFE: Mapping[str, Query] = {
     "logs": events("log_activity"),
 }
 """What shows that the job was doing something at a moment."""
+
+OWN_END_SAYS: Mapping[str, str] = {
+    "ended_itself": "the run came to its own end: {line}",
+    "aborted_itself": "the run ended by itself and called that end aborted: {line}",
+}
+"""Sentences of :func:`own_end`."""
 
 BAD_STATES = frozenset(
     ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED", "PREEMPTED", "DEADLINE", "BOOT_FAIL", "REVOKED")
@@ -101,6 +107,16 @@ def completed(evidence: Evidence) -> Value | None:
     if not good or abnormal_end(evidence) is not None:
         return None
     return ends.value(good[-1], "text" if good[-1].get("status") is None else "status")
+
+
+def own_end(evidence: Evidence) -> Claim | None:
+    """The run's own closing line, and whether it calls that end aborted; None where there is none."""
+    ends = evidence["ends"]
+    if not ends:
+        return None
+    row = ends.events[-1]
+    key = "aborted_itself" if row.get("status") == "aborted" else "ended_itself"
+    return claim(key, line=ends.value(row, "text"))
 
 
 def abnormal_end(evidence: Evidence) -> Value | None:

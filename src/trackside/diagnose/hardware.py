@@ -11,7 +11,7 @@ from trackside.diagnose.activity import activity
 from trackside.diagnose.counters import Change, onsets, rises, standing
 from trackside.diagnose.family import Evidence, claim
 from trackside.diagnose.gpus import name_of
-from trackside.diagnose.health import COUNTERS, Fault, Health, clean, gpus_of
+from trackside.diagnose.health import COUNTERS, Fault, Health, clean, gpus_of, rose
 from trackside.diagnose.presence import Gap, interrupted, silent_gpus
 from trackside.model import Certainty, Claim, Run, Series, Value
 from trackside.query import derived
@@ -59,9 +59,7 @@ def _risen(evidence: Evidence) -> list[Fault]:
             if name == "lifetime" and ("ecc", change.series.labels) in seen:
                 continue  # the same errors counted twice
             seen.add((name, change.series.labels))
-            gpu = derived(name_of(change.series), change.after)
-            told = claim(f"rose_{name}", gpu=gpu, by=change.by, before=change.before, after=change.after)
-            found.append(_fault(told, change))
+            found.append(_fault(rose(name, change), change))
     return found
 
 
@@ -75,7 +73,8 @@ def _reported(evidence: Evidence) -> tuple[list[Fault], list[Fault]]:
         entry = xid(int(change.after.number))
         values = {"xid": change.after, "gpu": derived(name_of(change.series), change.after)}
         if entry.blame == "hardware":
-            told = claim("gauge", name=derived(entry.mnemonic, change.after), **values)
+            when = derived(change.until, change.after, unit="time")
+            told = claim("gauge", name=derived(entry.mnemonic, change.after), when=when, **values)
             hardware.append(_fault(told, change, entry.number))
         else:
             application.append(_fault(claim("application_gauge", **values), change, entry.number))

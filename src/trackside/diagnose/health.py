@@ -6,11 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trackside.diagnose.family import Evidence, claim
 from trackside.diagnose.gpus import name_of
+from trackside.diagnose.memory import during
 from trackside.model import Certainty, Claim, Event, Plane, Position, Record, Run, Value
 from trackside.query import Grid, Query, derived, metric
+
+if TYPE_CHECKING:  # arrays: only runs with metrics need them
+    from trackside.diagnose.counters import Change
 
 CLEAN: Mapping[str, Query] = {
     "ecc_rise": metric("gpu_ecc_uncorrectable_total").over("around", "increase"),
@@ -21,11 +26,18 @@ CLEAN: Mapping[str, Query] = {
 CLEAN_SAYS: Mapping[str, str] = {
     "clean_ecc": "uncorrectable ECC errors rose by {rise} on {count}",
     "clean_remaps": "rows remapped for uncorrectable errors rose by {rise} on {count}",
+    "clean_ecc_meanwhile": "uncorrectable ECC errors rose by {rise} on {count} while the run was there",
+    "clean_remaps_meanwhile": "rows remapped for uncorrectable errors rose by {rise} on {count} while the run was "
+    "there",
 }
-COUNTERS: Mapping[str, Query] = {
+COUNTED: Mapping[str, Query] = {
     "ecc": metric("gpu_ecc_uncorrectable_total").over("around", "last"),
     "lifetime": metric("gpu_ecc_uncorrectable_lifetime_total").over("around", "last"),
     "remaps": metric("gpu_rows_remapped_uncorrectable_total").over("around", "last"),
+}
+"""The counters of :data:`CLEAN` as they stood, which tell when one rose."""
+COUNTERS: Mapping[str, Query] = {
+    **COUNTED,
     "remap_failed": metric("gpu_row_remap_failed").over("around", "last"),
     "pages": metric("gpu_pages_retired_total").where(cause="double_bit").over("around", "last"),
 }
@@ -43,13 +55,16 @@ MEASURED = ("ecc", "lifetime", "remaps", "xid_last")
 """Asks any one of which can rule a fault out."""
 SAYS: Mapping[str, str] = {
     **CLEAN_SAYS,
-    "rose_ecc": "uncorrectable ECC errors of GPU {gpu} rose by {by}, from {before} to {after}",
+    "rose_ecc": "uncorrectable ECC errors of GPU {gpu} rose by {by}, from {before} to {after}, by {when}",
     "rose_lifetime": "the lifetime count of uncorrectable ECC errors of GPU {gpu} rose by {by}, from {before} "
-    "to {after}",
-    "rose_remaps": "rows of GPU {gpu} remapped for uncorrectable errors rose by {by}, from {before} to {after}",
-    "rose_remap_failed": "GPU {gpu} could not remap a failed memory row: the flag went from {before} to {after}",
-    "rose_pages": "memory pages of GPU {gpu} retired for double-bit errors rose by {by}, from {before} to {after}",
-    "gauge": "the monitor saw GPU {gpu} report Xid {xid} ({name})",
+    "to {after}, by {when}",
+    "rose_remaps": "rows of GPU {gpu} remapped for uncorrectable errors rose by {by}, from {before} to {after}, by "
+    "{when}",
+    "rose_remap_failed": "GPU {gpu} could not remap a failed memory row: the flag went from {before} to {after} by "
+    "{when}",
+    "rose_pages": "memory pages of GPU {gpu} retired for double-bit errors rose by {by}, from {before} to {after}, by "
+    "{when}",
+    "gauge": "the monitor saw GPU {gpu} report Xid {xid} ({name}) by {when}",
     "vanished": "GPU {gpu} was not sampled any more from {since} on, while other GPUs of its node gave {witness:plain} "
     "samples",
     "old_ecc": "uncorrectable ECC errors stood at up to {level} on GPU {gpus} and did not rise",
@@ -111,16 +126,52 @@ def health(evidence: Evidence, run: Run) -> Health:
     return examined(evidence, run)
 
 
-def clean(evidence: Evidence) -> list[Claim]:
-    """What shows that nothing failed: counters of uncorrectable errors that rose by nothing; none where one rose."""
+def clean(evidence: Evidence, run: Run | None = None) -> list[Claim]:
+    """What shows that nothing failed: counters of uncorrectable errors that rose by nothing; none where one rose.
+
+    With ``run``, what rose before it began or after its end doesn't count.
+    """
     found: list[Claim] = []
     for key, names in (("clean_ecc", ("ecc_rise", "lifetime_rise")), ("clean_remaps", ("remap_rise",))):
         grids = [grid for name in names if (grid := evidence.grid(name)) is not None]
         sums = [(grid, value) for grid in grids if (value := grid.value("sum", unit="")).value is not None]
+        said = key
+        if run is not None and any(value.value for _, value in sums):
+            said = f"{key}_meanwhile"
+            inside = [(grid, during(grid, run).value("sum", unit="")) for grid, _ in sums]
+            sums = [(grid, value) for grid, value in inside if value.value is not None]
         if any(value.value for _, value in sums):
             return []
-        found += [claim(key, rise=value, count=gpus_of(grid, value)) for grid, value in sums[:1]]
+        found += [claim(said, rise=value, count=gpus_of(grid, value)) for grid, value in sums[:1]]
     return found
+
+
+def unclean(evidence: Evidence, run: Run) -> list[Claim]:
+    """The counters of uncorrectable errors that rose while the run was there, GPU by GPU; a few of many."""
+    if not any(grid.value("sum").value for name in CLEAN if (grid := evidence.grid(name)) is not None):
+        return []
+    from trackside.diagnose.counters import rises  # arrays: only where something rose
+
+    found = []
+    for name in ("ecc", "remaps"):
+        changes = rises(evidence.grid(name)) or (rises(evidence.grid("lifetime")) if name == "ecc" else [])
+        inside = [
+            change
+            for change in changes
+            if (run.start is None or change.until >= run.start) and (run.end is None or change.since <= run.end)
+        ]
+        found += [rose(name, change) for change in inside[:MOST]]
+    return found
+
+
+MOST = 3
+"""GPUs that are named of those whose counters rose."""
+
+
+def rose(name: str, change: Change) -> Claim:
+    """That the counter of an ask of :data:`COUNTERS` rose."""
+    gpu, when = derived(name_of(change.series), change.after), derived(change.until, change.after, unit="time")
+    return claim(f"rose_{name}", gpu=gpu, by=change.by, before=change.before, after=change.after, when=when)
 
 
 def gpus_of(grid: Grid, source: Value) -> Value:

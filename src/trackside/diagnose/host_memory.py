@@ -31,6 +31,8 @@ HOST_SAYS: Mapping[str, str] = {
     "from {before} to {after}",
     "host_short": "host memory of node {node} ran down to {low} available of {total}",
     "host_ample": "host memory of node {node} was not short in any sample: at least {low} of {total} was available",
+    "host_ample_all": "no node was short of host memory in any sample: {node}, which had the least, kept {low} of "
+    "{total}",
     "none_counted": "the kernels of {nodes} counted no kill for want of memory",
     "asked_reached": "memory in use on node {node} grew by {grown} from the run's start on, and the job had asked "
     "for {limit} there",
@@ -51,6 +53,8 @@ class Host:
     """Whose memory ran out, where the kernel says."""
     limit: Claim | None = None
     """That the job came to what it had asked for."""
+    anywhere: bool = False
+    """Which of several nodes it was isn't known, so that all were looked at."""
 
     @property
     def short(self) -> bool:
@@ -86,7 +90,7 @@ class Host:
             said.append(claim("oom_counted", node=node, by=change.by, before=change.before, after=change.after))
         if self.low is not None and self.low.capacity is not None and (self.short or self.ample):
             node = derived(self.low.name, self.low.value)
-            key = "host_short" if self.short else "host_ample"
+            key = "host_short" if self.short else "host_ample_all" if self.anywhere else "host_ample"
             said.append(claim(key, node=node, low=self.low.value, total=self.low.capacity))
         return said if self.limit is None else [*said, self.limit]
 
@@ -105,7 +109,8 @@ def host(evidence: Evidence, run: Run, nodes: Sequence[str], moment: float | Non
     low = scarcest(evidence, run, nodes)
     if low is not None and moment is not None and low.share is not None and low.share <= SHORT:
         low = low if abs(low.at - moment) <= 5 * NEAR_S else None  # it was short at another time
-    return Host(tuple(kills), low, scope, _asked(evidence, run, low) or _resident(evidence, run))
+    limit = _asked(evidence, run, low) or _resident(evidence, run)
+    return Host(tuple(kills), low, scope, limit, not nodes and len(run.nodes) > 1)
 
 
 def unharmed(evidence: Evidence, run: Run) -> list[Claim]:

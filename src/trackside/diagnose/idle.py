@@ -9,7 +9,7 @@ import numpy as np
 
 from trackside.diagnose.activity import Activity, level
 from trackside.diagnose.family import Evidence, claim
-from trackside.diagnose.gpus import aligned
+from trackside.diagnose.rated import rated_power
 from trackside.diagnose.signals import Limits, nodes_of
 from trackside.model import Claim, Run, Value
 from trackside.query import derived
@@ -84,11 +84,11 @@ def _cold(evidence: Evidence, seen: Activity, limits: Limits) -> bool:
         return bool(np.nanmax(level(seen.busy), initial=0.0) <= limits.cold)
     if seen.sm is not None:
         return True
-    limit = evidence.grid("power_limit")
-    if seen.power is None or limit is None:
+    if seen.power is None:
         return False
-    most = np.fmax.reduce(aligned(limit, seen.gpus, seen.times), axis=1)
-    return bool(np.nanmax(level(seen.power) / most, initial=0.0) <= limits.idle_power)
+    limit = rated_power(evidence.grid("power_limit"), evidence.grid("power"), seen.gpus, seen.times)
+    most = np.fmax.reduce(limit, axis=1)
+    return not np.isnan(most).any() and bool(np.nanmax(level(seen.power) / most, initial=0.0) <= limits.idle_power)
 
 
 def _context_only(evidence: Evidence, limits: Limits) -> bool | None:

@@ -90,7 +90,7 @@ def _measured(grid: Grid | None, kind: str, before: Span, during: Span) -> Pace 
     if grid is None:
         return None
     told = [grid.during(*span) for span in (before, during)]
-    values = [part.value("median", "share" if kind == "work" else None) for part in told]
+    values = [part.value("median") for part in told]
     if any(part.value("count").number < LEAST for part in told) or any(value.value is None for value in values):
         return None
     first, second = values[0].number, values[1].number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trackside.diagnose import telemetry
 from trackside.diagnose.ending import LIVE_STATES, last_job
@@ -41,7 +41,7 @@ def _claims(store: Store, run: Run) -> Iterator[Claim]:
     job = None if jobs is None else last_job(jobs)
     if jobs is None or job is None:
         yield Claim("no_scheduler")
-    yield from _kernel(_ask(store, events("boot")), _ask(store, events("xid")), run, jobs, job)
+    yield from _kernel([_ask(store, events(kind)) for kind in ("kernel_log", "boot", "xid")], run, jobs, job)
     if jobs is not None and job is not None and job.get("state") in LIVE_STATES:
         yield Claim("still_running", {"state": jobs.value(job, "state")})
     if logs is None:
@@ -64,14 +64,12 @@ def _ask(store: Store, query: Query) -> Frame | None:
     return answer if isinstance(answer, Frame) else None
 
 
-def _kernel(
-    boots: Frame | None, xids: Frame | None, run: Run, jobs: Frame | None, job: Record | None
-) -> Iterator[Claim]:
+def _kernel(kernel: Sequence[Frame | None], run: Run, jobs: Frame | None, job: Record | None) -> Iterator[Claim]:
     """Whether the kernel's messages were read at all; which nodes they are from isn't told by every format."""
-    if boots is None:
+    if kernel[0] is None:
         yield Claim("no_kernel")
         return
-    seen = {row.node for frame in (boots, xids) if frame is not None for row in frame.events if row.node}
+    seen = {row.node for frame in kernel if frame is not None for row in frame.events if row.node}
     silent = tuple(node for node in run.nodes if node not in seen)
     if seen and silent and jobs is not None and job is not None:
         yield Claim("no_kernel_of", {"nodes": derived(silent, jobs.value(job, "nodes"))})

@@ -20,8 +20,12 @@ SAYS: Mapping[str, str] = {
     "saves_counted": "{saves} checkpoints were saved in {steps}",
     "saves_planned": "a checkpoint is saved every {every} steps, over {steps}",
     "saving_time": "saving took {share} of the wall time",
+    "saver_idles": "GPU {gpu}, of the rank that saves, was busy {mine} of its time (mean) and the others {theirs} "
+    "(median), while {saves} checkpoints were saved: {idle} for each",
+    "saver_late": "GPU {gpu}, of the rank that saves, is the one that lags: {saves} checkpoints were saved in {steps}",
+    "no_step": "no step was done while GPU {gpu} stood apart, from {since} to {until}: all ranks paused",
 }
-"""Sentences of the claims that are made here."""
+"""Sentences of the claims that are made here and in :mod:`trackside.diagnose.alone`."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Storm:
 def save_storm(evidence: Evidence, run: Run, limits: Limits | None = None) -> Storm | None:
     """Saves at nearly every step, or that take most of the wall time; None where neither shows."""
     limits = limits or Limits()
-    saves = _distinct(evidence["saves"].events, training_points(evidence["progress"]), run.n_ranks or 1)
+    saves = checkpoints(evidence, run)
     done = _steps_seen(evidence)
     if done is None or not isinstance(done.value, (int, float)) or done.value < limits.least_steps:
         return None
@@ -58,7 +62,7 @@ def save_storm(evidence: Evidence, run: Run, limits: Limits | None = None) -> St
     total = evidence["saves"].reduce("count")
     share = None
     if seconds and wall is not None and isinstance(wall.value, (int, float)) and len(saves) > 2:
-        share = derived(round(seconds / wall.value, 2), total, wall)
+        share = derived(round(seconds / wall.value, 2), total, wall, unit="share")
     slow = share is not None and isinstance(share.value, float) and share.value >= limits.saving_share
     if often is None and not slow:
         return None
@@ -66,6 +70,11 @@ def save_storm(evidence: Evidence, run: Run, limits: Limits | None = None) -> St
     if share is not None:
         shows.append(claim("saving_time", share=share))
     return Storm(derived(len(saves), total), tuple(shows), saves[0] if saves else None)
+
+
+def checkpoints(evidence: Evidence, run: Run) -> list[Event]:
+    """One event a checkpoint that was saved."""
+    return _distinct(evidence["saves"].events, training_points(evidence["progress"]), run.n_ranks or 1)
 
 
 def _distinct(saves: Sequence[Event], points: Sequence[Event], ranks: int) -> list[Event]:

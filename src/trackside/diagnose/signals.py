@@ -36,6 +36,10 @@ STANDSTILL: Mapping[str, Query] = {
     **ACTIVITY,
     "power_limit": metric("gpu_power_limit_watts").over("run", "max"),
     "clock": metric("gpu_sm_clock_hertz").over("run", "avg"),
+    "tensor": metric("gpu_tensor_active_ratio").over("run", "avg"),
+    "dram": metric("gpu_dram_active_ratio").over("run", "avg"),
+    "copy": metric("gpu_memory_utilization_ratio").over("run", "avg"),
+    "nvlink": metric("gpu_nvlink_tx_bytes_per_second").over("run", "avg").by("node", "gpu", how="sum"),
     "memory": metric("gpu_memory_used_bytes").over("run", "avg"),
     "capacity": metric("gpu_memory_total_bytes").over("run", "max"),
     "steps": metric("training_step").over("run", "max"),
@@ -78,7 +82,15 @@ class Limits(Quiet):
     context_share: float = 0.03
     """Of a card's memory that a CUDA context with its libraries takes: 300 to 700 MiB of 24 to 80 GiB."""
     idle_power: float = 0.3
-    """Of the power limit that an idle card draws at most: 16 of 72 W (L4), 116 of 700 W (H100 with a context)."""
+    """Of the power limit that an idle card draws at most: 16 of 72 W (L4), 116 of 700 W (H100 with a context); and one
+    that spins, 85 of 400 W."""
+    spinning_ratio: float = 4.0
+    """The same over the lowest power of all GPUs, where the limit was not sampled: a context alone draws up to
+    2.2 times an idle card's power (L40S), and spinning adds a seventh of the rest."""
+    spinning_sm: float = 0.2
+    """SM activity that spinning alone comes to: one or two SMs a channel, 32 channels at most, of 100 and more."""
+    most: float = 0.9
+    """Share of the windows that counts as all the while."""
 
 
 def watched(evidence: Evidence, run: Run) -> Activity | None:
@@ -95,36 +107,33 @@ def nodes_of(gpus: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(node for gpu in gpus if (node := gpu.rpartition(":")[0])))
 
 
-def ranks_at(evidence: Evidence, run: Run, gpus: Iterable[str]) -> tuple[int, ...]:
-    """The ranks of these GPUs: by the tracer's labels, else by their order where the run has one GPU a rank."""
-    told: dict[str, int] = {}
-    for name in ("launches", "collectives"):
-        grid = evidence.grid(name)
-        for each in grid.series if grid is not None else ():
-            rank = each.get("rank") or ""
-            if rank.isdecimal() and each.get("gpu"):
-                told.setdefault(f"{each.get('node') or ''}:{each.get('gpu')}", int(rank))
-    if not told and run.n_ranks == len(run.gpus):
-        told = {gpu: rank for rank, gpu in enumerate(run.gpus)}
-    if not told and len(run.gpus) == 1 and run.n_ranks in (None, 1):
-        told = {run.gpus[0]: 0}
-    return tuple(sorted({told[gpu] for gpu in gpus if gpu in told}))
-
-
 STILL_SAYS: Mapping[str, str] = {
+    "running": "the scheduler lists it as {state}",
     "rest_launches": "{now} kernel launches were made in the last {seconds}, of {whole} in the whole run",
     "rest_collectives": "{now} collectives were completed in the last {seconds}, of {whole} in the whole run",
     "rest_sm": "SM activity was {now} in the last {seconds} (median of the GPUs) and {before} until then",
     "rest_power": "the GPUs drew {now} in the last {seconds} (median) and {before} until then",
     "rest_busy": "the GPUs were busy for {now} of the last {seconds} (median) and for {before} until then",
-    "spin": "{count} were busy without work: {signal} activity {busy}, which is waiting and no health",
-    "spin_power": "{count} drew more than idle ones do and did no work: {power}",
+    "spin": "busy without work: {count}, {signal} {busy}, which is waiting and no health",
+    "spin_power": "drawing more than idle ones do, without work: {count}, {power}",
     "odd_cold": "GPU {gpus} went cold: {signal} {level}",
     "odd_gone": "GPU {gpus} gave no sample any more, the others {samples:plain}",
     "odd_behind": "GPU {gpus} had entered fewer collectives than the others: {mine} of {theirs}",
     "odd_absent": "GPU {gpus} was in no collective while the others were in one: {mine} entered, {theirs} left",
     "odd_computing": "GPU {gpus} went on with other work",
     "odd_first": "GPU {gpus} stopped before the others",
+    "pinned_on": "the GPUs were busy all the while: {busy} over {seconds} (median)",
+    "no_step": "the ranks had met ({line}), and the log holds {count} training points",
+    "little_sm": "their SM activity was {sm} (median), what waiting in a collective alone comes to",
+    "little_power": "they drew {power} (median), no more than GPUs that wait busily",
+    "moves_dram": "their memory moved data {level} of the time (mean)",
+    "moves_copy": "their memory was read or written {level} of the time (mean)",
+    "moves_tensor": "their tensor pipes were busy {level} of the time (mean)",
+    "moves_nvlink": "each sent {level} over NVLink (mean)",
+    "rests_dram": "their memory moved data {level} of the time (mean): next to nothing is read or written",
+    "rests_copy": "their memory was read or written {level} of the time (mean)",
+    "rests_tensor": "their tensor pipes were busy {level} of the time (mean)",
+    "rests_nvlink": "each sent {level} over NVLink (mean)",
     "memory_held": "the memory stays held: {memory} (median of the GPUs)",
     "to_the_end_launches": "kernels were launched up to the end: {level} a window (median)",
     "to_the_end_collectives": "collectives were completed up to the end: {level} a window (median)",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from trackside.diagnose.ending import ENDING, LIFE, last_job, silence_s
-from trackside.diagnose.family import Evidence
+from trackside.diagnose.ending import ENDING, LIFE, LIVE_STATES, last_job, silence_s
+from trackside.diagnose.family import Evidence, claim
 from trackside.diagnose.learning import LEARNING, number, step_seconds, steps_done, training_points
 from trackside.diagnose.maths import finite
-from trackside.model import Run, Value
+from trackside.model import Claim, Run, Value
 from trackside.query import Query, derived, events
 
 SILENCE: Mapping[str, Query] = {**LIFE, **LEARNING, **ENDING, "hosts": events("host")}
@@ -33,15 +33,21 @@ class Quiet:
     unstamped_share: float = 0.6
     """Of the run's duration that its steps do not account for, where lines carry no time: start-up and saves
     may take the rest."""
+    open_share: float = 0.35
+    """The same, from which it is open what the run did then: start-up, saves and evaluations take a third at most of
+    runs that are well."""
 
 
 def stood_still(evidence: Evidence, run: Run, limits: Quiet) -> tuple[Value, bool] | None:
     """(seconds of standing still, whether time stamps prove it); None where it worked on or nothing tells."""
     progress = evidence["progress"]
     points = training_points(progress)
-    seconds = _duration(evidence)
+    seconds = duration(evidence)
     if points and points[-1].time is None:
-        return _unaccounted(evidence, seconds, limits)
+        left = _left(evidence, seconds) if seconds is not None else None
+        if left is None or seconds is None or left.number < limits.unstamped_share * seconds.number:
+            return None
+        return left, False
     quiet = silence_s(evidence, run)
     if quiet is None:
         return None
@@ -53,7 +59,7 @@ def stood_still(evidence: Evidence, run: Run, limits: Quiet) -> tuple[Value, boo
     return (quiet, True) if long and length >= limits.intervals * rhythm else None
 
 
-def _duration(evidence: Evidence) -> Value | None:
+def duration(evidence: Evidence) -> Value | None:
     """The run's elapsed seconds by its accounting record."""
     jobs = evidence["jobs"]
     row = last_job(jobs)
@@ -67,30 +73,35 @@ def _duration(evidence: Evidence) -> Value | None:
     return None
 
 
-def _unaccounted(evidence: Evidence, seconds: Value | None, limits: Quiet) -> tuple[Value, bool] | None:
-    """Seconds that the steps done, at their printed pace, don't account for."""
+def unaccounted(evidence: Evidence, limits: Quiet) -> Value | None:
+    """Seconds that the steps done, at their printed pace, don't account for, where lines carry no time and that is
+    more than saves and start-up usually take: what the run did then is open."""
+    points = training_points(evidence["progress"])
+    seconds = duration(evidence)
+    if not points or points[-1].time is not None or seconds is None:
+        return None
+    left = _left(evidence, seconds)
+    return left if left is not None and left.number >= max(limits.least_s, limits.open_share * seconds.number) else None
+
+
+def _left(evidence: Evidence, seconds: Value) -> Value | None:
+    """Seconds of the run that the steps done, at their printed pace, leave."""
     progress = evidence["progress"]
     last = training_points(progress)[-1]
     spent = number(last, "elapsed_s")
-    if seconds is not None and spent is not None:
-        return _left(seconds.number - spent, (seconds, progress.value(last, "elapsed_s", "s")), seconds, limits)
+    if spent is not None:
+        sources: tuple[Value, ...] = (seconds, progress.value(last, "elapsed_s", "s"))
+        return derived(round(seconds.number - spent, 1), *sources, unit="s")
     pace = step_seconds(training_points(progress), progress)
     done = steps_done(progress, evidence["ends"])
-    if seconds is None or pace is None or done is None:
+    if pace is None or done is None:
         return None
-    return _left(seconds.number - done.number * pace.number, (seconds, done, pace), seconds, limits)
-
-
-def _left(idle: float, sources: Sequence[Value], seconds: Value, limits: Quiet) -> tuple[Value, bool] | None:
-    """What is left of the run, where that is more than start-up and saves may take."""
-    if idle < limits.unstamped_share * seconds.number:
-        return None
-    return derived(round(idle, 1), *sources, unit="s"), False
+    return derived(round(seconds.number - done.number * pace.number, 1), seconds, done, pace, unit="s")
 
 
 def several_ranks(evidence: Evidence, run: Run) -> bool:
-    """Whether more than one process took part, as far as anything tells."""
-    if len(run.nodes) > 1 or (run.n_ranks or 0) > 1:
+    """Whether more than one process took part, as far as anything tells: training scripts run one for each GPU."""
+    if len(run.nodes) > 1 or (run.n_ranks or 0) > 1 or (run.n_ranks is None and (run.n_gpus or 0) > 1):
         return True
     for name in ("hosts", "inits", "ready", "communicators"):
         for row in evidence[name].events:
@@ -98,3 +109,8 @@ def several_ranks(evidence: Evidence, run: Run) -> bool:
             if any(isinstance(size, int) and size > 1 for size in sizes) or row.get("command") == "torchrun":
                 return True
     return False
+
+
+def ended(state: Value) -> Claim:
+    """How the run ended, or that it did not."""
+    return claim("running" if state.value in LIVE_STATES else "ended", state=state)

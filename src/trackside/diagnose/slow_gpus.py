@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.diagnose.activity import Activity, Matrix, gpu_of, middle, summed
-from trackside.diagnose.duty import RESTING, Duty
+from trackside.diagnose.duty import RESTING, TITLES, Duty
 from trackside.diagnose.family import Evidence, claim
 from trackside.diagnose.gpus import aligned, names, of_gpu
 from trackside.diagnose.lagging import Limits, Outlier, outliers
@@ -193,13 +193,13 @@ def _shows(
         told = _wait_claim(evidence, run, gpus[0], peers, span)
     else:
         part = grid.during(*span)
-        mine, theirs = of_gpu(part, gpus[0]).value("median", unit=""), _of_peers(part, peers).value("median", unit="")
+        mine, theirs = of_gpu(part, gpus[0]).value("median"), _of_peers(part, peers).value("median")
         ratio = derived(round(mine.number / theirs.number, 2) if theirs.value else round(first.ratio, 2), mine, theirs)
         seconds = derived(span[1] - span[0], mine, unit="s")
         told = [claim(f"slow_{sign}", gpus=derived(gpus, mine), mine=mine, theirs=theirs, ratio=ratio, seconds=seconds)]
     if sign == "sm" and seen.busy_by is not None and (other := evidence.grid(seen.busy_by)) is not None:
-        busy = _of_peers(other.during(*span), peers).value("median", unit="")
-        told.append(claim("peers_busy", busy=busy, signal=derived(seen.busy_by, busy)))
+        busy = _of_peers(other.during(*span), peers).value("median")
+        told.append(claim("peers_busy", busy=busy, signal=derived(TITLES[seen.busy_by], busy)))
     return told
 
 
@@ -277,8 +277,8 @@ def alike(evidence: Evidence, seen: Activity, duty: Duty) -> Claim | None:
             continue
         part = grid.during(duty.start, duty.end)
         high, low = (
-            of_gpu(part, seen.gpus[row]).value("median", unit="")
+            of_gpu(part, seen.gpus[row]).value("median")
             for row in (int(np.nanargmax(levels)), int(np.nanargmin(levels)))
         )
-        return claim("alike", high=high, low=low, signal=derived(name, high))
+        return claim("alike", high=high, low=low, signal=derived(TITLES[name], high))
     return None

@@ -10,13 +10,15 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.diagnose.activity import Activity, Flags, level, middle, spells
+from trackside.diagnose.activity import FLOORS, Activity, Flags, Matrix, level, middle, spells
 from trackside.diagnose.apart import apart
 from trackside.diagnose.ending import last_sign
 from trackside.diagnose.family import Evidence, claim
 from trackside.diagnose.gpus import aligned
+from trackside.diagnose.rated import rated_power
 from trackside.diagnose.signals import Limits
 from trackside.diagnose.still import Still
+from trackside.diagnose.traffic import traffic
 from trackside.model import Claim, Run
 from trackside.query import derived
 
@@ -33,8 +35,9 @@ def at_end(evidence: Evidence, run: Run, seen: Activity, limits: Limits, beside:
     enough = max(2, min(limits.windows, math.ceil(limits.readings / seen.readings)))
     if len(rest) < enough or (seen.basis == "power" and _slower_clocks(evidence, seen, active, rest)):
         return _one_cold(evidence, run, seen, limits)
-    after, until = float(seen.times[active[-1]]), float(seen.times[rest[-1]])
-    heard = max(_heard(evidence), _stepped(evidence))
+    until = float(seen.times[rest[-1]])
+    after = max(float(seen.times[active[-1]]), float(seen.times[rest[0]]) - seen.step)  # a gap between tells nothing
+    heard = max(_heard(evidence), stepped(evidence))
     length = until - max(after, heard)
     duration = until - float(seen.times[0]) + seen.step
     least = enough * seen.step
@@ -42,7 +45,7 @@ def at_end(evidence: Evidence, run: Run, seen: Activity, limits: Limits, beside:
     if not sure and length < (least if beside else max(limits.short_s, limits.share * duration, least)):
         return None
     inside = rest[seen.times[rest] > heard]
-    span = after, max(heard, float(seen.times[active[-1] + 1])), until
+    span = after, max(heard, float(seen.times[rest[0]])), until
     return _still(evidence, run, seen, span, length, inside, sure, limits)
 
 
@@ -54,7 +57,7 @@ def within(evidence: Evidence, run: Run, seen: Activity, start: float, limits: L
     windows = np.flatnonzero(seen.seen & (seen.times - seen.step >= start))
     if len(windows) < limits.windows or seen.basis in ("launches", "collectives"):
         return None
-    until = float(seen.times[windows[-1]])
+    until, start = float(seen.times[windows[-1]]), max(start, float(seen.times[windows[0]]) - seen.step)
     less = _less(seen, windows, limits)
     still = _still(evidence, run, seen, (start, start, until), until - start, windows, True, limits, less)
     return still if still.odd or (less.any() and 2 * int((less & seen.users).sum()) > int(seen.users.sum())) else None
@@ -67,7 +70,10 @@ def _less(seen: Activity, windows: NDArray[np.intp], limits: Limits) -> Flags:
     if signal is None or not len(before):
         return np.zeros(len(seen.gpus), dtype=bool)
     with np.errstate(invalid="ignore"):
-        less: Flags = middle(signal[:, windows], axis=1) <= limits.less * middle(signal[:, before], axis=1)
+        now = middle(signal[:, windows], axis=1)
+        less: Flags = now <= limits.less * middle(signal[:, before], axis=1)
+        if seen.basis == "sm":
+            less &= ~(now > FLOORS.unmistakable_sm)  # an evaluation on one rank works less than a step, and works
     return less
 
 
@@ -84,7 +90,7 @@ def _one_cold(evidence: Evidence, run: Run, seen: Activity, limits: Limits) -> S
     if not late.any() or 2 * int(late.sum()) > int(users.sum()):
         return None
     start = float(seen.times[last[late].max()])
-    if max(_heard(evidence), _stepped(evidence)) > start + 2 * seen.step:
+    if max(_heard(evidence), stepped(evidence)) > start + 2 * seen.step:
         return None
     others = users & ~late
     windows = np.flatnonzero(seen.seen & (seen.times > start))
@@ -140,8 +146,8 @@ def _heard(evidence: Evidence) -> float:
     return float(sign.value) if sign is not None and isinstance(sign.value, (int, float)) else -np.inf
 
 
-def _stepped(evidence: Evidence) -> float:
-    """When the gauge of steps done last rose."""
+def stepped(evidence: Evidence) -> float:
+    """When the gauge of steps done last rose; minus infinity where it never did."""
     grid = evidence.grid("steps")
     if grid is None:
         return -np.inf
@@ -164,11 +170,17 @@ def _held(evidence: Evidence, seen: Activity, inside: NDArray[np.intp], limits: 
     return bool((now[known] >= limits.held * most[known]).mean() > 0.5)
 
 
-def worked_on(evidence: Evidence, seen: Activity, limits: Limits) -> Claim | None:
-    """GPUs that worked up to the end of what was watched, at the level that they had."""
+def worked_on(evidence: Evidence, run: Run, seen: Activity, limits: Limits) -> Claim | None:
+    """GPUs that worked up to the end of the run, at the level that they had; None where they may only have waited
+    busily all the while, or the last part was not watched."""
     name = seen.basis
     grid = evidence.grid(name) if name is not None else None
-    if grid is None or name == "utilisation" or int(seen.active.sum()) < limits.windows:
+    if (
+        grid is None
+        or name == "utilisation"
+        or int(seen.active.sum()) < limits.windows
+        or not to_the_end(run, seen, limits)
+    ):
         return None
     last = float(seen.times[seen.active][-1])
     unit = "" if grid.unit in ("ratio", "launches", "collectives") else None
@@ -178,4 +190,35 @@ def worked_on(evidence: Evidence, seen: Activity, limits: Limits) -> Claim | Non
         return None
     if usual.value is not None and figure.number < limits.less * usual.number:
         return None
-    return claim(f"to_the_end_{name}", level=figure)
+    told = [claim(f"to_the_end_{name}", level=figure)]
+    if not distinct(evidence, seen, seen.active & (seen.times > last - 10 * seen.step), limits):
+        told = list(traffic(evidence, seen, last - 10 * seen.step, last).moving)
+    return told[0] if told else None
+
+
+def to_the_end(run: Run, seen: Activity, limits: Limits) -> bool:
+    """Whether the GPUs were watched up to the run's end, or to so little before it that no standstill would fit in."""
+    if run.end is None:
+        return True
+    length = run.end - (run.start if run.start is not None else float(seen.times[0]))
+    return run.end - float(seen.times[seen.seen][-1]) < max(3 * seen.step, min(limits.least_s, limits.share * length))
+
+
+def distinct(evidence: Evidence, seen: Activity, windows: Flags, limits: Limits) -> bool:
+    """Whether GPUs that look at work in these windows do more than ones that only spin: on more SMs, or at more power;
+    launches and collectives are work as they are."""
+    if seen.basis not in ("sm", "power") or not windows.any():
+        return seen.basis in ("launches", "collectives")
+    users = seen.users
+    if seen.basis == "sm":
+        assert seen.sm is not None
+        spins = seen.busy is not None and float(middle(seen.busy[users][:, windows])) >= limits.pinned
+        return not spins or float(middle(seen.sm[users][:, windows])) > limits.spinning_sm
+    assert seen.power is not None
+    drawn: Matrix = middle(seen.power[users][:, windows], axis=1)
+    limits_of = rated_power(evidence.grid("power_limit"), evidence.grid("power"), seen.gpus, seen.times)
+    most = np.fmax.reduce(limits_of[users], axis=1)
+    if not np.isnan(most).any():
+        return bool(middle((drawn / most)[None, :]) > limits.idle_power)
+    lowest = np.fmin.reduce(-level(-seen.power))
+    return bool(middle((drawn / lowest)[None, :]) > limits.spinning_ratio)

@@ -23,7 +23,8 @@ LAUNCHED: Mapping[str, Query] = {
 """The tracer's counts as they stand: they begin with the process, and a crash within seconds leaves one sample."""
 UNTOUCHED: Mapping[str, str] = {
     "launches": "the GPUs were given {launches} kernel launches in all",
-    "no_work": "no GPU was busy for more than {most} of any while",
+    "no_work": "no GPU was busy for more than {most} of a window's time",
+    "none_held": "no GPU held any memory ({peak} of {total})",
     "context_only": "no GPU held more than {peak} of {total}, which is {share}: a context at most",
     "loaded": "GPU {gpu} held up to {peak} of {total} by then: something had been loaded",
 }
@@ -53,6 +54,8 @@ def untouched(evidence: Evidence, run: Run) -> list[Claim]:
         return found
     values = {"peak": peak.value, "total": peak.capacity}
     if peak.value.number <= max(CONTEXT_BYTES, CONTEXT_SHARE * peak.capacity.number):
+        if not peak.value.number:
+            return [*found, claim("none_held", **values)]
         share = derived(peak.share or 0.0, peak.value, peak.capacity, unit="share")
         return [*found, claim("context_only", share=share, **values)]
     return [*found, claim("loaded", gpu=derived(peak.name, peak.value), **values)] if found else []

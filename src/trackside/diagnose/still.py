@@ -6,7 +6,7 @@ something else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trackside.diagnose.activity import Activity, Flags, middle
 from trackside.diagnose.apart import Apart
@@ -17,6 +17,8 @@ from trackside.query import Reducer, derived
 
 UNITLESS = ("ratio", "launches", "collectives")
 """Units that a sentence names itself."""
+_ACTIVITY = {"engine": "engine activity", "sm": "SM activity"}
+"""Ask -> what it is called beside its level."""
 MOST_CITED = 8
 """GPUs of which each is cited, of those that stand apart."""
 
@@ -93,9 +95,11 @@ class Still:
         if not count or level_now is None:
             return []
         number = derived(count, level_now, unit="GPUs" if count > 1 else "GPU")
+        if name != "power":
+            level_now = replace(level_now, unit="share")
         if name == "power":
             return [claim("spin_power", count=number, power=level_now)]
-        return [claim("spin", count=number, busy=level_now, signal=derived(name, level_now))]
+        return [claim("spin", count=number, busy=level_now, signal=derived(_ACTIVITY.get(name, name), level_now))]
 
     def _stands_apart(self) -> list[Claim]:
         odd, why = self.odd, self.apart.why

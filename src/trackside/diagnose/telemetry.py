@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trackside.diagnose import coverage, time_skew
+from trackside.diagnose.counters import last_before
 from trackside.diagnose.coverage import Hole, Line
 from trackside.diagnose.trust import Trust
 from trackside.model import Claim, Run, Value
@@ -30,7 +31,7 @@ SAYS: dict[str, str] = {
     "gaps": "{share} of the GPU metrics of {nodes} are missing; the longest gap is {length}, from {when}",
     "exporter_down": "exporters of {nodes} answered {share} of the scrapes",
     "collector_failed": "the collectors {collectors} of {nodes} failed",
-    "coarse": "readings of a GPU over the whole run: {readings}; short events are not seen",
+    "coarse": "a GPU was sampled {readings} times in the whole run: short events are not seen",
     "no_sm": "SM activity was not measured: utilisation alone can't tell work from a busy-wait",
     "booted": "{nodes} booted again at {when}: its counters began anew",
     "counters_reset": "counters of {nodes} began anew at {when}: its driver or exporter was restarted",
@@ -280,7 +281,7 @@ def _moved(values: np.typing.NDArray[np.float64]) -> bool:
 
 
 def _resets(energy: Grid, already: Sequence[str]) -> Iterator[Claim]:
-    falls = energy.values < _before(energy.values)
+    falls = energy.values < last_before(energy.values)
     nodes = [node for (node,) in energy.labels("node")]
     for node in dict.fromkeys(nodes):
         rows = [row for row, name in enumerate(nodes) if name == node]
@@ -293,13 +294,6 @@ def _resets(energy: Grid, already: Sequence[str]) -> Iterator[Claim]:
         cites = [one.during(first, end - energy.step).value("last"), one.during(end - energy.step, end).value("last")]
         yield Claim("counters_reset", {"nodes": derived((node or "a node",), *cites),
                                        "when": derived(end, *cites, unit="time")})  # fmt: skip
-
-
-def _before(values: np.typing.NDArray[np.float64]) -> np.typing.NDArray[np.float64]:
-    """The last value known before each window, NaN where none is."""
-    place = np.where(np.isnan(values), 0, np.arange(values.shape[1])[None, :])
-    known = np.take_along_axis(values, np.maximum.accumulate(place, axis=1), axis=1)
-    return np.concatenate([np.full((len(values), 1), np.nan), known[:, :-1]], axis=1)
 
 
 def _untraced(store: Store) -> Iterator[tuple[str, Value]]:

@@ -46,6 +46,10 @@ class Limits:
     """Without reasons: slowdown begins at 83 to 90 C on data-centre GPUs, and monitors alert from 80 C on."""
     at_limit: float = 0.97
     """Share of its power limit at which a GPU's clocks are the limit's doing, not the heat's."""
+    far_from_limit: float = 0.8
+    """Share of its power limit under which the limit is not what holds clocks far below the highest."""
+    readings: int = 6
+    """Readings of each GPU, below which clocks that were well say little: a run of a minute or two."""
     busy: float = 0.2
     """Engine activity or utilisation above which low clocks are not those of an idle GPU."""
     slower: float = 1.05
@@ -90,6 +94,8 @@ class Clocks:
     """reasons, counters or heat: what told of it."""
     count: int
     """GPUs that were watched."""
+    readings: float
+    """Readings of each."""
     brief: str | None
     """A GPU on which a grave reason was set, but not for long."""
     hot: bool

@@ -53,6 +53,7 @@ _UNALLOCATED = re.compile(rf"and {_SIZE} is reserved by PyTorch but unallocated"
 _OTHER = re.compile(rf"Process \d{{1,9}} has {_SIZE} memory in use")
 _GPU = re.compile(
     r"\(GPU (\d{1,3})[;)]|GPU (\d{1,3}) has a total|device:GPU:(\d{1,3})|device ordinal (\d{1,3})|on GPU (\d{1,3})\b"
+    r"|\(GPU_(\d{1,3})_bfc\)"  # the allocator of a device, of TensorFlow and XLA
 )
 _TENSOR = re.compile(r"OOM when allocating tensor with shape ?\[([\d, ]{0,80})\] and type (\w+)")
 _BACKENDS: tuple[tuple[str, re.Pattern[str]], ...] = (

@@ -194,11 +194,33 @@ def _end(line: Line) -> Event | None:
     return line.event(
         "training_end",
         status="success",
-        steps=step,
+        steps=_closing(line) if step is None else step,
+        planned=_of_rate(found["train_runtime"], found.get("train_steps_per_second", "")),
         train_loss=loss,
         seconds=seconds,
         framework=_framework(line, found),
     )
+
+
+def _closing(line: Line) -> int | None:
+    """The count of the full bar that is drawn once more after the summary, as the training bar is closed."""
+    after = _BAR.match(b"\n" + _neighbours(line)[1])
+    return int(after[1]) if after is not None and after[1] == after[2] else None
+
+
+def _of_rate(runtime: str, rate: str) -> int | None:
+    """The steps that Trainer reckoned its rate from (its plan); None where the printed digits leave several."""
+    seconds, each = number(runtime), number(rate)
+    if seconds is None or each is None or "e" in f"{runtime}{rate}":
+        return None
+    product = seconds * each
+    slack = seconds * _half_digit(rate) + each * _half_digit(runtime)
+    return round(product) if abs(product - round(product)) <= slack < 0.5 <= product else None
+
+
+def _half_digit(printed: str) -> float:
+    """Half of the last digit's place."""
+    return 0.5 * 10.0 ** -len(printed.partition(".")[2])
 
 
 _PLAN = (

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from trackside.catalog.events import EVENTS
 from trackside.logs.stamp import find_time
 from trackside.model import Event, Plane, Position, Role, Scalar
 
@@ -84,6 +85,12 @@ class Line:
         return self._time
 
     @property
+    def task(self) -> str | None:
+        """The task that srun labels the line with; the same as the rank only where each rank is a task of its own."""
+        found = _SRUN.match(self.full) if self.scratch.srun_labels else None
+        return None if found is None else found["task"]
+
+    @property
     def at(self) -> Position:
         """Where the line stands in its file."""
         return Position(self.scratch.path, self.number, self.offset, self.end - self.start)
@@ -154,7 +161,9 @@ class Line:
         text: str | None = None,
         **fields: Scalar,
     ) -> Event:
-        """An event at this line. Fields that are None are left out."""
+        """An event at this line. Fields that are None are left out; srun's task is added where the kind has it."""
+        if "task" in EVENTS[kind].fields:
+            fields.setdefault("task", self.task)
         return Event(
             kind=kind,
             at=self.at,

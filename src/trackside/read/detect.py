@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from dataclasses import dataclass
 from functools import cache
 
@@ -63,7 +64,24 @@ def _row(source: Source, chosen: Format | None, status: InputStatus, note: str, 
         status = "partial" if status == "read" else status
     plane = None if chosen is None else chosen.plane
     format_id = None if chosen is None else chosen.id
-    return Input(source.path, format_id, status, printable(note), rows, plane, source.size or 0)
+    return Input(source.path, format_id, status, printable(of_one(note)), rows, plane, source.size or 0)
+
+
+_ONE = re.compile(
+    r"(?<![\w.,])1 ((?:repeated |blank |more |NUL )?)(byte|capture|cell|entrie|event|line|reading|row|sample|value)s\b"
+    r"( that)?( (?:are|have|stand|give|hold)\b)?"
+)
+_VERBS = {" are": " is", " have": " has", " stand": " stands", " give": " gives", " hold": " holds"}
+
+
+def of_one(note: str) -> str:
+    """A note whose counts of one read as such: ``1 line is broken``."""
+
+    def one(told: re.Match[str]) -> str:
+        noun = "entry" if told[2] == "entrie" else told[2]
+        return f"1 {told[1]}{noun}{told[3] or ''}{_VERBS.get(told[4] or '', '')}"
+
+    return _ONE.sub(one, note)
 
 
 def _failure(error: Exception, rows: int) -> tuple[InputStatus, str]:

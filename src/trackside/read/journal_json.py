@@ -43,7 +43,7 @@ class Decoded(Pieces):
 def _scan(source: Source, sink: Sink, lines: Iterable[str], plane: Plane) -> Result:
     def take(event: Event) -> None:
         if event.kind == "log_activity" and plane == "kernel":
-            return
+            event = replace(event, kind="kernel_log")
         at = Position(event.at.path, event.at.line)  # byte offsets would be those of the decoded text
         sink.event(replace(event, at=at, node=host_of(event.text) or event.node))
 

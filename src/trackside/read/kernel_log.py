@@ -112,7 +112,7 @@ def year_near(head: str, modified: float | None) -> int | None:
 def _read(source: Source, sink: Sink) -> Result:
     def take(event: Event) -> None:
         if event.kind == "log_activity":  # tells of a job's output; this is none
-            return
+            event = replace(event, kind="kernel_log")
         host = host_of(event.text)
         sink.event(event if host is None else replace(event, node=host))
 

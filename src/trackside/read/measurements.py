@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.catalog.dialect import Guess, Translated, is_blank, scale_of, translate
+from trackside.catalog.dialect import Guess, Translated, is_blank, scale_of, translate, unneeded
 from trackside.catalog.metrics import METRICS
 from trackside.model import Position, Samples, Series
 from trackside.read.format import Result, Sink
@@ -270,16 +270,18 @@ class Measurements:
         ]
         lost = lost or bool(self._untimely or self._beyond)
         note = "; ".join(each for each in said if each)
+        if not known and names and all(map(unneeded, self._names)):
+            return Result(0, "read", "; ".join(filter(None, (note, "what it measures says nothing of a run"))))
         if not known:
             return Result(0, "unrecognised" if names else "empty", note or "no measurement in it")
         return Result(self.rows, "partial" if lost else "read", note)
 
     def _unknown(self, known: int) -> str:
         """How many of the names are known, and the first of those that aren't."""
-        names = len(self._names)
-        others = [name for name, number in self._names.items() if number == UNKNOWN]
+        others = [name for name, number in self._names.items() if number == UNKNOWN and not unneeded(name)]
         if not others:
             return ""
+        names = known + len(others)
         more = f" and {len(others) - NAMED:,} more" if len(others) > NAMED else ""
         first = ", ".join(name[:80] or "one without a name" for name in others[:NAMED]) + more
         if known:

@@ -92,6 +92,7 @@ def _read_events(source: Source, sink: Sink) -> Result:
                 row.get("state"),
                 reason=slurm.known(row.get("reason")),
                 reason_time=slurm.time_of(row.get("timestart", "start")),
+                reason_end=slurm.time_of(row.get("timeend", "end")),
                 reason_user=user.partition("(")[0] if user else None,
                 source="sacctmgr",
             )

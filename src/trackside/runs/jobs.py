@@ -114,9 +114,3 @@ def collect(records: Iterable[Record]) -> Jobs:
         if row.get("raw_id") is not None and row.get("raw_id") != row.get("array_id"):
             jobs.alias(job, str(row.get("raw_id")))
     return jobs
-
-
-def sort_key(id_: str) -> tuple[int, int, str]:
-    """Orders ids by number."""
-    found = re.match(r"(\d+)(?:[_+](\d+))?", id_)
-    return (int(found[1]), int(found[2] or -1), id_) if found else (1 << 62, 0, id_)

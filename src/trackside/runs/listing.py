@@ -15,6 +15,8 @@ from trackside.runs.logs import assign, folder_of, ids_inside
 from trackside.stores.snapshot import Snapshot
 
 HOUR_S = 3600
+_Stretch = tuple[int, int]
+"""First and last of some hours on end, counted from 1970."""
 _ORDER: tuple[Plane, ...] = ("scheduler", "log", "metric", "kernel", "collective", "trace")
 
 
@@ -108,20 +110,18 @@ class _Seen:
 
     def __init__(self, snapshot: Snapshot) -> None:
         spans, series, events = (snapshot.table(name) for name in ("spans", "series", "events"))
-        self._metric = _hours(
-            snapshot.rows(
-                f"""SELECT DISTINCT host, unnest(range(first_ms // {HOUR_S * 1000}, last_ms // {HOUR_S * 1000} + 1))
-                FROM (SELECT {HOST.format("s.node")} AS host, p.input, min(p.first_ms) AS first_ms,
-                             max(p.last_ms) AS last_ms
-                      FROM {spans} p JOIN {series} s USING (series) WHERE p.count > 0 AND s.node IS NOT NULL
-                      GROUP BY ALL) ORDER BY ALL"""
-            )
+        self._metric = _stretches(
+            snapshot,
+            f"""SELECT {HOST.format("s.node")} AS host, min(p.first_ms) // {HOUR_S * 1000} AS begin,
+                       max(p.last_ms) // {HOUR_S * 1000} AS stop
+                FROM {spans} p JOIN {series} s USING (series) WHERE p.count > 0 AND s.node IS NOT NULL
+                GROUP BY host, p.input""",
         )
-        self._kernel = _hours(
-            snapshot.rows(
-                f"""SELECT DISTINCT {HOST.format("node")}, CAST(floor(time / {HOUR_S}) AS BIGINT) FROM {events}
-                WHERE plane = 'kernel' AND node IS NOT NULL AND time IS NOT NULL ORDER BY ALL"""
-            )
+        self._kernel = _stretches(
+            snapshot,
+            f"""SELECT DISTINCT {HOST.format("node")} AS host, CAST(floor(time / {HOUR_S}) AS BIGINT) AS begin,
+                       begin AS stop
+                FROM {events} WHERE plane = 'kernel' AND node IS NOT NULL AND time IS NOT NULL""",
         )
         self.labelled = [
             Listed(job, None, None, first / 1000, last / 1000, tuple(sorted(nodes)), gpus or None, ("metric",))
@@ -137,17 +137,29 @@ class _Seen:
     def on(self, nodes: Sequence[str], start: float, end: float | None) -> set[Plane]:
         """The planes on which these nodes were seen in that time."""
         hosts = [host_of(node) for node in nodes]
-        seen: tuple[tuple[Plane, Mapping[str, list[int]]], ...] = (("metric", self._metric), ("kernel", self._kernel))
-        return {plane for plane, hours in seen if any(_within(hours.get(host, ()), start, end) for host in hosts)}
+        seen: tuple[tuple[Plane, Mapping[str, list[_Stretch]]], ...] = (
+            ("metric", self._metric), ("kernel", self._kernel)
+        )  # fmt: skip
+        return {plane for plane, known in seen if any(_within(known.get(host, ()), start, end) for host in hosts)}
 
 
-def _hours(rows: Sequence[tuple[str, int]]) -> Mapping[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for host, hour in rows:
-        found.setdefault(host, []).append(hour)
+def _stretches(snapshot: Snapshot, source: str) -> Mapping[str, list[_Stretch]]:
+    """By host, the stretches of hours without a gap, in order; ``source``: SQL for host, begin, stop, in any order."""
+    before = "PARTITION BY host ORDER BY begin, stop ROWS BETWEEN UNBOUNDED PRECEDING AND"
+    rows = snapshot.rows(
+        f"""SELECT host, min(begin) AS begin, max(stop) FROM (
+                SELECT *, sum(gap) OVER ({before} CURRENT ROW) AS stretch FROM (
+                    SELECT *, CAST(begin > max(stop) OVER ({before} 1 PRECEDING) + 1 AS INTEGER) AS gap
+                    FROM ({source})))
+            GROUP BY host, coalesce(stretch, 0) ORDER BY host, begin"""
+    )
+    found: dict[str, list[_Stretch]] = {}
+    for host, begin, stop in rows:
+        found.setdefault(host, []).append((begin, stop))
     return found
 
 
-def _within(hours: Sequence[int], start: float, end: float | None) -> bool:
-    place = bisect_left(hours, start // HOUR_S)
-    return place < len(hours) and (end is None or hours[place] <= end // HOUR_S)
+def _within(known: Sequence[_Stretch], start: float, end: float | None) -> bool:
+    first = start // HOUR_S
+    place = bisect_left(known, first, key=lambda stretch: stretch[1])
+    return place < len(known) and (end is None or max(first, known[place][0]) <= end // HOUR_S)

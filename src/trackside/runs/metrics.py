@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -10,12 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trackside.catalog.metrics import METRICS
+from trackside.catalog.natural import natural, whole_number
 from trackside.model import Record, Run
 from trackside.query import Frame, Query, Row, events, record
 from trackside.runs import occupancy
 from trackside.runs.clock import REACH_S, offset_of
 from trackside.runs.holding import Asked, Holding, held_by
-from trackside.runs.jobs import sort_key
 from trackside.runs.metric_clock import NEAR_S, Stretch, shift_of
 from trackside.runs.places import Placed, Unit, placed
 from trackside.runs.resolve import NoSuchRun, SeveralRuns
@@ -111,10 +110,10 @@ def _identified(run: Run, found: Sequence[Placed], rows: MemoryStore) -> tuple[R
     alone = run.start is None and not _rows(rows, events("log_activity")) and not _rows(rows, record("job"))
     if run.id is not None:
         if alone and jobs and not _ids(run) & jobs:
-            raise NoSuchRun(f"no job {run.id} in the inputs; they hold {', '.join(sorted(jobs, key=sort_key)[:20])}")
+            raise NoSuchRun(f"no job {run.id} in the inputs; they hold {', '.join(sorted(jobs, key=natural)[:20])}")
         return run, ""
     if alone and len(jobs) > 1:
-        raise SeveralRuns(sorted(jobs, key=sort_key))
+        raise SeveralRuns(sorted(jobs, key=natural))
     if log is not None and jobs:
         jobs = _fitting(found, jobs, log)
     if len(jobs) == 1:
@@ -341,14 +340,16 @@ _LASTING = ("counter", "sticky")
 
 
 def _told(run: Run, kept: Sequence[Placed], holding: Holding, window: Window) -> Run:
-    ranks = {(each.node, each.gpu): int(each.rank) for each in kept if each.gpu and each.rank.isdecimal()}
-    all_ranks = {int(each.rank) for each in kept if each.rank.isdecimal()}
+    ranks = {(each.node, each.gpu): rank for each in kept if each.gpu and (rank := whole_number(each.rank)) is not None}
+    all_ranks = {rank for each in kept if (rank := whole_number(each.rank)) is not None}
     order = {node: place for place, node in enumerate(run.nodes)}
-    gpus = sorted({unit[:2] for unit in holding.units}, key=lambda gpu: (order.get(gpu[0], len(order)), _natural(gpu)))
+    gpus = sorted(
+        {unit[:2] for unit in holding.units}, key=lambda gpu: (order.get(gpu[0], len(order)), *map(natural, gpu))
+    )
     if gpus and all(gpu in ranks for gpu in gpus):
         gpus.sort(key=lambda gpu: ranks[gpu])
-    nodes = run.nodes or tuple(sorted({each.node for each in kept if each.node}, key=lambda node: _natural((node,))))
-    traced = {each.node for each in kept if each.rank.isdecimal()}
+    nodes = run.nodes or tuple(sorted({each.node for each in kept if each.node}, key=natural))
+    traced = {each.node for each in kept if whole_number(each.rank) is not None}
     whole = all_ranks and all_ranks == set(range(len(all_ranks))) and traced >= set(run.nodes)
     sure = holding.by not in (None, "all")
     return replace(
@@ -362,8 +363,3 @@ def _told(run: Run, kept: Sequence[Placed], holding: Holding, window: Window) ->
         gpus_by=holding.by,
         metric_offset_s=window.shift,
     )
-
-
-def _natural(words: Iterable[str]) -> list[tuple[int, str]]:
-    """Sort key: numbers in names by their size."""
-    return [(int(part) if part.isdecimal() else -1, part) for word in words for part in re.split(r"(\d+)", word)]

@@ -6,15 +6,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from trackside.model import Event, Record, Run
+from trackside.catalog.natural import natural
+from trackside.model import Event, Record, Run, Scalar
 from trackside.query import Row
 from trackside.runs import clock
 from trackside.runs.attempts import Told, attempts_of, final, numbered
 from trackside.runs.clock import Span
-from trackside.runs.jobs import Job, Jobs, collect, plain_id, sort_key
+from trackside.runs.jobs import Job, Jobs, collect, plain_id
 from trackside.runs.logs import assign, ids_inside
 from trackside.runs.parents import last_of_chain, parent_of
 from trackside.runs.ranks import Ranks
+from trackside.runs.tasks import Tasks
 from trackside.stores.memory import MemoryStore
 
 _SIZES = ("host", "distributed_init", "distributed_ready", "nccl_init")
@@ -42,11 +44,12 @@ class Adjust:
     offset: float
     span: Span | None
     ranks: Ranks
+    tasks: Tasks
 
     def __call__(self, event: Event) -> Event:
         """The event as it stands in the narrowed store."""
         if event.at.path in self.logs:
-            return self.ranks.globally(clock.shifted(event, self.offset, self.span))
+            return self.tasks.ranked(self.ranks.globally(clock.shifted(event, self.offset, self.span)))
         return clock.shifted(event, self.offset, None)
 
 
@@ -83,7 +86,9 @@ def resolve(
     logs = tuple(path for path in files if path in claimed)
     mine = [event for event in events if event.at.path in set(logs)]
     span = _span(told)
-    adjust = Adjust(frozenset(logs), clock.offset_of(_times(mine), span), span, Ranks(mine))
+    last = final(told) or Told(())
+    tasks = Tasks(mine, _world(mine) or _whole(last.get("n_gpus")), _whole(last.get("n_tasks")))
+    adjust = Adjust(frozenset(logs), clock.offset_of(_times(mine), span), span, Ranks(mine), tasks)
     run = replace(
         _run(chosen, told, mine, adjust.ranks),
         parent=parent,
@@ -94,6 +99,10 @@ def resolve(
     )
     others = frozenset(files) - adjust.logs
     return Resolved(run, _narrow(rows, store, chosen, others, adjust), adjust)
+
+
+def _whole(value: Scalar) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _asked(jobs: Jobs, asked: str) -> Job:
@@ -138,7 +147,7 @@ def _choose(jobs: Jobs) -> Job:
 
 
 def _listed(jobs: Iterable[Job]) -> list[str]:
-    return sorted((job.id for job in jobs), key=sort_key)
+    return sorted((job.id for job in jobs), key=natural)
 
 
 def _run(job: Job, told: Sequence[Told], mine: Sequence[Event], ranks: Ranks) -> Run:
@@ -168,7 +177,7 @@ def _run(job: Job, told: Sequence[Told], mine: Sequence[Event], ranks: Ranks) ->
         n_gpus=gpus if isinstance(gpus, int) else None,
         attempts=numbered(told, signals),
         framework=_framework(mine),
-        aliases=tuple(sorted(job.names - {job.id}, key=sort_key)),
+        aliases=tuple(sorted(job.names - {job.id}, key=natural)),
     )
 
 

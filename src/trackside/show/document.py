@@ -223,6 +223,21 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     curves: list[CurveDoc] = []
 
 
+def uncited(doc: VerdictDoc) -> list[str]:
+    """Ids that a sentence gives as its citation and that the document does not hold."""
+    found: dict[str, None] = {}
+
+    def look(value: Any) -> None:
+        if isinstance(value, dict):
+            ids = value.get("cites")
+            found.update(dict.fromkeys(ids if isinstance(ids, list) else ()))
+        for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            look(each)
+
+    look(msgspec.to_builtins(doc))
+    return [name for name in found if name not in doc.cites]
+
+
 def plain(value: Scalar | tuple[Scalar, ...]) -> Json:
     """A value as JSON holds it: lists joined by commas, non-finite numbers as strings."""
     if isinstance(value, tuple):

@@ -51,7 +51,7 @@ def _limits(doc: VerdictDoc, verbose: bool) -> list[RenderableType]:
     """What preflight says: each with its citation, and in one line what was not given."""
     limits = [_claim(claim, doc.cites, verbose) for claim in doc.preflight if claim.cites]
     absent = [claim.text for claim in doc.preflight if not claim.cites]
-    return [*limits, *([_bullet(" ".join(absent))] if absent else [])]
+    return [*limits, *([_bullet(" ".join(map(_stop, absent)))] if absent else [])]
 
 
 def _headline(primary: FindingDoc) -> Text:
@@ -70,9 +70,9 @@ def _headline(primary: FindingDoc) -> Text:
     if primary.ranks:
         where.append(f"rank{'s' if len(primary.ranks) > 1 else ''} {ranges(primary.ranks)}")
     if primary.nodes:
-        where.append("node " + ", ".join(primary.nodes[:8]))
+        where.append(f"node{'s' if len(primary.nodes) > 1 else ''} {word(tuple(primary.nodes))}")
     if primary.gpus:
-        where.append("GPU " + ", ".join(gpu.removeprefix(":") for gpu in primary.gpus[:8]))
+        where.append(f"GPU {word(tuple(gpu.removeprefix(':') for gpu in primary.gpus))}")
     text.append(f"\n{primary.title}" + (f" \N{EM DASH} {'; '.join(where)}" if where else ""))
     return text
 
@@ -202,7 +202,8 @@ def _inputs(inputs: Iterable[InputDoc], verbose: bool) -> list[RenderableType]:
 
 
 def _stop(text: str) -> str:
-    return text if text.endswith((".", "!", "?", ":")) else text + "."
+    """A sentence with its full stop; a line that was cut short ends as it is."""
+    return text if text.endswith((".", "!", "?", ":", "\N{HORIZONTAL ELLIPSIS}")) else text + "."
 
 
 def inputs_table(inputs: Iterable[InputDoc], console: Console) -> None:

@@ -30,8 +30,10 @@ def sentence(template: str, values: Mapping[str, Value]) -> str:
 
 def said(claim: Claim, says: Mapping[str, str]) -> str:
     """The sentence of a claim, by its family's templates; begins with a capital where it begins with a word."""
-    text = sentence(says[claim.key], claim.values)
-    return text[:1].upper() + text[1:] if text[:1].islower() else text
+    template = says[claim.key]
+    text = sentence(template, claim.values)
+    own_word = not template.startswith("{") or template.startswith("{ranks}")  # a value may be a file's name
+    return text[:1].upper() + text[1:] if own_word and text[:1].islower() else text
 
 
 class _Wording(string.Formatter):
@@ -96,16 +98,38 @@ def _number(number: float, unit: str) -> str:
         plain = f"{int(number):,}"
     else:
         plain = f"{number:,.0f}" if 1000 <= abs(number) < 1e15 else f"{number:.4g}"
-    return f"{plain} {unit}" if unit else plain
+    return f"{plain} {_one(unit) if plain == '1' else unit}" if unit else plain
+
+
+def _one(unit: str) -> str:
+    """A unit that counts things, of a single one: error, GPU, launch."""
+    if not unit[:-1].isalpha() or not unit.endswith("s") or len(unit) < 4:
+        return unit
+    return unit[:-2] if unit.endswith("ches") else unit[:-1]
 
 
 def _several(values: tuple[Scalar, ...], unit: str) -> str:
     if values and all(isinstance(v, int) for v in values):
         return ranges([int(v) for v in values if isinstance(v, int)])
     words = [word(v, unit) for v in values]
+    if len(words) > 2 and all(_GPU.fullmatch(each) for each in words):
+        words = grouped(words)
     if len(words) > 8:
         words = [*words[:7], f"{len(words) - 7} more"]
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " and " + words[-1] if words else "none"
+
+
+_GPU = re.compile(r"[^\s:]*:\d{1,5}")
+"""A GPU as ``node:index``."""
+
+
+def grouped(names: Sequence[str]) -> list[str]:
+    """GPUs node by node: gpu001:0-3, gpu002:5."""
+    nodes: dict[str, list[int]] = {}
+    for name in names:
+        node, _, index = name.rpartition(":")
+        nodes.setdefault(node, []).append(int(index))
+    return [f"{node}:{ranges(told).replace(', ', ',')}".removeprefix(":") for node, told in nodes.items()]
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -146,7 +170,7 @@ def duration(seconds: float) -> str:
     """Seconds as people say them: 45 s, 12 min, 3 h 20 min, -7 h."""
     if seconds < 0:
         return "-" + duration(-seconds)
-    if seconds < 1:
+    if 0 < seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 120:
         return f"{seconds:.3g} s"

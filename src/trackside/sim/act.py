@@ -155,7 +155,3 @@ class Act:
         self.marks = [mark for mark in self.marks if mark.start < at]
         self.step_ends = self.step_ends[self.step_ends <= at]
         self.phases = {name: (a, min(b, at)) for name, (a, b) in self.phases.items() if a < at}
-
-    def phase_at(self, time: float) -> str:
-        """Which phase a time lies in; train between load and end."""
-        return next((name for name, (a, b) in reversed(self.phases.items()) if a <= time), "queue")

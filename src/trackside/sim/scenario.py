@@ -28,7 +28,6 @@ class Cluster:
     digits: int = 3
     cores: int = 112
     memory_gib: float = 1024.0
-    swap_gib: float = 0.0
     inlet_celsius: float = 26.0
     power_limit_watts: float = 0.0
     """0: the model's own."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.stores.curves import Engine, Wanted
-from trackside.stores.memory_curves import reduced
+from trackside.stores.memory_curves import rolled_up
 from trackside.stores.order import Arranged, Stretches, arranged
 
 Values = NDArray[np.float64]
@@ -141,12 +141,12 @@ def _counted(marked: _Marked) -> NDArray[np.int64]:
 
 
 def _rolled(marked: _Marked, how: Engine) -> Values:
-    """What :func:`reduced` gives, also for rows that stand for several samples."""
+    """What :func:`rolled_up` gives, also for rows that stand for several samples."""
     if not len(marked.starts):
         return np.empty(0)
     if marked.weights is None or how != "avg":
-        return reduced(marked.values, marked.starts, how)
-    averages: Values = reduced(marked.values, marked.starts, "sum") / reduced(marked.weights, marked.starts, "sum")
+        return rolled_up(marked.values, marked.starts, how)
+    averages: Values = rolled_up(marked.values, marked.starts, "sum") / rolled_up(marked.weights, marked.starts, "sum")
     return averages
 
 

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.catalog.metrics import DESCRIPTIVE, METRICS
+from trackside.catalog.natural import Key, natural
 from trackside.model import Scalar, Series
-from trackside.query import NOT_GIVEN, Aggregate, Grid, Missing, Query, Span
+from trackside.query import MOST_ASKED, NOT_GIVEN, Aggregate, Grid, Missing, Query, Span
 
 Engine = Literal["avg", "min", "max", "sum", "count", "last", "stddev", "p05", "p50", "p95"]
 """Rollups that an engine must know; the others are made from ``last`` here."""
@@ -26,6 +27,8 @@ MOST_WINDOWS = 1500
 """Windows that a whole run is shown in: as fine as a screen, cheap to hold for thousands of GPUs."""
 EDGE_S = 1800.0
 """Length of head and tail."""
+MOST_CELLS = 20_000_000
+"""Windows times series, of a question that asks for more windows than a run is shown in: 160 MB."""
 AROUND_S = 600.0
 """What ``around`` adds on either side."""
 
@@ -155,11 +158,16 @@ class RunMetrics:
             return Missing(query, self._why_none(query))
         planned = _planned(query, self.timing)
         start_ms, end_ms, step_ms = _bounds(planned, self.timing)
+        before = _before(query, start_ms, step_ms, self.timing)
         shift_ms = round(self.timing.shift * 1000)
+        windows = (end_ms - start_ms) // step_ms + before
+        if windows > MOST_ASKED or (windows > 2 * MOST_WINDOWS and windows * len(groups.ids) > MOST_CELLS):
+            return Missing(query, f"{windows:,} windows of {step_ms / 1000:g} s of {len(groups.ids):,} series are more "
+                           "than can be held")  # fmt: skip
         if shift_ms % step_ms:
             return Missing(query, f"a step of {step_ms / 1000:g} s doesn't divide the {self.timing.shift:g} s by which "
                            "the metrics' clock was moved")  # fmt: skip
-        return _Plan(query, planned, groups, start_ms, end_ms, step_ms, shift_ms)
+        return _Plan(query, planned, groups, start_ms, end_ms, step_ms, shift_ms, before)
 
     def _why_none(self, query: Query) -> str:
         if not self.curves.held():
@@ -180,7 +188,7 @@ def _curves_of(kept: Sequence[Kept], query: Query) -> list[list[Kept]]:
     for each in kept:
         if all(each.series.get(name) == str(value) for name, value in query.filters):
             groups.setdefault(_identifying(each.series.labels), []).append(each)
-    return [groups[key] for key in sorted(groups, key=natural)]
+    return [groups[key] for key in sorted(groups, key=_in_order)]
 
 
 @lru_cache(maxsize=1 << 16)  # all metrics of a GPU have the same
@@ -189,9 +197,8 @@ def _identifying(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], 
 
 
 @lru_cache(maxsize=1 << 16)
-def natural(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, int, str], ...]:
-    """Sort key of labels: numbers by their size."""
-    return tuple((name, int(value) if value.isdecimal() else -1, value) for name, value in labels)
+def _in_order(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, Key], ...]:
+    return tuple((name, natural(value)) for name, value in labels)
 
 
 def _identity(group: Sequence[Kept]) -> Series:
@@ -231,6 +238,7 @@ def _planned(query: Query, timing: Timing) -> Query:
     start, end = window_of(span, timing)
     step = step_of(end - start, timing.interval, fine=span in ("head", "tail"), divides=timing.shift)
     start, end = math.floor(start / step) * step, math.ceil(end / step) * step
+    end = max(end, start + step)
     return Query(query.subject, query.kind, query.filters, step, how, query.group, query.group_how, window=(start, end))
 
 
@@ -259,12 +267,29 @@ def step_of(length: float, interval: float, fine: bool = False, divides: float =
 
 
 def _bounds(query: Query, timing: Timing) -> tuple[int, int, int]:
-    """Start, end and step in milliseconds, the first two multiples of the third."""
+    """Start, end and step in milliseconds, the first two multiples of the third.
+
+    Of a window that the query names, those that end in it; of the run, all that reach into it, and at least one.
+    """
     step = query.step or step_of(timing.end - timing.start, timing.interval, divides=timing.shift)
     step_ms = max(1, round(step * 1000))
-    start, end = query.window or (timing.start, timing.end)
-    start_ms, end_ms = math.floor(start * 1000 / step_ms) * step_ms, math.ceil(end * 1000 / step_ms) * step_ms
-    return start_ms, max(end_ms, start_ms + step_ms), step_ms
+    if query.window is not None:
+        first, last = (round(time * 1000) // step_ms * step_ms for time in query.window)
+        return first, max(first, last), step_ms
+    start_ms = math.floor(timing.start * 1000 / step_ms) * step_ms
+    return start_ms, max(math.ceil(timing.end * 1000 / step_ms) * step_ms, start_ms + step_ms), step_ms
+
+
+def _before(query: Query, start_ms: int, step_ms: int, timing: Timing) -> int:
+    """Windows more, for what is made from differences: a base from before, were it sampled seldom.
+
+    They begin at the same time for any part of the run, so that a part grows by what it did in the whole.
+    """
+    if query.rollup_how not in ("increase", "onset"):
+        return 0
+    around_ms = round(AROUND_S * 1000)
+    base_ms = min(start_ms, round(timing.start * 1000) - around_ms) - around_ms
+    return max(1, math.ceil((start_ms - base_ms) / step_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,11 +303,7 @@ class _Plan:
     end_ms: int
     step_ms: int
     shift_ms: int
-
-    @property
-    def before(self) -> int:
-        """Windows more, for what is made from differences: a base from before, were it sampled seldom."""
-        return max(1, round(AROUND_S * 1000 / self.step_ms)) if self.query.rollup_how in ("increase", "onset") else 0
+    before: int
 
     @property
     def wanted(self) -> Wanted:
@@ -294,7 +315,7 @@ class _Plan:
 
     def answer(self, values: NDArray[np.float64], samples: int, store: str) -> Grid | Missing:
         """The grid of what the engine rolled up."""
-        if not samples:
+        if not samples and self.start_ms < self.end_ms:
             return Missing(self.query, f"{self.query.kind} was not sampled while the run was there")
         if self.before:
             values = (increase if self.query.rollup_how == "increase" else onset)(values)[:, self.before :]

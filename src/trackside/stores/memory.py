@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from trackside.model import Event, Plane, Record
@@ -44,13 +44,6 @@ class MemoryStore:
         """Every row, by kind, in the order of arrival."""
         for rows in self._rows.values():
             yield from rows
-
-    def narrowed(self, keep: Callable[[Row], bool]) -> MemoryStore:
-        """A store of the rows that pass, with the same planes read."""
-        store = MemoryStore(planes=set(self.planes))
-        for key, rows in self._rows.items():
-            store._rows[key] = [row for row in rows if keep(row)]
-        return store
 
     def ask(self, query: Query) -> Frame | Grid | Missing:
         """See :class:`trackside.query.Store`."""

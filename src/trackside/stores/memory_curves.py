@@ -104,7 +104,7 @@ class MemoryCurves:
             if len(times):
                 windows = (times - start_ms - 1) // step_ms
                 starts = np.flatnonzero(np.diff(windows, prepend=-1))
-                out[row, windows[starts]] = reduced(values, starts, how)
+                out[row, windows[starts]] = rolled_up(values, starts, how)
         return out, used
 
     def _curve(self, ids: Sequence[int], start_ms: int, end_ms: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -123,7 +123,7 @@ class MemoryCurves:
 
 
 @np.errstate(invalid="ignore", over="ignore")  # infinite values have no mean, and that is NaN
-def reduced(values: NDArray[np.float64], starts: NDArray[np.intp], how: Engine) -> NDArray[np.float64]:
+def rolled_up(values: NDArray[np.float64], starts: NDArray[np.intp], how: Engine) -> NDArray[np.float64]:
     """One value for each run of values that begins at ``starts``."""
     counts = np.diff(starts, append=len(values)).astype(np.float64)
     found: NDArray[np.float64]

@@ -1,7 +1,7 @@
 """What happens to a store with time: small segments become large ones, old samples their minutes, older ones go.
 
 A day's samples are rewritten together and committed together, so that a stop at any moment leaves each day either as
-it was or done.
+it was or done. What an ingest wrote of several days at once is first split into these, which changes none of them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from trackside.stores.layout import Segment
-from trackside.stores.tables import ORDER, TABLES, quoted, write
+from trackside.stores.tables import ORDER, TABLES, parquet, quoted, write
 from trackside.stores.writer import Writer
 
 DAY_MS = 86_400_000
@@ -52,9 +54,10 @@ def compact(writer: Writer, now: float, raw_days: float | None = None, minute_da
     if minute_days is not None:
         _forget(writer, _day_of((now - minute_days * 86400) * 1000), done)
     raw_from = -math.inf if raw_days is None else _day_of((now - raw_days * 86400) * 1000)
-    for days, segments in list(_days(writer.manifest.of("samples"))):
-        _rewrite(writer, days, segments, raw_from, done)
-    for (day,), segments in list(_days(writer.manifest.of("minutes"))):
+    split = _split(writer)
+    for day, segments in _days(writer.manifest.of("samples")):
+        done.days += _rewrite(writer, day, segments, raw_from, done) or day in split
+    for day, segments in _days(writer.manifest.of("minutes")):
         if sum(each.rows < SMALL for each in segments) > 1 or _any_dead(writer, segments):
             source = writer.snapshot().source("minutes", segments)
             writer.replace(list(_parts(writer, "minutes", source, day, segments)), segments)
@@ -101,7 +104,7 @@ def _segment(writer: Writer, table: str, name: str) -> list[Segment]:
     times = "min(time_ms), max(time_ms)" if "time_ms" in columns else "NULL, NULL"
     path = str(writer.directory.segments / name)
     ((rows, low, high, first, last),) = writer.snapshot().rows(
-        f"SELECT count(*), {inputs}, {times} FROM read_parquet({quoted(path)})"
+        f"SELECT count(*), {inputs}, {times} FROM {parquet([path])}"
     )
     if not rows:
         os.unlink(path)
@@ -119,44 +122,40 @@ def _day_of(time_ms: float) -> int:
     return int(-(-time_ms // 1) - 1) // DAY_MS
 
 
-def _days(segments: Iterable[Segment]) -> Iterator[tuple[list[int], list[Segment]]]:
-    """Days, and all segments that hold samples of them: those that share a segment go together."""
-    days: list[int] = []
-    group: list[Segment] = []
-    for first, last, each in sorted(
-        ((_day_of(each.times_ms[0]), _day_of(each.times_ms[1]), each) for each in segments if each.times_ms),
-        key=lambda item: item[:2],
-    ):
-        if group and first > days[-1]:
-            yield days, group
-            days, group = [], []
-        group.append(each)
-        begin = days[-1] + 1 if days else first
-        days.extend(range(begin, last + 1))
-    if group:
-        yield days, group
-
-
-def _rewrite(writer: Writer, days: list[int], segments: list[Segment], raw_from: float, done: Compacted) -> None:
-    """Give each of the days segments of its own, sorted; or its minutes."""
-    young = sum(each.level == 0 for each in segments)
-    if not (days[0] < raw_from or young > 1 or len(days) > 1 or _any_dead(writer, segments)):
-        return
-    added = []
-    for day in days:
-        within = [each for each in segments if each.times_ms and _touches(each.times_ms, day)]
-        if not within:
+def _split(writer: Writer) -> set[int]:
+    """Give each day of a segment that holds several one of its own; the days that there were."""
+    split = set()
+    for each in writer.manifest.of("samples"):
+        if each.times_ms is None or _day_of(each.times_ms[0]) == _day_of(each.times_ms[1]):
             continue
-        source = writer.snapshot().source("samples", within)
-        table = "minutes" if day < raw_from else "samples"
-        added += list(_parts(writer, table, source, day, within))
-        done.days += 1
-        done.thinned += day < raw_from
-    writer.replace(added, segments)
+        source = writer.snapshot().source("samples", [each])
+        day = f"CAST(floor((time_ms - 1) / {DAY_MS}) AS BIGINT)"
+        days = [day for (day,) in writer.snapshot().rows(f"SELECT DISTINCT {day} AS day FROM {source} ORDER BY day")]
+        parts = [part for day in days for part in _parts(writer, "samples", source, day, [each])]
+        writer.replace([msgspec.structs.replace(part, level=0) for part in parts], [each])
+        split.update(days)
+    return split
 
 
-def _touches(times_ms: tuple[int, int], day: int) -> bool:
-    return _day_of(times_ms[0]) <= day <= _day_of(times_ms[1])
+def _days(segments: Iterable[Segment]) -> list[tuple[int, list[Segment]]]:
+    """Days in order, and the segments of each."""
+    found: dict[int, list[Segment]] = {}
+    for each in segments:
+        if each.times_ms is not None:
+            found.setdefault(_day_of(each.times_ms[0]), []).append(each)
+    return sorted(found.items())
+
+
+def _rewrite(writer: Writer, day: int, segments: list[Segment], raw_from: float, done: Compacted) -> bool:
+    """Give a day one sorted segment, or few; or its minutes. False where it needs neither."""
+    young = sum(each.level == 0 for each in segments)
+    if not (day < raw_from or young > 1 or _any_dead(writer, segments)):
+        return False
+    source = writer.snapshot().source("samples", segments)
+    table = "minutes" if day < raw_from else "samples"
+    writer.replace(list(_parts(writer, table, source, day, segments)), segments)
+    done.thinned += day < raw_from
+    return True
 
 
 def _parts(writer: Writer, table: str, source: str, day: int, within: Sequence[Segment]) -> Iterator[Segment]:
@@ -241,8 +240,8 @@ def _bury(writer: Writer) -> None:
 def _holds(writer: Writer, segment: Segment, input_: int) -> bool:
     if "input" not in TABLES[segment.table]:
         return False
-    path = quoted(writer.directory.file(segment))
-    found = writer.snapshot().rows(f"SELECT 1 FROM read_parquet({path}) WHERE input = {input_} LIMIT 1")
+    path = writer.directory.file(segment)
+    found = writer.snapshot().rows(f"SELECT 1 FROM {parquet([path])} WHERE input = {input_} LIMIT 1")
     return bool(found)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.stores.layout import Directory, Lock, Manifest, Segment, StoreError
-from trackside.stores.tables import TABLES, connect, quoted
+from trackside.stores.tables import TABLES, connect, parquet
 
 
 class Snapshot:
@@ -79,14 +79,14 @@ class Snapshot:
         if not segments:
             nothing = ", ".join(f'CAST(NULL AS {kind}) AS "{name}"' for name, kind in TABLES[table].items())
             return f"(SELECT {nothing} WHERE false)"
-        files = ", ".join(quoted(self.directory.file(each)) for each in segments)
+        files = [self.directory.file(each) for each in segments]
         dead = [
             number
             for number in self.manifest.dead
             if any(each.inputs[0] <= number <= each.inputs[1] for each in segments)
         ]
         where = f" WHERE input NOT IN ({', '.join(map(str, dead))})" if dead else ""
-        return f"(SELECT * FROM read_parquet([{files}]){where})"
+        return f"(SELECT * FROM {parquet(files)}{where})"
 
     def rows(self, sql: str, parameters: Sequence[object] | dict[str, object] | None = None) -> list[tuple[Any, ...]]:
         """The answer as tuples."""
@@ -131,7 +131,7 @@ class Snapshot:
             return f"damaged ({size:,} bytes of {segment.bytes:,})"
         try:
             columns = ", ".join(f'bit_xor(hash("{name}"))' for name in TABLES[segment.table])
-            found = self.connection.execute(f"SELECT count(*), {columns} FROM read_parquet({quoted(path)})").fetchone()
+            found = self.connection.execute(f"SELECT count(*), {columns} FROM {parquet([path])}").fetchone()
         except (duckdb.Error, OSError) as error:
             return f"damaged ({str(error).partition(chr(10))[0]})"
         return "" if found is not None and found[0] == segment.rows else "damaged (rows are missing)"

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -93,14 +95,16 @@ MEMORY = "1GB"
 def connect() -> duckdb.DuckDBPyConnection:
     """An engine in this process, with bounded memory, that neither writes a database nor goes to the network."""
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    spilled = tempfile.mkdtemp(prefix="trackside-duckdb-")  # nobody else can have made it, or reads in it
     settings: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": MEMORY,
         "threads": threads,
-        "temp_directory": os.path.join(tempfile.gettempdir(), f"trackside-{os.getpid()}.duckdb"),
+        "temp_directory": spilled,
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
     }
     connection = duckdb.connect(":memory:", config=settings)
+    weakref.finalize(connection, shutil.rmtree, spilled, ignore_errors=True)
     connection.execute("SET parquet_metadata_cache = true")  # a segment never changes
     connection.execute("SET enable_progress_bar = false")
     return connection
@@ -109,6 +113,12 @@ def connect() -> duckdb.DuckDBPyConnection:
 def selected(table: str) -> str:
     """The table's columns, each in its type."""
     return ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in TABLES[table].items())
+
+
+def parquet(files: Sequence[str]) -> str:
+    """SQL for the rows of Parquet files: nothing that the folders above them are called becomes a column of them."""
+    listed = ", ".join(map(quoted, files))
+    return f"read_parquet([{listed}], hive_partitioning = false, filename = false, union_by_name = false)"
 
 
 def write(connection: duckdb.DuckDBPyConnection, directory: Directory, table: str, source: str) -> str:

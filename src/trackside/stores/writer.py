@@ -247,8 +247,8 @@ class Writer:
         segments = batch.segments
         if any(batch.places.values()):
             segments.append(self._segment("spans", _span_columns(batch.spans, batch.places)))
-        if self.numbers.fresh:
-            segments.append(self._segment("series", self.numbers.columns()))
+        if self._numbers is not None and self._numbers.fresh:
+            segments.append(self._segment("series", self._numbers.columns()))
         segments.append(self._segment("inputs", _input_columns(batch)))
         self.replace(segments, ())
 

@@ -72,7 +72,7 @@ def test_dstat_appended_and_broken() -> None:
 def test_dstat_without_a_date() -> None:
     row, sink = read(dstat(ROW.format(idle=50, read=1.0, received=2.0)).replace("21 Nov 2025 12:56:00 UTC", "?"))
     assert not curves(sink)
-    assert "1 rows have no time" in row.note
+    assert "1 row has no time" in row.note
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_superbench() -> None:
         text + "nonsense\n" + sample(10, **{"gpu_usage:0": 60, "gpu_corrected_ecc:0": 12}), "monitor.jsonl"
     )
     assert (row.format, row.status, row.rows) == ("superbench-monitor", "partial", 5)
-    assert "1 lines are broken or cut off (first: line 2)" in row.note
+    assert "1 line is broken or cut off (first: line 2)" in row.note
     assert metric(sink, "gpu_utilization_ratio") == {
         (("gpu", "0"),): [(T0, pytest.approx(0.56)), (T0 + 10000, pytest.approx(0.6))],
         (("gpu", "1"),): [(T0, 0.0)],

@@ -120,7 +120,7 @@ def test_distinct_series_without_end_are_not_held(monkeypatch: pytest.MonkeyPatc
     known, said = peak_mib(parts(UTIL))
     assert "prometheus-text partial" in said
     assert "more than 5,000 series" in said
-    unknown, said = peak_mib(parts(f'{UTIL}{{gpu="1"}} 5 {T0}\ngo_threads'))
+    unknown, said = peak_mib(parts(f'{UTIL}{{gpu="1"}} 5 {T0}\nacme_threads'))
     assert "1 of 2 metrics are known" in said
     assert max(known, unknown) < 40
 
@@ -128,7 +128,7 @@ def test_distinct_series_without_end_are_not_held(monkeypatch: pytest.MonkeyPatc
 def test_names_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("measurements", "scrapes"):
         monkeypatch.setattr(f"trackside.read.{module}.MOST_NAMES", 100)
-    text = "".join(f"go_{each} 5 {T0}\n" for each in range(500))
+    text = "".join(f"acme_{each} 5 {T0}\n" for each in range(500))
     row, _ = read(f'{UTIL}{{gpu="0"}} 5 {T0}\n{text}')
     assert row.rows == 1
 

@@ -53,14 +53,14 @@ def test_not_finite_in_scrapes(name: str) -> None:
     row, sink = read(scrape(name, "2.5", "NaN", "+Inf", "-Inf", "3.5") + scrape(TEMP, "NaN", "41"))
     assert [value for _, value in only(sink, name)] == KEPT
     assert only(sink, "gpu_temperature_celsius") == [(T0 + 1, 41.0)]
-    assert "1 blank values" in row.note
+    assert "1 blank value" in row.note
 
 
 def test_not_finite_in_a_scrape_without_times() -> None:
     row, sink = read("# TYPE training_loss gauge\ntraining_loss 2.5\ntraining_loss NaN\ntraining_perplexity NaN\n")
     assert only(sink, "training_loss") == [(T0, math.inf)]
     assert not metric(sink, "training_perplexity")
-    assert "1 blank values" in row.note
+    assert "1 blank value" in row.note
 
 
 def test_not_finite_in_answers_of_the_api() -> None:
@@ -78,7 +78,7 @@ def test_not_finite_in_exports() -> None:
     line = {"metric": {"__name__": "training_loss"}, "values": values, "timestamps": [T0 + at for at in range(6)]}
     row, sink = read(json.dumps(line, separators=(",", ":")) + "\n")
     assert [value for _, value in only(sink, "training_loss")] == KEPT
-    assert "1 blank values" in row.note
+    assert "1 blank value" in row.note
 
 
 def test_not_finite_in_tables_of_one_value_a_row(tmp_path: Path) -> None:
@@ -115,7 +115,8 @@ def parquet(folder: Path, columns: str) -> bytes:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["go_gc"], "1 of 2 metrics are known, not read: go_gc"),
+        (["a"], "1 of 2 metrics are known, not read: a"),
+        (["go_gc", "a", "DCGM_FI_DEV_VGPU_LICENSE_STATUS"], "1 of 2 metrics are known, not read: a"),
         (["a", "b", "c"], "1 of 4 metrics are known, not read: a, b, c"),
         (["a", "b", "c", "d"], "1 of 5 metrics are known, not read: a, b, c and 1 more"),
     ],
@@ -124,6 +125,12 @@ def test_unknown_metrics_are_named(names: list[str], said: str) -> None:
     row, _ = read(scrape(UTIL, "5") + "".join(f"{name} 1 {T0}\n" for name in names))
     assert said in row.note
     assert row.status == "read"
+
+
+def test_metrics_that_say_nothing_of_a_run_are_left_out_without_a_word() -> None:
+    row, sink = read(f'process_open_fds 7 {T0}\nDCGM_FI_DEV_VGPU_LICENSE_STATUS{{gpu="0"}} 0 {T0}\n')
+    assert (row.status, row.rows, sink.blocks) == ("read", 0, [])
+    assert row.note.endswith("what it measures says nothing of a run")
 
 
 def test_names_are_printable_and_short() -> None:

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import IO
 
 import duckdb
 import pytest
 
 from tests.readers.metrics.reading import T0, metric, only, read
 from trackside.model import Input
-from trackside.read import metric_parquet
+from trackside.read import compression, measurements, metric_parquet
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 from trackside.read.walk import walk
@@ -39,7 +40,7 @@ def test_wide(tmp_path: Path) -> None:
 
 def test_long_with_labels_in_one_column(tmp_path: Path) -> None:
     query = f"""SELECT {START} AS time, name, 61 AS value, {{'gpu': '3', 'Hostname': 'n1'}} AS labels
-        FROM (VALUES ('{TEMP}'), ('go_threads'), (NULL)) t(name)"""
+        FROM (VALUES ('{TEMP}'), ('acme_threads'), (NULL)) t(name)"""
     row, sink = read(parquet(tmp_path, query))
     assert metric(sink, "gpu_temperature_celsius") == {(("gpu", "3"), ("node", "n1")): [(T0, 61.0)]}
     assert "1 of 3 metrics are known" in row.note
@@ -136,3 +137,88 @@ def test_no_rows(tmp_path: Path) -> None:
     row, _ = read(parquet(tmp_path, f"SELECT {START} AS time, 'a' AS gpu, 40 AS {TEMP} WHERE false"))
     assert (row.format, row.rows) == ("metric-parquet", 0)
     assert row.status in ("read", "empty")
+
+
+def test_one_value_written_without_end_is_refused(tmp_path: Path) -> None:
+    query = f"SELECT 1763729760 AS ts, 0 AS gpu, 40 AS {TEMP} FROM range(40000000)"
+    data = parquet(tmp_path, query)
+    assert len(data) < 1 << 20
+    row, sink = read(data)
+    assert (row.status, sink.blocks) == ("refused", [])
+    assert "holds 40,000,000 values in" in row.note
+    assert "more than 33,554,432 no more than 50 a byte are read; split it" in row.note
+
+
+def test_many_samples_of_few_bytes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_parquet, "FREE_VALUES", 100)
+    query = f"SELECT 1763729760 + r AS ts, 0 AS gpu, round(random() * 90) AS {TEMP} FROM range(20000) t(r)"
+    row, _ = read(parquet(tmp_path, query))
+    assert (row.status, row.rows) == ("read", 20_000)
+
+
+def test_text_that_expands_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_parquet, "FREE_BYTES", 1 << 20)
+    text = f"SELECT 1763729760 AS ts, repeat('x', 9000000) AS job, 40 AS {TEMP}"
+    made = tmp_path / "made.parquet"
+    duckdb.sql(f"COPY ({text}) TO '{made}' (FORMAT parquet, COMPRESSION zstd)")
+    row, _ = read(made.read_bytes())
+    assert (row.status, "expands more than 200:1" in row.note) == ("refused", True)
+
+
+def test_series_without_end_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurements, "MOST_SERIES", 50)
+    monkeypatch.setattr(metric_parquet, "WINDOW", 64)
+    query = f"SELECT {START} + to_seconds(r) AS time, r % 70 AS gpu, r % 90 AS {TEMP} FROM range(700) t(r)"
+    row, sink = read(parquet(tmp_path, query))
+    found = metric(sink, "gpu_temperature_celsius")
+    assert {int(dict(labels)["gpu"]) for labels in found} == set(range(50))
+    assert {len(curve) for curve in found.values()} == {10}
+    assert (row.status, row.rows) == ("partial", 500)
+    assert "more than 50 series: others not kept; split it into files of fewer than 50 sets of labels" in row.note
+
+
+def test_as_many_series_as_are_kept_are_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measurements, "MOST_SERIES", 50)
+    query = f"SELECT {START} + to_seconds(r) AS time, r % 50 AS gpu, r % 90 AS {TEMP} FROM range(700) t(r)"
+    row, _ = read(parquet(tmp_path, query))
+    assert (row.status, row.rows) == ("read", 700)
+
+
+@pytest.mark.parametrize("name", ["key", "file_row_number", "first", "filename", "file_index", "k1", "rows", "c0"])
+def test_columns_may_be_called_anything(tmp_path: Path, name: str) -> None:
+    query = f"SELECT {START} AS time, r AS gpu, 40 + r AS {TEMP}, 'x' AS \"{name}\" FROM range(2) t(r)"
+    row, sink = read(parquet(tmp_path, query))
+    assert (row.status, row.rows) == ("read", 2), row
+    assert metric(sink, "gpu_temperature_celsius") == {(("gpu", "0"),): [(T0, 40.0)], (("gpu", "1"),): [(T0, 41.0)]}
+
+
+def test_a_folder_changes_no_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = parquet(tmp_path, f"SELECT {START} AS time, '3' AS gpu, 40 AS {TEMP}")
+    (tmp_path / "gpu=7").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gpu=7"))
+    assert metric(read(data)[1], "gpu_temperature_celsius") == {(("gpu", "3"),): [(T0, 40.0)]}
+
+
+def test_what_we_ask_wrongly_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_parquet, "_within", lambda *_: "no_such_column")
+    row, _ = read(parquet(tmp_path, f"SELECT {START} AS time, 40 AS {TEMP}"))
+    assert "damaged" not in row.note
+    assert "a defect of this reader" in row.note
+
+
+def test_a_copy_ends_where_the_budget_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compressed is copied no further than its file on disk may expand."""
+    monkeypatch.setattr(compression, "FREE_BYTES", 1 << 20)
+    (tmp_path / "bomb.parquet.gz").write_bytes(gzip.compress(b"PAR1" + bytes(64 << 20)))
+    copied: list[int] = []
+    whole = metric_parquet._whole
+
+    def measured(source: Source, copy: IO[bytes]) -> None:
+        whole(source, copy)
+        copied.append(copy.tell())
+
+    monkeypatch.setattr(metric_parquet, "_whole", measured)
+    row, _ = walked(tmp_path / "bomb.parquet.gz")
+    assert "expands more than 200:1" in row.note
+    assert copied
+    assert copied[0] < 32 << 20

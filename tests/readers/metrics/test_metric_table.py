@@ -59,7 +59,7 @@ def test_names_of_times(name: str) -> None:
 
 
 def test_long() -> None:
-    rows = [(UTIL, "0", 50), (TEMP, "0", 61), (UTIL, "1", 7), ("go_threads", "1", 9)]
+    rows = [(UTIL, "0", 50), (TEMP, "0", 61), (UTIL, "1", 7), ("acme_threads", "1", 9)]
     text = "ts;metric;value;gpu\n" + "".join(f"{S0};{name};{value};{gpu}\n" for name, gpu, value in rows)
     row, sink = read(text)
     assert (row.format, row.status, row.rows) == ("metric-table", "read", 3)
@@ -94,7 +94,7 @@ def test_cells_that_hold_no_number() -> None:
     row, sink = read(f"time,{TEMP},b\n" + "".join(f"{S0 + at},{cell},x\n" for at, cell in enumerate(cells)))
     assert [value for _, value in only(sink, "gpu_temperature_celsius")] == [41.0, 42.0, 43.0]
     assert row.status == "partial"
-    assert "1 cells hold no number" in row.note
+    assert "1 cell holds no number" in row.note
 
 
 def test_a_broken_row_costs_itself() -> None:

@@ -65,7 +65,7 @@ def test_series_of_an_expression_have_no_name() -> None:
 
 
 def test_unknown_names_are_counted() -> None:
-    row, _ = read(answer("matrix", [curve([(S0, "50")], "go_threads"), curve([(S0, "50")], "go_gc")]))
+    row, _ = read(answer("matrix", [curve([(S0, "50")], "acme_threads"), curve([(S0, "50")], "acme_gc")]))
     assert (row.status, row.rows) == ("unrecognised", 0)
     assert "none of its 2 metrics is known" in row.note
     row, _ = read(answer("matrix", []))

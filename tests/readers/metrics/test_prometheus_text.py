@@ -89,7 +89,7 @@ def test_what_stands_before_the_first_time_is_not_guessed() -> None:
     row, sink = read(f"{UTIL}{LABELS} 1\n# 2025-11-21T12:56:00Z\n{UTIL}{LABELS} 2\n")
     assert only(sink, "gpu_utilization_ratio") == [(T0, 0.02)]
     assert row.status == "partial"
-    assert "1 samples stand before the first time" in row.note
+    assert "1 sample stands before the first time" in row.note
 
 
 def test_scrapes_without_any_time_leave_the_last_one() -> None:
@@ -112,7 +112,7 @@ def test_times_in_other_units_are_refused(time: str) -> None:
     row, sink = read(f"{UTIL}{LABELS} 1 {time}\n{UTIL}{LABELS} 3 {T0}\n")
     assert only(sink, "gpu_utilization_ratio") == [(T0, 0.03)]
     assert row.status == "partial"
-    assert "1 samples with times outside 2000 to 2100" in row.note
+    assert "1 sample with times outside 2000 to 2100" in row.note
 
 
 @pytest.mark.parametrize(
@@ -214,11 +214,11 @@ def test_a_file_cut_within_a_line() -> None:
 
 
 def test_unknown_metrics_are_counted() -> None:
-    others = "".join(f"go_{each}_total 5 {T0}\n" * 2 for each in range(9))
+    others = "".join(f"acme_{each}_total 5 {T0}\n" * 2 for each in range(9))
     row, sink = read(f"{others}{UTIL}{LABELS} 97 {T0}\n")
     assert len(curves(sink)) == 1
     assert "1 of 10 metrics are known" in row.note
-    row, sink = read(f"# TYPE go_0_total counter\n{others}")
+    row, sink = read(f"# TYPE acme_0_total counter\n{others}")
     assert (row.format, row.status, row.rows) == ("prometheus-text", "unrecognised", 0)
     assert "none of its 9 metrics is known" in row.note
 
@@ -235,8 +235,8 @@ def test_a_unit_told_by_size_waits_for_a_large_value() -> None:
 def test_blanks_and_impossible_values_are_dropped() -> None:
     row, sink = read(f"{TEMP}{LABELS} 2147483632 {T0}\n{TEMP}{LABELS} 30000 {T0}\n{TEMP}{LABELS} 50 {T0}\n")
     assert only(sink, "gpu_temperature_celsius") == [(T0, 50.0)]
-    assert "1 blank values" in row.note
-    assert "1 values that their metric can't have" in row.note
+    assert "1 blank value" in row.note
+    assert "1 value that their metric can't have" in row.note
 
 
 # -- blocks

@@ -152,7 +152,7 @@ def test_a_driver_that_goes_away_is_said() -> None:
 
 def test_a_unit_that_is_none_of_the_metrics_is_said() -> None:
     found, _ = read("timestamp, index, power.draw [W], temperature.gpu\n2026/11/21 08:00:00.123, 0, 12 MHz, 59\n")
-    assert "1 values in a unit that is none of their metric's" in found.note
+    assert "1 value in a unit that is none of their metric's" in found.note
 
 
 def test_reasons_printed_one_by_one_make_the_mask() -> None:

@@ -61,14 +61,14 @@ def test_a_date_before_each_sample() -> None:
 def test_parts_of_gpus_are_counted_not_guessed() -> None:
     found, sink = read(HEADING + ROW.format(0, 61, 0.3, 59.2) + ROW.format(0, 1, 0.9, 1.0).replace("GPU ", "GPU-I "))
     assert last(sink)["gpu_sm_active_ratio", "gpu=0"] == 0.3
-    assert "1 lines of parts of GPUs, switches or CPUs" in found.note
+    assert "1 line of parts of GPUs, switches or CPUs" in found.note
 
 
 def test_a_torn_line_costs_only_itself() -> None:
     text = HEADING + ROW.format(0, 1, 0.1, 1.0) * 40
     found, sink = read(text[:-30])
     assert found.status == "partial"
-    assert "1 lines could not be read" in found.note
+    assert "1 line could not be read" in found.note
     assert len(points(sink)["gpu_sm_active_ratio", "gpu=0"]) == 39
 
 

@@ -114,8 +114,8 @@ def test_a_torn_line_costs_only_itself() -> None:
     found, sink = read("\n".join(lines))
     assert found.format == "nvidia-smi-dmon"
     assert found.status == "partial"
-    assert "1 lines could not be read" in found.note
-    assert "1 lines that are not nvidia-smi's" in found.note
+    assert "1 line could not be read" in found.note
+    assert "1 line that is not nvidia-smi's" in found.note
     assert len(points(sink)["gpu_power_watts", "gpu=0"]) + len(points(sink)["gpu_power_watts", "gpu=1"]) == 118
 
 

@@ -311,7 +311,7 @@ def test_lines_of_others_between_cost_nothing() -> None:
     lines.insert(60, "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED ***")
     found, sink = read("\n".join(lines))
     assert (found.format, found.status) == ("nvidia-smi-q", "partial")
-    assert "1 lines that are not nvidia-smi's" in found.note
+    assert "1 line that is not nvidia-smi's" in found.note
     assert of_gpu(sink, "3")["gpu_temperature_celsius"] == 87.0
 
 

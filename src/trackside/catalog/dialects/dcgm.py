@@ -340,4 +340,11 @@ DIALECT = Dialect(
         "clock_event": Label("reason", "text", _EVENTS),
         "health_watch": Label("kind"),
     },
+    unneeded=(
+        "DCGM_FI_DEV_VGPU_LICENSE_STATUS",  # served by default
+        "DCGM_FI_DRIVER_VERSION",
+        "DCGM_FI_NVML_VERSION",
+        "DCGM_FI_DEV_BRAND",
+        "DCGM_FI_DEV_SERIAL",  # texts
+    ),
 )

@@ -14,4 +14,6 @@ DIALECT = Dialect(
         "scrape_samples_scraped": Foreign("scrape_samples"),
     },
     labels={**PLACE, "job": Label("target")},
+    # Of the exporter's own process, and of the client library in it.
+    unneeded=("go_", "process_", "promhttp_", "python_"),
 )

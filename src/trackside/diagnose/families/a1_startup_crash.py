@@ -46,11 +46,12 @@ from trackside.diagnose.ending import CUT_SHORT, ENDING, abnormal_end, completed
 from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.fault_class import classify
+from trackside.diagnose.gpus import of_ranks
 from trackside.diagnose.learning import training_points
 from trackside.diagnose.memory import GPU_MEMORY
 from trackside.diagnose.order import points_before
 from trackside.diagnose.ranks import failed_beside, named
-from trackside.diagnose.signals import ACTIVITY
+from trackside.diagnose.signals import ACTIVITY, nodes_of
 from trackside.diagnose.startup import LAUNCHED, UNTOUCHED, untouched, worked_s
 from trackside.model import Certainty, Claim, Event, Finding, Role, Run, Value
 from trackside.query import events
@@ -138,20 +139,32 @@ def _raised(evidence: Evidence, run: Run, own: Sequence[Event]) -> Finding:
         shows.append(claim("ended", line=bad))
     kind = classify(cause).fault
     told = ranks.value if ranks is not None and isinstance(ranks.value, tuple) else ()
+    numbers = tuple(int(str(rank)) for rank in told)
     return found(
         Certainty.SUPPORTED if bad is None or cause.get("about") == "cuda" else Certainty.ESTABLISHED,
         "job",
         shows,
-        implies=[claim("at_startup"), claim(f"class_{kind}")],
+        implies=[_who(run, numbers), claim(f"class_{kind}")],
         cannot_decide=[] if idle or worked_s(evidence, run) is not None else [claim("gpu_memory")],
         actions=[action(f"mend_{kind}")],
         since=cause.time,
         at=cause.at,
-        ranks=tuple(int(str(rank)) for rank in told),
+        ranks=numbers,
         nodes=tuple(sorted({row.node for row in same if row.node})),
         exception=(name, str(cause.get("message") or "")),
         fault_class=kind,
     )
+
+
+def _who(run: Run, ranks: Sequence[int]) -> Claim:
+    """Whose mistake it is, as far as words tell: every rank's, or that of one node's; others may have been slower."""
+    world = run.n_ranks or (len(run.gpus) if run.gpus_by not in (None, "all") else 0)
+    if 1 < world <= len(ranks):
+        return claim("at_startup")
+    gpus = set(of_ranks(run, ranks))
+    homes = nodes_of(gpus)
+    there = {gpu for gpu in run.gpus if nodes_of((gpu,)) == homes}
+    return claim("at_startup_there" if len(homes) == 1 < len(run.nodes) and gpus == there else "at_startup_some")
 
 
 def _without_traceback(evidence: Evidence, run: Run, limits: Limits) -> Finding | None:
@@ -257,6 +270,9 @@ FAMILY = Family(
         "output": "Slurm could not open the job's output file (special signal {line} in its exit code)",
         "prolog": "the prolog failed on the node (special signal {line} in its exit code)",
         "quick": "the job ended within minutes with exit code {line}, without a traceback and without a training point",
+        "at_startup_some": "the run died while it was being set up; every retry meets the same mistake",
+        "at_startup_there": "the run died while it was being set up; all ranks of one node say so and none elsewhere, "
+        "which points to what that node has or lacks",
         "at_startup": "the run died while it was being set up; the same mistake hits every rank and every retry",
         "before_python": "the launch failed before the training program ran",
         "class_data": "the data set cannot be read as the job expects it",

@@ -45,8 +45,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from trackside.catalog.natural import whole_number
 from trackside.catalog.signals import signal_name
-from trackside.diagnose.deaths import DEATHS, KILL, Death, deaths, host_oom, lost_workers, recorded_signal
+from trackside.diagnose.deaths import DEATHS, KILL, Death, deaths, host_oom, lost_workers, recorded_signal, survived
 from trackside.diagnose.ending import CUT_SHORT, LIVE_STATES, abnormal_end, completed, disposition
 from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
@@ -56,6 +57,7 @@ from trackside.diagnose.learning import training_points
 from trackside.diagnose.memory import GPU_MEMORY, HOST_MEMORY
 from trackside.diagnose.order import follows, points_before
 from trackside.diagnose.ranks import ranks_of
+from trackside.diagnose.restarts import RESTART_SAYS
 from trackside.diagnose.signals import ACTIVITY
 from trackside.diagnose.startup import LAUNCHED, UNTOUCHED, untouched, worked_s
 from trackside.model import Certainty, Claim, Event, Finding, Record, Run, Value
@@ -94,6 +96,8 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     recorded = recorded_signal(evidence)
     if recorded is not None and not unhandled(evidence["exceptions"].events, points):
         return _from_record(recorded, points, evidence, run)
+    if (lived := survived(evidence, points)) is not None:
+        return _survived(run, *lived)
     if not evidence.has("exceptions") and completed(evidence) is None:
         state = disposition(evidence)
         if state is None or state.value in ("FAILED", "RUNNING"):
@@ -113,10 +117,11 @@ def _killed(
     ranks = ranks_of([death.row for death in same], evidence["launchers"])
     name = signal_name(main.number)
     signal = derived(name, main.line)
-    shows: list[Claim] = [claim("died", signal=signal, line=main.line)]
+    who = "worker_died" if main.source == "workers" else "died"  # its parent lives, and tells of it
+    shows: list[Claim] = [claim(who, signal=signal, line=main.line)]
     if ranks:
         lines = [death.line for death in same if death.rank is not None]
-        shows = [claim("died_on", signal=signal, line=main.line, ranks=derived(ranks, *lines))]
+        shows = [claim(f"{who}_on", signal=signal, line=main.line, ranks=derived(ranks, *lines))]
     shows += [claim("also", line=death.line) for death in _others(told, main)]
     if memory is not None and main.number == KILL:
         shows.append(claim("oom", line=memory[0]))
@@ -307,6 +312,31 @@ def _recovered(memory: tuple[Value, Event | Record], well: Value) -> Finding:
     )
 
 
+def _survived(run: Run, death: Death, told: list[Claim]) -> Finding:
+    """A crash after which the launcher started the workers again: no cause, but it may come again."""
+    signal = derived(signal_name(death.number), death.line)
+    rank = death.rank
+    if rank is None and len(run.nodes) == 1 and death.row.get("source") == "torchrun":
+        rank = whole_number(str(death.row.get("task")))  # torchrun counts on its own node
+    died = claim("died", signal=signal, line=death.line)
+    if rank is not None:
+        died = claim("died_on", signal=signal, line=death.line, ranks=derived((rank,), death.line))
+    kill = death.number == KILL
+    return found(
+        Certainty.SUPPORTED,
+        "job",
+        [died, *told],
+        implies=[claim("again")],
+        cannot_decide=[claim("who" if kill else "which_library")],
+        actions=[action("less_memory" if kill else "native")],
+        since=death.row.time,
+        at=death.row.at,
+        ranks=() if rank is None else (rank,),
+        signal=(signal_name(death.number), death.number),
+        latent=True,
+    )
+
+
 def _ruled_out(evidence: Evidence, run: Run) -> Finding:
     clear = unharmed(evidence, run)
     for name in ("launchers", "exits", "signals", "fatals"):
@@ -337,8 +367,11 @@ FAMILY = Family(
     says={
         **HOST_SAYS,
         **UNTOUCHED,
+        **RESTART_SAYS,
         "died": "a process died of {signal}: {line}",
         "died_on": "{ranks} died of {signal}: {line}",
+        "worker_died": "a data-loader worker died of {signal}: {line}",
+        "worker_died_on": "a data-loader worker of {ranks} died of {signal}: {line}",
         "also": "agreeing with it: {line}",
         "lost": "a worker process died without a traceback: {line}",
         "which_signal": "which signal ended it: its parent saw only that the process was gone",

@@ -12,7 +12,8 @@ In the kernel log an Xid of the hardware class (uncontained or double-bit ECC, f
 failure, NVLink, GSP), or a fatal SXid of an NVSwitch, when the run failed. In metrics the count of uncorrectable ECC
 errors or of rows remapped for them rises, the flag of a failed remap is set, the gauge of the last Xid changes to such
 a number, or one GPU is no longer sampled while the others of its node are. In the job's log CUDA's own
-"uncorrectable ECC error encountered". At the scheduler a node drained for such a reason.
+"uncorrectable ECC error encountered". At the scheduler a node drained for such a reason while the run was
+there or within minutes of its end, before it was in service again.
 
 Not this when
 -------------
@@ -43,21 +44,21 @@ NVIDIA, Xid errors and GPU memory error management; NVIDIA Fabric Manager user g
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trackside.catalog.xid import xid
 from trackside.diagnose.ending import ENDING, abnormal_end, completed, last_job, still_running
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.gpus import at_bus, of_ranks, one_name_each, ours, ranks_at
+from trackside.diagnose.gpus import of_ranks, one_name_each
 from trackside.diagnose.health import HEALTH, MEASURED, SAYS, Fault, Health, health
 from trackside.diagnose.learning import training_points
 from trackside.diagnose.order import followed_by
 from trackside.diagnose.ranks import ranks_of
 from trackside.diagnose.signals import ACTIVITY
-from trackside.model import Action, Certainty, Claim, Event, Finding, Record, Role, Run, Value
+from trackside.diagnose.witnesses import WITNESS_SAYS, witnesses
+from trackside.model import Action, Certainty, Claim, Event, Finding, Record, Run, Value
 from trackside.query import Frame, derived, events, record
 
 
@@ -71,8 +72,6 @@ class Limits:
     """A dying GPU is often reported while the job is torn down (Slurm's KillWait is 30 s)."""
     clock_slack_s: float = 120.0
     """dmesg -T drifts against the wall clock; failures this near to a fault are taken as its consequence."""
-    drained_after_s: float = 3600.0
-    """Health checks run every few minutes up to hourly."""
     coincident_s: float = 2100.0
     """From a counter's rise to the run's end, where nothing tells whether work went on meanwhile: peers wait up to
     30 minutes for a lost GPU (PyTorch's longest default time-out), and some minutes go by in tear-down."""
@@ -80,18 +79,6 @@ class Limits:
     """Different processes that hit the same application-class Xid on one GPU before the GPU is suspected."""
 
 
-IN_JOB_LOG = {
-    "uncorrectable ECC error": Certainty.SUPPORTED,
-    "uncorrectable NVLink error": Certainty.SUPPORTED,
-    "device lost": Certainty.SUPPORTED,
-    "hardware stack error": Certainty.POSSIBLE,
-}
-"""CUDA errors that only hardware brings about, and how much they carry without the kernel's word."""
-DRAINED_FOR = re.compile(
-    r"\bs?xid\b|\becc\b|\bdbe\b|row.?remap|fallen off|nvlink|nvswitch|uncorrectable|gpu.{0,12}\blost\b", re.IGNORECASE
-)
-NAMED_GPU = re.compile(r"\bgpu[ _#:-]{0,2}(\d{1,2})\b(?! ?(?:of|/|gpu|xid))", re.IGNORECASE)
-"""The index of a GPU in a drain reason, such as "gpu2 lost"."""
 COLLECT = (
     "dmesg -T or journalctl -k of the job's nodes (Xid lines are not visible inside containers)",
     "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT of the job's nodes",
@@ -105,7 +92,7 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     """Hardware-class faults in the run's window that no training point follows; the others are latent."""
     measured = health(evidence, run)
     suspects = {fault.gpu for fault in measured.faults}
-    told = [*_witnesses(evidence, run, limits, suspects), *measured.faults]
+    told = [*witnesses(evidence, run, suspects), *measured.faults]
     well = completed(evidence)
     points = training_points(evidence["progress"])
     active = [fault for fault in told if well is None and _active(fault, points, run, limits, evidence)]
@@ -113,12 +100,43 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
         return _found(evidence, run, limits, active)
     if told:
         finding = _found(evidence, run, limits, told)
-        why = claim("ended_well", state=well) if well is not None else claim("not_then")
-        return replace(finding, latent=True, variant="latent", shows=(*finding.shows, why), signal=None)
+        why = _outside(evidence, run, told) or [
+            claim("ended_well", state=well) if well is not None else _not_then(evidence, told)
+        ]
+        return replace(finding, latent=True, variant="latent", shows=(*finding.shows, *why), signal=None)
     repeated = _repeated(evidence["xids"], limits)
     if repeated is not None:
         return repeated
     return _old(measured) or _ruled_out(evidence, measured)
+
+
+def _outside(evidence: Evidence, run: Run, told: Sequence[Fault]) -> list[Claim]:
+    """Which of these came before the run began or after its end; none where one may have come in its time."""
+    found: dict[str, dict[str, Fault]] = {"too_early": {}, "too_late": {}}
+    for fault in told:
+        early = run.start is not None and fault.until is not None and fault.until < run.start
+        if not early and not (run.end is not None and fault.time is not None and fault.time > run.end):
+            return []
+        found["too_early" if early else "too_late"].setdefault(str(fault.gpu or fault.node or "a GPU"), fault)
+    return [_beside(evidence, run, key, faults) for key, faults in found.items() if faults]
+
+
+def _beside(evidence: Evidence, run: Run, key: str, faults: Mapping[str, Fault]) -> Claim:
+    source = next(iter(next(iter(faults.values())).claim.values.values()))
+    name, bound = ("start", run.start) if key == "too_early" else ("end", run.end)
+    job, jobs = last_job(evidence["jobs"]), evidence["jobs"]
+    when = derived(bound, source, unit="time")
+    if job is not None and job.get(name) == bound:
+        when = jobs.value(job, name, "time")
+    return claim(key, gpus=derived(tuple(faults), source), when=when)
+
+
+def _not_then(evidence: Evidence, told: Sequence[Fault]) -> Claim:
+    """Why none of these is the failure's cause: it came at another time, or when isn't told."""
+    undated = [fault.row for fault in told if isinstance(fault.row, Record) and fault.time is None]
+    if len(undated) < len(told):
+        return claim("not_then")
+    return claim("undated", node=evidence["nodes"].value(undated[0], "name"))
 
 
 def _old(measured: Health) -> Finding | None:
@@ -155,95 +173,15 @@ def _ruled_out(evidence: Evidence, measured: Health) -> Finding:
     return absent(*because)
 
 
-def _witnesses(evidence: Evidence, run: Run, limits: Limits, suspects: Set[str | None]) -> list[Fault]:
-    """Every witness in words: kernel first, then the job's log, then the scheduler's drain reasons."""
-    grids = [evidence.grid(name) for name in (*MEASURED, "seen_memory")]
-    kernel: list[Fault] = []
-    for name in ("xids", "switches", "lost"):
-        frame = evidence[name]
-        for row in frame.events:
-            if row.role not in (Role.CONFIRMATION, Role.ROOT) or (name == "lost" and _also_xid(row, evidence)):
-                continue
-            sure = Certainty.ESTABLISHED if row.plane == "kernel" else Certainty.SUPPORTED
-            pci = row.get("pci")
-            if pci is not None and name != "switches" and any(grids):
-                if not ours(str(pci), row.node, grids, run):
-                    continue
-                pci = _one_of(at_bus(str(pci), row.node, grids), suspects) or pci
-            kernel.append(_told(row, _kernel_claim(name, frame, row), sure, pci))
-    errors = evidence["errors"]
-    job = [
-        _told(row, claim("cuda", line=errors.value(row, "text")), IN_JOB_LOG[str(row.get("name"))], row.get("pci"))
-        for row in errors.events
-        if row.get("name") in IN_JOB_LOG and row.role is Role.ROOT
-    ]
-    return [*kernel, *job[:1], *_drained(evidence, run, limits)]
-
-
-def _one_of(gpus: Set[str], suspects: Set[str | None]) -> str | None:
-    """The GPU at an address: the only one, else, of several nodes, the only one that is suspected by other signs."""
-    meant = gpus if len(gpus) == 1 else gpus & suspects
-    return next(iter(meant)) if len(meant) == 1 else None
-
-
-def _told(row: Event, told: Claim, certainty: Certainty, gpu: object) -> Fault:
-    number = row.get("xid")
-    return Fault(
-        told,
-        certainty,
-        row.plane,
-        row.at,
-        row.time,
-        row.time,
-        row.node,
-        str(gpu) if gpu is not None else None,
-        number if isinstance(number, int) else None,
-        row,
-    )
-
-
-def _also_xid(row: Event, evidence: Evidence) -> bool:
-    return any(each.at == row.at for each in evidence["xids"].events)
-
-
-def _kernel_claim(name: str, frame: Frame, row: Event) -> Claim:
-    line = frame.value(row, "text")
-    number = row.get("xid")
-    if name == "xids" and isinstance(number, int):
-        told = frame.value(row, "xid")
-        return claim("xid", xid=told, name=derived(xid(number).mnemonic, told), line=line)
-    return claim("switch" if name == "switches" else "lost", line=line)
-
-
-def _drained(evidence: Evidence, run: Run, limits: Limits) -> Iterator[Fault]:
-    """Nodes of the run that were taken out for a GPU fault while it ran, or soon after."""
-    nodes = evidence["nodes"]
-    job = last_job(evidence["jobs"])
-    end = run.end if run.end is not None else (job.get("end") if job is not None else None)
-    for row in nodes.records:
-        reason, time = str(row.get("reason") or ""), row.get("reason_time")
-        mine = not run.nodes or row.get("name") in run.nodes
-        if not mine or not DRAINED_FOR.search(reason):
-            continue
-        when = float(time) if isinstance(time, (int, float)) else None
-        index = NAMED_GPU.search(reason)
-        gpu = f"{row.get('name')}:{int(index[1])}" if index is not None else None
-        if gpu is not None and run.gpus and run.gpus_by != "all" and gpu not in run.gpus:
-            continue  # another job's
-        if when is None or not isinstance(end, (int, float)) or when <= end + limits.drained_after_s:
-            told = claim("drained", node=nodes.value(row, "name"), reason=nodes.value(row, "reason"))
-            name = str(row.get("name"))
-            yield Fault(told, Certainty.SUPPORTED, row.plane, row.at, when, when, name, gpu, row=row)
-
-
 def _active(fault: Fault, points: Sequence[Event], run: Run, limits: Limits, evidence: Evidence) -> bool:
     """Whether it lies in the run's window and no work of the run came after it."""
+    if isinstance(fault.row, Record):  # the scheduler's, of the run's time if it has a time
+        return fault.time is not None or run.end is None
     if fault.time is None or fault.until is None:
         return not isinstance(fault.row, Event) or followed_by(fault.row, points) is None
-    slack = limits.drained_after_s if isinstance(fault.row, Record) else limits.after_end_s
     inside = run.start is None or fault.until >= run.start - limits.before_start_s
-    inside &= run.end is None or fault.time <= run.end + slack
-    if not inside or isinstance(fault.row, Record):
+    inside &= run.end is None or fault.time <= run.end + limits.after_end_s
+    if not inside:
         return inside
     if isinstance(fault.row, Event):
         return followed_by(fault.row, points) is None
@@ -287,7 +225,7 @@ def _found(evidence: Evidence, run: Run, limits: Limits, told: Sequence[Fault]) 
         since=_since(evidence, told, limits),
         at=best.at,
         variant="active",
-        ranks=ranks or ranks_at(run, gpus),
+        ranks=ranks,
         nodes=nodes,
         gpus=gpus,
     )
@@ -390,14 +328,13 @@ FAMILY = Family(
     collect=COLLECT,
     says={
         **SAYS,
-        "xid": "the kernel reported Xid {xid} ({name}): {line}",
-        "switch": "an NVSwitch reported a fatal error: {line}",
-        "lost": "a GPU could no longer be reached: {line}",
-        "cuda": "CUDA itself blamed the hardware: {line}",
-        "drained": "node {node} was taken out for {reason}",
+        **WITNESS_SAYS,
         "ended": "the run ended badly: {state}",
         "ended_well": "the run ended well all the same: {state}",
+        "too_early": "on {gpus} that was before the run began, at {when}",
+        "too_late": "on {gpus} that was after the run had ended, at {when}",
         "not_then": "the run's own failure does not coincide with it",
+        "undated": "when node {node} was taken out isn't recorded: it may have been before the run or long after",
         "hardware": "the hardware failed under the job; this is no code fix",
         "latent": "the counter lies before this run and did not move: it does not change the verdict, but the GPU may "
         "fail outright",

@@ -9,7 +9,8 @@ What it looks like
 ------------------
 A grave reason (hardware slowdown, hardware or software thermal slowdown, power brake), or a counter of time throttled
 for one, that goes on while the GPU works; its SM clock under its own earlier level, or under that of the other GPUs;
-steps that take longer. The loss goes on falling. Without reasons: a hot GPU whose clock falls under load.
+steps that take longer. The loss goes on falling. Without reasons: a hot GPU whose clock falls under load; or that is
+far below what its model can reach all along, and far from its power limit, which is a suspicion.
 
 Not this when
 -------------
@@ -66,6 +67,8 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     held = [each for each in told.held if _lowered(each, limits)]
     if not held and not (evidence.has("reasons") or evidence.has("held") or _at_height(evidence, run, limits)):
         return unknown(["throttle reasons or counters: clocks that are not at their height may be held down"], COLLECT)
+    if not held and told.readings < limits.readings:
+        return unknown(["enough readings of clocks and throttle reasons: the run was too short for them"], COLLECT)
     if not held:
         return _absent(evidence, told)
     return _found(evidence, run, limits, told, held)
@@ -106,7 +109,8 @@ def _found(evidence: Evidence, run: Run, limits: Limits, told: Clocks, held: lis
         shows.append(_speed(speed))
     bad, state = abnormal_end(evidence), disposition(evidence)
     crashed = bad is not None and (state is None or state.value not in SLOW_ENDS)
-    aside = crashed or slower is False or worst.share < limits.worth or not told.still_at_work
+    set_so = told.told_by == "heat" and worst.against == "most"  # all alike and all along: clocks may be set so
+    aside = crashed or slower is False or worst.share < limits.worth or not told.still_at_work or set_so
     if bad is not None:
         shows.append(claim("ended", state=bad))
     nodes = tuple(dict.fromkeys(each.gpu.rpartition(":")[0] for each in held))
@@ -117,7 +121,7 @@ def _found(evidence: Evidence, run: Run, limits: Limits, told: Clocks, held: lis
         "infrastructure",
         shows,
         implies=[claim("aside" if aside else "slowed")],
-        cannot_decide=[claim("environment")] + ([claim("how_much")] if speed is None else []),
+        cannot_decide=[claim("set_so" if set_so else "environment")] + ([claim("how_much")] if speed is None else []),
         actions=[action("power" if power else "cooling")],
         since=worst.start,
         at=None,
@@ -221,6 +225,7 @@ FAMILY = Family(
         "ended": "the run ended badly: {state}",
         "slowed": "the slowdown is a hardware condition of heat or power, not of code or data; the work itself is fine",
         "aside": "clocks were held down by heat or power, which did not end this run",
+        "set_so": "whether heat holds the clocks so low or somebody set them so: throttle reasons tell",
         "environment": "what in the environment causes it: cooling, air flow or power delivery",
         "how_much": "by how much it slowed the run: no step times or throughput on both sides of it were given",
         "cooling": "check fans, dust, air flow and inlet temperature of the node, and rerun elsewhere meanwhile",

@@ -45,11 +45,12 @@ from typing import TYPE_CHECKING
 from trackside.diagnose.ending import abnormal_end, completed, disposition
 from trackside.diagnose.exceptions import earliest_first
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
+from trackside.diagnose.gpus import ranks_at
 from trackside.diagnose.learning import training_points
 from trackside.diagnose.order import followed_by
 from trackside.diagnose.ranks import named, ranks_of, world_size
-from trackside.diagnose.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, ranks_at, watched
-from trackside.diagnose.silence import REAPED, several_ranks, stood_still
+from trackside.diagnose.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, watched
+from trackside.diagnose.silence import REAPED, ended, several_ranks, stood_still
 from trackside.model import Certainty, Claim, Culprit, Event, Finding, Role, Run, Value
 from trackside.query import events
 
@@ -246,7 +247,7 @@ def _waiting(
     """Ranks that waited for others: for those of them that never told of a start, where that can be seen."""
     inits, state = evidence["inits"], disposition(evidence)
     if state is not None and idle is None:
-        shows.append(claim("ended", state=state))
+        shows.append(ended(state))
     bad = state if idle is not None else None  # cold GPUs say enough of a run that still goes on
     there = named(inits, inits.events)
     world = max(world_size(run, inits, evidence["hosts"]) or 0, len(run.nodes))
@@ -264,7 +265,7 @@ def _everywhere(evidence: Evidence, run: Run, idle: Idle | None) -> Place:
     """Ranks and nodes of the GPUs that stay cold: all of them wait."""
     if idle is None:
         return (), ()
-    return ranks_at(evidence, run, idle.seen.gpus), nodes_of(idle.seen.gpus)
+    return ranks_at(run, idle.seen.gpus), nodes_of(idle.seen.gpus)
 
 
 def _worked(evidence: Evidence, run: Run) -> Claim | None:
@@ -293,7 +294,7 @@ def _found(
     where: Place = ((), ()),
 ) -> Finding:
     if bad is not None:
-        shows.append(claim("ended", state=bad))
+        shows.append(ended(bad))
     elif certainty is Certainty.ESTABLISHED:
         certainty = Certainty.SUPPORTED
     if evidence.has("progress"):

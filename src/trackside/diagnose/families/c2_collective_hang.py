@@ -13,13 +13,14 @@ silent until the time limit. The culprit is the rank that did not complain: it p
 collective is its last completed one, or it is missing from the others' reports.
 In metrics: no launches and no collectives to the end while memory stays held; engine activity at its height with SM
 activity near zero, or at most what the spinning keeps; and the GPU that the others wait for cold, gone, or behind.
+Or, where the ranks had met and no step was ever done: GPUs that are busy all the while and move no data.
 
 Not this when
 -------------
 The GPUs worked up to the end, or the pause is no longer than ones that the run came back from. SM activity or power
 fell alike on all GPUs with no word of the log: that may be lighter work.
-A rank raised, was killed or ran out of memory: that is the cause, and this its consequence. No collective ever
-completed: that is start-up. Evaluation, saves and compilation pause and go on.
+A rank raised, was killed or ran out of memory: that is the cause, and this its consequence. The ranks never met:
+that is start-up. Evaluation, saves and compilation pause and go on.
 
 Impact
 ------
@@ -42,7 +43,7 @@ PyTorch, ProcessGroupNCCL and Flight Recorder; gloo transport.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trackside.diagnose import absentee
@@ -50,12 +51,12 @@ from trackside.diagnose.absentee import Absentee, host_trouble, trigger
 from trackside.diagnose.ending import abnormal_end, completed, disposition, ended_at
 from trackside.diagnose.exceptions import earliest_first, last_words
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.gpus import of_ranks
+from trackside.diagnose.gpus import of_ranks, ranks_at
 from trackside.diagnose.learning import training_points
 from trackside.diagnose.order import followed_by
 from trackside.diagnose.ranks import named
-from trackside.diagnose.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, ranks_at, watched
-from trackside.diagnose.silence import REAPED, several_ranks, stood_still
+from trackside.diagnose.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, watched
+from trackside.diagnose.silence import REAPED, ended, several_ranks, stood_still, unaccounted
 from trackside.model import Certainty, Claim, Culprit, Event, Finding, Role, Run, Value
 from trackside.query import events, record
 
@@ -91,8 +92,7 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     if _startup(evidence, signs, points):
         return absent(claim("startup", count=evidence["progress"].reduce("count")))
     if signs:
-        first = min((row.time for _, row in signs if row.time is not None), default=None)
-        return _complained(evidence, run, signs, _standing(evidence, run, limits, True, first))
+        return _complained(evidence, run, signs, _standing(evidence, run, limits, True, _stopped(signs, points)))
     dumps = evidence["dumps"]
     if dumps and (absentee.from_dumps(dumps)) is not None:
         return _dumped(evidence, run, _standing(evidence, run, limits, True, None))
@@ -112,7 +112,18 @@ def _standing(evidence: Evidence, run: Run, limits: Limits, beside: bool, stoppe
     still = at_end(evidence, run, seen, limits, beside)
     if still is None and stopped is not None:
         still = within(evidence, run, seen, stopped, limits)
-    return Standing(still, worked_on(evidence, seen, limits) if still is None else None)
+    return Standing(still, worked_on(evidence, run, seen, limits) if still is None else None)
+
+
+def _stopped(signs: Sequence[tuple[str, Event]], points: Sequence[Event]) -> float | None:
+    """When it stopped, by the log: a watchdog complains its own time after the collective was entered."""
+    first = min((row.time for _, row in signs if row.time is not None), default=None)
+    last = max((row.time for row in points if row.time is not None), default=None)
+    waited = [row.get("timeout_s") for _, row in signs]
+    longest = max((float(each) for each in waited if isinstance(each, (int, float))), default=0.0)
+    if first is None:
+        return last
+    return first - longest if last is None else max(last, first - longest)
 
 
 def _signs(evidence: Evidence, points: Sequence[Event]) -> list[tuple[str, Event]]:
@@ -190,17 +201,41 @@ def _silent(evidence: Evidence, run: Run, limits: Limits, points: Sequence[Event
         return absent(standing.working)
     if not evidence.has("timeouts"):
         return unknown(["no job log was given, and the GPUs' activity does not tell"], COLLECT)
+    first = _at_the_first(evidence, run, limits) if reaped and not raised else None
+    if first is not None:
+        return first
     if told is None or raised:
+        lost = unaccounted(evidence, limits) if reaped and not raised and several_ranks(evidence, run) else None
+        if lost is not None:
+            return unknown([OPEN], COLLECT)
         return absent(claim("none", count=evidence["timeouts"].reduce("count")))
     quiet, stamped = told
     last = points[-1]
     shows = [claim("silent" if stamped else "unaccounted", seconds=quiet)]
     shows.append(claim("until", point=evidence["progress"].value(last, "text")))
     if state is not None:
-        shows.append(claim("ended", state=state))
+        shows.append(ended(state))
     certainty = Certainty.SUPPORTED if stamped else Certainty.POSSIBLE
     away = absentee.from_dumps(evidence["dumps"])
     return _found(evidence, run, shows, last, certainty, away, None, standing.still)
+
+
+def _at_the_first(evidence: Evidence, run: Run, limits: Limits) -> Finding | None:
+    """Ranks that met, spun and never did a step: they wait in one of their first collectives."""
+    seen = watched(evidence, run)
+    if seen is None:
+        return None
+    from trackside.diagnose.first_step import unstarted
+
+    stuck = unstarted(evidence, run, seen, limits)
+    if stuck is None:
+        return None
+    shows, state = list(stuck.shows), disposition(evidence)
+    if state is not None:
+        shows.append(ended(state))
+    certainty = Certainty.SUPPORTED if stuck.sure else Certainty.POSSIBLE
+    finding = _found(evidence, run, shows, None, certainty, absentee.from_dumps(evidence["dumps"]), None, None)
+    return replace(finding, since=stuck.since)
 
 
 def _frozen(evidence: Evidence, run: Run, still: Still, raised: bool) -> bool:
@@ -222,7 +257,7 @@ def _stood(
     if told is not None:
         shows.append(claim("silent" if told[1] else "unaccounted", seconds=told[0]))
     if state is not None:
-        shows.append(claim("ended", state=state))
+        shows.append(ended(state))
     elif end is not None:
         shows.append(claim("ended_at", time=end))
     second = (told is not None and told[1]) or state is not None
@@ -248,7 +283,9 @@ def _found(
     culprit: Culprit | None,
     still: Still | None,
 ) -> Finding:
-    """The culprit: the machine's word first; else a rank that never entered, which is held up in its own code."""
+    """The culprit: the machine's word first; else the job's, where a rank told why or its GPU works on something else,
+    or its peers on the same node name it, so that no network lies between them; else it is open: code, data, storage
+    or the network may have kept the rank away."""
     trouble = host_trouble(evidence)
     told_of = away is not None or trouble is not None or (bool(shows) and shows[0].key in _TELLING) or still is not None
     if still is not None:
@@ -257,6 +294,7 @@ def _found(
         shows.append(away.claim)
     ranks, gpus = _where(evidence, run, away, still)
     cause = trouble if trouble is not None else trigger(evidence, ranks)
+    own_work = False
     if cause is not None:
         shows.append(cause)
     point = training_points(evidence["progress"])[-1:]
@@ -266,19 +304,20 @@ def _found(
         culprit = "infrastructure"
     elif cause is not None:
         culprit = "job"
-    elif culprit is None:
-        own = away.own if away is not None else still is not None and still.apart.why in ("cold", "absent", "behind")
-        culprit = "job" if own and evidence.has("timeouts") else "unknown"
+    elif still is not None and still.apart.why == "computing" and set(gpus) == set(still.odd):
+        culprit, own_work = "job", True
+    elif culprit is None and away is not None and away.own and len(run.nodes) == 1:
+        culprit = "job"
     told = [each for each in evidence["exceptions"].events if each.get("about") == "collective"]
     since = row.time if row is not None else None
     if still is not None:
         since = still.since if since is None or row in point else min(since, still.since)
     return found(
         certainty,
-        culprit,
+        culprit or "unknown",
         shows,
         implies=[claim("frozen" if told_of else "seems_frozen")],
-        cannot_decide=[] if cause is not None else [claim("why" if ranks or gpus else "which")],
+        cannot_decide=[] if cause is not None or own_work else [claim("why" if ranks or gpus else "which")],
         actions=[
             action("look_rank" if ranks or gpus else "look_ranks" if told_of else "look_all"),
             action("watchdog", "settings"),
@@ -292,6 +331,7 @@ def _found(
     )
 
 
+OPEN = "what the run did in its last part: its steps, at their pace, leave much of its time open"
 _TELLING = ("timed_out", "heartbeat", "state", "mismatch", "peer", "stacks")
 """First claims that speak of a collective, not only of a silence."""
 
@@ -304,7 +344,7 @@ def _where(
         return away.ranks, of_ranks(run, away.ranks)
     if still is None:
         return (), ()
-    return ranks_at(evidence, run, still.odd), still.odd
+    return ranks_at(run, still.odd), still.odd
 
 
 FAMILY = Family(

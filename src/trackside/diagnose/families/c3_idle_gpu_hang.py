@@ -8,11 +8,12 @@ deadlock, a blocking wait, a stuck DataLoader or a file that never answers.
 What it looks like
 ------------------
 In metrics: memory or allocation held, engine and SM activity and kernel launches near zero for long; stronger still
-when no process ever attached to the GPU. Without metrics only a shadow of it: an empty or silent log of a job
-that ran until its time limit.
+when no process ever attached to the GPU. A single GPU may also be kept busy by one kernel that never ends.
+Without metrics only a shadow of it: an empty or silent log of a job that ran until its time limit.
 
 Not this when
 -------------
+The run was there for less than ten minutes when somebody cancelled it.
 The log shows progress up to the end; several ranks wait for each other (rendezvous or collective hang); the
 job is in a phase of CPU work with progress; it finished and is only cleaning up.
 
@@ -37,11 +38,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside.diagnose.ending import completed, disposition, last_sign
+from trackside.diagnose.ending import OWN_END_SAYS, completed, disposition, last_sign, own_end
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
+from trackside.diagnose.gpus import ranks_at
 from trackside.diagnose.learning import training_points
-from trackside.diagnose.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, ranks_at, watched
-from trackside.diagnose.silence import REAPED, several_ranks, stood_still
+from trackside.diagnose.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, watched
+from trackside.diagnose.silence import REAPED, duration, several_ranks, stood_still
 from trackside.model import Certainty, Claim, Finding, Role, Run, Value
 from trackside.query import derived, events
 
@@ -63,9 +65,10 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
         return absent(claim("completed", state=well))
     limit = [row for row in evidence["notices"].events if row.get("reason") == "time_limit"]
     if state is not None and state.value not in REAPED and not limit:
-        return absent(claim("ended_itself", state=state))
-    for row in evidence["ends"].events[-1:]:
-        return absent(claim("was_over", line=evidence["ends"].value(row, "text")))
+        return absent(claim("not_reaped", state=state))
+    closing = own_end(evidence)
+    if closing is not None:
+        return absent(closing)
     own = [row for row in evidence["exceptions"].events if row.role is Role.ROOT]
     if own:
         return absent(claim("raised", type=evidence["exceptions"].value(own[0], "type")))
@@ -78,7 +81,7 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
 def _by_metrics(evidence: Evidence, run: Run, limits: Limits, seen: Activity, end: Value | None) -> Finding | None:
     """What the GPUs say; None where they don't."""
     from trackside.diagnose.idle import all_along, forming
-    from trackside.diagnose.standstill import at_end
+    from trackside.diagnose.standstill import at_end, to_the_end
 
     idle = all_along(evidence, run, seen, limits)
     if idle is not None:
@@ -94,16 +97,19 @@ def _by_metrics(evidence: Evidence, run: Run, limits: Limits, seen: Activity, en
         return _held(evidence, run, list(idle.shows), end, seen.gpus, run.start, strong)
     still = at_end(evidence, run, seen, limits)
     users = seen.named(seen.users)
-    if still is not None and len(users) == 1 and not still.frozen:
+    alone = not several_ranks(evidence, run)  # then no collective keeps it busy: a kernel without end does
+    if still is not None and len(users) == 1 and (alone or not still.frozen):
         talk = _talk(evidence, still.since + limits.least_s)
         if talk is not None:
             return absent(claim("on_the_host", time=talk))
         return _held(evidence, run, still.shows(), end, users, still.since, still.sure)
     if still is not None:
-        return absent(claim("waiting", count=derived(len(users), still.seconds, unit="GPUs")))
+        return absent(
+            claim("waiting", count=derived(len(users), still.seconds, unit="GPUs" if len(users) > 1 else "GPU"))
+        )
     name = seen.basis
     grid = evidence.grid(name) if name is not None else None
-    if grid is not None and len(users) and name != "utilisation":
+    if grid is not None and len(users) and name != "utilisation" and to_the_end(run, seen, limits):
         counted = name in ("launches", "collectives")
         level = grid.value("sum" if counted else "median", unit="" if name != "power" else None)
         return absent(claim(f"worked_{name}", level=level))
@@ -136,18 +142,23 @@ def _held(
         cannot_decide=[claim("why")],
         actions=[action("look", "stack")],
         since=since,
-        ranks=ranks_at(evidence, run, gpus),
+        ranks=ranks_at(run, gpus),
         gpus=gpus,
         nodes=nodes_of(gpus),
     )
 
 
 def _by_log(evidence: Evidence, run: Run, limits: Limits, end: Value | None) -> Finding:
-    """A reaped run that said nothing at all, or nothing for long, and that is no affair between ranks."""
+    """A reaped run that was there for long and said nothing at all, or nothing for long, and that is no affair between
+    ranks. A limit is not reached in seconds unless it is set to them; a user cancels a job for any reason."""
     if end is None:
         return unknown(["GPU activity over the run, or the scheduler's record of its end"], COLLECT)
     if not evidence.has("logs"):
         return unknown(["GPU activity over the run, or its log"], COLLECT)
+    held = duration(evidence)
+    by_limit = end.value in ("TIMEOUT", "DEADLINE") or disposition(evidence) is None
+    if held is not None and held.number < (limits.short_s if by_limit else limits.least_s):
+        return absent(claim("brief", seconds=held, state=end))
     points = training_points(evidence["progress"])
     said = _said(evidence)
     if said is not None and said.value == 0:
@@ -230,8 +241,9 @@ FAMILY = Family(
         "look": "see where the process waits, cancel it, and rerun with a wall-clock limit",
         "stack": "py-spy dump --pid PID; cat /proc/PID/stack",
         "completed": "the run ended well: {state}",
-        "was_over": "the job had said that training was over: {line}",
-        "ended_itself": "the run ended by itself: {state}",
+        **OWN_END_SAYS,
+        "not_reaped": "neither a time limit nor somebody ended it: the scheduler recorded {state}",
+        "brief": "it was there for {seconds} only before it was ended: {state}",
         "raised": "the run ended with {type}",
         "several": "several ranks had met: {line}",
         "worked": "the run worked up to its end: {point}",

@@ -7,10 +7,12 @@ because reading, decoding or tokenising cannot keep up.
 
 What it looks like
 ------------------
-Progress lines that split the step: seconds of data wait above seconds of compute and communication, at most
-points after the warm-up. Warnings of the DataLoader about too few or too many workers corroborate. In
-metrics: kernel launches go on, but the engine's duty cycle is low with gaps of a step's length: seconds of each step
-are idle, and readings of utilisation, which are of the last second, find the GPUs at rest about as often.
+Progress lines that split the step: seconds of data wait above seconds of compute and communication, at most points
+after the warm-up. Or a gauge of data wait that grows during the run while throughput falls with it, however busy the
+GPUs look: utilisation counts a kernel that only spins for the rank that waits. Warnings of the DataLoader about too
+few or too many workers corroborate. In metrics: kernel launches go on, but the engine's duty cycle is low with gaps of
+a step's length: seconds of each step are idle, and readings of utilisation, which are of the last second, find the
+GPUs at rest about as often.
 
 Not this when
 -------------
@@ -46,6 +48,7 @@ from trackside.diagnose.ending import ENDING, LIFE, abnormal_end, completed, dis
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.health import CLEAN, CLEAN_SAYS, clean
 from trackside.diagnose.learning import LEARNING, number, steps_done, training_points
+from trackside.diagnose.pace import PACE
 from trackside.diagnose.saving import SAVING, save_storm
 from trackside.diagnose.signals import NEED, STANDSTILL, watched
 from trackside.diagnose.signals import Limits as Rest
@@ -124,11 +127,14 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     if done is not None and done.number < limits.least_steps:
         return unknown(["enough steps: most of the time was start-up"], COLLECT)
     duty, hanging = _duty(evidence, run, limits)
+    if evidence.has("loading") and (finding := _by_growth(evidence, run, hanging)) is not None:
+        return finding
     if duty is None or duty.busy is None:
         return _by_wait(evidence, wait, limits)
     busy = duty.busy.number
     told = claim("duty", busy=duty.busy, seconds=derived(duty.seconds, duty.busy, unit="s"))
-    fed = busy >= limits.busy_duty and (duty.sm is None or duty.sm.number >= limits.working_sm)
+    seen_fed = evidence.has("engine") and busy >= limits.busy_duty  # utilisation proves no work
+    fed = seen_fed and (duty.sm is None or duty.sm.number >= limits.working_sm)
     share = wait.share.number if wait is not None else 0.0
     if busy >= limits.low_duty and (wait is None or share < limits.noticeable_share or fed):
         return absent(claim("busy", busy=duty.busy), *([wait.counter] if wait is not None else []))
@@ -157,6 +163,18 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     works = [*advancing(evidence, duty.start, duty.end), *learned(evidence), *clean(evidence)]
     return _found(evidence, certainty, [*shows, *hints, *works], duty.start, None if wait is None else wait.row,
                   starved or bool(hints), hanging)  # fmt: skip
+
+
+def _by_growth(evidence: Evidence, run: Run, hanging: bool) -> Finding | None:
+    """Data wait that grew while the run slowed down with it, whatever the GPUs looked like meanwhile."""
+    from trackside.diagnose.data_wait import grown
+
+    growth = grown(evidence)
+    if growth is None or _other_cause(evidence, run) is not None:
+        return None
+    told = claim(f"slower_{growth.pace.kind}", before=growth.pace.before, during=growth.pace.during)
+    shows = [claim("wait_grew", before=growth.before, after=growth.after), told, *_advice(evidence), *learned(evidence)]
+    return _found(evidence, Certainty.SUPPORTED, [*shows, *clean(evidence)], growth.since, None, True, hanging)
 
 
 def _by_wait(evidence: Evidence, wait: Wait | None, limits: Limits) -> Finding:
@@ -211,14 +229,16 @@ def _hard_stalls(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
     if grid is None or duty.busy is None or (duty.idle is not None and duty.idle.number < limits.idle_step_s):
         return []
     part = grid.during(duty.start, duty.end)
-    low = part.value("median", unit="")
+    low = part.value("median")
     known, whole = int((part.values >= 0).sum()), int((grid.values >= 0).sum())
     if low.value is None or not known:
         return []
     share = float((part.values <= limits.at_rest).sum() / known)
     if share < limits.as_often * (1 - duty.busy.number ** (grid.samples / whole)):  # any one of a window's readings
         return []
-    at_rest = claim("at_rest", share=derived(round(share, 3), low), window=derived(grid.step, low, unit="s"))
+    at_rest = claim(
+        "at_rest", share=derived(round(share, 3), low, unit="share"), window=derived(grid.step, low, unit="s")
+    )
     return [at_rest, *([claim("idle_steps", idle=duty.idle)] if duty.idle is not None else [])]
 
 
@@ -246,7 +266,7 @@ def _logged(evidence: Evidence, limits: Limits) -> Wait | None:
     level = maths.median([part for part, _ in kept])
     typical = min(kept, key=lambda pair: abs(pair[0] - level))[1]
     wait, step = _sides(progress, typical)
-    share = derived(round(level, 3), wait, step)
+    share = derived(round(level, 3), wait, step, unit="share")
     points = progress.reduce("count", "data_time_s", unit="points")
     return Wait(share, claim("starved", share=share, wait=wait, step=step, points=points),
                 claim("fed", share=share, wait=wait, points=points), kept[0][1])  # fmt: skip
@@ -256,7 +276,7 @@ def _gauged(evidence: Evidence, limits: Limits) -> Wait | None:
     grid = evidence.grid("loading")
     if grid is None or len(grid.times) < limits.readings:
         return None
-    share = grid.value("median", unit="")
+    share = grid.value("median", unit="share")
     if share.value is None:
         return None
     return Wait(share, claim("starved_gauge", share=share), claim("fed_gauge", share=share), None)
@@ -270,20 +290,20 @@ def _hints(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
     found = _advice(evidence)
     cpu, idle = evidence.grid("cpu_busy"), evidence.grid("cpu_idle")
     if cpu is not None:
-        busy = cpu.during(duty.start, duty.end).value("median", unit="")
+        busy = cpu.during(duty.start, duty.end).value("median", unit="share")
         if busy.value is not None and busy.number >= limits.saturated_cpu:
             found.append(claim("cpu", busy=busy))
     elif idle is not None:
         spare = idle.during(duty.start, duty.end).value("median")
         if spare.value is not None and 1 - spare.number / idle.step >= limits.saturated_cpu:
-            found.append(claim("cpu", busy=derived(round(1 - spare.number / idle.step, 3), spare)))
+            found.append(claim("cpu", busy=derived(round(1 - spare.number / idle.step, 3), spare, unit="share")))
     for name in ("cpu_pressure", "io_pressure"):
         grid = evidence.grid(name)
         waited = grid.during(duty.start, duty.end).value("median") if grid is not None else None
         if grid is not None and waited is not None and waited.value is not None:
             share = waited.number / grid.step
             if share >= limits.pressure_share:
-                found.append(claim(name, share=derived(round(share, 3), waited)))
+                found.append(claim(name, share=derived(round(share, 3), waited, unit="share")))
     return found
 
 
@@ -321,6 +341,7 @@ FAMILY = Family(
         **STANDSTILL,
         **SAVING,
         **CLEAN,
+        **PACE,
         "advice": events("advice"),
         "flags": events("env_flag"),
         "lowest": metric("gpu_utilization_ratio").over("run", "min"),
@@ -343,10 +364,14 @@ FAMILY = Family(
         "starved": "the step waits for data {share} of its time (median of {points}; typically {wait} of wait "
         "beside {step})",
         "starved_gauge": "the step waits for data {share} of its time (median of the run)",
+        "wait_grew": "waiting for data grew from {before} to {after} of the step (medians)",
+        "slower_step": "a step then took {during}, and {before} until then",
+        "slower_throughput": "throughput was {during} then, and {before} until then (medians)",
+        "slower_launches": "a GPU was then given {during:plain} kernel launches a window, and {before:plain} before",
         "duty": "the GPUs were busy {busy} of the time over {seconds} of work (mean)",
         "sm": "their SM activity was {sm} (mean)",
         "stalls": "they stood still {count} times, {share} of that time in all",
-        "at_rest": "a reading of the last second found them at rest in {share} of all windows of {window}",
+        "at_rest": "of all windows of {window}, {share} hold a reading of the last second that found them at rest",
         "idle_steps": "of each step they did nothing for {idle}",
         "advised": "the loader was warned about: {line}",
         "cpu": "the CPUs of the hosts were {busy} busy (median)",

@@ -8,10 +8,11 @@ makes every kernel launch wait.
 
 What it looks like
 ------------------
-Save storm: about as many saves as steps, or saves that take most of the wall time. Interconnect: NCCL says
-NET/Socket on a run of several nodes, all ranks equally slow; in metrics engine near full and SM near idle
-while collectives advance, CUDA calls that take many times as long as a launch, time spent in collectives; power far
-below its limit stands in for SM activity that was not sampled. Launch blocking: the log shows the variable in force.
+Save storm: about as many saves as steps, or saves that take most of the wall time; or the first rank's GPU that idles
+for seconds at each save while the others wait for it. Interconnect: NCCL says NET/Socket on a run of several nodes,
+all ranks equally slow; in metrics engine near full and SM near idle while collectives advance, CUDA calls that take
+many times as long as a launch, time spent in collectives; power far below its limit, and tensor pipes and memory at
+rest, stand in for SM activity that was not sampled. Launch blocking: the log shows the variable in force.
 
 Not this when
 -------------
@@ -58,6 +59,7 @@ from trackside.query import Query, derived, events, metric
 
 if TYPE_CHECKING:
     from trackside.diagnose.activity import Activity
+    from trackside.diagnose.alone import Saver
     from trackside.diagnose.duty import Duty
     from trackside.diagnose.slow_gpus import Slow
 
@@ -89,6 +91,8 @@ class Measured:
     duty: Duty
     slow: Slow | None
     """GPUs that the others wait for."""
+    saver: Saver | None
+    """That these are of the rank that saves, if so."""
     hanging: bool
     """It stood still in the end, which is another matter."""
 
@@ -104,6 +108,11 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
             shows.append(claim("collapsed", sm=sm))
             certainty = Certainty.ESTABLISHED
         return _found(evidence, "save-storm", certainty, "job", shows, [action("save_less")], storm.first, measured)
+    if measured is not None and measured.saver is not None:  # saves now and then, but long ones
+        writer = measured.saver
+        certainty = Certainty.SUPPORTED if writer.share >= limits.saving_share else Certainty.POSSIBLE
+        return _found(evidence, "save-storm", certainty, "job", writer.shows, [action("save_less")], writer.first,
+                      measured)  # fmt: skip
     flag = _launch_blocking(evidence, measured)
     if flag is not None:
         return flag
@@ -124,6 +133,7 @@ def _measured(evidence: Evidence, run: Run, limits: Limits) -> Measured | None:
     seen = watched(evidence, run)
     if seen is None:
         return None
+    from trackside.diagnose.alone import saver
     from trackside.diagnose.duty import duty
     from trackside.diagnose.lagging import Limits as Lag
     from trackside.diagnose.slow_gpus import slow_gpus
@@ -134,7 +144,8 @@ def _measured(evidence: Evidence, run: Run, limits: Limits) -> Measured | None:
         return None
     still = at_end(evidence, run, seen, Rest())
     hanging = still is not None and still.sure and completed(evidence) is None
-    return Measured(seen, spent, slow_gpus(evidence, run, seen, spent, Lag()), hanging)
+    slow = slow_gpus(evidence, run, seen, spent, Lag())
+    return Measured(seen, spent, slow, saver(evidence, run, seen, slow) if slow is not None else None, hanging)
 
 
 def _worked(measured: Measured, evidence: Evidence) -> Claim:
@@ -256,6 +267,8 @@ FAMILY = Family(
         **SAVING,
         **STANDSTILL,
         **CLEAN,
+        "tensor": metric("gpu_tensor_active_ratio").over("run", "avg"),
+        "dram": metric("gpu_dram_active_ratio").over("run", "avg"),
         "flags": events("env_flag"),
         "transports": events("nccl_transport"),
         "ready": events("distributed_ready"),
@@ -278,17 +291,19 @@ FAMILY = Family(
         "collapsed": "SM activity was {sm} meanwhile (mean)",
         "launches_wait": "a kernel launch took {each} (mean of {count}), as long as a kernel",
         "launches_share": "launches took {share} of the time, and kernels ran {busy} of it",
-        "pinned": "the GPUs were never idle and hardly worked: {signal} activity {busy}, SM activity {sm} (means)",
+        "pinned": "the GPUs were never idle and hardly worked: {signal} {busy}, SM activity {sm} (means)",
         "pinned_unseen": "the GPUs were never idle: {signal} {busy} (mean)",
         "calls": "a CUDA call took {each} on average, where one that does not wait takes microseconds",
         "calls_times": "a CUDA call took {each} on average, {times} times as long as a launch ({floor}), which waits "
         "for nothing",
-        "alike": "all GPUs do so alike: {signal} activity from {low} to {high} (medians)",
+        "alike": "all GPUs do so alike: {signal} from {low} to {high} (medians)",
         "power": "they drew {power} each (median)",
+        "power_of": "they drew {power} each (median) of the {limit} that they may",
+        "pipes_tensor": "their tensor pipes were active {level} of the time (mean)",
+        "pipes_dram": "their memory was read or written {level} of the time (mean)",
         "in_collectives": "{share} of the time was spent in collectives (median)",
         "communication": "communication takes {share} of the step: {spent} of {step}",
-        "fabric_idle": "a node sent {sent} in a window over its plain network and {carried} over the fast fabric "
-        "(medians)",
+        "fabric_idle": "a node sent {sent} over its plain network and {carried} over the fast fabric (medians)",
         "completed": "the run ended well: {state}",
         "works": "the GPUs were busy {busy} of the time and their SMs {sm} (means)",
         "works_unseen": "the GPUs were busy {busy} of the time (mean), {saves} checkpoint messages were printed, "

@@ -12,7 +12,8 @@ median, sustained. In metrics: that rank's SM duty cycle is far above the others
 
 Not this when
 -------------
-All ranks are slow: that is input or throughput. A single slow step. Pipeline stages and experts are uneven by
+All ranks are slow: that is input or throughput. A single slow step. The first rank writes checkpoints while the
+others wait, or works alone in a pause in which no step is done. Pipeline stages and experts are uneven by
 design: compare within the same parallel position. Fewer than twenty steps. The wall time of a step is the same
 on every rank by construction, and says nothing; only the time a rank computes itself does.
 
@@ -41,12 +42,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trackside.catalog.natural import whole_number
+from trackside.diagnose import saving
 from trackside.diagnose.ending import abnormal_end, completed, disposition
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.gpus import of_ranks
+from trackside.diagnose.gpus import of_ranks, ranks_at
 from trackside.diagnose.health import CLEAN, CLEAN_SAYS, clean
 from trackside.diagnose.learning import number, steps_done
-from trackside.diagnose.signals import NEED, STANDSTILL, nodes_of, ranks_at, watched
+from trackside.diagnose.saving import SAVING
+from trackside.diagnose.signals import NEED, STANDSTILL, nodes_of, watched
 from trackside.diagnose.signals import Limits as Rest
 from trackside.diagnose.work import WORK_SAYS, learned
 from trackside.model import Certainty, Claim, Event, Finding, Run, Value
@@ -100,6 +104,8 @@ class Lag:
     row: Event | None = None
     lasting: bool = True
     slow_clock: bool = False
+    own_work: bool = False
+    """Whether it may be the first rank at work of its own."""
 
 
 def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
@@ -133,6 +139,7 @@ def _found(evidence: Evidence, lags: Sequence[Lag], hanging: bool, limits: Limit
     gpus = next((each.gpus for each in agree if each.gpus), ())
     cpus = [] if slow_clock else _contended(evidence, nodes_of(gpus), limits)
     why = [] if slow_clock else [claim("whose_cpus" if cpus else "host_side")]
+    why += [claim("own_work")] if best.own_work else []
     return found(
         certainty,
         "infrastructure" if slow_clock else "unknown",
@@ -159,7 +166,7 @@ def _contended(evidence: Evidence, nodes: Sequence[str], limits: Limits) -> list
         return []
     if len(grid) > 2 and mine.number < limits.pressure_ratio * theirs.number:
         return []
-    share, others = (derived(round(each.number / grid.step, 3), each) for each in (mine, theirs))
+    share, others = (derived(round(each.number / grid.step, 3), each, unit="share") for each in (mine, theirs))
     node = derived(nodes[0], mine)
     told = {"node": node, "share": share}
     return [claim("cpus_beside", **told, others=others) if len(grid) > 2 else claim("cpus", **told)]
@@ -174,6 +181,7 @@ def _by_gpus(evidence: Evidence, run: Run, limits: Limits) -> tuple[Lag | None, 
     if seen is None:
         return None, None, False
     from trackside.diagnose import lagging
+    from trackside.diagnose.alone import first_gpus, no_step, saver
     from trackside.diagnose.duty import duty
     from trackside.diagnose.slow_gpus import alike, slow_gpus
     from trackside.diagnose.standstill import at_end
@@ -188,9 +196,17 @@ def _by_gpus(evidence: Evidence, run: Run, limits: Limits) -> tuple[Lag | None, 
     )
     if slow is None:
         return None, alike(evidence, seen, spent), hanging
+    saves = saver(evidence, run, seen, slow)
+    if saves is not None:
+        return None, saves.shows[0], hanging
     lasting = slow.end - slow.start >= limits.lasting_share * spent.seconds
-    lag = Lag(_certainty(slow, limits), ranks_at(evidence, run, slow.gpus), slow.gpus, slow.shows,
-              slow.start + seen.step, None, lasting, slow.slow_clock)  # fmt: skip
+    pause = no_step(evidence, seen, slow)
+    if pause is not None:
+        return None, pause, hanging
+    first = not lasting and set(slow.gpus) <= set(first_gpus(run))  # it may do for all what only one has to do
+    certainty = Certainty.POSSIBLE if first else _certainty(slow, limits)
+    lag = Lag(certainty, ranks_at(run, slow.gpus), slow.gpus, slow.shows,
+              slow.start + seen.step, None, lasting, slow.slow_clock, first)  # fmt: skip
     return lag, None, hanging
 
 
@@ -280,8 +296,9 @@ def _by_gauge(evidence: Evidence, run: Run, limits: Limits) -> tuple[Lag | None,
         return None, None
     from trackside.diagnose import lagging
 
-    kept = [place for place, (rank,) in enumerate(grid.labels("rank")) if rank.isdecimal()]
-    ranks = [int(grid.series[place].get("rank") or 0) for place in kept]
+    numbered = [(place, whole_number(rank)) for place, (rank,) in enumerate(grid.labels("rank"))]
+    kept = [place for place, rank in numbered if rank is not None]
+    ranks = [rank for _, rank in numbered if rank is not None]
     gpus = [(of_ranks(run, (rank,)) or (f":{rank}",))[0] for rank in ranks]
     own = lagging.Limits(ratio=limits.lag_ratio, sustained=limits.sustained_share)
     found_ = lagging.outliers(grid.values[kept], gpus, own)
@@ -307,6 +324,7 @@ FAMILY = Family(
     asks={
         **STANDSTILL,
         **CLEAN,
+        **SAVING,
         "ranks": events("rank_progress"),
         "own_step": metric("training_step_seconds").over("run", "avg"),
         "cpu_pressure": metric("host_pressure_seconds_total")
@@ -321,6 +339,7 @@ FAMILY = Family(
     says={
         **CLEAN_SAYS,
         **WORK_SAYS,
+        **saving.SAYS,
         "lags": "rank {rank} takes {ratio} times as long for its own part of a step as the median rank: {mine} beside "
         "{theirs}",
         "slow_sm": "GPU {gpus} works {ratio} times as much of its time as the others: SM activity {mine} beside "
@@ -329,7 +348,7 @@ FAMILY = Family(
         "for {seconds}",
         "slow_wait": "GPU {gpus} spends {mine} of each {window} in collectives and the others {theirs} (medians): "
         "it is the one that they wait for",
-        "peers_busy": "the others wait meanwhile: {signal} activity {busy} (median)",
+        "peers_busy": "the others wait meanwhile: {signal} {busy} (median)",
         "equal_launches": "the work is equal: {mine} kernel launches a window beside {theirs} (medians)",
         "equal_collectives": "collectives go on in lock-step: {mine} a window beside {theirs} (medians)",
         "clock": "its SM clock is {mine} beside {theirs} (medians)",
@@ -338,6 +357,7 @@ FAMILY = Family(
         "drags": "every synchronous step waits for this rank, so the whole allocation runs at its pace",
         "host_side": "why the rank is slow: a sick GPU, a slow data shard, CPU contention or its NUMA placement",
         "whose_cpus": "whether the job's own workers load the CPUs of that host or something else does",
+        "own_work": "whether it was work of its own, like an evaluation or a save, that the first rank does for all",
         "how_much": "how much throughput that costs: it takes a figure from a healthy run to compare with",
         "look": "check clocks, throttling and ECC of that GPU and the load of its host; rerun without the node",
         "lagging": "it does so in a stretch of {count}, of {whole} compared",
@@ -345,7 +365,7 @@ FAMILY = Family(
         "(medians), {ratio} times as long",
         "even_gauge": "the step times that {count} ranks export lie between {low} and {high}, about {middle}, and none "
         "is late for long",
-        "alike": "the GPUs work alike: {signal} activity from {low} to {high} (medians)",
+        "alike": "the GPUs work alike: {signal} from {low} to {high} (medians)",
     },
     judge=judge,
     limits=Limits(),

@@ -86,7 +86,7 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     more = [claim("completed", state=well)] if well is not None else []
     sm = evidence.grid("sm")
     if sm is not None:
-        more.append(claim("gpus_busy", sm=sm.value("median", unit="")))
+        more.append(claim("gpus_busy", sm=sm.value("median")))
     suspects = _memory_errors(evidence, run, finding.since)
     if suspects:
         finding = replace(

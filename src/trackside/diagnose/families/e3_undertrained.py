@@ -39,9 +39,9 @@ from dataclasses import dataclass
 
 from trackside.diagnose.ending import ENDING, abnormal_end, completed
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.learning import LEARNING, steps_done, steps_planned, training_points
+from trackside.diagnose.learning import LEARNING, number, steps_done, steps_planned, training_points
 from trackside.model import Certainty, Finding, Run, Value
-from trackside.query import events, record
+from trackside.query import Frame, events, record
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ COLLECT = ("output that prints the optimizer step or the total number of steps",
 def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     """Count steps, not lines, of a run that ended well."""
     done = steps_done(evidence["progress"], evidence["ends"])
-    planned = steps_planned(evidence["progress"], evidence["plans"])
+    planned = steps_planned(evidence["progress"], evidence["plans"]) or _of_rate(evidence["ends"])
     good = completed(evidence)
     bad = abnormal_end(evidence)
     if bad is not None:
@@ -98,6 +98,12 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     )
 
 
+def _of_rate(ends: Frame) -> Value | None:
+    """The plan that the summary's steps a second were reckoned from."""
+    told = [row for row in ends.events if number(row, "planned") is not None]
+    return ends.value(told[-1], "planned", "steps") if told else None
+
+
 def _far_short(done: Value, planned: Value | None, limits: Limits) -> bool:
     both = done.value, planned.value if planned is not None else None
     if not isinstance(both[0], (int, float)) or not isinstance(both[1], (int, float)):
@@ -121,13 +127,13 @@ FAMILY = Family(
     says={
         "few": "the run did {steps}",
         "over": "it ended well: {how}",
-        "planned": "{planned} were planned",
+        "planned": "it was planned to do {planned}",
         "negligible": "so few steps train next to nothing, and correctness cannot be judged from them",
         "intent": "whether so few steps were intended",
         "perhaps_meant": "the job is called {name}: few steps may be what was wanted",
         "budget": "set the step or epoch budget that was meant, check the size of the data set, and rerun",
         "enough": "the run did {steps}",
-        "ended_badly": "it did not end by itself: {how}",
+        "ended_badly": "it did not end well: {how}",
     },
     judge=judge,
     limits=Limits(),

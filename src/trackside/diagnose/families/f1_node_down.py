@@ -42,9 +42,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trackside.diagnose.ending import ENDING, abnormal_end, completed, last_job, still_running
+from trackside.diagnose.ending import ENDING, OWN_END_SAYS, abnormal_end, completed, last_job, own_end, still_running
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.learning import curve, training_points
+from trackside.diagnose.taken_out import NOTICED_S, TORN_DOWN_S, of_the_run
 from trackside.model import Certainty, Claim, Event, Finding, Record, Run
 from trackside.query import Query, derived, events, metric, record
 
@@ -211,16 +212,17 @@ def _lost_nodes(evidence: Evidence, run: Run, limits: Limits) -> list[Claim]:
     """Nodes of the run that were lost within a margin of its end, each as a claim."""
     claims: dict[str, Claim] = {}
     events_, records = evidence["node_states"], evidence["nodes"]
+    after = _noticed(evidence)
     for row in events_.events:
         name = row.node
-        if name in run.nodes and row.get("state") in LOST and _at_end(row.time, run, limits):
+        if name in run.nodes and row.get("state") in LOST and _at_end(row.time, run, limits, after):
             claims[str(name)] = claim("node_event", node=events_.value(row, "node"), state=events_.value(row, "state"))
-    for record_ in records.records:
+    for record_ in of_the_run(evidence, run):
         name = str(record_.get("name"))
         down = record_.get("state") == "down" or "not_responding" in record_.many("flags")
         moment = record_.get("reason_time")
         when = float(moment) if isinstance(moment, (int, float)) else None
-        if name in run.nodes and down and when is not None and _at_end(when, run, limits) and name not in claims:
+        if name in run.nodes and down and when is not None and _at_end(when, run, limits, after) and name not in claims:
             values = {"node": records.value(record_, "name"), "state": records.value(record_, "state")}
             if record_.get("reason"):
                 claims[name] = claim("node_reason", **values, reason=records.value(record_, "reason"))
@@ -229,18 +231,27 @@ def _lost_nodes(evidence: Evidence, run: Run, limits: Limits) -> list[Claim]:
     return list(claims.values())
 
 
-def _at_end(time: float | None, run: Run, limits: Limits) -> bool:
+def _noticed(evidence: Evidence) -> float:
+    """How long after the run's end a node may be given up for having been lost in it. Of a run that failed by itself
+    the controller may not know yet; one that it ended for a lost node ended when it knew, and what befalls a node after
+    a cancellation, a time limit or a preemption explains none of these."""
+    last = last_job(evidence["jobs"])
+    return NOTICED_S if last is None or last.get("state") == "FAILED" else TORN_DOWN_S
+
+
+def _at_end(time: float | None, run: Run, limits: Limits, after: float) -> bool:
     if time is None or run.end is None:
         return run.end is None
-    return (run.start or run.end) <= time and abs(time - run.end) <= limits.around_end_s
+    return (run.start or run.end) <= time and run.end - limits.around_end_s <= time <= run.end + after
 
 
 def _absent(evidence: Evidence, run: Run, silent: list[Silent]) -> Finding:
     jobs = evidence["jobs"]
     last = last_job(jobs)
     because = [claim("other_state", state=jobs.value(last, "state"))] if last is not None else []
-    if not because and evidence.has("notices") and evidence["ends"]:
-        because.append(claim("ended_itself", line=evidence["ends"].value(evidence["ends"].events[-1], "text")))
+    closing = own_end(evidence)
+    if not because and evidence.has("notices") and closing is not None:
+        because.append(closing)
     grid = next((grid for name in PRESENCE if (grid := evidence.grid(name)) is not None), None)
     if grid is not None and _over(evidence, run) is not None and len(grid) > 1 and not silent:
         because.append(claim("watched", nodes=derived(len(grid), grid.value("count"), unit="nodes")))
@@ -282,7 +293,7 @@ FAMILY = Family(
         "look": "have the node looked at before it takes work again",
         "show_node": "scontrol show node {node}",
         "other_state": "the scheduler recorded {state} and no node of the run as lost at its end",
-        "ended_itself": "the run came to its own end: {line}",
+        **OWN_END_SAYS,
     },
     judge=judge,
     limits=Limits(),

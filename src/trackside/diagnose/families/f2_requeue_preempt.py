@@ -35,7 +35,7 @@ Slurm documentation, preemption and the requeue options of sbatch.
 
 from __future__ import annotations
 
-from trackside.diagnose.ending import ENDING, last_job
+from trackside.diagnose.ending import ENDING, OWN_END_SAYS, last_job, own_end
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.model import Certainty, Claim, Finding, Run
 from trackside.query import events
@@ -65,9 +65,9 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     if not shows:
         if last is not None:
             return absent(claim("one_attempt", state=jobs.value(last, "state")))
-        if evidence["ends"]:
-            ended = evidence["ends"].events[-1]
-            return absent(claim("ended_itself", line=evidence["ends"].value(ended, "text")))
+        closing = own_end(evidence)
+        if closing is not None:
+            return absent(closing)
         return unknown(["no scheduler record of the job was given"], COLLECT)
     preempted = any(row.get("state") == "PREEMPTED" for row in taken) or any(
         row.get("reason") == "preemption" for row in told
@@ -111,7 +111,7 @@ FAMILY = Family(
         "nothing": "nothing to debug; make sure that checkpoints are recent enough",
         "resubmit": "submit it again from its last checkpoint, with requeueing allowed",
         "one_attempt": "one attempt was recorded, as {state}, with no requeue or preemption",
-        "ended_itself": "the run came to its own end: {line}",
+        **OWN_END_SAYS,
     },
     judge=judge,
     explains=("H3", "A2", "H1", "C2"),

@@ -25,7 +25,8 @@ the last step (uploads, process-group teardown, loader threads).
 
 What it cannot tell
 -------------------
-Without progress lines or metrics, whether the run was working when it was ended.
+Without progress lines or metrics of its last part, whether the run was working when it was ended. GPUs that are busy
+at the power of waiting, and move no data, do not show work.
 
 References
 ----------
@@ -38,13 +39,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from trackside.diagnose.ending import ENDING, LIFE, last_job, silence_s
+from trackside.diagnose.ending import ENDING, LIFE, OWN_END_SAYS, last_job, own_end, silence_s
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.learning import LEARNING, step_seconds, steps_done, steps_left, steps_planned, training_points
 from trackside.diagnose.order import follows
 from trackside.diagnose.signals import STANDSTILL, STILL_SAYS, watched
 from trackside.diagnose.signals import Limits as Rest
-from trackside.diagnose.silence import stood_still
+from trackside.diagnose.silence import stood_still, unaccounted
 from trackside.model import Certainty, Claim, Event, Finding, Run, Value
 from trackside.query import derived
 
@@ -64,6 +65,7 @@ _SURE = {
     "after-end": Certainty.ESTABLISHED,
     "silent": Certainty.SUPPORTED,
     "no-progress": Certainty.POSSIBLE,
+    "undecided": Certainty.POSSIBLE,
 }
 """That the limit ended it is certain; what the limit ended is only as certain as what was seen of it."""
 COLLECT = ("sacct with State, Timelimit and Elapsed", "the last minutes of the output, with time stamps")
@@ -78,8 +80,9 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     if state not in ("TIMEOUT", "DEADLINE") and (not told or state not in (None, "FAILED", "CANCELLED")):
         if last is not None:
             return absent(claim("other_state", state=jobs.value(last, "state")))
-        if evidence["ends"]:
-            return absent(claim("ended_itself", line=evidence["ends"].value(evidence["ends"].events[-1], "text")))
+        closing = own_end(evidence)
+        if closing is not None:
+            return absent(closing)
         return unknown(["no scheduler record of the job was given"], COLLECT)
     shows: list[Claim] = []
     if last is not None:
@@ -88,7 +91,7 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
             shows.append(claim("limit", limit=jobs.value(last, "time_limit_s", "s")))
     shows += [claim("notice", line=notices.value(row, "text")) for row in told[:1]]
     doing, more, variant = _doing(evidence, run, limits)
-    worked = any(each.key.startswith("to_the_end_") for each in more)
+    worked = any(each.key.startswith(("to_the_end_", "moves_")) for each in more)
     unstamped = variant == "slow" and not worked and silence_s(evidence, run, ("progress",)) is None
     return found(
         Certainty.SUPPORTED if unstamped else _SURE[variant],
@@ -113,7 +116,7 @@ def _doing(evidence: Evidence, run: Run, limits: Limits) -> tuple[Value | None, 
             return line, [claim("finished", line=line)], "after-end"
     gpus = _gpus(evidence, run)
     if gpus is not None and not points:
-        return gpus[1][0].values.get("level") or gpus[1][0].values.get("seconds"), gpus[1], gpus[0]
+        return next(iter(gpus[1][0].values.values())), gpus[1], gpus[0]
     if not points:
         none = [claim("no_progress", count=progress.reduce("count"))] if evidence.has("progress") else []
         return None, none, "no-progress"
@@ -131,6 +134,9 @@ def _doing(evidence: Evidence, run: Run, limits: Limits) -> tuple[Value | None, 
     idle = stood_still(evidence, run, Rest()) if gpus is None and not stamped else None
     if idle is not None:
         return place, [*more, claim("unaccounted", seconds=idle[0])], "silent"
+    lost = unaccounted(evidence, Rest()) if gpus is None else None
+    if lost is not None:
+        return None, [*more, claim("unaccounted", seconds=lost)], "undecided"
     left = steps_left(done, planned)
     if left is not None and each is not None:
         seconds = left.number * each.number
@@ -143,6 +149,7 @@ def _gpus(evidence: Evidence, run: Run) -> tuple[str, list[Claim]] | None:
     seen = watched(evidence, run)
     if seen is None:
         return None
+    from trackside.diagnose.first_step import unstarted
     from trackside.diagnose.idle import all_along
     from trackside.diagnose.standstill import at_end, worked_on
 
@@ -152,7 +159,10 @@ def _gpus(evidence: Evidence, run: Run) -> tuple[str, list[Claim]] | None:
     idle = all_along(evidence, run, seen, Rest())
     if idle is not None:
         return "silent", list(idle.shows)
-    working = worked_on(evidence, seen, Rest())
+    stuck = unstarted(evidence, run, seen, Rest())
+    if stuck is not None:
+        return "silent", list(stuck.shows)
+    working = worked_on(evidence, run, seen, Rest())
     return ("slow", [working]) if working is not None and still is None else None
 
 
@@ -183,15 +193,17 @@ FAMILY = Family(
         "projected": "{left} were left, about {seconds} more at the rate it had",
         "was_after_end": "training was over; what runs after it did not come to an end in time",
         "was_no_progress": "the time limit ended it, and nothing printed tells what it was doing",
+        "was_undecided": "the time limit ended it; whether it still trained by then or stood still isn't told",
         "was_silent": "it had stopped printing long before the limit: a hang is likely behind the timeout",
         "was_slow": "it was still training: healthy but slow, and needed more time",
         "doing": "whether the run was working or stuck",
         "do_after_end": "look at what runs after the last step: uploads, process-group teardown, loader threads",
         "do_no_progress": "rerun with progress printed and, if it stays silent, take stacks of the ranks",
+        "do_undecided": "rerun with times in the log or GPU metrics, which tell a slow run from one that hangs",
         "do_silent": "rerun with the collective watchdog on, and take stacks while it is silent",
         "do_slow": "raise the limit or resume in a second job from the last checkpoint",
         "other_state": "the scheduler recorded {state}",
-        "ended_itself": "the run came to its own end: {line}",
+        **OWN_END_SAYS,
     },
     judge=judge,
     limits=Limits(),

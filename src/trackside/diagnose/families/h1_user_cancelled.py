@@ -50,7 +50,9 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     """The scheduler's record, else its notice without a cause, else an interrupt."""
     jobs, notices = evidence["jobs"], evidence["notices"]
     last = last_job(jobs)
-    other = [row for row in notices.events if row.get("reason") in SLURMS_OWN]
+    by = None if last is None else last.get("cancelled_by")
+    own = [reason for reason in SLURMS_OWN if reason != "unkillable" or by is None]  # it follows a cancellation, too
+    other = [row for row in notices.events if row.get("reason") in own]
     if last is not None and last.get("state") != "CANCELLED":
         state = str(last.get("state"))
         if state != "FAILED" or not _interrupts(evidence):

@@ -34,15 +34,18 @@ The catalogue of failure families, A1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trackside.diagnose.ending import ENDING, abnormal_end, completed
 from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found
 from trackside.diagnose.fault_class import classify
 from trackside.diagnose.learning import curve, training_points
 from trackside.diagnose.order import points_before
+from trackside.diagnose.restarts import RESTART_SAYS, RESTARTS, lived_on
 from trackside.diagnose.signals import ACTIVITY
 from trackside.diagnose.startup import worked_s
-from trackside.model import Certainty, Event, Finding, Run, Value
+from trackside.model import Certainty, Event, Finding, Role, Run, Value
 from trackside.query import Frame, events
 
 OWN = ("application", "cuda", "dataloader", None)
@@ -59,6 +62,8 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     crashed = abnormal_end(evidence) is not None
     own = [row for row in unhandled(exceptions.events, progress.events, crashed=crashed) if row.get("about") in OWN]
     good = completed(evidence)
+    if (lived := _survived(evidence, points)) is not None and (good is not None or not own):
+        return lived
     if good is not None and evidence["jobs"]:
         return absent(claim("completed", how=good))
     if not own:
@@ -98,6 +103,28 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     )
 
 
+def _survived(evidence: Evidence, points: Sequence[Event]) -> Finding | None:
+    """An exception after which the launcher started the workers again: no cause, but it may come again."""
+    exceptions = evidence["exceptions"]
+    own = [row for row in exceptions.events if row.role is Role.ROOT and row.get("about") in OWN]
+    for row in own:
+        told = [] if row.get("logged") else lived_on(evidence, row, points)
+        if told:
+            return found(
+                Certainty.SUPPORTED,
+                "job",
+                [claim("raised", **_values(exceptions, row)), *told],
+                implies=[claim("again")],
+                actions=[action("mend")],
+                since=row.time,
+                at=row.at,
+                ranks=() if row.rank is None else (row.rank,),
+                exception=(str(row.get("type")), str(row.get("message") or "")[:500]),
+                latent=True,
+            )
+    return None
+
+
 def _steps_summed(evidence: Evidence) -> bool:
     """Whether a checkpoint or an evaluation shows that steps were done, though no point was printed."""
     return any(row.get("step") for name in ("saves", "evaluations") for row in evidence[name].events)
@@ -126,12 +153,14 @@ FAMILY = Family(
         "xids": events("xid"),
         "exceptions": events("exception"),
         "progress": events("progress"),
+        **RESTARTS,
         "saves": events("checkpoint_saved"),
         "evaluations": events("evaluation"),
         **ACTIVITY,
     },
     needs=("exceptions",),
     says={
+        **RESTART_SAYS,
         "raised": "the job raised {type}: {message}",
         "after": "steps had been done: the last point is {place} with a loss of {loss}",
         "worked": "the GPUs had worked for {seconds} before it, though no training point could be read",
@@ -144,7 +173,7 @@ FAMILY = Family(
         "mend_env": "mend the environment that is named and resume from the last checkpoint",
         "mend_asset": "make the file or repository that is named available and resume from the last checkpoint",
         "completed": "the run completed all the same: {how}",
-        "none": "unhandled exceptions of the job's own among {count}: none",
+        "none": "of the {count} exceptions in the log none is an unhandled one of the job's own",
         "no_step": "{type} came before any completed step; training points: {count}",
     },
     judge=judge,

@@ -166,7 +166,7 @@ FAMILY = Family(
         "other_state": "the scheduler recorded {state}",
         "accounted": "the scheduler accounts for the end: {line}",
         "completed": "the run came to its own end: {how}",
-        "none": "signals to stop that were received: {count}",
+        "none": "of the {count} signals that were received none tells of somebody outside the run",
         "teardown": "the signal is teardown after: {line}",
     },
     judge=judge,

@@ -84,7 +84,8 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     if raised:
         shows.append(claim("raised", type=exceptions.value(row, "type"), message=exceptions.value(row, "message")))
     if last and not (raised and last[0].at == row.at):
-        shows.append(claim("refused", line=faults.value(last[0], "text")))
+        away = last[0].plane == "kernel" and last[0].get("reason") == "unreachable"
+        shows.append(claim("away" if away else "refused", line=faults.value(last[0], "text")))
     culprit: Culprit = "job" if reason in JOBS_OWN else "infrastructure"
     kernel = any(each.plane == "kernel" for each in last)
     ended = abnormal_end(evidence) is not None
@@ -136,6 +137,7 @@ FAMILY = Family(
     needs=("exceptions",),
     says={
         "raised": "a file system refused: {type}: {message}",
+        "away": "a file server did not answer: {line}",
         "refused": "it was reported as: {line}",
         "own_space": "a write broke off for want of room: a full disk, a quota or a limit on file size; "
         "the newest checkpoint may be cut off",
@@ -146,7 +148,7 @@ FAMILY = Family(
         "escalate": "report it to the operators and rerun on another node or mount",
         "completed": "the run came to its own end: {how}",
         "handled": "a refusal was met and survived: {line}",
-        "none": "refusals of a file system: {count}",
+        "none": "{count} refusals of a file system were seen",
     },
     judge=judge,
     explains=("H2", "A1", "A2", "C2", "F3", "E2"),

@@ -1,0 +1,68 @@
+"""nvidia_gpu_prometheus_exporter, with what Princeton's fork for jobstats adds: ``nvidia_gpu_...``, NVML's own readings.
+
+The first of its names are in percent, milliwatts and MHz; the shares that the fork takes from NVML's performance
+monitoring (GPM, Hopper and newer) are called percent and served as 0..1. ``ordinal`` is NVML's index, as nvidia-smi and
+DCGM count; ``minor_number`` that of /dev/nvidia, which may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trackside.catalog.dialect import Dialect, Foreign
+from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
+
+_PERCENT, _MHZ, _MILLI = 0.01, 1e6, 1e-3
+
+_NAMES: Mapping[str, Foreign] = {
+    "num_devices": Foreign("gpu_visible_gpus"),
+    "memory_used_bytes": Foreign("gpu_memory_used_bytes"),
+    "memory_total_bytes": Foreign("gpu_memory_total_bytes"),
+    "duty_cycle": Foreign("gpu_utilization_ratio", _PERCENT),
+    "power_usage_milliwatts": Foreign("gpu_power_watts", _MILLI),
+    "temperature_celsius": Foreign("gpu_temperature_celsius"),
+    "fanspeed_percent": Foreign("gpu_fan_speed_ratio", _PERCENT),
+    "clock": Foreign(
+        "gpu_clock_hertz",
+        _MHZ,
+        cases=(({"type": "sm"}, "gpu_sm_clock_hertz"), ({"type": "mem"}, "gpu_memory_clock_hertz")),
+    ),
+    "clock_event_reason": Foreign("gpu_throttle_reasons"),
+    "ecc_errors": Foreign(
+        "gpu_ecc_correctable_total",
+        cases=(
+            ({"error": "uncorrected", "counter": "volatile"}, "gpu_ecc_uncorrectable_total"),
+            ({"error": "uncorrected", "counter": "aggregate"}, "gpu_ecc_uncorrectable_lifetime_total"),
+            ({"error": "corrected", "counter": "aggregate"}, "gpu_ecc_correctable_lifetime_total"),
+        ),
+    ),
+    "graphics_util_percent": Foreign("gpu_engine_active_ratio", guess="ratio"),
+    "sm_util_percent": Foreign("gpu_sm_active_ratio", guess="ratio"),
+    "sm_occupancy_percent": Foreign("gpu_sm_occupancy_ratio", guess="ratio"),
+    "any_tensor_util_percent": Foreign("gpu_tensor_active_ratio", guess="ratio"),
+    "dram_bw_util_percent": Foreign("gpu_dram_active_ratio", guess="ratio"),
+    "integer_util": Foreign("gpu_pipe_active_ratio", labels={"kind": "int"}, guess="ratio"),
+    "fp64_util_percent": Foreign("gpu_pipe_active_ratio", labels={"kind": "fp64"}, guess="ratio"),
+    "fp32_util_percent": Foreign("gpu_pipe_active_ratio", labels={"kind": "fp32"}, guess="ratio"),
+    "fp16_util_percent": Foreign("gpu_pipe_active_ratio", labels={"kind": "fp16"}, guess="ratio"),
+    "pcie_tx_per_sec": Foreign("gpu_pcie_tx_bytes_per_second"),
+    "pcie_rx_per_sec": Foreign("gpu_pcie_rx_bytes_per_second"),
+    "nvlink_total_tx_per_sec": Foreign("gpu_nvlink_tx_bytes_per_second"),
+    "nvlink_total_rx_per_sec": Foreign("gpu_nvlink_rx_bytes_per_second"),
+}
+
+DIALECT = Dialect(
+    id="nvidia-gpu-prometheus-exporter",
+    title="nvidia_gpu_prometheus_exporter (jobstats)",
+    names={f"nvidia_gpu_{name}": foreign for name, foreign in _NAMES.items()},
+    labels={
+        **PLACE,
+        **OWNER,
+        "ordinal": Label("gpu", "index"),
+        **DEVICE,
+        "name": Label("gpu_model"),
+        "gpu_i_id": Label("mig"),
+        "type": Label("kind"),
+    },
+    unneeded=("nvidia_gpu_jobUid", "nvidia_gpu_last_error"),
+)

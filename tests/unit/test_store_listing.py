@@ -1,0 +1,90 @@
+"""Which runs a store lists as measured: nodes are looked up by stretches of hours, not hour by hour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trackside.model import Event, Input, Position, Samples, Series
+from trackside.runs.listing import HOUR_S, _Seen
+from trackside.stores.snapshot import Snapshot
+from trackside.stores.writer import Kept, Writer
+
+START = 1_772_409_600
+"""2026-03-02T00:00:00Z"""
+HOUR = 3600
+YEAR = 365 * 24
+Span = tuple[int, int, int]
+"""node, first and last second after START"""
+seconds = st.integers(0, 12 * HOUR)
+measured = st.lists(st.tuples(st.integers(0, 1), seconds, seconds), max_size=5)
+told = st.lists(st.tuples(st.integers(0, 1), seconds), max_size=5)
+asked = st.lists(st.tuples(seconds, st.one_of(st.none(), seconds)), min_size=1, max_size=5)
+
+
+def store(folder: str | Path, spans: Sequence[Span], events: Sequence[tuple[int, int]] = ()) -> Writer:
+    """Each span an input of its own."""
+    writer = Writer.open(Path(folder) / "store")
+    for node, first, last in spans:
+        number = writer.begin()
+        series = [Series("gpu_power_watts", (("gpu", "0"), ("node", f"n{node}.site")), Position("f", 1))]
+        times = (START + np.array([first, last], dtype=np.int64)) * 1000
+        writer.samples(number, Samples(series, np.zeros(2, dtype=np.int32), times, np.ones(2)))
+        writer.end(number, Kept(Input(f"f{number}", "test", "read", plane="metric")))
+    number = writer.begin()
+    for node, second in events:
+        writer.event(
+            number, Event("xid", Position("k", 1), "kernel", time=float(START + second), node=f"N{node}"), None
+        )
+    writer.end(number, Kept(Input("k", "test", "read", plane="kernel")))
+    writer.commit()
+    return writer
+
+
+@settings(max_examples=25, deadline=None)
+@given(measured, told, asked)
+def test_as_hour_by_hour(spans: list[Span], events: list[tuple[int, int]], times: list[tuple[int, int | None]]) -> None:
+    spans = [(node, min(first, last), max(first, last)) for node, first, last in spans]
+    with TemporaryDirectory() as folder, store(folder, spans, events) as writer:
+        seen = _Seen(writer.snapshot())
+    hours = {
+        "metric": {(node, hour) for node, first, last in spans for hour in range(first // HOUR, last // HOUR + 1)},
+        "kernel": {(node, second // HOUR) for node, second in events},
+    }
+    assert HOUR_S == HOUR
+    for node in (0, 1):
+        for first, last in times:
+            end = None if last is None else START + last
+            wanted = {
+                plane
+                for plane, met in hours.items()
+                if any(
+                    of == node and hour >= first // HOUR and (last is None or hour <= last // HOUR) for of, hour in met
+                )
+            }
+            assert seen.on([f"n{node}"], START + first, end) == wanted
+
+
+def test_a_year_of_a_node_is_one_stretch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    days = [(0, day * 24 * HOUR, (day + 1) * 24 * HOUR) for day in range(40)]
+    with store(tmp_path, [(0, 41 * 24 * HOUR, YEAR * HOUR), *days]) as writer:
+        fetched: list[int] = []
+        rows = Snapshot.rows
+
+        def counted(snapshot: Snapshot, *arguments: Any) -> list[tuple[Any, ...]]:
+            found = rows(snapshot, *arguments)
+            fetched.append(len(found))
+            return found
+
+        monkeypatch.setattr(Snapshot, "rows", counted)
+        seen = _Seen(writer.snapshot())
+        assert sum(fetched) <= 4
+        assert seen.on(["n0"], START + 300 * 24 * HOUR, START + 300 * 24 * HOUR + 5) == {"metric"}
+        assert not seen.on(["n0"], START + (40 * 24 + 2) * HOUR, START + (40 * 24 + 3) * HOUR)
