@@ -465,3 +465,17 @@ def test_h4_leaves_shared_memory_and_what_was_survived() -> None:
     assert judge("H4", store(shm, job("FAILED"))).outcome is ABSENT
     line = ev("storage_fault", 12, Role.ROOT, reason="io_error", text="Input/output error")
     assert judge("H4", store(line, curve(FALLING), DONE, job("COMPLETED"))).outcome is ABSENT
+
+
+@pytest.mark.parametrize(
+    ("message", "planes", "culprit"),
+    [
+        ("CUDA error: unspecified launch failure", ("log",), "unknown"),
+        ("CUDA error: unspecified launch failure", ("log", "kernel"), "job"),
+        ("CUDA error: device-side assert triggered", ("log",), "job"),
+    ],
+)
+def test_h2_leaves_open_what_a_lost_card_says_too(message: str, planes: tuple[Plane, ...], culprit: str) -> None:
+    rows = store(curve(FALLING), raised("RuntimeError", message, about="cuda"), planes=planes)
+    finding = judge("H2", rows)
+    assert (finding.outcome, finding.culprit) == (FOUND, culprit)

@@ -57,6 +57,10 @@ COLLECT = (
 )
 
 
+IMPORTS_S = 30.0
+"""Within which a job may not have come to its first word: importing a framework takes that long on a cold node."""
+
+
 def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     """GPUs that are held and do nothing, of a run that did not end by itself; without metrics, a silent log."""
     state = disposition(evidence)
@@ -150,14 +154,14 @@ def _held(
 
 def _by_log(evidence: Evidence, run: Run, limits: Limits, end: Value | None) -> Finding:
     """A reaped run that was there for long and said nothing at all, or nothing for long, and that is no affair between
-    ranks. A limit is not reached in seconds unless it is set to them; a user cancels a job for any reason."""
+    ranks. A limit is as long as its user thought it would take; a user cancels a job for any reason."""
     if end is None:
         return unknown(["GPU activity over the run, or the scheduler's record of its end"], COLLECT)
     if not evidence.has("logs"):
         return unknown(["GPU activity over the run, or its log"], COLLECT)
     held = duration(evidence)
-    by_limit = end.value in ("TIMEOUT", "DEADLINE") or disposition(evidence) is None
-    if held is not None and held.number < (limits.short_s if by_limit else limits.least_s):
+    by_limit = end.value == "TIMEOUT" or disposition(evidence) is None
+    if held is not None and held.number < (IMPORTS_S if by_limit else limits.least_s):
         return absent(claim("brief", seconds=held, state=end))
     points = training_points(evidence["progress"])
     said = _said(evidence)

@@ -52,6 +52,8 @@ OWN = ("application", "cuda", "dataloader", None)
 """What an exception of this family speaks of."""
 TRAINING_S = 180.0
 """Of GPU work without a readable training point; what is shorter may be start-up (the same in that family)."""
+OF_EITHER = ("unspecified launch failure", "unknown error")
+"""CUDA errors that a card that is lost gives as well as a kernel that went astray (CUDA runtime, cudaError)."""
 COLLECT = ("every rank's output with its tracebacks",)
 
 
@@ -88,11 +90,13 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     kind = classify(row).fault
     # A CUDA error may be the card's: without the kernel's word it stays open.
     open_ = row.get("about") == "cuda" and "kernel" not in evidence["xids"].covered
+    either = open_ and any(text in str(row.get("message")) for text in OF_EITHER)
     return found(
         Certainty.SUPPORTED if open_ else Certainty.ESTABLISHED,
-        "job",
+        "unknown" if either else "job",
         shows,
-        implies=[claim("own_code")],
+        implies=[] if either else [claim("own_code")],
+        cannot_decide=[claim("card_or_code")] if either else [],
         actions=[action(f"mend_{kind}" if kind in ("data", "config", "env", "asset") else "mend")],
         since=row.time,
         at=row.at,
@@ -167,6 +171,7 @@ FAMILY = Family(
         "after_point": "training was under way: {line}",
         "frame": "it was raised at {frame}",
         "own_code": "the job's own code, data or configuration ended the run, not the cluster",
+        "card_or_code": "whether the card or a kernel of the job failed: no kernel log of the node was given",
         "mend": "read the frame that is named, mend it and resume from the last checkpoint",
         "mend_data": "find the input that this step read, mend or drop it, and resume from the last checkpoint",
         "mend_config": "mend the setting that is named and resume from the last checkpoint",
