@@ -13,7 +13,7 @@ from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Run, Samples, Verdict
 from trackside.read.detect import read_source
 from trackside.read.format import Source
-from trackside.read.job_log import empty_output
+from trackside.read.formats.job_log import empty_output
 from trackside.read.walk import walk
 from trackside.runs.resolve import resolve
 from trackside.stores.layout import Directory, StoreError

@@ -14,7 +14,7 @@ from tools.cases import SCENARIOS, simulated
 from tests.unit.grids import START, Cluster, event, job, keys, points, worded
 from trackside.api import diagnose
 from trackside.diagnose.family import find_family
-from trackside.diagnose.lagging import Limits, outliers
+from trackside.diagnose.pace.lagging import Limits, outliers
 from trackside.logs.scan import scan_text
 from trackside.model import Certainty, Event, Finding, Outcome
 

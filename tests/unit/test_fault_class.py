@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trackside.diagnose.fault_class import classify
-from trackside.diagnose.fault_rules import RULES
+from trackside.diagnose.words.fault_class import classify
+from trackside.diagnose.words.fault_rules import RULES
 from trackside.model import Certainty, Event, Position
 
 LINES = [

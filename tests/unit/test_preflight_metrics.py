@@ -14,9 +14,10 @@ from click.testing import CliRunner
 
 from tests.unit.grids import END, START, Cluster, Row, event, job
 from trackside.cli import main
-from trackside.diagnose import engine, plots, preflight, telemetry
+from trackside.diagnose import engine, plots
+from trackside.diagnose.checks import preflight, telemetry
+from trackside.diagnose.checks.trust import Trust
 from trackside.diagnose.family import Family, absent, claim, families, found
-from trackside.diagnose.trust import Trust
 from trackside.model import Certainty, Claim, Finding, Outcome, Run, Verdict
 from trackside.query import Grid, Missing, Query, metric
 from trackside.show.document import decode, document, encode

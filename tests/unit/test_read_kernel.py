@@ -16,7 +16,7 @@ from trackside.logs.scan import Rules
 from trackside.model import Event, Input, Role
 from trackside.read.detect import detect, read_source
 from trackside.read.format import HEAD, Collected, Source
-from trackside.read.kernel_log import host_of, node_of
+from trackside.read.formats.kernel_log import host_of, node_of
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."
 OTHER = "nvme nvme0: 64/0/0 default/read/poll queues"

@@ -12,7 +12,7 @@ import pytest
 from trackside.model import Event, Input
 from trackside.read.detect import read_source
 from trackside.read.format import HEAD, Collected, Source
-from trackside.read.job_log import looks_like_text, rank_of
+from trackside.read.formats.job_log import looks_like_text, rank_of
 from trackside.read.walk import walk
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from tools.cases import SCENARIOS, scenarios
 
 from trackside import api
-from trackside.diagnose import preflight
+from trackside.diagnose.checks import preflight
 from trackside.diagnose.family import HEADINGS, Family, families
 from trackside.model import Cite, Value
 from trackside.read.detect import of_one

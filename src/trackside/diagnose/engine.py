@@ -9,10 +9,11 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from trackside.diagnose import arbiter, plots, preflight, telemetry
+from trackside.diagnose import arbiter, plots
+from trackside.diagnose.checks import preflight, telemetry
+from trackside.diagnose.checks.trust import LIMITS, Trust
 from trackside.diagnose.family import Evidence, Family, families, unknown
 from trackside.diagnose.gpus import located
-from trackside.diagnose.trust import LIMITS, Trust
 from trackside.model import Event, Finding, Input, Progress, Run, Value, Verdict
 from trackside.query import Frame, Grid, Missing, Query, Store, derived, events, metric, record
 

@@ -16,7 +16,7 @@ from trackside.read.format import Format, Match, Sink, Source, TooLarge
 @cache
 def formats() -> tuple[Format, ...]:
     """All registered formats, by id."""
-    import trackside.read as room
+    from trackside.read import formats as room
 
     found: list[Format] = []
     for module in pkgutil.iter_modules(room.__path__):

@@ -12,8 +12,8 @@ from trackside.model import Position
 from trackside.read.blocks import LONGEST, Block, Blocks
 from trackside.read.decimals import Floats, Places, decimals
 from trackside.read.format import Result, Sink, Source
+from trackside.read.formats.metric_table import Table, cells_of, milliseconds_of, number_of
 from trackside.read.measurements import MOST_SERIES, Measurements
-from trackside.read.metric_table import Table, cells_of, milliseconds_of, number_of
 from trackside.read.table_columns import numbers_of
 
 _SEPARATOR = "\x1f"

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from trackside.diagnose import preflight
+from trackside.diagnose.checks import preflight
 from trackside.diagnose.family import families
 from trackside.model import Action, Attempt, Cite, Claim, Finding, Scalar, Value, Verdict
 from trackside.show.wording import said, sentence

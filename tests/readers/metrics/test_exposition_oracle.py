@@ -62,7 +62,7 @@ def everything_is_known(name: str, labels: Mapping[str, str]) -> Translated:
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("measurements", "prometheus_text"):
+    for module in ("measurements", "formats.prometheus_text"):
         monkeypatch.setattr(f"trackside.read.{module}.translate", everything_is_known)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tools.cases import CORPUS
 
 from tests.readers.metrics.reading import T0, curves, metric, only, read
-from trackside.read.dstat_csv import delay_of
+from trackside.read.formats.dstat_csv import delay_of
 
 DATA = CORPUS.parent / "data"
 HEADING = """"Dstat 0.7.2 CSV output"

@@ -9,9 +9,10 @@ import pytest
 
 from tests.readers.metrics.reading import T0, metric, only, read
 from trackside.model import Input
-from trackside.read import compression, measurements, metric_parquet
+from trackside.read import compression, measurements
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
+from trackside.read.formats import metric_parquet
 from trackside.read.walk import walk
 
 UTIL, TEMP = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_TEMP"

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tests.readers.metrics.reading import T0, curves, metric, only, read
-from trackside.read import blocks, victoria_export
+from trackside.read import blocks
+from trackside.read.formats import victoria_export
 
 UTIL, TEMP = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_TEMP"
 

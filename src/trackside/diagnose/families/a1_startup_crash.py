@@ -42,17 +42,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trackside.diagnose.ending import CUT_SHORT, ENDING, abnormal_end, completed, last_job
-from trackside.diagnose.exceptions import unhandled
+from trackside.diagnose.activity.signals import ACTIVITY, nodes_of
+from trackside.diagnose.activity.startup import LAUNCHED, UNTOUCHED, untouched, worked_s
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.fault_class import classify
 from trackside.diagnose.gpus import of_ranks
-from trackside.diagnose.learning import training_points
-from trackside.diagnose.memory import GPU_MEMORY
-from trackside.diagnose.order import points_before
+from trackside.diagnose.hardware.memory import GPU_MEMORY
 from trackside.diagnose.ranks import failed_beside, named
-from trackside.diagnose.signals import ACTIVITY, nodes_of
-from trackside.diagnose.startup import LAUNCHED, UNTOUCHED, untouched, worked_s
+from trackside.diagnose.training.learning import training_points
+from trackside.diagnose.words.ending import CUT_SHORT, ENDING, abnormal_end, completed, last_job
+from trackside.diagnose.words.exceptions import unhandled
+from trackside.diagnose.words.fault_class import classify
+from trackside.diagnose.words.order import points_before
 from trackside.model import Certainty, Claim, Event, Finding, Role, Run, Value
 from trackside.query import events
 

@@ -47,19 +47,28 @@ from dataclasses import replace
 
 from trackside.catalog.natural import whole_number
 from trackside.catalog.signals import signal_name
-from trackside.diagnose.deaths import DEATHS, KILL, Death, deaths, host_oom, lost_workers, recorded_signal, survived
-from trackside.diagnose.ending import CUT_SHORT, LIVE_STATES, abnormal_end, completed, disposition
-from trackside.diagnose.exceptions import unhandled
+from trackside.diagnose.activity.signals import ACTIVITY
+from trackside.diagnose.activity.startup import LAUNCHED, UNTOUCHED, untouched, worked_s
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.gpus import of_ranks
-from trackside.diagnose.host_memory import HOST_SAYS, Host, host, unharmed
-from trackside.diagnose.learning import training_points
-from trackside.diagnose.memory import GPU_MEMORY, HOST_MEMORY
-from trackside.diagnose.order import follows, points_before
+from trackside.diagnose.hardware.host_memory import HOST_SAYS, Host, host, unharmed
+from trackside.diagnose.hardware.memory import GPU_MEMORY, HOST_MEMORY
 from trackside.diagnose.ranks import ranks_of
-from trackside.diagnose.restarts import RESTART_SAYS
-from trackside.diagnose.signals import ACTIVITY
-from trackside.diagnose.startup import LAUNCHED, UNTOUCHED, untouched, worked_s
+from trackside.diagnose.training.learning import training_points
+from trackside.diagnose.words.deaths import (
+    DEATHS,
+    KILL,
+    Death,
+    deaths,
+    host_oom,
+    lost_workers,
+    recorded_signal,
+    survived,
+)
+from trackside.diagnose.words.ending import CUT_SHORT, LIVE_STATES, abnormal_end, completed, disposition
+from trackside.diagnose.words.exceptions import unhandled
+from trackside.diagnose.words.order import follows, points_before
+from trackside.diagnose.words.restarts import RESTART_SAYS
 from trackside.model import Certainty, Claim, Event, Finding, Record, Run, Value
 from trackside.query import derived
 

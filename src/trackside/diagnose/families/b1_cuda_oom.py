@@ -47,20 +47,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trackside.diagnose.ending import ENDING, abnormal_end, completed, exit_signal, last_job
-from trackside.diagnose.exceptions import earliest_first, last_words
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.gpus import of_gpu, of_ranks
-from trackside.diagnose.health import CLEAN, CLEAN_SAYS, clean
-from trackside.diagnose.learning import number, training_points
-from trackside.diagnose.memory import GPU_MEMORY, Peak, capacity_of, during, fullest, taken_before
-from trackside.diagnose.order import followed_by, points_before
+from trackside.diagnose.hardware.health import CLEAN, CLEAN_SAYS, clean
+from trackside.diagnose.hardware.memory import GPU_MEMORY, Peak, capacity_of, during, fullest, taken_before
 from trackside.diagnose.ranks import named, ranks_of
+from trackside.diagnose.training.learning import number, training_points
+from trackside.diagnose.words.ending import ENDING, abnormal_end, completed, exit_signal, last_job
+from trackside.diagnose.words.exceptions import earliest_first, last_words
+from trackside.diagnose.words.order import followed_by, points_before
 from trackside.model import Certainty, Claim, Culprit, Event, Finding, Role, Run
 from trackside.query import Frame, derived, events, metric
 
 if TYPE_CHECKING:  # arrays: only runs with metrics need them
-    from trackside.diagnose.counters import Change
+    from trackside.diagnose.hardware.counters import Change
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ def _counted(evidence: Evidence, run: Run, limits: Limits) -> Change | None:
     """The framework's count of failed allocations, where it rose shortly before the run's end."""
     if not evidence.has("failed"):
         return None
-    from trackside.diagnose.counters import rises
+    from trackside.diagnose.hardware.counters import rises
 
     late = [change for change in rises(evidence.grid("failed")) if run.end and change.until >= run.end - limits.late_s]
     return late[-1] if late else None

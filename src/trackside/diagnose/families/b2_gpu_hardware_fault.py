@@ -49,15 +49,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trackside.catalog.xid import xid
-from trackside.diagnose.ending import ENDING, abnormal_end, completed, last_job, still_running
+from trackside.diagnose.activity.signals import ACTIVITY
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.gpus import of_ranks, one_name_each
-from trackside.diagnose.health import HEALTH, MEASURED, SAYS, Fault, Health, health
-from trackside.diagnose.learning import training_points
-from trackside.diagnose.order import followed_by
+from trackside.diagnose.hardware.health import HEALTH, MEASURED, SAYS, Fault, Health, health
+from trackside.diagnose.hardware.witnesses import WITNESS_SAYS, witnesses
 from trackside.diagnose.ranks import ranks_of
-from trackside.diagnose.signals import ACTIVITY
-from trackside.diagnose.witnesses import WITNESS_SAYS, witnesses
+from trackside.diagnose.training.learning import training_points
+from trackside.diagnose.words.ending import ENDING, abnormal_end, completed, last_job, still_running
+from trackside.diagnose.words.order import followed_by
 from trackside.model import Action, Certainty, Claim, Event, Finding, Record, Run, Value
 from trackside.query import Frame, derived, events, record
 
@@ -189,7 +189,7 @@ def _active(fault: Fault, points: Sequence[Event], run: Run, limits: Limits, evi
     stamped = [point.time for point in points if point.time is not None]
     if stamped:
         return max(stamped) <= later
-    from trackside.diagnose.hardware import worked_after  # arrays: only a fault that was measured gets here
+    from trackside.diagnose.hardware.hardware import worked_after  # arrays: only a fault that was measured gets here
 
     worked = worked_after(evidence, run, later)
     if worked is None and run.end is not None and not still_running(evidence):

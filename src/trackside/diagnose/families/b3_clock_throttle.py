@@ -39,11 +39,11 @@ NVML documentation, clocks event reasons; NVIDIA DCGM, field identifiers.
 
 from __future__ import annotations
 
-from trackside.diagnose.ending import ENDING, abnormal_end, disposition
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.gpus import of_gpu, ranks_at
-from trackside.diagnose.pace import PACE, Pace, pace
-from trackside.diagnose.throttling import CLOCKS, Clocks, Held, Limits
+from trackside.diagnose.hardware.throttling import CLOCKS, Clocks, Held, Limits
+from trackside.diagnose.pace.pace import PACE, Pace, pace
+from trackside.diagnose.words.ending import ENDING, abnormal_end, disposition
 from trackside.model import Certainty, Claim, Finding, Run, Value
 from trackside.query import derived
 
@@ -59,7 +59,7 @@ SHOWN = 2
 
 def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     """GPUs whose clocks were held down for a grave reason, and whether the work slowed with them."""
-    from trackside.diagnose.clocks import clocks
+    from trackside.diagnose.hardware.clocks import clocks
 
     told = clocks(evidence, run, limits)
     if told is None:
@@ -78,7 +78,7 @@ def _at_height(evidence: Evidence, run: Run, limits: Limits) -> bool:
     """Whether every GPU's clock stayed near the highest that it can reach while it worked: then nothing held it."""
     import numpy as np
 
-    from trackside.diagnose.activity import activity
+    from trackside.diagnose.activity.activity import activity
     from trackside.diagnose.gpus import aligned
 
     grid, most, seen = evidence.grid("clocks"), evidence.grid("most"), activity(evidence, run)
@@ -168,7 +168,7 @@ def _speed(speed: Pace) -> Claim:
 
 def _absent(evidence: Evidence, told: Clocks) -> Finding:
     """The figures that rule it out."""
-    from trackside.diagnose.clocks import reasons_set
+    from trackside.diagnose.hardware.clocks import reasons_set
 
     because: list[Claim] = []
     for each in told.held[:1]:

@@ -42,20 +42,20 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trackside.diagnose.ending import abnormal_end, completed, disposition
-from trackside.diagnose.exceptions import earliest_first
+from trackside.diagnose.activity.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, watched
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.gpus import ranks_at
-from trackside.diagnose.learning import training_points
-from trackside.diagnose.order import followed_by
 from trackside.diagnose.ranks import named, ranks_of, world_size
-from trackside.diagnose.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, watched
-from trackside.diagnose.silence import REAPED, ended, several_ranks, stood_still
+from trackside.diagnose.training.learning import training_points
+from trackside.diagnose.words.ending import abnormal_end, completed, disposition
+from trackside.diagnose.words.exceptions import earliest_first
+from trackside.diagnose.words.order import followed_by
+from trackside.diagnose.words.silence import REAPED, ended, several_ranks, stood_still
 from trackside.model import Certainty, Claim, Culprit, Event, Finding, Role, Run, Value
 from trackside.query import events
 
 if TYPE_CHECKING:
-    from trackside.diagnose.idle import Idle
+    from trackside.diagnose.activity.idle import Idle
 
 REASONS: Mapping[str, tuple[Culprit, str]] = {
     "duplicate_rank": ("job", "fix_ranks"),
@@ -109,7 +109,7 @@ def _cold(evidence: Evidence, run: Run, limits: Limits) -> Idle | None:
     seen = watched(evidence, run)
     if seen is None or len(seen.gpus) < 2:
         return None
-    from trackside.diagnose.idle import all_along
+    from trackside.diagnose.activity.idle import all_along
 
     return all_along(evidence, run, seen, limits)
 
@@ -225,7 +225,7 @@ def _silent(evidence: Evidence, run: Run, limits: Limits, up: Sequence[Event]) -
 
 def _stayed_cold(evidence: Evidence, run: Run, limits: Limits, idle: Idle, started: Sequence[Event]) -> Finding | None:
     """GPUs cold on all nodes for long enough: established where the log shows that the ranks had begun to meet."""
-    from trackside.diagnose.idle import forming
+    from trackside.diagnose.activity.idle import forming
 
     if idle.seconds.number < limits.least_s or not forming(evidence, run, idle):
         return None

@@ -46,22 +46,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from trackside.diagnose import absentee
-from trackside.diagnose.absentee import Absentee, host_trouble, trigger
-from trackside.diagnose.ending import abnormal_end, completed, disposition, ended_at
-from trackside.diagnose.exceptions import earliest_first, last_words
+from trackside.diagnose.activity.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, watched
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.gpus import of_ranks, ranks_at
-from trackside.diagnose.learning import training_points
-from trackside.diagnose.order import followed_by
 from trackside.diagnose.ranks import named
-from trackside.diagnose.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, watched
-from trackside.diagnose.silence import REAPED, ended, several_ranks, stood_still, unaccounted
+from trackside.diagnose.training.learning import training_points
+from trackside.diagnose.words import absentee
+from trackside.diagnose.words.absentee import Absentee, host_trouble, trigger
+from trackside.diagnose.words.ending import abnormal_end, completed, disposition, ended_at
+from trackside.diagnose.words.exceptions import earliest_first, last_words
+from trackside.diagnose.words.order import followed_by
+from trackside.diagnose.words.silence import REAPED, ended, several_ranks, stood_still, unaccounted
 from trackside.model import Certainty, Claim, Culprit, Event, Finding, Role, Run, Value
 from trackside.query import events, record
 
 if TYPE_CHECKING:
-    from trackside.diagnose.still import Still
+    from trackside.diagnose.activity.still import Still
 
 STRONG = ("mismatches", "timeouts", "heartbeats", "states")
 """Asks whose rows alone say that a collective did not go through."""
@@ -107,7 +107,7 @@ def _standing(evidence: Evidence, run: Run, limits: Limits, beside: bool, stoppe
     seen = watched(evidence, run)
     if seen is None:
         return Standing()
-    from trackside.diagnose.standstill import at_end, within, worked_on
+    from trackside.diagnose.activity.standstill import at_end, within, worked_on
 
     still = at_end(evidence, run, seen, limits, beside)
     if still is None and stopped is not None:
@@ -225,7 +225,7 @@ def _at_the_first(evidence: Evidence, run: Run, limits: Limits) -> Finding | Non
     seen = watched(evidence, run)
     if seen is None:
         return None
-    from trackside.diagnose.first_step import unstarted
+    from trackside.diagnose.activity.first_step import unstarted
 
     stuck = unstarted(evidence, run, seen, limits)
     if stuck is None:

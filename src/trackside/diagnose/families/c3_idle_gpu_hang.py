@@ -38,17 +38,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside.diagnose.ending import OWN_END_SAYS, completed, disposition, last_sign, own_end
+from trackside.diagnose.activity.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, watched
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.gpus import ranks_at
-from trackside.diagnose.learning import training_points
-from trackside.diagnose.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, watched
-from trackside.diagnose.silence import REAPED, duration, several_ranks, stood_still
+from trackside.diagnose.training.learning import training_points
+from trackside.diagnose.words.ending import OWN_END_SAYS, completed, disposition, last_sign, own_end
+from trackside.diagnose.words.silence import REAPED, duration, several_ranks, stood_still
 from trackside.model import Certainty, Claim, Finding, Role, Run, Value
 from trackside.query import derived, events
 
 if TYPE_CHECKING:
-    from trackside.diagnose.activity import Activity
+    from trackside.diagnose.activity.activity import Activity
 
 COLLECT = (
     "DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_GR_ENGINE_ACTIVE and DCGM_FI_DEV_FB_USED of the job's GPUs over the run",
@@ -84,8 +84,8 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
 
 def _by_metrics(evidence: Evidence, run: Run, limits: Limits, seen: Activity, end: Value | None) -> Finding | None:
     """What the GPUs say; None where they don't."""
-    from trackside.diagnose.idle import all_along, forming
-    from trackside.diagnose.standstill import at_end, to_the_end
+    from trackside.diagnose.activity.idle import all_along, forming
+    from trackside.diagnose.activity.standstill import at_end, to_the_end
 
     idle = all_along(evidence, run, seen, limits)
     if idle is not None:

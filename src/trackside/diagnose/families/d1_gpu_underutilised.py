@@ -44,20 +44,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trackside.diagnose import maths
-from trackside.diagnose.ending import ENDING, LIFE, abnormal_end, completed, disposition
+from trackside.diagnose.activity.signals import NEED, STANDSTILL, watched
+from trackside.diagnose.activity.signals import Limits as Rest
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.health import CLEAN, CLEAN_SAYS, clean
-from trackside.diagnose.learning import LEARNING, number, steps_done, training_points
-from trackside.diagnose.pace import PACE
-from trackside.diagnose.saving import SAVING, save_storm
-from trackside.diagnose.signals import NEED, STANDSTILL, watched
-from trackside.diagnose.signals import Limits as Rest
-from trackside.diagnose.work import WORK_SAYS, advancing, learned
+from trackside.diagnose.hardware.health import CLEAN, CLEAN_SAYS, clean
+from trackside.diagnose.pace.pace import PACE
+from trackside.diagnose.pace.saving import SAVING, save_storm
+from trackside.diagnose.pace.work import WORK_SAYS, advancing, learned
+from trackside.diagnose.training.learning import LEARNING, number, steps_done, training_points
+from trackside.diagnose.words.ending import ENDING, LIFE, abnormal_end, completed, disposition
 from trackside.model import Certainty, Claim, Event, Finding, Run, Value
 from trackside.query import Frame, derived, events, metric
 
 if TYPE_CHECKING:
-    from trackside.diagnose.duty import Duty
+    from trackside.diagnose.activity.duty import Duty
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
 
 def _by_growth(evidence: Evidence, run: Run, hanging: bool) -> Finding | None:
     """Data wait that grew while the run slowed down with it, whatever the GPUs looked like meanwhile."""
-    from trackside.diagnose.data_wait import grown
+    from trackside.diagnose.pace.data_wait import grown
 
     growth = grown(evidence)
     if growth is None or _other_cause(evidence, run) is not None:
@@ -214,8 +214,8 @@ def _duty(evidence: Evidence, run: Run, limits: Limits) -> tuple[Duty | None, bo
     seen = watched(evidence, run)
     if seen is None:
         return None, False
-    from trackside.diagnose.duty import duty
-    from trackside.diagnose.standstill import at_end
+    from trackside.diagnose.activity.duty import duty
+    from trackside.diagnose.activity.standstill import at_end
 
     still = at_end(evidence, run, seen, Rest())
     hanging = still is not None and still.sure and completed(evidence) is None

@@ -45,23 +45,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trackside.diagnose import saving
-from trackside.diagnose.ending import abnormal_end, completed, disposition
+from trackside.diagnose.activity.signals import NEED, STANDSTILL, watched
+from trackside.diagnose.activity.signals import Limits as Rest
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.health import CLEAN, CLEAN_SAYS, clean
-from trackside.diagnose.learning import number, steps_done
-from trackside.diagnose.saving import SAVING, save_storm
-from trackside.diagnose.signals import NEED, STANDSTILL, watched
-from trackside.diagnose.signals import Limits as Rest
-from trackside.diagnose.work import WORK_SAYS, learned
+from trackside.diagnose.hardware.health import CLEAN, CLEAN_SAYS, clean
+from trackside.diagnose.pace import saving
+from trackside.diagnose.pace.saving import SAVING, save_storm
+from trackside.diagnose.pace.work import WORK_SAYS, learned
+from trackside.diagnose.training.learning import number, steps_done
+from trackside.diagnose.words.ending import abnormal_end, completed, disposition
 from trackside.model import Action, Certainty, Claim, Event, Finding, Run
 from trackside.query import Query, derived, events, metric
 
 if TYPE_CHECKING:
-    from trackside.diagnose.activity import Activity
-    from trackside.diagnose.alone import Saver
-    from trackside.diagnose.duty import Duty
-    from trackside.diagnose.slow_gpus import Slow
+    from trackside.diagnose.activity.activity import Activity
+    from trackside.diagnose.activity.duty import Duty
+    from trackside.diagnose.pace.alone import Saver
+    from trackside.diagnose.pace.slow_gpus import Slow
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,11 @@ def _measured(evidence: Evidence, run: Run, limits: Limits) -> Measured | None:
     seen = watched(evidence, run)
     if seen is None:
         return None
-    from trackside.diagnose.alone import saver
-    from trackside.diagnose.duty import duty
-    from trackside.diagnose.lagging import Limits as Lag
-    from trackside.diagnose.slow_gpus import slow_gpus
-    from trackside.diagnose.standstill import at_end
+    from trackside.diagnose.activity.duty import duty
+    from trackside.diagnose.activity.standstill import at_end
+    from trackside.diagnose.pace.alone import saver
+    from trackside.diagnose.pace.lagging import Limits as Lag
+    from trackside.diagnose.pace.slow_gpus import slow_gpus
 
     spent = duty(evidence, seen, limits.readings)
     if spent is None:
@@ -166,7 +166,7 @@ def _launch_blocking(evidence: Evidence, measured: Measured | None) -> Finding |
     flags = evidence["flags"]
     waits: list[Claim] = []
     if measured is not None:
-        from trackside.diagnose import busy_wait
+        from trackside.diagnose.activity import busy_wait
 
         waits = busy_wait.blocking(evidence, measured.seen, measured.duty, busy_wait.Limits()) or []
     for row in flags.events:
@@ -185,7 +185,7 @@ def _interconnect(evidence: Evidence, run: Run, measured: Measured | None) -> Fi
     sockets = _sockets(evidence, run)
     lines = [claim("sockets", line=evidence["transports"].value(sockets, "text"))] if sockets is not None else []
     if measured is not None and measured.duty.busy is not None:
-        from trackside.diagnose import busy_wait
+        from trackside.diagnose.activity import busy_wait
 
         own = busy_wait.Limits()
         spin = busy_wait.spinning(evidence, measured.seen, measured.duty, own, lines)
@@ -196,7 +196,7 @@ def _interconnect(evidence: Evidence, run: Run, measured: Measured | None) -> Fi
             certainty = Certainty.ESTABLISHED if sure else Certainty.SUPPORTED
             if not spin.plain and not spin.corroborated:
                 certainty = Certainty.POSSIBLE
-            from trackside.diagnose.slow_gpus import alike
+            from trackside.diagnose.pace.slow_gpus import alike
 
             even = alike(evidence, measured.seen, measured.duty)
             shows = [*spin.shows, *spin.corroborated, *([even] if even is not None else []), *clean(evidence)]

@@ -43,21 +43,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trackside.catalog.natural import whole_number
-from trackside.diagnose import saving
-from trackside.diagnose.ending import abnormal_end, completed, disposition
+from trackside.diagnose.activity.signals import NEED, STANDSTILL, nodes_of, watched
+from trackside.diagnose.activity.signals import Limits as Rest
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.gpus import of_ranks, ranks_at
-from trackside.diagnose.health import CLEAN, CLEAN_SAYS, clean
-from trackside.diagnose.learning import number, steps_done
-from trackside.diagnose.saving import SAVING
-from trackside.diagnose.signals import NEED, STANDSTILL, nodes_of, watched
-from trackside.diagnose.signals import Limits as Rest
-from trackside.diagnose.work import WORK_SAYS, learned
+from trackside.diagnose.hardware.health import CLEAN, CLEAN_SAYS, clean
+from trackside.diagnose.pace import saving
+from trackside.diagnose.pace.saving import SAVING
+from trackside.diagnose.pace.work import WORK_SAYS, learned
+from trackside.diagnose.training.learning import number, steps_done
+from trackside.diagnose.words.ending import abnormal_end, completed, disposition
 from trackside.model import Certainty, Claim, Event, Finding, Run, Value
 from trackside.query import Frame, derived, events, metric
 
 if TYPE_CHECKING:
-    from trackside.diagnose.slow_gpus import Slow
+    from trackside.diagnose.pace.slow_gpus import Slow
 
 
 @dataclass(frozen=True)
@@ -180,11 +180,11 @@ def _by_gpus(evidence: Evidence, run: Run, limits: Limits) -> tuple[Lag | None, 
     seen = watched(evidence, run)
     if seen is None:
         return None, None, False
-    from trackside.diagnose import lagging
-    from trackside.diagnose.alone import first_gpus, no_step, saver
-    from trackside.diagnose.duty import duty
-    from trackside.diagnose.slow_gpus import alike, slow_gpus
-    from trackside.diagnose.standstill import at_end
+    from trackside.diagnose.activity.duty import duty
+    from trackside.diagnose.activity.standstill import at_end
+    from trackside.diagnose.pace import lagging
+    from trackside.diagnose.pace.alone import first_gpus, no_step, saver
+    from trackside.diagnose.pace.slow_gpus import alike, slow_gpus
 
     spent = duty(evidence, seen, limits.readings)
     if spent is None or int(spent.rows.sum()) < 2:
@@ -255,8 +255,8 @@ def _compared(
 ) -> tuple[Lag | None, Claim | None]:
     import numpy as np
 
-    from trackside.diagnose import lagging
-    from trackside.diagnose.activity import middle
+    from trackside.diagnose.activity.activity import middle
+    from trackside.diagnose.pace import lagging
 
     ranks, steps = list(times), sorted(set[float]().union(*times.values()))
     values = np.full((len(ranks), len(steps)), np.nan)
@@ -294,7 +294,7 @@ def _by_gauge(evidence: Evidence, run: Run, limits: Limits) -> tuple[Lag | None,
     grid = evidence.grid("own_step")
     if grid is None or sum(bool(rank) for (rank,) in grid.labels("rank")) < limits.least_ranks:
         return None, None
-    from trackside.diagnose import lagging
+    from trackside.diagnose.pace import lagging
 
     numbered = [(place, whole_number(rank)) for place, (rank,) in enumerate(grid.labels("rank"))]
     kept = [place for place, rank in numbered if rank is not None]

@@ -45,16 +45,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from trackside.diagnose.divergence import Limits, Shape, wrong_shape
-from trackside.diagnose.ending import ENDING, completed
+from trackside.diagnose.activity.signals import ACTIVITY
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.gpus import ours
-from trackside.diagnose.health import HEALTH, MEASURED, clean, health
-from trackside.diagnose.health import SAYS as HEALTH_SAYS
-from trackside.diagnose.learning import LEARNING, Curve, curve, number, steps_done, steps_planned
-from trackside.diagnose.order import first
-from trackside.diagnose.sampled import GAUGES, points_of
-from trackside.diagnose.signals import ACTIVITY
+from trackside.diagnose.hardware.health import HEALTH, MEASURED, clean, health
+from trackside.diagnose.hardware.health import SAYS as HEALTH_SAYS
+from trackside.diagnose.training.divergence import Limits, Shape, wrong_shape
+from trackside.diagnose.training.learning import LEARNING, Curve, curve, number, steps_done, steps_planned
+from trackside.diagnose.training.sampled import GAUGES, points_of
+from trackside.diagnose.words.ending import ENDING, completed
+from trackside.diagnose.words.order import first
 from trackside.model import Certainty, Claim, Event, Finding, Outcome, Run, Value
 from trackside.query import Frame, derived, events
 

@@ -41,10 +41,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.learning import Curve, curve, number
-from trackside.diagnose.order import followed_by
+from trackside.diagnose.training.learning import Curve, curve, number
+from trackside.diagnose.words.exceptions import unhandled
+from trackside.diagnose.words.order import followed_by
 from trackside.model import Certainty, Claim, Event, Finding, Run, Value
 from trackside.query import derived, events, record
 

@@ -37,9 +37,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from trackside.diagnose.ending import ENDING, abnormal_end, completed
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.learning import LEARNING, number, steps_done, steps_planned, training_points
+from trackside.diagnose.training.learning import LEARNING, number, steps_done, steps_planned, training_points
+from trackside.diagnose.words.ending import ENDING, abnormal_end, completed
 from trackside.model import Certainty, Finding, Run, Value
 from trackside.query import Frame, events, record
 

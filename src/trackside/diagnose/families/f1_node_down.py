@@ -42,15 +42,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trackside.diagnose.ending import ENDING, OWN_END_SAYS, abnormal_end, completed, last_job, own_end, still_running
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.learning import curve, training_points
-from trackside.diagnose.taken_out import NOTICED_S, TORN_DOWN_S, of_the_run
+from trackside.diagnose.training.learning import curve, training_points
+from trackside.diagnose.words.ending import (
+    ENDING,
+    OWN_END_SAYS,
+    abnormal_end,
+    completed,
+    last_job,
+    own_end,
+    still_running,
+)
+from trackside.diagnose.words.taken_out import NOTICED_S, TORN_DOWN_S, of_the_run
 from trackside.model import Certainty, Claim, Event, Finding, Record, Run
 from trackside.query import Query, derived, events, metric, record
 
 if TYPE_CHECKING:  # arrays: only runs with metrics need them
-    from trackside.diagnose.presence import Silent
+    from trackside.diagnose.hardware.presence import Silent
 
 
 @dataclass(frozen=True)
@@ -156,7 +164,7 @@ def _silent(evidence: Evidence, run: Run) -> list[Silent]:
     end = _over(evidence, run)
     if not grids or end is None:
         return []
-    from trackside.diagnose.presence import Gap, silent_nodes
+    from trackside.diagnose.hardware.presence import Gap, silent_nodes
 
     return silent_nodes(grids, end, Gap())
 
@@ -194,7 +202,7 @@ def _boots(evidence: Evidence, run: Run, limits: Limits) -> dict[str, tuple[floa
     grid = evidence.grid("boots")
     if grid is None:
         return {}
-    from trackside.diagnose.counters import rises
+    from trackside.diagnose.hardware.counters import rises
 
     found_ = {}
     for change in rises(grid):

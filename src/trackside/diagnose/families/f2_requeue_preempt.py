@@ -35,8 +35,8 @@ Slurm documentation, preemption and the requeue options of sbatch.
 
 from __future__ import annotations
 
-from trackside.diagnose.ending import ENDING, OWN_END_SAYS, last_job, own_end
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
+from trackside.diagnose.words.ending import ENDING, OWN_END_SAYS, last_job, own_end
 from trackside.model import Certainty, Claim, Finding, Run
 from trackside.query import events
 

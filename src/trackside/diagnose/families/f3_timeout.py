@@ -39,13 +39,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from trackside.diagnose.ending import ENDING, LIFE, OWN_END_SAYS, last_job, own_end, silence_s
+from trackside.diagnose.activity.signals import STANDSTILL, STILL_SAYS, watched
+from trackside.diagnose.activity.signals import Limits as Rest
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.learning import LEARNING, step_seconds, steps_done, steps_left, steps_planned, training_points
-from trackside.diagnose.order import follows
-from trackside.diagnose.signals import STANDSTILL, STILL_SAYS, watched
-from trackside.diagnose.signals import Limits as Rest
-from trackside.diagnose.silence import stood_still, unaccounted
+from trackside.diagnose.training.learning import (
+    LEARNING,
+    step_seconds,
+    steps_done,
+    steps_left,
+    steps_planned,
+    training_points,
+)
+from trackside.diagnose.words.ending import ENDING, LIFE, OWN_END_SAYS, last_job, own_end, silence_s
+from trackside.diagnose.words.order import follows
+from trackside.diagnose.words.silence import stood_still, unaccounted
 from trackside.model import Certainty, Claim, Event, Finding, Run, Value
 from trackside.query import derived
 
@@ -149,9 +156,9 @@ def _gpus(evidence: Evidence, run: Run) -> tuple[str, list[Claim]] | None:
     seen = watched(evidence, run)
     if seen is None:
         return None
-    from trackside.diagnose.first_step import unstarted
-    from trackside.diagnose.idle import all_along
-    from trackside.diagnose.standstill import at_end, worked_on
+    from trackside.diagnose.activity.first_step import unstarted
+    from trackside.diagnose.activity.idle import all_along
+    from trackside.diagnose.activity.standstill import at_end, worked_on
 
     still = at_end(evidence, run, seen, Rest())
     if still is not None and still.sure:

@@ -42,13 +42,29 @@ from __future__ import annotations
 import math
 
 from trackside.diagnose import maths
-from trackside.diagnose.compute import COMPUTE, COMPUTE_SAYS, Limits, Work, examined
-from trackside.diagnose.ending import ENDING, OWN_END_SAYS, abnormal_end, completed, disposition, own_end, still_running
-from trackside.diagnose.exceptions import unhandled
+from trackside.diagnose.activity.compute import COMPUTE, COMPUTE_SAYS, Limits, Work, examined
+from trackside.diagnose.activity.signals import STANDSTILL
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.learning import LEARNING, Curve, curve, number, steps_done, steps_planned, training_points
-from trackside.diagnose.sampled import GAUGES, points_of
-from trackside.diagnose.signals import STANDSTILL
+from trackside.diagnose.training.learning import (
+    LEARNING,
+    Curve,
+    curve,
+    number,
+    steps_done,
+    steps_planned,
+    training_points,
+)
+from trackside.diagnose.training.sampled import GAUGES, points_of
+from trackside.diagnose.words.ending import (
+    ENDING,
+    OWN_END_SAYS,
+    abnormal_end,
+    completed,
+    disposition,
+    own_end,
+    still_running,
+)
+from trackside.diagnose.words.exceptions import unhandled
 from trackside.model import Certainty, Claim, Culprit, Finding, Run, Value
 from trackside.query import derived, events
 

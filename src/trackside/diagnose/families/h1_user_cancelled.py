@@ -35,10 +35,10 @@ Slurm documentation, scancel and job state codes.
 
 from __future__ import annotations
 
-from trackside.diagnose.ending import ENDING, last_job
-from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.learning import curve
+from trackside.diagnose.training.learning import curve
+from trackside.diagnose.words.ending import ENDING, last_job
+from trackside.diagnose.words.exceptions import unhandled
 from trackside.model import Certainty, Claim, Event, Finding, Position, Run
 from trackside.query import events
 

@@ -36,15 +36,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trackside.diagnose.ending import ENDING, abnormal_end, completed
-from trackside.diagnose.exceptions import unhandled
+from trackside.diagnose.activity.signals import ACTIVITY
+from trackside.diagnose.activity.startup import worked_s
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found
-from trackside.diagnose.fault_class import classify
-from trackside.diagnose.learning import curve, training_points
-from trackside.diagnose.order import points_before
-from trackside.diagnose.restarts import RESTART_SAYS, RESTARTS, lived_on
-from trackside.diagnose.signals import ACTIVITY
-from trackside.diagnose.startup import worked_s
+from trackside.diagnose.training.learning import curve, training_points
+from trackside.diagnose.words.ending import ENDING, abnormal_end, completed
+from trackside.diagnose.words.exceptions import unhandled
+from trackside.diagnose.words.fault_class import classify
+from trackside.diagnose.words.order import points_before
+from trackside.diagnose.words.restarts import RESTART_SAYS, RESTARTS, lived_on
 from trackside.model import Certainty, Event, Finding, Role, Run, Value
 from trackside.query import Frame, events
 

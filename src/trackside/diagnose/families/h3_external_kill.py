@@ -39,11 +39,11 @@ from __future__ import annotations
 import re
 
 from trackside.catalog.signals import signal_name
-from trackside.diagnose.ending import CUT_SHORT, ENDING, completed, exit_signal, last_job
-from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.learning import curve, training_points
-from trackside.diagnose.order import first, followed_by, follows
+from trackside.diagnose.training.learning import curve, training_points
+from trackside.diagnose.words.ending import CUT_SHORT, ENDING, completed, exit_signal, last_job
+from trackside.diagnose.words.exceptions import unhandled
+from trackside.diagnose.words.order import first, followed_by, follows
 from trackside.model import Certainty, Event, Finding, Role, Run, Value
 from trackside.query import events
 

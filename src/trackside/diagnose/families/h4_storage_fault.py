@@ -37,10 +37,10 @@ from __future__ import annotations
 
 import re
 
-from trackside.diagnose.ending import ENDING, abnormal_end, completed
-from trackside.diagnose.exceptions import unhandled
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found
-from trackside.diagnose.order import first, followed_by
+from trackside.diagnose.words.ending import ENDING, abnormal_end, completed
+from trackside.diagnose.words.exceptions import unhandled
+from trackside.diagnose.words.order import first, followed_by
 from trackside.model import Certainty, Claim, Culprit, Event, Finding, Run
 from trackside.query import events
 

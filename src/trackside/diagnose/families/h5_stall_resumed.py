@@ -38,11 +38,11 @@ Linux, nfs(5): hard mounts retry for ever; the kernel's hung task detector; the 
 
 from __future__ import annotations
 
-from trackside.diagnose import stalls
+from trackside.diagnose.activity.signals import NEED, STANDSTILL, watched
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
-from trackside.diagnose.learning import training_points
-from trackside.diagnose.signals import NEED, STANDSTILL, watched
-from trackside.diagnose.stalls import STALLS, Limits, Stall
+from trackside.diagnose.pace import stalls
+from trackside.diagnose.pace.stalls import STALLS, Limits, Stall
+from trackside.diagnose.training.learning import training_points
 from trackside.model import Certainty, Claim, Culprit, Finding, Run, Value
 from trackside.query import derived
 
@@ -60,7 +60,7 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     seen = watched(evidence, run)
     if seen is None:
         return _found(evidence, stall, (), (), "stood") if stall is not None else _ruled_out(evidence, run, None)
-    from trackside.diagnose import rests  # arrays: only where something was measured
+    from trackside.diagnose.activity import rests  # arrays: only where something was measured
 
     if stall is not None:
         rest = rests.during(evidence, run, seen, stall.since, stall.until)

@@ -1,0 +1,1 @@
+"""What the GPUs did: work, wait or nothing, and when they stopped."""

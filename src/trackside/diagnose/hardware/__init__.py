@@ -1,0 +1,1 @@
+"""What counters, gauges and clocks say of the machines."""

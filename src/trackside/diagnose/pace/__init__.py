@@ -1,0 +1,1 @@
+"""How fast the run went and who held it up."""

@@ -1,0 +1,1 @@
+"""What the model learned, by its curve."""

@@ -1,0 +1,1 @@
+"""What lines and records testify to: ends, deaths, exceptions, who stayed away."""

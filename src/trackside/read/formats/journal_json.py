@@ -1,0 +1,179 @@
+"""Kernel messages as JSON: ``journalctl -o json`` lines and ``dmesg --json``.
+
+Each message is handed to the scan as the text line that ``journalctl -o short-iso`` would print, on the line
+where it stands in the JSON, so that citations lead there.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from trackside.logs.line import Scratch
+from trackside.logs.scan import scan
+from trackside.model import Event, Plane, Position
+from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.formats.job_log import note_on
+from trackside.read.formats.kernel_log import DAEMONS, host_of, node_of
+from trackside.read.pieces import Pieces
+
+_BREAK = re.compile(r"[\r\n]+")
+_MEMBER = re.compile(r'\s*"(time|msg)"\s*:\s*(.*?)\s*,?\s*$')
+_DMESG = re.compile(rb'\s*\{\s*"dmesg"\s*:\s*\[')
+
+
+class Decoded(Pieces):
+    """Text lines as a byte stream, one for each line of the original."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+
+    def next_piece(self, limit: int) -> bytes:
+        line = next(self._lines, None)
+        # a message's own line breaks become redraws: the line number stays that of the JSON
+        return b"" if line is None else _BREAK.sub("\r", line).encode("utf-8", "replace") + b"\n"
+
+
+def _scan(source: Source, sink: Sink, lines: Iterable[str], plane: Plane) -> Result:
+    def take(event: Event) -> None:
+        if event.kind == "log_activity" and plane == "kernel":
+            event = replace(event, kind="kernel_log")
+        at = Position(event.at.path, event.at.line)  # byte offsets would be those of the decoded text
+        sink.event(replace(event, at=at, node=host_of(event.text) or event.node))
+
+    scratch = Scratch(source.path, plane, node=node_of(source.path))
+    done = scan(io.BufferedReader(Decoded(lines), 1 << 20), take, scratch)
+    return Result(done.lines, note=note_on(done))
+
+
+# -- journalctl -o json
+
+
+def _entry(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and ("MESSAGE" in found or "__REALTIME_TIMESTAMP" in found) else None
+
+
+def _text(value: object) -> str:
+    """A journal field: text, a list of bytes where it isn't UTF-8, a list of repeats, or null where too long."""
+    if isinstance(value, list):
+        if all(isinstance(one, int) and 0 <= one < 256 for one in value):
+            return bytes(value).decode("utf-8", "replace")
+        return _text(value[0])
+    return value if isinstance(value, str) else ""
+
+
+def _line(entry: dict[str, Any]) -> str:
+    stamp = ""
+    micros = _text(entry.get("__REALTIME_TIMESTAMP")) or _text(entry.get("_SOURCE_REALTIME_TIMESTAMP"))
+    if micros.isdigit() and len(micros) < 18:
+        time = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=int(micros))
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    host = _text(entry.get("_HOSTNAME")) or "localhost"
+    prefix = f"{stamp} {host} {_identifier(entry)}: "
+    return "\n".join(prefix + part for part in _text(entry.get("MESSAGE")).splitlines() or [""])
+
+
+def _identifier(entry: dict[str, Any]) -> str:
+    if entry.get("_TRANSPORT") == "kernel":
+        return "kernel"
+    return _text(entry.get("SYSLOG_IDENTIFIER")) or _text(entry.get("_COMM")) or "unknown"
+
+
+def _head_entries(source: Source) -> list[dict[str, Any]]:
+    """The journal entries in the head, if all its whole lines are such."""
+    if not source.head.startswith(b"{"):
+        return []
+    lines = source.text.splitlines()
+    whole = lines[:-1] if len(lines) > 1 else lines
+    found = [_entry(line) for line in whole if line.strip()]
+    entries = [entry for entry in found if entry is not None]
+    return entries if len(entries) >= 0.7 * len(found) else []
+
+
+def _sniff_kernel(source: Source) -> Match | None:
+    entries = _head_entries(source)
+    kernel = sum(1 for entry in entries if _identifier(entry) == "kernel")
+    tags = Counter(_identifier(entry) for entry in entries)
+    if not entries or not (kernel or len(tags) >= 3 or any(tag in DAEMONS for tag in tags)):
+        return None
+    return Match(0.85, f"journal entries; {kernel} of the first {len(entries)} are the kernel's")
+
+
+def _sniff_service(source: Source) -> Match | None:
+    return Match(0.84, "journal entries of a service") if _head_entries(source) else None
+
+
+def _read_kernel(source: Source, sink: Sink) -> Result:
+    return _scan(source, sink, _journal(source), "kernel")
+
+
+def _read_service(source: Source, sink: Sink) -> Result:
+    return _scan(source, sink, _journal(source), "log")
+
+
+def _journal(source: Source) -> Iterator[str]:
+    for _, _, text in source.lines():
+        entry = _entry(text)
+        yield "" if entry is None else _line(entry)
+
+
+# -- dmesg --json
+
+
+def _sniff_dmesg(source: Source) -> Match | None:
+    return Match(0.9, "dmesg --json") if _DMESG.match(source.head) else None
+
+
+def _read_dmesg(source: Source, sink: Sink) -> Result:
+    return _scan(source, sink, _dmesg(source), "kernel")
+
+
+def _dmesg(source: Source) -> Iterator[str]:
+    """A line for each line of the file as dmesg lays it out (one member a line), so that a cut-off one is read too."""
+    if b"\n" not in source.head[:200]:
+        yield from _compact(source)
+        return
+    time = ""
+    for _, _, text in source.lines():
+        found = _MEMBER.match(text)
+        value = _value(found[2]) if found else ""
+        if found and found[1] == "time":
+            time = value
+        yield _stamped(time, value) if found and found[1] == "msg" else ""
+
+
+def _compact(source: Source) -> Iterator[str]:
+    """All on one line, as ``jq -c`` writes it: the messages are cited by their ordinals."""
+    whole = json.loads(source.whole().decode("utf-8", "replace"))
+    rows = whole.get("dmesg") if isinstance(whole, dict) else None
+    for row in rows if isinstance(rows, list) else []:
+        if isinstance(row, dict):
+            yield _stamped(str(row.get("time", "")), str(row.get("msg", "")))
+
+
+def _value(text: str) -> str:
+    try:
+        return str(json.loads(text))
+    except (ValueError, RecursionError):
+        return text.strip('"')
+
+
+def _stamped(time: str, message: str) -> str:
+    return f"{time} {message}" if ":" in time else f"[{time:>12}] {message}"
+
+
+FORMATS = (
+    Format("journal-json", "journalctl -o json", "kernel", _sniff_kernel, _read_kernel),
+    Format("journal-json-service", "journalctl -o json of a service", "log", _sniff_service, _read_service),
+    Format("dmesg-json", "dmesg --json", "kernel", _sniff_dmesg, _read_dmesg),
+)
