@@ -243,6 +243,11 @@ def test_rendezvous() -> None:
     assert (finding.outcome, finding.culprit, keys(finding)[0]) == (FOUND, "infrastructure", "failed_dns")
 
 
+def test_a_list_of_hosts_is_no_hosts_name() -> None:
+    failure = root("rendezvous_failure", reason="dns", address="node[01,05]:53394", retry=True)
+    assert judge("C1", failure, job("TIMEOUT")).culprit == "job"
+
+
 def test_rendezvous_that_came_up_or_was_long_over() -> None:
     retry = root("rendezvous_failure", 5, reason="refused", retry=True)
     assert judge("C1", retry, ev("distributed_ready", 9, world_size=4)).outcome is ABSENT

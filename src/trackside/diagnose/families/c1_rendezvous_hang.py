@@ -71,6 +71,8 @@ REASONS: Mapping[str, tuple[Culprit, str]] = {
 }
 """Reason -> whose it is and what to do, the most telling first. A refused connection means that the address
 was reached and nobody listened there: a wrong port, or a coordinator that was not started."""
+HOST_LIST = re.compile(r"[\w-]\[\d[\d,-]*\]")
+"""Slurm's short form of several hosts, given as if it were one host's name: no resolver knows it."""
 _LIBRARY = re.compile(r"NCCL error|HCCL error|function error: Hccl")
 VAGUE = ("timeout", "closed", "bootstrap", "unreachable")
 COLLECT = (
@@ -136,6 +138,8 @@ def _failed(
     telling = _telling(rows, final)
     reason = str(telling.get("reason"))
     culprit, remedy = REASONS.get(reason, ("unknown", "fix_network"))
+    if reason == "dns" and HOST_LIST.search(str(telling.get("address") or "")):
+        culprit = "job"
     absent_rank = reason == "timeout" and all(row.get("address") is None for row in rows)
     if absent_rank:
         culprit, remedy = "job", "fix_start"
