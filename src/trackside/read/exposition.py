@@ -13,10 +13,11 @@ from functools import lru_cache
 
 from trackside.logs.stamp import posix
 
+# No group is possessive: until Python 3.11.4 such a group could refuse what it should match (cpython gh-106052).
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*+"
-_QUOTED = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_QUOTED = r'"[^"\\]*+(?:\\.[^"\\]*+)*"'
 _LABEL = rf"(?:{_NAME}|{_QUOTED})(?:\s*+=\s*+{_QUOTED})?"
-_LABELS = rf"\s*+(?:{_LABEL}\s*+,\s*+)*+(?:{_LABEL}\s*+)?"
+_LABELS = rf"\s*+(?:{_LABEL}\s*+,\s*+)*(?:{_LABEL}\s*+)?"
 _INSIDE = re.compile(_LABELS, re.DOTALL | re.ASCII)
 _SERIES = re.compile(rf"\s*+(?:({_NAME})(?=[\s{{]|$))?(?:\s*\{{({_LABELS})\}})?".encode(), re.DOTALL)
 _PART = re.compile(rf"\s*+({_NAME}|{_QUOTED})(?:\s*+=\s*+({_QUOTED}))?\s*+,?", re.DOTALL | re.ASCII)
