@@ -4,6 +4,7 @@ and evaluations that it printed, don't account for; else rests of its GPUs. Pure
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -87,9 +88,9 @@ def _gaps(evidence: Evidence, run: Run) -> list[tuple[Event, Event, float]]:
     """(point, next point, seconds beyond what their steps take) within each life of the run."""
     points = [row for row in training_points(evidence["progress"]) if row.time is not None]
     points = [row for row in points if run.start is None or (row.time or 0.0) >= run.start]
-    pairs = [
-        (a, b) for a, b in pairwise(points) if (b.time or 0.0) > (a.time or 0.0) and _one_life(evidence, run, a, b)
-    ]
+    begun = [attempt.start for attempt in run.attempts if attempt.start is not None]
+    begun = sorted([*begun, *(row.time or 0.0 for name in ANEW for row in evidence[name].events)])
+    pairs = [(a, b) for a, b in pairwise(points) if (b.time or 0.0) > (a.time or 0.0) and _one_life(begun, a, b)]
     paces = [each / count for a, b in pairs if (each := (b.time or 0.0) - (a.time or 0.0)) and (count := _count(a, b))]
     if not paces:
         return []
@@ -106,13 +107,11 @@ def _count(before: Event, after: Event) -> float:
     return 1.0
 
 
-def _one_life(evidence: Evidence, run: Run, before: Event, after: Event) -> bool:
+def _one_life(begun: Sequence[float], before: Event, after: Event) -> bool:
+    """Whether nothing began anew between two points; ``begun``: when something did, in order."""
     if before.get("run_part") != after.get("run_part"):
         return False
-    first, last = before.time or 0.0, after.time or 0.0
-    if any(attempt.start is not None and first < attempt.start <= last for attempt in run.attempts):
-        return False
-    return not any(first < (row.time or 0.0) <= last for name in ANEW for row in evidence[name].events)
+    return bisect_right(begun, before.time or 0.0) == bisect_right(begun, after.time or 0.0)
 
 
 def _stall(evidence: Evidence, run: Run, before: Event, after: Event, limits: Limits) -> Stall:
