@@ -16,8 +16,9 @@ import msgspec
 from trackside.logs.series import Away, Counts, Series
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Run
-from trackside.runs.located import HOST, Kept, Located, Locator, Told, ends, host_of, marks, named_job, short_names
+from trackside.runs.located import HOST, Kept, Located, Locator, Told, ends, marks, named_job, short_names
 from trackside.runs.logs import folder_of
+from trackside.runs.places import host_of
 from trackside.runs.resolve import NoSuchRun, SeveralRuns
 from trackside.stores.duck import Scope
 from trackside.stores.memory import MemoryStore

@@ -10,8 +10,9 @@ from trackside.model import Plane
 from trackside.runs.attempts import Told as Attempted
 from trackside.runs.attempts import attempts_of, final
 from trackside.runs.jobs import Job, Jobs, collect
-from trackside.runs.located import HOST, Kept, Locator, Told, host_of, named_job, short_names
+from trackside.runs.located import HOST, Kept, Locator, Told, named_job, short_names
 from trackside.runs.logs import assign, folder_of, ids_inside
+from trackside.runs.places import host_of
 from trackside.stores.snapshot import Snapshot
 
 HOUR_S = 3600

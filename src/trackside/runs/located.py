@@ -71,11 +71,6 @@ def marks(values: Collection[object]) -> str:
     return ", ".join("?" * len(values)) or "NULL"
 
 
-def host_of(node: str) -> str:
-    """A node as nodes are compared: its short name; an address whole."""
-    return node if re.fullmatch(r"[0-9.]+", node) else node.partition(".")[0].lower()
-
-
 def ends(root: str, end: str) -> bool:
     """Whether a folder's path ends in these whole parts; every path ends in none."""
     return not end or f"/{root.strip('/')}".endswith(f"/{end.strip('/')}")

@@ -93,7 +93,7 @@ class Names:
     def __init__(self, nodes: Sequence[str]) -> None:
         self._short: dict[str, str] = {}
         for node in reversed(nodes):
-            self._short[_short(node)] = node
+            self._short[host_of(node)] = node
         self._exact = frozenset(nodes)
         self.only = nodes[0] if len(nodes) == 1 else ""
         """The run's node, where it has but one."""
@@ -105,7 +105,7 @@ class Names:
             return node
         found = self._known.get(node)
         if found is None:
-            found = self._known[node] = self._short.get(_short(node), node)
+            found = self._known[node] = self._short.get(host_of(node), node)
         return found
 
     def within(self, path: str) -> str:
@@ -114,8 +114,9 @@ class Names:
         return found.pop() if len(found) == 1 else ""
 
 
-def _short(node: str) -> str:
-    return node.lower() if re.fullmatch(r"[\d.]+", node) else node.partition(".")[0].lower()
+def host_of(node: str) -> str:
+    """A node as nodes are compared: its short name; an address whole."""
+    return node if re.fullmatch(r"[0-9.]+", node) else node.partition(".")[0].lower()
 
 
 _MOST_PIECES = 12

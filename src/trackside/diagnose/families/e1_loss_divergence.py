@@ -54,6 +54,7 @@ from trackside.diagnose.training.divergence import Limits, Shape, wrong_shape
 from trackside.diagnose.training.learning import LEARNING, Curve, curve, number, steps_done, steps_planned
 from trackside.diagnose.training.sampled import GAUGES, points_of
 from trackside.diagnose.words.ending import ENDING, completed
+from trackside.diagnose.words.exceptions import type_and_message
 from trackside.diagnose.words.order import first
 from trackside.model import Certainty, Claim, Event, Finding, Outcome, Run, Value
 from trackside.query import Frame, derived, events
@@ -130,7 +131,7 @@ def _judge(evidence: Evidence, limits: Limits) -> Finding:
             "non-finite",
             Certainty.SUPPORTED,
             aborted,
-            [claim("abort", **_named(frame, aborted))],
+            [claim("abort", **type_and_message(frame, aborted))],
             aborted,
             bool(line.finite),
         )
@@ -185,7 +186,7 @@ def _from_shape(line: Curve, shape: Shape, exceptions: Frame, aborted: Event | N
     if shape.key in ("risen", "lost") and shape.variant == "plateau" and "gradient" in values:
         shows.append(claim("gradient_gone", gradient=values["gradient"]))
     if aborted is not None:
-        shows.append(claim("abort", **_named(exceptions, aborted)))
+        shows.append(claim("abort", **type_and_message(exceptions, aborted)))
     variant = shape.variant if aborted is None else "non-finite"  # the run's own word for where it went
     return _found(variant, shape.certainty, onset, shows, aborted, good_before=shape.onset > 0 and variant != "flat")
 
@@ -222,10 +223,6 @@ def _abort(exceptions: Frame, line: Curve) -> Event | None:
     said = [row for row in own if NOT_FINITE.search(f"{row.get('type')}: {row.get('message')}"[:600])]
     said = [row for row in said if "probability tensor" not in str(row.get("message")) or line.points]
     return first(said)
-
-
-def _named(frame: Frame, row: Event) -> dict[str, Value]:
-    return {"type": frame.value(row, "type"), "message": frame.value(row, "message")}
 
 
 def _evaluation_collapse(evidence: Evidence) -> tuple[Event, list[Claim]] | None:

@@ -41,12 +41,12 @@ from trackside.diagnose.activity.startup import worked_s
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found
 from trackside.diagnose.training.learning import curve, training_points
 from trackside.diagnose.words.ending import ENDING, abnormal_end, completed
-from trackside.diagnose.words.exceptions import unhandled
+from trackside.diagnose.words.exceptions import type_and_message, unhandled
 from trackside.diagnose.words.fault_class import classify
 from trackside.diagnose.words.order import points_before
 from trackside.diagnose.words.restarts import RESTART_SAYS, RESTARTS, lived_on
 from trackside.model import Certainty, Event, Finding, Role, Run, Value
-from trackside.query import Frame, events
+from trackside.query import events
 
 OWN = ("application", "cuda", "dataloader", None)
 """What an exception of this family speaks of."""
@@ -75,7 +75,7 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     worked = None if before else _worked(evidence, run)
     if not before and worked is None and not _steps_summed(evidence):
         return absent(claim("no_step", type=exceptions.value(row, "type"), count=progress.reduce("count")))
-    shows = [claim("raised", **_values(exceptions, row))]
+    shows = [claim("raised", **type_and_message(exceptions, row))]
     line = curve(progress)
     if before and line.rows:
         shows.append(claim("after", place=line.place(-1), loss=line.loss(-1)))
@@ -117,7 +117,7 @@ def _survived(evidence: Evidence, points: Sequence[Event]) -> Finding | None:
             return found(
                 Certainty.SUPPORTED,
                 "job",
-                [claim("raised", **_values(exceptions, row)), *told],
+                [claim("raised", **type_and_message(exceptions, row)), *told],
                 implies=[claim("again")],
                 actions=[action("mend")],
                 since=row.time,
@@ -138,10 +138,6 @@ def _worked(evidence: Evidence, run: Run) -> Value | None:
     """For how long the GPUs had worked, where that was long enough to be training, whatever the log printed."""
     worked = worked_s(evidence, run)
     return worked if worked is not None and worked.number >= TRAINING_S else None
-
-
-def _values(frame: Frame, row: Event) -> dict[str, Value]:
-    return {"type": frame.value(row, "type"), "message": frame.value(row, "message")}
 
 
 def _same(one: Event, other: Event) -> bool:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from trackside.diagnose.words.order import followed_by, follows, latest
-from trackside.model import Event, Role
+from trackside.model import Event, Role, Value
+from trackside.query import Frame
 
 ABOUT_OTHERS = ("wrapper", "signal", "collective", "interrupt")
 
@@ -58,3 +59,8 @@ def earliest_first(events: Iterable[Event]) -> list[Event]:
             place -= 1
         ordered.insert(place, event)
     return ordered
+
+
+def type_and_message(frame: Frame, row: Event) -> dict[str, Value]:
+    """What an exception is and says, as the values of a claim."""
+    return {"type": frame.value(row, "type"), "message": frame.value(row, "message")}
