@@ -41,6 +41,8 @@ class Loaded:
     trajectories: Trajectories = field(default_factory=Trajectories)
     inputs: list[Input] = field(default_factory=list)
     curves: Curves | None = None
+    live: Callable[[Run], Curves] | None = None
+    """Opens the store that holds the site's metrics, where there is one, for the run that they are wanted of."""
     paths: tuple[str, ...] = ()
     """Logs that count when it is told whose log is whose, but whose rows are not here."""
     home: frozenset[str] | None = None
@@ -119,11 +121,32 @@ def select(loaded: Loaded, job: str | None = None, now: float | None = None) -> 
     run = resolved.run
     if now is not None and run.end is None:
         run = replace(run, end=now)
-    if loaded.curves is not None:
-        from trackside.runs.metrics import run_metrics
-
-        run, resolved.store.metrics = run_metrics(loaded.curves, run, resolved.store)
+    if loaded.curves is not None or loaded.live is not None:
+        run = _measured(loaded, run, resolved.store)
     return run, resolved.store
+
+
+def _measured(loaded: Loaded, run: Run, rows: MemoryStore) -> Run:
+    """Put the run's metrics beside its rows, and give the run with what they tell of it.
+
+    A store that does not answer is noted; then the metrics are those of the files, if any.
+    """
+    from trackside.runs.metrics import run_metrics
+    from trackside.stores.joined import JoinedCurves
+    from trackside.stores.unanswered import Unanswered
+
+    if loaded.live is not None:
+        live = loaded.live(run)
+        try:
+            given = loaded.curves
+            told, rows.metrics = run_metrics(live if given is None else JoinedCurves(given, live), run, rows)
+        except Unanswered as error:
+            rows.unanswered("metric", live.name, str(error))
+        else:
+            return told
+    if loaded.curves is not None:
+        run, rows.metrics = run_metrics(loaded.curves, run, rows)
+    return run
 
 
 def diagnose(

@@ -53,6 +53,10 @@ MOST_ASKED = 1_000_000
 """Windows that can be asked for at once."""
 _SHORTEST_S, _FARTHEST_S = 0.001, 2.0**53 / 1000
 """Times are kept in milliseconds: the shortest step, and the farthest time that a float still tells to one."""
+UNANSWERED = "source_unanswered"
+"""The kind of event that says what could not be asked."""
+UNABLE = "unable to check: "
+"""Begins the reason of a :class:`Missing` that is due to what did not answer."""
 NOT_GIVEN = "no metric input was given"
 """Why a metric has no answer where no plane could give one; any other reason says that some were given."""
 
@@ -261,6 +265,8 @@ class Missing:
 
     query: Query
     reason: str
+    source: str = ""
+    """What was asked and did not answer, where that is why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -387,6 +387,12 @@ EVENTS: Mapping[str, EventKind] = {
         },
         ("scheduler",),
     ),
+    # -- what could not be asked
+    "source_unanswered": EventKind(
+        "a server or a command that was asked for the run's data did not answer",
+        {"source": "what was asked", "reason": "why it gave nothing, or not all"},
+        ("log", "metric", "scheduler", "kernel", "collective", "trace"),
+    ),
     # -- the log itself
     "log_activity": EventKind(
         "one per log file, made by the scan",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from trackside.catalog.natural import natural
 from trackside.model import Event, Record, Run, Scalar
-from trackside.query import Row
+from trackside.query import UNANSWERED, Row
 from trackside.runs import clock
 from trackside.runs.attempts import Told, attempts_of, final, numbered
 from trackside.runs.clock import Span
@@ -71,7 +71,7 @@ def resolve(
     ``home``: the logs that came in one folder with the run's; None: all did. Raises SeveralRuns or NoSuchRun.
     """
     rows = list(store.all_rows())
-    events = [row for row in rows if isinstance(row, Event) and row.plane == "log"]
+    events = [row for row in rows if isinstance(row, Event) and row.plane == "log" and row.kind != UNANSWERED]
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
     jobs = collect(row for row in rows if isinstance(row, Record))
     free = set(assign(jobs, files, ids_inside(events)))

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from trackside.catalog.metrics import DESCRIPTIVE, METRICS
 from trackside.catalog.natural import Key, natural
 from trackside.model import Scalar, Series
-from trackside.query import MOST_ASKED, NOT_GIVEN, Aggregate, Grid, Missing, Query, Span
+from trackside.query import MOST_ASKED, NOT_GIVEN, UNABLE, Aggregate, Grid, Missing, Query, Span
+from trackside.stores.unanswered import Unanswered
 
 Engine = Literal["avg", "min", "max", "sum", "count", "last", "stddev", "p05", "p50", "p95"]
 """Rollups that an engine must know; the others are made from ``last`` here."""
@@ -65,6 +66,10 @@ class Curves(Protocol):
         ...
 
 
+RolledUp = tuple[NDArray[np.float64], int] | Unanswered
+"""What :meth:`Curves.rollup` gives, or why it could not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The arguments of one :meth:`Curves.rollup`."""
@@ -80,8 +85,8 @@ class Wanted:
 class Batching(Protocol):
     """Curves that several rollups can be asked of at once."""
 
-    def rollups(self, wanted: Sequence[Wanted]) -> Iterable[tuple[NDArray[np.float64], int]]:
-        """The answers of :meth:`Curves.rollup`, in the order of asking."""
+    def rollups(self, wanted: Sequence[Wanted]) -> Iterable[RolledUp]:
+        """The answers of :meth:`Curves.rollup`, in the order of asking; in place of one that failed, why."""
         ...
 
     def expect(self, wanted: Sequence[Wanted]) -> None:
@@ -141,7 +146,12 @@ class RunMetrics:
         """Answer several, which an engine may roll up in one pass."""
         plans = [self._plan(query) for query in queries]
         rolled = iter(_rolled(self.curves, [plan for plan in plans if isinstance(plan, _Plan)]))
-        return [plan if isinstance(plan, Missing) else plan.answer(*next(rolled), store) for plan in plans]
+        return [plan if isinstance(plan, Missing) else self._answer(plan, next(rolled), store) for plan in plans]
+
+    def _answer(self, plan: _Plan, rolled: RolledUp, store: str) -> Grid | Missing:
+        if isinstance(rolled, Unanswered):
+            return Missing(plan.query, f"{UNABLE}{rolled}", self.curves.name)
+        return plan.answer(*rolled, store)
 
     def expect(self, queries: Iterable[Query]) -> None:
         """These will be asked."""
@@ -170,9 +180,9 @@ class RunMetrics:
         return _Plan(query, planned, groups, start_ms, end_ms, step_ms, shift_ms, before)
 
     def _why_none(self, query: Query) -> str:
-        if not self.curves.held():
-            return NOT_GIVEN
-        return self.note or _not_measured(query)
+        if self.note:
+            return self.note
+        return _not_measured(query) if self.curves.held() else NOT_GIVEN
 
 
 def _not_measured(query: Query) -> str:
@@ -324,7 +334,7 @@ class _Plan:
         return grid if self.query.group_how is None else _grouped(grid)
 
 
-def _rolled(curves: Curves, plans: Sequence[_Plan]) -> Iterable[tuple[NDArray[np.float64], int]]:
+def _rolled(curves: Curves, plans: Sequence[_Plan]) -> Iterable[RolledUp]:
     wanted = [plan.wanted for plan in plans]
     if isinstance(curves, Batching):
         return curves.rollups(wanted)

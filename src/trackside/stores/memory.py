@@ -6,15 +6,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from trackside.model import Event, Plane, Record
-from trackside.query import NOT_GIVEN, Frame, Grid, Missing, Query, Row
+from trackside.model import Event, Plane, Position, Record
+from trackside.query import NOT_GIVEN, UNABLE, UNANSWERED, Frame, Grid, Missing, Query, Row
 
 if TYPE_CHECKING:
     from trackside.stores.curves import RunMetrics
 
 
 class MemoryStore:
-    """Events and records by kind. ``planes`` are those that at least one input was read for."""
+    """Events and records by kind. ``planes`` are those that at least one input was read for.
+
+    Where something that was asked for a plane did not answer, or not wholly, that plane's rows are what is known, and
+    no row is no answer: what was not seen may be there.
+    """
 
     name = "files"
 
@@ -23,6 +27,8 @@ class MemoryStore:
     ) -> None:
         self._rows: dict[tuple[str, str], list[Row]] = defaultdict(list)
         self.planes: set[Plane] = set(planes)
+        self._unanswered: dict[Plane, tuple[str, str]] = {}
+        """(what did not answer, why), by plane."""
         self.metrics: RunMetrics | None = None
         """The run's curves; None where no input held a metric."""
         for event in events:
@@ -31,8 +37,11 @@ class MemoryStore:
             self.add_record(record)
 
     def add_event(self, event: Event) -> None:
-        """Keep one event; its plane counts as read."""
-        self.planes.add(event.plane)
+        """Keep one event; its plane counts as read, unless it says that it was not."""
+        if event.kind == UNANSWERED:
+            self._unanswered.setdefault(event.plane, (event.at.path, event.text))
+        else:
+            self.planes.add(event.plane)
         self._rows["events", event.kind].append(event)
 
     def add_record(self, record: Record) -> None:
@@ -50,10 +59,12 @@ class MemoryStore:
         if query.subject == "metric":
             return self._measured([query])[0]
         covered = tuple(plane for plane in query.planes if plane in self.planes)
-        if not covered:
-            return Missing(query, f"no {' or '.join(query.planes)} input was given")
         rows = self._rows.get((query.subject, query.kind), [])
         found = tuple(row for row in rows if all(row.get(name) == value for name, value in query.filters))
+        if not found and query.kind != UNANSWERED and (silent := self._silent(query)) is not None:
+            return silent
+        if not covered and not found:
+            return Missing(query, f"no {' or '.join(query.planes)} input was given")
         return Frame(query, self.name, found, covered)
 
     def ask_many(self, queries: Sequence[Query]) -> list[Frame | Grid | Missing]:
@@ -68,5 +79,21 @@ class MemoryStore:
 
     def _measured(self, queries: Sequence[Query]) -> Sequence[Grid | Missing]:
         if self.metrics is None:
-            return [Missing(query, NOT_GIVEN) for query in queries]
-        return self.metrics.ask_many(queries, self.name)
+            return [self._silent(query) or Missing(query, NOT_GIVEN) for query in queries]
+        answers = self.metrics.ask_many(queries, self.name)
+        for answer in answers:
+            if isinstance(answer, Missing) and answer.source:
+                self.unanswered("metric", answer.source, answer.reason.removeprefix(UNABLE))
+        return [self._silent(each.query) or each if isinstance(each, Missing) else each for each in answers]
+
+    def _silent(self, query: Query) -> Missing | None:
+        """Why a question with no answer can't be taken for a "none"; None where it can."""
+        found = next((self._unanswered[plane] for plane in query.planes if plane in self._unanswered), None)
+        return None if found is None else Missing(query, f"{UNABLE}{found[1]}", found[0])
+
+    def unanswered(self, plane: Plane, source: str, reason: str) -> None:
+        """Note, once, that what was asked for this plane did not answer, or not wholly."""
+        at = Position(source, 0)
+        if not any(row.at == at and row.plane == plane for row in self._rows["events", UNANSWERED]):
+            fields = {"source": source, "reason": reason}
+            self.add_event(Event(UNANSWERED, at, plane, reason, fields=fields))

@@ -8,9 +8,10 @@ from trackside.diagnose.checks import telemetry
 from trackside.diagnose.checks.telemetry import Examined
 from trackside.diagnose.words.ending import LIVE_STATES, last_job
 from trackside.model import Claim, Event, Record, Run, Value
-from trackside.query import Frame, Query, Store, derived, events, record
+from trackside.query import UNANSWERED, Frame, Query, Store, derived, events, record
 
 SAYS: dict[str, str] = {
+    "unanswered": "{source} did not answer, or not wholly: {reason}",
     "no_log": "no output of the job was given: progress and errors are not known",
     "no_scheduler": "no scheduler record was given: the final state is not known for certain",
     "no_kernel": "no kernel log was given: GPU and memory faults of the nodes can't be ruled out",
@@ -35,13 +36,19 @@ def check(store: Store, run: Run, examined: Examined | None = None) -> tuple[Cla
 
 
 def _claims(store: Store, run: Run) -> Iterator[Claim]:
+    unread = set()
+    if (silent := _ask(store, events(UNANSWERED))) is not None:
+        unread = {row.plane for row in silent.events}
+        for row in silent.events:
+            yield Claim("unanswered", {name: silent.value(row, name) for name in ("source", "reason")})
     logs, jobs = _ask(store, events("log_activity")), _ask(store, record("job"))
-    if logs is None:
+    if logs is None and "log" not in unread:
         yield Claim("no_log")
     job = None if jobs is None else last_job(jobs)
-    if jobs is None or job is None:
+    if (jobs is None or job is None) and "scheduler" not in unread:
         yield Claim("no_scheduler")
-    yield from _kernel([_ask(store, events(kind)) for kind in ("kernel_log", "boot", "xid")], run, jobs, job)
+    if "kernel" not in unread:
+        yield from _kernel([_ask(store, events(kind)) for kind in ("kernel_log", "boot", "xid")], run, jobs, job)
     if jobs is not None and job is not None and job.get("state") in LIVE_STATES:
         yield Claim("still_running", {"state": jobs.value(job, "state")})
     if logs is None:

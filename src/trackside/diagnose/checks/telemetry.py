@@ -68,6 +68,8 @@ class Examined:
 def examine(store: Store, run: Run) -> Examined:
     """Look over the run's metrics before anything is judged on them."""
     first = store.ask(_count(GPU_WITNESSES[0]))
+    if isinstance(first, Missing) and first.source:
+        return Examined((), Trust())  # that it did not answer is said by itself
     given = not (isinstance(first, Missing) and first.reason == NOT_GIVEN)
     gpus = coverage.lines(_witnesses(store, GPU_WITNESSES, run.gpus), "gpu") if given else []
     if not gpus:
