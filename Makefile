@@ -4,7 +4,7 @@ BIN    := .venv/bin
 READY  := .venv/ready
 DEMO   := .cache/demo
 
-.PHONY: demo test lint types contracts generated unit accuracy bench docs lock clean
+.PHONY: demo test lint types contracts generated unit services accuracy bench docs lock clean
 
 demo: $(READY)  ## simulates 16 GPUs that spin on a slow network; a utilisation dashboard's view, then the verdict
 	@rm -rf $(DEMO); echo; echo '$$ trackside simulate slow-interconnect -o $(DEMO)'
@@ -39,6 +39,9 @@ generated: $(READY)  ## pages made from code are what the code would make now
 
 unit: $(READY)
 	$(BIN)/pytest -n 2 --dist worksteal
+
+services:  ## installs the servers that tests start, from Debian packages, as root; without them those tests are skipped
+	tools/services
 
 accuracy: $(READY)  ## judges every labelled case, fits the confidence table, writes docs/accuracy.md
 	$(BIN)/python tools/accuracy.py --write $(ARGS)

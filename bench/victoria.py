@@ -1,4 +1,4 @@
-"""A VictoriaMetrics of our own for one measurement: loopback only, in a folder that goes with it."""
+"""A VictoriaMetrics of our own for one measurement: loopback only, in a folder that goes with it unless kept."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ START_S = 20.0
 class Victoria:
     """A server, from entering to leaving. Afterwards ``cpu_s``, ``peak_mib`` and ``disk`` say what it took."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, keep: bool = False) -> None:
+        self.folder, self._keep = folder, keep
         self.cpu_s = self.peak_mib = 0.0
         self.disk = 0
 
@@ -29,7 +29,8 @@ class Victoria:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = int(probe.getsockname()[1])
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if not self._keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
         command = [
             PROGRAM, f"-storageDataPath={self.folder}", f"-httpListenAddr=127.0.0.1:{self._port}", "-retentionPeriod=100y",
             "-loggerLevel=ERROR",
@@ -49,7 +50,19 @@ class Victoria:
         self._process.returncode = 0
         self.cpu_s, self.peak_mib = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
         self.disk = sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if not self._keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def cpu_so_far_s(self) -> float:
+        """CPU seconds it has taken up to now."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def _alive(self) -> bool:
         try:
@@ -75,9 +88,17 @@ class Victoria:
         begin = time.perf_counter()
         for file in files:
             with file.open("rb") as stream:
-                self._asked("POST", path, iter(lambda: stream.read(1 << 20), b""))
-        self._asked("GET", "/internal/force_flush")
+                self.sent(path, iter(lambda: stream.read(1 << 20), b""))
+        self.flushed()
         return time.perf_counter() - begin
+
+    def sent(self, path: str, body: Iterable[bytes]) -> None:
+        """Post a body of any length."""
+        self._asked("POST", path, body)
+
+    def flushed(self) -> None:
+        """Wait until all that was sent can be queried."""
+        self._asked("GET", "/internal/force_flush")
 
     def rows(self) -> int:
         """Samples that it took, by its own count."""

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tools.cases import CORPUS
 
+pytest_plugins = ["tests.services"]
+
 # A fresh clone has no tables of its own yet, and CI machines are shared: slowness of the machine is no failure.
 settings.register_profile("shared-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared-machine")

@@ -1,4 +1,4 @@
-"""Pages made from code: docs/families/*.md, docs/metrics.md and the README's tables.
+"""Pages made from code: docs/families/*.md, docs/metrics.md, docs/http-api.md and the README's tables.
 
     python tools/pages.py [--check]
 
@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 from rich.console import Console
 
 from tools import dashboard
+from tools.http_page import http_page
 from trackside.api import diagnose
 from trackside.catalog.dialect import dialects
 from trackside.catalog.metrics import METRICS
@@ -149,6 +150,7 @@ def pages() -> dict[Path, str]:
     made = {ROOT / "docs" / "families" / f"{family.id}.md": family_page(family) for family in families()}
     made[ROOT / "docs" / "families" / "README.md"] = index_page()
     made[ROOT / "docs" / "metrics.md"] = metrics_page()
+    made[ROOT / "docs" / "http-api.md"] = http_page()
     readme = ROOT / "README.md"
     made[readme] = filled(readme.read_text("utf-8"))
     return made

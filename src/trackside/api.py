@@ -20,7 +20,7 @@ from trackside.stores.layout import Directory, StoreError
 from trackside.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from trackside.stores.curves import Curves
+    from trackside.stores.curves import Curves, LiveCurves
     from trackside.stores.memory_curves import MemoryCurves
     from trackside.stores.spill import Spill
 
@@ -41,7 +41,7 @@ class Loaded:
     trajectories: Trajectories = field(default_factory=Trajectories)
     inputs: list[Input] = field(default_factory=list)
     curves: Curves | None = None
-    live: Callable[[Run], Curves] | None = None
+    live: Callable[[Run, MemoryStore], LiveCurves] | None = None
     """Opens the store that holds the site's metrics, where there is one, for the run that they are wanted of."""
     paths: tuple[str, ...] = ()
     """Logs that count when it is told whose log is whose, but whose rows are not here."""
@@ -78,36 +78,40 @@ class Loaded:
 
             self._spill, self._memory, self.curves = Spill(self._memory), None, None
 
+    def take(self, found: Source | Input) -> None:
+        """Read a source, or note why it can't be."""
+        row = read_source(found, self) if isinstance(found, Source) else found
+        self.inputs.append(row)
+        if row.plane is not None and row.status in ("read", "partial"):
+            self.store.planes.add(row.plane)
+
     def done(self) -> None:
         """Everything was read."""
+        if "log" not in self.store.planes:  # where no log says anything, empty ones do: the job wrote nothing
+            for row in self.inputs:
+                if row.status == "empty" and (nothing := empty_output(row.path)) is not None:
+                    self.event(nothing)
         if self._spill is not None:
             self.curves = self._spill.curves()
 
 
 def load(paths: Paths, tick: Callable[[int], None] | None = None) -> Loaded:
     """Read everything under the paths. Raises FileNotFoundError for a path that isn't there."""
+    loaded = Loaded()
+    load_into(loaded, paths, tick)
+    loaded.done()
+    return loaded
+
+
+def load_into(loaded: Loaded, paths: Paths, tick: Callable[[int], None] | None = None) -> None:
+    """Read everything under the paths beside what was read before; ``done`` is still to be called."""
     for path in paths:
         if not os.path.lexists(path):
             raise FileNotFoundError(f"no such file or folder: {os.fspath(path)}")
         if Directory(path).exists:
             raise StoreError(f"{os.fspath(path)} is a store: give it as --store {os.fspath(path)}")
-    loaded = Loaded()
     for found in walk(paths, tick):
-        row = read_source(found, loaded) if isinstance(found, Source) else found
-        loaded.inputs.append(row)
-        if row.plane is not None and row.status in ("read", "partial"):
-            loaded.store.planes.add(row.plane)
-    _testify_empty(loaded)
-    loaded.done()
-    return loaded
-
-
-def _testify_empty(loaded: Loaded) -> None:
-    """Where no log says anything, empty ones do: the job wrote nothing."""
-    if "log" not in loaded.store.planes:
-        for row in loaded.inputs:
-            if row.status == "empty" and (nothing := empty_output(row.path)) is not None:
-                loaded.event(nothing)
+        loaded.take(found)
 
 
 def select(loaded: Loaded, job: str | None = None, now: float | None = None) -> tuple[Run, MemoryStore]:
@@ -136,13 +140,17 @@ def _measured(loaded: Loaded, run: Run, rows: MemoryStore) -> Run:
     from trackside.stores.unanswered import Unanswered
 
     if loaded.live is not None:
-        live = loaded.live(run)
+        live = loaded.live(run, rows)
         try:
             given = loaded.curves
             told, rows.metrics = run_metrics(live if given is None else JoinedCurves(given, live), run, rows)
         except Unanswered as error:
             rows.unanswered("metric", live.name, str(error))
         else:
+            for reason in live.failed.values():
+                rows.unanswered("metric", live.name, str(reason))
+            if not rows.metrics.curves.held():
+                rows.metrics = replace(rows.metrics, note=f"{live.name} holds no metric of the run")
             return told
     if loaded.curves is not None:
         run, rows.metrics = run_metrics(loaded.curves, run, rows)
@@ -217,7 +225,7 @@ def stored(
         )
         if snapshot.manifest.of("spans"):
             loaded.curves = DuckCurves(snapshot, found.scope)
-        _testify_empty(loaded)
+        loaded.done()
         yield loaded
 
 

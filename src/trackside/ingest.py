@@ -82,6 +82,24 @@ def ingest_into(writer: Writer, paths: Paths, tick: Callable[[int], None] | None
     return given.summary
 
 
+def ingest_below(writer: Writer, folder: str, files: Sequence[str], root: str, under: str = "") -> Summary:
+    """Read some files of a folder, each called by its path below it, and commit.
+
+    ``root``: what the store knows the folder by, wherever it lies; ``under``: what citations call it. What has the same
+    root belongs together.
+    """
+    given = _Inputs(writer, root, under)
+    for name in files:
+        for found in walk([os.path.join(folder, name)]):
+            if isinstance(found, Input):
+                given.take(replace(found, path=name))
+            else:
+                found.path = name
+                given.take(found)
+    writer.commit()
+    return given.summary
+
+
 def root_of(paths: Paths) -> str:
     """The folder that the inputs' paths are shown below, as ``walk`` has it."""
     full = [os.path.abspath(path) for path in paths]
@@ -93,8 +111,8 @@ def root_of(paths: Paths) -> str:
 class _Inputs:
     """Takes what a walk finds, one input after the other."""
 
-    def __init__(self, writer: Writer, root: str) -> None:
-        self._writer, self._root = writer, root
+    def __init__(self, writer: Writer, root: str, under: str = "") -> None:
+        self._writer, self._root, self._under = writer, root, under
         self.summary = Summary()
         self._by_place: dict[str, _Known] = {}
         self._by_hash: dict[str, list[_Known]] = {}
@@ -188,6 +206,7 @@ class _Inputs:
 
     def _name(self, label: str) -> str:
         """What citations call a new input: its path below what was given, told apart from others' of the same."""
+        label = "/".join(part for part in (self._under, label) if part)
         names = [label, "/".join(part for part in (os.path.basename(self._root), label) if part)]
         free = next((name for name in names if name not in self._paths), None)
         number = 2

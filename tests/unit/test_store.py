@@ -232,7 +232,7 @@ def test_clear_words_for_what_is_no_store(folder: Path, store: Path) -> None:
     run("ingest", folder, "--store", store)
     assert f"give it as --store {store}" in run("diagnose", store).stderr
     assert "is a store" in run("ingest", store, "--store", store.parent / "another").stderr
-    assert "give PATHS, or --store DIR" in run("diagnose").stderr
+    assert "give PATHS, --store DIR, or --job ID" in run("diagnose").stderr
 
 
 def test_an_empty_store_answers(tmp_path: Path, store: Path) -> None:

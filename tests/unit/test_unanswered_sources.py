@@ -48,6 +48,10 @@ class Refusing(MemoryCurves):
             raise Unanswered("timeout", WHY)
         return super().held()
 
+    @property
+    def failed(self) -> dict[str, Unanswered]:
+        return {}
+
     def expect(self, wanted: list[Wanted]) -> None:
         """Nothing is made ready."""
 
@@ -56,7 +60,7 @@ class Refusing(MemoryCurves):
 
 
 def verdict(live: Refusing, given: MemoryCurves | None = None) -> tuple[Verdict, MemoryStore]:
-    loaded = Loaded(curves=given, live=lambda run: live)
+    loaded = Loaded(curves=given, live=lambda run, rows: live)
     run, store = select(loaded)
     return engine.diagnose(store, run), store
 

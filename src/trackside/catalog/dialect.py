@@ -143,6 +143,8 @@ def unit_factor(text: str, metric: str) -> float:
     return factor(text, METRICS[metric].unit)
 
 
+EARLIEST_MS, LATEST_MS = 946_684_800_000, 4_102_444_800_000
+"""2000 to 2100: in seconds and in milliseconds these are far apart, and no other unit comes near either."""
 _INT32_BLANK = float(0x7FFFFFF0)
 _FP64_BLANK = 140737488355328.0
 _INT64_BLANK = 9.2233720368547e18
@@ -164,4 +166,16 @@ def is_blank(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     found |= values == _UINT32_NONE
     for first in (_INT32_BLANK, _FP64_BLANK):
         found |= (values >= first) & (values < first + 4)
+    return found
+
+
+BLANK_RANGES = ((_INT32_BLANK, _INT32_BLANK + 3), (_UINT32_NONE, _UINT32_NONE), (_FP64_BLANK, _FP64_BLANK + 3))
+"""From and to which values are blank among others that are larger and smaller."""
+
+
+def may_hide_blanks(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether, of values of which only the least and the largest are known, any may be in :data:`BLANK_RANGES`."""
+    found: NDArray[np.bool_] = low != low  # none
+    for first, last in BLANK_RANGES:
+        found |= (low <= last) & (high >= first)
     return found

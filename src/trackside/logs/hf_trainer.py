@@ -13,7 +13,7 @@ from collections import deque
 from typing import Any
 
 from trackside.logs.frameworks import named
-from trackside.logs.line import Line
+from trackside.logs.line import COLLECTED, Line
 from trackside.logs.numbers import number, whole
 from trackside.logs.pattern import Parser, Pattern
 from trackside.model import Event
@@ -92,7 +92,8 @@ def _neighbours(line: Line) -> tuple[bytes, bytes]:
     """The nearest segments before and after that are not blank, each clipped."""
     behind = line.buffer[max(0, line.start - 700) : line.start].rstrip()
     behind = behind[max(behind.rfind(b"\r"), behind.rfind(b"\n")) + 1 :]
-    return behind, line.buffer[line.end : line.end + 1200].lstrip()
+    ahead = line.buffer[line.end : line.end + 1200].lstrip()
+    return COLLECTED.sub(b"", behind), COLLECTED.sub(b"", ahead).lstrip()
 
 
 def _drawn_at_once(before: bytes, after: bytes) -> bool:

@@ -25,6 +25,8 @@ _LABEL = re.compile(
     r"|(?P<cri>\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)) std(?:out|err) [FP] "  # Kubernetes CRI
 )
 _SRUN = re.compile(r"[ ]{0,5}(?P<task>\d{1,6}): ?")
+COLLECTED = re.compile(rb"^\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d) std(?:out|err) [FP] ")
+"""What a collector writes before each line, as in Kubernetes' logs and in those of a log store."""
 
 
 @dataclass(slots=True)
@@ -87,7 +89,10 @@ class Line:
     @property
     def task(self) -> str | None:
         """The task that srun labels the line with; the same as the rank only where each rank is a task of its own."""
-        found = _SRUN.match(self.full) if self.scratch.srun_labels else None
+        if not self.scratch.srun_labels:
+            return None
+        collected = _LABEL.match(self.full)  # a collector's time stands before what srun wrote
+        found = _SRUN.match(self.full, collected.end() if collected is not None and collected["cri"] else 0)
         return None if found is None else found["task"]
 
     @property
@@ -203,6 +208,6 @@ def split_label(full: str, srun_labels: bool) -> tuple[str, str, int | None]:
 
 def has_srun_labels(head: bytes) -> bool:
     """Whether ``srun -l`` labelled these lines: most carry ``N: `` with small numbers."""
-    lines = [line for line in head.split(b"\n")[:400] if line.strip()]
+    lines = [COLLECTED.sub(b"", line, count=1) for line in head.split(b"\n")[:400] if line.strip()]
     labelled = sum(1 for line in lines if re.match(rb" {0,5}\d{1,6}:( |$)", line))
     return len(lines) >= 4 and labelled >= 0.6 * len(lines)

@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.catalog.dialect import Guess, Translated, is_blank, scale_of, translate, unneeded
+from trackside.catalog.dialect import (
+    EARLIEST_MS,
+    LATEST_MS,
+    Guess,
+    Translated,
+    is_blank,
+    scale_of,
+    translate,
+    unneeded,
+)
 from trackside.catalog.metrics import METRICS
 from trackside.model import Position, Samples, Series
 from trackside.read.format import Result, Sink
@@ -39,8 +48,6 @@ FEW = 64
 """Values of a series up to which they wait for those of others."""
 BATCH = 1 << 15
 """Values handed on at once, at least, but for the last ones."""
-EARLIEST_MS, LATEST_MS = 946_684_800_000, 4_102_444_800_000
-"""2000 to 2100: in seconds and in milliseconds these are far apart, and no other unit comes near either."""
 
 
 def milliseconds(times: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

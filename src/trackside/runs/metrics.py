@@ -18,7 +18,7 @@ from trackside.runs.holding import Asked, Holding, held_by
 from trackside.runs.metric_clock import NEAR_S, Stretch, shift_of
 from trackside.runs.places import Placed, Unit, placed
 from trackside.runs.resolve import NoSuchRun, SeveralRuns
-from trackside.stores.curves import AROUND_S, Curves, Held, Kept, RunMetrics, Timing
+from trackside.stores.curves import AROUND_S, Curves, Held, Kept, RunMetrics, Timing, most_windows
 from trackside.stores.memory import MemoryStore
 
 INTERVAL_S = 60.0
@@ -68,7 +68,8 @@ def run_metrics(curves: Curves, run: Run, rows: MemoryStore) -> tuple[Run, RunMe
     kept = [each for each in found if asked.meets(each, AROUND_S) and of_run(each)]
     if not any(asked.meets(each) for each in kept):
         return run, RunMetrics(curves, (), None, "no metric was sampled while the run was there")
-    timing = Timing(window.start, max(window.end, window.start), _interval(kept), window.shift)
+    gpus = len({each.unit for each in kept if each.gpu})
+    timing = Timing(window.start, max(window.end, window.start), _interval(kept), window.shift, most_windows(gpus))
     return _told(run, kept, holding, window), RunMetrics(
         curves, tuple(Kept(each.series, each.held) for each in kept), timing
     )

@@ -221,6 +221,8 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     paths: list[str]
     version: str
     curves: list[CurveDoc] = []
+    asked: list[str] = []
+    """Servers and commands that were asked beside the paths."""
 
 
 def uncited(doc: VerdictDoc) -> list[str]:
@@ -307,8 +309,8 @@ class _Teller:
         return RuledOutDoc(finding.family, finding.id, because, cites)
 
 
-def document(verdict: Verdict, paths: Iterable[str] = ()) -> VerdictDoc:
-    """A verdict in its published form; ``paths`` are the inputs as the user gave them."""
+def document(verdict: Verdict, paths: Iterable[str] = (), asked: Iterable[str] = ()) -> VerdictDoc:
+    """A verdict in its published form; ``paths`` are the inputs as the user gave them, ``asked`` what else was."""
     tell, primary = _Teller(), verdict.primary
     return VerdictDoc(
         schema=SCHEMA,
@@ -333,6 +335,7 @@ def document(verdict: Verdict, paths: Iterable[str] = ()) -> VerdictDoc:
             CurveDoc(c.metric, dict(c.labels), c.unit, c.series, list(c.window), list(c.values), c.query)
             for c in verdict.curves
         ],
+        asked=list(asked),
     )
 
 

@@ -125,7 +125,7 @@ def _claim(claim: ClaimDoc, cites: dict[str, CiteDoc], verbose: bool) -> Rendera
     places: dict[tuple[str, str], list[str]] = {}
     for name in claim.cites:
         cite = cites[name]
-        places.setdefault((cite.where, cite.query if cite.plane == "metric" else cite.text), []).append(name)
+        places.setdefault((cite.where, cite.query if _is_measured(cite) else cite.text), []).append(name)
     shown = list(places.values())[:CITES_SHOWN]
     parts += [Padding.indent(_cite(names, cites[names[0]], False, claim.text), 4) for names in shown]
     if hidden := len(claim.cites) - sum(map(len, shown)):
@@ -136,7 +136,7 @@ def _claim(claim: ClaimDoc, cites: dict[str, CiteDoc], verbose: bool) -> Rendera
 def _cite(names: Sequence[str], cite: CiteDoc, verbose: bool, claim: str = "") -> Text:
     """Where to look, and what stands there: the line of a log, the field of a record. The line is left out where
     the claim above quotes it already."""
-    if cite.plane == "metric":
+    if _is_measured(cite):
         return _measured(names, cite, verbose)
     text = Text(f"[{', '.join(names)}] {cite.where}", style="dim")
     line = " ".join(cite.text.split())
@@ -146,6 +146,11 @@ def _cite(names: Sequence[str], cite: CiteDoc, verbose: bool, claim: str = "") -
     if not line or (cite.plane == "scheduler" and " ".join(str(cite.value).split()) != line):
         return text.append(f" = {_field(cite)}", style="not dim")
     return text if line[:QUOTED] in claim else text.append(f"  {line[:160]}", style="not dim")
+
+
+def _is_measured(cite: CiteDoc) -> bool:
+    """Of what a server of metrics failed to say an event tells, in the same plane."""
+    return cite.query.startswith("metric(")
 
 
 def _measured(names: Sequence[str], cite: CiteDoc, verbose: bool) -> Text:

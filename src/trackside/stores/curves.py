@@ -26,6 +26,9 @@ Engine = Literal["avg", "min", "max", "sum", "count", "last", "stddev", "p05", "
 STEPS_S = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 MOST_WINDOWS = 1500
 """Windows that a whole run is shown in: as fine as a screen, cheap to hold for thousands of GPUs."""
+WIDE_CELLS, FEWEST_WINDOWS = 400_000, 360
+"""Windows times GPUs that a whole run is shown in, where it has hundreds of GPUs, but never fewer windows than this: a
+day of 512 GPUs is seen every two minutes. So what a question takes grows no faster than the run."""
 EDGE_S = 1800.0
 """Length of head and tail."""
 MOST_CELLS = 20_000_000
@@ -48,7 +51,10 @@ class Held:
 class Curves(Protocol):
     """Where samples are kept."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Which place."""
+        ...
 
     def held(self) -> Sequence[Held]:
         """All series."""
@@ -63,6 +69,16 @@ class Curves(Protocol):
         sampled, and how many samples were used. ``last`` is the latest in the window; samples at the same time: the
         largest. ``stddev`` is the population's; quantiles interpolate linearly.
         """
+        ...
+
+
+@runtime_checkable
+class LiveCurves(Curves, Protocol):
+    """Curves of a server, any of whose answers may fail."""
+
+    @property
+    def failed(self) -> Mapping[str, Unanswered]:
+        """Metric -> why it could not be looked for. It isn't held, and may be there nonetheless."""
         ...
 
 
@@ -107,12 +123,14 @@ class Timing:
     """The run's window, and how far apart its samples usually are; seconds.
 
     ``shift`` is added to the curves' times so that they stand on the run's clock: a whole number of milliseconds.
+    ``windows``: the most that the whole run is shown in, the same for all metrics so that they can be laid together.
     """
 
     start: float
     end: float
     interval: float
     shift: float = 0.0
+    windows: int = MOST_WINDOWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +200,9 @@ class RunMetrics:
     def _why_none(self, query: Query) -> str:
         if self.note:
             return self.note
+        failed = self.curves.failed.get(query.kind) if isinstance(self.curves, LiveCurves) else None
+        if failed is not None:
+            return f"{UNABLE}{failed}"
         return _not_measured(query) if self.curves.held() else NOT_GIVEN
 
 
@@ -246,7 +267,7 @@ def _planned(query: Query, timing: Timing) -> Query:
     if span is None or how is None:
         return query
     start, end = window_of(span, timing)
-    step = step_of(end - start, timing.interval, fine=span in ("head", "tail"), divides=timing.shift)
+    step = _step_of(end - start, timing, fine=span in ("head", "tail"))
     start, end = math.floor(start / step) * step, math.ceil(end / step) * step
     end = max(end, start + step)
     return Query(query.subject, query.kind, query.filters, step, how, query.group, query.group_how, window=(start, end))
@@ -265,15 +286,26 @@ def window_of(span: Span, timing: Timing) -> tuple[float, float]:
     return start, end
 
 
-def step_of(length: float, interval: float, fine: bool = False, divides: float = 0.0) -> float:
+def most_windows(gpus: int) -> int:
+    """How many windows a run of so many GPUs is shown in at most."""
+    return max(FEWEST_WINDOWS, min(MOST_WINDOWS, WIDE_CELLS // max(1, gpus)))
+
+
+def step_of(
+    length: float, interval: float, fine: bool = False, divides: float = 0.0, most: int = MOST_WINDOWS
+) -> float:
     """Seconds a window: room for two samples (one where it is to be fine), and no more windows than are of use.
 
     ``divides``: the shift of the clock, which must be a whole number of windows. The interval is a mean, which a gap or
     two lengthen: windows of nearly two samples do as well.
     """
-    least = max(interval * (0.999 if fine else 1.7), 0.999 * length / MOST_WINDOWS)
+    least = max(interval * (0.999 if fine else 1.7), 0.999 * length / most)
     steps = [step for step in STEPS_S if divides % step == 0]
     return float(next((step for step in steps if step >= least), steps[-1]))
+
+
+def _step_of(length: float, timing: Timing, fine: bool = False) -> float:
+    return step_of(length, timing.interval, fine, timing.shift, timing.windows)
 
 
 def _bounds(query: Query, timing: Timing) -> tuple[int, int, int]:
@@ -281,7 +313,7 @@ def _bounds(query: Query, timing: Timing) -> tuple[int, int, int]:
 
     Of a window that the query names, those that end in it; of the run, all that reach into it, and at least one.
     """
-    step = query.step or step_of(timing.end - timing.start, timing.interval, divides=timing.shift)
+    step = query.step or _step_of(timing.end - timing.start, timing)
     step_ms = max(1, round(step * 1000))
     if query.window is not None:
         first, last = (round(time * 1000) // step_ms * step_ms for time in query.window)

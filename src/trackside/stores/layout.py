@@ -4,6 +4,7 @@
     DIR/segments/*.parquet        never changed once a manifest names them
     DIR/writer                    locked by the one writer, and says who that is
     DIR/readers                   locked, shared, by each reader
+    DIR/received/                 what was sent to it: a write-ahead log, and log lines as files
 
 A commit writes segments beside the others, each synced, and then the next manifest, synced and renamed into place:
 until that moment nobody sees them, and what a dead writer left is swept by the next. What no kept manifest names is
@@ -56,6 +57,22 @@ class Segment(msgspec.Struct, frozen=True):
     """0 as it was ingested, 1 as a compaction wrote it: one day's, sorted beside the others of that day."""
 
 
+class Mark(msgspec.Struct, frozen=True, order=True):
+    """A place in the write-ahead log: a file's number and an offset in it."""
+
+    file: int = 0
+    offset: int = 0
+
+
+class Received(msgspec.Struct, frozen=True):
+    """What a store knows of what was sent to it: see :mod:`trackside.stores.intake`."""
+
+    mark: Mark = Mark()
+    """Up to here the write-ahead log is in segments."""
+    factors: dict[str, float] = {}
+    """Foreign name -> the factor that the size of its values told."""
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """What a store holds at one moment."""
 
@@ -68,6 +85,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """Inputs that lost rows with a damaged segment: given again, they are read again."""
     next_input: int = 1
     next_series: int = 1
+    received: Received = Received()
 
     def of(self, table: str) -> list[Segment]:
         """A table's segments, in the order of writing."""

@@ -25,7 +25,7 @@ SMALL = 1_000_000
 """Rows below which a segment is worth merging."""
 MANY = 32
 """Small segments of one table that an ingest leaves."""
-ROW_TABLES = ("inputs", "events", "records", "points", "series", "spans")
+ROW_TABLES = ("inputs", "events", "records", "points", "series", "spans", "waiting")
 
 
 @dataclass(slots=True)
@@ -80,9 +80,33 @@ def tidy(writer: Writer, many: int = MANY) -> None:
                 writer.connection,
                 writer.directory,
                 table,
-                f"SELECT * FROM {writer.snapshot().source(table, group)} ORDER BY {ORDER[table]}",
+                f"{_merged(table)} FROM {writer.snapshot().source(table, group)}"
+                f"{' GROUP BY input, series' if table == 'spans' else ''} ORDER BY {ORDER[table]}",
             )
             writer.replace(_segment(writer, table, name), group)
+
+
+def _merged(table: str) -> str:
+    """What of some rows is kept: of an input that grew, one span a series."""
+    if table != "spans":
+        return "SELECT *"
+    first = f"coalesce(first_ms, {(1 << 63) - 1})"  # NULL where there was no sample
+    place = ", ".join(f'arg_min("{name}", {first}) AS "{name}"' for name in ("path", "line", "offset", "length"))
+    count = "CAST(sum(count) AS BIGINT) AS count"
+    return f"SELECT input, series, min(first_ms) AS first_ms, max(last_ms) AS last_ms, {count}, {place}"
+
+
+def merge_young(writer: Writer, many: int = MANY) -> None:
+    """Merge a day's small segments of samples once there are many, as they come by the thousand from a receiver."""
+    for day, segments in _days(writer.manifest.of("samples")):
+        small = [each for each in segments if each.level == 0 and each.rows < SMALL and _within_day(each)]
+        if len(small) >= many:
+            merged = _parts(writer, "samples", writer.snapshot().source("samples", small), day, small)
+            writer.replace([msgspec.structs.replace(each, level=0) for each in merged], small)
+
+
+def _within_day(segment: Segment) -> bool:
+    return segment.times_ms is not None and _day_of(segment.times_ms[0]) == _day_of(segment.times_ms[1])
 
 
 def _bunches(segments: Iterable[Segment]) -> Iterator[list[Segment]]:

@@ -69,6 +69,11 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "samples": {
         "metric": "VARCHAR", "series": "INTEGER", "time_ms": "BIGINT", "value": "DOUBLE", "input": "INTEGER",
     },
+    # Values that were sent and whose unit only a larger one can tell: as they came, under the name they came by.
+    "waiting": {
+        "name": "VARCHAR", "metric": "VARCHAR", "series": "INTEGER", "time_ms": "BIGINT", "value": "DOUBLE",
+        "input": "INTEGER",
+    },
     # The samples of minutes gone by: those in ``(time_ms - 60000, time_ms]``; ``last`` is the one at ``last_ms``.
     "minutes": {
         "metric": "VARCHAR", "series": "INTEGER", "time_ms": "BIGINT", "min": "DOUBLE", "max": "DOUBLE",
@@ -83,6 +88,7 @@ ORDER: Mapping[str, str] = {
     "series": "series",
     "spans": "input, series",
     "samples": "metric, series, time_ms, value",
+    "waiting": "name, series, time_ms, value",
     "minutes": "metric, series, time_ms",
 }
 """How the rows of a segment are sorted."""

@@ -70,6 +70,9 @@ def said(body: bytes) -> str:
         told = None
     if isinstance(told, dict):
         found = told.get("error") or told.get("message") or told.get("msg") or ""
+        if not found and isinstance(several := told.get("errors"), list):  # slurmrestd
+            each = [one for one in several[:3] if isinstance(one, dict)]
+            found = "; ".join(str(one[key]) for one in each for key in ("error", "description") if one.get(key))
         if isinstance(found, dict):
             found = found.get("reason") or found.get("message") or found.get("type") or ""
         text = str(found) or text

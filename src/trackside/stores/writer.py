@@ -15,7 +15,7 @@ import numpy as np
 
 from trackside.model import Event, Input, Plane, Position, Record, Samples
 from trackside.stores.fields import clean
-from trackside.stores.layout import Directory, Lock, Manifest, Segment
+from trackside.stores.layout import Directory, Lock, Manifest, Received, Segment
 from trackside.stores.rows import About, Point, event_columns, objects, point_columns, record_columns
 from trackside.stores.samples import Numbers, SampleBatch, Spans
 from trackside.stores.snapshot import Snapshot
@@ -259,6 +259,7 @@ class Writer:
         *,
         dead: Iterable[int] = (),
         incomplete: Iterable[int] = (),
+        received: Received | None = None,
     ) -> None:
         """Commit some segments in place of others. ``dead``, ``incomplete``: inputs that become so."""
         gone = {each.name for each in removed}
@@ -271,9 +272,26 @@ class Writer:
                 incomplete=tuple(sorted({*self.manifest.incomplete, *incomplete} - self._dead)),
                 next_input=self.next_input,
                 next_series=self.manifest.next_series if self._numbers is None else self._numbers.following,
+                received=self.manifest.received if received is None else received,
             )
         )
         self._dead = set()
+
+    def grow(
+        self, input_: int, kept: Kept, added: Iterable[Segment], removed: Iterable[Segment], received: Received
+    ) -> Segment:
+        """Commit segments of an input that is never whole; gives the one of its row, to be replaced by the next."""
+        segments = list(added)
+        if self._numbers is not None and self._numbers.fresh:
+            segments.append(self._segment("series", self._numbers.columns()))
+        planes: tuple[Plane, ...] = () if kept.row.plane is None else (kept.row.plane,)
+        row = self._segment("inputs", _input_columns(_Batch(inputs=[(input_, kept, planes, time.time())])))
+        self.replace([*segments, row], removed, received=received)
+        return row
+
+    def forget_numbers(self) -> None:
+        """Look the series up anew: after a failure nobody may go by numbers that no segment names."""
+        self._numbers = None
 
     def forget_dead(self, dead: Iterable[int]) -> None:
         """No segment holds a row of these any more."""

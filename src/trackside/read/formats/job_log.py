@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from trackside.catalog.streams import node_in
 from trackside.logs.line import Scratch
 from trackside.logs.scan import Scanned, scan
 from trackside.model import Event, Position
 from trackside.read.format import Format, Match, Result, Sink, Source
 
 _RANK_DIR = re.compile(r"(?:^|[/!])attempt_(\d{1,6})/(\d{1,6})/(?:stdout|stderr)\.log")
-_RANK_FILE = re.compile(r"(?:^|[/_.!-])rank[_-]?(\d{1,6})(?=[/_.!-]|$)", re.IGNORECASE)
+_RANK_FILE = re.compile(r"(?:^|[/_.!-])rank[_-]?(\d{1,6})(?=[/_.!@-]|$)", re.IGNORECASE)
 _OUTPUT_NAME = re.compile(
     r"(?:^|[/!])(?:slurm-[^/]{1,200}|std(?:out|err)[^/]{0,40}|[^/]{0,200}\.(?:out|err|log|o\d{1,9}))$"
 )
@@ -68,7 +69,8 @@ def read_log(source: Source, sink: Sink, node: str | None = None, rank: int | No
             event = replace(event, fields={**event.fields, **named})
         sink.event(event)
 
-    scratch = Scratch(source.path, "log", rank=rank_of(source.path) if rank is None else rank, node=node)
+    rank = rank_of(source.path) if rank is None else rank
+    scratch = Scratch(source.path, "log", rank=rank, node=node or node_in(source.path))
     done = scan(source.stream, take, scratch)
     if done.bytes and done.nuls == done.bytes:
         return Result(0, "unrecognised", "nothing but NUL bytes: never written, or lost in a crash")

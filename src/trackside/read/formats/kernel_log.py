@@ -6,6 +6,7 @@ import datetime as dt
 import re
 from dataclasses import replace
 
+from trackside.catalog.streams import is_node_log
 from trackside.logs.line import Scratch
 from trackside.logs.scan import scan
 from trackside.model import Event
@@ -71,7 +72,11 @@ def _sniff(source: Source) -> Match | None:
     tags = [found["tag"].strip() for line in whole if (found := _SYSLOG.match(line)) is not None]
     kernel = tags.count("kernel")
     system = sum(1 for tag in tags if tag in DAEMONS)
-    if stamped + len(tags) < MAJORITY * len(whole) or (kernel + stamped == 0 and len(set(tags)) < 3):
+    if stamped + len(tags) < MAJORITY * len(whole):
+        return None
+    if is_node_log(source.path):
+        return Match(0.8, "a node's system log, from a log store")
+    if kernel + stamped == 0 and len(set(tags)) < 3:
         return None
     if kernel + stamped >= 0.1 * len(whole) or system >= 0.5 * len(tags):
         return Match(0.8, f"a node's system log: {kernel} of its first {len(whole)} lines are the kernel's")

@@ -1,0 +1,163 @@
+"""Measure ``diagnose`` of jobs whose metrics are in a real VictoriaMetrics, and how the cost grows with GPUs and hours.
+
+    python bench/scale.py [--jobs 64x24,128x24,256x24,512x24,64x72,64x672] [--kind healthy] [--repeat 3] [--folder DIR]
+
+Each job is simulated (30 series a GPU at 15 s, Slurm's records, kernel logs), its metrics are imported into a
+VictoriaMetrics on loopback, one for each job, and it is diagnosed in a fresh process from its output and kernel logs, from
+commands that print its Slurm records, and from that server. Beside it, in the same run: all raw samples of the job fetched from the same server, which is
+what a verdict would cost if nothing were worked out there. A wrong verdict ends the bench. Servers' data are kept in DIR
+and used again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import duckdb
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from bench.processes import Taken, taken
+from bench.victoria import Victoria
+
+JOBS = "64x24,128x24,256x24,512x24,64x72,64x672"
+TARGET_S = 10.0
+"""For 512 GPUs, 24 hours, on two cores that the server shares."""
+TRAFFIC = re.compile(r"([\d,]+) requests, ([\d,]+) bytes received")
+
+
+def built(folder: Path, gpus: int, hours: float, kind: str) -> tuple[Path, Mapping[str, Any]]:
+    """A folder with the job's files and its server's data, made unless it is there; and what is true of the job."""
+    place = folder / f"{kind}-{gpus}-{hours:g}h"
+    note = place.with_suffix(".json")
+    if not note.is_file():
+        shutil.rmtree(place, ignore_errors=True)
+        made = taken([sys.executable, str(ROOT / "bench/jobs.py"), str(place / "run"), str(gpus), str(hours), kind,
+                      "parquet"])  # fmt: skip
+        with Victoria(place / "victoria", keep=True) as server:
+            begin = time.perf_counter()
+            server.sent("/api/v1/import", lines(place / "run" / "metrics"))
+            server.flushed()
+            seconds = time.perf_counter() - begin
+        shutil.rmtree(place / "run" / "metrics")
+        told = json.loads(made.out) | {"import_s": seconds, "disk": server.disk}
+        note.write_text(json.dumps(told))
+    truth: Mapping[str, Any] = json.loads(note.read_text())
+    return place, truth
+
+
+def lines(folder: Path) -> Iterator[bytes]:
+    """Parquet files of curves as VictoriaMetrics' import lines, each series in a few."""
+    with duckdb.connect() as connection:
+        for file in sorted(folder.glob("*.parquet")):
+            found = connection.execute(
+                "SELECT metric, labels, to_json(list(value ORDER BY ts_ms)), to_json(list(ts_ms ORDER BY ts_ms)) "
+                "FROM read_parquet(?) GROUP BY ALL",
+                [str(file)],
+            )
+            while row := found.fetchone():
+                metric, labels, values, times = row
+                named = {"__name__": metric} | dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
+                yield f'{{"metric":{json.dumps(named)},"values":{values},"timestamps":{times}}}\n'.encode()
+
+
+def slurm(place: Path) -> Path:
+    """Commands that print the job's records, as Slurm's would."""
+    folder = place / "bin"
+    folder.mkdir(exist_ok=True)
+    records = place / "run"
+    for name, says in {
+        "sacct": f'case "$*" in *-V*) echo slurm 22.05.8;; *) cat {records}/sacct.txt;; esac',
+        "scontrol": f'case "$*" in *-V*) echo slurm 22.05.8;; *job*) cat {records}/scontrol-job.txt;; *node*) cat '
+        f"{records}/scontrol-node.txt;; esac",
+        "squeue": "true",
+    }.items():
+        (folder / name).write_text(f"#!/bin/sh\n{says}\n")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def diagnosed(place: Path, url: str, truth: Mapping[str, Any]) -> tuple[Taken, int, int]:
+    """Diagnose it once; what that took, requests and bytes. Raises RuntimeError for a wrong verdict."""
+    run = place / "run"
+    config = place / "trackside.toml"
+    config.write_text(f'[metrics]\nurl = "{url}"\n[slurm]\nbin = "{slurm(place)}"\n')
+    logs = [str(path) for path in (run / "kernel", *run.glob("*.out"))]
+    command = [sys.executable, "-m", "trackside", "diagnose", *logs, "--config", str(config), "--json"]
+    took = taken([*command, "--job", truth["job"]])
+    doc = json.loads(took.out)
+    found = doc["primary"]
+    if found["family"] != truth["family"] or (truth["gpus"] and found["gpus"] != truth["gpus"]):
+        raise RuntimeError(f"{place}: {found['family']} {found['gpus']} found, {truth['family']} simulated")
+    told = next(match for each in doc["inputs"] if (match := TRAFFIC.search(each["note"])))
+    requests, received = (int(text.replace(",", "")) for text in told.groups())
+    return took, requests, received
+
+
+def raw(url: str) -> tuple[float, int]:
+    """Seconds and bytes of fetching every sample of the job, as lines of JSON, without reading them."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=600)
+    begin, count = time.perf_counter(), 0
+    connection.request("GET", "/api/v1/export?" + urlencode({"match[]": '{__name__!=""}'}))
+    answer = connection.getresponse()
+    while piece := answer.read(1 << 20):
+        count += len(piece)
+    connection.close()
+    return time.perf_counter() - begin, count
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", default=JOBS, metavar="GPUSxHOURS,...", help="sizes, GPUs in multiples of 8")
+    parser.add_argument("--kind", default="healthy", choices=("healthy", "throttled"))
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each; the least of them counts")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="where servers' data are kept")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        jobs = [each.split("x") for each in given.jobs.split(",")]
+        measure(folder, [(int(gpus), float(hours)) for gpus, hours in jobs], given.kind, given.repeat)
+
+
+def measure(folder: Path, jobs: list[tuple[int, float]], kind: str, repeat: int) -> None:
+    """Print the table."""
+    print("| GPUs | hours | samples | bytes a sample on disk | verdict s | CPU s, ours | CPU s, server | peak MiB "
+          "| requests | MB fetched | raw: s | raw: MB | raw / ours, bytes |")  # fmt: skip
+    print("| ---: " * 13 + "|")
+    for gpus, hours in jobs:
+        place, truth = built(folder, gpus, hours, kind)
+        with Victoria(place / "victoria", keep=True) as server:
+            runs = []
+            for _ in range(repeat):
+                before = server.cpu_so_far_s
+                took, requests, received = diagnosed(place, server.url, truth)
+                runs.append((took, server.cpu_so_far_s - before, requests, received))
+            raw_s, raw_bytes = raw(server.url)
+        best, theirs, requests, received = min(runs, key=lambda each: each[0].wall_s)
+        print(
+            f"| {gpus} | {hours:g} | {truth['samples']:,} | {truth['disk'] / truth['samples']:.2f} | {best.wall_s:.2f} "
+            f"| {best.cpu_s:.2f} | {theirs:.2f} | {best.peak_mib:,.0f} | {requests} | {received / 1e6:,.1f} | {raw_s:.1f} "
+            f"| {raw_bytes / 1e6:,.0f} | {raw_bytes / received:.1f} |", flush=True,
+        )  # fmt: skip
+        if (gpus, hours) == (512, 24) and best.wall_s > TARGET_S:
+            print(f"over the target of {TARGET_S:g} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

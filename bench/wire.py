@@ -1,0 +1,198 @@
+"""Measure how fast pushes are decoded on this machine, beside the official protobuf runtime reading the same bodies.
+
+    python bench/wire.py [--repeat 7]
+
+A tick is 15,360 series of one sample each: 1,920 GPUs of 8 metrics, with the labels of NVIDIA's exporter. CPU time of
+one core, the best of some rounds, all series known; ``cold`` is the first round, in which they are new. The official
+runtime (in C) parses the message and is asked for each label, time and value, as a receiver must.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from tests.messages import FIRST, PUSH, SECOND
+
+from trackside.serve.protocols import loki_push, otlp_logs, otlp_metrics, remote_write
+from trackside.serve.protocols.decoded import LineStream, MetricBlock
+
+NOW = 1_795_253_628_000
+SERIES, METRICS = 15_360, 8
+LINES = 20_000
+PROTOBUF = "application/x-protobuf"
+LINE = (
+    "2026-11-21 09:33:48,000 INFO iteration {:6d}/ 50000 | loss 2.{:04d} | grad norm 1.20 | lr 3.0e-04 | 512.0 TFLOP/s"
+)
+
+
+def labels(number: int) -> list[tuple[bytes, bytes]]:
+    gpu, node = number // METRICS % 8, number // METRICS // 8
+    return [
+        (b"__name__", b"DCGM_FI_DEV_METRIC_%d" % (number % METRICS)),
+        (b"Hostname", b"node-%04d" % node),
+        (b"UUID", b"GPU-%08x-1234-5678-9abc-%012x" % (node, gpu)),
+        (b"device", b"nvidia%d" % gpu),
+        (b"gpu", b"%d" % gpu),
+        (b"hpc_job", b"4242"),
+        (b"instance", b"10.0.0.%d:9400" % (node % 250)),
+        (b"job", b"dcgm"),
+        (b"modelName", b"NVIDIA H100 80GB HBM3"),
+        (b"pci_bus_id", b"00000000:%02X:00.0" % gpu),
+    ]
+
+
+def _sample(number: int, step: int) -> tuple[int, float]:
+    return NOW + step * 15_000, 0.0 if (number + step) % 3 == 0 else number + 0.5
+
+
+def first(series: int, samples: int) -> bytes:
+    request = FIRST["WriteRequest"]()
+    for number in range(series):
+        one = request.timeseries.add()
+        for name, value in labels(number):
+            one.labels.add(name=name, value=value)
+        for step in range(samples):
+            at, value = _sample(number, step)
+            one.samples.add(timestamp=at, value=value)
+    return request.SerializeToString()
+
+
+def second(series: int, samples: int) -> bytes:
+    request, table = SECOND["Request"](), {b"": 0}
+    for number in range(series):
+        one = request.timeseries.add()
+        one.labels_refs.extend(table.setdefault(text, len(table)) for pair in labels(number) for text in pair)
+        for step in range(samples):
+            at, value = _sample(number, step)
+            one.samples.add(timestamp=at, value=value)
+        one.metadata.type = 2
+    request.symbols.extend(table)
+    return request.SerializeToString()
+
+
+def metrics(series: int) -> bytes:
+    request = ExportMetricsServiceRequest()
+    for node in range(series // METRICS // 8):
+        resource = request.resource_metrics.add()
+        resource.resource.attributes.add(key="host.name").value.string_value = f"node-{node:04d}"
+        scope = resource.scope_metrics.add()
+        for number in range(METRICS):
+            metric = scope.metrics.add(name=f"hw.gpu.metric{number}", unit="1")
+            for gpu in range(8):
+                point = metric.gauge.data_points.add(time_unix_nano=NOW * 10**6, as_double=gpu + 0.5)
+                for key, value in (("hw.id", str(gpu)), ("hw.model", "NVIDIA H100 80GB HBM3"), ("hw.type", "gpu")):
+                    point.attributes.add(key=key).value.string_value = value
+    return request.SerializeToString()
+
+
+def logs(lines: int) -> bytes:
+    request = ExportLogsServiceRequest()
+    resource = request.resource_logs.add()
+    resource.resource.attributes.add(key="host.name").value.string_value = "node-0001"
+    scope = resource.scope_logs.add()
+    for number in range(lines):
+        record = scope.log_records.add(time_unix_nano=NOW * 10**6 + number, observed_time_unix_nano=NOW * 10**6)
+        record.body.string_value = LINE.format(number, number % 10_000)
+        record.attributes.add(key="log.file.name").value.string_value = "slurm-4242.out"
+    return request.SerializeToString()
+
+
+def push(lines: int) -> bytes:
+    request = PUSH["PushRequest"]()
+    stream = request.streams.add(labels='{job="4242", node="node-0001", rank="0"}')
+    for number in range(lines):
+        entry = stream.entries.add(line=LINE.format(number, number % 10_000))
+        entry.timestamp.seconds, entry.timestamp.nanos = NOW // 1000, number
+    return request.SerializeToString()
+
+
+# -- what a receiver must ask of the official messages
+
+
+def read_first(body: bytes) -> None:
+    for one in FIRST["WriteRequest"].FromString(body).timeseries:
+        tuple([(each.name, each.value) for each in one.labels])
+        [(each.timestamp, each.value) for each in one.samples]
+
+
+def read_second(body: bytes) -> None:
+    request = SECOND["Request"].FromString(body)
+    symbols = list(request.symbols)
+    for one in request.timeseries:
+        tuple([symbols[ref] for ref in one.labels_refs])
+        [(each.timestamp, each.value) for each in one.samples]
+
+
+def read_metrics(body: bytes) -> None:
+    for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+        for metric in resource.scope_metrics[0].metrics:
+            for point in metric.gauge.data_points:
+                tuple([(each.key, each.value.string_value) for each in point.attributes])
+                _ = point.time_unix_nano, point.as_double
+
+
+def read_logs(body: bytes) -> None:
+    for resource in ExportLogsServiceRequest.FromString(body).resource_logs:
+        for record in resource.scope_logs[0].log_records:
+            tuple([(each.key, each.value.string_value) for each in record.attributes])
+            _ = record.time_unix_nano, record.body.string_value
+
+
+def read_push(body: bytes) -> None:
+    for stream in PUSH["PushRequest"].FromString(body).streams:
+        for entry in stream.entries:
+            _ = entry.timestamp.seconds, entry.timestamp.nanos, entry.line
+
+
+# -- the measurement
+
+
+def rounds(work: Callable[[bytes], Any], body: bytes, repeat: int) -> tuple[float, float, Any]:
+    """CPU seconds of the first round and of the best after it, and what it gave."""
+    taken, given = [], None
+    for _ in range(repeat + 1):
+        begin = time.process_time()
+        given = work(body)
+        taken.append(time.process_time() - begin)
+    return taken[0], min(taken[1:]), given
+
+
+def counted(given: MetricBlock | list[LineStream]) -> int:
+    return len(given.values) if isinstance(given, MetricBlock) else sum(len(each.lines) for each in given)
+
+
+def cases() -> Iterator[tuple[str, bytes, Callable[[bytes], Any], Callable[[bytes], None]]]:
+    yield "remote write 1.0, tick", first(SERIES, 1), lambda body: remote_write.decode(body, 1), read_first
+    yield "remote write 1.0, 100 a series", first(154, 100), lambda body: remote_write.decode(body, 1), read_first
+    yield "remote write 2.0, tick", second(SERIES, 1), lambda body: remote_write.decode(body, 2), read_second
+    yield "remote write 2.0, 100 a series", second(154, 100), lambda body: remote_write.decode(body, 2), read_second
+    yield "OTLP metrics, 3 attributes", metrics(SERIES), lambda body: otlp_metrics.decode(body, PROTOBUF), read_metrics
+    yield "OTLP logs, 1 attribute", logs(LINES), lambda body: otlp_logs.decode(body, PROTOBUF), read_logs
+    yield "Loki push", push(LINES), lambda body: loki_push.decode(body, PROTOBUF), read_push
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeat", type=int, default=7)
+    repeat = parser.parse_args().repeat
+    print(f"{'':32}{'MB':>6}{'count':>8}{'k/s':>9}{'MB/s':>7}{'cold k/s':>10}{'official k/s':>14}{'ratio':>7}")
+    for name, body, ours, official in cases():
+        cold, best, given = rounds(ours, body, repeat)
+        count, size = counted(given), len(body) / 1e6
+        theirs = rounds(official, body, repeat)[1]
+        rates = f"{count / best / 1e3:9,.0f}{size / best:7,.0f}{count / cold / 1e3:10,.0f}{count / theirs / 1e3:14,.0f}"
+        print(f"{name:32}{size:6.2f}{count:8,}{rates}{theirs / best:7.1f}")
+
+
+if __name__ == "__main__":
+    main()

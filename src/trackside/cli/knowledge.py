@@ -1,0 +1,77 @@
+"""The commands that say what Trackside knows, without any run."""
+
+from __future__ import annotations
+
+import click
+
+from trackside.cli.terminal import EXIT_OUTPUT, EXIT_USAGE, fail
+
+
+@click.command()
+@click.argument("family")
+def explain(family: str) -> None:
+    """Print a family's page; FAMILY is a code or an id, such as b1 or cuda-oom."""
+    import inspect
+
+    from trackside.diagnose.family import families, find_family
+
+    found = find_family(family)
+    if found is None:
+        known = ", ".join(f"{each.code} {each.id}" for each in families())
+        fail(f"no family {family!r}; known: {known}", EXIT_USAGE)
+    click.echo(f"{found.code} {found.id}\n\n{inspect.cleandoc(found.doc)}")
+
+
+@click.command()
+def families() -> None:
+    """List the failure families."""
+    from trackside.diagnose.family import families as all_families
+
+    for family in all_families():
+        click.echo(f"{family.code}  {family.id:<24} {family.title}")
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of the verdict document."""
+    import json
+
+    from trackside.show.document import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))
+
+
+@click.command()
+@click.argument("scenario", required=False)
+@click.option("-o", "--output", metavar="DIR", type=click.Path(file_okay=False), help="Folder to write.")
+@click.option("--seed", type=click.IntRange(0), help="In place of the scenario's own.")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change one key, such as job.step_s=2.5.")
+@click.option("--metrics", type=click.Choice(["text", "parquet"]), default="text", help="Format of the metrics.")
+@click.option("--list", "listing", is_flag=True, help="List the scenarios and faults that come along.")
+def simulate(
+    scenario: str | None, output: str | None, seed: int | None, changes: tuple[str, ...], metrics: str, listing: bool
+) -> None:
+    """Write what a run of SCENARIO would leave behind: DIR/run, and DIR/truth.json beside it.
+
+    SCENARIO is a name of --list or a TOML file (docs/simulator.md).
+    """
+    from pathlib import Path
+
+    from trackside.sim import Scenario, catalogue
+    from trackside.sim import simulate as play
+    from trackside.sim.scenario import ScenarioError
+
+    if listing:
+        for name, title in catalogue():
+            click.echo(f"{name:<28} {title}")
+        return
+    if scenario is None or output is None:
+        fail("give a SCENARIO and -o DIR, or --list")
+    try:
+        truth = play(Scenario.load(scenario, changes, seed), Path(output), metrics=metrics)
+    except ScenarioError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{output} can't be written: {error.strerror}", EXIT_OUTPUT)
+    what = f"{truth.family} {truth.variant or ''}".strip()
+    click.echo(f"{output}/run: job {truth.job}, {truth.disposition}, injected: {what}; answers in {output}/truth.json")

@@ -1,0 +1,111 @@
+"""What commands share that ask a live site, and the commands that show its settings and run the receiver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trackside.cli.terminal import EXIT_USAGE, errors, fail
+
+if TYPE_CHECKING:
+    from trackside.site.config import Site
+
+FLAGS: tuple[Callable[[Any], Any], ...] = (
+    click.option("--config", metavar="FILE", type=click.Path(dir_okay=False), help="The site's trackside.toml."),
+    click.option("--metrics-url", metavar="URL", help="Prometheus, VictoriaMetrics, Mimir or Thanos."),
+    click.option("--logs-url", metavar="KIND=URL", help="KIND: loki, victorialogs or elasticsearch."),
+    click.option("--slurm", metavar="HOW", help="auto, commands, off, or the URL of slurmrestd."),
+    click.option("--cluster", "clusters", metavar="NAME", multiple=True, help="Of several Slurm clusters."),
+)
+
+
+def site_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the flags that say where a site keeps things; it gets them as one mapping, ``site``."""
+
+    def taken(**given: Any) -> Any:
+        names = ("config", "metrics_url", "logs_url", "slurm", "clusters")
+        site = {name: value for name in names if (value := given.pop(name)) not in (None, ())}
+        return command(site=site, **given)
+
+    taken.__name__, taken.__doc__ = command.__name__, command.__doc__
+    taken.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for flag in reversed(FLAGS):
+        flag(taken)
+    return taken
+
+
+@contextmanager
+def site_errors() -> Iterator[None]:
+    """As :func:`trackside.cli.terminal.errors`, and for what only a site can't do."""
+    from trackside.site.gather import CannotAsk
+
+    with errors():
+        try:
+            yield
+        except CannotAsk as error:
+            fail(str(error), EXIT_USAGE)
+
+
+def site_of(given: Mapping[str, Any], more: Mapping[str, object] | None = None) -> Site:
+    """The site's settings, with the flags over them; warnings go to stderr. Ends the command where they are wrong.
+
+    ``more``: a command's own flags, by the settings that they are.
+    """
+    from trackside.site.config import load
+    from trackside.site.settings import ConfigError
+
+    flags: dict[str, object] = {**(more or {}), "metrics.url": given.get("metrics_url")}
+    if (logs := given.get("logs_url")) is not None:
+        kind, equals, url = logs.partition("=")
+        if not equals or "/" in kind:
+            fail(f"--logs-url {logs!r}: write KIND=URL, such as loki=http://logs:3100", EXIT_USAGE)
+        flags |= {"logs.kind": kind, "logs.url": url}
+    if (slurm := given.get("slurm")) is not None:
+        flags |= {"slurm.url": slurm, "slurm.mode": "rest"} if ":" in slurm else {"slurm.mode": slurm}
+    if clusters := given.get("clusters"):
+        flags["slurm.clusters"] = list(clusters)
+    try:
+        site = load(given.get("config"), flags)
+    except ConfigError as error:
+        fail(str(error), EXIT_USAGE)
+    for warning in site.warnings:
+        click.echo(f"trackside: {warning}", err=True)
+    return site
+
+
+@click.command()
+@site_flags
+def config(site: Mapping[str, Any]) -> None:
+    """Show the settings in force and where each comes from; secrets are hidden."""
+    from trackside.site.config import dump
+
+    click.echo(dump(site_of(site)))
+
+
+@click.command()
+@site_flags
+@click.option("--store", metavar="DIR", type=click.Path(), help="The store's folder; made where there is none.")
+@click.option("--listen", metavar="HOST:PORT", help="Where; 127.0.0.1:9480 unless set.")
+@click.option("--allow-open", is_flag=True, default=None, help="Listen to other machines without asking for tokens.")
+def serve(site: Mapping[str, Any], store: str | None, listen: str | None, allow_open: bool | None) -> None:
+    """Receive metrics and logs into a store, and answer for its runs over HTTP.
+
+    Prometheus remote write, OTLP/HTTP and Loki push, from whatever sends them (docs/receiver.md); the API's
+    description is served at /api/v1/openapi.json (docs/http-api.md).
+    """
+    flags = {"store.path": store, "serve.listen": listen, "serve.allow_open": allow_open}
+    options = site_of(site, flags).serve
+    if not options.store:
+        fail("give --store DIR, or set store.path in trackside.toml", EXIT_USAGE)
+    try:
+        from trackside.serve.app import serve as run
+    except ModuleNotFoundError as error:
+        fail(f"{error.name} is not installed: pip install 'trackside[serve]'")
+    with errors():
+        try:
+            run(options)
+        except ValueError as error:
+            fail(str(error), EXIT_USAGE)

@@ -1,0 +1,94 @@
+"""What all commands share: exit statuses, errors in one line, a progress bar, where output goes."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXIT_USAGE = 2
+EXIT_NOTHING = 3
+EXIT_OUTPUT = 1
+BAR_FROM = 64 << 20
+"""Bytes of input from which a progress bar is worth showing."""
+
+PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(readable=False))
+STORE = click.option("--store", required=True, metavar="DIR", type=click.Path(), help="The store's folder.")
+JOB = click.option("--job", metavar="ID", help="Which job, where the inputs hold several (42, 60_3, 73+0).")
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """Turn what a user can mend into one line on stderr and the documented exit status."""
+    from trackside.api import NothingReadable
+    from trackside.runs.resolve import NoSuchRun, SeveralRuns
+    from trackside.stores.layout import StoreError
+
+    try:
+        yield
+    except NothingReadable as error:
+        fail(str(error), EXIT_NOTHING)
+    except (FileNotFoundError, SeveralRuns, NoSuchRun, StoreError) as error:
+        fail(str(error), EXIT_USAGE)
+
+
+@contextmanager
+def output() -> Iterator[None]:
+    """Write what standard output can show; a full disk behind it is one line on stderr, a closed pipe is none."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal or locale without the characters
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise  # click ends quietly
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails once more at its end
+        fail(f"standard output can't be written: {error.strerror}", EXIT_OUTPUT)
+
+
+def fail(message: str, status: int = EXIT_USAGE) -> NoReturn:
+    """One line on stderr, and the end."""
+    click.echo(f"trackside: {message}", err=True)
+    sys.exit(status)
+
+
+def console() -> Console:
+    """Where text for people goes: as wide as the terminal, or 120 columns."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 120
+    return Console(width=width, highlight=False, soft_wrap=False)
+
+
+@contextmanager
+def bar(paths: Sequence[str]) -> Iterator[Callable[[int], None] | None]:
+    """A progress bar on stderr for long reads, on a terminal; yields what takes the bytes just read."""
+    total = sum(_bytes(path) for path in paths) if sys.stderr.isatty() else 0
+    if total < BAR_FROM:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress("reading", *columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("reading", total=total)
+        yield lambda read: progress.advance(task, read)
+
+
+def _bytes(path: str) -> int:
+    try:
+        if not os.path.isdir(path):
+            return os.stat(path).st_size
+        return sum(os.lstat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
+    except OSError:
+        return 0

@@ -1,0 +1,222 @@
+"""The commands that make a verdict, and that ask its citations again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trackside.cli.live import site_errors, site_flags, site_of
+from trackside.cli.terminal import EXIT_NOTHING, EXIT_USAGE, JOB, bar, console, errors, fail, output
+
+if TYPE_CHECKING:
+    from trackside.query import Store
+    from trackside.show.document import VerdictDoc
+    from trackside.site.config import Site
+    from trackside.site.slurm import Stage
+
+EXIT_HEALTHY, EXIT_FAULT, EXIT_UNDECIDED = 0, 10, 11
+LATEST = 253402300800.0
+"""The year 10000: what calls itself a time must lie before it."""
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=click.Path(readable=False))
+@JOB
+@click.option("--store", metavar="DIR", type=click.Path(), help="Take the job from this store; PATHS add to it.")
+@site_flags
+@click.option("--watch", is_flag=True, help="Ask again until the job has ended; print each new verdict.")
+@click.option("--interval", metavar="SECONDS", type=click.FloatRange(1), default=30.0, help="Of --watch; 30.")
+@click.option("--json", "as_json", is_flag=True, help="Print the published JSON document instead of text.")
+@click.option("-v", "--verbose", is_flag=True, help="All evidence: every citation with its query, every input.")
+@click.option("--exit-code", is_flag=True, help="Exit 0 healthy, 10 a fault, 11 undecided.")
+@click.option(
+    "--now", metavar="TIME", help="Take this as the present, for a run still going (ISO 8601 or POSIX seconds)."
+)
+def diagnose(
+    paths: Sequence[str],
+    job: str | None,
+    store: str | None,
+    site: Mapping[str, Any],
+    watch: bool,
+    interval: float,
+    as_json: bool,
+    verbose: bool,
+    exit_code: bool,
+    now: str | None,
+) -> None:
+    """Read files, folders or archives, or a job of a store, and print the verdict.
+
+    With --job alone the site is asked: Slurm here, and the servers that trackside.toml, TRACKSIDE_... variables or the
+    flags name (docs/site.md). With PATHS it is asked only where such a flag is given.
+    """
+    from trackside import api
+    from trackside.show.document import document
+
+    at_site = bool(site) or not (paths or store is not None)
+    if at_site and store is not None:
+        raise click.UsageError("give --store, or flags of a site, not both")
+    if at_site and not paths and job is None:
+        raise click.UsageError("give PATHS, --store DIR, or --job ID of a job of this site")
+    if watch and not at_site:
+        raise click.UsageError("--watch asks a site again and again; files and stores are as they are")
+    present = _time(now)
+    told = _Telling(as_json, verbose)
+    if not at_site:
+        with errors(), bar(paths) as tick:
+            if store is not None:
+                verdict = api.diagnose_stored(store, job, paths, now=present, tick=tick)
+            else:
+                verdict = api.diagnose(paths, job=job, now=present, tick=tick)
+        last = document(verdict, [os.fspath(path) for path in ([store, *paths] if store is not None else paths)])
+        told(last)
+    elif watch:
+        last = _watched(site_of(site), job, paths, present, interval, told)
+    else:
+        with site_errors(), bar(paths) as tick:
+            last, _ = _asked(site_of(site), job, paths, present, tick)
+        told(last)
+    if exit_code:
+        sys.exit(_status(last.primary.family, last.primary.certainty))
+
+
+class _Telling:
+    """Prints verdicts, in the form that was asked for."""
+
+    def __init__(self, as_json: bool, verbose: bool) -> None:
+        self._as_json, self._verbose = as_json, verbose
+
+    def __call__(self, doc: VerdictDoc) -> None:
+        with output():
+            if self._as_json:
+                from trackside.show.document import encode
+
+                sys.stdout.buffer.write(encode(doc))
+            else:
+                from trackside.show.text import render
+
+                render(doc, console(), self._verbose)
+
+
+def _asked(
+    site: Site, job: str | None, paths: Sequence[str], now: float | None, tick: Callable[[int], None] | None
+) -> tuple[VerdictDoc, Stage]:
+    from trackside.show.document import document
+    from trackside.site.gather import gathered
+
+    with gathered(site, job, paths, tick) as found:
+        return document(found.diagnose(now), paths, found.asked), found.stage
+
+
+def _watched(
+    site: Site, job: str | None, paths: Sequence[str], now: float | None, interval: float, told: _Telling
+) -> VerdictDoc:
+    """Ask until the job has ended; the last verdict."""
+    from trackside.watch.follow import follow
+
+    stage: Stage = "unknown"
+
+    def ask() -> VerdictDoc:
+        nonlocal stage
+        doc, stage = _asked(site, job, paths, now, None)
+        return doc
+
+    def say(text: str) -> None:
+        click.echo(f"trackside: {text}", err=True)
+
+    with site_errors():
+        followed = follow(ask, lambda: stage, told, say, interval_s=interval)
+    if followed.verdict is None:
+        fail("stopped before there was a verdict", EXIT_NOTHING)
+    return followed.verdict
+
+
+@click.command()
+@click.argument("verdict", type=click.Path(readable=False))
+@click.argument("paths", nargs=-1, type=click.Path(readable=False))
+@click.option("--job", metavar="ID", help="Which job, where the verdict names none: what 'diagnose' was given.")
+@site_flags
+def verify(verdict: str, paths: Sequence[str], job: str | None, site: Mapping[str, Any]) -> None:
+    """Ask every citation of VERDICT.json again; exit 1 if one no longer gives the same value.
+
+    It checks the figures and where they come from, not the words around them: those are 'diagnose' again.
+
+    PATHS are the inputs, the first of which may be a store; without them, those that the verdict names. Where it was
+    made from a site's servers, these are asked again: give the flags that 'diagnose' was given.
+    """
+    import msgspec
+
+    from trackside.show.document import decode, uncited
+    from trackside.verify import check
+
+    with errors():
+        try:
+            with open(verdict, "rb") as file:
+                doc = decode(file.read())
+        except OSError as error:
+            fail(f"{verdict} can't be read: {error.strerror}")
+        except msgspec.MsgspecError as error:
+            fail(f"{verdict} is no verdict document: {error}; give what 'trackside diagnose --json' wrote")
+        with _reopened(doc, paths, job, site) as store:
+            checked = list(check(doc.cites, store))
+    broken = [one for one in checked if not one.holds]
+    for one in broken:
+        now = one.problem or ("is no longer there" if one.now is None else f"now {one.now!r}")
+        click.echo(f"{one.id}: {one.cite.where}: was {one.cite.value!r}, {now}\n    {one.cite.query}")
+    dangling = uncited(doc)
+    for name in dangling:
+        click.echo(f"{name}: a sentence cites it, and the document holds no such citation")
+    click.echo(f"{len(checked) - len(broken)} of {len(checked) + len(dangling)} citations give the same value")
+    sys.exit(1 if broken or dangling else 0)
+
+
+@contextmanager
+def _reopened(doc: VerdictDoc, paths: Sequence[str], job: str | None, site: Mapping[str, Any]) -> Iterator[Store]:
+    """The inputs of a verdict, to be asked again."""
+    from trackside import api
+
+    given = paths or doc.paths
+    gone = [] if paths else [path for path in given if not os.path.lexists(path)]
+    if gone:
+        fail(f"the verdict's input {gone[0]} is not at that path from here; give the inputs' PATHS", EXIT_USAGE)
+    if site or doc.asked:
+        from trackside.site.gather import gathered
+
+        with (
+            site_errors(),
+            bar(given) as tick,
+            gathered(site_of(site), doc.run.id or job, given, tick) as found,
+        ):
+            missing = [each for each in doc.asked if each not in found.asked]
+            if missing:
+                fail(f"the verdict was made with {missing[0]}, which is not set here; give its flag or --config")
+            yield api.select(found.loaded, found.loaded.job, doc.run.end)[1]
+    elif given:
+        with bar(given) as tick, api.opened(given, doc.run.id or job, tick) as loaded:
+            yield api.select(loaded, loaded.job)[1]
+    else:
+        fail("the verdict names no inputs; give their PATHS", EXIT_USAGE)
+
+
+def _status(family: str, certainty: str | None) -> int:
+    if family == "G1":
+        return EXIT_HEALTHY
+    return EXIT_UNDECIDED if family == "U0" or certainty in (None, "possible") else EXIT_FAULT
+
+
+def _time(text: str | None) -> float | None:
+    if text is None:
+        return None
+    from trackside.logs.stamp import find_time
+
+    try:
+        found: float | None = float(text)
+    except ValueError:
+        found = find_time(text)
+    if found is None or not 0 < found < LATEST:
+        fail(f"--now {text!r} is no time; write 2026-11-21T08:00:00Z or POSIX seconds", EXIT_USAGE)
+    return found

@@ -1,0 +1,141 @@
+"""``trackside serve``: the receiver and the API of one store as one application, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
+
+from trackside.model import Verdict
+from trackside.runs.listing import Listed
+from trackside.serve import api
+from trackside.serve.diagnoser import StoreDiagnoser
+from trackside.serve.limits import Tokens, guarded
+from trackside.serve.reading import LineReader
+from trackside.serve.receive import Receiver, Spoken
+from trackside.stores.intake import Busy, Intake
+from trackside.stores.layout import StoreError
+from trackside.stores.metadata.archive import Archive
+from trackside.stores.receiving import ServeOptions
+
+LOG = logging.getLogger("trackside.receiver")
+BACKLOG = 2048
+FLUSH_S = 30.0
+"""How long a question waits for what was accepted to be written."""
+STOP_S = 20
+"""How long requests that are under way may take once the process is asked to stop."""
+
+
+def serve(options: ServeOptions) -> None:
+    """Receive and answer until SIGTERM or SIGINT; then write what was accepted, and return.
+
+    Raises ValueError for options that don't fit together and an address that can't be had, StoreBusy and StoreError.
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    LOG.setLevel(logging.INFO)
+    write, read = guarded(options)
+    with ExitStack() as stack:
+        bound = stack.enter_context(_listening(options))
+        intake = Intake(options.store, Spoken(options.limits), options.limits, options.keeping, LineReader)
+        stack.callback(intake.close)
+        archive = Archive.open(options.metadata or _beside(options.store))
+        stack.callback(archive.close)
+        routes = api.routes(
+            archive,
+            FreshDiagnoser(options.store, intake),
+            lambda request: read.admit(request.headers.get("authorization", "")),
+        )
+        server = uvicorn.Server(_config(application(intake, write, read, routes), options))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # uvicorn raises the signal once more when it is done: nobody may die of it then.
+            stack.callback(signal.signal, number, signal.signal(number, server.handle_exit))
+        bound.listen(BACKLOG)  # from now on nobody is turned away, though the first may wait a moment
+        LOG.info("listening on %s, store %s", _url(bound, options), options.store)
+        server.run(sockets=[bound])
+    LOG.info("stopped; what was accepted is in the store")
+
+
+def _config(app: ASGIApp, options: ServeOptions) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=STOP_S,
+        ssl_certfile=options.certificate or None,
+        ssl_keyfile=options.key or None,
+    )
+
+
+def _url(bound: socket.socket, options: ServeOptions) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"{'https' if options.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def application(intake: Intake, write: Tokens, read: Tokens, more: Sequence[BaseRoute] = ()) -> ASGIApp:
+    """The receiver's routes and ``more``, which see to it themselves who may ask."""
+    receiver = Receiver(intake, write, read)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        receiver.stopping = True
+        await asyncio.to_thread(receiver.close)
+
+    return Starlette(routes=[*receiver.routes(), *more], lifespan=lifespan)
+
+
+class FreshDiagnoser(StoreDiagnoser):
+    """Judges the jobs of the store that receives: all that was accepted before the question counts."""
+
+    def __init__(self, store: str, intake: Intake) -> None:
+        super().__init__(store)
+        self._intake = intake
+
+    def _flushed(self) -> None:
+        with suppress(Busy, StoreError, OSError, TimeoutError):  # what is in segments is judged in any case
+            self._intake.flush().result(FLUSH_S)
+
+    def runs(self) -> Sequence[Listed]:
+        """All runs of the store."""
+        self._flushed()
+        return super().runs()
+
+    def diagnose(self, job: str) -> Verdict:
+        """The verdict on a job as of now."""
+        self._flushed()
+        return super().diagnose(job)
+
+
+def _beside(store: str) -> str:
+    """Where runs and verdicts are kept unless told otherwise."""
+    return f"sqlite:///{Path(store).absolute() / 'verdicts.db'}"
+
+
+def _listening(options: ServeOptions) -> socket.socket:
+    """A socket at the address. Raises ValueError where it can't be had."""
+    host, port = options.address
+    found: socket.socket | None = None
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind, number)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    except OSError as error:
+        if found is not None:
+            found.close()
+        raise ValueError(f"serve: {options.listen} can't be listened on: {error.strerror or error}") from error
+    return found

@@ -1,0 +1,68 @@
+"""Errors over HTTP: problem details (RFC 9457), with a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+import msgspec
+from starlette.responses import Response
+
+from trackside.stores.metadata.errors import ArchiveError, Kind
+
+MEDIA_TYPE = "application/problem+json"
+_ARCHIVE: Mapping[Kind, int] = {"unreachable": 503, "busy": 503, "newer": 503, "refused": 422, "ambiguous": 409}
+
+
+class ProblemDoc(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request was not answered (RFC 9457). ``remedy``: what may help."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    remedy: str
+
+
+class Problem(Exception):
+    """To be answered in place of what was asked for."""
+
+    def __init__(self, status: int, detail: str, remedy: str = "", retry_after_s: int | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.remedy, self.retry_after_s = status, detail, remedy, retry_after_s
+
+    @classmethod
+    def of_archive(cls, error: ArchiveError) -> Problem:
+        """The archive's: what may pass is 503, and says when to try again."""
+        detail, _, remedy = str(error).rpartition("; ")
+        status = _ARCHIVE[error.kind]
+        return cls(status, detail or remedy, remedy if detail else "", 5 if status == 503 else None)
+
+    def response(self) -> Response:
+        """As it goes over the wire."""
+        title = HTTPStatus(self.status).phrase
+        name = title.lower().replace(" ", "-")
+        body = ProblemDoc(type=f"urn:trackside:{name}", title=title, status=self.status, detail=self.detail,
+                          remedy=self.remedy)  # fmt: skip
+        headers = {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return Response(encoded(body), self.status, headers, MEDIA_TYPE)
+
+
+def encoded(value: object) -> bytes:
+    """JSON, of what may hold foreign text: what is no Unicode becomes question marks."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_cleaned(msgspec.to_builtins(value)))
+
+
+def _cleaned(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_cleaned(name): _cleaned(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cleaned(each) for each in value]
+    return value

@@ -1,0 +1,130 @@
+"""The key of a series: its labels as remote write 1.0 writes them, whichever protocol brought it.
+
+A key is judged once, when it is new; from then on a look into a dictionary is all that a sample costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from trackside.serve.protocols.decoded import BadRequest
+from trackside.serve.protocols.wire import BYTES, fields
+
+NAME = b"__name__"
+MOST_BYTES = 64 << 10
+"""Of one series' labels: far beyond what any sender has, and short enough to keep a million in bounds."""
+REMEMBERED = 128 << 20
+"""Bytes of keys that are remembered, about; beyond it all is forgotten and learnt anew."""
+_OVERHEAD = 200
+"""What a dictionary's entry and two byte strings take beside their content."""
+_SHOWN = 80
+
+
+class Known:
+    """Raw bytes -> the key they stand for, as far as they were judged already."""
+
+    def __init__(self, most_bytes: int = REMEMBERED) -> None:
+        self.keys: dict[bytes, bytes] = {}
+        self._most = self._room = most_bytes
+
+    def add(self, raw: bytes, key: bytes) -> bytes:
+        """Remember a key; gives it."""
+        self._room -= len(raw) + len(key) + _OVERHEAD
+        if self._room < 0:
+            self.keys.clear()
+            self._room = self._most - len(raw) - len(key) - _OVERHEAD
+        self.keys[raw] = key
+        return key
+
+    def judged(self, raw: bytes, key: bytes, place: int) -> bytes:
+        """Remember the key of a series of the request, unless it makes none: see :func:`judge`."""
+        judge(key, f"series {place:,} of the request, counted from 0")
+        return self.add(raw, key)
+
+
+def length(number: int) -> bytes:
+    """A length as it stands before its bytes."""
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def key_of(labels: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The key of labels, their name among them, in the order given."""
+    parts = []
+    for name, value in labels:
+        label = b"\x0a" + length(len(name)) + name + b"\x12" + length(len(value)) + value
+        parts.append(b"\x0a" + length(len(label)) + label)
+    return b"".join(parts)
+
+
+def pairs(key: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The labels of a key as they were sent."""
+    at, end = 0, len(key)
+    while at + 4 < end:
+        # Name and value of less than 128 bytes and nothing else, as nearly all are; the rest is left to fields().
+        stop, middle = at + 2 + key[at + 1], at + 4 + key[at + 3]
+        if not (key[at] == key[at + 2] == 0x0A and stop <= min(end, at + 0x81) and middle + 1 < stop):
+            break
+        if key[middle] != 0x12 or middle + 2 + key[middle + 1] != stop:
+            break
+        yield key[at + 4 : middle], key[middle + 2 : stop]
+        at = stop
+    for number, kind, begin, stop in fields(key, at, end):
+        if number == 1 and kind == BYTES:
+            yield _pair(key, begin, stop)
+
+
+def _pair(key: bytes, at: int, end: int) -> tuple[bytes, bytes]:
+    name = value = b""
+    for number, kind, begin, stop in fields(key, at, end):
+        if kind == BYTES and number == 1:
+            name = key[begin:stop]
+        elif kind == BYTES and number == 2:
+            value = key[begin:stop]
+    return name, value
+
+
+def labels_of(key: bytes) -> tuple[str, dict[str, str]]:
+    """Name and labels of a series; a label without a value is none."""
+    labels = {name.decode(): value.decode() for name, value in pairs(key) if value}
+    return labels.pop(NAME.decode(), ""), labels
+
+
+def judge(key: bytes, where: str) -> None:
+    """Raise BadRequest for labels that make no series; ``where`` begins the message."""
+    if len(key) > MOST_BYTES:
+        raise BadRequest(
+            f"{where}: its labels take {len(key):,} bytes, at most {MOST_BYTES:,} are taken: drop the longest"
+        )
+    seen: dict[bytes, bytes] = {}
+    for name, value in pairs(key):
+        for text in (name, value):
+            if not (text.isascii() or _is_utf8(text)):
+                raise BadRequest(f"{where}: {_shown(text)} in its labels isn't UTF-8")
+        if not name:
+            raise BadRequest(f"{where}: a label with the value {_shown(value)} has no name")
+        if name in seen:
+            raise BadRequest(
+                f"{where}: label {_shown(name)} stands twice, as {_shown(seen[name])} and {_shown(value)}: send it once"
+            )
+        seen[name] = value
+    if not seen.get(NAME):
+        among = ", ".join(f"{_shown(name)[1:-1]}={_shown(value)}" for name, value in list(seen.items())[:8])
+        raise BadRequest(f"{where}: no label __name__ says which metric it is, only {{{among}}}")
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _shown(text: bytes) -> str:
+    whole = text[:_SHOWN].decode("utf-8", "backslashreplace")
+    return f'"{whole}{"..." if len(text) > _SHOWN else ""}"'

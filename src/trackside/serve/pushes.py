@@ -1,0 +1,111 @@
+"""What can be pushed, and where to: each protocol's paths, how its bodies are understood, and how it is answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+
+from trackside.serve.protocols import loki_push, otlp, otlp_logs, otlp_metrics, remote_write
+from trackside.serve.protocols.decoded import Answer, LineStream, MetricBlock
+from trackside.serve.protocols.encoding import decompress
+from trackside.stores.pending import Decoded
+
+_RPC = {400: 3, 401: 16, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
+"""HTTP status -> code of a gRPC status, which OTLP wants in the body of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """One protocol. ``decode`` and ``answer`` are given the request's Content-Type; ``kept_out``: the answer where a
+    limit kept a part out, with how much and why; ``encoding``: of protobuf that doesn't say."""
+
+    id: str
+    paths: tuple[str, ...]
+    decode: Callable[[bytes, str], Decoded]
+    answer: Callable[[Any, str], Answer]
+    kept_out: Callable[[Any, str, int, str], Answer]
+    refusal: Callable[[int, str, str], Answer]
+    encoding: str = ""
+
+
+def decoded(id_: str, content_type: str, encoding: str, body: bytes, most: int) -> Decoded:
+    """A body as it came, understood; at most ``most`` bytes once decompressed. Raises BadRequest."""
+    push = BY_ID[id_]
+    if not encoding and "json" not in content_type:
+        encoding = push.encoding
+    return push.decode(decompress(body, encoding, most), content_type)
+
+
+def _text(status: int, why: str, content_type: str) -> Answer:
+    return Answer(status, f"{why}\n".encode(), "text/plain; charset=utf-8")
+
+
+def _rpc(status: int, why: str, content_type: str) -> Answer:
+    """The status message that OTLP wants, in the form that the request had."""
+    code = _RPC.get(status, 2)
+    if content_type.partition(";")[0].strip().lower() == "application/json":
+        return Answer(status, json.dumps({"code": code, "message": why}).encode(), "application/json")
+    text = why.encode()[:16_000]
+    size = bytes([len(text) & 0x7F | 0x80, len(text) >> 7]) if len(text) > 0x7F else bytes([len(text)])
+    return Answer(status, bytes([0x08, code, 0x12]) + size + text, "application/x-protobuf")
+
+
+def _partly(block: Any, content_type: str, count: int, why: str) -> Answer:
+    """What senders of remote write and of Loki do not send again."""
+    return _text(400, f"the rest is kept: {why}", content_type)
+
+
+def _otlp_metrics_partly(block: MetricBlock, content_type: str, count: int, why: str) -> Answer:
+    said = "; ".join(each for each in (block.why, why) if each)
+    return otlp_metrics.answer(replace(block, left_out=block.left_out + count, why=said), content_type)
+
+
+def _otlp_logs_partly(block: Sequence[LineStream], content_type: str, count: int, why: str) -> Answer:
+    response = ExportLogsServiceResponse()
+    response.partial_success.rejected_log_records = count
+    response.partial_success.error_message = why
+    media = otlp.media_of(content_type)
+    return otlp.answered(media, response.SerializeToString(), "rejectedLogRecords", count, why)
+
+
+PUSHES = (
+    Push(
+        "remote_write",
+        ("/api/v1/write", "/api/v1/push", "/write", "/prometheus/api/v1/write"),
+        lambda body, content_type: remote_write.decode(body, remote_write.version_of(content_type)),
+        lambda block, content_type: remote_write.answer(block, remote_write.version_of(content_type)),
+        _partly,
+        _text,
+        "snappy",
+    ),
+    Push(
+        "otlp_metrics",
+        ("/v1/metrics", "/opentelemetry/v1/metrics", "/opentelemetry/api/v1/push", "/api/v1/otlp/v1/metrics"),
+        otlp_metrics.decode,
+        otlp_metrics.answer,
+        _otlp_metrics_partly,
+        _rpc,
+    ),
+    Push(
+        "otlp_logs",
+        ("/v1/logs", "/opentelemetry/v1/logs", "/otlp/v1/logs", "/insert/opentelemetry/v1/logs"),
+        otlp_logs.decode,
+        lambda block, content_type: otlp_logs.answer(content_type),
+        _otlp_logs_partly,
+        _rpc,
+    ),
+    Push(
+        "loki",
+        ("/loki/api/v1/push", "/api/prom/push", "/insert/loki/api/v1/push"),
+        loki_push.decode,
+        lambda block, content_type: loki_push.answer(),
+        _partly,
+        _text,
+        "snappy",
+    ),
+)
+BY_ID = {each.id: each for each in PUSHES}

@@ -1,0 +1,172 @@
+"""The receiver over HTTP: a push is read within its limits, understood in a thread, on disk, and only then answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from trackside.serve import own_metrics, pushes
+from trackside.serve.limits import Bodies, Refused, Tokens
+from trackside.serve.protocols.decoded import Answer, BadRequest
+from trackside.serve.protocols.series_key import labels_of
+from trackside.serve.pushes import PUSHES, Push
+from trackside.site.hits import written_lines
+from trackside.stores.arrivals import LABELS, SERIES, Taken
+from trackside.stores.intake import Busy, Intake, NotKept
+from trackside.stores.log_store import Line
+from trackside.stores.pending import Decoded
+from trackside.stores.receiving import Limits
+from trackside.stores.write_ahead import Entry, Header
+
+LOG = logging.getLogger("trackside.receiver")
+DECODERS = 2
+"""Threads that decompress and decode: the loop must answer meanwhile."""
+READY_S = 60.0
+"""A flush that has failed for so long means that something has to be done."""
+
+
+class Spoken:
+    """What the intake has to know of the protocols that are spoken here."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+
+    def decode(self, entry: Entry) -> Decoded:
+        """See :class:`trackside.stores.intake.Protocols`."""
+        header, body = entry
+        return pushes.decoded(header.protocol, header.content_type, header.encoding, body, self._limits.decoded_bytes)
+
+    def labels_of(self, key: bytes) -> tuple[str, dict[str, str]]:
+        """See :class:`trackside.stores.intake.Protocols`."""
+        return labels_of(key)
+
+    def written(self, labels: Mapping[str, str], time_ns: int, text: str) -> Iterable[tuple[str, str]]:
+        """See :class:`trackside.stores.intake.Protocols`."""
+        return written_lines(Line(time_ns, text, labels))
+
+
+class Receiver:
+    """Answers pushes to one store. ``answered``: by protocol and status, how many."""
+
+    def __init__(self, intake: Intake, write: Tokens, read: Tokens) -> None:
+        self.intake = intake
+        self.bodies = Bodies(intake.limits)
+        self.answered: dict[tuple[str, int], int] = {}
+        self.seconds = 0.0
+        self.stopping = False
+        self._write, self._read = write, read
+        self._pool = ThreadPoolExecutor(DECODERS, thread_name_prefix="trackside-decode")
+        self._protocols = Spoken(intake.limits)
+
+    def routes(self) -> list[Route]:
+        """All of the receiver's own."""
+        found = [
+            Route(path, partial(self._push, push), methods=["POST"], name=push.id)
+            for push in PUSHES
+            for path in push.paths
+        ]
+        return [
+            *found,
+            Route("/-/healthy", self._healthy),
+            Route("/-/ready", self._is_ready),
+            Route("/metrics", self._metrics),
+        ]
+
+    def close(self) -> None:
+        """End the threads; the intake is closed by whoever opened it."""
+        self._pool.shutdown()
+
+    # -- pushes
+
+    async def _push(self, push: Push, request: Request) -> Response:
+        begin = time.perf_counter()
+        content_type = request.headers.get("content-type", "")
+        try:
+            self._write.admit(request.headers.get("authorization", ""))
+            answer, headers = await self._taken(push, content_type, request), {}
+        except (Refused, BadRequest, Busy, NotKept) as error:
+            status, retry = _status(error)
+            answer = push.refusal(status, str(error), content_type)
+            headers = {} if retry is None else {"Retry-After": str(max(1, round(retry)))}
+            if status == 401:
+                headers["WWW-Authenticate"] = "Bearer"
+        self.answered[push.id, answer.status] = self.answered.get((push.id, answer.status), 0) + 1
+        self.seconds += time.perf_counter() - begin
+        return Response(answer.body, answer.status, {**answer.headers, **headers}, answer.content_type or None)
+
+    async def _taken(self, push: Push, content_type: str, request: Request) -> Answer:
+        if self.stopping:
+            raise Busy("the receiver is stopping", 5.0)
+        self.intake.room()
+        with self.bodies.room() as room:
+            body = await room.read(request)
+            encoding = request.headers.get("content-encoding", "")
+            header = Header(push.id, content_type, encoding, _sender(request), time.time_ns())
+            loop = asyncio.get_running_loop()
+            decoded = await loop.run_in_executor(self._pool, self._protocols.decode, (header, body))
+            taken = await asyncio.wrap_future(self.intake.take(header, body, decoded))
+        count, why = _kept_out(taken)
+        return push.kept_out(decoded, content_type, count, why) if why else push.answer(decoded, content_type)
+
+    # -- of itself
+
+    async def _healthy(self, request: Request) -> Response:
+        return PlainTextResponse("it runs\n")
+
+    async def _is_ready(self, request: Request) -> Response:
+        if self.stopping:
+            return PlainTextResponse("it is stopping\n", 503)
+        if self.intake.trouble:
+            return PlainTextResponse(f"what is accepted can't be written: {self.intake.trouble}\n", 503)
+        try:
+            self.intake.room()
+        except Busy as error:
+            return PlainTextResponse(f"{error}\n", 503)
+        return PlainTextResponse("it takes what is sent\n")
+
+    async def _metrics(self, request: Request) -> Response:
+        try:
+            self._read.admit(request.headers.get("authorization", ""))
+        except Refused as error:
+            return PlainTextResponse(f"{error}\n", error.status, {"WWW-Authenticate": "Bearer"})
+        text = own_metrics.text(self.intake, self.bodies, self.answered, self.seconds)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _status(error: Exception) -> tuple[int, float | None]:
+    """The HTTP status that an error is, and after how many seconds to come again."""
+    match error:
+        case Refused():
+            return error.status, error.retry_after_s
+        case Busy():
+            return 429, error.retry_after_s
+        case NotKept():
+            return 503, 5.0
+        case BadRequest():
+            return error.status, None
+    return 500, None
+
+
+_SAID = {
+    SERIES: "samples of new series: there are as many as serve.limits.series allows in a day",
+    LABELS: "samples of series with more or longer labels than serve.limits allows",
+    "streams": "lines of new streams: there are as many as serve.limits.streams allows in a day",
+}
+
+
+def _kept_out(taken: Taken) -> tuple[int, str]:
+    """How much limits kept out, in words for the sender; what nobody here asks for is let go without any."""
+    found = {reason: count for reason, count in taken.refused.items() if reason in _SAID}
+    return sum(found.values()), "; ".join(f"{count:,} {_SAID[reason]}" for reason, count in found.items())
+
+
+def _sender(request: Request) -> str:
+    return request.client.host if request.client is not None else ""

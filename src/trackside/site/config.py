@@ -1,0 +1,234 @@
+"""The site's settings: ``trackside.toml``, ``TRACKSIDE_...`` variables and flags, as the options of each part."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trackside.site.settings import PREFIX, SECRETS, Index, Section, Settings
+from trackside.site.slurm_options import SlurmOptions
+from trackside.stores.endpoint import EndpointOptions
+from trackside.stores.log_store import LogOptions
+from trackside.stores.prometheus_api import PrometheusOptions
+from trackside.stores.receiving import Keeping, Limits, ServeOptions
+
+NAME = "trackside.toml"
+HIDDEN = "(hidden)"
+_SECRET_HEADER = re.compile(r"auth|token|key|secret|cookie|pass", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    url: str = ""
+
+
+_ENDPOINT = frozenset({"endpoint"})
+SECTIONS = (
+    Section("metrics", (PrometheusOptions, EndpointOptions), _ENDPOINT),
+    Section("logs", (LogOptions, EndpointOptions), _ENDPOINT, several=True),
+    Section("slurm", (SlurmOptions,)),
+    Section("store", (_Store,)),
+    Section("metadata", (_Metadata,)),
+    Section("serve", (ServeOptions,), frozenset({"store", "metadata", "limits", "keeping"})),
+    Section("serve.limits", (Limits,)),
+    Section("serve.keeping", (Keeping,)),
+)
+"""Every table of the file. A key is a field of the options that the part itself takes: it is declared there alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One line of the effective configuration, with secrets hidden."""
+
+    name: str
+    value: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where things are at this site. None or empty: not set."""
+
+    metrics: PrometheusOptions | None
+    logs: tuple[LogOptions, ...]
+    slurm: SlurmOptions | None
+    """None where ``slurm.mode`` is off."""
+    store: str
+    metadata: str
+    """URL of the database of runs and verdicts."""
+    serve: ServeOptions
+    file: str = ""
+    """The file that was read; empty: none."""
+    settings: tuple[Setting, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def load(
+    path: str | os.PathLike[str] | None = None,
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Site:
+    """Read the settings: ``flags`` over the environment over the one file that counts over the defaults.
+
+    ``path``: the file; None: ``$TRACKSIDE_CONFIG``, or the first there is of ``./trackside.toml``, the user's and
+    ``/etc/trackside``'s. ``flags``: ``{"metrics.url": ...}``. Raises ConfigError.
+    """
+    warnings: list[str] = []
+    file = _find(path, environ, warnings)
+    settings = Settings(SECTIONS)
+    if file is not None:
+        settings.read_file(file)
+    settings.read_environment({name: value for name, value in environ.items() if name != f"{PREFIX}CONFIG"})
+    settings.read_flags(flags or {})
+    if file is not None:
+        warnings += _exposed(file, settings)
+
+    def built(index: Index) -> Any:
+        values = settings.values(index, environ, warnings)
+        try:
+            return _build(settings.sections[index[0]], values)
+        except (ValueError, TypeError) as error:
+            raise settings.where(index, str(error)) from None
+
+    store, metadata = built(("store", 0)).path, built(("metadata", 0)).url
+    slurm = built(("slurm", 0))
+    limits, keeping = built(("serve.limits", 0)), built(("serve.keeping", 0))
+    listening = settings.values(("serve", 0), environ, warnings)
+    serve = ServeOptions(store=store, metadata=metadata, limits=limits, keeping=keeping, **listening)
+    site = Site(
+        metrics=built(("metrics", 0)) if ("metrics", 0) in settings.given else None,
+        logs=tuple(built(index) for index in settings.indices("logs")),
+        slurm=slurm if slurm.mode != "off" else None,
+        store=store,
+        metadata=metadata,
+        serve=serve,
+        file=str(file or ""),
+        settings=tuple(_shown(settings)),
+    )
+    return dataclasses.replace(site, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def dump(site: Site) -> str:
+    """The effective configuration as TOML, each key with where it came from; secrets hidden."""
+    tables: dict[str, list[str]] = {}
+    for each in site.settings:
+        table, _, key = each.name.rpartition(".")
+        tables.setdefault(table, []).append(f"{key} = {each.value}  # {each.origin}")
+    heads = {table: "[[logs]]" if table.startswith("logs") else f"[{table}]" for table in tables}
+    return "\n".join(f"{heads[table]}\n" + "\n".join(lines) + "\n" for table, lines in tables.items())
+
+
+def _build(section: Section, values: dict[str, Any]) -> Any:
+    """The options of a section: the first part, with the second under its key ``endpoint``."""
+    taken: set[str] = set()
+    built: list[Any] = []
+    for part in section.parts:
+        names = {each.name for each in dataclasses.fields(part)} - taken - section.left_out
+        taken |= names
+        built.append((part, {name: value for name, value in values.items() if name in names}))
+    outer, own = built[0]
+    if "url" not in values and len(built) > 1:
+        raise ValueError("has no url")
+    inner: dict[str, Any] = {}
+    for part, rest in built[1:]:
+        inner["endpoint"] = part(**rest)
+    missing = [
+        each.name
+        for each in dataclasses.fields(outer)
+        if each.name not in own and each.name not in inner
+        and each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+    ]  # fmt: skip
+    if missing:
+        raise ValueError(f"has no {missing[0]}")
+    return outer(**inner, **own)
+
+
+def _find(path: str | os.PathLike[str] | None, environ: Mapping[str, str], warnings: list[str]) -> Path | None:
+    """The file that counts. A named one must be there; one that only lies about must be ours."""
+    named = path or environ.get(f"{PREFIX}CONFIG")
+    if named:
+        return Path(named)
+    home = environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    here = Path(NAME)
+    if here.is_file():
+        status = here.stat()
+        if status.st_uid in (os.geteuid(), 0) and not status.st_mode & stat.S_IWOTH:
+            return here
+        # It names programs to run and files with passwords: a folder that others may write to must not choose them.
+        warnings.append(
+            f"./{NAME} is left out: it is another user's, or every user may change it; give --config ./{NAME} to use it"
+        )
+    places = (Path(home) / "trackside" / NAME, Path("/etc/trackside") / NAME)
+    return next((each for each in places if each.is_file()), None)
+
+
+def _exposed(file: Path, settings: Settings) -> list[str]:
+    """A warning where a secret stands in a file that every user may read."""
+    if not file.stat().st_mode & 0o007:
+        return []
+    for (section, _), given in settings.given.items():
+        for key, each in given.items():
+            plain = isinstance(each.value, str) and not each.value.startswith("$") and each.origin.startswith(str(file))
+            if plain and (key in SECRETS or (key == "url" and _masked(each.value) != each.value)):
+                remedy = f"use {key}_file or a $VARIABLE" if key in SECRETS else "set user and password_file"
+                return [f"{file} holds a secret ({section}.{key}), and every user may read it: {remedy}"]
+    return []
+
+
+def _shown(settings: Settings) -> list[Setting]:
+    """Every key of every section in use, with its value and where that came from."""
+    found: list[Setting] = []
+    for section in settings.sections.values():
+        indices = settings.indices(section.name)
+        if not indices and section.name not in ("metrics", "logs"):
+            indices = [(section.name, 0)]
+        for index in indices:
+            name = f"{section.name}[{index[1]}]" if len(indices) > 1 else section.name
+            given = settings.given.get(index, {})
+            for key in section.types():
+                each = given.get(key)
+                value = section.default(key) if each is None else each.value
+                if each is None and (key.endswith("_file") or value is None):
+                    continue
+                origin = "default" if each is None else each.origin
+                found.append(Setting(f"{name}.{key}", _hidden(key, value), origin))
+    return found
+
+
+def _hidden(key: str, value: object) -> str:
+    """A value as it may be shown."""
+    if key in SECRETS:
+        return f'"{HIDDEN}"' if value else '""'
+    if key == "headers" and isinstance(value, Mapping):
+        value = {name: HIDDEN if _SECRET_HEADER.search(name) else each for name, each in value.items()}
+    return _toml(_masked(value) if key == "url" and isinstance(value, str) else value)
+
+
+def _masked(url: str) -> str:
+    """A URL without its password."""
+    return re.sub(r"(//[^/:@]*):[^/@]*@", rf"\1:{HIDDEN}@", url)
+
+
+def _toml(value: object) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml(str(key))} = {_toml(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml(each) for each in value) + "]"
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(each if each.isprintable() else f"\\u{ord(each):04X}" for each in text) + '"'

@@ -1,0 +1,269 @@
+"""A run gathered from where a site keeps it: Slurm, output files, log stores, the metrics' server, and given files.
+
+What did not answer is noted as such, so that no absence is made of it; all else goes on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+
+from trackside import api
+from trackside.catalog.streams import told
+from trackside.diagnose import engine
+from trackside.model import Event, Input, InputStatus, Plane, Run, Verdict
+from trackside.query import Frame, events
+from trackside.read.walk import Found
+from trackside.runs.resolve import resolve
+from trackside.site.config import Site
+from trackside.site.hits import sources
+from trackside.site.slurm import SlurmAnswer, Stage, live
+from trackside.site.slurm_options import SlurmOptions
+from trackside.stores.log_store import Line, LogOptions, LogStore, LogStream, Streams, Wanted, open_store
+from trackside.stores.memory import MemoryStore
+from trackside.stores.prometheus import PrometheusCurves, PrometheusOptions, Scope
+from trackside.stores.unanswered import Unanswered
+
+Tick = Callable[[int], None]
+ZONES_S = 15 * 3600.0
+"""By how much the times of records and logs in files may differ from UTC, which servers keep."""
+LOG_STORE: tuple[Plane, ...] = ("log", "kernel")
+"""What is looked for in a log store."""
+
+
+class CannotAsk(ValueError):
+    """What was asked, or a setting, can't be meant: no job's id, a job of several clusters, no such kind of store."""
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What a site holds of one run. ``asked``: the servers and commands, as a verdict names them."""
+
+    loaded: api.Loaded
+    stage: Stage = "unknown"
+    asked: tuple[str, ...] = ()
+    curves: list[PrometheusCurves] = field(default_factory=list)
+    """Those that were opened: closed when it ends."""
+
+    def close(self) -> None:
+        """Ask no more."""
+        for each in self.curves:
+            each.close()
+
+    def diagnose(self, now: float | None = None) -> Verdict:
+        """The verdict. ``now``: taken as the present for a run still going. Raises SeveralRuns and NoSuchRun."""
+        if now is None and self.stage == "going":
+            now = time.time()
+        run, rows = api.select(self.loaded, self.loaded.job, now)
+        verdict = engine.diagnose(rows, run, self.loaded.inputs, api.package_version())
+        return replace(verdict, inputs=(*verdict.inputs, *map(_measured, self.curves)))
+
+
+def diagnose(
+    site: Site, job: str | None, paths: api.Paths = (), *, now: float | None = None, tick: Tick | None = None
+) -> tuple[Verdict, Stage]:
+    """Say what went wrong with a job of the site, and whether it still goes on.
+
+    ``paths``: what else is known of it. Raises what :func:`gathered` raises, SeveralRuns and NoSuchRun.
+    """
+    with gathered(site, job, paths, tick) as found:
+        return found.diagnose(now), found.stage
+
+
+@contextmanager
+def gathered(site: Site, job: str | None, paths: api.Paths = (), tick: Tick | None = None) -> Iterator[Gathered]:
+    """Ask all that the site has for a job; its metrics can be asked until the end.
+
+    Raises FileNotFoundError for a path that isn't there, CannotAsk, and NothingReadable where there is nothing to ask
+    or nobody knows anything of the job.
+    """
+    found = Gathered(api.Loaded(job=job))
+    with closing(found):
+        _gather(found, site, paths, tick)
+        yield found
+
+
+def _gather(found: Gathered, site: Site, paths: api.Paths, tick: Tick | None) -> None:
+    loaded, job, asked = found.loaded, found.loaded.job, []
+    slurm, files = None, list(paths)
+    if job is not None and site.slurm is not None and _asks_slurm(site, site.slurm, bool(paths)):
+        with _meant():
+            slurm = live(site.slurm, job)
+        found.stage = slurm.stage
+        asked.append("slurm")
+        _take_slurm(loaded, slurm)
+        files += slurm.logs
+    if site.metrics is not None:
+        asked.append(_measure(found, site.metrics, slurm))
+    api.load_into(loaded, files, tick)
+    for options in site.logs:
+        with _meant():
+            store = open_store(options)
+        asked.append(store.name)
+        _take_logs(loaded, store, options, _wanted(loaded, slurm), slurm.logs if slurm is not None else ())
+    if not asked and not paths:
+        raise api.NothingReadable(
+            "there is nothing to ask: no Slurm commands on this machine, and no metrics or logs are configured; give "
+            "PATHS, --store, --metrics-url or --logs-url, or write a trackside.toml (docs/site.md)"
+        )
+    loaded.done()
+    _refuse_unknown(loaded, slurm)
+    found.asked = tuple(asked)
+
+
+@contextmanager
+def _meant() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise CannotAsk(str(error)) from error
+
+
+def _asks_slurm(site: Site, options: SlurmOptions, files: bool) -> bool:
+    """Whether Slurm is asked: where something was set of it; and, unless files were given, where its commands are. A
+    laptop that has none was not refused anything."""
+    chosen = any(each.name.startswith("slurm.") and each.origin != "default" for each in site.settings)
+    return chosen or options.rest or not (files or all(shutil.which(name) is None for name in ("sacct", "scontrol")))
+
+
+def _refuse_unknown(loaded: api.Loaded, slurm: SlurmAnswer | None) -> None:
+    """Raises NothingReadable where all that answered know nothing of the job, and no server of metrics is left."""
+    if loaded.live is not None or any(row.status in ("read", "partial") for row in loaded.inputs):
+        return
+    why = "; ".join(f"{row.path}: {row.note or row.status}" for row in loaded.inputs[:4])
+    job = f"job {slurm.job}" if slurm is not None else "the run"
+    raise api.NothingReadable(f"nobody knows anything of {job} ({why or 'no inputs'})")
+
+
+# -- Slurm
+
+
+def _take_slurm(loaded: api.Loaded, slurm: SlurmAnswer) -> None:
+    for source in slurm.sources:
+        loaded.take(source)
+    for row in slurm.rows:
+        loaded.inputs.append(row)
+        if row.status in ("unreadable", "refused"):
+            loaded.store.unanswered(row.plane or "scheduler", row.path, row.note)
+
+
+# -- log stores
+
+
+def _wanted(loaded: api.Loaded, slurm: SlurmAnswer | None) -> list[Wanted]:
+    """The lines of the job and of its nodes meanwhile; and those of its parents."""
+    if slurm is not None and slurm.known:
+        own = Wanted(slurm.names, slurm.nodes, slurm.start, slurm.end)
+        return [own, Wanted(slurm.parents, end=slurm.start)] if slurm.parents else [own]
+    run = resolve(loaded.store, loaded.job, loaded.trajectories.paths).run
+    jobs = tuple(dict.fromkeys(name for name in (loaded.job, run.id, *run.aliases) if name))
+    start = None if run.start is None else run.start - ZONES_S
+    end = None if run.end is None else run.end + ZONES_S
+    return [Wanted(jobs, run.nodes, start, end)]
+
+
+def _take_logs(
+    loaded: api.Loaded, store: LogStore, options: LogOptions, wanted: Iterable[Wanted], files: Collection[str]
+) -> None:
+    for each in wanted:
+        if each.jobs or each.nodes:
+            for found in sources(_Beyond(store, options, frozenset(files)), options, each):
+                _take_log(loaded, store, found)
+
+
+def _take_log(loaded: api.Loaded, store: LogStore, found: Found) -> None:
+    loaded.take(found)
+    row = loaded.inputs[-1]
+    if row.status in ("unreadable", "partial", "refused"):
+        for plane in (row.plane,) if row.plane is not None else LOG_STORE:
+            loaded.store.unanswered(plane, store.name, row.note.removeprefix("unable to check: "))
+
+
+class _Beyond:
+    """A log store without the lines of files that were read themselves."""
+
+    def __init__(self, store: LogStore, options: LogOptions, files: frozenset[str]) -> None:
+        self._store, self._options, self._files = store, options, files
+
+    @property
+    def name(self) -> str:
+        """See :class:`trackside.stores.log_store.LogStore`."""
+        return self._store.name
+
+    def streams(self, wanted: Wanted) -> Streams:
+        """See :class:`trackside.stores.log_store.LogStore`."""
+        found = self._store.streams(wanted)
+        left = [each for each in found.streams if told("file", each.labels, self._options.labels) not in self._files]
+        return replace(found, streams=tuple(left))
+
+    def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
+        """See :class:`trackside.stores.log_store.LogStore`."""
+        return self._store.lines(stream)
+
+
+# -- metrics
+
+
+def _measure(found: Gathered, options: PrometheusOptions, slurm: SlurmAnswer | None) -> str:
+    """Have the run's metrics opened once they are wanted; gives the server's name.
+
+    What Slurm itself says of a job is enough to look for them from now on, while logs are read.
+    """
+    known: PrometheusCurves | None = None
+    if slurm is not None and slurm.known:
+        known = PrometheusCurves(options, Scope(slurm.start, slurm.end, slurm.nodes, slurm.names))
+        found.curves.append(known)
+        known.begin()
+
+    def opened(run: Run, rows: MemoryStore) -> PrometheusCurves:
+        if known is not None:
+            return known
+        found.curves.append(PrometheusCurves(options, _scope(run, rows)))
+        return found.curves[-1]
+
+    found.loaded.live = opened
+    return f"prometheus {options.endpoint.url}"
+
+
+def _scope(run: Run, rows: MemoryStore) -> Scope:
+    """Where the metrics of a run that files tell of are: by its nodes and job, while it was there.
+
+    Their times may be off by a zone.
+    """
+    jobs = tuple(dict.fromkeys(name for name in (run.id, *run.aliases) if name))
+    start, end = run.start, run.end
+    if start is None:
+        start, end = _logged(rows)
+    if start is None:
+        return Scope(None, None, run.nodes, jobs)
+    return Scope(start - ZONES_S, None if end is None else end + ZONES_S, run.nodes, jobs)
+
+
+def _logged(rows: MemoryStore) -> tuple[float | None, float | None]:
+    """From the first to the last time that the logs tell."""
+    answer = rows.ask(events("log_activity"))
+    found: Sequence[Event] = answer.events if isinstance(answer, Frame) else ()
+    times = [
+        float(value)
+        for row in found
+        for name in ("first_time", "last_time")
+        if isinstance(value := row.get(name), (int, float))
+    ]
+    return (min(times), max(times)) if times else (None, None)
+
+
+def _measured(curves: PrometheusCurves) -> Input:
+    """The row of a server of metrics: what it held of the run, and what asking it took."""
+    traffic = curves.traffic
+    cost = f"{traffic.requests:,} requests, {traffic.bytes_received:,} bytes received"
+    try:
+        held = curves.held()
+    except Unanswered as error:
+        return Input(curves.name, "prometheus", "unreadable", f"{error}; {cost}", plane="metric")
+    names = len({each.series.metric for each in held})
+    note = f"{names:,} metrics of the run in {len(held):,} series; {cost}"
+    status: InputStatus = "partial" if curves.failed else "read" if held else "empty"
+    return Input(curves.name, "prometheus", status, note, len(held), "metric")

@@ -1,0 +1,279 @@
+"""Streams of a log store as sources that are read like files.
+
+What the store keeps beside a line is written before it, the way that collectors write it into files: before a job's
+lines what a container runtime puts there (time, ``stdout`` or ``stderr``, ``F``), which the log scan takes off again;
+before those of a node's system what syslog does (time, host, program).
+"""
+
+from __future__ import annotations
+
+import heapq
+import io
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from tempfile import SpooledTemporaryFile
+from typing import Any, NamedTuple
+
+import msgspec
+
+from trackside.catalog.streams import DAEMONS, is_node_log, stream_path, tag_of, telling, told
+from trackside.model import Input
+from trackside.read.format import HEAD, Source
+from trackside.read.pieces import Pieces
+from trackside.read.walk import Found
+from trackside.stores.endpoint import Unanswered
+from trackside.stores.log_store import Line, LogOptions, LogStore, LogStream, Streams, Wanted, stamp
+
+PIECE = 1 << 18
+"""Bytes given on at once."""
+IN_MEMORY = 8 << 20
+"""Bytes of a second log out of one stream that are held before they go to disk."""
+MOST_NAMED = 10
+"""Nodes that a message lists."""
+Written = tuple[str, str]
+"""(path, text) of one line of a log."""
+
+_ZONED = re.compile(r"\[?20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z\b|[+-]\d\d:?\d\d(?!\d))")
+_PRIORITY = r"(?:<\d{1,3}>1? ?)?"
+_HOST_AND_TAG = r"[\w.:-]{1,255} (?P<tag>[\w./@() -]{1,80}?)(?:\[\d{1,10}\])?(?::| - - | \d+ - )"
+_SYSLOG = re.compile(
+    _PRIORITY + r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?(?: 20\d\d)? (?P<rest>" + _HOST_AND_TAG + ")"
+)
+_ZONED_SYSLOG = re.compile(
+    _PRIORITY + r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d) " + _HOST_AND_TAG
+)
+_WORDS = ("log", "message", "msg", "MESSAGE")
+"""Members of a collector's envelope that may hold the line."""
+_ENVELOPE = re.compile(
+    r"log|message|msg|stream|time|timestamp|@timestamp|@version|_p|logtag|tag|tags|kubernetes|docker|container\w*"
+    r"|host|hostname|agent|ecs|input|event|fields|file|filename|path|source|source_type|offset|_{0,2}[A-Z][A-Z0-9_]*"
+)
+"""Members that collectors add. A line with any other is a program's own JSON, and stays as it is."""
+
+
+def sources(store: LogStore, options: LogOptions, wanted: Wanted) -> Iterator[Found]:
+    """A source for each log that the store holds of the run; rows for what it doesn't, or can't, tell.
+
+    Read each before taking the next: the first lines of some further ones are fetched meanwhile.
+    """
+    try:
+        found = store.streams(wanted)
+    except Unanswered as error:
+        yield Input(store.name, None, "unreadable", f"unable to check: {error}")
+        return
+    for note in found.notes:
+        yield Input(store.name, None, "empty", note)
+    logs: dict[str, list[LogStream]] = {}
+    for stream in found.streams:
+        logs.setdefault(stream_path(stream.labels, options.labels), []).append(stream)
+    room = _Room(options)
+    opens = [_Opening(store, options, path, streams, room) for path, streams in sorted(logs.items())]
+    read: set[str] = set()
+    for text in _ahead([each.open for each in opens], options.endpoint.concurrency):
+        for source in text.sources():
+            read.add(source.path.partition("/")[0])
+            yield source
+    for note in _nothing(wanted, found, read):
+        yield Input(store.name, None, "empty", note)
+
+
+def _nothing(wanted: Wanted, found: Streams, folders: Collection[str]) -> Iterator[str]:
+    """What to say where streams that a store knows had no line then."""
+    jobs = [job for job in wanted.jobs if f"job-{job}" in folders]
+    if wanted.jobs and not jobs and any(each.of == "job" for each in found.streams):
+        yield f"holds no line of job {', '.join(wanted.jobs)} then"
+    if wanted.nodes and "nodes" not in folders and any(each.of == "node" for each in found.streams):
+        shown = ", ".join(wanted.nodes[:MOST_NAMED]) + (", ..." if len(wanted.nodes) > MOST_NAMED else "")
+        yield f"holds no line of the system of {shown} then"
+
+
+def _ahead(opens: Iterable[Callable[[], Lines]], at_once: int) -> Iterator[Lines]:
+    """Opened logs in order, the next ones being opened while one is read."""
+    coming: deque[Future[Lines]] = deque()
+    with ThreadPoolExecutor(at_once) as pool:
+        for open_ in opens:
+            coming.append(pool.submit(open_))
+            if len(coming) > at_once:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
+
+
+class _Room:
+    """What one verdict may still take of a store."""
+
+    def __init__(self, options: LogOptions) -> None:
+        self._lines, self._bytes = options.most_lines, options.most_bytes
+        self.full = (
+            f"stopped at most_lines, {options.most_lines:,}, or most_bytes, {options.most_bytes:,}, of one verdict"
+        )
+        self._lock = threading.Lock()
+
+    def take(self, lines: int, size: int) -> bool:
+        """Whether these still fit; they are counted."""
+        with self._lock:
+            self._lines -= lines
+            self._bytes -= size
+            return self._lines >= 0 and self._bytes >= 0
+
+
+class _Opening:
+    """A log yet to be opened."""
+
+    def __init__(
+        self, store: LogStore, options: LogOptions, path: str, streams: Sequence[LogStream], room: _Room
+    ) -> None:
+        self._store, self._options, self._path, self._streams, self._room = store, options, path, streams, room
+
+    def open(self) -> Lines:
+        """Fetch its first lines. Never raises for what the store does."""
+        lines = Lines(self._store, self._options, self._path, self._streams, self._room)
+        stream = io.BufferedReader(lines, HEAD)
+        lines.source.stream = stream
+        lines.source.head = stream.peek(HEAD)[:HEAD]
+        return lines
+
+
+class Lines(Pieces):
+    """The bytes of one log, fetched as they are read. What ends it early stands in ``source.faults``."""
+
+    def __init__(
+        self, store: LogStore, options: LogOptions, path: str, streams: Sequence[LogStream], room: _Room
+    ) -> None:
+        self.source = Source(path, b"", io.BytesIO())
+        self._name, self._site, self._room = store.name, options.labels, room
+        self._entries = heapq.merge(*(_flat(store.lines(each)) for each in streams), key=lambda line: line.time_ns)
+        self._count = 0
+        self._ended = False
+        self._others: dict[str, SpooledTemporaryFile[bytes]] = {}
+
+    def next_piece(self, limit: int) -> bytes:
+        piece: list[str] = []
+        size = 0
+        while size < max(limit, PIECE) and not self._ended:
+            try:
+                entry = next(self._entries, None)
+            except Unanswered as error:
+                self._stop(f"{self._name}: {error}; stopped after {self._count:,} lines")
+                break
+            if entry is None:
+                self._ended = True
+                break
+            if not self._room.take(1, len(entry.text)):
+                self._stop(f"{self._name}: {self._room.full}")
+                break
+            self._count += 1
+            for path, text in written_lines(entry, self._site, self.source.path):
+                if path == self.source.path:
+                    piece.append(text)
+                    size += len(text)
+                else:
+                    self._aside(path, text)
+        return "".join(piece).encode("utf-8", "replace")
+
+    def _stop(self, fault: str) -> None:
+        self._ended = True
+        self.source.faults.append(fault)
+
+    def _aside(self, path: str, text: str) -> None:
+        """A line of another log of the same node, which comes after this one."""
+        other = self._others.get(path)
+        if other is None:
+            other = self._others[path] = SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 - closed when it was read
+        other.write(text.encode("utf-8", "replace"))
+
+    def sources(self) -> Iterator[Source]:
+        """This log, if it has a line or a fault, and then those that came with its lines."""
+        if self.source.head or self.source.faults:
+            yield self.source
+        if is_node_log(self.source.path):
+            while self.read(1 << 20):  # what its reader left
+                pass
+        for path, spooled in sorted(self._others.items()):
+            with spooled:
+                size = spooled.tell()
+                spooled.seek(0)
+                head = spooled.read(HEAD)
+                spooled.seek(0)
+                yield Source(path, head, spooled, size, faults=list(self.source.faults))  # type: ignore[arg-type]
+
+
+def _flat(batches: Iterator[Sequence[Line]]) -> Iterator[Line]:
+    for batch in batches:
+        yield from batch
+
+
+# -- one entry
+
+
+def written_lines(entry: Line, site: Mapping[str, str] | None = None, path: str = "") -> Iterator[Written]:
+    """The lines of an entry as a log file has them, each with its end, and the path of the log that it is of.
+
+    ``path``: that of the entry's stream, where it is known; a Slurm daemon's lines in a system log are of another.
+    """
+    site = site or {}
+    text, labels = unwrapped(entry.text, entry.labels)
+    path = path or stream_path(labels, site)
+    manner = _manner(telling(labels, site), tuple(site.items()))
+    time = stamp(entry.time_ns)
+    of_node = path.startswith("nodes/")
+    for part in text.removesuffix("\n").split("\n"):
+        part = part.removesuffix("\r")
+        yield _of_node(time, part, manner, path) if of_node else (path, _of_output(time, part, manner))
+
+
+class _Manner(NamedTuple):
+    """How the lines of a stream are written."""
+
+    stream: str
+    node: str
+    tag: str
+
+
+@lru_cache(maxsize=1 << 12)
+def _manner(labels: tuple[tuple[str, str], ...], site: tuple[tuple[str, str], ...]) -> _Manner:
+    own, theirs = dict(labels), dict(site)
+    stream = "stderr" if told("stream", own, theirs) == "stderr" else "stdout"
+    return _Manner(stream, told("node", own, theirs) or "localhost", tag_of(own, theirs))
+
+
+def _of_output(time: str, text: str, manner: _Manner) -> str:
+    """A line of a program's output after the time that the store has for it.
+
+    A time of its own that tells its zone is surer than when a collector took the line, so it stays alone. One without a
+    zone is not: nothing says where its clock stood, and the store's is UTC; the first on a line is what counts.
+    """
+    return f"{text}\n" if _ZONED.match(text) else f"{time} {manner.stream} F {text}\n"
+
+
+def _of_node(time: str, text: str, manner: _Manner, path: str) -> Written:
+    """A line of a node's program as syslog writes it, with a time that has year and zone."""
+    if found := _ZONED_SYSLOG.match(text):
+        return _log_of(found["tag"], path), f"{text}\n"
+    if found := _SYSLOG.match(text):
+        return _log_of(found["tag"], path), f"{time} {text[found.start('rest') :]}\n"
+    return _log_of(manner.tag, path), f"{time} {manner.node} {manner.tag}: {text}\n"
+
+
+def _log_of(tag: str, path: str) -> str:
+    """The log of the program that wrote a line, in the folder of its node."""
+    return f"{path.rpartition('/')[0]}/{tag}.log" if tag in DAEMONS else path
+
+
+def unwrapped(text: str, labels: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
+    """A line without the JSON that a collector put around it, whose other words join the labels."""
+    if not (text.startswith("{") and text.rstrip().endswith("}")):
+        return text, labels
+    try:
+        members: Any = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text, labels
+    inner = next((members[word] for word in _WORDS if isinstance(members.get(word), str)), None)
+    if inner is None or not all(_ENVELOPE.fullmatch(name) for name in members):
+        return text, labels
+    more = {name: value for name, value in members.items() if isinstance(value, str) and name not in _WORDS}
+    return inner, {**more, **labels}

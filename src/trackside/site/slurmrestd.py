@@ -1,0 +1,202 @@
+"""A Slurm asked through slurmrestd, over HTTP(S) or its unix socket, by the newest of its APIs that readers know."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from trackside.model import Input
+from trackside.site.slurm_options import SlurmOptions
+from trackside.site.slurm_replies import Replies, Reply, failed
+from trackside.stores.endpoint import Endpoint, EndpointOptions
+from trackside.stores.unanswered import Unanswered, plain, refusal
+
+NEWEST, OLDEST = 45, 37
+"""Of the API's versions v0.0.NN, those whose answers the readers know; it is tried downwards where no list is given."""
+SINGLY = 16
+"""Nodes that are asked for one by one; for more, all of the cluster's come in one answer."""
+_UNKNOWN = re.compile(r"Invalid job id|Nothing found", re.IGNORECASE)
+"""Not "Unable to find JobId": 22.05 says that of every failure."""
+_OFFERED = re.compile(rb"\\?/(slurm(?:db)?)\\?/v0\.0\.(\d{1,3})\\?/")
+
+
+class Rest:
+    """One cluster, through slurmrestd. Raises ValueError for a URL or certificates that can't be used."""
+
+    cluster = ""
+
+    def __init__(self, options: SlurmOptions) -> None:
+        self._server = _server(options)
+        self._versions: dict[str, list[int]] | None = None
+
+    def accounting(self, ids: Sequence[str]) -> Replies:
+        """See :class:`trackside.site.slurm_replies.Slurm`."""
+        return self._each("slurmdb", [f"job/{quote(id_)}" for id_ in ids])
+
+    def controller(self, id_: str) -> Replies:
+        """See :class:`trackside.site.slurm_replies.Slurm`."""
+        return self._asked("slurm", f"job/{quote(id_)}")
+
+    def steps(self, id_: str) -> Replies:
+        """See :class:`trackside.site.slurm_replies.Slurm`. slurmrestd has none."""
+        return []
+
+    def nodes(self, names: Sequence[str]) -> Replies:
+        """See :class:`trackside.site.slurm_replies.Slurm`."""
+        if len(names) > SINGLY:
+            return self._asked("slurm", "nodes")
+        return self._each("slurm", [f"node/{quote(name, safe='')}" for name in names])
+
+    def namesakes(self, name: str, user: str, since: float, until: float) -> Replies:
+        """See :class:`trackside.site.slurm_replies.Slurm`."""
+        wanted = f"?job_name={quote(name)}&users={quote(user)}&start_time={since:.0f}&end_time={until:.0f}"
+        return self._asked("slurmdb", "jobs", wanted)
+
+    def script(self, id_: str) -> str:
+        """See :class:`trackside.site.slurm_replies.Slurm`. slurmrestd gives none."""
+        return ""
+
+    def _each(self, part: str, what: Sequence[str]) -> Replies:
+        """All answers, until one fails: the others would fail as it did, as slowly."""
+        found: Replies = []
+        for each in what:
+            found += self._asked(part, each)
+            if found and isinstance(found[-1], Input):
+                break
+        return found
+
+    def _asked(self, part: str, what: str, query: str = "") -> Replies:
+        """The first answer from the newest version down; none where there is no such thing."""
+        label = f"slurmrestd /{part}/{what}"
+        try:
+            for version in self._offered()[part]:
+                path = f"/{part}/v0.0.{version}/{what}"
+                try:
+                    data = self._server.get(path + query)
+                except Unanswered as error:
+                    if _UNKNOWN.search(str(error)):
+                        return []
+                    if "answered 404" in str(error):
+                        continue  # it doesn't speak this version
+                    raise
+                self._offered()[part] = [version]
+                return [] if _nothing(data) else [Reply(f"slurmrestd {path}", data)]
+        except Unanswered as error:
+            return [failed(label, error, _REMEDY.get(error.kind, ""))]
+        none = Unanswered("refused", f"{self._server.name} speaks none of the APIs v0.0.{OLDEST} to v0.0.{NEWEST}")
+        return [failed(label, none, "is it slurmrestd, and are its openapi plugins for slurm and slurmdb loaded?")]
+
+    def _offered(self) -> dict[str, list[int]]:
+        """API -> its versions to try, the newest first. Raises Unanswered where nobody is there."""
+        if self._versions is None:
+            every = range(NEWEST, OLDEST - 1, -1)
+            try:
+                listed = _OFFERED.findall(self._server.get("/openapi/v3"))
+                told = {(part.decode(), int(number)) for part, number in listed}
+            except Unanswered as error:
+                if error.kind in ("unreachable", "timeout", "unauthorized"):
+                    raise
+                told = set()
+            self._versions = {
+                part: [version for version in every if (part, version) in told] or list(every)
+                for part in ("slurm", "slurmdb")
+            }
+        return self._versions
+
+
+_REMEDY = {
+    "unauthorized": "set slurm.user, and slurm.token_file to a file with a fresh token of that user ('scontrol token')",
+    "unreachable": "is slurmrestd running there?",
+}
+
+
+def _nothing(data: bytes) -> bool:
+    """Whether an answer says that there is no such job. Where it has another error, the reader tells of it."""
+    try:
+        answer = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    errors: Any = answer.get("errors") if isinstance(answer, dict) else None
+    if not errors:
+        return isinstance(answer, dict) and answer.get("jobs") == []
+    return not answer.get("jobs") and _UNKNOWN.search(str(errors)[:4000]) is not None
+
+
+class _Http:
+    """A server at an address."""
+
+    def __init__(self, options: SlurmOptions, headers: dict[str, str]) -> None:
+        self._endpoint = Endpoint(
+            EndpointOptions(
+                url=options.url, headers=headers, ca=options.ca, cert=options.cert, key=options.key,
+                verify=options.verify, timeout_s=options.timeout_s, deadline_s=max(60.0, 3 * options.timeout_s),
+                retries=1, most_bytes=options.most_bytes,
+            )
+        )  # fmt: skip
+        self.name = self._endpoint.name
+
+    def get(self, path: str) -> bytes:
+        """The body. Raises Unanswered."""
+        return self._endpoint.request("GET", path, headers={"Accept": "application/json"}).body
+
+
+class _UnixConnection(urllib3.connection.HTTPConnection):
+    """HTTP over a unix socket, whose path stands in the place of a host."""
+
+    def _new_conn(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(self.timeout)
+            connection.connect(self.socket_path)
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+    socket_path = ""
+
+
+class _Unix:
+    """A server at a socket of this machine. It knows who asks, so that no token is needed (rest_auth/local)."""
+
+    def __init__(self, path: str, options: SlurmOptions, headers: dict[str, str]) -> None:
+        self.name = f"unix:{path}"
+        kind = type("_Connection", (_UnixConnection,), {"socket_path": path})
+        self._pool = urllib3.HTTPConnectionPool("localhost", maxsize=1, timeout=options.timeout_s, retries=False)
+        self._pool.ConnectionCls = kind
+        self._most, self._timeout = options.most_bytes, options.timeout_s
+        self._headers = {"Accept": "application/json", **headers}
+
+    def get(self, path: str) -> bytes:
+        """The body. Raises Unanswered."""
+        try:
+            response = self._pool.urlopen("GET", path, headers=self._headers, preload_content=False, retries=False)
+            body = response.read(self._most + 1)
+            response.close()
+        except (TimeoutError, urllib3.exceptions.TimeoutError):
+            raise Unanswered("timeout", f"{self.name} did not answer within {self._timeout:g} s") from None
+        except (HTTPError, OSError) as error:
+            cause = next((each for each in (error, *error.args) if isinstance(each, OSError)), None)
+            said = cause.strerror if cause is not None and cause.strerror else plain(str(error))
+            raise Unanswered("unreachable", f"{self.name} can't be asked: {said}") from None
+        if response.status >= 300:
+            raise refusal(f"{self.name}{path.partition('?')[0]}", response.status, {}, body)
+        if len(body) > self._most:
+            raise Unanswered("too_large", f"{self.name} sent more than {self._most:,} bytes")
+        return body
+
+
+def _server(options: SlurmOptions) -> _Http | _Unix:
+    headers = {"X-SLURM-USER-NAME": options.user} if options.user else {}
+    if options.token:
+        headers["X-SLURM-USER-TOKEN"] = options.token
+    if options.url.startswith("unix:"):
+        return _Unix(options.url.removeprefix("unix:").removeprefix("//"), options, headers)
+    return _Http(options, headers)

@@ -1,0 +1,96 @@
+"""Where a server is, how to ask it, and who asks: secrets come resolved, and are in no ``repr``."""
+
+from __future__ import annotations
+
+import base64
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+import urllib3
+from urllib3.exceptions import InsecureRequestWarning
+
+from trackside.stores.unanswered import plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointOptions:
+    """Where a server is and how to ask it.
+
+    ``url``: http or https, with a path if the API stands below one; a user and password in it are taken out.
+    ``ca``, ``cert``, ``key``: paths of PEM files. ``timeout_s``: one request. ``deadline_s``: all that one verdict
+    asks. ``concurrency``: requests under way at once. ``most_bytes``: one answer, decompressed. ``gzip``: whether
+    answers may come compressed; None: unless the server is on this machine, where it only costs time.
+
+    Raises ValueError for what can't be meant.
+    """
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    user: str = ""
+    password: str = field(default="", repr=False)
+    bearer: str = field(default="", repr=False)
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    verify: bool = True
+    timeout_s: float = 30.0
+    deadline_s: float = 120.0
+    retries: int = 3
+    concurrency: int = 4
+    most_bytes: int = 256 << 20
+    gzip: bool | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            parts = urlsplit(self.url)
+            port = f":{parts.port}" if parts.port is not None else ""
+        except ValueError as error:
+            raise ValueError(f"the URL can't be read: {error}") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("the URL must begin with http:// or https:// and name a host, as http://metrics:9090 does")
+        if parts.query or parts.fragment:
+            raise ValueError(f"the URL of {parts.hostname} must end with its path; parameters are set apart from it")
+        if parts.username is not None:
+            object.__setattr__(self, "user", self.user or unquote(parts.username))
+            object.__setattr__(self, "password", self.password or unquote(parts.password or ""))
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        object.__setattr__(self, "url", f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}")
+        if self.bearer and self.user:
+            raise ValueError(f"{self.url}: give a bearer token or a user and password, not both")
+        for name, value in {**self.headers, "Authorization": self.bearer + self.user + self.password}.items():
+            if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or re.search(r"[\r\n\0]", value):
+                raise ValueError(f"{self.url}: the header {name!r}, or its value, holds characters that it can't have")
+        if self.timeout_s <= 0 or self.deadline_s <= 0 or self.concurrency < 1 or self.retries < 0:
+            raise ValueError(f"{self.url}: timeouts and concurrency must be above 0, retries 0 or more")
+
+
+def identity(options: EndpointOptions) -> dict[str, str]:
+    """The headers that every request carries."""
+    host = urlsplit(options.url).hostname or ""
+    here = host == "localhost" or host == "::1" or host.startswith("127.")
+    gzip = not here if options.gzip is None else options.gzip
+    headers = {"User-Agent": "trackside", "Accept-Encoding": "gzip" if gzip else "identity"}
+    if options.bearer:
+        headers["Authorization"] = f"Bearer {options.bearer}"
+    elif options.user:
+        pair = base64.b64encode(f"{options.user}:{options.password}".encode()).decode()
+        headers["Authorization"] = f"Basic {pair}"
+    return headers
+
+
+def tls(options: EndpointOptions) -> ssl.SSLContext:
+    """Raises ValueError for files that can't be used."""
+    try:
+        context = ssl.create_default_context(cafile=options.ca or None)
+        if options.cert:
+            context.load_cert_chain(options.cert, options.key or None)
+    except (OSError, ssl.SSLError) as error:
+        files = ", ".join(filter(None, (options.ca, options.cert, options.key)))
+        raise ValueError(f"{options.url}: the certificates ({files}) can't be used: {plain(str(error))}") from None
+    if not options.verify:
+        urllib3.disable_warnings(InsecureRequestWarning)  # it was asked for
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context

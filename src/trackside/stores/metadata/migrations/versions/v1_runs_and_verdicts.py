@@ -1,0 +1,88 @@
+"""Runs, their nodes, their verdicts, and which run continued which."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "1"
+down_revision = None
+
+ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
+
+def upgrade() -> None:
+    """From an empty database."""
+    _runs()
+    op.create_table(
+        "run_nodes",
+        sa.Column("node", sa.Text, primary_key=True),
+        sa.Column("run", ID, sa.ForeignKey("runs.id", ondelete="CASCADE", name="run_nodes_run"), primary_key=True),
+    )
+    op.create_index("run_nodes_of", "run_nodes", ["run"])
+    _verdicts()
+    op.create_table(
+        "lineage",
+        sa.Column("child", ID, sa.ForeignKey("runs.id", ondelete="CASCADE", name="lineage_child"), primary_key=True),
+        sa.Column("parent", sa.Text, nullable=False, comment="a job's id: that job may never be recorded, or later"),
+        sa.Column("how", sa.Text, nullable=False, comment="dependency, requeue, restart or order"),
+    )
+    op.create_index("lineage_parent", "lineage", ["parent"])
+
+
+def _runs() -> None:
+    op.create_table(
+        "runs",
+        sa.Column("id", ID, primary_key=True),
+        sa.Column("cluster", sa.Text, nullable=False, comment="empty where no input names it"),
+        sa.Column("job", sa.Text, nullable=False),
+        sa.Column("began", sa.Double, nullable=False, comment="submit, else start, else 0: tells runs of one id apart"),
+        sa.Column("at", sa.Double, nullable=False, comment="start, else submit, else first_seen: listings go by it"),
+        sa.Column("name", sa.Text),
+        sa.Column("username", sa.Text),
+        sa.Column("state", sa.Text),
+        sa.Column("submitted", sa.Double),
+        sa.Column("started", sa.Double),
+        sa.Column("ended", sa.Double),
+        sa.Column("attempts", sa.Integer, nullable=False),
+        sa.Column("nodes", sa.JSON, nullable=False),
+        sa.Column("gpus", sa.JSON, nullable=False),
+        sa.Column("n_gpus", sa.Integer),
+        sa.Column("framework", sa.Text),
+        sa.Column("first_seen", sa.Double, nullable=False),
+        sa.Column("updated", sa.Double, nullable=False),
+        sa.Column("verdict", ID, comment="the latest; its columns are repeated here so that a listing reads one table"),
+        sa.Column("judged", sa.Double),
+        sa.Column("family", sa.Text),
+        sa.Column("variant", sa.Text),
+        sa.Column("culprit", sa.Text),
+        sa.Column("certainty", sa.Text),
+        sa.Column("confidence", sa.Double),
+        sa.UniqueConstraint("cluster", "job", "began", name="runs_identity"),
+    )
+    op.create_index("runs_at", "runs", ["at", "id"])
+    op.create_index("runs_job", "runs", ["job", "at"])
+    for column in ("family", "culprit", "state", "name"):
+        op.create_index(f"runs_{column}", "runs", [column, "at", "id"])
+
+
+def _verdicts() -> None:
+    op.create_table(
+        "verdicts",
+        sa.Column("id", ID, primary_key=True),
+        sa.Column("run", ID, sa.ForeignKey("runs.id", ondelete="CASCADE", name="verdicts_run"), nullable=False),
+        sa.Column("made_at", sa.Double, nullable=False),
+        sa.Column("confirmed_at", sa.Double, nullable=False, comment="when the same document last came out again"),
+        sa.Column("version", sa.Text, nullable=False),
+        sa.Column("family", sa.Text, nullable=False),
+        sa.Column("variant", sa.Text),
+        sa.Column("culprit", sa.Text, nullable=False),
+        sa.Column("certainty", sa.Text),
+        sa.Column("confidence", sa.Double),
+        sa.Column("digest", sa.Text, nullable=False, comment="SHA-256 of the document, in hexadecimal"),
+        sa.Column("bytes", sa.Integer, nullable=False, comment="of the document as it was given"),
+        sa.Column("document", sa.LargeBinary, nullable=False, comment="trackside.verdict/1 as JSON, zstd"),
+        sa.UniqueConstraint("run", "made_at", "digest", name="verdicts_identity"),
+    )
+    op.create_index("verdicts_history", "verdicts", ["run", "made_at", "id"])
+    op.create_index("verdicts_confirmed", "verdicts", ["confirmed_at"])

@@ -1,0 +1,1 @@
+"""Runs that are still going: asked again until they end."""

@@ -1,0 +1,110 @@
+"""A job asked about again and again until it has ended and its records have settled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from trackside.site.slurm import Stage
+from trackside.stores.unanswered import Unanswered
+
+INTERVAL_S = 30.0
+LEAST_S = 1.0
+"""Between two askings, whatever interval is given."""
+MOST_PAUSE_S = 600.0
+"""Between two askings after failures, each of which doubles the pause; or the interval, where that is longer."""
+SETTLE_S = 15.0
+"""After the end was first seen, until what is known then is the last word: metrics and logs arrive late."""
+PATIENCE_S = 180.0
+"""So long at most is waited for accounting to tell of the end."""
+
+
+class _Finding(Protocol):
+    @property
+    def family(self) -> str: ...
+    @property
+    def certainty(self) -> str | None: ...
+    @property
+    def culprit(self) -> str: ...
+    @property
+    def variant(self) -> str | None: ...
+
+
+class VerdictLike(Protocol):
+    """What is asked for."""
+
+    @property
+    def primary(self) -> _Finding:
+        """What it says first."""
+        ...
+
+
+V = TypeVar("V", bound=VerdictLike)
+
+
+@dataclass(frozen=True, slots=True)
+class Followed(Generic[V]):
+    """How it went: the last verdict, None where none was ever made, and why it was no longer asked for."""
+
+    verdict: V | None
+    ending: str
+    """``settled``; ``ended`` where accounting never told of the end; ``stopped`` by Ctrl-C."""
+
+
+def follow(
+    ask: Callable[[], V],
+    stage: Callable[[], Stage],
+    show: Callable[[V], object],
+    say: Callable[[str], object],
+    *,
+    interval_s: float = INTERVAL_S,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+    passing: tuple[type[Exception], ...] = (Unanswered, OSError),
+) -> Followed[V]:
+    """Ask until the job is over, and show each verdict that differs from the one before in what it says first.
+
+    ``stage``: of the job, as the last asking found it. ``say``: takes a line about the watching itself. What ``ask``
+    raises of ``passing`` is said and tried again later, ever more seldom; all else ends the watching, as it would a
+    single diagnosis.
+    """
+    last: V | None = None
+    failures, unknown = 0, False
+    ended_at: float | None = None
+    try:
+        while True:
+            begun = clock()
+            try:
+                verdict = ask()
+            except passing as error:
+                failures += 1
+                pause = min(max(interval_s, LEAST_S) * 2**failures, max(MOST_PAUSE_S, interval_s))
+                say(f"unable to check: {error}; asking again in {pause:.0f} s")
+                sleep(pause)
+                continue
+            if failures:
+                say(f"answered again, after {failures} {'failure' if failures == 1 else 'failures'}")
+                failures = 0
+            if last is None or key(verdict) != key(last):
+                show(verdict)
+            last = verdict
+            now = stage()
+            if now == "unknown" and not unknown:
+                say("whether the job goes on can't be told; asking on until Ctrl-C")
+            unknown = now == "unknown"
+            ended_at = (clock() if ended_at is None else ended_at) if now in ("ended", "settled") else None
+            since = 0.0 if ended_at is None else clock() - ended_at
+            if ended_at is not None and (since >= PATIENCE_S or (now == "settled" and since >= SETTLE_S)):
+                return Followed(last, now)
+            pause = interval_s if ended_at is None else min(interval_s, SETTLE_S)
+            sleep(max(LEAST_S, pause - (clock() - begun)))
+    except KeyboardInterrupt:
+        return Followed(last, "stopped")
+
+
+def key(verdict: VerdictLike) -> tuple[str, str | None, str, str | None]:
+    """What makes a verdict another one: its family, certainty, culprit and variant."""
+    first = verdict.primary
+    return first.family, first.certainty, first.culprit, first.variant

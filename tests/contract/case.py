@@ -1,0 +1,321 @@
+"""The text of a case: what is loaded, what is asked, what is expected; and the answers as that text shows them.
+
+    # What the case is about.
+    run 4242 on n1,n2 from 0 to 600
+
+    load dcgm.prom
+      DCGM_FI_DEV_GPU_UTIL{gpu="0",Hostname="n1"} every 15 from 15: 10 20 30x3 _x2 40+5x3 NaN
+      DCGM_FI_DEV_GPU_UTIL{gpu="1",Hostname="n1"} 15:10 30.5:20
+
+    ask metric(gpu_utilization_ratio).during(0, 60).rollup(60, 'avg')
+    expect
+      gpu node |  60
+      0   n1   | 0.2
+
+    ask metric(gpu_utilization_ratio).during(0, 60).rollup(60, 'avg').max()
+    expect 0.2
+
+    ask metric(gpu_power_watts).over('run', 'avg')
+    missing was not measured
+
+Times are seconds after 2026-03-02T08:00:00Z. ``run`` says what the scheduler knows; without it there are only metrics.
+A value is a number, ``_`` for a scrape that failed, and as promtool writes them ``AxN`` for N times A, ``A+BxN`` and
+``A-BxN`` for A and N steps of B from it. A table has the labels of each series left of the bar, ``-`` where it has
+none, and right of it the windows by their ends, ``-`` where nothing was sampled.
+
+What only stores that several clusters share can have:
+
+    match cluster="a"                             added to whatever they are asked
+    relabel Hostname to machine, which is node    how this site calls a label, and what its configuration says it is
+    beside                                        samples that lie there too, and must not be seen
+    except victoria-metrics: it keeps no NaN      a store that cannot hold such samples, and answers otherwise
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from trackside.model import Run, Scalar
+from trackside.query import Grid, Missing, Query
+
+T0 = 1_772_438_400
+"""2026-03-02T08:00:00Z"""
+TOLERANCE = 1e-9
+"""Relative. Engines add up in different orders."""
+NEAR_ZERO = 1e-12
+_SERIES = re.compile(r"""[\w:]+(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?""")
+_REGULAR = re.compile(r"\s+every ([\d.]+) from (-?[\d.]+):\s*(.*)")
+_RUN = re.compile(r"run(?: (\S+))?(?: on (\S+))?(?: from (-?[\d.]+))?(?: to (-?[\d.]+))?(?: gpus (\d+))?")
+_RELABEL = re.compile(r"relabel (\w+) to (\w+), which is (\w+)")
+_NUMBER = r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_STEPS = re.compile(rf"(_|-?(?:{_NUMBER}|NaN|Inf))([+-]{_NUMBER})?x(\d+)")
+
+Samples = Mapping[str, Sequence[tuple[int, str]]]
+"""Series as text -> (milliseconds since 1970, value as text)"""
+Row = tuple[tuple[tuple[str, str], ...], tuple[float, ...]]
+"""Labels of one series, and its values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A grid as a case shows it. ``times``: ends of the windows."""
+
+    times: tuple[float, ...]
+    rows: tuple[Row, ...]
+
+
+Answer = Table | Scalar | str
+"""A grid, a value, or as text why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One question, and lines ``begin`` to ``end`` of the case, which say the answer."""
+
+    query: Query
+    expected: Answer
+    begin: int
+    end: int
+
+
+@dataclass(slots=True)
+class Case:
+    """One file of ``cases``."""
+
+    path: Path
+    lines: list[str]
+    run: Run = field(default_factory=Run)
+    files: dict[str, dict[str, list[tuple[int, str]]]] = field(default_factory=dict)
+    """File name -> samples."""
+    beside: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    match: str = ""
+    relabel: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Label as the exporter calls it -> as the site does, and as we do."""
+    excepted: dict[str, str] = field(default_factory=dict)
+    """Store -> why it answers otherwise."""
+    asks: list[Ask] = field(default_factory=list)
+
+    def expecting(self, answers: Sequence[Answer]) -> str:
+        """The text with other answers in it."""
+        lines = list(self.lines)
+        for ask, answer in reversed(list(zip(self.asks, answers, strict=True))):
+            if not (isinstance(answer, str) and same(ask.expected, answer)):  # a reason is said in part
+                apart = [""] if ask.end < len(lines) and lines[ask.end] else []
+                lines[ask.begin : ask.end] = [*shown(answer), *apart]
+        return "\n".join(lines) + "\n"
+
+
+def read(path: Path) -> Case:
+    """Read a case. ValueError with the line for what can't be read."""
+    case = Case(path, path.read_text("utf-8").splitlines())
+    place = 0
+    while place < len(case.lines):
+        try:
+            place = _read_at(case, place)
+        except (ValueError, IndexError) as error:
+            raise ValueError(f"{path.name}, line {place + 1}: {case.lines[place]!r}: {error}") from error
+    if not case.asks:
+        raise ValueError(f"{path.name} asks nothing")
+    return case
+
+
+def _read_at(case: Case, place: int) -> int:
+    """Read what stands at a line; gives the line after it."""
+    line = case.lines[place]
+    end = next((n for n in range(place + 1, len(case.lines)) if not case.lines[n].startswith(" ")), len(case.lines))
+    body = case.lines[place + 1 : end]
+    word, _, rest = line.partition(" ")
+    if not line.strip() or line.startswith("#"):
+        return place + 1
+    if word == "run":
+        case.run = _run(line)
+    elif word == "load":
+        _load(case.files.setdefault(rest, {}), body)
+    elif word == "beside":
+        _load(case.beside, body)
+    elif word == "match":
+        case.match = rest
+    elif word == "except":
+        store, _, why = rest.partition(": ")
+        case.excepted[store] = why
+    elif word == "relabel" and (found := _RELABEL.fullmatch(line)):
+        case.relabel[found[1]] = found[2], found[3]
+    elif word == "ask":
+        begin = place + 1
+        end = next((n for n in range(begin + 1, len(case.lines)) if not case.lines[n].startswith(" ")), len(case.lines))
+        expected = _expected("".join(case.lines[begin : begin + 1]), case.lines[begin + 1 : end])
+        case.asks.append(Ask(_shifted(Query.parse(rest)), expected, begin, end))
+    else:
+        raise ValueError("expected run, load, beside, match, relabel, except or ask")
+    return end
+
+
+def _run(line: str) -> Run:
+    found = _RUN.fullmatch(line)
+    if found is None:
+        raise ValueError("expected run ID on NODES from TIME to TIME gpus COUNT")
+    id_, nodes, start, end, gpus = found.groups()
+    return Run(
+        id=id_,
+        nodes=tuple(nodes.split(",")) if nodes else (),
+        start=T0 + float(start) if start else None,
+        end=T0 + float(end) if end else None,
+        n_gpus=int(gpus) if gpus else None,
+    )
+
+
+def _load(into: dict[str, list[tuple[int, str]]], body: Sequence[str]) -> None:
+    for line in body:
+        found = _SERIES.match(line.strip())
+        if found is None:
+            raise ValueError(f"no series in {line!r}")
+        into.setdefault(found[0], []).extend(_points(line.strip()[found.end() :]))
+
+
+def _points(text: str) -> Iterator[tuple[int, str]]:
+    regular = _REGULAR.fullmatch(text)
+    if regular is None:
+        for word in text.split():
+            at, _, value = word.partition(":")
+            yield _milliseconds(float(at)), value
+        return
+    step, time = float(regular[1]), float(regular[2])
+    for value in (value for word in regular[3].split() for value in _values(word)):
+        if value != "_":
+            yield _milliseconds(time), value
+        time += step
+
+
+def _milliseconds(time: float) -> int:
+    return T0 * 1000 + round(time * 1000)
+
+
+def _values(word: str) -> list[str]:
+    found = _STEPS.fullmatch(word)
+    if found is None:
+        return [word]
+    first, step, count = found[1], found[2], int(found[3])
+    if step is None:
+        return [first] * count
+    return [repr(round(float(first) + n * float(step), 9)) for n in range(count + 1)]
+
+
+def _shifted(query: Query) -> Query:
+    """A case's times are seconds after T0."""
+    if query.window is None:
+        return query
+    return replace(query, window=(T0 + query.window[0], T0 + query.window[1]))
+
+
+# -- answers
+
+
+def _expected(line: str, body: Sequence[str]) -> Answer:
+    word, _, rest = line.partition(" ")
+    if word == "missing":
+        return rest
+    if word != "expect":
+        raise ValueError("after a question comes expect or missing")
+    if not body:
+        return _scalar(rest)
+    (names, times), *rows = [(left.split(), right.split()) for left, _, right in (each.partition("|") for each in body)]
+    return Table(
+        tuple(float(time) for time in times),
+        tuple(
+            (tuple((name, label) for name, label in zip(names, labels, strict=True) if label != "-"),
+             tuple(math.nan if value == "-" else float(value) for value in values))
+            for labels, values in rows
+        ),
+    )  # fmt: skip
+
+
+def _scalar(text: str) -> Scalar:
+    if text == "nothing":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def answered(answer: Grid | Missing) -> Answer:
+    """What a store said, as a case shows it."""
+    if isinstance(answer, Missing):
+        return answer.reason
+    rows = ((each.labels, tuple(values.tolist())) for each, values in zip(answer.series, answer.values, strict=True))
+    return Table(tuple(round(time - T0, 3) for time in answer.times.tolist()), tuple(rows))
+
+
+def shown(answer: Answer) -> list[str]:
+    """The lines of a case that say this answer."""
+    if isinstance(answer, str):
+        return [f"missing {answer}"]
+    if not isinstance(answer, Table):
+        return [f"expect {'nothing' if answer is None else _number(answer)}"]
+    names = sorted({name for labels, _ in answer.rows for name, _ in labels})
+    cells = [[*names, "|", *(f"{time:.12g}" for time in answer.times)]]
+    for labels, values in answer.rows:
+        has = dict(labels)
+        cells.append([*(has.get(name) or "-" for name in names), "|", *map(_number, values)])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    left = len(names) + 1
+    return ["expect"] + [
+        "  " + " ".join(
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    ]  # fmt: skip
+
+
+def _number(value: Scalar) -> str:
+    if isinstance(value, float):
+        return "-" if math.isnan(value) else f"{value:.15g}"
+    return str(value)
+
+
+def same(want: Answer, got: Answer) -> bool:
+    """Whether two answers agree: numbers within the tolerance; of a reason why there is none, what the case says."""
+    if isinstance(want, str) or isinstance(got, str):
+        return isinstance(want, str) and isinstance(got, str) and want in got
+    if isinstance(want, Table) and isinstance(got, Table):
+        return want.times == got.times and len(want.rows) == len(got.rows) and all(map(_same_row, want.rows, got.rows))
+    return not isinstance(want, Table) and not isinstance(got, Table) and _close(want, got)
+
+
+def _same_row(want: Row, got: Row) -> bool:
+    return want[0] == got[0] and all(map(_close, want[1], got[1]))
+
+
+def _close(want: Scalar, got: Scalar) -> bool:
+    if want is None or got is None or isinstance(want, str) or isinstance(got, str):
+        return want == got
+    if math.isnan(want) or math.isnan(got):
+        return math.isnan(want) and math.isnan(got)
+    return math.isclose(want, got, rel_tol=TOLERANCE, abs_tol=NEAR_ZERO)
+
+
+def difference(store: str, ask: Ask, got: Answer) -> str:
+    """What a person reads where a store says something else."""
+    want, have = shown(ask.expected), shown(got)
+    lines = [f"the {store} store answers {ask.query} (times from {T0}):"]
+    if len(want) != len(have):
+        return "\n".join([*lines, *(f"  - {line}" for line in want), *(f"  + {line}" for line in have)])
+    for one, other in zip(want, have, strict=True):
+        lines += [f"    {one}"] if one == other else [f"  - {one}", f"  + {other}"]
+    if isinstance(ask.expected, Table) and isinstance(got, Table) and ask.expected.times == got.times:
+        lines += _off(ask.expected, got)
+    return "\n".join(lines)
+
+
+def _off(want: Table, got: Table) -> Iterator[str]:
+    """Each cell that is off, so that nobody counts columns."""
+    for (labels, before), (_, now) in zip(want.rows, got.rows, strict=False):
+        name = " ".join(f"{key}={value}" for key, value in labels)
+        for time, a, b in zip(want.times, before, now, strict=False):
+            if not _close(a, b):
+                yield f"  {name} at {time:g}: wanted {_number(a)}, got {_number(b)}"

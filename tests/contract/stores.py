@@ -1,0 +1,114 @@
+"""The same samples in every store that can hold them: the files themselves, the embedded store, and real servers.
+
+A store here is a context manager that is given files in Prometheus text and gives what opens its curves, each time
+anew; a server is one that gives how it is asked. Another kind is one more function and one more entry of a table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from tests import services
+from trackside import api
+from trackside.ingest import ingest
+from trackside.stores.curves import Curves
+from trackside.stores.duck import DuckCurves
+from trackside.stores.endpoint import EndpointOptions
+from trackside.stores.prometheus import PrometheusCurves, PrometheusOptions, Scope
+from trackside.stores.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a store is to hold. ``beside``: text that only servers hold, which is not the run's."""
+
+    files: Sequence[Path]
+    scope: Scope = field(default_factory=Scope)
+    beside: str = ""
+    match: str = ""
+    relabel: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Label as the exporter calls it -> as the site does, and as we do."""
+
+    @property
+    def text(self) -> str:
+        """All of it in Prometheus text, as the site's scrapers would have labelled it."""
+        text = "".join(path.read_text("utf-8") for path in self.files) + self.beside
+        for theirs, (here, _) in self.relabel.items():
+            text = re.sub(rf"(?<=[{{,]){theirs}=", f"{here}=", text)
+        return text
+
+    def options(self, url: str) -> PrometheusOptions:
+        """How a server is asked for it."""
+        labels = dict(self.relabel.values())
+        match = (self.match,) if self.match else ()
+        return PrometheusOptions(endpoint=EndpointOptions(url=url), match=match, labels=labels)
+
+
+Opened = Iterator[Callable[[], Curves]]
+Stored = Callable[[Given, Path], AbstractContextManager[Callable[[], Curves]]]
+Served = Callable[[Given, Path], AbstractContextManager[PrometheusOptions]]
+
+
+@contextmanager
+def in_memory(given: Given, folder: Path) -> Opened:
+    """As ``trackside diagnose FILES`` holds them."""
+    curves = api.load(given.files).curves
+    assert curves is not None
+    yield lambda: curves
+
+
+@contextmanager
+def in_duckdb(given: Given, folder: Path) -> Opened:
+    """As ``trackside ingest FILES`` keeps them."""
+    ingest(given.files, folder / "store")
+    with Snapshot.open(folder / "store") as snapshot:
+        yield lambda: DuckCurves(snapshot)
+
+
+@contextmanager
+def victoria_metrics(given: Given, folder: Path) -> Iterator[PrometheusOptions]:
+    """A server for these samples alone: one starts in less time than another forgets."""
+    with services.victoria_metrics(folder) as server:
+        server.load(given.text)
+        yield given.options(server.url)
+
+
+@contextmanager
+def prometheus(given: Given, folder: Path) -> Iterator[PrometheusOptions]:
+    """A server that starts with these samples in its blocks: a running one takes none that are old."""
+    with services.prometheus_server(folder, openmetrics=openmetrics(given.text)) as server:
+        yield given.options(server.url)
+
+
+@contextmanager
+def in_server(served: Served, given: Given, folder: Path) -> Opened:
+    """Curves of a server, closed before it ends."""
+    with served(given, folder) as options, ExitStack() as open_:
+
+        def opened() -> Curves:
+            curves = PrometheusCurves(options, given.scope)
+            open_.callback(curves.close)
+            return curves
+
+        yield opened
+
+
+SERVERS: dict[str, Served] = {"victoria-metrics": victoria_metrics, "prometheus": prometheus}
+STORES: dict[str, Stored] = {
+    "memory": in_memory,
+    "duckdb": in_duckdb,
+    **{name: partial(in_server, served) for name, served in SERVERS.items()},
+}
+
+_TIME = re.compile(r" (\d+)(\d{3})$", re.MULTILINE)
+_COMMENT = re.compile(r"^#.*\n", re.MULTILINE)
+
+
+def openmetrics(text: str) -> str:
+    """Prometheus text as OpenMetrics: times in seconds, and an end. Types are left out: each metric's are its own."""
+    return _TIME.sub(r" \1.\2", _COMMENT.sub("", text)) + "# EOF\n"

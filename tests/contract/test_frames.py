@@ -1,0 +1,83 @@
+"""Every case of ``cases`` asked of every store: one answer. A further case is one more file there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.contract.case import Answer, Case, answered, difference, read, same
+from tests.contract.stores import SERVERS, STORES, Given
+from trackside.query import AGGREGATES, ROLLUPS, SPANS, Frame, Grid, Missing, Query, reduced
+from trackside.runs.metrics import run_metrics
+from trackside.site.gather import ZONES_S
+from trackside.stores.curves import Curves
+from trackside.stores.memory import MemoryStore
+from trackside.stores.prometheus import Scope
+
+CASES = sorted((Path(__file__).parent / "cases").glob("*.txt"))
+
+
+def given_of(case: Case, folder: Path) -> Given:
+    """The case's samples as files, in the order of their times as exporters write them."""
+    folder.mkdir()
+    for name, samples in case.files.items():
+        (folder / name).write_text(exposition(samples))
+    run = case.run
+    start, end = run.start and run.start - ZONES_S, run.end and run.end + ZONES_S  # as for records out of files
+    scope = Scope(start, end, run.nodes, (run.id,) if run.id else ())
+    return Given(sorted(folder.iterdir()), scope, exposition(case.beside), case.match, case.relabel)
+
+
+def exposition(samples: dict[str, list[tuple[int, str]]]) -> str:
+    """Prometheus text."""
+    return "".join(f"{series} {value} {time}\n" for series, points in samples.items() for time, value in points)
+
+
+def answers_of(case: Case, curves: Curves) -> list[Answer]:
+    """What a store says to each question: asked together, as families ask, and again one by one."""
+    rows = MemoryStore(planes=("metric",))
+    _, rows.metrics = run_metrics(curves, case.run, rows)
+    queries = [ask.query for ask in case.asks]
+    rows.expect(query.rows for query in queries)
+    together = [
+        answer_to(query, found)
+        for query, found in zip(queries, rows.ask_many([query.rows for query in queries]), strict=True)
+    ]
+    alone = [answer_to(query, rows.ask(query.rows)) for query in queries]
+    for ask, one, other in zip(case.asks, together, alone, strict=True):
+        assert same(one, other), difference("same, asked alone,", replace(ask, expected=one), other)
+    return together
+
+
+def answer_to(query: Query, found: Frame | Grid | Missing) -> Answer:
+    """A grid, or the value that the query reduces it to."""
+    assert not isinstance(found, Frame)
+    return answered(found) if query.reducer is None or isinstance(found, Missing) else reduced(found, query)
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("store", [pytest.param(s, marks=pytest.mark.service if s in SERVERS else ()) for s in STORES])
+def test_one_answer(path: Path, store: str, tmp_path: Path, rewrite: bool) -> None:
+    case = read(path)
+    with STORES[store](given_of(case, tmp_path / "files"), tmp_path / "store") as curves:
+        answers = answers_of(case, curves())
+    if rewrite and store == "memory":  # the others are held against it
+        path.write_text(case.expecting(answers))
+        return
+    off = [
+        difference(store, ask, got) for ask, got in zip(case.asks, answers, strict=True) if not same(ask.expected, got)
+    ]
+    if why := case.excepted.get(store):
+        assert off, f"the {store} store answers as the others do, although {why}"
+        return
+    assert not off, "\n" + "\n".join(off)
+
+
+def test_every_rollup_and_span_is_asked() -> None:
+    """Of the sum of all cases."""
+    asked = [ask.query for path in CASES for ask in read(path).asks]
+    assert {query.rollup_how for query in asked} >= set(ROLLUPS)
+    assert {query.span for query in asked} >= set(SPANS)
+    assert {query.group_how for query in asked} >= set(AGGREGATES)

@@ -1,0 +1,145 @@
+"""One verdict from any store: metrics from it, logs and records from files; and its citations hold in that store."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools.cases import scenarios
+
+from tests.contract.stores import SERVERS, Given
+from trackside import api
+from trackside.ingest import ingest
+from trackside.model import Verdict
+from trackside.show.document import decode, document, encode
+from trackside.site.config import Site, load
+from trackside.site.gather import gathered
+from trackside.verify import check
+
+CASES = {case.name: case for case in scenarios()}
+JUDGED = (
+    "b1/sim-load-one-gpu",
+    "b2/sim-ecc-remap-failed-metrics-only",
+    "b2/sim-rival-latent-and-user-bug",
+    "b3/sim-rival-hot-inlet",
+    "b3/sim-software-thermal-single",
+    "c2/sim-metrics-and-scheduler-only",
+    "c3/sim-metrics-only",
+    "c3/sim-never-attached",
+    "d1/sim-rival-short-gaps",
+    "d1/sim-starved-single-gpu",
+    "d2/sim-save-storm",
+    "d3/sim-cpu-contention",
+    "d3/sim-slow-gpu-no-tracer",
+    "f1/sim-no-log",
+    "f3/sim-metrics-only",
+    "g1/sim-gaps-restart-skew",
+    "g1/sim-local-time-records",
+    "g1/sim-mig-slices",
+    "g1/sim-neighbours-without-labels",
+)
+"""Of each family that rests on metrics one that has it and one that looks like it; wrong clocks, missing labels."""
+
+
+@cache
+def from_files(name: str) -> Any:
+    """The verdict's document, as ``trackside diagnose FOLDER`` gives it."""
+    with CASES[name].inputs() as folder:
+        return plain(api.diagnose(folder))
+
+
+def plain(verdict: Verdict) -> Any:
+    """A verdict's document without the names of stores, and without the places that samples came from."""
+    told = json.loads(encode(document(verdict)))
+    del told["inputs"]
+    for cite in told["cites"].values():
+        del cite["store"]
+        if cite["plane"] == "metric":
+            del cite["where"]
+    return told
+
+
+def differences(want: Any, got: Any, path: str = "") -> Iterator[str]:
+    """Where two documents differ; numbers do by more than one in 1e9."""
+    if isinstance(want, dict) and isinstance(got, dict):
+        for key in dict.fromkeys((*want, *got)):
+            yield from differences(want.get(key, "absent"), got.get(key, "absent"), f"{path}.{key}")
+    elif isinstance(want, list) and isinstance(got, list) and len(want) == len(got):
+        for place, pair in enumerate(zip(want, got, strict=True)):
+            yield from differences(*pair, f"{path}[{place}]")
+    elif not (want == got or (_number(want) and _number(got) and math.isclose(want, got, rel_tol=1e-9, abs_tol=1e-12))):
+        yield f"{path}: files {want!r}, store {got!r}"
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def broken(told: Verdict, again: api.Loaded) -> list[str]:
+    """The citations of a verdict that no longer hold."""
+    cites = decode(encode(document(told))).cites
+    assert cites
+    _, store = api.select(again, again.job)
+    return [
+        f"{one.cite.query}: was {one.cite.value!r}, now {one.now!r} {one.problem}"
+        for one in check(cites, store)
+        if not one.holds
+    ]
+
+
+def without_metrics(folder: Path, target: Path) -> tuple[Path, list[Path]]:
+    """The run's other files in a folder like the whole, and its files of metrics."""
+    for path in (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".prom"):
+        kept = target / path.relative_to(folder)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, kept)
+    return target, sorted(folder.rglob("*.prom"))
+
+
+def site_of(url: str, folder: Path) -> Site:
+    """A site that has a server of metrics, as its configuration says so."""
+    (folder / "trackside.toml").write_text(f'[metrics]\nurl = "{url}"\n[slurm]\nmode = "off"\n')
+    return load(folder / "trackside.toml", environ={})
+
+
+def assert_same(name: str, verdict: Verdict) -> None:
+    off = list(differences(from_files(name), plain(verdict)))
+    assert not off, "\n".join(["", *off[:40]])
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("name", JUDGED)
+@pytest.mark.parametrize("server", SERVERS)
+def test_same_verdict_from_a_server(name: str, server: str, tmp_path: Path) -> None:
+    with CASES[name].inputs() as folder:
+        rest, metrics = without_metrics(folder, tmp_path / "run")
+        with SERVERS[server](Given(metrics), tmp_path / "store") as options:
+            site = site_of(options.endpoint.url, tmp_path)
+            with gathered(site, None, [rest]) as found:
+                verdict = found.diagnose()
+            with gathered(site, None, [rest]) as found:
+                gone = broken(verdict, found.loaded)
+    assert_same(name, verdict)
+    assert not gone
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_same_verdict_from_the_embedded_store(name: str, tmp_path: Path) -> None:
+    with CASES[name].inputs() as folder:
+        ingest([folder], tmp_path / "store")
+    verdict = api.diagnose_stored(tmp_path / "store")
+    assert_same(name, verdict)
+    with api.stored(tmp_path / "store", None) as loaded:
+        assert not broken(verdict, loaded)
+
+
+def test_families_that_rest_on_metrics_are_judged() -> None:
+    """Each found and, where one is told that looks like it, not found."""
+    found = {CASES[name].expected["family"] for name in JUDGED}
+    assert found >= {"B2", "B3", "C2", "C3", "D1", "D2", "D3", "F1", "F3", "G1"}

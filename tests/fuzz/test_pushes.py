@@ -1,0 +1,127 @@
+"""Pushes meant to hurt: each is read or refused, in memory and time that its own size bounds."""
+
+from __future__ import annotations
+
+import json
+import time
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from trackside.serve.protocols import loki_push, otlp_logs, otlp_metrics, remote_write, wire
+from trackside.serve.protocols.decoded import BadRequest
+from trackside.serve.protocols.series_key import key_of, length
+
+SIZE = 64 << 10
+MOST_TIMES = 100
+"""Bytes of memory for each byte of a body, at most: an empty message has two, and an object of its own."""
+MOST_S = 10.0
+"""For each body; far from what they take, and further from what they would if anything grew with the square."""
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
+
+
+def field(number: int, content: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + length(len(content)) + content
+
+
+def filled(piece: bytes) -> bytes:
+    return piece * (SIZE // len(piece))
+
+
+def nested(*numbers: int, inside: bytes) -> bytes:
+    for number in reversed(numbers):
+        inside = field(number, inside)
+    return inside
+
+
+def deep(opening: bytes, levels: int = 100_000) -> bytes:
+    """A value in a value in a value, as deep as fits."""
+    body = b""
+    for _ in range(levels):
+        body = opening + length(len(body)) + body if len(body) < SIZE else body
+    return body
+
+
+NAME = key_of([(b"__name__", b"x")])
+SAMPLE = b"\x12\x10\x09abcdefgh\x10\x80\x80\x80\x80\x80\x01"
+ZERO = b"\x12\x07\x10\x80\x80\x80\x80\x80\x01"
+SYMBOLS = field(4, b"") + field(4, b"__name__") + field(4, b"x")
+HOSTILE: dict[str, bytes] = {
+    "empty messages 1": filled(b"\x0a\x00"),
+    "empty messages 2": filled(b"\x12\x00"),
+    "nearly empty messages": filled(b"\x0a\x02\x0a\x00"),
+    "unknown fields": filled(b"\x7d1234"),
+    "unknown numbers": filled(b"\x78\x01"),
+    "endless number": filled(b"\xff"),
+    "zeros": filled(b"\x00"),
+    "tiny series": b"".join(field(1, key_of([(b"__name__", b"%d" % number)])) for number in range(SIZE // 20)),
+    "tiny series with samples": filled(field(1, NAME + SAMPLE)),
+    "empty labels of one series": field(1, filled(b"\x0a\x00")),
+    "long labels of one series": field(1, filled(field(1, b"x" * 128))),
+    "labels between samples": field(1, NAME + filled(ZERO + b"\x0a\x00")),
+    "one huge label": field(1, key_of([(b"__name__", b"x" * SIZE)])),
+    "empty samples": field(1, NAME + filled(b"\x12\x00")),
+    "samples by turns": field(1, NAME + filled(SAMPLE + ZERO)),
+    "lookalikes of samples in text": field(1, key_of([(b"__name__", b"x"), (b"l", filled(SAMPLE))])),
+    "lookalikes in each other": filled(b"\x12\x10\x09\x12\x07\x10"),
+    "empty exemplars": field(1, NAME + filled(b"\x1a\x00")),
+    "symbols": filled(b"\x22\x00"),
+    "different symbols": field(4, b"") + b"".join(field(4, b"%d" % number) for number in range(SIZE // 8)),
+    "references": SYMBOLS + field(5, field(1, filled(b"\x01"))),
+    "references one by one": SYMBOLS + field(5, filled(b"\x08\x01")),
+    "references of many": SYMBOLS + filled(field(5, field(1, b"\x01\x02" + b"\x02\x02" * 60))),
+    "references to long symbols": SYMBOLS + field(4, b"y" * (SIZE // 2)) + filled(field(5, field(1, b"\x01\x03" * 60))),
+    "empty scopes": field(1, filled(b"\x12\x00")),
+    "empty metrics or records": nested(1, 2, inside=filled(b"\x12\x00")),
+    "points of nothing": nested(1, 2, 2, inside=field(1, b"m") + field(5, filled(b"\x0a\x00"))),
+    "histogram points of nothing": nested(1, 2, 2, inside=field(1, b"m") + field(9, filled(b"\x0a\x00"))),
+    "data in pieces": nested(1, 2, 2, inside=field(1, b"m") + filled(b"\x2a\x00")),
+    "attributes of nothing": nested(1, 2, 2, 5, 1, inside=filled(b"\x3a\x00")),
+    "one huge histogram": nested(1, 2, 2, inside=field(1, b"m") + nested(9, 1, inside=field(6, bytes(SIZE // 2 * 8 // 8)))),
+    "values in values": nested(1, 1, inside=field(1, field(1, b"k") + field(2, deep(b"\x2a\x82\x01"[:1])))),
+    "entries of nothing": field(1, field(1, b"{}") + filled(b"\x12\x00")),
+    "metadata of nothing": field(1, field(1, b"{}") + field(2, field(2, b"line") + filled(b"\x1a\x00"))),
+    "places in one line": field(1, field(1, b"{}") + field(2, field(2, b"x") + filled(field(3, field(1, b"node") + field(2, b"n"))))),
+    "a long selector": field(1, field(1, b'{a="' + b"\\" * SIZE + b'"}') + field(2, field(2, b"line"))),
+    "JSON lists": b"[" * SIZE,
+    "JSON objects": b'{"a":' * (SIZE // 5),
+    "JSON streams": b'{"streams": [' + b"{}," * (SIZE // 3) + b"{}]}",
+    "JSON resources": b'{"resourceMetrics": [' + b"{}," * (SIZE // 3) + b'{}], "resourceLogs": []}',
+    "JSON numbers": json.dumps({"streams": [{"values": [["9" * SIZE, "x"]]}]}).encode(),
+}  # fmt: skip
+DECODERS: dict[str, Callable[[bytes], Any]] = {
+    "remote write 1.0": lambda body: remote_write.decode(body, 1),
+    "remote write 2.0": lambda body: remote_write.decode(body, 2),
+    "OTLP metrics": lambda body: otlp_metrics.decode(body, PROTOBUF),
+    "OTLP metrics in JSON": lambda body: otlp_metrics.decode(body, JSON),
+    "OTLP logs": lambda body: otlp_logs.decode(body, PROTOBUF),
+    "OTLP logs in JSON": lambda body: otlp_logs.decode(body, JSON),
+    "Loki push": lambda body: loki_push.decode(body, PROTOBUF),
+    "Loki push in JSON": lambda body: loki_push.decode(body, JSON),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_push_costs_what_its_size_allows(what):
+    body = HOSTILE[what]
+    for name, decode in DECODERS.items():
+        tracemalloc.start()
+        begin = time.process_time()
+        try:
+            with suppress(BadRequest):
+                decode(body)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < MOST_TIMES * len(body) + (8 << 20), f"{name}: {peak:,} bytes for {len(body):,}"
+        assert time.process_time() - begin < MOST_S, name
+
+
+@pytest.mark.parametrize("name", ["remote write 1.0", "OTLP metrics", "Loki push"])
+def test_millions_of_messages_are_too_large(name):
+    with pytest.raises(BadRequest, match="at most 1,048,576 are taken") as caught:
+        DECODERS[name](field(1, NAME) * (wire.MOST + 1))
+    assert caught.value.status == 413

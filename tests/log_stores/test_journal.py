@@ -1,0 +1,84 @@
+"""The live journal, with programs in journalctl's place: this tests what is made of its output, not systemd."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+from trackside.model import Input
+from trackside.read.detect import read_source
+from trackside.read.format import Collected, Source
+from trackside.site.journal import JournalOptions, journal
+from trackside.stores.log_store import Wanted
+
+WANTED = Wanted((), ("gpu-00",), 1_795_253_600, 1_795_253_700)
+ENTRIES = [
+    {"__REALTIME_TIMESTAMP": "1795253648000020", "_HOSTNAME": "gpu-00", "_TRANSPORT": "kernel",
+     "MESSAGE": "NVRM: Xid (PCI:0000:1b:00): 79, pid=4002, name=python, GPU has fallen off the bus."},
+    {"__REALTIME_TIMESTAMP": "1795253649000020", "_HOSTNAME": "gpu-00", "SYSLOG_IDENTIFIER": "systemd", "MESSAGE": "x"},
+]  # fmt: skip
+
+
+def program(folder: Path, entries: str) -> str:
+    """A journalctl of two hosts."""
+    path = folder / "journalctl"
+    path.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *--field=_HOSTNAME*) printf "gpu-00.cluster\\ngpu-07\\n"; exit 0;; esac\n'
+        f'echo "$*" > {folder}/asked\n{entries}\n'
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def read(options: JournalOptions, wanted: Wanted = WANTED) -> tuple[Input, Collected]:
+    kept = Collected()
+    (row,) = [read_source(each, kept) if isinstance(each, Source) else each for each in journal(options, wanted)]
+    return row, kept
+
+
+def printing(folder: Path) -> str:
+    (folder / "entries").write_text("".join(json.dumps(each) + "\n" for each in ENTRIES))
+    return f"cat {folder}/entries"
+
+
+def test_entries_of_the_nodes_in_the_window(tmp_path: Path) -> None:
+    row, kept = read(JournalOptions(command=program(tmp_path, printing(tmp_path)), directory="/var/log/journal/remote"))
+    assert (row.status, row.format) == ("read", "journal-json")
+    assert (tmp_path / "asked").read_text().split() == [
+        "--directory=/var/log/journal/remote",
+        "--output=json",
+        "--no-pager",
+        "--quiet",
+        "--since=@1795253300",
+        "--until=@1795254001",
+        "_HOSTNAME=gpu-00.cluster",
+    ]
+    assert [(event.kind, event.node) for event in kept.events if event.kind == "xid"] == [("xid", "gpu-00")]
+
+
+def test_a_failure_in_the_middle_is_told(tmp_path: Path) -> None:
+    row, kept = read(JournalOptions(command=program(tmp_path, f"{printing(tmp_path)}; echo no access >&2; exit 1")))
+    assert row.status == "partial"
+    assert "no access" in row.note
+    assert kept.events
+
+
+def test_it_is_ended_when_it_hangs(tmp_path: Path) -> None:
+    options = JournalOptions(command=program(tmp_path, f"{printing(tmp_path)}; exec sleep 60"), timeout_s=1.0)
+    row, kept = read(options)
+    assert row.status == "partial"
+    assert "ended after 1 s" in row.note
+    assert kept.events
+
+
+def test_no_journal_of_the_nodes(tmp_path: Path) -> None:
+    row, _ = read(JournalOptions(command=program(tmp_path, "")), Wanted((), ("gpu-09",), 1.0, 2.0))
+    assert (row.status, row.note) == ("empty", "holds no entries of the run's 1 nodes")
+
+
+def test_no_journalctl() -> None:
+    row, _ = read(JournalOptions(command="/nowhere/journalctl"))
+    assert row.status == "unreadable"
+    assert row.note == "unable to check: /nowhere/journalctl: No such file or directory; set its path"

@@ -1,0 +1,37 @@
+"""What the tests of the archive and of the HTTP API share: verdicts as the engine makes them, small."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trackside.model import Attempt, Certainty, Cite, Finding, Outcome, Run, Value, Verdict
+from trackside.show.document import document, encode
+
+T0 = 1_772_438_400.0
+"""2026-03-02T08:00:00Z"""
+
+
+def run(job: str | None = "4242", **facts: Any) -> Run:
+    """A run that was submitted at T0 and failed ten minutes after its start."""
+    told: dict[str, Any] = {
+        "name": "lm", "cluster": "alpha", "disposition": "FAILED", "submit": T0, "start": T0 + 10, "end": T0 + 600,
+        "nodes": ("gpu017", "gpu018"), "n_gpus": 16, "gpus": ("gpu017:0",), "attempts": (Attempt(1, start=T0 + 10),),
+        "framework": "hf_trainer", **facts,
+    }  # fmt: skip
+    return Run(id=job, **told)
+
+
+def verdict(of: Run | None = None, family: str = "A1", said: str = "ModuleNotFoundError") -> Verdict:
+    """One cited sentence; ``said`` makes one document differ from another."""
+    cite = Cite("log", "files", "events(exception).first(type)", "train.log:3", said)
+    title, id_ = {"A1": ("Crash at start", "startup-crash"), "G1": ("Healthy", "healthy")}[family]
+    finding = Finding(
+        Outcome.FOUND, family, id_, title, Certainty.ESTABLISHED, "job" if family == "A1" else "none", confidence=0.9,
+        exception=(said, "No module named 'x'"),
+    )  # fmt: skip
+    return Verdict(of or run(), finding, gpu_hours=Value(2.5, (cite,)), version="1.0")
+
+
+def written(made: Verdict) -> bytes:
+    """As ``trackside diagnose --json`` prints it."""
+    return encode(document(made, ["/site"]))

@@ -1,0 +1,210 @@
+"""What the tests of the receiver share: bodies as senders make them, and what a store holds of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+import cramjam
+import urllib3
+import uvicorn
+
+from trackside.serve.app import application
+from trackside.serve.limits import guarded
+from trackside.serve.protocols import remote_write
+from trackside.serve.protocols.decoded import LineStream
+from trackside.serve.protocols.series_key import key_of, labels_of
+from trackside.serve.reading import LineReader
+from trackside.serve.receive import Spoken as SpokenOverHttp
+from trackside.site.hits import written_lines
+from trackside.stores.arrivals import Taken
+from trackside.stores.intake import Intake
+from trackside.stores.log_store import Line
+from trackside.stores.pending import Decoded
+from trackside.stores.receiving import Keeping, Limits, ServeOptions
+from trackside.stores.snapshot import Snapshot
+from trackside.stores.write_ahead import Entry, Header
+
+T0_MS = 1_772_438_400_000
+"""2026-03-02T08:00:00Z"""
+UTIL = "DCGM_FI_DEV_GPU_UTIL"
+Sample = tuple[int, float]
+
+
+def key(name: str, **labels: str) -> bytes:
+    """A series as remote write names it."""
+    return key_of((each.encode(), value.encode()) for each, value in sorted({"__name__": name, **labels}.items()))
+
+
+def gpu(name: str = UTIL, number: int = 0, node: str = "gpu017", **labels: str) -> bytes:
+    """A series of a GPU."""
+    return key(name, gpu=str(number), Hostname=node, **labels)
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def write_request(series: Iterable[tuple[bytes, Sequence[Sample]]]) -> bytes:
+    """A remote write 1.0 request, not compressed."""
+    out = bytearray()
+    for labels, samples in series:
+        body = bytearray(labels)
+        for time_ms, value in samples:
+            body += b"\x12" + varint(10 + len(varint(time_ms))) + b"\x09" + struct.pack("<d", value)
+            body += b"\x10" + varint(time_ms)
+        out += b"\x0a" + varint(len(body)) + body
+    return bytes(out)
+
+
+def tick(number: int, gpus: int = 4, name: str = UTIL, value: float = 50.0) -> list[tuple[bytes, list[Sample]]]:
+    """One sample of each GPU, 15 s after the tick before."""
+    return [(gpu(name, each), [(T0_MS + number * 15_000, value + each)]) for each in range(gpus)]
+
+
+class Spoken:
+    """Remote write as it is, and lines as JSON."""
+
+    def decode(self, entry: Entry) -> Decoded:
+        header, body = entry
+        if header.protocol == "lines":
+            return [LineStream(*each) for each in json.loads(body)]
+        return remote_write.decode(body, 1)
+
+    def labels_of(self, key: bytes) -> tuple[str, dict[str, str]]:
+        return labels_of(key)
+
+    def written(self, labels: Mapping[str, str], time_ns: int, text: str) -> Iterable[tuple[str, str]]:
+        return written_lines(Line(time_ns, text, labels))
+
+
+def opened(store: Path, limits: Limits | None = None, keeping: Keeping | None = None) -> Intake:
+    """A store that receives; it flushes when it is told to."""
+    return Intake(store, Spoken(), limits or Limits(), keeping or Keeping(flush_s=3600.0), LineReader)
+
+
+def sent(intake: Intake, series: Iterable[tuple[bytes, Sequence[Sample]]]) -> Future[Taken]:
+    """Samples handed to it."""
+    body = write_request(series)
+    return intake.take(Header("remote_write", received_ns=1), body, remote_write.decode(body, 1))
+
+
+def said(intake: Intake, labels: Mapping[str, str], lines: Sequence[tuple[int, str]]) -> Future[Taken]:
+    """Lines handed to it, with their times in ns since T0."""
+    times = [T0_MS * 1_000_000 + time_ns for time_ns, _ in lines]
+    body = json.dumps([[dict(labels), times, [text for _, text in lines]]]).encode()
+    header = Header("lines", received_ns=1)
+    return intake.take(header, body, Spoken().decode((header, body)))
+
+
+def flushed(intake: Intake, read: bool = True) -> None:
+    """Have all in segments."""
+    intake.flush(read).result(30)
+
+
+def samples(store: Path) -> Counter[tuple[str, str, int, float]]:
+    """(metric, GPU, time, value) of all samples, and how often each is there."""
+    with Snapshot.open(store) as snapshot:
+        sql = (
+            f"SELECT s.metric, coalesce(json_extract_string(s.labels, '$.gpu'), ''), time_ms, value"
+            f" FROM {snapshot.table('samples')} JOIN {snapshot.table('series')} s USING (series)"
+        )
+        return Counter(snapshot.rows(sql))
+
+
+def expected(series: Iterable[tuple[bytes, Sequence[Sample]]], scale: float = 0.01) -> set[tuple[str, int, float]]:
+    """(GPU, time, value in our unit) of what was sent."""
+    return {(labels_of(labels)[1]["gpu"], time_ms, value * scale) for labels, told in series for time_ms, value in told}
+
+
+def lines(store: Path) -> dict[str, list[str]]:
+    """All lines by file."""
+    top = store / "received" / "logs"
+    return {str(path.relative_to(top)): path.read_text().splitlines() for path in sorted(top.rglob("*.log"))}
+
+
+PROTOBUF = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
+JSON = {"Content-Type": "application/json"}
+
+
+def packed(body: bytes) -> bytes:
+    """As remote write sends it."""
+    return bytes(cramjam.snappy.compress_raw(body))
+
+
+class Running:
+    """``trackside serve`` in a thread of this process; ``ask`` sends a request."""
+
+    def __init__(self, options: ServeOptions) -> None:
+        write, read = guarded(options)
+        self.intake = Intake(options.store, SpokenOverHttp(options.limits), options.limits, options.keeping, LineReader)
+        config = uvicorn.Config(application(self.intake, write, read), http="httptools", ws="none", log_config=None)
+        self._server = uvicorn.Server(config)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
+        self._thread.start()
+        self.http = urllib3.PoolManager(retries=False, timeout=30.0)
+
+    def ask(
+        self, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, method: str = ""
+    ) -> urllib3.BaseHTTPResponse:
+        """GET without a body, POST with one."""
+        verb = method or ("GET" if body is None else "POST")
+        return self.http.request(verb, self.url + path, body=body, headers=dict(headers or {}))
+
+    def write(self, series: Iterable[tuple[bytes, Sequence[Sample]]]) -> urllib3.BaseHTTPResponse:
+        """A remote write."""
+        return self.ask("/api/v1/write", packed(write_request(series)), PROTOBUF)
+
+    def close(self) -> None:
+        """Stop as SIGTERM would."""
+        self._server.should_exit = True
+        self._thread.join(30)
+        self.intake.close()
+        self._socket.close()
+        self.http.clear()
+
+
+STARTED: list[subprocess.Popen[str]] = []
+"""Servers of this test, which may have failed before it ended them."""
+
+
+def end_all() -> None:
+    """No test leaves a server behind."""
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def served(*arguments: object, port: int = 0) -> tuple[subprocess.Popen[str], str]:
+    """``serve`` in a process of its own, and its address. ``arguments``: of ServeOptions, as Python writes them."""
+    program = (
+        "from trackside.serve.app import serve\nfrom trackside.stores.receiving import Keeping, Limits, ServeOptions\n"
+        f"serve(ServeOptions(listen='127.0.0.1:{port}', {', '.join(map(str, arguments))}))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+    STARTED.append(process)
+    assert process.stderr is not None
+    said: list[str] = []
+    for line in process.stderr:
+        said.append(line)
+        if found := re.search(r"listening on (https?://\S+),", line):
+            return process, found[1]
+    raise AssertionError(f"it did not start: {''.join(said)}")

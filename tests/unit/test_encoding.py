@@ -1,0 +1,101 @@
+"""Bodies decompressed: every encoding, never beyond the limit, whatever they say of themselves."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+import zlib
+from contextlib import suppress
+
+import cramjam
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trackside.serve.protocols.decoded import BadRequest, TooLarge, Unsupported
+from trackside.serve.protocols.encoding import decompress
+
+TEXT = b"step 10 loss 4.5455\n" * 5000
+
+
+def _raw_deflate(data: bytes) -> bytes:
+    made = zlib.compressobj(wbits=-15)
+    return made.compress(data) + made.flush()
+
+
+def _streamed_zstd(data: bytes) -> bytes:
+    made = zstandard.ZstdCompressor().compressobj()  # as collectors do: the frame doesn't say its size
+    return made.compress(data) + made.flush()
+
+
+ENCODED = {
+    "snappy": lambda data: bytes(cramjam.snappy.compress_raw(data)),
+    "Snappy": lambda data: bytes(cramjam.snappy.compress(data)) or b"\xff\x06\x00\x00sNaPpY",
+    "gzip": gzip.compress,
+    "x-gzip": lambda data: gzip.compress(data[:7]) + gzip.compress(data[7:]),
+    "deflate": zlib.compress,
+    "DEFLATE": _raw_deflate,
+    "zstd": zstandard.ZstdCompressor().compress,
+    "ZSTD": _streamed_zstd,
+    "identity": bytes,
+    "": bytes,
+}
+
+
+@pytest.mark.parametrize("name", ENCODED)
+@pytest.mark.parametrize("data", [b"", b"x", TEXT, bytes(range(256)) * 3000], ids=len)
+def test_what_was_encoded_comes_back(name, data):
+    assert decompress(ENCODED[name](data), name, len(data)) == data
+
+
+@pytest.mark.parametrize("name", ENCODED)
+def test_one_byte_more_than_allowed_is_too_large(name):
+    with pytest.raises(TooLarge, match="more than 99,999 bytes"):
+        decompress(ENCODED[name](TEXT), name, len(TEXT) - 1)
+
+
+@pytest.mark.parametrize("name", [name for name in ENCODED if name not in ("", "identity")])
+def test_a_body_that_is_cut_off_is_told_of(name):
+    whole = ENCODED[name](TEXT)
+    with pytest.raises(BadRequest, match=f"Content-Encoding says {name.lower().removeprefix('x-')}"):
+        decompress(whole[: len(whole) - 9], name, 1 << 20)
+
+
+@pytest.mark.parametrize("name", ["gzip", "deflate", "zstd", "ZSTD"])
+def test_a_bomb_costs_no_more_than_the_limit(name):
+    bomb = ENCODED[name](bytes(200 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge):
+            decompress(bomb, name, 1 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_snappy_header_that_lies_is_not_believed():
+    with pytest.raises(BadRequest, match="can't become"):
+        decompress(b"\xff\xff\xff\x7f\x00", "snappy", 1 << 30)
+    with pytest.raises(BadRequest, match="0 bytes can't become"):
+        decompress(b"", "snappy", 1 << 20)
+
+
+def test_encodings_one_in_another():
+    assert decompress(gzip.compress(zlib.compress(TEXT)), "deflate, gzip", 1 << 20) == TEXT
+    with pytest.raises(BadRequest, match="at most 3"):
+        decompress(b"", "gzip,gzip,gzip,gzip", 10)
+
+
+def test_an_unknown_encoding_names_those_that_are_known():
+    with pytest.raises(Unsupported, match=r"'br' is not known here: use identity, snappy, gzip") as caught:
+        decompress(b"", "br", 10)
+    assert caught.value.status == 415
+
+
+@settings(max_examples=300, deadline=None)
+@given(name=st.sampled_from(sorted(ENCODED)), body=st.binary(max_size=200))
+def test_any_bytes_are_decompressed_or_refused(name, body):
+    for start in (b"", b"\xff\x06\x00\x00sNaPpY", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03", b"\x28\xb5\x2f\xfd"):
+        with suppress(BadRequest):
+            assert len(decompress(start + body, name, 1 << 16)) <= 1 << 16

@@ -1,0 +1,263 @@
+"""Remote write against the official protobuf runtime: the same samples, whatever the form; and clear words for the rest."""
+
+from __future__ import annotations
+
+import math
+import struct
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.messages import FIRST, SECOND, UNPACKED
+from trackside.serve.protocols import remote_write, symbols
+from trackside.serve.protocols.decoded import BadRequest, Unsupported
+from trackside.serve.protocols.remote_write import answer, decode, labels_of, version_of
+from trackside.serve.protocols.series_key import Known, key_of
+
+STALE = struct.unpack("<d", struct.pack("<Q", remote_write.STALE))[0]
+NOW = 1_795_253_628_000
+TIMES = st.one_of(
+    st.integers(NOW - 10**9, NOW + 10**9), st.sampled_from([0, -1, 1 << 40, 1 << 42, (1 << 63) - 1, -(1 << 63)])
+)
+VALUES = st.one_of(st.sampled_from([0.0, -0.0, 1.0, math.inf, -math.inf, math.nan, STALE, 5e-324]), st.floats())
+SAMPLES = st.lists(st.tuples(TIMES, VALUES), max_size=6)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.just("x" * 200)
+LABELS = st.dictionaries(TEXTS.filter(bool).filter(lambda text: text != "__name__"), TEXTS, max_size=4)
+SERIES = st.tuples(st.sampled_from(["up", "gpu_power", "température", "n" * 150]), LABELS, SAMPLES)
+FRILLS = st.sets(st.sampled_from(["exemplar", "histogram", "metadata", "created", "unknown", "split", "started"]))
+REQUESTS = st.lists(st.tuples(SERIES, FRILLS), max_size=6)
+UNKNOWN = b"\xf8\x7f\x07\xfa\x7f\x03abc\xf9\x7f12345678\xfd\x7f1234"  # fields 2047 of all kinds
+
+
+def first(series) -> bytes:
+    """A request of version 1, as the official runtime writes it."""
+    whole = b""
+    for (name, labels, samples), frills in series:
+        one = FIRST["TimeSeries"]()
+        for label, value in [("__name__", name), *labels.items()]:
+            one.labels.add(name=label.encode(), value=value.encode())
+        for time, value in samples:
+            one.samples.add(timestamp=time, value=value)
+        if "exemplar" in frills:
+            one.exemplars.add(value=1, timestamp=5)
+        if "histogram" in frills:
+            one.histograms.add(count_int=3, sum=1.5, timestamp=5)
+        raw = one.SerializeToString()
+        if "unknown" in frills:
+            raw = UNKNOWN + raw + UNKNOWN
+        if "split" in frills:  # labels go on after the samples
+            raw += FIRST["TimeSeries"](labels=[{"name": b"late", "value": b"yes"}]).SerializeToString()
+        whole += b"\x0a" + _varint(len(raw)) + raw
+        if "metadata" in frills:
+            whole += FIRST["WriteRequest"](metadata=[{"type": 1, "metric_family_name": "up"}]).SerializeToString()
+    return whole
+
+
+def second(series, package=SECOND, before: int = 0) -> bytes:
+    """A request of version 2, with some symbols that nobody uses before the others."""
+    table = {b"": 0} | {b"unused %d" % number: 1 + number for number in range(before)}
+    request = package["Request"]()
+    for (name, labels, samples), frills in series:
+        one = request.timeseries.add()
+        for label, value in [("__name__", name), *labels.items()] + ([("late", "yes")] if "split" in frills else []):
+            one.labels_refs.extend(table.setdefault(text.encode(), len(table)) for text in (label, value))
+        for time, value in samples:
+            one.samples.add(timestamp=time, value=value, start_timestamp=NOW if "started" in frills else 0)
+        if "exemplar" in frills:
+            one.exemplars.add(value=1, timestamp=5)
+        if "histogram" in frills:
+            one.histograms.add(count_int=3, sum=1.5, timestamp=5)
+        if "metadata" in frills:
+            one.metadata.type = 2
+            one.metadata.help_ref = 300
+        if "created" in frills:
+            one.created_timestamp = NOW
+    request.symbols.extend(table)
+    return request.SerializeToString()
+
+
+def _varint(number: int) -> bytes:
+    out = b""
+    while number > 127:
+        out, number = out + bytes([number & 127 | 128]), number >> 7
+    return out + bytes([number])
+
+
+def told(block) -> list:
+    """The samples of a block, in an order of their own; floats as their bits."""
+    labels = [labels_of(key) for key in block.keys]
+    rows = zip(block.index.tolist(), block.times_ms.tolist(), block.values.view(np.uint64).tolist(), strict=True)
+    return sorted((labels[at][0], sorted(labels[at][1].items()), time, bits) for at, time, bits in rows)
+
+
+def wanted(series) -> list:
+    """What should be told of them."""
+    return sorted(
+        (
+            name,
+            sorted(
+                {**{k: v for k, v in labels.items() if v}, **({"late": "yes"} if "split" in frills else {})}.items()
+            ),
+            time,
+            bits,
+        )
+        for (name, labels, samples), frills in series
+        for time, value in samples
+        if (bits := struct.unpack("<Q", struct.pack("<d", value))[0]) != remote_write.STALE
+    )
+
+
+def clean(series) -> bool:
+    return all("late" not in labels for (_, labels, _), _ in series)
+
+
+@settings(max_examples=300, deadline=None)
+@given(REQUESTS.filter(clean))
+@example(
+    [(("up", {"gpu": "0"}, [(NOW, struct.unpack("<d", b"abcdef\x12\x07")[0])]), frozenset())]
+)  # a value like a sample
+@example([(("up", {"gpu": "\x12\x07\x10"}, [(NOW, 1.0), (NOW + 1, 0.0)]), frozenset())] * 3)
+def test_both_versions_give_what_was_sent(series):
+    expected = wanted(series)
+    histograms = sum("histogram" in frills for _, frills in series)
+    exemplars = sum("exemplar" in frills for _, frills in series)
+    official = FIRST["WriteRequest"].FromString(first(series))
+    assert sum(len(one.samples) for one in official.timeseries) == sum(len(each[0][2]) for each in series)
+    for body, version in ((first(series), 1), (second(series), 2), (second(series, UNPACKED, 200), 2)):
+        for _ in range(2):  # at first the series are new, then known
+            block = decode(body, version)
+            assert told(block) == expected
+            assert (block.left_out, block.exemplars) == (histograms, exemplars)
+            assert block.received == sum(len(each[0][2]) for each in series)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=120), st.sampled_from([1, 2]))
+def test_any_bytes_are_read_or_refused(body, version):
+    for start in (b"", b"\x0a\x12\x0a\x10\x0a\x08__name__\x12\x04", b"\x22\x00\x22\x08__name__\x22\x01a\x2a"):
+        with suppress(BadRequest):
+            block = decode(start + body, version)
+            assert len(block.times_ms) == len(block.values) == len(block.index)
+            assert not len(block.index) or 0 <= block.index.min() <= block.index.max() < len(block.keys)
+
+
+TICK = [
+    (("gpu_power", {"gpu": str(number), "node": f"n{number // 8}"}, [(NOW, float(number % 3))]), frozenset())
+    for number in range(500)
+]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 7, 8, 9, 17, 18, 19, 40])
+@pytest.mark.parametrize(("make", "version"), [(first, 1), (second, 2)])
+def test_a_body_that_is_cut_off_is_refused(make, version, cut):
+    body = make(TICK)
+    decode(body, version)
+    with pytest.raises(BadRequest, match=r"cut off|doesn't end"):
+        decode(body[:-cut], version)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_flipped_bytes_never_crash(data):
+    make, version = data.draw(st.sampled_from([(first, 1), (second, 2)]))
+    body = bytearray(make(TICK[:8]))
+    for place in data.draw(st.lists(st.integers(0, len(body) - 1), min_size=1, max_size=4)):
+        body[place] = data.draw(st.integers(0, 255))
+    with suppress(BadRequest):
+        decode(bytes(body), version)
+
+
+def test_keys_of_version_2_outlive_the_numbers_of_their_symbols():
+    one, other = decode(second(TICK), 2), decode(second(TICK[::-1], before=300), 2)
+    assert one.keys == other.keys[::-1]
+    assert set(one.keys) == set(decode(first(TICK), 1).keys)
+
+
+def test_keys_stay_right_when_all_is_forgotten(monkeypatch):
+    monkeypatch.setattr(remote_write, "_known", Known(2000))
+    monkeypatch.setattr(symbols, "MOST", 600)
+    for _ in range(3):
+        assert told(decode(first(TICK), 1)) == told(decode(second(TICK), 2)) == wanted(TICK)
+
+
+def test_nothing_is_nothing():
+    for version in (1, 2):
+        assert decode(b"", version).received == 0
+        assert answer(decode(b"", version), version).status == 204
+    assert decode(first([(("up", {}, []), frozenset())]), 1).received == 0
+
+
+BAD_LABELS = {
+    "no label __name__ .*only {gpu=\"0\"}": [(b"gpu", b"0")],
+    "no label __name__": [(b"__name__", b""), (b"gpu", b"0")],
+    "label \"gpu\" stands twice, as \"0\" and \"1\"": [(b"__name__", b"up"), (b"gpu", b"0"), (b"gpu", b"1")],
+    "isn't UTF-8": [(b"__name__", b"up"), (b"gpu", b"\xff\xfe")],
+    "has no name": [(b"__name__", b"up"), (b"", b"0")],
+    "its labels take": [(b"__name__", b"up"), (b"gpu", b"x" * 70_000)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", BAD_LABELS)
+def test_labels_that_make_no_series_are_refused_by_their_place(message):
+    request = FIRST["WriteRequest"].FromString(first(TICK[:3]))
+    bad = request.timeseries.add(samples=[{"value": 1, "timestamp": NOW}])
+    for name, value in BAD_LABELS[message]:
+        bad.labels.add(name=name, value=value)
+    with pytest.raises(BadRequest, match=f"(?s)series 3.*{message}"):
+        decode(request.SerializeToString(), 1)
+    table = [b"", *dict.fromkeys(text for pair in BAD_LABELS[message] for text in pair if text)]
+    refs = [table.index(text) for pair in BAD_LABELS[message] for text in pair]
+    body = SECOND["Request"](
+        symbols=table, timeseries=[{"labels_refs": refs, "samples": [{"value": 1, "timestamp": NOW}]}]
+    )
+    with pytest.raises(BadRequest, match="series 0"):
+        decode(body.SerializeToString(), 2)
+
+
+def test_labels_in_any_order_are_one_series_under_two_keys():
+    keys = {key_of([(b"__name__", b"up"), (b"a", b"1")]), key_of([(b"a", b"1"), (b"__name__", b"up")])}
+    assert len(keys) == 2
+    assert {repr(labels_of(key)) for key in keys} == {repr(("up", {"a": "1"}))}
+
+
+@pytest.mark.parametrize(
+    ("symbols", "refs", "message"),
+    [
+        ([b"x"], [0, 0], "must be the empty string"),
+        ([], [0, 0], "must be the empty string"),
+        ([b"", b"__name__", b"up"], [1, 2, 1], "holds 3 references"),
+        ([b"", b"__name__", b"up"], [1, 9], "names symbol 9, and the request has 3"),
+        ([b"", b"__name__", b"y" * 40_000], [1, 2, 2, 2], "its labels take more than"),
+    ],
+)  # fmt: skip
+def test_symbols_that_lead_nowhere_are_refused(symbols, refs, message):
+    body = SECOND["Request"](symbols=symbols, timeseries=[{"labels_refs": refs, "samples": [{"timestamp": NOW}]}])
+    with pytest.raises(BadRequest, match=message):
+        decode(body.SerializeToString(), 2)
+
+
+def test_content_types():
+    assert (
+        version_of("application/x-protobuf") == version_of("application/x-protobuf;proto=prometheus.WriteRequest") == 1
+    )
+    assert version_of("application/x-protobuf; proto=io.prometheus.write.v2.Request") == 2
+    for other in ("", "application/json", "application/x-protobuf;proto=x.Y"):
+        with pytest.raises(Unsupported, match="remote write is application/x-protobuf"):
+            version_of(other)
+
+
+def test_version_2_is_told_what_was_written():
+    kept = answer(decode(second(TICK), 2), 2)
+    assert (kept.status, kept.headers["X-Prometheus-Remote-Write-Samples-Written"]) == (204, "500")
+    some = answer(decode(second([(("up", {}, [(NOW, 1.0), (NOW + 1, STALE)]), {"histogram", "exemplar"})]), 2), 2)
+    assert some.status == 400
+    assert some.headers == {
+        "X-Prometheus-Remote-Write-Samples-Written": "2",
+        "X-Prometheus-Remote-Write-Histograms-Written": "0",
+        "X-Prometheus-Remote-Write-Exemplars-Written": "0",
+    }
+    assert b"1 native histograms were left out" in some.body
+    assert b"send_exemplars: false" in some.body

@@ -1,0 +1,97 @@
+"""Who is let in, and where the server listens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trackside.serve.limits import Bodies, Refused, Tokens, guarded
+from trackside.stores.receiving import Limits, ServeOptions
+
+TOKEN = "0123456789abcdef0123"
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> str:
+    (tmp_path / "tokens").write_text(f"# of the collectors\n{TOKEN}\n\n  {TOKEN}-second  \n")
+    return str(tmp_path / "tokens")
+
+
+def options(listen: str = "127.0.0.1:0", **more: object) -> ServeOptions:
+    return ServeOptions(store="x", listen=listen, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shown", [f"Bearer {TOKEN}", f"bearer  {TOKEN}", f"Bearer {TOKEN}-second"])
+def test_a_token_lets_in(shown: str, token_file: str) -> None:
+    Tokens.read([token_file]).admit(shown)
+
+
+@pytest.mark.parametrize("shown", ["", "Bearer", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x"])
+def test_anything_else_does_not(shown: str, token_file: str) -> None:
+    with pytest.raises(Refused) as refused:
+        Tokens.read([token_file]).admit(shown)
+    assert refused.value.status == 401
+    assert TOKEN not in str(refused.value)
+
+
+def test_without_tokens_everybody_is_let_in() -> None:
+    Tokens().admit("")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no token in it"),
+        ("# none\n", "no token in it"),
+        ("short\n", "16 characters"),
+        ("with a blank in it\n", "no blanks"),
+    ],
+)
+def test_files_without_good_tokens_are_refused(text: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text(text)
+    with pytest.raises(ValueError, match=why):
+        Tokens.read([str(tmp_path / "tokens")])
+    with pytest.raises(ValueError, match="can't be read"):
+        Tokens.read([str(tmp_path / "missing")])
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:9480", "[::]:9480", "10.0.0.1:9480", "login-1.site.org:9480"])
+def test_other_machines_need_tokens(listen: str, token_file: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"give write_token_files and read_token_files, listen on 127[.]0[.]0[.]1, or insist"
+    ):
+        guarded(options(listen))
+    with pytest.raises(ValueError, match="give read_token_files, listen on"):
+        guarded(options(listen, write_token_files=(token_file,)))
+    guarded(options(listen, write_token_files=(token_file,), read_token_files=(token_file,)))
+    guarded(options(listen, allow_open=True))
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:1", "[::1]:9480", "localhost:9480", "127.1.2.3:80"])
+def test_this_machine_needs_none(listen: str) -> None:
+    guarded(options(listen))
+
+
+@pytest.mark.parametrize("listen", ["9480", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:70000"])
+def test_an_address_that_is_none(listen: str) -> None:
+    with pytest.raises(ValueError, match="is no HOST:PORT"):
+        guarded(options(listen))
+
+
+def test_a_certificate_needs_its_key() -> None:
+    with pytest.raises(ValueError, match="certificate and key belong together"):
+        guarded(options(certificate="site.pem"))
+
+
+def test_bodies_share_what_room_there_is() -> None:
+    bodies = Bodies(Limits(bodies=2, bodies_bytes=100))
+    with bodies.room() as one, bodies.room() as two:
+        one.take(60)
+        with pytest.raises(Refused, match="come again") as refused:
+            two.take(50)
+        assert (refused.value.status, refused.value.retry_after_s) == (429, 1.0)
+        two.take(40)
+        with pytest.raises(Refused), bodies.room():
+            pass
+    assert (bodies.count, bodies.bytes) == (0, 0)

@@ -1,0 +1,273 @@
+"""Settings: which of file, environment and flags holds, what is refused and how it is said, what stays hidden."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from trackside.site import config
+from trackside.site.config import Site, load
+from trackside.site.settings import ConfigError
+
+WHOLE = """\
+[metrics]
+url = "https://metrics.example.org/prometheus"
+user = "trackside"
+password_file = "secrets/metrics"
+headers = { X-Scope-OrgID = "gpu" }
+match = { cluster = "a" }
+timeout_s = 5
+
+[metrics.labels]
+Hostname = "node"
+hpc_job = "job"
+
+[[logs]]
+kind = "loki"
+url = "http://loki:3100"
+
+[[logs]]
+kind = "victorialogs"
+url = "http://vl:9428"
+bearer = "$VL_TOKEN"
+match = { cluster = "a" }
+
+[slurm]
+bin = "slurm/bin"
+timeout_s = 3
+
+[store]
+path = "store"
+
+[metadata]
+url = "postgresql://trackside:hunter2@db/trackside"
+
+[serve]
+listen = "127.0.0.1:9999"
+write_token_files = ["secrets/senders"]
+
+[serve.limits]
+series = 1000
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder without settings, and a home of its own."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    return tmp_path / "here"
+
+
+def write(folder: Path, text: str, name: str = "site.toml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def whole(folder: Path, **environ: str) -> Site:
+    (folder / "secrets").mkdir()
+    write(folder / "secrets", "hunter2\n", "metrics")
+    return load(write(folder, WHOLE), environ={"VL_TOKEN": "secret-token", **environ})
+
+
+def test_every_section_becomes_the_options_of_its_part(folder: Path) -> None:
+    site = whole(folder)
+    assert site.metrics is not None
+    assert site.metrics.endpoint.url == "https://metrics.example.org/prometheus"
+    assert (site.metrics.endpoint.user, site.metrics.endpoint.password) == ("trackside", "hunter2")
+    assert site.metrics.endpoint.timeout_s == 5.0
+    assert site.metrics.endpoint.headers == {"X-Scope-OrgID": "gpu"}
+    assert site.metrics.labels == {"Hostname": "node", "hpc_job": "job"}
+    assert [(each.kind, each.endpoint.url) for each in site.logs] == [
+        ("loki", "http://loki:3100"), ("victorialogs", "http://vl:9428")
+    ]  # fmt: skip
+    assert site.logs[1].endpoint.bearer == "secret-token"
+    assert site.slurm is not None
+    assert (site.slurm.bin, site.slurm.timeout_s) == (str(folder / "slurm/bin"), 3.0)
+    assert site.store == str(folder / "store")
+    assert site.serve.listen == "127.0.0.1:9999"
+    assert site.serve.write_token_files == (str(folder / "secrets/senders"),)
+    assert (site.serve.limits.series, site.serve.store) == (1000, site.store)
+    assert site.warnings == ()
+
+
+def test_nothing_set_is_a_site_with_slurm_alone(folder: Path) -> None:
+    site = load(environ={"HOME": str(folder)})
+    assert (site.metrics, site.logs, site.store, site.file) == (None, (), "", "")
+    assert site.slurm is not None
+    assert load(environ={"TRACKSIDE_SLURM_MODE": "off"}).slurm is None
+
+
+def test_flags_hold_over_the_environment_over_the_file(folder: Path) -> None:
+    path = write(folder, '[metrics]\nurl = "http://file"\nretries = 1\ntimeout_s = 1\n')
+    environ = {"TRACKSIDE_METRICS_URL": "http://environment", "TRACKSIDE_METRICS_RETRIES": "2"}
+    site = load(path, {"metrics.url": "http://flag", "metrics.retries": None}, environ)
+    assert site.metrics is not None
+    endpoint = site.metrics.endpoint
+    assert (endpoint.url, endpoint.retries, endpoint.timeout_s) == ("http://flag", 2, 1.0)
+    origins = {each.name: each.origin for each in site.settings}
+    assert origins["metrics.url"] == "--metrics-url"
+    assert origins["metrics.retries"] == "TRACKSIDE_METRICS_RETRIES"
+    assert origins["metrics.timeout_s"] == f"{path} line 4"
+    assert origins["metrics.deadline_s"] == "default"
+
+
+def test_tables_and_lists_of_the_environment_are_written_as_in_toml(folder: Path) -> None:
+    site = load(environ={
+        "TRACKSIDE_METRICS_URL": "http://m", "TRACKSIDE_METRICS_LABELS": '{host = "node"}',
+        "TRACKSIDE_SLURM_CLUSTERS": '["a", "b"]', "TRACKSIDE_SERVE_LIMITS_SERIES": "7",
+    })  # fmt: skip
+    assert site.metrics is not None
+    assert site.slurm is not None
+    assert site.metrics.labels == {"host": "node"}
+    assert site.slurm.clusters == ("a", "b")
+    assert site.serve.limits.series == 7
+
+
+def test_a_log_store_may_come_from_the_environment_alone(folder: Path) -> None:
+    site = load(environ={"TRACKSIDE_LOGS_KIND": "loki", "TRACKSIDE_LOGS_URL": "http://l"})
+    assert [each.endpoint.url for each in site.logs] == ["http://l"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[metrics]\nurll = 'http://m'\n", "line 2: [metrics] has no key 'urll'; do you mean 'url'?"),
+        ("[metric]\nurl = 'http://m'\n", "line 1: there is no section [metric]; do you mean 'metrics'?"),
+        ("[metrics]\nurl = 'http://m'\n\ntimeout_s = 'fast'\n", "line 4: metrics.timeout_s must be a number and not 'fast'"),
+        ("[slurm]\nmode = 'rset'\n", "line 2: slurm.mode must be one of 'auto', 'commands', 'rest', 'off' and not 'rset'"),
+        ("[slurm]\nclusters = 'a'\n", "line 2: slurm.clusters must be a list of texts"),
+        ("[metrics]\nretries = 2\n", "line 2: [metrics] has no url"),
+        ("[[logs]]\nurl = 'http://l'\n", "line 2: [logs] has no kind"),
+        ("[[logs]]\nkind = 'loki'\nurl = 'http://l'\n[[logs]]\nkind = 'Loki 3'\nurl = 'http://l'\n", "line 5: [logs] no log store is"),
+        ("[metrics]\nurl = 'ftp://m'\n", "line 2: [metrics] the URL must begin with http"),
+        ("[metrics]\nurl = 'http://m'\nbearer = '$NO_SUCH'\n", "line 3: the environment variable NO_SUCH that it names is not set"),
+        ("[metrics]\nurl = 'http://m'\nbearer_file = 'gone'\n", "line 3: {folder}/gone can't be read: No such file"),
+        ("[metrics]\nurl = 'http://m'\npassword = 5\n", "line 3: metrics.password must be a text and not what is given"),
+        ("[metrics\n", "is no TOML"),
+        ("metrics = 5\n", "line 1: metrics is a table: write [metrics] with its keys below"),
+        ("[serve.limits]\nserie = 5\n", "line 2: [serve.limits] has no key 'serie'; do you mean 'series'?"),
+        ("[metrics]\nurl = 'http://m'\nlabels = { a = 1 }\n", "line 3: metrics.labels must be a table of texts"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_file_line_and_key(folder: Path, text: str, said: str) -> None:
+    path = write(folder, text)
+    with pytest.raises(ConfigError) as caught:
+        load(path, environ={})
+    assert str(caught.value).startswith(str(path))
+    assert said.format(folder=folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        (
+            {"TRACKSIDE_METRICS_URI": "http://m"},
+            "TRACKSIDE_METRICS_URI: [metrics] has no key 'uri'; do you mean 'url'?",
+        ),
+        (
+            {"TRACKSIDE_SLURM_TIMEOUT_S": "soon"},
+            "TRACKSIDE_SLURM_TIMEOUT_S: slurm.timeout_s must be a number, written as in TOML",
+        ),
+    ],
+)
+def test_a_wrong_variable_is_named(folder: Path, environ: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(environ=environ)
+    assert said in str(caught.value)
+
+
+def test_variables_of_others_are_left_alone(folder: Path) -> None:
+    assert load(environ={"TRACKSIDE_SOMETHING_ELSE": "1"}).metrics is None
+
+
+def test_one_variable_for_several_log_stores_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"2 tables \[\[logs\]\]"):
+        whole(folder, TRACKSIDE_LOGS_URL="http://elsewhere")
+
+
+def test_secret_and_its_file_together_are_refused(folder: Path) -> None:
+    write(folder, "a\n", "secret")
+    path = write(folder, "[metrics]\nurl = 'http://m'\nbearer = 'b'\nbearer_file = 'secret'\n")
+    with pytest.raises(ConfigError, match=r"line 4: give metrics.bearer or bearer_file, not both"):
+        load(path, environ={})
+
+
+def test_no_secret_is_ever_shown(folder: Path) -> None:
+    site = whole(folder, TRACKSIDE_SLURM_TOKEN="hunter3", TRACKSIDE_SLURM_URL="http://r")
+    shown = "\n".join(f"{each.name} = {each.value}  # {each.origin}" for each in site.settings)
+    for secret in ("hunter2", "hunter3", "secret-token"):
+        assert secret not in shown
+        assert secret not in repr(site.metrics)
+        assert secret not in repr(site.slurm)
+    assert f'metadata.url = "postgresql://trackside:{config.HIDDEN}@db/trackside"' in shown
+    assert 'X-Scope-OrgID" = "gpu"' in shown
+    assert "logs[1].url" in shown
+
+
+def test_the_dump_is_toml_that_says_the_same(folder: Path) -> None:
+    site = whole(folder)
+    text = config.dump(site)
+    told = tomllib.loads(text)
+    assert [each["url"] for each in told["logs"]] == ["http://loki:3100", "http://vl:9428"]
+    assert told["metrics"]["labels"] == {"Hostname": "node", "hpc_job": "job"}
+    assert told["serve"]["limits"]["series"] == 1000
+    assert f'url = "https://metrics.example.org/prometheus"  # {site.file} line 2' in text
+    assert "hunter2" not in text
+
+
+def test_the_manual_names_every_key() -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "site.md").read_text()
+    for section in config.SECTIONS:
+        part = manual.partition(f"### `[{section.name}]`" if not section.several else f"### `[[{section.name}]]`")[2]
+        part = part.partition("\n### ")[0]
+        for key in section.types():
+            assert f"`{key}`" in part or f"`{key}" in part, f"docs/site.md says nothing of {key} of [{section.name}]"
+
+
+def test_a_secret_that_all_may_read_is_warned_of(folder: Path) -> None:
+    write(folder, "hunter2\n", "secret").chmod(0o644)
+    path = write(folder, "[metrics]\nurl = 'http://m'\nuser = 'u'\npassword_file = 'secret'\n")
+    assert load(path, environ={}).warnings == (
+        f"{folder}/secret holds a secret, and every user may read or change it: chmod o= {folder}/secret",
+    )
+    path = write(folder, "[metrics]\nurl = 'http://m'\nbearer = 'b'\n")
+    path.chmod(0o644)
+    [warning] = load(path, environ={}).warnings
+    assert "metrics.bearer" in warning
+    assert "bearer_file" in warning
+    path.write_text("[metrics]\nurl = 'http://m'\nbearer = '$B'\n")
+    assert load(path, environ={"B": "b"}).warnings == ()
+
+
+def test_the_file_that_counts(folder: Path) -> None:
+    home = Path(os.environ["HOME"]) / ".config" / "trackside"
+    home.mkdir(parents=True)
+    mine = write(home, "[store]\npath = 'mine'\n", "trackside.toml")
+    assert load(environ={}).file == str(mine)
+    here = write(folder, "[store]\npath = 'here'\n", "trackside.toml")
+    assert load(environ={}).store == str(folder / "here")
+    other = write(folder, "[store]\npath = '/other'\n", "other.toml")
+    assert load(environ={"TRACKSIDE_CONFIG": str(other)}).store == "/other"
+    assert load(here, environ={"TRACKSIDE_CONFIG": str(other)}).store == str(folder / "here")
+    with pytest.raises(ConfigError, match=r"gone.toml can't be read: No such file"):
+        load(folder / "gone.toml", environ={})
+
+
+def test_a_file_that_lies_about_and_that_others_may_change_is_left_out(folder: Path) -> None:
+    here = write(folder, "[slurm]\nbin = '/tmp/elsewhere'\n", "trackside.toml")
+    here.chmod(0o666)
+    site = load(environ={})
+    assert site.slurm is not None
+    assert site.slurm.bin == ""
+    assert "--config ./trackside.toml" in site.warnings[0]
+    assert load("trackside.toml", environ={}).slurm.bin == "/tmp/elsewhere"  # type: ignore[union-attr]

@@ -1,0 +1,668 @@
+"""Slurm asked live, with commands that replay what real ones said, that fail, hang, lie or never stop talking."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trackside.model import Input
+from trackside.read.detect import read_source
+from trackside.read.format import Collected
+from trackside.runs.attempts import attempts_of, final
+from trackside.runs.jobs import Job, collect
+from trackside.site import command, outputs, slurm_commands
+from trackside.site.slurm import SeveralClusters, SlurmAnswer, live
+from trackside.site.slurm_options import SlurmOptions
+from trackside.site.slurm_replies import Reply, job_id
+from trackside.stores.unanswered import Unanswered
+
+OURS = Path(__file__).parent.parent / "slurm" / "22.05.8"
+"""What a real Slurm 22.05.8 said of two jobs and an array, with its users and folders renamed."""
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "slurm" / "records"
+NONE = "slurm_load_jobs error: Invalid job id specified"
+DOWN = "sacct: error: Problem talking to the database: Connection refused"
+
+
+class Bin:
+    """A folder of commands that say what they are told to, by the beginning of their arguments."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.calls = folder, folder / "calls"
+        self._cases: dict[str, list[str]] = {}
+        for name in ("sacct", "scontrol", "squeue"):
+            self._write(name)
+
+    def say(self, called: str, output: Path | str = "", status: int = 0, error: str = "", run: str = "") -> None:
+        """``run``: shell text in place of all that."""
+        name, _, arguments = called.partition(" ")
+        if isinstance(output, str):
+            kept = self.folder / f"said-{len(list(self.folder.iterdir()))}"
+            kept.write_text(output)
+            output = kept
+        words = f"echo {shlex.quote(error)} >&2; " if error else ""
+        done = run or f"cat {shlex.quote(str(output))}; {words}exit {status}"
+        self._cases.setdefault(name, []).insert(0, f"{shlex.quote(arguments)}*) {done};;")
+        self._write(name)
+
+    def asked(self) -> list[str]:
+        """The calls so far."""
+        return self.calls.read_text().splitlines() if self.calls.exists() else []
+
+    def _write(self, name: str) -> None:
+        path = self.folder / name
+        cases = "\n".join(self._cases.get(name, []))
+        path.write_text(
+            f'#!/bin/sh\necho "{name} $*" >> {self.calls}\ncase "$*" in\n{cases}\n'
+            f'*) echo "{name}: unexpected: $*" >&2; exit 97;;\nesac\n'
+        )
+        path.chmod(0o755)
+
+
+@pytest.fixture
+def bin_(tmp_path: Path) -> Bin:
+    """Slurm 22.05.8 as it stood when job 7, which waited for the failed 6, was running."""
+    (tmp_path / "bin").mkdir()
+    commands = Bin(tmp_path / "bin")
+    commands.say("sacct --version", "slurm-wlm 22.05.8\n")
+    commands.say("sacct --helpformat", OURS / "sacct.helpformat")
+    commands.say("sacct -X --name", (OURS / "6.sacct").read_text().split("\n")[0] + "\n")
+    commands.say("sacct -B", "")
+    for job in ("6", "7"):
+        commands.say(f"sacct -D -j {job}", OURS / f"{job}.sacct")
+        commands.say(f"scontrol show job -d {job}", OURS / f"{job}.job")
+        commands.say(f"scontrol show step {job}", OURS / f"{job}.step")
+    commands.say("scontrol show node", OURS / "nodes")
+    return commands
+
+
+def ask(commands: Bin, job: str, **more: Any) -> SlurmAnswer:
+    environ = {**os.environ, "PATH": f"{commands.folder}:/usr/bin:/bin"}
+    return live(SlurmOptions(**{"timeout_s": 5.0, **more}), job, environ)
+
+
+def records(answer: SlurmAnswer) -> Collected:
+    found = Collected()
+    for source in answer.sources:
+        assert read_source(source, found).status == "read", source.path
+    return found
+
+
+def notes(answer: SlurmAnswer) -> str:
+    return "\n".join(f"{row.path}: {row.status}: {row.note}" for row in answer.rows)
+
+
+# -- what is found
+
+
+def test_a_running_job_its_nodes_gpus_steps_and_parent(bin_: Bin) -> None:
+    answer = ask(bin_, "7")
+    assert (answer.stage, answer.going, answer.parents, answer.cluster) == ("going", True, ("6",), "lab")
+    assert (answer.nodes, answer.start, answer.end) == (("c1", "c2"), 1795289425.0, None)
+    found = records(answer)
+    jobs = collect(found.records)
+    assert {job.id for job in jobs} == {"6", "7"}
+    job = jobs.named("7")
+    assert job is not None
+    assert [row.many("gpus") for row in job.rows if row.get("source") == "scontrol"] == [
+        tuple(f"{node}:{gpu}" for node in ("c1", "c2") for gpu in range(4))
+    ]
+    assert {row.get("name") for row in found.records if row.kind == "node"} == {"c1", "c2"}
+    assert {row.get("id") for row in found.records if row.kind == "step" and row.get("source") == "scontrol"} == {
+        "7.extern", "7.batch", "7.0"
+    }  # fmt: skip
+    # Its output, and its parent's, would be on another machine.
+    assert [row.path for row in answer.rows] == ["/data/jobs/train-b-7.log", "/data/jobs/slurm-6.out"]
+    assert "run trackside where it is, or give its path" in answer.rows[0].note
+
+
+def test_times_are_epochs_whatever_the_zone(bin_: Bin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    monkeypatch.setenv("SACCT_FORMAT", "jobid")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    bin_.say("sacct -D -j 7", run=f"env > {bin_.folder}/environment; cat {OURS}/7.sacct")
+    assert ask(bin_, "7").start == 1795289425.0
+    environment = (bin_.folder / "environment").read_text().splitlines()
+    assert {"SLURM_TIME_FORMAT=%s", "LC_ALL=C"} <= set(environment)
+    assert not any(line.startswith("SACCT_FORMAT") for line in environment)
+
+
+def test_an_old_job_is_known_to_accounting_alone(bin_: Bin) -> None:
+    bin_.say("scontrol show job -d 6", status=1, error=NONE)
+    answer = ask(bin_, "6")
+    assert (answer.stage, answer.going, answer.end) == ("settled", False, 1795289425.0)
+    assert "controller" not in notes(answer)
+    assert not any("show step" in call for call in bin_.asked())
+
+
+def test_only_columns_that_this_sacct_has_are_asked_for(bin_: Bin) -> None:
+    ask(bin_, "6")
+    [call] = [call for call in bin_.asked() if call.startswith("sacct -D -j 6")]
+    columns = call.partition("--format=")[2].split(",")
+    assert "SubmitLine" in columns
+    assert not {"StdOut", "FailedNode", "Restarts"} & set(columns)
+    assert "--json" not in call
+
+
+def test_json_is_asked_of_versions_whose_exit_codes_are_right(bin_: Bin) -> None:
+    for version, json in (("22.05.8", False), ("23.02.7", False), ("23.11.0", True), ("25.05.1", True)):
+        bin_.say("sacct --version", f"slurm {version}\n")
+        before = len(bin_.asked())
+        ask(bin_, "6")
+        assert any("--json" in call for call in bin_.asked()[before:]) is json
+
+
+def test_output_is_found_by_the_pattern_of_the_submit_line(bin_: Bin, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "train-b-7.log").write_text("step 1\n")
+    (folder / "slurm-6.out").write_text("hello\n")
+    user = getpass.getuser()
+    for job in ("6", "7"):
+        text = (OURS / f"{job}.sacct").read_text().replace("/data/jobs", str(folder)).replace("alice", user)
+        bin_.say(f"sacct -D -j {job}", text)
+        bin_.say(f"scontrol show job -d {job}", status=1, error=NONE)
+    answer = ask(bin_, "7")
+    assert answer.logs == (str(folder / "train-b-7.log"), str(folder / "slurm-6.out"))
+
+
+def test_an_array_and_one_of_its_tasks(bin_: Bin) -> None:
+    bin_.say("sacct -D -j 3", OURS / "3.sacct")
+    bin_.say("scontrol show job -d 3", status=1, error=NONE)
+    answer = ask(bin_, "3")
+    assert {"3_0", "3_1", "3_2"} <= set(answer.names)
+    assert ask(bin_, "3_1").names == ("3_1", "5")
+
+
+def test_a_step_means_its_job(bin_: Bin) -> None:
+    assert ask(bin_, "7.batch").job == "7"
+    assert (job_id(" 60_3 "), job_id("73+0")) == ("60_3", "73+0")
+
+
+@pytest.mark.parametrize("text", ["", "foo", "7; rm -rf /", "-j", "7 8", "../7", "60_[1-3]", "7\n8", "--json", "7,8"])
+def test_what_is_no_job_id_never_reaches_a_command(bin_: Bin, text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no Slurm job id; write 42"):
+        ask(bin_, text)
+    assert bin_.asked() == []
+
+
+def test_a_namesake_that_ended_before_is_taken_along(bin_: Bin) -> None:
+    row = (OURS / "6.sacct").read_text()
+    earlier = row.replace("train-a", "train-b").replace("17952894", "17952880")
+    bin_.say("sacct -X --name", earlier.replace("\n6\x1f6", "\n5\x1f5"))
+    bin_.say("sacct -D -j 5", earlier.replace("\n6", "\n5").replace("\x1f6\x1f", "\x1f5\x1f"))
+    bin_.say("sacct -D -j 7", (OURS / "7.sacct").read_text().replace("-d afterany:6 ", ""))
+    answer = ask(bin_, "7")
+    assert answer.parents == ("5",)
+    [call] = [call for call in bin_.asked() if "--name" in call]
+    assert "--name=train-b --user=alice -Suts1795203025 -Euts1795289425" in call
+
+
+def test_clusters_are_asked_in_turn_and_an_id_on_two_is_a_choice(bin_: Bin) -> None:
+    bin_.say("sacct -M b -D", (OURS / "6.sacct").read_text().split("\n")[0] + "\n")
+    bin_.say("scontrol -M b", status=1, error=NONE)
+    for rest in ("sacct -M a -D -j 6", "sacct -M c -D -j 6"):
+        bin_.say(rest, OURS / "6.sacct")
+    for cluster in ("a", "c"):
+        bin_.say(f"scontrol -M {cluster} show job", OURS / "6.job")
+        bin_.say(f"scontrol -M {cluster} show node", OURS / "nodes")
+        bin_.say(f"sacct -M {cluster} -X", (OURS / "6.sacct").read_text().split("\n")[0] + "\n")
+        bin_.say(f"sacct -M {cluster} -B", "")
+    answer = ask(bin_, "6", clusters=("b", "a"))
+    assert "sacct -M a -D -j 6" in {reply.path for reply in answer.replies}
+    assert "sacct -M d" not in notes(answer)
+    bin_.say("sacct -M d -D", status=1, error=DOWN)
+    bin_.say("scontrol -M d", status=1, error=NONE)
+    assert "sacct -M d -D -j 6: unreadable" in notes(ask(bin_, "6", clusters=("d", "a")))
+    with pytest.raises(SeveralClusters, match="job 6 is on the clusters a and c; choose one"):
+        ask(bin_, "6", clusters=("a", "c"))
+
+
+# -- what is not
+
+
+def test_a_job_that_nobody_knows_is_said_by_both(bin_: Bin) -> None:
+    bin_.say("sacct -D -j 99", (OURS / "6.sacct").read_text().split("\n")[0] + "\n")
+    bin_.say("scontrol show job -d 99", status=1, error=NONE)
+    answer = ask(bin_, "99")
+    assert (answer.known, answer.stage, answer.going, answer.replies) == (False, "unknown", None, ())
+    assert [row.status for row in answer.rows] == ["empty", "empty"]
+    assert "PrivateData" in answer.rows[0].note
+    assert getpass.getuser() in answer.rows[0].note
+
+
+def test_accounting_down_leaves_the_controller_and_a_row(bin_: Bin) -> None:
+    bin_.say("sacct -D", status=1, error=DOWN)
+    answer = ask(bin_, "7")
+    assert (answer.stage, answer.known) == ("going", True)
+    [row] = [row for row in answer.rows if row.path.startswith("sacct")]
+    assert (row.status, row.plane) == ("unreadable", "scheduler")
+    assert "Connection refused" in row.note
+    assert "is the daemon up" in row.note
+
+
+def test_no_accounting_at_all(bin_: Bin) -> None:
+    bin_.say("sacct", status=1, error="Slurm accounting storage is disabled")
+    answer = ask(bin_, "7")
+    assert answer.known
+    assert "this cluster keeps no accounting" in notes(answer)
+
+
+def test_controller_down_leaves_accounting_and_a_row(bin_: Bin) -> None:
+    bin_.say("scontrol", status=1, error="slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    answer = ask(bin_, "6")
+    assert (answer.stage, answer.known) == ("settled", True)
+    assert "Unable to contact" in notes(answer)
+
+
+def test_squeue_stands_in_where_scontrol_is_refused(bin_: Bin) -> None:
+    bin_.say("scontrol show job", status=1, error="slurm_load_jobs error: Access/permission denied")
+    bin_.say("squeue --states=all -j 7", OURS / "7.squeue")
+    bin_.say("sacct -D", status=1, error=DOWN)
+    answer = ask(bin_, "7")
+    assert (answer.stage, answer.nodes) == ("going", ("c1", "c2"))
+    assert "ask as the job's owner or an operator" in notes(answer)
+
+
+def test_no_commands_here(tmp_path: Path) -> None:
+    answer = live(SlurmOptions(), "7", {"PATH": str(tmp_path)})
+    assert answer.stage == "unknown"
+    assert "sacct is not on PATH; run it on a login node, or set slurm.bin or slurm.url" in notes(answer)
+    answer = live(SlurmOptions(bin=str(tmp_path)), "7", {"PATH": os.environ["PATH"]})
+    assert f"sacct is not in {tmp_path} (slurm.bin)" in notes(answer)
+
+
+@pytest.mark.parametrize(
+    "text", ["no such thing\n" * 3, "\x00\x01\x02" * 40, "{", '{"jobs": 5}', "<html>login</html>", "{}"]
+)
+def test_garbage_is_a_row_and_no_evidence(bin_: Bin, text: str) -> None:
+    bin_.say("sacct -D", text)
+    bin_.say("scontrol show job", text)
+    answer = ask(bin_, "7")
+    assert (answer.known, answer.replies) == (False, ())
+    assert {row.path for row in answer.rows if row.status == "unreadable"} == {
+        "sacct -D -j 7",
+        "scontrol show job -d 7",
+    }
+
+
+def test_a_command_that_hangs_is_stopped_with_all_that_it_started(bin_: Bin) -> None:
+    bin_.say("sacct -D", run=f"sleep 300 & echo $! > {bin_.folder}/child; wait")
+    begun = time.monotonic()
+    answer = ask(bin_, "7", timeout_s=0.5)
+    assert time.monotonic() - begun < 5
+    assert "sacct did not end within 0.5 s, and was stopped" in notes(answer)
+    assert answer.known
+    assert gone(int((bin_.folder / "child").read_text()))
+
+
+def test_a_controller_that_hangs_is_not_asked_again(bin_: Bin) -> None:
+    bin_.say("scontrol", run="sleep 300")
+    answer = ask(bin_, "6", timeout_s=0.5)
+    assert answer.known
+    assert [call for call in bin_.asked() if call.startswith(("scontrol", "squeue"))] == ["scontrol show job -d 6"]
+
+
+def test_steps_of_an_array_that_hang_are_asked_for_once(bin_: Bin) -> None:
+    text = (OURS / "3.sacct").read_text().replace("COMPLETED", "RUNNING")
+    bin_.say("sacct -D -j 3", text)
+    bin_.say("scontrol show job -d 3", (OURS / "7.job").read_text())
+    bin_.say("scontrol show step", run="sleep 300")
+    begun = time.monotonic()
+    answer = ask(bin_, "3", timeout_s=0.5)
+    assert answer.stage == "going"
+    assert time.monotonic() - begun < 4
+    assert len([call for call in bin_.asked() if "show step" in call]) == 1
+
+
+def test_a_hundred_megabytes_are_not_taken(bin_: Bin) -> None:
+    bin_.say("sacct -D", run="head -c 100000000 /dev/zero")
+    answer = ask(bin_, "7", most_bytes=1 << 20)
+    assert "sacct wrote more than 1,048,576 bytes, and was stopped" in notes(answer)
+
+
+def test_what_holds_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
+    script = tmp_path / "wrapper"
+    script.write_text(f"#!/bin/sh\nsleep 300 &\necho $! > {tmp_path}/child\necho done\n")
+    script.chmod(0o755)
+    done = command.run([str(script)], timeout_s=20, most_bytes=1000)
+    assert (done.status, done.output) == (0, b"done\n")
+    assert gone(int((tmp_path / "child").read_text()))
+
+
+def test_a_command_that_cant_be_run(tmp_path: Path) -> None:
+    with pytest.raises(Unanswered) as caught:
+        command.run([str(tmp_path / "none")], timeout_s=1, most_bytes=1)
+    assert caught.value.kind == "unreachable"
+    (tmp_path / "plain").write_text("x")
+    with pytest.raises(Unanswered) as caught:
+        command.run([str(tmp_path / "plain")], timeout_s=1, most_bytes=1)
+    assert caught.value.kind == "refused"
+
+
+def test_an_end_that_accounting_has_yet_to_hear_of(bin_: Bin) -> None:
+    bin_.say("scontrol show job -d 7", (OURS / "7.job").read_text().replace("RUNNING", "COMPLETED"))
+    assert ask(bin_, "7").stage == "ended"
+    bin_.say("sacct -D -j 7", status=1, error=DOWN)
+    assert ask(bin_, "7").stage == "settled"
+
+
+def test_a_job_that_only_accounting_has_as_running(bin_: Bin, monkeypatch: pytest.MonkeyPatch) -> None:
+    bin_.say("scontrol show job -d 7", status=1, error=NONE)
+    monkeypatch.setattr("getpass.getuser", lambda: "alice")
+    answer = ask(bin_, "7")
+    assert answer.going is False
+    assert "its end was never accounted for" in notes(answer)
+    monkeypatch.setattr("getpass.getuser", lambda: "bob")
+    monkeypatch.setattr("os.geteuid", lambda: 1002)
+    answer = ask(bin_, "7")
+    assert answer.going is None
+    assert "whether it goes on is unknown" in notes(answer)
+
+
+def test_a_requeued_job_that_waits_again_goes_on(bin_: Bin) -> None:
+    head, *rows = (OURS / "6.sacct").read_text().splitlines()
+    columns, fields = head.split("\x1f"), rows[0].split("\x1f")
+    waiting = {"State": "PENDING", "Submit": "1795289500", "Eligible": "Unknown", "Start": "Unknown", "End": "Unknown"}
+    again = "\x1f".join(waiting.get(column, value) for column, value in zip(columns, fields, strict=True))
+    bin_.say("sacct -D -j 6", "\n".join([head, rows[0].replace("FAILED", "REQUEUED"), again]) + "\n")
+    bin_.say("scontrol show job -d 6", status=1, error="slurm_load_jobs error: Unable to contact slurm controller")
+    assert ask(bin_, "6").stage == "going"
+
+
+# -- output files
+
+
+def a_job(folder: Path, std_out: str, **more: str) -> Job:
+    """A started job of this user's, with its output there."""
+    head = ["JobID", "JobIDRaw", "JobName", "User", "State", "Start", "End", "NodeList", "WorkDir", "StdOut"]
+    values = {"JobID": "60_3", "JobIDRaw": "64", "JobName": "train", "User": getpass.getuser(), "State": "FAILED",
+              "Start": "1795289425", "End": "1795289430", "NodeList": "c[1-2]", "WorkDir": str(folder), "StdOut": std_out}  # fmt: skip
+    text = "|".join([*head, *more]) + "\n" + "|".join([*values.values(), *more.values()]) + "\n"
+    found = Collected()
+    assert read_source(Reply("sacct", text.encode()).source(), found).status == "read"
+    [job] = collect(found.records)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("slurm-%A_%a.out", ["slurm-60_3.out"]),
+        ("%x/%u-%j.log", [f"train/{getpass.getuser()}-64.log"]),
+        ("out.%5a", ["out.00003"]),
+        ("log-%t.txt", ["log-0.txt", "log-1.txt", "log-12.txt"]),
+        ("%N/rank%2t.log", ["c1/rank00.log", "c2/rank01.log"]),
+        ("a%%b-%j", ["a%b-64"]),
+        ("\\%j.out", ["%j.out"]),
+        ("run-%J.%s", ["run-64.0.batch"]),
+    ],
+)
+def test_patterns_of_output_paths(tmp_path: Path, pattern: str, names: list[str]) -> None:
+    for name in [*names, "other/rank00.log", "log-x.txt", "slurm-60_4.out"]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x\n")
+    found = outputs.outputs(a_job(tmp_path, pattern))
+    assert found.paths == [str(tmp_path / name) for name in names]
+    assert found.rows == []
+
+
+def test_output_that_is_not_to_be_had_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(path: str) -> Input:
+        found = outputs.outputs(a_job(tmp_path, path))
+        assert found.paths == []
+        [row] = found.rows
+        return row
+
+    assert "thrown away" in said("/dev/null").note
+    assert "not on this machine" in said("gone.out").note
+    assert "no such file is here" in said("gone-%t.out").note
+    os.mkfifo(tmp_path / "fifo")
+    assert "no plain file" in said("fifo").note
+    secret = tmp_path / "secret"
+    secret.write_text("token\n")
+    secret.chmod(0o600)
+    other = outputs.outputs(of_another(tmp_path, "secret"))
+    assert other.paths == []
+    assert other.rows[0].status == "refused"
+    assert "isn't the job's user's" in other.rows[0].note
+    secret.chmod(0o604)
+    assert outputs.outputs(of_another(tmp_path, "secret")).paths == [str(secret)]
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    secret.chmod(0o600)
+    assert "it may not be read here" in said("secret").note
+
+
+def of_another(folder: Path, path: str) -> Job:
+    """Of a user whom this machine doesn't know."""
+    job = a_job(folder, path)
+    job.rows = [replace(row, fields={**row.fields, "user": "no-such-user"}) for row in job.rows]
+    return job
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("sbatch -o my.out train.sh", ["my.out"]),
+        ("sbatch --parsable -N2 -J a.b --output=my-%j.out -e err train.sh -o not-this", ["my-64.out", "err"]),
+        ("sbatch -omy.out", ["my.out"]),
+        ("sbatch --exclusive train.sh", ["slurm-60_3.out"]),
+        ("sbatch --wrap 'python \"-o x'", ["slurm-60_3.out"]),
+        ("srun python train.py", []),
+        ("srun -l -o all.%t python train.py", ["all.0"]),
+        ("", ["slurm-60_3.out"]),
+    ],
+)
+def test_output_that_no_record_names(tmp_path: Path, line: str, names: list[str]) -> None:
+    for name in ("my.out", "my-64.out", "err", "slurm-60_3.out", "not-this", "all.0"):
+        (tmp_path / name).write_text("x\n")
+    found = outputs.outputs(a_job(tmp_path, "", SubmitLine=line))
+    assert found.paths == [str(tmp_path / name) for name in names]
+
+
+def test_directives_of_the_stored_script_count_below_the_submit_line(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    for name in ("logs/train-64.out", "e.txt"):
+        (tmp_path / name).write_text("x\n")
+    script = "Batch Script for 64\n-----\n#!/bin/bash\n#SBATCH --output=logs/%x-%j.out --time=1:00\n#SBATCH -e other\n"
+    found = outputs.outputs(a_job(tmp_path, "", SubmitLine="sbatch -e e.txt train.sh"), script)
+    assert sorted(found.paths) == [str(tmp_path / "e.txt"), str(tmp_path / "logs/train-64.out")]
+
+
+def test_a_folder_of_a_hundred_thousand_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "MOST_FILES", 5)
+    for number in range(20):
+        (tmp_path / f"log-{number}").write_text("x\n")
+    assert len(outputs.outputs(a_job(tmp_path, "log-%t")).paths) == 5
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, given a moment to."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+# -- slurmrestd, replayed
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Rest
+
+    def do_GET(self) -> None:
+        self.server.asked.append((self.path, dict(self.headers)))
+        status, body = self.server.answers.get(self.path.partition("?")[0], (404, b"Unable find requested URL."))
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+    def address_string(self) -> str:
+        return "unix"
+
+
+class Rest(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """Answers as slurmrestd does."""
+
+    daemon_threads = allow_reuse_address = True
+    answers: dict[str, tuple[int, bytes]]
+    asked: list[tuple[str, dict[str, str]]]
+
+
+class UnixRest(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+    answers: dict[str, tuple[int, bytes]]
+    asked: list[tuple[str, dict[str, str]]]
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def rest(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any, str]]:
+    """A server and its URL."""
+    server: Any
+    if request.param == "tcp":
+        server = Rest(("127.0.0.1", 0), _Handler)
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+    else:
+        server = UnixRest(str(tmp_path / "s"), _Handler)
+        url = f"unix:{tmp_path}/s"
+    server.answers, server.asked = {}, []
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield server, url
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+UNKNOWN = b'{"meta":{"plugin":{"type":"openapi\\/v0.0.38"}},"errors":[{"description":"Unable to find JobId=7","error_number":2017,"error":"Invalid job id specified"}],"jobs":[]}'
+NOTHING = b'{"meta":{"plugin":{"type":"openapi\\/dbv0.0.38"}},"errors":[{"description":"Nothing found","error_number":9003}],"jobs":[]}'
+DBD = b'{"meta":{"plugin":{"type":"openapi\\/dbv0.0.40"}},"errors":[],"jobs":[{"job_id":7,"allocation_nodes":1,"derived_exit_code":{"return_code":0},"name":"t","user":"alice","cluster":"lab","nodes":"c1","state":{"current":["FAILED"],"reason":"None"},"exit_code":{"status":["ERROR"],"return_code":{"set":true,"infinite":false,"number":3}},"time":{"start":1795289425,"end":1795289430,"submission":1795289420,"elapsed":5},"working_directory":"/data","steps":[]}]}'
+NODE = b'{"meta":{"plugin":{"type":"openapi\\/v0.0.40"}},"errors":[],"nodes":[{"name":"c1","slurmd_start_time":1,"real_memory":1,"state":["IDLE"]}]}'
+
+
+def test_the_newest_api_that_the_server_lists(rest: tuple[Any, str]) -> None:
+    server, url = rest
+    listed = b'{"paths":{"\\/slurm\\/v0.0.39\\/job\\/{job_id}":{},"\\/slurm\\/v0.0.40\\/jobs\\/":{},"\\/slurmdb\\/v0.0.40\\/jobs\\/":{}}}'
+    server.answers = {"/openapi/v3": (200, listed), "/slurmdb/v0.0.40/job/7": (200, DBD),
+                      "/slurm/v0.0.40/job/7": (500, UNKNOWN), "/slurm/v0.0.40/node/c1": (200, NODE),
+                      "/slurmdb/v0.0.40/jobs": (200, NOTHING)}  # fmt: skip
+    answer = live(SlurmOptions(url=url, user="alice", token="hunter2"), "7")
+    assert (answer.stage, answer.nodes, answer.end) == ("settled", ("c1",), 1795289430.0)
+    assert [reply.path for reply in answer.replies] == [
+        "slurmrestd /slurmdb/v0.0.40/job/7",
+        "slurmrestd /slurm/v0.0.40/node/c1",
+    ]
+    assert "hunter2" not in notes(answer)
+    for _, headers in server.asked:
+        assert (headers["X-SLURM-USER-NAME"], headers["X-SLURM-USER-TOKEN"]) == ("alice", "hunter2")
+
+
+def test_versions_are_tried_down_where_none_are_listed(rest: tuple[Any, str]) -> None:
+    server, url = rest
+    server.answers = {"/slurmdb/v0.0.41/job/7": (200, DBD), "/slurm/v0.0.41/job/7": (500, UNKNOWN)}
+    answer = live(SlurmOptions(url=url), "7")
+    assert answer.known
+    assert [path for path, _ in server.asked][:6] == [
+        "/openapi/v3",
+        *(f"/slurmdb/v0.0.{n}/job/7" for n in (45, 44, 43, 42, 41)),
+    ]
+
+
+def test_a_server_that_speaks_none_of_them(rest: tuple[Any, str]) -> None:
+    _, url = rest
+    answer = live(SlurmOptions(url=url), "7")
+    assert "speaks none of the APIs v0.0.37 to v0.0.45" in notes(answer)
+
+
+def test_refused_without_a_token(rest: tuple[Any, str]) -> None:
+    server, url = rest
+    server.answers = {"/openapi/v3": (401, b"Authentication failure")}
+    answer = live(SlurmOptions(url=url), "7")
+    assert "slurm.token_file" in notes(answer)
+    assert "Authentication failure" in notes(answer)
+
+
+def test_a_wrong_token_is_no_unknown_job(rest: tuple[Any, str]) -> None:
+    server, url = rest
+    refused = UNKNOWN.replace(b"Invalid job id specified", b"Protocol authentication error")
+    server.answers = {"/slurmdb/v0.0.38/job/7": (200, refused), "/slurm/v0.0.38/job/7": (500, refused)}
+    answer = live(SlurmOptions(url=url), "7")
+    assert [row.status for row in answer.rows] == ["unreadable", "unreadable"]
+    assert "Protocol authentication error" in notes(answer)
+
+
+def test_a_rest_error_of_the_database_is_a_row(rest: tuple[Any, str]) -> None:
+    server, url = rest
+    failing = b'{"meta":{"plugin":{"type":"openapi\\/dbv0.0.38"}},"errors":[{"description":"slurmdbd down","error":"Unable to connect"}],"jobs":[]}'
+    server.answers = {"/slurmdb/v0.0.38/job/7": (200, failing), "/slurm/v0.0.38/job/7": (500, UNKNOWN)}
+    answer = live(SlurmOptions(url=url), "7")
+    assert not answer.known
+    assert "the command failed: slurmdbd down" in notes(answer)
+
+
+def test_no_server_there(tmp_path: Path) -> None:
+    answer = live(SlurmOptions(url=f"unix:{tmp_path}/none"), "7")
+    assert "can't be asked: No such file or directory; is slurmrestd running there?" in notes(answer)
+
+
+def test_rest_without_a_url_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match=r"no slurm\.url is set"):
+        live(SlurmOptions(mode="rest"), "7")
+
+
+# -- real records of others
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    ("version", "case", "job", "state", "attempts"),
+    [
+        ("24.11.5", "requeue", None, "COMPLETED", 2),
+        ("24.11.5", "node-fail-requeue", None, "COMPLETED", 2),
+        ("24.11.5", "failed-segv-child", None, "FAILED", 1),
+        ("24.11.5", "het-job", None, "COMPLETED", 1),
+        ("22.05.8", "oom-batch", None, "OUT_OF_MEMORY", 1),
+        ("22.05.8", "preempt-requeue", None, "COMPLETED", 2),
+        ("22.05.8", "awkward-fields", None, "COMPLETED", 1),
+    ],
+)
+def test_recorded_jobs(bin_: Bin, version: str, case: str, job: str | None, state: str, attempts: int) -> None:
+    folder = SHARED / version / case
+    table = folder / "sacct.psv" if (folder / "sacct.psv").exists() else folder / "sacct-short.psv"
+    found = Collected()
+    read_source(Reply("x", table.read_bytes()).source(), found)
+    ids = [each.id for each in collect(found.records)]
+    bin_.say("sacct -D", table)
+    bin_.say("scontrol show job", status=1, error=NONE)
+    newer = tuple(map(int, version.split(".")[:2])) >= slurm_commands.JSON_SINCE and (folder / "sacct.json").exists()
+    if newer:
+        bin_.say("sacct --version", f"slurm {version}\n")
+        bin_.say("sacct -D", folder / "sacct.json")
+    said = []
+    for id_ in ids:
+        answer = ask(bin_, id_)
+        assert answer.stage == "settled"
+        assert answer.known
+        said.append(answer)
+    told = {job.id: attempts_of(job.rows) for job in collect(records(said[0]).records)}
+    last = [final(each) for each in told.values()]
+    assert state in {each.state for each in last if each is not None}
+    assert max(map(len, told.values())) == attempts
