@@ -51,6 +51,7 @@ class Loaded:
     """The job that it is to be asked for; None: the one it is about."""
     _memory: MemoryCurves | None = None
     _spill: Spill | None = None
+    _done: bool = False
 
     def event(self, event: Event) -> None:
         """Take one event from a reader."""
@@ -86,7 +87,10 @@ class Loaded:
             self.store.planes.add(row.plane)
 
     def done(self) -> None:
-        """Everything was read."""
+        """Everything was read; said again, it changes nothing."""
+        if self._done:
+            return
+        self._done = True
         if "log" not in self.store.planes:  # where no log says anything, empty ones do: the job wrote nothing
             for row in self.inputs:
                 if row.status == "empty" and (nothing := empty_output(row.path)) is not None:
@@ -116,6 +120,7 @@ def load_into(loaded: Loaded, paths: Paths, tick: Callable[[int], None] | None =
 
 def select(loaded: Loaded, job: str | None = None, now: float | None = None) -> tuple[Run, MemoryStore]:
     """The run and its rows; ``now`` ends a run that is still going. Raises SeveralRuns or NoSuchRun."""
+    loaded.done()
     resolved = resolve(loaded.store, job, [*loaded.trajectories.paths, *loaded.paths], loaded.home)
     for point in loaded.trajectories.points(frozenset(resolved.run.log_paths)):
         resolved.store.add_event(resolved.adjust(point))
@@ -200,9 +205,16 @@ def diagnose_stored(
 
 @contextmanager
 def stored(
-    store: str | os.PathLike[str], job: str | None, paths: Paths = (), tick: Callable[[int], None] | None = None
+    store: str | os.PathLike[str],
+    job: str | None,
+    paths: Paths = (),
+    tick: Callable[[int], None] | None = None,
+    more: Sequence[Source] = (),
 ) -> Iterator[Loaded]:
-    """What concerns one job of a store, as if it had been loaded; its curves can be asked until the end."""
+    """What concerns one job of a store, as if it had been loaded; its curves can be asked until the end.
+
+    ``paths`` and ``more``: what else belongs to the job.
+    """
     from trackside.ingest import ingest_into
     from trackside.runs.kept import find
     from trackside.stores.duck import DuckCurves
@@ -212,11 +224,11 @@ def stored(
     with ExitStack() as stack:
         snapshot = stack.enter_context(Snapshot.open(store))
         given: list[str] = []
-        if paths:
+        if paths or more:
             writer = Writer.temporary(snapshot)
             stack.callback(writer.remove)
             stack.enter_context(writer)  # closed before it is removed
-            summary = ingest_into(writer, paths, tick)
+            summary = ingest_into(writer, paths, tick, more)
             given = [row.path for row in (*summary.inputs, *summary.skipped)]
             snapshot = writer.snapshot()
         found = find(snapshot, job, given)
@@ -225,7 +237,6 @@ def stored(
         )
         if snapshot.manifest.of("spans"):
             loaded.curves = DuckCurves(snapshot, found.scope)
-        loaded.done()
         yield loaded
 
 

@@ -6,8 +6,9 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, BinaryIO
 
 import msgspec
@@ -73,10 +74,12 @@ def ingest(paths: Paths, store: str | os.PathLike[str], tick: Callable[[int], No
     return summary
 
 
-def ingest_into(writer: Writer, paths: Paths, tick: Callable[[int], None] | None = None) -> Summary:
-    """Read everything under the paths, and commit."""
+def ingest_into(
+    writer: Writer, paths: Paths, tick: Callable[[int], None] | None = None, more: Iterable[Source] = ()
+) -> Summary:
+    """Read ``more``, then everything under the paths, and commit."""
     given = _Inputs(writer, root_of(paths))
-    for found in walk(paths, tick):
+    for found in chain(more, walk(paths, tick)):
         given.take(found)
     writer.commit()
     return given.summary

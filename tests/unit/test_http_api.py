@@ -423,6 +423,7 @@ class Fake:
 
     def __init__(self, judge: Callable[[str], Verdict]) -> None:
         self.diagnose = judge
+        self.asked: Sequence[str] = ()
 
     def runs(self) -> Sequence[Listed]:
         raise Unanswered("unreachable", "http://metrics:9090 can't be reached; is it up?")

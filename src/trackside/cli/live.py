@@ -18,6 +18,7 @@ FLAGS: tuple[Callable[[Any], Any], ...] = (
     click.option("--metrics-url", metavar="URL", help="Prometheus, VictoriaMetrics, Mimir or Thanos."),
     click.option("--logs-url", metavar="KIND=URL", help="KIND: loki, victorialogs or elasticsearch."),
     click.option("--slurm", metavar="HOW", help="auto, commands, off, or the URL of slurmrestd."),
+    click.option("--archive", metavar="URL", help="Keep the verdict: sqlite:///FILE or postgresql://..."),
     click.option("--cluster", "clusters", metavar="NAME", multiple=True, help="Of several Slurm clusters."),
 )
 
@@ -26,7 +27,7 @@ def site_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the flags that say where a site keeps things; it gets them as one mapping, ``site``."""
 
     def taken(**given: Any) -> Any:
-        names = ("config", "metrics_url", "logs_url", "slurm", "clusters")
+        names = ("config", "metrics_url", "logs_url", "slurm", "archive", "clusters")
         site = {name: value for name in names if (value := given.pop(name)) not in (None, ())}
         return command(site=site, **given)
 
@@ -57,7 +58,11 @@ def site_of(given: Mapping[str, Any], more: Mapping[str, object] | None = None) 
     from trackside.site.config import load
     from trackside.site.settings import ConfigError
 
-    flags: dict[str, object] = {**(more or {}), "metrics.url": given.get("metrics_url")}
+    flags: dict[str, object] = {
+        **(more or {}),
+        "metrics.url": given.get("metrics_url"),
+        "metadata.url": given.get("archive"),
+    }
     if (logs := given.get("logs_url")) is not None:
         kind, equals, url = logs.partition("=")
         if not equals or "/" in kind:
@@ -97,7 +102,8 @@ def serve(site: Mapping[str, Any], store: str | None, listen: str | None, allow_
     description is served at /api/v1/openapi.json (docs/http-api.md).
     """
     flags = {"store.path": store, "serve.listen": listen, "serve.allow_open": allow_open}
-    options = site_of(site, flags).serve
+    found = site_of(site, flags)
+    options = found.serve
     if not options.store:
         fail("give --store DIR, or set store.path in trackside.toml", EXIT_USAGE)
     try:
@@ -106,6 +112,6 @@ def serve(site: Mapping[str, Any], store: str | None, listen: str | None, allow_
         fail(f"{error.name} is not installed: pip install 'trackside[serve]'")
     with errors():
         try:
-            run(options)
+            run(options, found)
         except ValueError as error:
             fail(str(error), EXIT_USAGE)

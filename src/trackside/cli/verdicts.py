@@ -14,6 +14,7 @@ from trackside.cli.live import site_errors, site_flags, site_of
 from trackside.cli.terminal import EXIT_NOTHING, EXIT_USAGE, JOB, bar, console, errors, fail, output
 
 if TYPE_CHECKING:
+    from trackside.model import Verdict
     from trackside.query import Store
     from trackside.show.document import VerdictDoc
     from trackside.site.config import Site
@@ -52,15 +53,13 @@ def diagnose(
     """Read files, folders or archives, or a job of a store, and print the verdict.
 
     With --job alone the site is asked: Slurm here, and the servers that trackside.toml, TRACKSIDE_... variables or the
-    flags name (docs/site.md). With PATHS it is asked only where such a flag is given.
+    flags name (docs/site.md). With PATHS or --store it is asked only where such a flag is given.
     """
     from trackside import api
     from trackside.show.document import document
 
     at_site = bool(site) or not (paths or store is not None)
-    if at_site and store is not None:
-        raise click.UsageError("give --store, or flags of a site, not both")
-    if at_site and not paths and job is None:
+    if at_site and not paths and store is None and job is None:
         raise click.UsageError("give PATHS, --store DIR, or --job ID of a job of this site")
     if watch and not at_site:
         raise click.UsageError("--watch asks a site again and again; files and stores are as they are")
@@ -75,10 +74,10 @@ def diagnose(
         last = document(verdict, [os.fspath(path) for path in ([store, *paths] if store is not None else paths)])
         told(last)
     elif watch:
-        last = _watched(site_of(site), job, paths, present, interval, told)
+        last = _watched(site_of(site), job, paths, store, present, interval, told)
     else:
         with site_errors(), bar(paths) as tick:
-            last, _ = _asked(site_of(site), job, paths, present, tick)
+            last, _ = _asked(site_of(site), job, paths, store, present, tick)
         told(last)
     if exit_code:
         sys.exit(_status(last.primary.family, last.primary.certainty))
@@ -103,17 +102,50 @@ class _Telling:
 
 
 def _asked(
-    site: Site, job: str | None, paths: Sequence[str], now: float | None, tick: Callable[[int], None] | None
+    site: Site,
+    job: str | None,
+    paths: Sequence[str],
+    store: str | None,
+    now: float | None,
+    tick: Callable[[int], None] | None,
 ) -> tuple[VerdictDoc, Stage]:
+    """The verdict, kept in the site's archive where it has one, and whether the job goes on."""
     from trackside.show.document import document
     from trackside.site.gather import gathered
 
-    with gathered(site, job, paths, tick) as found:
-        return document(found.diagnose(now), paths, found.asked), found.stage
+    with gathered(site, job, paths, tick, store or "") as found:
+        verdict = found.diagnose(now)
+        doc = document(verdict, [*([store] if store else []), *paths], found.asked)
+    if site.metadata:
+        _record(site.metadata, verdict, doc, job)
+    return doc, found.stage
+
+
+def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> None:
+    """Keep it; a verdict is none the worse for an archive that is down."""
+    try:
+        from trackside.stores.metadata.archive import Archive
+        from trackside.stores.metadata.errors import ArchiveError
+    except ModuleNotFoundError as error:
+        click.echo(f"trackside: not archived: {error.name} is not installed: pip install 'trackside[serve]'", err=True)
+        return
+    from trackside.show.document import encode
+
+    try:
+        with Archive.open(url) as archive:
+            archive.record(verdict, encode(doc), job=job)
+    except ArchiveError as error:
+        click.echo(f"trackside: not archived: {error}", err=True)
 
 
 def _watched(
-    site: Site, job: str | None, paths: Sequence[str], now: float | None, interval: float, told: _Telling
+    site: Site,
+    job: str | None,
+    paths: Sequence[str],
+    store: str | None,
+    now: float | None,
+    interval: float,
+    told: _Telling,
 ) -> VerdictDoc:
     """Ask until the job has ended; the last verdict."""
     from trackside.watch.follow import follow
@@ -122,7 +154,7 @@ def _watched(
 
     def ask() -> VerdictDoc:
         nonlocal stage
-        doc, stage = _asked(site, job, paths, now, None)
+        doc, stage = _asked(site, job, paths, store, now, None)
         return doc
 
     def say(text: str) -> None:
@@ -185,11 +217,14 @@ def _reopened(doc: VerdictDoc, paths: Sequence[str], job: str | None, site: Mapp
         fail(f"the verdict's input {gone[0]} is not at that path from here; give the inputs' PATHS", EXIT_USAGE)
     if site or doc.asked:
         from trackside.site.gather import gathered
+        from trackside.stores.layout import Directory
 
+        stores = [path for path in given[:1] if Directory(path).exists]
+        files = given[len(stores) :]
         with (
             site_errors(),
-            bar(given) as tick,
-            gathered(site_of(site), doc.run.id or job, given, tick) as found,
+            bar(files) as tick,
+            gathered(site_of(site), doc.run.id or job, files, tick, "".join(stores)) as found,
         ):
             missing = [each for each in doc.asked if each not in found.asked]
             if missing:

@@ -16,13 +16,13 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
-from trackside.model import Verdict
-from trackside.runs.listing import Listed
 from trackside.serve import api
-from trackside.serve.diagnoser import StoreDiagnoser
+from trackside.serve.diagnoser import SiteDiagnoser, StoreDiagnoser
 from trackside.serve.limits import Tokens, guarded
 from trackside.serve.reading import LineReader
 from trackside.serve.receive import Receiver, Spoken
+from trackside.site.config import Site
+from trackside.site.gather import names_of
 from trackside.stores.intake import Busy, Intake
 from trackside.stores.layout import StoreError
 from trackside.stores.metadata.archive import Archive
@@ -36,8 +36,10 @@ STOP_S = 20
 """How long requests that are under way may take once the process is asked to stop."""
 
 
-def serve(options: ServeOptions) -> None:
+def serve(options: ServeOptions, site: Site | None = None) -> None:
     """Receive and answer until SIGTERM or SIGINT; then write what was accepted, and return.
+
+    ``site``: what is asked of a job beside the store.
 
     Raises ValueError for options that don't fit together and an address that can't be had, StoreBusy and StoreError.
     """
@@ -48,11 +50,11 @@ def serve(options: ServeOptions) -> None:
         bound = stack.enter_context(_listening(options))
         intake = Intake(options.store, Spoken(options.limits), options.limits, options.keeping, LineReader)
         stack.callback(intake.close)
-        archive = Archive.open(options.metadata or _beside(options.store))
+        archive = Archive.open(options.metadata or _beside(options.store), later=bool(options.metadata))
         stack.callback(archive.close)
         routes = api.routes(
             archive,
-            FreshDiagnoser(options.store, intake),
+            _diagnoser(options.store, site, intake),
             lambda request: read.admit(request.headers.get("authorization", "")),
         )
         server = uvicorn.Server(_config(application(intake, write, read, routes), options))
@@ -98,26 +100,14 @@ def application(intake: Intake, write: Tokens, read: Tokens, more: Sequence[Base
     return Starlette(routes=[*receiver.routes(), *more], lifespan=lifespan)
 
 
-class FreshDiagnoser(StoreDiagnoser):
-    """Judges the jobs of the store that receives: all that was accepted before the question counts."""
+def _diagnoser(store: str, site: Site | None, intake: Intake) -> StoreDiagnoser:
+    """Judges what was accepted up to the question, and what the site has beside it where anything is set of one."""
 
-    def __init__(self, store: str, intake: Intake) -> None:
-        super().__init__(store)
-        self._intake = intake
-
-    def _flushed(self) -> None:
+    def fresh() -> None:
         with suppress(Busy, StoreError, OSError, TimeoutError):  # what is in segments is judged in any case
-            self._intake.flush().result(FLUSH_S)
+            intake.flush().result(FLUSH_S)
 
-    def runs(self) -> Sequence[Listed]:
-        """All runs of the store."""
-        self._flushed()
-        return super().runs()
-
-    def diagnose(self, job: str) -> Verdict:
-        """The verdict on a job as of now."""
-        self._flushed()
-        return super().diagnose(job)
+    return StoreDiagnoser(store, fresh) if site is None or not names_of(site) else SiteDiagnoser(store, site, fresh)
 
 
 def _beside(store: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
@@ -11,6 +11,8 @@ from trackside import api
 from trackside.model import Verdict
 from trackside.query import Store
 from trackside.runs.listing import Listed, listing
+from trackside.site.config import Site
+from trackside.site.gather import diagnose, gathered, is_job, names_of
 from trackside.stores.snapshot import Snapshot
 
 
@@ -24,6 +26,11 @@ class Diagnoser(Protocol):
     @property
     def paths(self) -> Sequence[str]:
         """What a verdict's document names as its inputs."""
+        ...
+
+    @property
+    def asked(self) -> Sequence[str]:
+        """Servers and commands that it names beside them."""
         ...
 
     def runs(self) -> Sequence[Listed]:
@@ -40,10 +47,12 @@ class Diagnoser(Protocol):
 
 
 class StoreDiagnoser:
-    """Judges the jobs of an embedded store."""
+    """Judges the jobs of an embedded store. ``fresh``: called before each question, so that what came last counts."""
 
-    def __init__(self, store: str | os.PathLike[str]) -> None:
-        self._store = os.fspath(store)
+    asked: Sequence[str] = ()
+
+    def __init__(self, store: str | os.PathLike[str], fresh: Callable[[], object] = lambda: None) -> None:
+        self._store, self._fresh = os.fspath(store), fresh
 
     @property
     def paths(self) -> Sequence[str]:
@@ -52,16 +61,54 @@ class StoreDiagnoser:
 
     def runs(self) -> Sequence[Listed]:
         """All runs of the store."""
+        self._fresh()
         with Snapshot.open(self._store) as snapshot:
             return listing(snapshot)
 
     def diagnose(self, job: str) -> Verdict:
         """As ``trackside diagnose --store DIR --job JOB``."""
+        self._fresh()
         return api.diagnose_stored(self._store, job)
 
     @contextmanager
     def evidence(self, job: str) -> Iterator[Store]:
         """The store narrowed to the job, as its families are shown it."""
+        self._fresh()
         with api.stored(self._store, job) as loaded:
             _, rows = api.select(loaded, loaded.job)
             yield rows
+
+
+class SiteDiagnoser(StoreDiagnoser):
+    """Judges them together with what the site's Slurm and servers say of them, and jobs that only these know.
+
+    What is no Slurm job's id, such as the folder that a run was ingested from, is the store's alone.
+    """
+
+    def __init__(self, store: str | os.PathLike[str], site: Site, fresh: Callable[[], object] = lambda: None) -> None:
+        super().__init__(store, fresh)
+        self._site = site
+
+    @property
+    def asked(self) -> Sequence[str]:  # type: ignore[override]
+        """The site's servers, and Slurm."""
+        return names_of(self._site)
+
+    def diagnose(self, job: str) -> Verdict:
+        """As ``trackside diagnose --store DIR --job JOB --config FILE``."""
+        if not is_job(job):
+            return super().diagnose(job)
+        self._fresh()
+        return diagnose(self._site, job, store=self._store)[0]
+
+    @contextmanager
+    def evidence(self, job: str) -> Iterator[Store]:
+        """The same, to be asked."""
+        if not is_job(job):
+            with super().evidence(job) as rows:
+                yield rows
+            return
+        self._fresh()
+        with gathered(self._site, job, store=self._store) as found:
+            _, narrowed = api.select(found.loaded, found.loaded.job)
+            yield narrowed

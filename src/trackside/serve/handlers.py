@@ -187,7 +187,7 @@ class Handlers:
     def _judge(self, job: str) -> tuple[bytes, Recorded | None, str]:
         """The document; where it was recorded, or why it was not: a verdict is told though the archive is down."""
         verdict = self.diagnoser.diagnose(job)
-        body = published.encode(published.document(verdict, self.diagnoser.paths))
+        body = published.encode(published.document(verdict, self.diagnoser.paths, self.diagnoser.asked))
         try:
             return body, self.archive.record(verdict, body, job=job), ""
         except ArchiveError as error:

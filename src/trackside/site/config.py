@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trackside.site.journal import JournalOptions
 from trackside.site.settings import PREFIX, SECRETS, Index, Section, Settings
 from trackside.site.slurm_options import SlurmOptions
 from trackside.stores.endpoint import EndpointOptions
@@ -37,6 +38,7 @@ _ENDPOINT = frozenset({"endpoint"})
 SECTIONS = (
     Section("metrics", (PrometheusOptions, EndpointOptions), _ENDPOINT),
     Section("logs", (LogOptions, EndpointOptions), _ENDPOINT, several=True),
+    Section("journal", (JournalOptions,)),
     Section("slurm", (SlurmOptions,)),
     Section("store", (_Store,)),
     Section("metadata", (_Metadata,)),
@@ -62,6 +64,8 @@ class Site:
 
     metrics: PrometheusOptions | None
     logs: tuple[LogOptions, ...]
+    journal: JournalOptions | None
+    """None unless the section is there."""
     slurm: SlurmOptions | None
     """None where ``slurm.mode`` is off."""
     store: str
@@ -109,6 +113,7 @@ def load(
     site = Site(
         metrics=built(("metrics", 0)) if ("metrics", 0) in settings.given else None,
         logs=tuple(built(index) for index in settings.indices("logs")),
+        journal=built(("journal", 0)) if ("journal", 0) in settings.given else None,
         slurm=slurm if slurm.mode != "off" else None,
         store=store,
         metadata=metadata,
@@ -191,7 +196,7 @@ def _shown(settings: Settings) -> list[Setting]:
     found: list[Setting] = []
     for section in settings.sections.values():
         indices = settings.indices(section.name)
-        if not indices and section.name not in ("metrics", "logs"):
+        if not indices and section.name not in ("metrics", "logs", "journal"):
             indices = [(section.name, 0)]
         for index in indices:
             name = f"{section.name}[{index[1]}]" if len(indices) > 1 else section.name

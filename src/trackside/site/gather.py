@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from trackside import api
 from trackside.catalog.streams import told
 from trackside.diagnose import engine
 from trackside.model import Event, Input, InputStatus, Plane, Run, Verdict
-from trackside.query import Frame, events
+from trackside.query import UNABLE, Frame, events
+from trackside.read.format import Source
 from trackside.read.walk import Found
-from trackside.runs.resolve import resolve
+from trackside.runs.resolve import NoSuchRun, resolve
 from trackside.site.config import Site
 from trackside.site.hits import sources
+from trackside.site.journal import journal
 from trackside.site.slurm import SlurmAnswer, Stage, live
-from trackside.site.slurm_options import SlurmOptions
+from trackside.site.slurm_replies import job_id
 from trackside.stores.log_store import Line, LogOptions, LogStore, LogStream, Streams, Wanted, open_store
 from trackside.stores.memory import MemoryStore
 from trackside.stores.prometheus import PrometheusCurves, PrometheusOptions, Scope
@@ -46,12 +48,7 @@ class Gathered:
     stage: Stage = "unknown"
     asked: tuple[str, ...] = ()
     curves: list[PrometheusCurves] = field(default_factory=list)
-    """Those that were opened: closed when it ends."""
-
-    def close(self) -> None:
-        """Ask no more."""
-        for each in self.curves:
-            each.close()
+    """The run's in the server of metrics, once they were opened."""
 
     def diagnose(self, now: float | None = None) -> Verdict:
         """The verdict. ``now``: taken as the present for a run still going. Raises SeveralRuns and NoSuchRun."""
@@ -63,55 +60,95 @@ class Gathered:
 
 
 def diagnose(
-    site: Site, job: str | None, paths: api.Paths = (), *, now: float | None = None, tick: Tick | None = None
+    site: Site,
+    job: str | None,
+    paths: api.Paths = (),
+    *,
+    store: str = "",
+    now: float | None = None,
+    tick: Tick | None = None,
 ) -> tuple[Verdict, Stage]:
     """Say what went wrong with a job of the site, and whether it still goes on.
 
-    ``paths``: what else is known of it. Raises what :func:`gathered` raises, SeveralRuns and NoSuchRun.
+    ``paths``: what else is known of it; ``store``: the embedded store that may hold more. Raises what :func:`gathered`
+    raises, SeveralRuns and NoSuchRun.
     """
-    with gathered(site, job, paths, tick) as found:
+    with gathered(site, job, paths, tick, store) as found:
         return found.diagnose(now), found.stage
 
 
 @contextmanager
-def gathered(site: Site, job: str | None, paths: api.Paths = (), tick: Tick | None = None) -> Iterator[Gathered]:
+def gathered(
+    site: Site, job: str | None, paths: api.Paths = (), tick: Tick | None = None, store: str = ""
+) -> Iterator[Gathered]:
     """Ask all that the site has for a job; its metrics can be asked until the end.
 
     Raises FileNotFoundError for a path that isn't there, CannotAsk, and NothingReadable where there is nothing to ask
-    or nobody knows anything of the job.
+    or nobody knows anything of the job; StoreError.
     """
-    found = Gathered(api.Loaded(job=job))
-    with closing(found):
-        _gather(found, site, paths, tick)
+    asked: list[str] = []
+    with ExitStack() as stack:
+        slurm = None
+        if job is not None and site.slurm is not None and _asks_slurm(site, bool(paths or store)):
+            with _meant():
+                slurm = live(site.slurm, job)
+            asked.append("slurm")
+        told = slurm or SlurmAnswer("")
+        curves = None
+        if site.metrics is not None and told.known:  # enough to look for them from now on, while logs are read
+            curves = stack.enter_context(
+                closing(PrometheusCurves(site.metrics, Scope(told.start, told.end, told.nodes, told.names)))
+            )
+            curves.begin()
+        loaded = _read(stack, job, [*paths, *told.logs], told, store, tick)
+        for row in told.rows:
+            loaded.inputs.append(row)
+            if row.status in ("unreadable", "refused"):
+                loaded.store.unanswered(row.plane or "scheduler", row.path, row.note)
+        asked += _lines(loaded, site, slurm)
+        found = Gathered(loaded, told.stage, curves=[curves] if curves is not None else [])
+        if site.metrics is not None:
+            loaded.live = _opener(found, site.metrics, stack)
+            asked.append(f"prometheus {site.metrics.endpoint.url}")
+        found.asked = tuple(asked)
+        if not asked and not paths and not store:
+            raise api.NothingReadable(
+                "there is nothing to ask: no Slurm commands on this machine, and no metrics or logs are configured; "
+                "give PATHS, --store, --metrics-url or --logs-url, or write a trackside.toml (docs/site.md)"
+            )
+        _refuse_unknown(loaded, job)
         yield found
 
 
-def _gather(found: Gathered, site: Site, paths: api.Paths, tick: Tick | None) -> None:
-    loaded, job, asked = found.loaded, found.loaded.job, []
-    slurm, files = None, list(paths)
-    if job is not None and site.slurm is not None and _asks_slurm(site, site.slurm, bool(paths)):
-        with _meant():
-            slurm = live(site.slurm, job)
-        found.stage = slurm.stage
-        asked.append("slurm")
-        _take_slurm(loaded, slurm)
-        files += slurm.logs
-    if site.metrics is not None:
-        asked.append(_measure(found, site.metrics, slurm))
-    api.load_into(loaded, files, tick)
+def _read(
+    stack: ExitStack, job: str | None, paths: api.Paths, slurm: SlurmAnswer, store: str, tick: Tick | None
+) -> api.Loaded:
+    """What Slurm says, files hold, and a store has of the job, unless it has nothing of it."""
+    if store:
+        with suppress(NoSuchRun):
+            return stack.enter_context(api.stored(store, job, paths, tick, slurm.sources))
+    loaded = api.Loaded(job=job)
+    for source in slurm.sources:
+        loaded.take(source)
+    api.load_into(loaded, paths, tick)
+    return loaded
+
+
+def _lines(loaded: api.Loaded, site: Site, slurm: SlurmAnswer | None) -> Iterator[str]:
+    """Take the lines of all log stores, and of the journal; gives their names."""
+    files = slurm.logs if slurm is not None else ()
     for options in site.logs:
         with _meant():
             store = open_store(options)
-        asked.append(store.name)
-        _take_logs(loaded, store, options, _wanted(loaded, slurm), slurm.logs if slurm is not None else ())
-    if not asked and not paths:
-        raise api.NothingReadable(
-            "there is nothing to ask: no Slurm commands on this machine, and no metrics or logs are configured; give "
-            "PATHS, --store, --metrics-url or --logs-url, or write a trackside.toml (docs/site.md)"
-        )
-    loaded.done()
-    _refuse_unknown(loaded, slurm)
-    found.asked = tuple(asked)
+        for wanted in _wanted(loaded, slurm):
+            if wanted.jobs or wanted.nodes:
+                for found in sources(_Beyond(store, options, frozenset(files)), options, wanted):
+                    _take_log(loaded, store.name, found)
+        yield store.name
+    if site.journal is not None:
+        for found in journal(site.journal, _wanted(loaded, slurm)[0]):
+            _take_log(loaded, "journalctl", found)
+        yield "journalctl"
 
 
 @contextmanager
@@ -122,32 +159,48 @@ def _meant() -> Iterator[None]:
         raise CannotAsk(str(error)) from error
 
 
-def _asks_slurm(site: Site, options: SlurmOptions, files: bool) -> bool:
+def _asks_slurm(site: Site, files: bool) -> bool:
     """Whether Slurm is asked: where something was set of it; and, unless files were given, where its commands are. A
     laptop that has none was not refused anything."""
-    chosen = any(each.name.startswith("slurm.") and each.origin != "default" for each in site.settings)
-    return chosen or options.rest or not (files or all(shutil.which(name) is None for name in ("sacct", "scontrol")))
+    return _sets_slurm(site) or not (files or all(shutil.which(name) is None for name in ("sacct", "scontrol")))
 
 
-def _refuse_unknown(loaded: api.Loaded, slurm: SlurmAnswer | None) -> None:
+def _sets_slurm(site: Site) -> bool:
+    return site.slurm is not None and any(
+        each.name.startswith("slurm.") and each.origin != "default" for each in site.settings
+    )
+
+
+def names_of(site: Site) -> tuple[str, ...]:
+    """What is asked of a job where the site's settings are all there is to go by."""
+    return (
+        *(["slurm"] if _sets_slurm(site) else []),
+        *(open_store(options).name for options in site.logs),
+        *(["journalctl"] if site.journal is not None else []),
+        *([f"prometheus {site.metrics.endpoint.url}"] if site.metrics is not None else []),
+    )
+
+
+def is_job(text: str) -> bool:
+    """Whether it is a Slurm job's id."""
+    try:
+        job_id(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse_unknown(loaded: api.Loaded, job: str | None) -> None:
     """Raises NothingReadable where all that answered know nothing of the job, and no server of metrics is left."""
-    if loaded.live is not None or any(row.status in ("read", "partial") for row in loaded.inputs):
+    if (
+        loaded.live is not None
+        or loaded.curves is not None
+        or any(row.status in ("read", "partial") for row in loaded.inputs)
+    ):
         return
     why = "; ".join(f"{row.path}: {row.note or row.status}" for row in loaded.inputs[:4])
-    job = f"job {slurm.job}" if slurm is not None else "the run"
-    raise api.NothingReadable(f"nobody knows anything of {job} ({why or 'no inputs'})")
-
-
-# -- Slurm
-
-
-def _take_slurm(loaded: api.Loaded, slurm: SlurmAnswer) -> None:
-    for source in slurm.sources:
-        loaded.take(source)
-    for row in slurm.rows:
-        loaded.inputs.append(row)
-        if row.status in ("unreadable", "refused"):
-            loaded.store.unanswered(row.plane or "scheduler", row.path, row.note)
+    what = f"job {job}" if job is not None else "the run"
+    raise api.NothingReadable(f"nobody knows anything of {what} ({why or 'no inputs'})")
 
 
 # -- log stores
@@ -165,21 +218,14 @@ def _wanted(loaded: api.Loaded, slurm: SlurmAnswer | None) -> list[Wanted]:
     return [Wanted(jobs, run.nodes, start, end)]
 
 
-def _take_logs(
-    loaded: api.Loaded, store: LogStore, options: LogOptions, wanted: Iterable[Wanted], files: Collection[str]
-) -> None:
-    for each in wanted:
-        if each.jobs or each.nodes:
-            for found in sources(_Beyond(store, options, frozenset(files)), options, each):
-                _take_log(loaded, store, found)
-
-
-def _take_log(loaded: api.Loaded, store: LogStore, found: Found) -> None:
+def _take_log(loaded: api.Loaded, name: str, found: Found) -> None:
     loaded.take(found)
     row = loaded.inputs[-1]
     if row.status in ("unreadable", "partial", "refused"):
+        faults = found.faults if isinstance(found, Source) else []
+        reason = ("; ".join(faults) or row.note).removeprefix(UNABLE).removeprefix(f"{name}: ")
         for plane in (row.plane,) if row.plane is not None else LOG_STORE:
-            loaded.store.unanswered(plane, store.name, row.note.removeprefix("unable to check: "))
+            loaded.store.unanswered(plane, name, reason)
 
 
 class _Beyond:
@@ -207,25 +253,17 @@ class _Beyond:
 # -- metrics
 
 
-def _measure(found: Gathered, options: PrometheusOptions, slurm: SlurmAnswer | None) -> str:
-    """Have the run's metrics opened once they are wanted; gives the server's name.
-
-    What Slurm itself says of a job is enough to look for them from now on, while logs are read.
-    """
-    known: PrometheusCurves | None = None
-    if slurm is not None and slurm.known:
-        known = PrometheusCurves(options, Scope(slurm.start, slurm.end, slurm.nodes, slurm.names))
-        found.curves.append(known)
-        known.begin()
+def _opener(
+    found: Gathered, options: PrometheusOptions, stack: ExitStack
+) -> Callable[[Run, MemoryStore], PrometheusCurves]:
+    """What opens the run's metrics once they are wanted: those that are looked for already, where Slurm told enough."""
 
     def opened(run: Run, rows: MemoryStore) -> PrometheusCurves:
-        if known is not None:
-            return known
-        found.curves.append(PrometheusCurves(options, _scope(run, rows)))
-        return found.curves[-1]
+        if not found.curves:
+            found.curves.append(stack.enter_context(closing(PrometheusCurves(options, _scope(run, rows)))))
+        return found.curves[0]
 
-    found.loaded.live = opened
-    return f"prometheus {options.endpoint.url}"
+    return opened
 
 
 def _scope(run: Run, rows: MemoryStore) -> Scope:
