@@ -79,7 +79,8 @@ def slurm(place: Path) -> Path:
     folder.mkdir(exist_ok=True)
     records = place / "run"
     for name, says in {
-        "sacct": f'case "$*" in *-V*) echo slurm 22.05.8;; *) cat {records}/sacct.txt;; esac',
+        "sacct": f'case "$*" in --version) echo slurm 22.05.8;; --helpformat) head -1 {records}/sacct.txt | tr "|" " ";; '
+        f"*) cat {records}/sacct.txt;; esac",
         "scontrol": f'case "$*" in *-V*) echo slurm 22.05.8;; *job*) cat {records}/scontrol-job.txt;; *node*) cat '
         f"{records}/scontrol-node.txt;; esac",
         "squeue": "true",

@@ -1,0 +1,152 @@
+"""A job asked for by its id alone: Slurm by stand-in commands, output files, a journal, the embedded store, the archive."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.unit.stores import SACCT, T0, TRACEBACK, sacct, scrape, steps, write
+from trackside.cli import main
+from trackside.ingest import ingest
+
+
+def program(path: Path, says: str) -> None:
+    """A command that runs these lines of shell."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{says}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder with a cluster's commands, one job's output, and settings that name them."""
+    out = write(tmp_path / "work", {"slurm-41.out": steps(5) + TRACEBACK.format(module="apex")})
+    (tmp_path / "rows").write_text(SACCT + sacct("41", folder=str(out)))
+    program(
+        tmp_path / "bin" / "sacct",
+        f"""case "$*" in
+      --version) echo slurm 22.05.8;;
+      --helpformat) echo {SACCT.replace("|", " ")};;
+      *) cat {tmp_path}/rows;;
+    esac""",
+    )
+    for name in ("scontrol", "squeue"):
+        program(tmp_path / "bin" / name, 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1')
+    (tmp_path / "trackside.toml").write_text(f'[slurm]\nbin = "{tmp_path}/bin"\n')
+    return tmp_path
+
+
+def asked(site: Path, *arguments: str, job: str = "41") -> Result:
+    return CliRunner().invoke(
+        main, ["diagnose", "--job", job, "--config", str(site / "trackside.toml"), *arguments], env={"HOME": str(site)}
+    )
+
+
+def test_a_job_is_found_by_its_id_alone(site: Path) -> None:
+    result = asked(site, "--json")
+    assert result.exit_code == 0, result.stderr
+    doc = json.loads(result.stdout)
+    assert doc["primary"]["family"] == "H2"
+    assert doc["run"]["disposition"] == "FAILED"
+    assert doc["asked"] == ["slurm"]
+    (site / "verdict.json").write_text(result.stdout)
+    again = CliRunner().invoke(main, ["verify", str(site / "verdict.json"), "--config", str(site / "trackside.toml")])
+    assert again.exit_code == 0, again.output
+    without = CliRunner().invoke(
+        main, ["verify", str(site / "verdict.json"), "--slurm", "off", "--metrics-url", "http://127.0.0.1:9"]
+    )
+    assert "was made with slurm, which is not set here" in without.stderr
+
+
+def test_nobody_knows_it(site: Path) -> None:
+    (site / "rows").write_text(SACCT)
+    result = asked(site, job="4711")
+    assert result.exit_code == 3
+    assert "nobody knows anything of job 4711" in result.stderr
+    assert "accounting" in result.stderr
+
+
+@pytest.mark.parametrize(("job", "says"), [("rm -rf", "is no Slurm job id"), ("41[1-3]", "is no Slurm job id")])
+def test_what_is_no_job(site: Path, job: str, says: str) -> None:
+    result = asked(site, job=job)
+    assert result.exit_code == 2
+    assert says in result.stderr
+
+
+def test_accounting_that_fails_is_no_absence(site: Path) -> None:
+    program(site / "bin" / "sacct", "echo 'sacct: error: slurm_persist_conn_open: Connection refused' >&2; exit 1")
+    result = asked(site, "--json", str(site / "work"))
+    doc = json.loads(result.stdout)
+    assert any("sacct" in claim["text"] and "Connection refused" in claim["text"] for claim in doc["preflight"])
+    unsure = {each["family"]: each["missing"] for each in doc["unknown"]}
+    assert any("unable to check" in reason for reasons in unsure.values() for reason in reasons)
+
+
+def test_a_store_and_slurm_together(site: Path) -> None:
+    metrics = {"gpu.prom": "".join(scrape("gpu017", second, 91.0) for second in range(0, 600, 15))}
+    ingest([write(site / "metrics", metrics)], site / "store")
+    alone = CliRunner().invoke(main, ["diagnose", "--store", str(site / "store"), "--json"])
+    assert json.loads(alone.stdout)["run"]["disposition"] is None
+    result = asked(site, "--store", str(site / "store"), "--json")
+    assert result.exit_code == 0, result.stderr
+    doc = json.loads(result.stdout)
+    assert (doc["run"]["disposition"], doc["run"]["gpus"]) == ("FAILED", ["gpu017:0", "gpu017:1"])
+    assert doc["paths"] == [str(site / "store")]
+    (site / "verdict.json").write_text(result.stdout)
+    again = CliRunner().invoke(main, ["verify", str(site / "verdict.json"), "--config", str(site / "trackside.toml")])
+    assert again.exit_code == 0, again.output
+
+
+def test_a_store_that_has_nothing_of_it_is_no_end(site: Path) -> None:
+    metrics = {"gpu.prom": "".join(scrape("gpu099", second, 91.0) for second in range(0, 600, 15)), "a.out": "x\n"}
+    ingest([write(site / "metrics", metrics)], site / "store")
+    doc = json.loads(asked(site, "--store", str(site / "store"), "--json").stdout)
+    assert doc["primary"]["family"] == "H2"
+
+
+def test_the_journal_of_the_nodes(site: Path) -> None:
+    entry = {
+        "__REALTIME_TIMESTAMP": str((T0 + 300) * 1_000_000), "_HOSTNAME": "gpu017", "_TRANSPORT": "kernel",
+        "SYSLOG_IDENTIFIER": "kernel", "MESSAGE": "NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.",
+    }  # fmt: skip
+    (site / "entries").write_text(json.dumps(entry) + "\n")
+    program(site / "bin" / "journalctl", f'case "$*" in *--field*) echo gpu017;; *) cat {site}/entries;; esac')
+    config = site / "trackside.toml"
+    config.write_text(config.read_text() + f'[journal]\ncommand = "{site}/bin/journalctl"\n')
+    doc = json.loads(asked(site, "--json").stdout)
+    assert (doc["primary"]["family"], doc["primary"]["nodes"]) == ("B2", ["gpu017"])
+    assert doc["asked"] == ["slurm", "journalctl"]
+
+
+def test_a_verdict_is_kept_and_told_all_the_same_where_the_archive_is_down(site: Path) -> None:
+    kept = asked(site, "--archive", f"sqlite:///{site}/verdicts.db")
+    assert kept.exit_code == 0
+    assert kept.stderr == ""
+    from trackside.stores.metadata.archive import Archive
+    from trackside.stores.metadata.rows import Filters
+
+    with Archive.open(f"sqlite:///{site}/verdicts.db") as archive:
+        assert [run.job for run in archive.runs(Filters()).runs] == ["41"]
+    lost = asked(site, "--archive", "postgresql+psycopg://u:secret@127.0.0.1:1/none")
+    assert lost.exit_code == 0
+    assert "not archived" in lost.stderr
+    assert "secret" not in lost.stderr
+
+
+def test_a_watched_job_that_has_ended(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trackside.watch.follow.SETTLE_S", 0.0)
+    result = asked(site, "--watch", "--interval", "1", "--exit-code")
+    assert result.exit_code == 10
+    assert result.stdout.count("H2 application-exception") >= 1
+
+
+def test_a_file_is_not_asked_of_a_site(site: Path) -> None:
+    result = CliRunner().invoke(main, ["diagnose", str(site / "work")], env={"PATH": str(site / "bin")})
+    assert "sacct" not in result.output
+    nothing = CliRunner().invoke(main, ["diagnose", "--job", "41"], env={"PATH": "/nowhere", "HOME": str(site)})
+    assert nothing.exit_code == 3
+    assert "there is nothing to ask" in nothing.stderr
