@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,7 @@ class Source:
         self.end_ms = span[1]
         """Nothing after it is asked for: the newest samples may not all be there yet."""
         self.start_ms = span[1] - -(-(span[1] - span[0]) // self.step_ms) * self.step_ms
-        self._cumulative: dict[int, Values] = {}
+        self._until: dict[int, Values] = {}
         """Time -> how many samples each row has until then."""
         self.raw: dict[int, tuple[Times, Values]] = {}
         """Row -> samples, of those that hold some that measured nothing: these are rolled up here."""
@@ -187,55 +188,61 @@ class Source:
     def look(self) -> None:
         """Learn what is held: counts, the first and the last time, and what of it measured nothing."""
         rows = range(len(self.labels))
-        counted = np.nan_to_num(self.rolled(rows, self.start_ms, self.end_ms, self.step_ms, "count"))
-        bounds = np.concatenate([np.zeros((len(counted), 1)), np.cumsum(counted, axis=1)], axis=1)
-        times = range(self.start_ms, self.end_ms + 1, self.step_ms)
-        self._cumulative = {time: bounds[:, place] for place, time in enumerate(times)}
-        self.counts = bounds[:, -1].astype(np.int64)
+        if not self._api.victoria:
+            sums = np.cumsum(self._counted, axis=1)
+            self._until = {self.start_ms + (place + 1) * self.step_ms: sums[:, place] for place in range(sums.shape[1])}
+            self.counts = sums[:, -1].astype(np.int64)
+        low, high, total = self._extremes()
+        self._until |= {self.start_ms: np.zeros(len(rows)), self.end_ms: self.counts.astype(np.float64)}
         if not self.counts.any():
             return
-        self._sift(counted)
+        self._sift(low, high, total)
         clean = np.array([row for row in rows if self.counts[row] and row not in self.raw], dtype=np.intp)
         for which, out in ((0, self.first_ms), (-1, self.last_ms)) if not self._api.victoria else ():
-            self._edges(clean, counted[clean], np.full(len(clean), self.start_ms), self.step_ms, which, out)
+            self._edges(clean, self._counted[clean], np.full(len(clean), self.start_ms), self.step_ms, which, out)
         for row, (row_times, _) in self.raw.items():
             if self.counts[row]:
                 self.first_ms[row], self.last_ms[row] = row_times[0], row_times[-1]
 
-    def _sift(self, counted: Values) -> None:
+    @cached_property
+    def _counted(self) -> Values:
+        """(rows, coarse windows) how many samples there are."""
+        return np.nan_to_num(self.rolled(range(len(self.labels)), self.start_ms, self.end_ms, self.step_ms, "count"))
+
+    def _sift(self, low: Values, high: Values, total: Values) -> None:
         """Settle the unit, and find the rows that hold what is no measurement: their samples are kept here."""
-        low, high, total = self._extremes()
         here = self.counts > 0
         blank = here & is_blank(low) & is_blank(high) & (high - low < 4)
         self.counts[blank] = 0
         here &= ~blank
         blanks = here & (is_blank(low) | is_blank(high) | ~np.isfinite(total))
         hidden = self._hidden(np.flatnonzero(here & ~blanks & may_hide_blanks(low, high)).tolist())
-        self._read([*np.flatnonzero(blanks).tolist(), *hidden], counted)
+        self._read([*np.flatnonzero(blanks).tolist(), *hidden])
         self._settle(high, here)
         with np.errstate(over="ignore", invalid="ignore"):
             least, most = low * self.scales, high * self.scales
         never = here & ((least > self._metric.high) | (most < self._metric.low))
         self.counts[never] = 0
         odd = here & ~never & ((least < self._metric.low) | (most > self._metric.high))
-        self._read([row for row in np.flatnonzero(odd).tolist() if row not in self.raw], counted)
+        self._read([row for row in np.flatnonzero(odd).tolist() if row not in self.raw])
         for row in list(self.raw):
             self._drop_implausible(row)
 
     def _extremes(self) -> tuple[Values, Values, Values]:
-        """(rows,) least, largest and sum of what is held; VictoriaMetrics tells the times of the edges as well."""
+        """(rows,) least, largest and sum of what is held; VictoriaMetrics tells counts and the edges' times as well."""
         if not self._api.victoria:
             low, high, total = (self._at(how, self.start_ms, self.end_ms) for how in _EXTREMES)
             return low, high, total
-        found = {how: np.full(len(self.labels), np.nan) for how in (*_EXTREMES, *_EDGES)}
+        found = {how: np.full(len(self.labels), np.nan) for how in (*_EXTREMES, "count", *_EDGES)}
         for chosen in self.selectors(range(len(self.labels))):
-            query = promql.extremes((*_EXTREMES, *_EDGES), chosen, self.end_ms - self.start_ms)
+            query = promql.extremes(tuple(found), chosen, self.end_ms - self.start_ms)
             for key, value in self._api.at(query, self.end_ms):
                 told = _ROLLUP.search(key)
                 how = "" if told is None else (told[1] or told[2]).decode().removesuffix("_over_time")
                 if how in found and (row := self.row(_ROLLUP.sub(b"", key, count=1))) >= 0:
                     found[how][row] = value
         self.first_ms, self.last_ms = (np.rint(np.nan_to_num(found[how]) * 1000).astype(np.int64) for how in _EDGES)
+        self.counts = np.nan_to_num(found["count"]).astype(np.int64)
         return found["min"], found["max"], found["sum"]
 
     def _hidden(self, rows: Sequence[int]) -> set[int]:
@@ -275,12 +282,12 @@ class Source:
         peaks += [float(high[row]) for row in np.flatnonzero(here).tolist() if row not in self.raw]
         self.scales *= scale_of(self._guess, max(peaks, default=0.0))
 
-    def _read(self, rows: Iterable[int], counted: Values) -> None:
+    def _read(self, rows: Iterable[int]) -> None:
         """Keep all samples of these rows, but those that stand for none."""
         wanted = set(rows)
         if not wanted:
             return
-        chosen = sorted(wanted)
+        chosen, counted = sorted(wanted), self._counted
         if counted[chosen].sum() > MOST_LOOKED_AT:
             raise Unanswered("too_large", f"{self._api.name}: {self.name} holds values that stand for none among "
                              f"{counted[chosen].sum():,.0f} samples, more than are looked at")  # fmt: skip
@@ -329,11 +336,13 @@ class Source:
     def until(self, time_ms: int) -> Values:
         """(rows,) how many samples each has until a time, of those that the server rolls up."""
         time_ms = min(max(time_ms, self.start_ms), self.end_ms)
-        known = self._cumulative.get(time_ms)
+        known = self._until.get(time_ms)
         if known is None:
-            base = self.start_ms + (time_ms - self.start_ms) // self.step_ms * self.step_ms
-            known = self._cumulative[base] + np.nan_to_num(self._at("count", base, time_ms))
-            self._cumulative[time_ms] = known
+            # From the nearest time known: a verdict asks for times near the ends.
+            base = min(self._until, key=lambda other: abs(other - time_ms))
+            between = np.nan_to_num(self._at("count", min(base, time_ms), max(base, time_ms)))
+            known = self._until[base] + (between if base < time_ms else -between)
+            self._until[time_ms] = known
         return known
 
     def used(self, rows: Sequence[int], start_ms: int, end_ms: int) -> int:
