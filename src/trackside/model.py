@@ -70,7 +70,7 @@ class Position:
     length: int = 0
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}"
+        return f"{self.path}:{self.line}" if self.line else self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +245,7 @@ class Run:
 
     id: str | None = None
     name: str | None = None
+    user: str | None = None
     cluster: str | None = None
     disposition: str | None = None
     exit_code: int | None = None

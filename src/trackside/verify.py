@@ -54,6 +54,9 @@ def check(cites: Mapping[str, Cited], store: Store) -> Iterable[Checked]:
             yield Checked(name, cite, problem=str(error))
             continue
         answer = store.ask(query.rows)
+        if isinstance(answer, Missing) and answer.source:
+            yield Checked(name, cite, problem=answer.reason)
+            continue
         if isinstance(answer, Missing):
             none = 0 if query.reducer == "count" else None  # how often it was sampled: never; what it was: nothing
             yield (

@@ -271,6 +271,27 @@ def test_other_nodes_are_left_out_and_said() -> None:
     assert run.gpus == ()
 
 
+def test_a_label_on_another_node_is_stale_where_the_runs_own_is_there() -> None:
+    data = Data().put(MEMORY, 40 * GIB, node="n1", gpu="0").put(MEMORY, 60 * GIB, node="zz07", gpu="0", job="7")
+    run, store = data.resolved(job(), n_gpus=1)
+    assert run.gpus == ("n1:0",)
+    assert grid(store, metric(MEMORY).over("run", "max")).labels("node", "gpu") == [("n1", "0")]
+
+
+def test_windows_that_a_run_still_going_has_not_filled_are_left_for_later() -> None:
+    data = Data().put(MEMORY, 40 * GIB, node="n1", gpu="0", start=START - 900)
+    gone, over = data.resolved(job(), n_gpus=1)
+    _, going = data.resolved(job(state="RUNNING", end=None), disposition="RUNNING", n_gpus=1)
+    query = metric(MEMORY).over("around", "count")
+    assert gone.end == END
+    assert grid(over, query).times[-1] > END
+    last = grid(going, query)
+    assert END - last.step < last.times[-1] <= END
+    data.put(MEMORY, 40 * GIB, node="n1", gpu="0", start=END + 15, end=END + 900)
+    _, later = data.resolved(job(state="RUNNING", end=None), disposition="RUNNING", end=END + 900, n_gpus=1)
+    np.testing.assert_array_equal(grid(later, last.query).values, last.values)
+
+
 def test_only_node_under_another_name() -> None:
     run, _ = Data().put("gpu_utilization_ratio", 0.5, node="ip-10-0-0-9", gpu="0", job="7").resolved()
     assert run.gpus == ("n1:0",)

@@ -150,3 +150,17 @@ def test_a_file_is_not_asked_of_a_site(site: Path) -> None:
     nothing = CliRunner().invoke(main, ["diagnose", "--job", "41"], env={"PATH": "/nowhere", "HOME": str(site)})
     assert nothing.exit_code == 3
     assert "there is nothing to ask" in nothing.stderr
+
+
+def test_a_job_that_waits_says_what_for(site: Path) -> None:
+    told = (
+        "JobId=43 JobName=lm UserId=alice(1001) JobState=PENDING Reason=Dependency Dependency=afterok:41(unfulfilled)"
+        " SubmitTime=2026-03-02T09:00:00 StartTime=Unknown NumNodes=1 NodeList=\n"
+    )
+    (site / "job").write_text(told)
+    program(site / "bin" / "scontrol", f'case "$*" in *43*) cat {site}/job;; *) exit 1;; esac')
+    (site / "rows").write_text(SACCT)
+    doc = json.loads(asked(site, "--json", job="43").stdout)
+    said = [claim["text"] for claim in doc["preflight"]]
+    assert "The job has not begun: it is PENDING, for the reason Dependency" in said
+    assert "It waits for other jobs: afterok:41(unfulfilled)" in said

@@ -7,7 +7,7 @@ import pytest
 
 from trackside.api import Loaded, select
 from trackside.diagnose import engine
-from trackside.model import Position, Samples, Series, Verdict
+from trackside.model import Cite, Position, Samples, Series, Verdict
 from trackside.query import UNANSWERED, Frame, Grid, Missing, events, metric
 from trackside.show.document import document
 from trackside.stores.curves import RolledUp, Wanted
@@ -15,6 +15,7 @@ from trackside.stores.joined import JoinedCurves
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_curves import MemoryCurves
 from trackside.stores.unanswered import Unanswered
+from trackside.verify import check
 
 MINUTE = 60_000
 WHY = "http://metrics:9090 did not answer within 30 s"
@@ -78,6 +79,16 @@ def test_a_store_that_does_not_answer_is_said_and_rules_nothing_out(whole: bool)
     assert doc.cites[sentence.cites[0]].query.startswith(f"events({UNANSWERED})")
     assert not any(claim.text.startswith("no GPU metrics were given") for claim in doc.preflight)
     assert doc.primary.outcome == "unknown"
+
+
+def test_a_citation_that_can_not_be_asked_again_is_not_broken_by_a_count_of_none() -> None:
+    _, store = verdict(Refusing(whole=False))
+    cite = Cite(
+        "metric", "m", "metric(gpu_power_watts).during(60000.0, 61000.0).rollup(60.0, 'avg').count()", "", 40, ""
+    )
+    [checked] = check({"c1": cite}, store)
+    assert not checked.holds
+    assert checked.problem == f"unable to check: {WHY}"
 
 
 def test_files_are_judged_where_the_store_is_dead() -> None:

@@ -69,6 +69,8 @@ def site_of(given: Mapping[str, Any], more: Mapping[str, object] | None = None) 
             fail(f"--logs-url {logs!r}: write KIND=URL, such as loki=http://logs:3100", EXIT_USAGE)
         flags |= {"logs.kind": kind, "logs.url": url}
     if (slurm := given.get("slurm")) is not None:
+        if ":" not in slurm and slurm not in ("auto", "commands", "off"):
+            fail(f"--slurm {slurm!r}: write auto, commands, off, or the URL of slurmrestd", EXIT_USAGE)
         flags |= {"slurm.url": slurm, "slurm.mode": "rest"} if ":" in slurm else {"slurm.mode": slurm}
     if clusters := given.get("clusters"):
         flags["slurm.clusters"] = list(clusters)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -87,11 +88,11 @@ class _Telling:
     """Prints verdicts, in the form that was asked for."""
 
     def __init__(self, as_json: bool, verbose: bool) -> None:
-        self._as_json, self._verbose = as_json, verbose
+        self.as_json, self._verbose = as_json, verbose
 
     def __call__(self, doc: VerdictDoc) -> None:
         with output():
-            if self._as_json:
+            if self.as_json:
                 from trackside.show.document import encode
 
                 sys.stdout.buffer.write(encode(doc))
@@ -147,24 +148,49 @@ def _watched(
     interval: float,
     told: _Telling,
 ) -> VerdictDoc:
-    """Ask until the job has ended; the last verdict."""
+    """Ask until the job has ended: a line for each change, or the document where JSON is wanted; then the last verdict
+    in full."""
     from trackside.watch.follow import follow
 
     stage: Stage = "unknown"
-
-    def ask() -> VerdictDoc:
-        nonlocal stage
-        doc, stage = _asked(site, job, paths, store, now, None)
-        return doc
+    silent: set[str] = set()
 
     def say(text: str) -> None:
-        click.echo(f"trackside: {text}", err=True)
+        click.echo(f"{_clock()}  {text}", err=True)
+
+    def ask() -> VerdictDoc:
+        nonlocal stage, silent
+        doc, stage = _asked(site, job, paths, store, now, None)
+        failing = {f"{row.path}: {row.note}" for row in doc.inputs if row.status == "unreadable"}
+        for text in sorted(failing - silent):
+            say(text)
+        if silent and not failing:
+            say("all that was asked answered again")
+        silent = failing
+        return doc
+
+    def changed(doc: VerdictDoc) -> None:
+        if told.as_json:
+            told(doc)
+            return
+        first = doc.primary
+        certainty = f" ({first.certainty}, {first.confidence:.2f})" if first.certainty and first.confidence else ""
+        variant = f" {first.variant}" if first.variant else ""
+        state = f"  {doc.run.disposition}" if doc.run.disposition else ""
+        click.echo(f"{_clock()}{state}  {first.family} {first.id}{variant}{certainty}")
 
     with site_errors():
-        followed = follow(ask, lambda: stage, told, say, interval_s=interval)
+        followed = follow(ask, lambda: stage, changed, say, interval_s=interval)
     if followed.verdict is None:
         fail("stopped before there was a verdict", EXIT_NOTHING)
+    if not told.as_json:
+        click.echo()
+        told(followed.verdict)
     return followed.verdict
+
+
+def _clock() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
 
 
 @click.command()
@@ -182,6 +208,7 @@ def verify(verdict: str, paths: Sequence[str], job: str | None, site: Mapping[st
     """
     import msgspec
 
+    from trackside.catalog.job_states import ALIVE
     from trackside.show.document import decode, uncited
     from trackside.verify import check
 
@@ -202,6 +229,8 @@ def verify(verdict: str, paths: Sequence[str], job: str | None, site: Mapping[st
     dangling = uncited(doc)
     for name in dangling:
         click.echo(f"{name}: a sentence cites it, and the document holds no such citation")
+    if broken and doc.run.disposition in ALIVE:
+        click.echo("The job was still going when the verdict was made: what has changed since is no fault of it.")
     click.echo(f"{len(checked) - len(broken)} of {len(checked) + len(dangling)} citations give the same value")
     sys.exit(1 if broken or dangling else 0)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
+from trackside.catalog.job_states import ALIVE
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.natural import natural, whole_number
 from trackside.model import Record, Run
@@ -53,7 +55,7 @@ def run_metrics(curves: Curves, run: Run, rows: MemoryStore) -> tuple[Run, RunMe
     found = _renamed(found, run, ids)
     named = frozenset(run.nodes)
     nodes = run.nodes if any(not each.node or each.node in named for each in found) else ()
-    own = [each for each in found if each.job in ids]
+    own = [each for each in found if each.job in ids and (not nodes or not each.node or each.node in named)]
     if run.nodes and not nodes and not own:
         why_none = why_none or "the metrics given are of other nodes than the run's"
     if why_none:
@@ -69,7 +71,10 @@ def run_metrics(curves: Curves, run: Run, rows: MemoryStore) -> tuple[Run, RunMe
     if not any(asked.meets(each) for each in kept):
         return run, RunMetrics(curves, (), None, "no metric was sampled while the run was there")
     gpus = len({each.unit for each in kept if each.gpu})
-    timing = Timing(window.start, max(window.end, window.start), _interval(kept), window.shift, most_windows(gpus))
+    until = max(each.held.last_ms for each in kept) / 1000 + window.shift if run.disposition in ALIVE else inf
+    timing = Timing(
+        window.start, max(window.end, window.start), _interval(kept), window.shift, most_windows(gpus), until
+    )
     return _told(run, kept, holding, window), RunMetrics(
         curves, tuple(Kept(each.series, each.held) for each in kept), timing
     )
@@ -143,9 +148,12 @@ def _fitting(found: Iterable[Placed], jobs: AbstractSet[str], log: Stretch) -> s
 
 
 def _renamed(found: list[Placed], run: Run, ids: AbstractSet[str]) -> list[Placed]:
-    """Curves of the run's only node under the name that Slurm gives it: the job's label tells that they are one."""
+    """Curves of the run's only node under the name that Slurm gives it: the job's label tells that they are one.
+
+    Not where the node has curves under its own name: then the label is stale, or another cluster's.
+    """
     theirs = {each.node for each in found if each.job in ids and each.node}
-    if len(run.nodes) != 1 or len(theirs) != 1 or theirs == set(run.nodes):
+    if len(run.nodes) != 1 or len(theirs) != 1 or any(each.node == run.nodes[0] for each in found):
         return found
     old, new = theirs.pop(), run.nodes[0]
     return [_at_node(each, new) if each.node == old else each for each in found]

@@ -164,6 +164,7 @@ def _run(job: Job, told: Sequence[Told], mine: Sequence[Event], ranks: Ranks) ->
     return Run(
         id=job.id or None,
         name=text("name"),
+        user=text("user"),
         cluster=text("cluster"),
         disposition=last.state,
         exit_code=last.exit_code(signals) if last.over else None,

@@ -124,6 +124,8 @@ class Timing:
 
     ``shift`` is added to the curves' times so that they stand on the run's clock: a whole number of milliseconds.
     ``windows``: the most that the whole run is shown in, the same for all metrics so that they can be laid together.
+    ``until``: of a run that goes on, when the last sample came: windows that it does not fill are left for later, so
+    that what was found in one is found there again.
     """
 
     start: float
@@ -131,6 +133,7 @@ class Timing:
     interval: float
     shift: float = 0.0
     windows: int = MOST_WINDOWS
+    until: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +272,8 @@ def _planned(query: Query, timing: Timing) -> Query:
     start, end = window_of(span, timing)
     step = _step_of(end - start, timing, fine=span in ("head", "tail"))
     start, end = math.floor(start / step) * step, math.ceil(end / step) * step
+    if end > timing.until:
+        end = math.floor(timing.until / step) * step
     end = max(end, start + step)
     return Query(query.subject, query.kind, query.filters, step, how, query.group, query.group_how, window=(start, end))
 

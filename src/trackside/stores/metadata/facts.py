@@ -34,7 +34,7 @@ def run_facts(verdict: Verdict, job: str | None, username: str | None) -> Row:
         "job": id_,
         "began": submitted or min(starts, default=None) or started or 0.0,
         "name": text(run.name),
-        "username": text(username),
+        "username": text(username) or text(run.user),
         "state": text(run.disposition),
         "submitted": submitted,
         "started": started,
