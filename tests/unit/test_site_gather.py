@@ -10,8 +10,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.stores import SACCT, T0, TRACEBACK, sacct, scrape, steps, write
+from trackside.api import NothingReadable
 from trackside.cli import main
 from trackside.ingest import ingest
+from trackside.query import Frame, Query
+from trackside.runs.resolve import NoSuchRun
+from trackside.serve.diagnoser import SiteDiagnoser
+from trackside.serve.operations import _problem
+from trackside.site.config import load
 
 
 def program(path: Path, says: str) -> None:
@@ -164,3 +170,22 @@ def test_a_job_that_waits_says_what_for(site: Path) -> None:
     said = [claim["text"] for claim in doc["preflight"]]
     assert "The job has not begun: it is PENDING, for the reason Dependency" in said
     assert "It waits for other jobs: afterok:41(unfulfilled)" in said
+
+
+def test_the_api_judges_a_store_and_its_site(site: Path) -> None:
+    metrics = {"gpu.prom": "".join(scrape("gpu017", second, 91.0) for second in range(0, 600, 15))}
+    ingest([write(site / "metrics", metrics)], site / "store")
+    calls: list[int] = []
+    found = SiteDiagnoser(site / "store", load(site / "trackside.toml", environ={}), lambda: calls.append(1))
+    assert found.asked == ("slurm",)
+    assert found.diagnose("41").family == "H2"
+    with found.evidence("41") as rows:
+        answer = rows.ask(Query.parse("record(job)"))
+        assert isinstance(answer, Frame)
+        assert [row.get("state") for row in answer.records] == ["FAILED"]
+    with pytest.raises(NoSuchRun):
+        found.diagnose("nothing of Slurm's")
+    with pytest.raises(NothingReadable) as unknown:
+        found.diagnose("4711")
+    assert _problem(unknown.value, "x").status == 404
+    assert len(calls) == 4

@@ -15,10 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from trackside.api import NothingReadable
 from trackside.runs.resolve import NoSuchRun, SeveralRuns
 from trackside.serve.limits import Refused
 from trackside.serve.problems import Problem
 from trackside.serve.workers import Busy, Slow
+from trackside.site.gather import CannotAsk
 from trackside.stores.layout import StoreError
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.unanswered import Unanswered
@@ -134,8 +136,10 @@ def _problem(error: Exception, where: str) -> Problem:
             return Problem(error.status, str(error))
         case ArchiveError():
             return Problem.of_archive(error)
-        case NoSuchRun():
+        case NoSuchRun() | NothingReadable():
             return Problem(404, str(error), "GET /api/v1/jobs lists the jobs of which there is evidence")
+        case CannotAsk():
+            return Problem(422, str(error))
         case SeveralRuns():
             return Problem(409, f"several runs go by that: {', '.join(error.jobs[:20])}", "ask for one of them")
         case StoreError() | FileNotFoundError():
