@@ -14,8 +14,8 @@ from trackside.diagnose.checks import preflight, telemetry
 from trackside.diagnose.checks.trust import LIMITS, Trust
 from trackside.diagnose.family import Evidence, Family, families, unknown
 from trackside.diagnose.gpus import located
-from trackside.model import Event, Finding, Input, Progress, Run, Value, Verdict
-from trackside.query import Frame, Grid, Missing, Query, Store, derived, events, metric, record
+from trackside.model import Event, Finding, Input, Outcome, Plane, Progress, Run, Value, Verdict
+from trackside.query import UNANSWERED, Frame, Grid, Missing, Query, Store, derived, events, metric, record
 
 Answer = Frame | Grid | Missing
 HELD_BY = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts")
@@ -45,6 +45,7 @@ def judge_all(
     """
     chosen = chosen if chosen is not None else families()
     trust = trust if trust is not None else telemetry.examine(store, run).trust
+    trust = replace(trust, in_part=_in_part(store))
     wanted = Counter(query for family in chosen for query in set(family.asks.values()))
     held: dict[Query, Answer] = {}
     findings = []
@@ -54,11 +55,18 @@ def judge_all(
             (query, trust.checked(query, answer)) for query, answer in zip(fresh, ask(store, fresh), strict=True)
         )
         answers = {name: held[query] for name, query in family.asks.items()}
-        finding = trust.limited(_judge(family, Evidence(answers), run))
-        findings.append(replace(finding, family=family.code, id=family.id, title=family.title))
+        finding = replace(_judge(family, Evidence(answers), run), family=family.code, id=family.id, title=family.title)
+        findings.append(trust.limited(finding, family.by_silence))
         wanted.subtract(set(family.asks.values()))
         held = {query: answer for query, answer in held.items() if wanted[query]}
     return findings
+
+
+def _in_part(store: Store) -> dict[Plane, str]:
+    """Planes of rows of which not all came, and why. Of metrics each question has its own answer."""
+    silent = store.ask(events(UNANSWERED))
+    rows = silent.events if isinstance(silent, Frame) else ()
+    return {row.plane: row.text for row in reversed(rows) if row.plane != "metric"}
 
 
 def ask(store: Store, queries: Sequence[Query]) -> Sequence[Answer]:
@@ -76,7 +84,13 @@ def _judge(family: Family, evidence: Evidence, run: Run) -> Finding:
             missing.append(" or ".join(dict.fromkeys(reason.reason for reason in reasons if reason is not None)))
     if missing:
         return unknown(dict.fromkeys(missing), family.collect)
-    return located(family.judge(evidence, run, family.limits), run)
+    finding = located(family.judge(evidence, run, family.limits), run)
+    if finding.outcome is Outcome.UNKNOWN:  # first of all for want of what was asked and not answered
+        missing = [
+            answer.reason for answer in evidence.answers.values() if isinstance(answer, Missing) and answer.source
+        ]
+        finding = replace(finding, missing=tuple(dict.fromkeys((*missing, *finding.missing))))
+    return finding
 
 
 def diagnose(store: Store, run: Run, inputs: Sequence[Input] = (), version: str = "") -> Verdict:

@@ -80,6 +80,8 @@ class Family:
     rivals: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
     """What to collect to settle it, as sentences; shown when the answer is UNKNOWN."""
+    by_silence: bool = False
+    """A log shows it by what it no longer says, or by how little: one that did not wholly come can't."""
     doc: str = field(default="", compare=False)
 
     def sections(self) -> dict[str, str]:

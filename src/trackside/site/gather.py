@@ -51,10 +51,16 @@ class Gathered:
     """The run's in the server of metrics, once they were opened."""
 
     def diagnose(self, now: float | None = None) -> Verdict:
-        """The verdict. ``now``: taken as the present for a run still going. Raises SeveralRuns and NoSuchRun."""
+        """The verdict. ``now``: taken as the present for a run still going.
+
+        Raises SeveralRuns, NoSuchRun, and NothingReadable where the server of metrics knows nothing of it either.
+        """
         if now is None and self.stage == "going":
             now = time.time()
         run, rows = api.select(self.loaded, self.loaded.job, now)
+        measured = [_measured(each) for each in self.curves]
+        if measured and all(row.status == "empty" for row in measured):
+            _refuse_unknown(replace(self.loaded, live=None, inputs=[*self.loaded.inputs, *measured]), self.loaded.job)
         verdict = engine.diagnose(rows, run, self.loaded.inputs, api.package_version())
         return replace(verdict, inputs=(*verdict.inputs, *map(_measured, self.curves)))
 

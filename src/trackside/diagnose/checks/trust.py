@@ -5,15 +5,16 @@ A measurement that can't be trusted is no measurement: its ask becomes Missing, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from trackside.catalog.metrics import METRICS
 from trackside.diagnose.checks import coverage
-from trackside.model import Finding, Outcome
-from trackside.query import Frame, Grid, Missing, Query
+from trackside.diagnose.family import unknown
+from trackside.model import Certainty, Finding, Outcome, Plane
+from trackside.query import UNABLE, Frame, Grid, Missing, Query
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ LEVELS = frozenset({"avg", "sum", "stddev", "p05", "p50", "p95"})
 OF_PROCESSES = ("trackside_cuda_", "trackside_nccl_", "training_")
 """Metrics that end with the processes: that they stop is what they say."""
 TRACED = ("trackside_cuda_", "trackside_nccl_")
+HEALTH = "G1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +43,14 @@ class Trust:
 
     ``mixed``: the GPUs measured are more than the run held, and which are its own isn't told. ``untraced``: a tracer
     ran and saw no process. ``unmeasured``: nodes of the run, or GPUs, of which no GPU metric was given. ``stopped``:
-    nodes of which none came any more long before the run's end.
+    nodes of which none came any more long before the run's end. ``in_part``: planes of which not all rows came: why.
     """
 
     mixed: bool = False
     untraced: bool = False
     unmeasured: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
+    in_part: Mapping[Plane, str] = field(default_factory=dict)
     limits: Limits = LIMITS
 
     def checked(self, query: Query, answer: Frame | Grid | Missing) -> Frame | Grid | Missing:
@@ -57,8 +60,12 @@ class Trust:
         doubt = self._doubt(query, answer)
         return Missing(query, doubt) if doubt else answer
 
-    def limited(self, finding: Finding) -> Finding:
-        """What was ruled out by metrics of a part of the run alone is not ruled out."""
+    def limited(self, finding: Finding, by_silence: bool = False) -> Finding:
+        """What rests on a part of what there was, as if it were all, is not known.
+
+        ``by_silence``: see :class:`trackside.diagnose.family.Family`.
+        """
+        finding = self._of_part(finding, by_silence)
         cites = [cite for claim in finding.because for cite in claim.cites]
         if finding.outcome is not Outcome.ABSENT or any(cite.plane != "metric" for cite in cites):
             return finding
@@ -66,8 +73,20 @@ class Trust:
         missing += [f"GPU metrics of {listed(self.stopped)} up to the run's end"] if self.stopped else []
         if not missing:
             return finding
-        collect = ("GPU metrics of all of the run's nodes, from its start to its end",)
-        return replace(finding, outcome=Outcome.UNKNOWN, because=(), missing=tuple(missing), collect=collect)
+        return _instead(finding, missing, ("GPU metrics of all of the run's nodes, from its start to its end",))
+
+    def _of_part(self, finding: Finding, by_silence: bool) -> Finding:
+        """Of rows that did not all come: how many there are rules nothing out, their end is no silence, and what looks
+        healthy so far is no full proof of health."""
+        cites = [cite for claim in finding.because for cite in claim.cites]
+        doubted: set[Plane] = {cite.plane for cite in cites if Query.parse(cite.query).reducer == "count"}
+        if by_silence and "metric" not in finding.planes:
+            doubted |= {plane for plane in finding.planes if plane == "log"}
+        if missing := [UNABLE + self.in_part[plane] for plane in sorted(doubted & self.in_part.keys())]:
+            return _instead(finding, missing)
+        if finding.family == HEALTH and finding.certainty is Certainty.ESTABLISHED and "log" in self.in_part:
+            return replace(finding, certainty=Certainty.SUPPORTED)
+        return finding
 
     def _doubt(self, query: Query, grid: Grid) -> str:
         if self.mixed and query.kind.startswith("gpu_"):
@@ -88,6 +107,11 @@ class Trust:
 
     def _little(self, grid: Grid) -> bool:
         return coverage.share(grid.values) < self.limits.covered_share
+
+
+def _instead(finding: Finding, missing: Iterable[str], collect: Iterable[str] = ()) -> Finding:
+    """That it can't be told."""
+    return replace(unknown(missing, collect), family=finding.family, id=finding.id, title=finding.title)
 
 
 def _stale_at_end(grid: Grid) -> bool:

@@ -334,6 +334,7 @@ FAMILY = Family(
     explains=("C2", "C3", "F3", "H1", "H3"),
     rivals=("A1", "C2", "C3", "F1"),
     collect=COLLECT,
+    by_silence=True,
     says={
         **STILL_SAYS,
         "worked_collectives": "{level} collectives were completed, so a group had formed",

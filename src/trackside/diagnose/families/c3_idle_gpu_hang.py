@@ -227,6 +227,7 @@ FAMILY = Family(
     explains=("F3", "H1"),
     rivals=("C1", "C2", "D1"),
     collect=COLLECT,
+    by_silence=True,
     says={
         **STILL_SAYS,
         "formed": "the GPUs of {nodes} nodes, whose ranks were to meet, never worked: that is the rendezvous",

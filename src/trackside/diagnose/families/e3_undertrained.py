@@ -124,6 +124,7 @@ FAMILY = Family(
     title="Undertrained: the step budget was far too low",
     asks={**LEARNING, **ENDING, "evaluations": events("evaluation"), "jobs": record("job")},
     needs=(("progress", "plans", "ends"),),
+    by_silence=True,
     says={
         "few": "the run did {steps}",
         "over": "it ended well: {how}",

@@ -1,0 +1,44 @@
+"""Logs that a store broke off giving, of runs in which the silence after them looks like another fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.contract.test_verdicts import CASES
+from tests.faults.logs import LABELS, from_page, loki, without_logs
+from tests.faults.runs import Told, ask, assert_nothing_is_made_of_silence, loki_at, site
+from tests.log_stores.servers import Answer, LokiServer, running
+from trackside import api
+
+JUDGED = {
+    "a1/sim-env-one-gpu": 1,
+    "c1/sim-silent-to-the-limit": 1,
+    "d2/sim-save-storm-two-nodes": 2,
+    "e1/sim-plateau": 4,
+    "f3/sim-working-to-the-wall": 2,
+    "g1/sim-megatron-three-nodes": 2,
+    "h1/sim-scancel-in-good-training": 2,
+}
+"""And the page of lines from which on they are lost."""
+
+
+@pytest.mark.parametrize(("name", "page"), JUDGED.items(), ids=JUDGED)
+def test_silence_of_the_store_is_none_of_the_run(name: str, page: int, tmp_path: Path) -> None:
+    with CASES[name].inputs() as files:
+        run = api.diagnose(files).run
+        rest = without_logs(files, tmp_path / "rest")
+        server = loki(run, files)
+    with running(server):
+        whole = judged(server, rest, run.id)
+        server.spoil = from_page(page, lambda got: Answer(got.status, got.body, got.type, cut=len(got.body) // 2))
+        told = judged(server, rest, run.id)
+    assert "did not answer, or not wholly" in told.preflight
+    assert_nothing_is_made_of_silence(told, whole)
+    assert told.doc.primary.certainty != "established" or told.doc.primary.family in whole.found - {"G1"}
+
+
+def judged(server: LokiServer, rest: Path, job: str | None) -> Told:
+    """Slurm's records out of files, and logs from the store."""
+    return ask(site(rest.parent, loki_at(server.url, LABELS)), [rest], job)
