@@ -1,4 +1,7 @@
-"""Elasticsearch for tests, as it is documented: ``_field_caps``, and ``_search`` with what the client asks for."""
+"""A stand-in for Elasticsearch, as it is documented: ``_field_caps``, and ``_search`` with what the client asks for.
+
+It was written from the documentation, and held to no answer of a real one.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,8 @@ class ElasticsearchServer(Server):
         except (KeyError, ValueError) as error:
             return self.unknown(f"{error!r} in {asked['query']}")
         if "aggs" in asked:
-            return _ok({"aggregations": {"groups": self._composite(docs, asked["aggs"]["groups"]["composite"])}})
+            groups = self._composite(docs, asked["aggs"]["groups"]["composite"])
+            return _ok({"hits": {"hits": []}, "aggregations": {"groups": groups}})
         return self._hits(docs, asked)
 
     def _hits(self, docs: list[Any], asked: Json) -> Answer:

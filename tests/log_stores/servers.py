@@ -1,6 +1,7 @@
-"""Log stores for tests: what Loki, VictoriaLogs and Elasticsearch are documented to answer, over HTTP on loopback.
+"""Log stores for tests, none of them real: stand-ins of our own for Loki, VictoriaLogs and Elasticsearch, over HTTP.
 
-Those of Loki and VictoriaLogs are held to recorded answers of real ones (test_recorded.py). A question that a server
+Those of Loki and VictoriaLogs are held to answers recorded of real ones (test_recorded.py). That of Elasticsearch is
+held to its documentation alone: no real Elasticsearch or OpenSearch was ever asked. A question that a server
 doesn't know is kept in ``unexpected`` and fails the test that asked it.
 """
 

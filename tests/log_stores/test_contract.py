@@ -1,4 +1,8 @@
-"""What every log store must do: load, ask, expect. Each case runs on all of them."""
+"""What every log store must do: load, ask, expect. Each case runs on all of them.
+
+They are stand-ins of our own (servers.py): Loki's and VictoriaLogs' are held to recordings of real ones, Elasticsearch's
+to its documentation only.
+"""
 
 from __future__ import annotations
 

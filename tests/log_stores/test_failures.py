@@ -1,4 +1,7 @@
-"""What goes wrong with a log store is told, with its place and a remedy; what was read before it stays."""
+"""What goes wrong with a log store is told, with its place and a remedy; what was read before it stays.
+
+The servers are stand-ins of our own (servers.py).
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from tests.log_stores.test_contract import SERVERS, T0, line
 from trackside.model import Input
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
-from trackside.site.hits import sources
+from trackside.site.hits import Room, sources
 from trackside.stores.endpoint import EndpointOptions, Unanswered
-from trackside.stores.log_store import Line, LogOptions, Paging, Wanted, fewer_of, open_store, shorter
+from trackside.stores.log_store import Line, LogOptions, Paging, Wanted, fewer_of, kinds, open_store, shorter
 
 ALL = pytest.mark.parametrize("kind", sorted(SERVERS))
 WANTED = Wanted(("4242",), (), T0, T0 + 60)
@@ -173,9 +176,27 @@ def test_refusals_that_a_smaller_question_gets_around() -> None:
 
 def test_unknown_kinds_and_roles_are_refused() -> None:
     endpoint = EndpointOptions(url="http://localhost:1")
-    with pytest.raises(ValueError, match="known: loki"):
-        open_store(LogOptions(kind="splunk", endpoint=endpoint))
-    with pytest.raises(ValueError, match="known: loki"):
-        open_store(LogOptions(kind="writer", endpoint=endpoint))
+    with pytest.raises(ValueError, match=f"known: {', '.join(kinds())}"):
+        LogOptions(kind="splunk", endpoint=endpoint)
+    with pytest.raises(ValueError, match="known: "):
+        LogOptions(kind="writer", endpoint=endpoint)  # a module, but of no log store
+    with pytest.raises(ValueError, match="do you mean 'loki'"):
+        LogOptions(kind="Loki", endpoint=endpoint)
+    assert set(kinds()) == set(SERVERS)
     with pytest.raises(ValueError, match="not 'host'"):
         LogOptions(kind="loki", endpoint=endpoint, labels={"h": "host"})
+
+
+def test_several_askings_of_one_verdict_share_what_it_may_take() -> None:
+    server = LokiServer(*LINES)
+    with running(server):
+        options = LogOptions(kind="loki", endpoint=EndpointOptions(url=server.url, retries=0), most_lines=60)
+        store, room, kept = open_store(options), Room(options), Collected()
+        rows = [
+            read_source(each, kept)
+            for _ in range(2)
+            for each in sources(store, options, WANTED, room)
+            if isinstance(each, Source)
+        ]
+    assert [row.status for row in rows] == ["read", "partial"]
+    assert len([event for event in kept.events if event.kind == "progress"]) == 60

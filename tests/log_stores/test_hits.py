@@ -47,7 +47,7 @@ class Held:
 def read(*lines: Line) -> tuple[list[str], Collected]:
     """(paths, what was read)"""
     kept, paths = Collected(), []
-    options = LogOptions(kind="held", endpoint=EndpointOptions(url="http://localhost:1"))
+    options = LogOptions(kind="loki", endpoint=EndpointOptions(url="http://localhost:1"))
     for each in sources(Held(*lines), options, Wanted(("4242",))):
         assert isinstance(each, Source)
         paths.append(each.path)

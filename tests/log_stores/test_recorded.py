@@ -1,4 +1,7 @@
-"""The servers that tests ask are held to what real ones answered: Loki 3.7.6 and VictoriaLogs 1.26.0, recorded."""
+"""The servers that tests ask are held to what real ones answered: Loki 3.7.6 and VictoriaLogs 1.26.0, recorded.
+
+Of Elasticsearch there is no recording: its stand-in follows its documentation alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VictoriaLogs for tests: the part of LogsQL that the client speaks, and that the recorded questions need."""
+"""A stand-in for VictoriaLogs: the part of LogsQL that the client speaks, and that the recorded questions need."""
 
 from __future__ import annotations
 

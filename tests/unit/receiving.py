@@ -19,6 +19,7 @@ import urllib3
 import uvicorn
 
 from trackside.serve.app import application
+from trackside.serve.connections import Connection
 from trackside.serve.limits import guarded
 from trackside.serve.protocols import remote_write
 from trackside.serve.protocols.decoded import LineStream
@@ -152,7 +153,7 @@ class Running:
     def __init__(self, options: ServeOptions) -> None:
         write, read = guarded(options)
         self.intake = Intake(options.store, SpokenOverHttp(options.limits), options.limits, options.keeping, LineReader)
-        config = uvicorn.Config(application(self.intake, write, read), http="httptools", ws="none", log_config=None)
+        config = uvicorn.Config(application(self.intake, write, read), http=Connection, ws="none", log_config=None)
         self._server = uvicorn.Server(config)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"

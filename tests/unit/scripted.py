@@ -90,9 +90,8 @@ def _listen(server: Scripted, listener: socket.socket, tls: ssl.SSLContext | Non
 def _serve(server: Scripted, connection: socket.socket, tls: ssl.SSLContext | None, over: threading.Event) -> None:
     with connection:
         try:
-            connection.settimeout(0.1)
+            connection.settimeout(10)  # a handshake or a long answer takes its time on a busy machine
             link = tls.wrap_socket(connection, server_side=True) if tls else connection
-            link.settimeout(0.1)
             while (request := _request(link, over)) is not None:
                 reply = server.reply(request)
                 if reply:
@@ -116,12 +115,15 @@ def _length(reply: bytes) -> int:
 def _request(link: socket.socket, over: threading.Event) -> Request | None:
     data = b""
     while b"\r\n\r\n" not in data or len(data.split(b"\r\n\r\n", 1)[1]) < _body_length(data):
+        link.settimeout(0.1)
         try:
             piece = link.recv(1 << 16)
         except TimeoutError:
             if over.is_set():
                 return None
             continue
+        finally:
+            link.settimeout(10)
         if not piece:
             return None
         data += piece

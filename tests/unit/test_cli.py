@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -229,3 +230,17 @@ def test_explain_families_schema() -> None:
 
 def test_verbose_shows_every_query(log: Path) -> None:
     assert "events(exception)" in run("diagnose", log, "-v").stdout
+
+
+def test_what_a_log_says_commands_no_terminal(tmp_path: Path) -> None:
+    hostile = "\x07 \x1b]0;title\x1b\\ \x1bc \x9b31m \u202e"
+    path = tmp_path / "slurm-4242.out"
+    path.write_text(
+        "2026-03-02T08:00:00Z start\nTraceback (most recent call last):\n"
+        f'  File "a.py", line 1, in <module>\ntorch.OutOfMemoryError: CUDA out of memory {hostile} x\n'
+    )
+    result = run("diagnose", path)
+    assert "\N{REPLACEMENT CHARACTER}]0;title" in result.stdout
+    wrong = run("diagnose", tmp_path / hostile.replace("/", ""))
+    for text in (result.stdout, wrong.stderr):
+        assert [each for each in text if each != "\n" and unicodedata.category(each) in ("Cc", "Cf")] == []

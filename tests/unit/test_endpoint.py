@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import shutil
+import socket
 import ssl
 import subprocess
+import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +212,39 @@ def test_options_that_cannot_be_meant(options: dict[str, Any]) -> None:
         EndpointOptions(**options)
 
 
+@pytest.mark.parametrize(("options", "what"), [
+    ({"bearer": "t\u043eken"}, "the bearer token"), ({"headers": {"X-Key": "\u20ac"}}, "the value of the header X-Key"),
+    ({"user": "a\udcff", "password": "t\u043eken"}, "the user"), ({"user": "a", "password": "t\udcff"}, "the password"),
+    ({"bearer": "token\n"}, "the bearer token"),
+])  # fmt: skip
+def test_secrets_that_cannot_be_sent(options: dict[str, Any], what: str) -> None:
+    with pytest.raises(ValueError, match=what) as caught:
+        EndpointOptions(url="http://metrics", **options)
+    assert not {"t\u043eken", "\u20ac", "\\u", "\\x", "token\n"} & {str(caught.value)}
+    assert str(caught.value).isascii()
+
+
+def test_a_password_of_any_letters() -> None:
+    with scripted(OK) as server:
+        endpoint(server.url, user="\u0430nn", password="\u20ac").request("GET", "/x")
+        assert server.seen[0].headers["authorization"] == "Basic 0LBubjrigqw="
+
+
+@pytest.mark.parametrize("url", ["http://ann:s3cret/x@h", "http://ann:s3cret@h:x", "http://s3cret@h?a=b",
+                                 "ftp://ann:a@s3cret@h", "http://h/x?token=s3cret"])  # fmt: skip
+def test_a_url_that_cannot_be_read_is_named_without_secrets(url: str) -> None:
+    with pytest.raises(ValueError, match="URL") as caught:
+        EndpointOptions(url=url)
+    assert "s3cret" not in str(caught.value)
+    assert "//" in str(caught.value)
+
+
+def test_a_token_as_user_is_sent_and_not_shown() -> None:
+    options = EndpointOptions(url="http://s3cret@metrics")
+    assert (options.user, options.url) == ("s3cret", "http://metrics")
+    assert "s3cret" not in repr(options) + Endpoint(options).name
+
+
 def test_no_more_at_once_than_allowed() -> None:
     now, most = [0], [0]
 
@@ -284,3 +320,132 @@ def test_certificates_that_cannot_be_used(certificates: Path) -> None:
         endpoint("https://127.0.0.1:1", ca=str(certificates / "none.pem"))
     with pytest.raises(ValueError, match="can't be used"):
         endpoint("https://127.0.0.1:1", cert=str(certificates / "names"))
+
+
+TRICKLES = {
+    "head": (b"HTTP/1.1 200 OK\r\nX: ", b"a"),
+    "heads before the head": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;", b"a"),
+    "trailer": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n", b"X: a\r\n"),
+    "refusal": (b"HTTP/1.1 400 Bad\r\nContent-Length: 99999\r\n\r\n", b"a"),
+}
+
+
+def trickled(server: socket.socket, begin: bytes, more: bytes, over: threading.Event) -> None:
+    taken, _ = server.accept()
+    try:
+        taken.recv(65536)
+        taken.sendall(begin)
+        while not over.wait(0.05):
+            taken.sendall(more)
+    except OSError:
+        pass
+    finally:
+        taken.close()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("where", TRICKLES)
+def test_a_byte_now_and_then_keeps_nobody(where: str, streamed: bool) -> None:
+    over, answers = threading.Event(), []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        arguments = (server, *TRICKLES[where], over)
+        threading.Thread(target=trickled, args=arguments, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        asked = Endpoint(EndpointOptions(url=url, timeout_s=0.5, deadline_s=1.0, retries=0))
+
+        def ask() -> None:
+            try:
+                if streamed:
+                    with asked.stream("GET", "/x") as answer:
+                        list(answer.lines())
+                else:
+                    asked.request("GET", "/x")
+            except Unanswered as error:
+                answers.append(error.kind)
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(10)
+        over.set()
+    assert answers == ["refused" if where == "refusal" else "timeout"]
+
+
+@contextmanager
+def trickling(begin: bytes, more: bytes, times: int = 1) -> Iterator[str]:
+    """The address of a server that does so on so many connections."""
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threads = [
+            threading.Thread(target=trickled, args=(server, begin, more, over), daemon=True) for _ in range(times)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(5)
+
+
+@pytest.mark.parametrize("where", [*TRICKLES, "silence", "body without an end"])
+def test_closing_ends_what_is_under_way(where: str) -> None:
+    more = {"silence": (b"", b""), "body without an end": (b"HTTP/1.1 200 OK\r\n\r\n", b"x")}
+    with trickling(*(TRICKLES | more)[where], times=4) as url, ThreadPoolExecutor(8) as pool:
+        asked = Endpoint(EndpointOptions(url=url, concurrency=4))
+        failures = [pool.submit(failure, asked) for _ in range(8)]  # four of them wait for a place
+        time.sleep(0.3)
+        begun = time.monotonic()
+        asked.close()
+        reasons = [each.result(5) for each in failures]
+        assert time.monotonic() - begun < 1
+    assert {each.kind for each in reasons} <= {"unreachable", "refused"}
+    assert sum("closed" in str(each) for each in reasons) >= (4 if where == "refusal" else 8)
+
+
+def test_a_closed_endpoint_tries_no_more() -> None:
+    with scripted(answer(b"", "429 Enough", Retry_After="60")) as server, ThreadPoolExecutor(1) as pool:
+        asked = Endpoint(EndpointOptions(url=server.url))
+        coming = pool.submit(failure, asked)
+        time.sleep(0.3)
+        begun = time.monotonic()
+        asked.close()
+        assert "closed" in str(coming.result(5))
+        assert time.monotonic() - begun < 1
+        assert "closed" in str(failure(asked))
+        assert len(server.seen) == 1
+
+
+def test_a_stream_of_a_closed_endpoint_ends() -> None:
+    begin = b"HTTP/1.1 200 OK\r\n\r\nline\n"
+    with (
+        trickling(begin, b"x") as url,
+        closing(Endpoint(EndpointOptions(url=url))) as asked,
+        asked.stream("GET", "/x") as got,
+    ):
+        lines = got.lines()
+        assert next(lines) == b"line"
+        asked.close()
+        with pytest.raises(Unanswered, match="closed"):
+            next(lines)
+
+
+def test_a_handshake_that_breaks_off_is_tried_again() -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    url = f"https://127.0.0.1:{server.getsockname()[1]}"
+
+    def hang_up() -> None:
+        for _ in range(2):
+            taken, _address = server.accept()
+            taken.recv(65536)
+            taken.close()
+
+    thread = threading.Thread(target=hang_up)
+    thread.start()
+    asked = endpoint(url, retries=1)
+    reason = failure(asked)
+    thread.join(5)
+    server.close()
+    assert "trust" not in str(reason)
+    assert asked.traffic.retries == 1

@@ -370,6 +370,7 @@ def test_too_large_an_answer_is_refused(ask: Asking, monkeypatch: pytest.MonkeyP
         ("/runs?job=%00", "GET", 422, "printable"),
         ("/runs/" + "x" * 501, "GET", 422, "1 to 500"),
         ("/runs/7/evidence", "GET", 422, "query is missing"),
+        ("/runs?culprit=foo", "GET", 422, "no culprit 'foo'"),
         ("/families/z9", "GET", 404, "no family"),
     ],
 )  # fmt: skip
@@ -380,6 +381,13 @@ def test_refusals_are_problem_details(ask: Asking, path: str, method: str, statu
 
 def test_a_remedy_names_what_was_nearly_meant(ask: Asking) -> None:
     assert ask.problem("/runs?familly=a1")["remedy"] == "family is meant?"
+    assert ask.problem("/runs?culprit=foo")["remedy"] == "known: job, infrastructure, scheduler, none, unknown"
+
+
+def test_a_client_is_told_neither_paths_nor_commands_of_the_server(ask: Asking, store: Path) -> None:
+    told = ask.problem("/runs/999999/diagnose", "POST")
+    assert (told["status"], told["detail"]) == (404, "no job 999999 in the store")
+    assert told["remedy"].startswith("GET /api/v1/jobs")
 
 
 @pytest.mark.parametrize(
@@ -392,12 +400,14 @@ def test_an_id_is_only_ever_compared(ask: Asking, id_: str) -> None:
 
 
 def test_a_job_of_several_clusters_is_asked_for_by_its_own(ask: Asking, archive: Archive) -> None:
-    for cluster in ("alpha", "beta"):
+    for cluster in ("", "beta"):
         made = verdict(run(cluster=cluster))
         archive.record(made, written(made))
     told = ask.problem("/runs/4242")
-    assert (told["status"], told["remedy"]) == (409, "say which")
-    assert "alpha, beta" in told["detail"]
+    assert (told["status"], told["remedy"]) == (409, "say which as cluster=NAME, empty for (none)")
+    assert "(none), beta" in told["detail"]
+    assert ask.json("/runs/4242?cluster=")["run"]["cluster"] == ""
+    assert len(ask.json("/runs?cluster=")["runs"]) == 1
     assert ask.json("/runs/4242?cluster=beta")["run"]["cluster"] == "beta"
 
 

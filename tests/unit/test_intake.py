@@ -7,8 +7,10 @@ import random
 import resource
 import shutil
 import time
-from collections.abc import Iterator
-from concurrent.futures import wait
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 from tests.unit.receiving import (
     T0_MS,
     UTIL,
+    Spoken,
     expected,
     flushed,
     gpu,
@@ -27,17 +30,28 @@ from tests.unit.receiving import (
     samples,
     sent,
     tick,
+    write_request,
 )
 from trackside import api
+from trackside.query import UNANSWERED, Missing, events
+from trackside.runs.listing import Listed, listing
+from trackside.serve import diagnoser as diagnosers
+from trackside.serve.diagnoser import StoreDiagnoser
+from trackside.serve.fresh import lags
+from trackside.serve.protocols import remote_write
+from trackside.serve.protocols.series_key import labels_of
+from trackside.serve.reading import LineReader
+from trackside.stores import arrivals, received, retention
 from trackside.stores import intake as intakes
 from trackside.stores import lines as line_files
-from trackside.stores import received, retention
-from trackside.stores.arrivals import Taken
+from trackside.stores.arrivals import Arrivals, Taken
 from trackside.stores.intake import Busy, Intake, NotKept
-from trackside.stores.layout import Directory, StoreBusy
+from trackside.stores.layout import Directory, Mark, StoreBusy, StoreError
+from trackside.stores.memory import MemoryStore
+from trackside.stores.pending import Decoded
 from trackside.stores.receiving import Keeping, Limits
 from trackside.stores.snapshot import Snapshot
-from trackside.stores.write_ahead import Header, Mark, WriteAhead
+from trackside.stores.write_ahead import Entry, Header, WriteAhead
 from trackside.stores.writer import Writer
 
 RATIO = "dcgm_prof_sm_active"
@@ -210,6 +224,27 @@ def test_a_unit_stays_settled_after_a_restart_and_waiting_values_wait_on(intake:
         assert snapshot.rows(f"SELECT count(*) FROM {snapshot.table('waiting')}") == [(0,)]
 
 
+def test_a_unit_that_nothing_tells_is_settled_after_a_day(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day since the first value: neither a restart nor a compaction begins it anew, and nothing need come then."""
+    intake = opened(store)
+    sent(intake, tick(0, gpus=2, name=RATIO, value=0.0)).result(10)
+    flushed(intake)
+    intake.close()
+    began = opened(store)
+    began._samples.reset()
+    assert began.waiting == {RATIO: 2}
+    began.close()
+    late = time.time() + 86_500
+    monkeypatch.setattr("trackside.stores.received.time.time", lambda: late)
+    again = opened(store)
+    flushed(again)
+    again._cared = 0.0
+    flushed(again)
+    assert again.waiting == {}
+    again.close()
+    assert held(store) == expected(tick(0, gpus=2, value=0.0), 1.0)
+
+
 def test_a_unit_that_nothing_tells_is_settled_by_many_values(
     intake: Intake, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +280,84 @@ def test_lines_are_files_that_are_read(intake: Intake, store: Path) -> None:
     assert verdict.run.id == "4242"
     assert verdict.primary is not None
     assert "ValueError: bad" in str(verdict)
+
+
+def test_a_job_is_listed_as_it_was_measured_once_its_lines_are_there_too(intake: Intake, store: Path) -> None:
+    """Neither the lines nor the order of arrival take away what is known."""
+    sent(
+        intake, [(gpu(node=node, slurm_job_id="4242"), [(T0_MS, 50.0), (T0_MS + 60_000, 50.0)]) for node in ("a", "b")]
+    ).result(10)
+    flushed(intake)
+    start = T0_MS / 1000
+    with Snapshot.open(store) as snapshot:
+        (before,) = listing(snapshot)
+    assert before == Listed("4242", None, None, start, start + 60, ("a", "b"), 2, ("metric",))
+    said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
+    flushed(intake)
+    with Snapshot.open(store) as snapshot:
+        (after,) = listing(snapshot)
+    assert after == replace(before, planes=("log", "metric"))
+
+
+class Slow:
+    """Reads one file of lines at each time that it is asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self._reader = LineReader(folder)
+
+    def read(self, writer: Writer, all_: bool, within_s: float) -> int:
+        return self._reader.read(writer, all_, -1.0)
+
+    def sizes(self) -> Mapping[str, int]:
+        return self._reader.sizes()
+
+
+def test_lines_that_were_not_read_are_no_absence(store: Path) -> None:
+    """A verdict says which planes it can't tell of, and why."""
+    intake = Intake(store, Spoken(), keeping=Keeping(flush_s=3600.0), reader=Slow)
+    diagnoser = StoreDiagnoser(store, lambda: lags(intake, 30))
+    sent(intake, [(gpu(slurm_job_id="4242"), [(T0_MS, 50.0)])]).result(10)
+    assert "not read yet" not in str(diagnoser.diagnose("4242"))
+    said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
+    with diagnoser.evidence("4242") as rows:
+        for question in (events("exception"), events("xid")):
+            answer = rows.ask(question)
+            assert isinstance(answer, Missing)
+            assert answer.reason == "unable to check: 1 files of received lines are not read yet: ask again"
+    assert "1 files of received lines are not read yet" in str(diagnoser.diagnose("4242"))
+    intake.close()
+
+
+@pytest.mark.parametrize("broken", ["_flush", "_reader"])
+def test_what_could_not_be_written_is_no_absence(
+    broken: str, intake: Intake, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent(intake, [(gpu(slurm_job_id="4242"), [(T0_MS, 50.0)])]).result(10)
+    flushed(intake)
+
+    def fails(*_: object) -> int:
+        raise StoreError("the disk is full")
+
+    if broken == "_flush":
+        monkeypatch.setattr(intake, "_flush", fails)
+    else:
+        monkeypatch.setattr(intake._reader, "read", fails)
+    with StoreDiagnoser(store, lambda: lags(intake, 30)).evidence("4242") as rows:
+        assert isinstance(rows, MemoryStore)
+        told = {row.plane: row.text for row in rows.all_rows() if row.kind == UNANSWERED}
+    assert set(told) == {"log", "kernel"} | ({"metric"} if broken == "_flush" else set())
+    assert all("the disk is full" in each for each in told.values())
+
+
+def test_listings_do_not_write_each_time(store: Path, intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    diagnoser = StoreDiagnoser(store, lambda: calls.append(1))
+    for _ in range(3):
+        diagnoser.runs()
+    assert len(calls) == 1
+    monkeypatch.setattr(diagnosers, "LISTED_S", -1.0)
+    diagnoser.runs()
+    assert len(calls) == 2
 
 
 def test_lines_sent_twice_are_there_once(intake: Intake, store: Path) -> None:
@@ -393,18 +506,95 @@ def test_a_torn_tail_is_cut_off(intake: Intake, store: Path, tmp_path: Path) -> 
         assert held(copy) == expected([*tick(0), *tick(1)])
 
 
-def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
-    log = WriteAhead(tmp_path, Mark())
-    log.append([(Header("a"), b"one"), (Header("b"), b"two"), (Header("c"), b"three")])
+def in_log(folder: Path, files: int = 1) -> list[Path]:
+    """A log of ``files`` files of three bodies each: one0, two0, three0, one1 ..."""
+    log = WriteAhead(folder, Mark(), file_bytes=1)
+    for number in range(files):
+        log.append([(Header("a"), b"%s%d" % (word, number)) for word in (b"one", b"two", b"three")])
     log.close()
-    path = tmp_path / "00000001.log"
+    return sorted(folder.glob("*.log"))
+
+
+def flipped(path: Path, content: bytes, before: int = 0) -> None:
+    """One bit, of a body or so many bytes before it."""
     data = bytearray(path.read_bytes())
-    data[data.index(b"two")] ^= 1
+    data[data.index(content) - before] ^= 1
     path.write_bytes(data)
+
+
+@pytest.mark.parametrize("before", [0, 17, 13, 9])
+def test_a_flipped_bit_costs_one_body(before: int, tmp_path: Path) -> None:
+    """In the body, in the frame's length, in its checksum, in its header."""
+    for files in (1, 3):
+        folder = tmp_path / str(files)
+        first = in_log(folder, files)[0]
+        flipped(first, b"two0", before)
+        damaged = first.read_bytes()
+        for _ in range(2):  # no less the next time
+            again = WriteAhead(folder, Mark())
+            bodies = [body.decode() for (_, body), _ in again.replay()]
+            written = [f"{word}{number}" for number in range(files) for word in ("one", "two", "three")]
+            assert bodies == [each for each in written if each != "two0"]
+            assert (again.torn_bytes, again.damaged) == (0, [first.with_suffix(".damaged")])
+            assert again.damaged_bytes == 21, "its frame"
+        again.forget(again.end)
+        assert first.with_suffix(".damaged").read_bytes() == damaged
+        assert not list(folder.glob("*.log"))
+
+
+def test_a_file_that_is_being_replayed_is_not_forgotten(tmp_path: Path) -> None:
+    """What was replayed so far may be flushed meanwhile; the rest is in this file alone."""
+    (path,) = in_log(tmp_path)
     again = WriteAhead(tmp_path, Mark())
-    assert [body for (_, body), _ in again.replay()] == [b"one"]
-    assert again.torn_bytes > 0
-    assert [body for (_, body), _ in WriteAhead(tmp_path, Mark()).replay()] == [b"one"]
+    for place, _ in enumerate(again.replay()):
+        again.forget(again.end)
+        assert path.exists() == (place < 2)
+
+
+def test_only_the_end_of_the_last_file_is_cut_off(tmp_path: Path) -> None:
+    first, last = in_log(tmp_path, 2)
+    for path in (first, last):
+        os.truncate(path, path.stat().st_size - 3)
+    size = first.stat().st_size
+    again = WriteAhead(tmp_path, Mark())
+    assert [body for (_, body), _ in again.replay()] == [b"one0", b"two0", b"one1", b"two1"]
+    assert again.torn_bytes == again.damaged_bytes > 0
+    assert first.stat().st_size == size > last.stat().st_size
+    assert again.damaged == [first.with_suffix(".damaged")]
+
+
+def test_damage_in_the_log_is_told_of(
+    intake: Intake, store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(5):
+        sent(intake, tick(number)).result(10)
+    copy = crashed(intake, store, tmp_path / "copy")
+    path = copy / "received/wal/00000001.log"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    again = opened(copy)
+    assert (again.counts.replayed, again.counts.torn_bytes) == (4, 0)
+    assert again.counts.damaged_bytes > 0
+    again.close()
+    assert f"kept as {path.with_suffix('.damaged')}" in caplog.text
+    assert held(copy) == {row for number in (0, 1, 3, 4) for row in expected(tick(number))}
+
+
+def test_searching_a_damaged_file_ends(tmp_path: Path) -> None:
+    """A body may hold as many beginnings of frames as its sender likes."""
+    log = WriteAhead(tmp_path, Mark())
+    frame = (1 << 20).to_bytes(4, "little") + b"0000" + b"\x10\x00\x95" + b"x"
+    log.append([(Header("a"), frame * 200_000), (Header("a"), b"two")])
+    log.close()
+    (path,) = tmp_path.glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[3] ^= 1  # so that the next frame has to be looked for
+    path.write_bytes(data)
+    begin = time.monotonic()
+    again = WriteAhead(tmp_path, Mark())
+    list(again.replay())
+    assert time.monotonic() - begin < 10
 
 
 def test_log_files_are_turned_over_and_forgotten(tmp_path: Path) -> None:
@@ -450,6 +640,31 @@ def test_many_senders_share_a_sync(store: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 # -- trouble
+
+
+def test_a_disk_that_fills_up_takes_no_more(store: Path) -> None:
+    with (
+        closing(opened(store, keeping=Keeping(flush_s=3600.0, free_bytes=1 << 60))) as intake,
+        pytest.raises(NotKept, match=r"bytes free, .* are to stay so \(serve.keeping.free_bytes\)"),
+    ):
+        sent(intake, tick(0))
+
+
+def test_files_of_lines_that_are_as_large_as_may_be_take_no_more(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until they fell silent: then the oldest are closed and deleted, long before their day is over."""
+    intake = opened(store, keeping=Keeping(flush_s=3600.0, log_bytes=1000))
+    monkeypatch.setattr(intakes, "SOON_S", 0.0)
+    said(intake, JOB, [(number, f"step {number} loss 2.0") for number in range(30)]).result(10)
+    flushed(intake)
+    assert intake.files.bytes == sum(path.stat().st_size for path in intake.files.folder.rglob("*.log")) > 1000
+    with pytest.raises(NotKept, match=r"serve\.keeping\.log_bytes"):
+        said(intake, JOB, [(40, "step 40 loss 2.0")])
+    assert sent(intake, tick(0)).result(10) == Taken(4), "samples take none of that room"
+    monkeypatch.setattr(intakes, "SOON_QUIET_S", -1.0)
+    flushed(intake)
+    assert intake.files.bytes < 1000
+    assert said(intake, JOB, [(40, "step 40 loss 2.0")]).result(10) == Taken(1)
+    intake.close()
 
 
 def test_a_log_that_can_not_be_written_keeps_nothing(
@@ -545,3 +760,135 @@ def test_compacted_between_two_runs(intake: Intake, store: Path) -> None:
     assert again.counts.left_out["duplicate"] == 20
     again.close()
     assert held(store) == {row for number in range(30) for row in expected(tick(number))}
+
+
+def test_a_body_that_the_log_cannot_hold_ends_nobody(intake: Intake, store: Path) -> None:
+    body = b""
+    block = remote_write.decode(body, 1)
+    with pytest.raises(NotKept, match="header takes"):
+        intake.take(Header("remote_write", "x" * 70_000), body, block).result(10)
+    assert sent(intake, tick(0)).result(10).kept == 4
+    intake.close()
+    assert held(store) == expected(tick(0))
+
+
+def test_a_sender_that_is_gone_ends_nobody(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[Future[Taken]] = []
+    append = WriteAhead.append
+
+    def slow(log: WriteAhead, entries: Sequence[Entry]) -> Mark:
+        assert gone.pop().cancel()
+        return append(log, entries)
+
+    monkeypatch.setattr(WriteAhead, "append", slow)
+    with intake._log_lock:
+        gone.append(sent(intake, tick(0)))
+    wait(gone, 1)
+    monkeypatch.undo()
+    assert sent(intake, tick(1)).result(10).kept == 4
+    assert intake.waits.samples == 8
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("which", ["log", "flush"])
+def test_a_thread_that_ends_is_told_of(
+    which: str, intake: Intake, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise SystemExit
+
+    assert sent(intake, tick(0)).result(10).kept == 4
+    if which == "log":
+        monkeypatch.setattr(Intake, "_append", broken)
+        sent(intake, tick(1))
+    else:
+        monkeypatch.setattr(Intake, "_flush_round", broken)
+        intake.flush()
+    for thread in intake._threads[which == "flush" :][:1]:
+        thread.join(10)
+    assert f"trackside-{which} ended" in intake.trouble
+    with pytest.raises(NotKept, match="start the receiver again"):
+        sent(intake, tick(2))
+    with pytest.raises(Busy, match="start the receiver again"):
+        intake.flush()
+    intake.close()
+    again = opened(store)
+    again.close()
+    assert held(store) == expected(tick(0))
+
+
+def test_an_error_without_words_is_trouble_too(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent(intake, tick(0)).result(10)
+
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(line_files.LineFiles, "append", full)
+    with pytest.raises(MemoryError):
+        flushed(intake)
+    assert intake.trouble == "MemoryError"
+    monkeypatch.undo()
+
+
+def test_a_body_that_breaks_its_reader_keeps_no_other_from_being_read_again(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intake = opened(store)
+    for number in range(3):
+        sent(intake, tick(number)).result(10)
+    shutil.copytree(store, tmp_path / "copy")
+    intake.close()
+    decode, count = Spoken.decode, iter(range(3))
+
+    def broken(self: Spoken, entry: Entry) -> Decoded:
+        if next(count) == 1:
+            raise RecursionError
+        return decode(self, entry)
+
+    monkeypatch.setattr(Spoken, "decode", broken)
+    again = opened(tmp_path / "copy")
+    assert again.counts.left_out["undecodable"] == 1
+    again.close()
+    assert held(tmp_path / "copy") == expected(tick(0)) | expected(tick(2))
+
+
+def test_long_labels_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "MOST_KEY_BYTES", 100_000)
+    found = Arrivals(labels_of, Limits(series=10))
+
+    def told(keys: list[bytes]) -> Taken:
+        return found.take(remote_write.decode(write_request([(each, [(T0_MS, 1.0)]) for each in keys]), 1))
+
+    strangers = [key("nobody_asks_for_this", pad=f"{number}" * 9_000) for number in range(20)]
+    assert sum(told(strangers).refused.values()) == 20
+    assert found.crowded
+    assert sum(map(len, found._keys)) < 200_000
+    assert told([gpu()]).kept == 1
+    long = {f"pad{number}": "x" * 4_000 for number in range(14)}
+    assert told([gpu(UTIL, 0, f"n{number}", **long) for number in range(9)]).kept == 9
+    many = Arrivals(labels_of, Limits(series=40))
+    monkeypatch.setattr(arrivals, "SERIES_BYTES", 100)
+    block = remote_write.decode(write_request([(gpu(UTIL, 0, f"n{n}", **long), [(T0_MS, 1.0)]) for n in range(9)]), 1)
+    assert many.take(block).refused == {"series": 7}
+
+
+def test_a_name_longer_than_a_file_may_have(intake: Intake, store: Path) -> None:
+    labels = {
+        "slurm_job_id": "123456789012_12345678",
+        "rank": "1234",
+        "host": "h" * 120,
+        "filename": f"/var/{'d' * 50}node07777/{'f' * 120}.log",
+    }
+    said(intake, labels, [(0, "step 1")]).result(10)
+    wide = {**labels, "slurm_job_id": "\N{MATHEMATICAL BOLD DIGIT ONE}" * 12, "rank": "\N{ARABIC-INDIC DIGIT ONE}" * 4}
+    said(intake, wide, [(0, "step 1")]).result(10)
+    said(intake, JOB, [(0, "step 1")]).result(10)
+    flushed(intake)
+    assert sorted(map(len, lines(store).values())) == [1, 1, 1]
+    assert not [path for path in lines(store) if not path.isascii()]
+
+
+def test_an_entry_of_very_many_lines_is_taken_in_linear_time(intake: Intake) -> None:
+    begin = time.monotonic()
+    assert said(intake, JOB, [(0, "\n" * 300_000)]).result(60).kept == 1
+    assert time.monotonic() - begin < 10

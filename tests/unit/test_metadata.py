@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -562,7 +563,7 @@ def test_instances_that_start_together_migrate_once(url: str) -> None:
         (lambda folder: "mysql://x/y", "no archive is kept in 'mysql'"),
         (lambda folder: "sqlite://", "names no file"),
         (lambda folder: f"sqlite:///{folder}/gone/a.db", "gone is not there: make it"),
-        (lambda folder: f"sqlite:///{folder}", "does its folder exist, and may this user write there"),
+        (lambda folder: f"sqlite:///{folder}", "is a folder: name a file in it"),
         (lambda folder: f"sqlite:///{filled(folder / 'x.db')}", "another kind of file: give a new path"),
         (lambda folder: "postgresql+psycopg://u:secret@127.0.0.1:1/db", "is the server up, and its address right"),
     ],
@@ -618,3 +619,73 @@ def test_a_run_of_many_nodes(archive: Archive) -> None:
     record(archive, verdict(replace(run(), nodes=nodes[:10]), said="other"), at=T0 + 800)
     assert jobs(archive, node="n00009") == ["4242"]
     assert jobs(archive, node="n00010") == []
+
+
+# -- an archive that can't be meant
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("mysql://u:s3cretpw@h/db", "no archive is kept in 'mysql'"),
+        ("sqlite:///{folder}", "is a folder: name a file in it"),
+        ("sqlite:////proc/1/archive.db", "may not be written by this user"),
+        ("sqlite:///{folder}/gone/archive.db", "is not there"),
+        ("sqlite:///{folder}/a\0b.db", "names no file"),
+        ("sqlite:///{folder}/a.db?timeout=soon", "its parameters can't be meant"),
+        ("sqlite:///{folder}/a.db?password=s3cretpw", "its parameters can't be meant"),
+    ],
+)
+def test_a_mistaken_url_is_one_line_of_the_command(tmp_path: Path, url: str, said: str) -> None:
+    from trackside.cli.terminal import errors
+
+    with pytest.raises(ArchiveError, match=re.escape(said)) as caught:
+        Archive.open(url.format(folder=tmp_path), later=True)
+    assert "\n" not in str(caught.value)
+    assert "s3cretpw" not in str(caught.value)
+    with pytest.raises(SystemExit) as ended, errors():
+        raise caught.value
+    assert ended.value.code == 2
+
+
+def test_serve_ends_with_one_line_for_a_mistaken_archive(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trackside", "serve", "--store", tmp_path / "store", "--archive", "mysql://h/db",
+         "--listen", "127.0.0.1:0"],
+        capture_output=True, text=True, timeout=60, cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("trackside: no archive is kept in 'mysql'")
+
+
+def test_its_error_can_be_caught_without_the_extra() -> None:
+    without = "import sys; sys.modules['sqlalchemy'] = None; import trackside.stores.metadata.errors"
+    assert subprocess.run([sys.executable, "-c", without], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:s3cretpw@127.0.0.1:1/db",
+        "postgresql://u@127.0.0.1:1/db?password=s3cretpw",
+        "postgresql://s3cretpw@127.0.0.1:1/db",
+        "postgresql://u:a%40s3cretpw@127.0.0.1:1/db?options=x",
+    ],
+)
+def test_no_password_in_what_is_said_of_a_failure(url: str) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(ArchiveError) as caught:
+        Archive.open(url)
+    assert "127.0.0.1" in str(caught.value)
+    assert "s3cretpw" not in str(caught.value)
+
+
+def test_no_password_in_what_is_said_of_a_later_archive(tmp_path: Path) -> None:
+    with closing(Database(f"sqlite:///{tmp_path / 'archive.db'}")) as database:
+        migrating.migrate(database)
+        with database.writing() as link:
+            link.execute(sa.text("UPDATE alembic_version SET version_num = 'later'"))
+        database.url = database.url.update_query_dict({"password": "s3cretpw"})
+        with pytest.raises(ArchiveError, match="later Trackside") as caught:
+            migrating.migrate(database)
+    assert "s3cretpw" not in str(caught.value)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import unquote_plus
+from urllib.parse import parse_qsl, unquote_plus, urlencode
 
 import numpy as np
 import pytest
+import urllib3
 
 from tests import services
 from tests.unit.scripted import Request, answer, scripted
@@ -22,6 +26,8 @@ from trackside.stores.curves import Engine, Wanted
 from trackside.stores.endpoint import EndpointOptions
 from trackside.stores.memory_curves import MemoryCurves
 from trackside.stores.prometheus import PrometheusCurves, PrometheusOptions, Scope
+from trackside.stores.prometheus_api import Api
+from trackside.stores.prometheus_series import Source
 from trackside.stores.unanswered import Unanswered
 
 START_S = 1_790_000_000
@@ -227,6 +233,62 @@ def test_labels_as_a_site_names_them(server: str) -> None:
     curves.close()
 
 
+def moved(by: float) -> Callable[[bytes], bytes]:
+    """Forms in which start and end are multiples of the step, as Thanos and Mimir make them, and so many steps on."""
+
+    def change(body: bytes) -> bytes:
+        asked = dict(pairs := parse_qsl(body.decode()))
+        if "step" not in asked:
+            return body
+        step = float(asked["step"])
+        ends = {name: f"{(float(asked[name]) // step + by) * step:.3f}" for name in ("start", "end")}
+        return urlencode([(name, ends.get(name, text)) for name, text in pairs]).encode()
+
+    return change
+
+
+def before(url: str, change: Callable[[bytes], bytes]) -> Callable[[Request], bytes]:
+    """A front end of a server, which changes what is asked."""
+    pool = urllib3.PoolManager(retries=False, maxsize=8)
+
+    def reply(request: Request) -> bytes:
+        headers = {"Content-Type": request.headers.get("content-type", "")}
+        got = pool.request(request.method, url + request.target, body=change(request.body), headers=headers)
+        return answer(got.data, f"{got.status} {got.reason}")
+
+    return reply
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("server", ["victoria-metrics", "prometheus"], indirect=True)
+@pytest.mark.parametrize("number", [1, 4])
+def test_a_front_end_that_aligns_to_the_step_changes_nothing(server: str, number: int) -> None:
+    def asked(url: str, scope: Scope) -> tuple[object, list[np.ndarray]]:
+        curves = PrometheusCurves(
+            PrometheusOptions(endpoint=EndpointOptions(url=url), match={"case": str(number)}), scope
+        )
+        held, step_ms = keyed(curves), 60_000
+        start_ms = START_S * 1000 // step_ms * step_ms
+        rolled = [
+            curves.rollup([[each[0]] for each in held.values()], start_ms, start_ms + 500 * step_ms, step_ms, how)[0]
+            for how in (("avg", "count") if held else ())
+        ]
+        curves.close()
+        return {key: each[1:] for key, each in held.items()}, rolled
+
+    scopes = Scope(START_S + 7, START_S + 29_993), Scope(jobs=("4242",))
+    with scripted(before(server, moved(0))) as front:
+        for scope in scopes:
+            (held, rolled), (plainly, expected) = asked(front.url, scope), asked(server, scope)
+            assert held == plainly
+            assert held or scope.start is None
+            for values, those in zip(rolled, expected, strict=True):
+                np.testing.assert_array_equal(values, those)
+    with scripted(before(server, moved(0.5))) as front, pytest.raises(Unanswered, match="other times") as caught:
+        asked(front.url, scopes[0])
+    assert caught.value.kind == "broken"
+
+
 # -- a scripted server
 
 
@@ -240,6 +302,7 @@ class Fake:
         self.times = START_S + 15 * np.arange(1, 241)
         self.value = "50"
         self.extra: dict[str, object] = {}
+        self.labels: tuple[str, ...] | str = ("slurm_job_id",)
         self.most_points = 11_000
         self.widest = 0
         self.refused = ""
@@ -251,6 +314,10 @@ class Fake:
             return answer({"status": "error", "errorType": "execution", "error": "query touches too much"}, "422 No")
         if path == "label/__name__/values":
             return self.told([*{each["__name__"]: "" for each in self.series}, "go_goroutines"])
+        if path == "labels":
+            if isinstance(self.labels, str):
+                return answer({"status": "error", "error": "no such thing"}, self.labels)
+            return self.told(sorted({*self.labels, *(label for each in self.series for label in each)}))
         if path == "series":
             return self.told(self.series)
         if "vector(1)" in query:
@@ -316,7 +383,9 @@ def test_a_run_is_asked_for_by_its_nodes_and_its_job() -> None:
         assert used == 480
         bodies = [unquote_plus(request.body.decode()) for request in server.seen]
         assert all(request.headers["x-scope-orgid"] == "team-a" for request in server.seen)
-        listed = next(body for body in bodies if "match[]" in body)
+        listed = next(
+            body for request, body in zip(server.seen, bodies, strict=True) if request.path.endswith("/series")
+        )
         assert 'Hostname=~"(?i:' in listed
         assert 'slurm_job_id=~"(7)' in listed
         asked = [body for body in bodies if "avg_over_time" in body]
@@ -351,7 +420,8 @@ def test_the_newest_samples_are_left_alone() -> None:
 def test_a_question_asked_again_costs_nothing() -> None:
     with scripted(Fake()) as server:
         curves = asking(server.url)
-        wanted = Wanted([[each.id] for each in curves.held()], START_S * 1000, (START_S + 3600) * 1000, 60_000, "max")
+        start_ms = START_S * 1000 // 60_000 * 60_000
+        wanted = Wanted([[each.id] for each in curves.held()], start_ms, start_ms + 3_600_000, 60_000, "max")
         curves.rollups([wanted])
         count = len(server.seen)
         curves.rollups([wanted, replace(wanted, end_ms=wanted.end_ms - 600_000)])
@@ -444,7 +514,7 @@ def test_a_server_that_is_down_fails_at_once() -> None:
 
 
 def test_ten_times_the_data_asked_for() -> None:
-    """Series of others, times off the grid and points given twice are left aside."""
+    """Series of others, times before and after and points given twice are left aside."""
     fake = Fake()
     with scripted(fake) as server:
         curves = asking(server.url)
@@ -458,10 +528,9 @@ def test_ten_times_the_data_asked_for() -> None:
                 if "values" in each and "max" in query:
                     each["values"] = [
                         [START_S - 60, "7"],
-                        [START_S + 61, "7"],
                         *each["values"],
                         *each["values"],
-                        [START_S * 2, "7"],
+                        [START_S + 7200, "7"],
                     ]
             return answer(told)
 
@@ -470,6 +539,134 @@ def test_ten_times_the_data_asked_for() -> None:
         assert (values == 50.0).all()
         assert used == 480
         curves.close()
+
+
+@pytest.mark.parametrize(
+    "times", [[START_S + 61], [START_S + 30 + 60 * place for place in range(60)], [START_S + 7200]]
+)
+def test_points_of_other_times_are_not_taken_for_none(times: list[int]) -> None:
+    with scripted(fake := Fake()) as server:
+        curves = asking(server.url)
+        ids = [[each.id] for each in curves.held()]
+        metric = {"Hostname": "node-1", "gpu": "0"}
+        fake.rolled = lambda query, asked: fake.told(  # type: ignore[method-assign]
+            {"resultType": "matrix", "result": [{"metric": metric, "values": [[time, "50"] for time in times]}]}
+        )
+        (reason,) = curves.rollups([Wanted(ids, START_S * 1000, (START_S + 3600) * 1000, 60_000, "max")])
+        assert isinstance(reason, Unanswered)
+        assert reason.kind == "broken"
+        assert "other times than asked" in str(reason)
+        curves.close()
+
+
+def test_counts_are_asked_for_at_multiples_of_their_step() -> None:
+    with scripted(Fake()) as server:
+        curves = asking(server.url)
+        curves.held()
+        ranges = [each.asked for each in server.seen if "step" in each.asked]
+        assert ranges
+        assert all(float(each[end]) % float(each["step"]) == 0 for each in ranges for end in ("start", "end"))
+        curves.close()
+
+
+@pytest.mark.parametrize(("spelt", "matcher"), [
+    ("NodeName", 'NodeName=~"(?i:'), ("host.name", '"host.name"=~"(?i:'), ("exported_Instance", "exported_Instance=~"),
+])  # fmt: skip
+def test_labels_are_asked_for_as_they_are_spelt(spelt: str, matcher: str) -> None:
+    fake = Fake()
+    fake.series = [{spelt if name == "Hostname" else name: each[name] for name in each} for each in fake.series]
+    with scripted(fake) as server:
+        curves = asking(server.url)
+        assert {each.series.get("node") for each in curves.held()} == {"node-1"}
+        listed = next(each.asked["match[]"] for each in server.seen if each.path.endswith("/series"))
+        assert matcher in "".join(
+            unquote_plus(each.body.decode()) for each in server.seen if each.path.endswith("/series")
+        )
+        assert "kubernetes_node" not in listed
+        curves.close()
+
+
+@pytest.mark.parametrize("status", ["404 None", "405 Not so", "403 Not you"])
+def test_a_server_that_lists_no_labels_is_asked_for_the_common_ones(status: str) -> None:
+    fake = Fake()
+    fake.labels = status
+    with scripted(fake) as server:
+        curves = asking(server.url)
+        assert len(curves.held()) == 2
+        bodies = [unquote_plus(request.body.decode()) for request in server.seen if request.path.endswith("/series")]
+        assert all('Hostname=~"(?i:' in body and 'slurm_job_id=~"(7)' in body for body in bodies)
+        curves.close()
+
+
+@pytest.mark.service
+def test_labels_with_dots_in_victoriametrics(tmp_path_factory: pytest.TempPathFactory) -> None:
+    lines = [{"metric": {"__name__": "DCGM_FI_DEV_GPU_TEMP", spelt: node, "gpu": "0"},
+              "values": [50, 51], "timestamps": [START_S * 1000, START_S * 1000 + 15_000]}
+             for spelt in ("host.name", "NodeName") for node in (f"{spelt[0]}1", "other")]  # fmt: skip
+    with services.victoria_metrics(tmp_path_factory.mktemp("dots")) as victoria:
+        http = urllib3.PoolManager()
+        http.request("POST", victoria.url + "/api/v1/import", body="\n".join(map(json.dumps, lines)))
+        http.request("GET", victoria.url + "/internal/force_flush")
+        options = PrometheusOptions(endpoint=EndpointOptions(url=victoria.url))
+        curves = PrometheusCurves(options, Scope(START_S, START_S + 600, nodes=("h1", "N1")))
+        assert {each.series.get("node") for each in curves.held()} == {"h1", "N1"}
+        values, used = curves.rollup([[each.id] for each in curves.held()], START_S * 1000 - 20_000,
+                                     START_S * 1000 + 100_000, 60_000, "max")  # fmt: skip
+        assert np.nanmax(values) == 51
+        assert used == 4
+        curves.close()
+
+
+def test_times_are_asked_for_from_many_threads() -> None:
+    """What is known of a source grows while other threads look for the nearest of it."""
+    with scripted(Fake()) as server:
+        api = Api(PrometheusOptions(endpoint=EndpointOptions(url=server.url)))
+        span = START_S * 1000, (START_S + 3600) * 1000
+        source = Source(api, "DCGM_FI_DEV_GPU_TEMP", "gpu_temperature_celsius", "", span, True,
+                        [{"Hostname": "node-1", "gpu": "0"}], [0], [1.0])  # fmt: skip
+        source.look()
+        source._at = lambda how, start_ms, end_ms, rows=None: np.array([  # type: ignore[method-assign]
+            float((end_ms - span[0]) // 15_000 - max(0, (start_ms - span[0]) // 15_000))
+        ])  # fmt: skip
+        was = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            with ThreadPoolExecutor(8) as pool:
+                asked = [span[0] + 15_000 * int(each) for each in np.random.default_rng(0).permutation(240)] * 8
+                found = list(pool.map(lambda time_ms: source.until(time_ms)[0], asked))
+        finally:
+            sys.setswitchinterval(was)
+        assert found == [(each - span[0]) // 15_000 for each in asked]
+        api.close()
+
+
+def test_a_server_is_probed_once_by_many_threads() -> None:
+    with scripted(Fake()) as server, ThreadPoolExecutor(8) as pool:
+        api = Api(PrometheusOptions(endpoint=EndpointOptions(url=server.url)))
+        assert list(pool.map(lambda _: (api.closed, api.victoria), range(8))) == [(True, False)] * 8
+        assert len(server.seen) == 2
+        api.close()
+
+
+def test_closing_ends_what_is_under_way() -> None:
+    over = threading.Event()
+
+    def hang(request: Request) -> bytes:
+        over.wait(20)
+        return b""
+
+    with scripted(hang) as server:
+        curves = PrometheusCurves(
+            PrometheusOptions(endpoint=EndpointOptions(url=server.url)), Scope(START_S, START_S + 60)
+        )
+        curves.begin()
+        time.sleep(0.2)
+        begun = time.monotonic()
+        curves.close()
+        with pytest.raises(Unanswered, match="closed"):
+            curves.held()
+        assert time.monotonic() - begun < 1
+        over.set()
 
 
 def test_a_name_without_credentials() -> None:

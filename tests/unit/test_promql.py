@@ -22,6 +22,10 @@ def test_selectors(name: str, matchers: tuple[str, ...], expected: str) -> None:
 def test_values_are_escaped() -> None:
     assert promql.matcher("job", "=", 'a"b\\c\nd') == r'job="a\"b\\c\nd"'
     assert promql.matcher("host.name", "=", "x") == '"host.name"="x"'
+    assert promql.matcher("a:b", "=", "x") == '"a:b"="x"'
+    assert promql.matcher("host.name", "=", "x", metricsql=True) == r'host\.name="x"'
+    assert promql.matcher("4th-host_1", "=", "x", metricsql=True) == r'\4th\-host_1="x"'
+    assert promql.matcher("host", "=", "x", metricsql=True) == 'host="x"'
 
 
 @pytest.mark.parametrize(("step_ms", "closed", "expected"), [

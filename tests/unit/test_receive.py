@@ -5,12 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import cramjam
@@ -18,9 +22,12 @@ import pytest
 import urllib3
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.messages import SECOND
+from tests.unit.archives import run, verdict
 from tests.unit.receiving import (
     JSON,
     PROTOBUF,
+    STARTED,
     T0_MS,
     Running,
     end_all,
@@ -34,7 +41,11 @@ from tests.unit.receiving import (
     tick,
     write_request,
 )
+from trackside.serve import connections
 from trackside.serve.app import serve
+from trackside.serve.connections import HEAD_BYTES
+from trackside.stores.intake import Intake
+from trackside.stores.metadata.archive import Archive
 from trackside.stores.receiving import Keeping, Limits, ServeOptions
 from trackside.stores.snapshot import Snapshot
 
@@ -173,6 +184,61 @@ def test_what_is_not_understood_is_refused_and_not_kept(
     assert running.write(tick(0)).status == 204
 
 
+def test_a_push_of_loki_without_its_content_type_is_told_so(running: Running) -> None:
+    """As curl -d sends it."""
+    for headers in ({}, {"Content-Type": "application/x-www-form-urlencoded"}):
+        answer = running.ask("/loki/api/v1/push", json.dumps(LOKI).encode(), headers)
+        assert answer.status == 400
+        assert b"send Content-Type: application/json" in answer.data
+
+
+def test_paths_that_nobody_serves_are_told_as_the_api_does(running: Running) -> None:
+    for path, status in (("/api/v1/nothing", 404), ("/api/v1/write", 405)):
+        answer = running.ask(path)
+        assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json")
+        assert json.loads(answer.data)["status"] == status
+    assert answer.headers["allow"] == "POST"
+    assert running.ask("/nothing").headers["content-type"].startswith("text/plain")
+
+
+def test_refusals_are_logged_once_a_minute(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(5):
+        running.ask("/api/v1/write", b"no snappy", PROTOBUF)
+    running.ask("/api/v1/write", packed(b""), {"Content-Type": "text/plain"})
+    told = [row.getMessage() for row in caplog.records if "refused with" in row.getMessage()]
+    assert [each.partition(":")[0] for each in told] == [
+        "remote_write from 127.0.0.1 refused with 400",
+        "remote_write from 127.0.0.1 refused with 415",
+    ]
+
+
+def test_version_2_is_told_what_a_limit_kept_out(store: Path) -> None:
+    running = started(store, Limits(series=1))
+    request = SECOND["Request"](symbols=[b"", b"__name__", b"DCGM_FI_DEV_GPU_UTIL", b"gpu", b"0", b"1", b"other"])
+    for refs in ([1, 2, 3, 4], [1, 2, 3, 5], [1, 6]):  # the last is nobody's: let go, not lost
+        request.timeseries.add(labels_refs=refs).samples.add(timestamp=T0_MS, value=50.0)
+    second = PROTOBUF | {"Content-Type": "application/x-protobuf;proto=io.prometheus.write.v2.Request"}
+    answer = running.ask("/api/v1/write", packed(request.SerializeToString()), second)
+    assert (answer.status, answer.headers["X-Prometheus-Remote-Write-Samples-Written"]) == (400, "2")
+    assert b"the rest is kept: 1 samples of new series" in answer.data
+    running.close()
+
+
+def test_old_verdicts_are_deleted_daily(store: Path) -> None:
+    database = f"sqlite:///{store.parent / 'verdicts.db'}"
+    with Archive.open(database) as archive:
+        made = verdict(run())
+        for number, each in enumerate((made, replace(made, version="another"))):
+            archive.record(each, f"document {number}".encode(), made_at=1000.0 + number)
+    process, _ = served(f"store={str(store)!r}", f"metadata={database!r}", "keeping=Keeping(verdict_days=30)")
+    assert process.stderr is not None
+    assert "1 verdicts older than 30 days deleted" in next(process.stderr)
+    process.terminate()
+    process.communicate()
+    with Archive.open(database) as archive:
+        assert [each.made_at for each in archive.verdicts("r1").verdicts] == [1001.0]
+
+
 def test_methods_and_paths(running: Running) -> None:
     assert running.ask("/api/v1/write").status == 405
     assert running.ask("/nothing").status == 404
@@ -200,7 +266,8 @@ def test_a_body_that_does_not_end_is_given_up(store: Path) -> None:
     host, port = running.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as slow:
         slow.sendall(b"POST /api/v1/write HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
-        assert b" 408 " in slow.recv(1000)
+        assert b" 503 " in (answer := slow.recv(1000))
+        assert b"retry-after: 1\r\n" in answer.lower()
     with socket.create_connection((host, int(port))) as gone:
         gone.sendall(b"POST /api/v1/write HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
     end = time.monotonic() + 5
@@ -435,3 +502,134 @@ def test_killed_at_full_rate_nothing_is_lost_or_doubled(store: Path) -> None:
     texts = [line.partition(" F ")[2] for line in told]
     assert len(texts) == len(set(texts))
     assert {f"line {place}" for place in said} <= set(texts)
+
+
+def test_headers_that_are_kept_have_a_length(running: Running) -> None:
+    for name in ("Content-Type", "Content-Encoding"):
+        long = PROTOBUF[name] + ";" + "x" * 40_000
+        answer = running.ask("/api/v1/write", packed(write_request(tick(0))), {**PROTOBUF, name: long})
+        assert (answer.status, b"characters" in answer.data) == (400, True)
+    assert running.write(tick(0)).status == 204
+
+
+def test_a_body_of_more_than_may_wait(store: Path) -> None:
+    running = started(store, Limits(pending_samples=100, pending_line_bytes=100_000))
+    answer = running.write(tick(0, gpus=101))
+    assert (answer.status, b"at most 100 may wait" in answer.data) == (413, True)
+    assert running.write(tick(0, gpus=99)).status == 204
+    bomb = {"streams": [{"stream": {"job_id": "4242"}, "values": [[str(T0_MS * 1_000_000), "\n" * 5_000]]}]}
+    assert running.ask("/loki/api/v1/push", json.dumps(bomb).encode(), JSON).status == 413
+    running.close()
+
+
+def test_a_thread_that_ended_is_seen(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(Intake, "_append", broken)
+    assert running.write(tick(0)).status in (503, 429)
+    answer = running.ask("/-/ready")
+    assert (answer.status, b"trackside-log ended" in answer.data) == (503, True)
+    assert running.write(tick(0)).status == 503
+    assert of(running, "writable") == 0
+
+
+def told(running: Running, *pieces: bytes, within_s: float = 10.0) -> bytes:
+    """What a connection is answered until its end; b"" where it is just closed. Raises TimeoutError."""
+    host, port = running.url.removeprefix("http://").split(":")
+    found = b""
+    with socket.create_connection((host, int(port)), timeout=within_s) as link:
+        try:
+            for piece in pieces:
+                link.sendall(piece)
+            while more := link.recv(65536):
+                found += more
+        except ConnectionError:
+            pass
+    return found
+
+
+ENDLESS = {
+    "header": (b"POST /api/v1/write HTTP/1.1\r\nX: ", b"a" * 65536),
+    "headers": (b"POST /api/v1/write HTTP/1.1\r\n", b"X: a\r\n" * 10_000),
+    "path": (b"GET /", b"a" * 65536),
+    "trailers": (b"POST /v1/logs HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"X: a\r\n" * 10_000),
+}
+
+
+@pytest.mark.parametrize("where", ENDLESS)
+def test_what_comes_before_a_body_ends(where: str, running: Running) -> None:
+    begin, more = ENDLESS[where]
+    answer = told(running, begin, *[more] * 20)
+    assert answer == b"" or b" 431 " in answer.partition(b"\r\n")[0]
+    assert running.write(tick(0)).status == 204
+
+
+def test_small_chunks_are_no_head(running: Running) -> None:
+    body = packed(write_request(tick(0, gpus=4_000)))
+    chunks = b"".join(b"1\r\n%c\r\n" % each for each in body)
+    head = b"POST /api/v1/write HTTP/1.1\r\nContent-Type: application/x-protobuf\r\nConnection: close\r\n"
+    assert len(chunks) > 2 * HEAD_BYTES
+    answer = told(running, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 204 ")
+
+
+def test_a_connection_does_not_wait_for_ever(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.3)
+    monkeypatch.setattr(connections, "LINGER_S", 0.3)
+    running = started(store)
+    assert told(running) == told(running, b"GET /-/he") == told(running, b"\r\n") == b""
+    head = b"POST /nothing HTTP/1.1\r\nContent-Length: 1000\r\n\r\n"
+    assert told(running, head, b"x").startswith(b"HTTP/1.1 404 ")
+    running.close()
+
+
+def test_as_many_connections_as_leave_files_to_the_store(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "most_connections", lambda: 3)
+    running = started(store)
+    host, port = running.url.removeprefix("http://").split(":")
+    idle = [socket.create_connection((host, int(port))) for _ in range(3)]
+    time.sleep(0.2)
+    assert running.ask("/-/healthy").status == 503
+    idle.pop().close()
+    time.sleep(0.2)
+    assert running.ask("/-/healthy").status == 200
+    for each in idle:
+        each.close()
+    running.close()
+
+
+def test_a_limit_that_was_lowered_loses_nothing_of_the_log(store: Path) -> None:
+    process, url = served(f"store={str(store)!r}", "keeping=Keeping(flush_s=3600.0)")
+    body = packed(write_request(tick(0, gpus=40, value=0.0)))
+    assert urllib3.request("POST", f"{url}/api/v1/write", body=body, headers=PROTOBUF).status == 204
+    process.kill()
+    process.communicate()
+    process, _ = served(f"store={str(store)!r}", "limits=Limits(decoded_bytes=1000)")
+    process.terminate()
+    process.communicate()
+    assert len(samples(store)) == 40
+
+
+def test_stopped_it_works_off_no_questions(store: Path) -> None:
+    slow = (
+        "import time, trackside.serve.app as app, trackside.serve.diagnoser as d\n"
+        "from trackside.stores.receiving import ServeOptions\n"
+        "app.STOP_S = 1\n"
+        "d.StoreDiagnoser.evidence = lambda *_: time.sleep(3)\n"
+        f"app.serve(ServeOptions(listen='127.0.0.1:0', store={str(store)!r}))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", slow], stderr=subprocess.PIPE, text=True)
+    STARTED.append(process)
+    assert process.stderr is not None
+    url = next(filter(None, (re.search(r"listening on (\S+),", line) for line in process.stderr)))[1]
+    with ThreadPoolExecutor(12) as pool:
+        for number in range(12):
+            asked = f"{url}/api/v1/runs/{number}/evidence?query=events(exception)"
+            pool.submit(urllib3.request, "GET", asked, retries=False, timeout=60)
+        time.sleep(1.5)
+        begin = time.monotonic()
+        process.terminate()
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert time.monotonic() - begin < 10  # all of them would take 18 s

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tests.messages import FIRST, SECOND, UNPACKED
 from trackside.serve.protocols import remote_write, symbols
-from trackside.serve.protocols.decoded import BadRequest, Unsupported
+from trackside.serve.protocols.decoded import BadRequest, TooLarge, Unsupported
 from trackside.serve.protocols.remote_write import answer, decode, labels_of, version_of
-from trackside.serve.protocols.series_key import Known, key_of
+from trackside.serve.protocols.series_key import Known, key_of, length
 
 STALE = struct.unpack("<d", struct.pack("<Q", remote_write.STALE))[0]
 NOW = 1_795_253_628_000
@@ -239,6 +239,21 @@ def test_symbols_that_lead_nowhere_are_refused(symbols, refs, message):
         decode(body.SerializeToString(), 2)
 
 
+def test_numbers_that_another_thread_forgets_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys by the numbers of one table never get into another: the same numbers are other symbols there."""
+    meanwhile = symbols._Numbers()
+
+    class Interrupted(symbols._Numbers):
+        def of(self, texts):
+            monkeypatch.setattr(symbols, "_numbers", meanwhile)
+            return super().of(texts)
+
+    monkeypatch.setattr(symbols, "_numbers", Interrupted())
+    one, other = ([(("gpu_power", {"gpu": number}, [(NOW, 1.0)]), set())] for number in "12")
+    assert told(decode(second(one), 2)) == wanted(one)
+    assert told(decode(second(other), 2)) == wanted(other)
+
+
 def test_content_types():
     assert (
         version_of("application/x-protobuf") == version_of("application/x-protobuf;proto=prometheus.WriteRequest") == 1
@@ -261,3 +276,12 @@ def test_version_2_is_told_what_was_written():
     }
     assert b"1 native histograms were left out" in some.body
     assert b"send_exemplars: false" in some.body
+
+
+def test_samples_of_no_usual_form_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_write, "MOST", 1000)
+    labels = key_of([(b"__name__", b"up")])
+    few, many = (labels + b"\x12\x00" * count for count in (1000, 1001))
+    assert len(decode(b"\x0a" + length(len(few)) + few).values) == 1000
+    with pytest.raises(TooLarge, match="more than 1,000 samples"):
+        decode(b"\x0a" + length(len(many)) + many)

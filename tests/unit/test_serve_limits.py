@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ def test_anything_else_does_not(shown: str, token_file: str) -> None:
         Tokens.read([token_file]).admit(shown)
     assert refused.value.status == 401
     assert TOKEN not in str(refused.value)
+
+
+def test_a_file_that_everybody_may_read_is_warned_of(token_file: str, caplog: pytest.LogCaptureFixture) -> None:
+    os.chmod(token_file, 0o640)
+    guarded(options(write_token_files=(token_file,)))
+    assert not caplog.records
+    os.chmod(token_file, 0o644)
+    guarded(options(write_token_files=(token_file,)))
+    assert f"{token_file}: every user of this machine may read these tokens" in caplog.text
 
 
 def test_without_tokens_everybody_is_let_in() -> None:

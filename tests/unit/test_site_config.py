@@ -10,7 +10,8 @@ import pytest
 
 from trackside.site import config
 from trackside.site.config import Site, load
-from trackside.site.settings import ConfigError
+from trackside.site.settings import ConfigError, Settings
+from trackside.stores.unanswered import shown_url
 
 WHOLE = """\
 [metrics]
@@ -147,8 +148,9 @@ def test_a_log_store_may_come_from_the_environment_alone(folder: Path) -> None:
         ("[slurm]\nclusters = 'a'\n", "line 2: slurm.clusters must be a list of texts"),
         ("[metrics]\nretries = 2\n", "line 2: [metrics] has no url"),
         ("[[logs]]\nurl = 'http://l'\n", "line 2: [logs] has no kind"),
-        ("[[logs]]\nkind = 'loki'\nurl = 'http://l'\n[[logs]]\nkind = 'Loki 3'\nurl = 'http://l'\n", "line 5: [logs] no log store is"),
-        ("[metrics]\nurl = 'ftp://m'\n", "line 2: [metrics] the URL must begin with http"),
+        ("[[logs]]\nkind = 'loki'\nurl = 'http://l'\n[[logs]]\nkind = 'Loki 3'\nurl = 'http://l'\n", "line 5: [logs] no kind of log store is called 'Loki 3'; do you mean 'loki'?"),
+        ("[[logs]]\nurl = 'http://l'\nkind = 'splunk'\n", "line 3: [logs] no kind of log store is called 'splunk'; known: elasticsearch, loki"),
+        ("[metrics]\nurl = 'ftp://m'\n", "line 2: [metrics] the URL 'ftp://m' must begin with http"),
         ("[metrics]\nurl = 'http://m'\nbearer = '$NO_SUCH'\n", "line 3: the environment variable NO_SUCH that it names is not set"),
         ("[metrics]\nurl = 'http://m'\nbearer_file = 'gone'\n", "line 3: {folder}/gone can't be read: No such file"),
         ("[metrics]\nurl = 'http://m'\npassword = 5\n", "line 3: metrics.password must be a text and not what is given"),
@@ -271,3 +273,66 @@ def test_a_file_that_lies_about_and_that_others_may_change_is_left_out(folder: P
     assert site.slurm.bin == ""
     assert "--config ./trackside.toml" in site.warnings[0]
     assert load("trackside.toml", environ={}).slurm.bin == "/tmp/elsewhere"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://h:9090/p?x=a@b", "http://h:9090/p?x=a@b"),
+        ("http://u:p@h/p", "http://u:(hidden)@h/p"),
+        ("http://u:s3cr@s3cr@h/p", "http://u:(hidden)@h/p"),
+        ("http://u:s3cr/s3cr@h/p", "http://u:(hidden)@h/p"),
+        ("http://u:s3cr?s3cr#@h/p", "http://u:(hidden)@h/p"),
+        ("https://s3cr@h", "https://(hidden)@h"),
+        ("https://:s3cr@h", "https://(hidden)@h"),
+        ("u:s3cr@h", "u:(hidden)@h"),
+        ("http://[::1]:80/a@b", "http://[::1]:80/a@b"),
+        ("http://[::1]/a@b", "http://[::1]/a@b"),
+        ("postgresql://u@h/db?password=s3cr&sslmode=require", "postgresql://(hidden)@h/db?password=(hidden)&sslmode=require"),
+        ("http://h/p?a=1&api_key=s3cr=s3cr", "http://h/p?a=1&api_key=(hidden)"),
+        ("http://h/p?pass%77ord=s3cr", "http://h/p?pass%77ord=(hidden)"),
+        ("sqlite:////var/lib/a@b.db", "sqlite:////var/lib/a@b.db"),
+        ("unix:/run/slurmrestd.sock", "unix:/run/slurmrestd.sock"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_urls_are_shown_without_their_secrets(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+
+
+def test_secrets_in_parameters_and_headers_are_hidden(folder: Path) -> None:
+    path = write(
+        folder,
+        "[metrics]\nurl = 'http://u:p@s3cr@m/x?password=s3cr'\nextra_params = { dedup = 'true', access_token = 's3cr' }\n"
+        "[[logs]]\nkind = 'loki'\nurl = 'http://s3cr@l'\nheaders = { X-Api-Key = 's3cr', X-Scope-OrgID = 'gpu' }\n",
+    )
+    settings = Settings(config.SECTIONS)
+    settings.read_file(path)
+    shown = {each.name: each.value for each in config._shown(settings)}
+    assert "s3cr" not in str(shown)
+    assert shown["metrics.extra_params"] == '{"dedup" = "true", "access_token" = "(hidden)"}'
+    assert shown["logs.headers"] == '{"X-Api-Key" = "(hidden)", "X-Scope-OrgID" = "gpu"}'
+
+
+def test_a_header_that_all_may_read_is_warned_of(folder: Path) -> None:
+    text = "[[logs]]\nkind = 'loki'\nurl = 'http://l'\nheaders = { Authorization = 'Bearer s3cr' }\n"
+    path = write(folder, text)
+    path.chmod(0o644)
+    [warning] = load(path, environ={}).warnings
+    assert "logs.headers" in warning
+    assert "use a $VARIABLE" in warning
+    path.write_text(text.replace("Bearer s3cr", "$A"))
+    assert load(path, environ={"A": "Bearer s3cr"}).warnings == ()
+
+
+def test_parameters_may_come_from_the_environment(folder: Path) -> None:
+    path = write(folder, "[metrics]\nurl = 'http://m'\nextra_params = { access_token = '$T' }\n")
+    metrics = load(path, environ={"T": "s3cr"}).metrics
+    assert metrics is not None
+    assert metrics.extra_params == {"access_token": "s3cr"}
+
+
+def test_a_mistaken_header_is_not_repeated(folder: Path) -> None:
+    path = write(folder, "[metrics]\nurl = 'http://m'\nheaders = { Authorization = 's3cr', a = 1 }\n")
+    with pytest.raises(ConfigError, match="and not what is given"):
+        load(path, environ={})

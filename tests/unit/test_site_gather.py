@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import stat
 from pathlib import Path
@@ -27,16 +28,22 @@ def program(path: Path, says: str) -> None:
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
+def owned(table: str) -> str:
+    """A table of sacct's with this user's jobs."""
+    head, *rows = table.splitlines()
+    return "\n".join([f"{head}|User", *(f"{row}|{getpass.getuser()}" for row in rows)]) + "\n"
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """A folder with a cluster's commands, one job's output, and settings that name them."""
     out = write(tmp_path / "work", {"slurm-41.out": steps(5) + TRACEBACK.format(module="apex")})
-    (tmp_path / "rows").write_text(SACCT + sacct("41", folder=str(out)))
+    (tmp_path / "rows").write_text(owned(SACCT + sacct("41", folder=str(out))))
     program(
         tmp_path / "bin" / "sacct",
         f"""case "$*" in
       --version) echo slurm 22.05.8;;
-      --helpformat) echo {SACCT.replace("|", " ")};;
+      --helpformat) echo {SACCT.strip().replace("|", " ")} User;;
       *) cat {tmp_path}/rows;;
     esac""",
     )

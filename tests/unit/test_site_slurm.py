@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shlex
 import socketserver
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -18,13 +20,15 @@ import pytest
 
 from trackside.model import Input
 from trackside.read.detect import read_source
-from trackside.read.format import Collected
+from trackside.read.format import Collected, Source
+from trackside.read.walk import walk
 from trackside.runs.attempts import attempts_of, final
 from trackside.runs.jobs import Job, collect
 from trackside.site import command, outputs, slurm_commands
 from trackside.site.slurm import SeveralClusters, SlurmAnswer, live
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import Reply, job_id
+from trackside.site.slurmrestd import _Unix
 from trackside.stores.unanswered import Unanswered
 
 OURS = Path(__file__).parent.parent / "slurm" / "22.05.8"
@@ -436,11 +440,117 @@ def test_output_that_is_not_to_be_had_is_said(tmp_path: Path, monkeypatch: pytes
     assert other.paths == []
     assert other.rows[0].status == "refused"
     assert "isn't the job's user's" in other.rows[0].note
-    secret.chmod(0o604)
-    assert outputs.outputs(of_another(tmp_path, "secret")).paths == [str(secret)]
     monkeypatch.setattr("os.access", lambda path, mode: False)
     secret.chmod(0o600)
     assert "it may not be read here" in said("secret").note
+
+
+def test_what_all_may_read_is_taken_where_the_jobs_user_gets_to_it() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        (folder / "inner").mkdir(mode=0o755)
+        (folder / "inner" / "log").write_text("x\n")
+        (folder / "inner" / "log").chmod(0o604)
+        folder.chmod(0o755)
+        assert outputs.outputs(of_another(folder / "inner", "log")).paths == [str(folder / "inner" / "log")]
+        folder.chmod(0o700)
+        found = outputs.outputs(of_another(folder / "inner", "log"))
+        assert found.paths == []
+        assert "lies where the job's user (no-such-user) can't get" in found.rows[0].note
+        assert outputs.outputs(a_job(folder / "inner", "log")).paths == [str(folder / "inner" / "log")]
+
+
+@pytest.mark.parametrize("swap", ["link", "file", "folder", "fifo"])
+def test_a_file_that_was_swapped_after_the_look_is_not_read(
+    tmp_path: Path, swap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("root:s3cret\n")
+    secret.chmod(0o600)
+    log = tmp_path / "log"
+    log.write_text("mine\n")
+    found = outputs.outputs(a_job(tmp_path, "log"))
+    assert found.paths == [str(log)]
+    [before] = walk(found.files)
+    assert isinstance(before, Source)
+    if swap in ("link", "file"):  # another's file: the job's user is no longer the one who owns what is there
+        monkeypatch.setattr(outputs, "_ids", lambda user: (os.getuid() + 1, frozenset()))
+    log.unlink()
+    swaps = {"link": lambda: log.symlink_to(secret), "file": lambda: secret.rename(log),
+             "folder": log.mkdir, "fifo": lambda: os.mkfifo(log)}  # fmt: skip
+    swaps[swap]()
+    if swap == "folder":
+        (log / "within").write_text("x\n")
+    [row] = walk(found.files)
+    assert isinstance(row, Input)
+    assert row.status == "refused"
+    assert ("it isn't the job's user's" in row.note) == (swap in ("link", "file"))
+
+
+def test_a_link_put_in_the_place_of_what_is_opened_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, other = tmp_path / "log", tmp_path / "other"
+    for path in (log, other):
+        path.write_text("x\n")
+    found = outputs.outputs(a_job(tmp_path, "log"))
+    log.unlink()
+    log.symlink_to(other)
+    monkeypatch.setattr(os.path, "realpath", os.path.abspath)  # it was a file still when this was asked
+    [row] = walk(found.files)
+    assert isinstance(row, Input)
+    assert row.status == "unreadable"
+    assert "symbolic links" in row.note
+
+
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize("length", ["Content-Length: 100000", "Connection: close"])
+@pytest.mark.parametrize("drip", ["head", "body"])
+def test_a_socket_that_drips_is_left_in_time(tmp_path: Path, status: int, length: str, drip: str) -> None:
+    class Dripping(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1 << 16)
+            with contextlib.suppress(OSError):
+                self.request.sendall(f"HTTP/1.1 {status} X\r\n{length}\r\n".encode())
+                if drip == "body":
+                    self.request.sendall(b"\r\n")
+                for number in range(100):
+                    self.request.sendall(f"X-{number}: x\r\n".encode() if drip == "head" else b"x")
+                    time.sleep(0.1)
+
+    with served(tmp_path / "s", Dripping) as unix:
+        begun = time.monotonic()
+        with pytest.raises(Unanswered, match=r"did not answer within 0.5 s") as caught:
+            _Unix(unix, SlurmOptions(timeout_s=0.5), {}).get("/slurm")
+        took = time.monotonic() - begun
+    assert caught.value.kind == "timeout"
+    assert took < 2.0
+
+
+def test_an_error_of_any_length_is_read_to_its_beginning(tmp_path: Path) -> None:
+    class Endless(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1 << 16)
+            with contextlib.suppress(OSError):
+                self.request.sendall(b"HTTP/1.1 500 X\r\n\r\nslurmdbd is down")
+                while True:
+                    self.request.sendall(b" " * (1 << 16))
+
+    with served(tmp_path / "s", Endless) as unix, pytest.raises(Unanswered, match="answered 500: slurmdbd is down"):
+        _Unix(unix, SlurmOptions(timeout_s=5), {}).get("/slurm")
+
+
+@contextlib.contextmanager
+def served(path: Path, handler: type[socketserver.BaseRequestHandler]) -> Iterator[str]:
+    """A server at a unix socket."""
+    with UnixRest(str(path), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield str(path)
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def of_another(folder: Path, path: str) -> Job:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from trackside.site.slurm import Stage
+from trackside.stores.prometheus_scope import HIDDEN_S
 from trackside.stores.unanswered import Unanswered
 from trackside.watch.follow import MOST_PAUSE_S, PATIENCE_S, SETTLE_S, Followed, follow
 
@@ -93,7 +94,48 @@ def test_the_last_word_waits_for_what_arrives_late() -> None:
     begun = play.now
     play.run(interval_s=300)
     assert play.shown == ["U0", "B1"]
-    assert SETTLE_S <= play.now - begun < 3 * SETTLE_S
+    assert play.asked == 2
+    assert SETTLE_S <= play.now - begun < 2 * SETTLE_S
+
+
+def test_the_last_asking_sees_the_last_moments() -> None:
+    play = Play([("U0", "settled")], asking_s=50)
+    begun: list[float] = []
+    ask = play.ask
+
+    def asked() -> Verdict:
+        begun.append(play.now)
+        return ask()
+
+    play.ask = asked  # type: ignore[method-assign]
+    play.run()
+    seen = begun[0] + 50  # when the end was known
+    assert begun[-1] - seen >= HIDDEN_S + 60 - 0.001
+
+
+@pytest.mark.parametrize("mistake", [FileNotFoundError, NotADirectoryError, PermissionError])
+def test_a_mistyped_path_ends_it_at_once(mistake: type[OSError]) -> None:
+    play = Play([(mistake(2, "no such", "/typo"), "unknown")])
+    with pytest.raises(mistake):
+        play.run()
+    assert play.slept == []
+
+
+def test_failures_after_the_end_wait_no_longer_than_for_accounting() -> None:
+    down = Unanswered("unreachable", "http://m can't be reached")
+    play = Play([("B1", "ended"), (down, "unknown")])
+    begun = play.now
+    followed = play.run()
+    assert followed.verdict is not None
+    assert (followed.verdict.primary.family, followed.ending) == ("B1", "ended")
+    assert PATIENCE_S <= play.now - begun < PATIENCE_S + 30
+    assert play.said[-1] == "unable to check: http://m can't be reached; the job has ended, and its last verdict stands"
+
+
+def test_a_server_that_is_down_for_days() -> None:
+    play = Play([(Unanswered("unreachable", "down"), "unknown")], interrupt_after=3000)
+    assert play.run() == Followed(None, "stopped")
+    assert set(play.slept[10:]) == {MOST_PAUSE_S}
 
 
 def test_an_end_that_accounting_never_hears_of_is_waited_for_so_long_and_no_longer() -> None:

@@ -68,9 +68,9 @@ DEVICE: Mapping[str, Label] = {
 _HOST = re.compile(r"(?:\w+://)?(?:\[([0-9a-fA-F:.]+)\]|([^\s/:\[\]]+))(?::\d+)?(?:/.*)?")
 _HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
 _PCI = re.compile(r"(?:PCI:)?(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-7])?", re.IGNORECASE)
-_INDEX = re.compile(r"(?:[a-zA-Z_/]+[ _-]?)?0*(\d{1,4})")
+_INDEX = re.compile(r"(?:[a-zA-Z_/]+[ _-]?)?0*([0-9]{1,4})")
 _DIGITS = re.compile(r"[0-9]{1,18}")
-_ID = re.compile(r"(\d{1,12}(?:[_+]\d{1,8})?)(?:\.\w+)?")
+_ID = re.compile(r"([0-9]{1,12}(?:[_+][0-9]{1,8})?)(?:\.\w+)?")
 _NONE = frozenset({"", "n/a", "[n/a]", "none", "unknown", "[unknown error]", "[not supported]", "null", "-"})
 
 

@@ -65,6 +65,8 @@ DAEMONS = frozenset({"slurmctld", "slurmd", "slurmdbd"})
 """Their logs are read as the scheduler's own words, so each has a file of its own."""
 _KERNEL = re.compile(r"kern(?:el)?|kmsg|dmesg", re.IGNORECASE)
 _KERNEL_FILE = re.compile(r"(?:^|/)(?:kern|kernel|dmesg|kmsg)(?:[._-][\w.-]*)?\Z", re.IGNORECASE)
+MOST_NAME = 240
+"""Bytes of a file's name, most of them: file systems take 255, and ``.zst`` may follow."""
 _TORCHRUN = re.compile(r"attempt_\d{1,6}/\d{1,6}/std(?:out|err)\.log\Z")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]+")
 _NODE_IN = re.compile(r"(?:^|[/!])slurm-[^/!@]+@([A-Za-z0-9][\w.-]*?)(?:\.log\Z|/)")
@@ -165,7 +167,8 @@ def _job_leaf(job: str, node: str, rank: str, file: str) -> str:
     # ``rank3/train.log`` and ``node07/train.log``: the folder tells one file from the others.
     parts += [_safe(above, 60)] if re.search(r"[A-Za-z]\w*\d+\Z", above) and name and job not in above else []
     parts += [_safe(name, 100)] if name else []
-    return f"slurm-{job}.{'.'.join(part for part in parts if part) or 'out'}{at}.log"
+    told = ".".join(part for part in parts if part)[: MOST_NAME - len(f"slurm-{job}.{at}.log")].strip("._-")
+    return f"slurm-{job}.{told or 'out'}{at}.log"
 
 
 def _safe(text: str, most: int) -> str:

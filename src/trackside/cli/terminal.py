@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ EXIT_OUTPUT = 1
 BAR_FROM = 64 << 20
 """Bytes of input from which a progress bar is worth showing."""
 
+_COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but line ends and tabs, and what changes the direction of writing."""
+
 PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(readable=False))
 STORE = click.option("--store", required=True, metavar="DIR", type=click.Path(), help="The store's folder.")
 JOB = click.option("--job", metavar="ID", help="Which job, where the inputs hold several (42, 60_3, 73+0).")
@@ -31,13 +35,16 @@ def errors() -> Iterator[None]:
     from trackside.api import NothingReadable
     from trackside.runs.resolve import NoSuchRun, SeveralRuns
     from trackside.stores.layout import StoreError
+    from trackside.stores.metadata.errors import ArchiveError
 
     try:
         yield
     except NothingReadable as error:
         fail(str(error), EXIT_NOTHING)
-    except (FileNotFoundError, SeveralRuns, NoSuchRun, StoreError) as error:
+    except (FileNotFoundError, SeveralRuns, NoSuchRun, StoreError, ArchiveError) as error:
         fail(str(error), EXIT_USAGE)
+    except (NotADirectoryError, PermissionError) as error:
+        fail(f"{error.filename}: {error.strerror}", EXIT_USAGE)
 
 
 @contextmanager
@@ -57,16 +64,27 @@ def output() -> Iterator[None]:
 
 def fail(message: str, status: int = EXIT_USAGE) -> NoReturn:
     """One line on stderr, and the end."""
-    click.echo(f"trackside: {message}", err=True)
+    click.echo(f"trackside: {shown(message)}", err=True)
     sys.exit(status)
+
+
+def shown(text: str) -> str:
+    """Text of others, that neither commands a terminal nor turns round what stands beside it."""
+    return _COMMANDS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def console() -> Console:
     """Where text for people goes: as wide as the terminal, or 120 columns."""
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class Plain(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+            for each in super().render(renderable, options):
+                yield each if each.control else each._replace(text=shown(each.text))
 
     width = None if sys.stdout.isatty() else 120
-    return Console(width=width, highlight=False, soft_wrap=False)
+    return Plain(width=width, highlight=False, soft_wrap=False)
 
 
 @contextmanager

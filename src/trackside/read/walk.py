@@ -9,6 +9,7 @@ import io
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,20 @@ Found = Source | Input
 """A source to read, or the ``inputs`` row of something that can't be."""
 Tick = Callable[[int], None]
 """Told how many more bytes of the files on disk are done; over a whole walk they sum up to the files' sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A path that is read only where ``check``, told the open file's descriptor, has nothing against it: between a look
+    at a path and its opening, who may write to its folder can put another file there. Nobody gave it, so it is shown
+    whole."""
+
+    path: str
+    check: Callable[[int], str | None] = field(compare=False, repr=False)
+
+    def __fspath__(self) -> str:
+        return self.path
+
 
 DEPTH = 6
 """Layers of compression and archives, one in the other: a tar.gz of tar.gz files of gz logs has five."""
@@ -39,7 +54,7 @@ _NOT_EVIDENCE = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules",
 def walk(paths: Sequence[str | os.PathLike[str]], tick: Tick | None = None) -> Iterator[Found]:
     """Every source under the paths, in a stable order. Read each before taking the next."""
     seen: set[str] = set()
-    for given, name in _named([Path(path) for path in paths]):
+    for given, name in _named([Path(path) for path in paths if not isinstance(path, Checked)]):
         if given.is_dir():
             root = os.path.realpath(given)
             for path, relative in _files(str(given), root):
@@ -47,6 +62,8 @@ def walk(paths: Sequence[str | os.PathLike[str]], tick: Tick | None = None) -> I
                 yield from _once(path, label, seen, tick)
         else:
             yield from _once(str(given), name or given.name, seen, tick)
+    for checked in (path for path in paths if isinstance(path, Checked)):
+        yield from _once(checked.path, checked.path, seen, tick, checked)
 
 
 def _named(paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
@@ -104,7 +121,9 @@ def _link(path: str, root: str) -> Input | None:
     return None
 
 
-def _once(path: str | Input, label: str, seen: set[str], tick: Tick | None) -> Iterator[Found]:
+def _once(
+    path: str | Input, label: str, seen: set[str], tick: Tick | None, checked: Checked | None = None
+) -> Iterator[Found]:
     """A file's sources, unless it was read under another of the given paths; or a row under its label."""
     label = shown(label)
     if isinstance(path, Input):
@@ -113,20 +132,26 @@ def _once(path: str | Input, label: str, seen: set[str], tick: Tick | None) -> I
     real = os.path.realpath(path)
     if real not in seen:
         seen.add(real)
-        yield from _file(path, label, tick)
+        yield from _file(real if checked is not None else path, label, tick, checked)
 
 
-def _file(path: str, label: str, tick: Tick | None) -> Iterator[Found]:
+def _file(path: str, label: str, tick: Tick | None, checked: Checked | None) -> Iterator[Found]:
     try:
         # O_NONBLOCK: a FIFO put in the file's place between the two looks must not hang us.
         kind = stat.S_IFMT(os.stat(path).st_mode)
         if kind != stat.S_IFREG:
             yield Input(label, None, "refused", f"{_KINDS.get(kind, 'not a file')}: never opened")
             return
-        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb", buffering=0) as raw:
+        flags = (
+            os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | (getattr(os, "O_NOFOLLOW", 0) if checked is not None else 0)
+        )
+        with os.fdopen(os.open(path, flags), "rb", buffering=0) as raw:
             status = os.fstat(raw.fileno())
             if not stat.S_ISREG(status.st_mode):
                 yield Input(label, None, "refused", "not a file any more")
+                return
+            if checked is not None and (against := checked.check(raw.fileno())) is not None:
+                yield Input(label, None, "refused", against)
                 return
             faults: list[str] = []
             measured = Measured(raw, status.st_size, tick, faults)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trackside.model import Plane
 from trackside.runs.attempts import Told as Attempted
@@ -46,7 +46,7 @@ def listing(snapshot: Snapshot) -> list[Listed]:
     seen = _Seen(snapshot)
     beside = [each for each in locator.inputs if "collective" in each.planes]
     found = [_listed(job, seen, beside) for job in jobs]
-    found += [each for each in seen.labelled if jobs.named(each.id) is None]
+    found += [each for each in seen.labelled.values() if jobs.named(each.id) is None]
     found += _folders(locator.inputs, free)
     return sorted(found, key=lambda each: (each.start is None, each.start or 0.0, each.id))
 
@@ -58,10 +58,14 @@ def _listed(job: Job, seen: _Seen, beside: Sequence[Kept]) -> Listed:
     planes |= {"log"} if job.logs else set()
     if start is not None:
         planes |= seen.on(last.nodes, start, end)
-    planes |= {"metric"} if seen.labels & job.names else set()
+    measured = seen.labelled_as(job.names)
+    planes |= {"metric"} if measured is not None else set()
     folders = {folder_of(path) for path in job.logs}
     planes |= {"collective"} if any(folder_of(each.path) in folders for each in beside) else set()
     gpus, name = last.get("n_gpus"), job.first("name")
+    ordered = tuple(plane for plane in _ORDER if plane in planes)
+    if not job.rows and measured is not None:  # its logs alone tell none of it
+        return replace(measured, id=job.id, planes=ordered)
     return Listed(
         job.id,
         None if name is None else str(name),
@@ -70,7 +74,7 @@ def _listed(job: Job, seen: _Seen, beside: Sequence[Kept]) -> Listed:
         end,
         last.nodes,
         gpus if isinstance(gpus, int) else None,
-        tuple(plane for plane in _ORDER if plane in planes),
+        ordered,
     )
 
 
@@ -124,16 +128,22 @@ class _Seen:
                        begin AS stop
                 FROM {events} WHERE plane = 'kernel' AND node IS NOT NULL AND time IS NOT NULL""",
         )
-        self.labelled = [
-            Listed(job, None, None, first / 1000, last / 1000, tuple(sorted(nodes)), gpus or None, ("metric",))
+        self.labelled = {
+            job: Listed(
+                job, None, None, first / 1000, last / 1000, tuple(sorted(nodes or ())), gpus or None, ("metric",)
+            )
             for job, first, last, nodes, gpus in snapshot.rows(
                 f"""SELECT s.job, min(p.first_ms), max(p.last_ms), list(DISTINCT s.node) FILTER (s.node IS NOT NULL),
                            count(DISTINCT (s.node, json_extract_string(s.labels, '$.gpu')))
                                FILTER (json_extract_string(s.labels, '$.gpu') IS NOT NULL)
                 FROM {spans} p JOIN {series} s USING (series) WHERE p.count > 0 AND s.job IS NOT NULL GROUP BY s.job"""
             )
-        ]
-        self.labels = {each.id for each in self.labelled}
+        }
+        """What was measured by the job's id."""
+
+    def labelled_as(self, names: Collection[str]) -> Listed | None:
+        """What was measured of a job under any of its ids."""
+        return next((self.labelled[name] for name in sorted(names) if name in self.labelled), None)
 
     def on(self, nodes: Sequence[str], start: float, end: float | None) -> set[Plane]:
         """The planes on which these nodes were seen in that time."""

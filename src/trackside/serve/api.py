@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from trackside.api import package_version
+from trackside.model import Culprit
 from trackside.serve import openapi
 from trackside.serve.answers import MOST_QUERY, AnswerDoc
 from trackside.serve.diagnoser import Diagnoser
@@ -21,15 +22,18 @@ from trackside.stores.metadata.rows import RunPage, VerdictPage
 
 BASE = "/api/v1"
 ID = Parameter(name="id", within="path", about="A run's id (r17), or a job's (4242), which is the last run of that job")
-CLUSTER = Parameter(name="cluster", about="Which one, where jobs of several have the same id")
+CLUSTER = Parameter(
+    name="cluster", empty=True, about="Which one, where jobs of several have the same id; empty: the one without a name"
+)
 LIMIT = Parameter(name="limit", kind="integer", default=100, least=1, most=MOST_PAGE, about="Of a page")
 CURSOR = Parameter(name="cursor", about="The 'next' of the page before")
 VERDICT = Parameter(name="id", within="path", kind="integer", most=2**63 - 1, about="A verdict's id")
 _EXACT = {"job": "A job's id", "cluster": "A cluster's name", "name": "A job's name", "username": "Who submitted it",
           "state": "The scheduler's word for how it ended, such as NODE_FAIL",
-          "culprit": "job, infrastructure, scheduler, none or unknown", "node": "A node it ran on"}  # fmt: skip
+          "node": "A node it ran on"}  # fmt: skip
 FILTERS = (
-    *(Parameter(name=name, about=about) for name, about in _EXACT.items()),
+    *(Parameter(name=name, about=about, empty=name == "cluster") for name, about in _EXACT.items()),
+    Parameter(name="culprit", known=get_args(Culprit), about=f"One of {', '.join(get_args(Culprit))}"),
     Parameter(name="family", about="A family's code or id, such as b1 or cuda-oom"),
     Parameter(name="since", kind="time", about="Started then or later: ISO 8601 or POSIX seconds"),
     Parameter(name="until", kind="time", about="Started before"),

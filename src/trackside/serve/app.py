@@ -7,29 +7,38 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
-from trackside.serve import api
+from trackside.serve import api, problems
+from trackside.serve.connections import Connection, more_files
 from trackside.serve.diagnoser import SiteDiagnoser, StoreDiagnoser
+from trackside.serve.fresh import Lag, lags
+from trackside.serve.handlers import Handlers
 from trackside.serve.limits import Tokens, guarded
 from trackside.serve.reading import LineReader
 from trackside.serve.receive import Receiver, Spoken
 from trackside.site.config import Site
 from trackside.site.gather import names_of
-from trackside.stores.intake import Busy, Intake
-from trackside.stores.layout import StoreError
+from trackside.stores.intake import Intake
 from trackside.stores.metadata.archive import Archive
+from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.receiving import ServeOptions
+from trackside.stores.write_ahead import MOST_BYTES
 
 LOG = logging.getLogger("trackside.receiver")
 BACKLOG = 2048
+DAY_S = 86400.0
 FLUSH_S = 30.0
 """How long a question waits for what was accepted to be written."""
 STOP_S = 20
@@ -46,31 +55,35 @@ def serve(options: ServeOptions, site: Site | None = None) -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     LOG.setLevel(logging.INFO)
     write, read = guarded(options)
+    more_files()
     with ExitStack() as stack:
         bound = stack.enter_context(_listening(options))
-        intake = Intake(options.store, Spoken(options.limits), options.limits, options.keeping, LineReader)
+        read_again = Spoken(replace(options.limits, decoded_bytes=MOST_BYTES))  # the limits may have been others then
+        intake = Intake(options.store, read_again, options.limits, options.keeping, LineReader)
         stack.callback(intake.close)
         archive = Archive.open(options.metadata or _beside(options.store), later=bool(options.metadata))
         stack.callback(archive.close)
-        routes = api.routes(
-            archive,
-            _diagnoser(options.store, site, intake),
-            lambda request: read.admit(request.headers.get("authorization", "")),
-        )
-        server = uvicorn.Server(_config(application(intake, write, read, routes), options))
+        handlers = Handlers(archive, _diagnoser(options.store, site, intake))
+        stack.callback(handlers.close)  # what waits for a thread would be worked on before the process ends
+        routes = api.bound(handlers, lambda request: read.admit(request.headers.get("authorization", "")))
+        app = application(intake, write, read, routes, partial(_pruned, archive, options.keeping.verdict_days))
+        server = uvicorn.Server(_config(app, options))
         for number in (signal.SIGTERM, signal.SIGINT):
             # uvicorn raises the signal once more when it is done: nobody may die of it then.
             stack.callback(signal.signal, number, signal.signal(number, server.handle_exit))
         bound.listen(BACKLOG)  # from now on nobody is turned away, though the first may wait a moment
         LOG.info("listening on %s, store %s", _url(bound, options), options.store)
         server.run(sockets=[bound])
-    LOG.info("stopped; what was accepted is in the store")
+    if intake.trouble:
+        LOG.warning("stopped; what was accepted is in the log, and the next start reads it: %s", intake.trouble)
+    else:
+        LOG.info("stopped; what was accepted is in the store")
 
 
 def _config(app: ASGIApp, options: ServeOptions) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=Connection,
         ws="none",
         log_config=None,
         access_log=False,
@@ -87,25 +100,46 @@ def _url(bound: socket.socket, options: ServeOptions) -> str:
     return f"{'https' if options.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def application(intake: Intake, write: Tokens, read: Tokens, more: Sequence[BaseRoute] = ()) -> ASGIApp:
-    """The receiver's routes and ``more``, which see to it themselves who may ask."""
+def application(
+    intake: Intake,
+    write: Tokens,
+    read: Tokens,
+    more: Sequence[BaseRoute] = (),
+    beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
+) -> ASGIApp:
+    """The receiver's routes and ``more``, which see to it themselves who may ask. ``beside``: runs as long as it."""
     receiver = Receiver(intake, write, read)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        task = None if beside is None else asyncio.create_task(beside())
         yield
+        if task is not None:
+            task.cancel()
         receiver.stopping = True
         await asyncio.to_thread(receiver.close)
 
-    return Starlette(routes=[*receiver.routes(), *more], lifespan=lifespan)
+    handlers: Mapping[Any, Any] = {404: problems.not_found, 405: problems.not_found}
+    return Starlette(routes=[*receiver.routes(), *more], lifespan=lifespan, exception_handlers=handlers)
+
+
+async def _pruned(archive: Archive, days: float | None) -> None:
+    """Delete old verdicts, once a day."""
+    while days is not None:
+        try:
+            gone = await asyncio.to_thread(archive.prune, time.time() - days * DAY_S)
+        except ArchiveError as error:
+            LOG.warning("old verdicts can't be deleted now: %s", error)
+        else:
+            LOG.info("%d verdicts older than %g days deleted", gone, days)
+        await asyncio.sleep(DAY_S)
 
 
 def _diagnoser(store: str, site: Site | None, intake: Intake) -> StoreDiagnoser:
     """Judges what was accepted up to the question, and what the site has beside it where anything is set of one."""
 
-    def fresh() -> None:
-        with suppress(Busy, StoreError, OSError, TimeoutError):  # what is in segments is judged in any case
-            intake.flush().result(FLUSH_S)
+    def fresh() -> Sequence[Lag]:
+        return lags(intake, FLUSH_S)
 
     return StoreDiagnoser(store, fresh) if site is None or not names_of(site) else SiteDiagnoser(store, site, fresh)
 

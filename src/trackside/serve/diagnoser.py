@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from trackside import api
+from trackside.diagnose import engine
 from trackside.model import Verdict
 from trackside.query import Store
 from trackside.runs.listing import Listed, listing
+from trackside.serve.fresh import Lag
 from trackside.site.config import Site
-from trackside.site.gather import diagnose, gathered, is_job, names_of
+from trackside.site.gather import Gathered, gathered, is_job, names_of
 from trackside.stores.snapshot import Snapshot
+
+LISTED_S = 5.0
+"""So long a listing goes by what was written for the question before it."""
+Fresh = Callable[[], Sequence[Lag] | None]
 
 
 class Diagnoser(Protocol):
@@ -47,12 +54,19 @@ class Diagnoser(Protocol):
 
 
 class StoreDiagnoser:
-    """Judges the jobs of an embedded store. ``fresh``: called before each question, so that what came last counts."""
+    """Judges the jobs of an embedded store. ``fresh``: called before each question, so that what came last counts;
+    gives what does not."""
 
     asked: Sequence[str] = ()
 
-    def __init__(self, store: str | os.PathLike[str], fresh: Callable[[], object] = lambda: None) -> None:
-        self._store, self._fresh = os.fspath(store), fresh
+    def __init__(self, store: str | os.PathLike[str], fresh: Fresh = lambda: ()) -> None:
+        self._store, self._renew = os.fspath(store), fresh
+        self._renewed = -LISTED_S
+
+    def _fresh(self) -> Sequence[Lag]:
+        left = self._renew() or ()
+        self._renewed = time.monotonic()
+        return left
 
     @property
     def paths(self) -> Sequence[str]:
@@ -60,23 +74,31 @@ class StoreDiagnoser:
         return (self._store,)
 
     def runs(self) -> Sequence[Listed]:
-        """All runs of the store."""
-        self._fresh()
+        """All runs of the store, as of some seconds ago."""
+        if time.monotonic() - self._renewed > LISTED_S:
+            self._fresh()
         with Snapshot.open(self._store) as snapshot:
             return listing(snapshot)
 
     def diagnose(self, job: str) -> Verdict:
         """As ``trackside diagnose --store DIR --job JOB``."""
-        self._fresh()
-        return api.diagnose_stored(self._store, job)
+        with self._loaded(job) as loaded:
+            run, rows = api.select(loaded, loaded.job)
+            return engine.diagnose(rows, run, loaded.inputs, api.package_version())
 
     @contextmanager
     def evidence(self, job: str) -> Iterator[Store]:
         """The store narrowed to the job, as its families are shown it."""
-        self._fresh()
-        with api.stored(self._store, job) as loaded:
+        with self._loaded(job) as loaded:
             _, rows = api.select(loaded, loaded.job)
             yield rows
+
+    @contextmanager
+    def _loaded(self, job: str) -> Iterator[api.Loaded]:
+        left = self._fresh()
+        with api.stored(self._store, job) as loaded:
+            _note(left, loaded)
+            yield loaded
 
 
 class SiteDiagnoser(StoreDiagnoser):
@@ -85,7 +107,7 @@ class SiteDiagnoser(StoreDiagnoser):
     What is no Slurm job's id, such as the folder that a run was ingested from, is the store's alone.
     """
 
-    def __init__(self, store: str | os.PathLike[str], site: Site, fresh: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, store: str | os.PathLike[str], site: Site, fresh: Fresh = lambda: ()) -> None:
         super().__init__(store, fresh)
         self._site = site
 
@@ -98,8 +120,8 @@ class SiteDiagnoser(StoreDiagnoser):
         """As ``trackside diagnose --store DIR --job JOB --config FILE``."""
         if not is_job(job):
             return super().diagnose(job)
-        self._fresh()
-        return diagnose(self._site, job, store=self._store)[0]
+        with self._gathered(job) as found:
+            return found.diagnose()
 
     @contextmanager
     def evidence(self, job: str) -> Iterator[Store]:
@@ -108,7 +130,18 @@ class SiteDiagnoser(StoreDiagnoser):
             with super().evidence(job) as rows:
                 yield rows
             return
-        self._fresh()
-        with gathered(self._site, job, store=self._store) as found:
+        with self._gathered(job) as found:
             _, narrowed = api.select(found.loaded, found.loaded.job)
             yield narrowed
+
+    @contextmanager
+    def _gathered(self, job: str) -> Iterator[Gathered]:
+        left = self._fresh()
+        with gathered(self._site, job, store=self._store) as found:
+            _note(left, found.loaded)
+            yield found
+
+
+def _note(left: Sequence[Lag], loaded: api.Loaded) -> None:
+    for each in left:
+        each.note(loaded.store)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import logging
 import re
+import stat
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from trackside.stores.receiving import Limits, ServeOptions
 
+LOG = logging.getLogger("trackside.receiver")
 BUSY_S = 1.0
 """After how long a sender may come again where there was no room for its body."""
 SHORT = 16
@@ -57,6 +60,8 @@ class Tokens:
 def _tokens(path: Path) -> Iterator[str]:
     try:
         lines = path.read_text("utf-8").splitlines()
+        if path.stat().st_mode & stat.S_IROTH:
+            LOG.warning("%s: every user of this machine may read these tokens: chmod o-r it", path)
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: the tokens can't be read ({getattr(error, 'strerror', None) or error})") from error
     found = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
@@ -122,7 +127,9 @@ class Room:
             async with asyncio.timeout(self._bodies.limits.body_s):
                 return await self._collected(request.stream(), most)
         except TimeoutError:
-            raise Refused(408, f"the body did not come within {self._bodies.limits.body_s:g} s") from None
+            # Not 408: nearly all senders take any 4xx for final and drop what they had.
+            why = f"the body did not come within {self._bodies.limits.body_s:g} s"
+            raise Refused(503, why, BUSY_S) from None
         except ClientDisconnect:
             raise Refused(400, "the connection was closed before the body's end") from None
 

@@ -67,7 +67,9 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
         case "time":
             schema = {"type": "string"}
         case _:
-            schema = {"type": "string", "minLength": 1, "maxLength": parameter.most}
+            schema = {"type": "string", "minLength": 0 if parameter.empty else 1, "maxLength": parameter.most}
+            if parameter.known:
+                schema = {"type": "string", "enum": list(parameter.known)}
     if parameter.default is not None:
         schema["default"] = parameter.default
     return {

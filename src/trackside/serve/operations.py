@@ -48,12 +48,18 @@ class Parameter:
     default: int | None = None
     least: int = 0
     most: int = LONGEST
+    empty: bool = False
+    """Whether a text may have no characters."""
+    known: Sequence[str] = ()
+    """All that a text may be; none: anything."""
 
     def read(self, text: str) -> str | int | float:
         """The value of what was sent. Raises Problem."""
         if self.kind == "text":
-            if not 0 < len(text) <= self.most or not text.isprintable():
+            if not (0 < len(text) <= self.most or (self.empty and not text)) or not text.isprintable():
                 raise Problem(422, f"{self.name} is 1 to {self.most:,} printable characters")
+            if self.known and text not in self.known:
+                raise Problem(422, f"no {self.name} {text[:40]!r}", f"known: {', '.join(self.known)}")
             return text
         if self.kind == "time":
             return _time(self.name, text)
@@ -137,7 +143,12 @@ def _problem(error: Exception, where: str) -> Problem:
         case ArchiveError():
             return Problem.of_archive(error)
         case NoSuchRun() | NothingReadable():
-            return Problem(404, str(error), "GET /api/v1/jobs lists the jobs of which there is evidence")
+            # What follows is for who sits at the machine: a command, and where the store lies.
+            return Problem(
+                404,
+                str(error).partition("; 'trackside ")[0],
+                "GET /api/v1/jobs lists the jobs of which there is evidence",
+            )
         case CannotAsk():
             return Problem(422, str(error))
         case SeveralRuns():

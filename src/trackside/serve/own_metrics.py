@@ -37,7 +37,7 @@ def text(intake: Intake, bodies: Bodies, answered: Mapping[tuple[str, int], int]
 
 
 def _accepted(intake: Intake) -> Iterator[_Metric]:
-    counts = intake.waits.accepted
+    counts = intake.waits.counted()
     refused = dict(counts.refused + intake.counts.left_out)
     unknown = {name: count for reason, count in refused.items() if (name := unknown_name(reason)) is not None}
     others = {reason: count for reason, count in refused.items() if unknown_name(reason) is None}
@@ -77,6 +77,7 @@ def _flushes(intake: Intake) -> Iterator[_Metric]:
     yield _plain("failures_total", "counter", "Times that the log or a flush could not be written.", counts.failures)
     yield _plain("writable", "gauge", "1 where the last flush succeeded.", 0 if intake.trouble else 1)
     yield _plain("replayed_bodies", "gauge", "Requests read again from the log at the start.", counts.replayed)
+    yield _plain("damaged_bytes", "gauge", "Bytes of the log that were damaged and skipped.", counts.damaged_bytes)
     yield _plain("torn_bytes", "gauge", "Bytes of half-written requests cut off at the start.", counts.torn_bytes)
 
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 import msgspec
-from starlette.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 
 from trackside.stores.metadata.errors import ArchiveError, Kind
 
@@ -48,6 +50,18 @@ class Problem(Exception):
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return Response(encoded(body), self.status, headers, MEDIA_TYPE)
+
+
+async def not_found(request: Request, error: Exception) -> Response:
+    """For paths and methods that nobody serves: what stands under ``/api/`` answers as the API does."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    headers = error.headers if isinstance(error, HTTPException) else None
+    if not request.url.path.startswith("/api/"):
+        return PlainTextResponse(f"{HTTPStatus(status).phrase}\n", status, headers)
+    what = f"nothing is served at {request.url.path[:200]}" if status == 404 else f"{request.method} is not served here"
+    response = Problem(status, what, "GET /api/v1/openapi.json lists what is").response()
+    response.headers.update(headers or {})
+    return response
 
 
 def encoded(value: object) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 
 from trackside.serve.protocols import loki_push, otlp, otlp_logs, otlp_metrics, remote_write
-from trackside.serve.protocols.decoded import Answer, LineStream, MetricBlock
+from trackside.serve.protocols.decoded import Answer, BadRequest, LineStream, MetricBlock
 from trackside.serve.protocols.encoding import decompress
 from trackside.stores.pending import Decoded
 
@@ -21,7 +21,8 @@ _RPC = {400: 3, 401: 16, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
 @dataclass(frozen=True, slots=True)
 class Push:
     """One protocol. ``decode`` and ``answer`` are given the request's Content-Type; ``kept_out``: the answer where a
-    limit kept a part out, with how much and why; ``encoding``: of protobuf that doesn't say."""
+    limit kept a part out, with how much and why; ``encoding``: of protobuf that doesn't say; ``takes_json``: JSON
+    too."""
 
     id: str
     paths: tuple[str, ...]
@@ -30,6 +31,7 @@ class Push:
     kept_out: Callable[[Any, str, int, str], Answer]
     refusal: Callable[[int, str, str], Answer]
     encoding: str = ""
+    takes_json: bool = False
 
 
 def decoded(id_: str, content_type: str, encoding: str, body: bytes, most: int) -> Decoded:
@@ -37,7 +39,13 @@ def decoded(id_: str, content_type: str, encoding: str, body: bytes, most: int) 
     push = BY_ID[id_]
     if not encoding and "json" not in content_type:
         encoding = push.encoding
-    return push.decode(decompress(body, encoding, most), content_type)
+    try:
+        plain = decompress(body, encoding, most)
+    except BadRequest as error:
+        if push.takes_json and body.lstrip()[:1] == b"{" and "json" not in content_type:
+            raise type(error)(f"{error}; it begins as JSON does: send Content-Type: application/json") from error
+        raise
+    return push.decode(plain, content_type)
 
 
 def _text(status: int, why: str, content_type: str) -> Answer:
@@ -55,7 +63,7 @@ def _rpc(status: int, why: str, content_type: str) -> Answer:
 
 
 def _partly(block: Any, content_type: str, count: int, why: str) -> Answer:
-    """What senders of remote write and of Loki do not send again."""
+    """What senders of Loki's push do not send again."""
     return _text(400, f"the rest is kept: {why}", content_type)
 
 
@@ -78,7 +86,9 @@ PUSHES = (
         ("/api/v1/write", "/api/v1/push", "/write", "/prometheus/api/v1/write"),
         lambda body, content_type: remote_write.decode(body, remote_write.version_of(content_type)),
         lambda block, content_type: remote_write.answer(block, remote_write.version_of(content_type)),
-        _partly,
+        lambda block, content_type, count, why: remote_write.answer(
+            block, remote_write.version_of(content_type), count, why
+        ),
         _text,
         "snappy",
     ),
@@ -106,6 +116,7 @@ PUSHES = (
         _partly,
         _text,
         "snappy",
+        takes_json=True,
     ),
 )
 BY_ID = {each.id: each for each in PUSHES}

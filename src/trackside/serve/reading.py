@@ -48,8 +48,11 @@ class LineReader:
         """By path, the size at which each file was read."""
         return {name: each.size for name, each in (self._read or {}).items()}
 
-    def read(self, writer: Writer, all_: bool, within_s: float) -> None:
-        """Read files that are due, or all that have changed; begin none after that time. Raises StoreError."""
+    def read(self, writer: Writer, all_: bool, within_s: float) -> int:
+        """Read files that are due, or all that have changed; begin none after that time. Gives how many are left.
+
+        Raises StoreError.
+        """
         end = time.monotonic() + within_s
         if self._read is None:
             self._read = self._known(writer)
@@ -60,14 +63,17 @@ class LineReader:
             if folder.endswith(("nodes", "streams")):  # one of many that have nothing to do with each other
                 folder = os.path.dirname(name)
             by_folder.setdefault(folder, {})[name] = size
+        left = sum(map(len, by_folder.values()))
         for folder, files in sorted(by_folder.items()):
             for some in _bunches(files):
                 if time.monotonic() > end:
-                    return
+                    return left
                 names = [os.path.relpath(name, folder) if folder else name for name in some]
                 ingest_below(writer, str(self._folder / folder), names, f"{ROOT}/{folder}", folder)
                 for name in some:
                     self._read[name] = _Read(files[name], time.time())
+                left -= len(some)
+        return left
 
     def _known(self, writer: Writer) -> dict[str, _Read]:
         """What the store says it has read."""

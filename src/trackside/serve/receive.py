@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from trackside.serve import own_metrics, pushes
 from trackside.serve.limits import Bodies, Refused, Tokens
-from trackside.serve.protocols.decoded import Answer, BadRequest
+from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge
 from trackside.serve.protocols.series_key import labels_of
 from trackside.serve.pushes import PUSHES, Push
 from trackside.site.hits import written_lines
@@ -29,8 +29,12 @@ from trackside.stores.write_ahead import Entry, Header
 LOG = logging.getLogger("trackside.receiver")
 DECODERS = 2
 """Threads that decompress and decode: the loop must answer meanwhile."""
-READY_S = 60.0
-"""A flush that has failed for so long means that something has to be done."""
+COMPLAIN_S = 60.0
+"""How often refusals of one kind are logged."""
+LONGEST_HEADER = 1024
+"""Characters of a header that is kept with the body."""
+PREFIX_BYTES = 48
+"""What stands before a line in its file, at most: its time, and what tells that a stream wrote it."""
 
 
 class Spoken:
@@ -62,6 +66,7 @@ class Receiver:
         self.answered: dict[tuple[str, int], int] = {}
         self.seconds = 0.0
         self.stopping = False
+        self._complained: dict[tuple[str, int], float] = {}
         self._write, self._read = write, read
         self._pool = ThreadPoolExecutor(DECODERS, thread_name_prefix="trackside-decode")
         self._protocols = Spoken(intake.limits)
@@ -98,23 +103,47 @@ class Receiver:
             headers = {} if retry is None else {"Retry-After": str(max(1, round(retry)))}
             if status == 401:
                 headers["WWW-Authenticate"] = "Bearer"
+            self._complain(push.id, status, _sender(request), str(error))
         self.answered[push.id, answer.status] = self.answered.get((push.id, answer.status), 0) + 1
         self.seconds += time.perf_counter() - begin
         return Response(answer.body, answer.status, {**answer.headers, **headers}, answer.content_type or None)
+
+    def _complain(self, protocol: str, status: int, sender: str, why: str) -> None:
+        """Log a refusal, each kind once a minute."""
+        now = time.monotonic()
+        if now - self._complained.get((protocol, status), -COMPLAIN_S) >= COMPLAIN_S:
+            self._complained[protocol, status] = now
+            shown = "".join(each if each.isprintable() else "?" for each in why[:300])
+            LOG.warning("%s from %s refused with %d: %s", protocol, sender or "somebody", status, shown)
 
     async def _taken(self, push: Push, content_type: str, request: Request) -> Answer:
         if self.stopping:
             raise Busy("the receiver is stopping", 5.0)
         self.intake.room()
         with self.bodies.room() as room:
-            body = await room.read(request)
             encoding = request.headers.get("content-encoding", "")
+            if max(len(content_type), len(encoding)) > LONGEST_HEADER:
+                raise Refused(400, f"Content-Type and Content-Encoding have {LONGEST_HEADER:,} characters at most")
+            body = await room.read(request)
             header = Header(push.id, content_type, encoding, _sender(request), time.time_ns())
             loop = asyncio.get_running_loop()
-            decoded = await loop.run_in_executor(self._pool, self._protocols.decode, (header, body))
+            decoded = await loop.run_in_executor(self._pool, self._understood, (header, body))
             taken = await asyncio.wrap_future(self.intake.take(header, body, decoded))
         count, why = _kept_out(taken)
         return push.kept_out(decoded, content_type, count, why) if why else push.answer(decoded, content_type)
+
+    def _understood(self, entry: Entry) -> Decoded:
+        """What a body says, where all of it may wait at once. Raises BadRequest."""
+        decoded, limits = self._protocols.decode(entry), self.intake.limits
+        if not isinstance(decoded, Sequence):
+            size, most, what = len(decoded.values), limits.pending_samples, "samples"
+        else:  # each line has its time before it, and one entry may be many
+            texts = [text for stream in decoded for text in stream.lines]
+            size = sum(len(text) + PREFIX_BYTES * (1 + text.count("\n")) for text in texts)
+            most, what = limits.pending_line_bytes, "bytes of lines, each with its time"
+        if size > most:
+            raise TooLarge(f"{size:,} {what} in one body, at most {most:,} may wait: send less at once")
+        return decoded
 
     # -- of itself
 
@@ -128,7 +157,7 @@ class Receiver:
             return PlainTextResponse(f"what is accepted can't be written: {self.intake.trouble}\n", 503)
         try:
             self.intake.room()
-        except Busy as error:
+        except (Busy, NotKept) as error:
             return PlainTextResponse(f"{error}\n", 503)
         return PlainTextResponse("it takes what is sent\n")
 
@@ -137,7 +166,8 @@ class Receiver:
             self._read.admit(request.headers.get("authorization", ""))
         except Refused as error:
             return PlainTextResponse(f"{error}\n", error.status, {"WWW-Authenticate": "Bearer"})
-        text = own_metrics.text(self.intake, self.bodies, self.answered, self.seconds)
+        answered = dict(self.answered)
+        text = await asyncio.to_thread(own_metrics.text, self.intake, self.bodies, answered, self.seconds)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

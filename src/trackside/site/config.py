@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from trackside.site.journal import JournalOptions
-from trackside.site.settings import PREFIX, SECRETS, Index, Section, Settings
+from trackside.site.settings import NAMED, PREFIX, SECRETS, Index, Section, Settings
 from trackside.site.slurm_options import SlurmOptions
 from trackside.stores.endpoint import EndpointOptions
 from trackside.stores.log_store import LogOptions
 from trackside.stores.prometheus_api import PrometheusOptions
 from trackside.stores.receiving import Keeping, Limits, ServeOptions
+from trackside.stores.unanswered import HIDDEN, is_secret, shown_url
 
 NAME = "trackside.toml"
-HIDDEN = "(hidden)"
-_SECRET_HEADER = re.compile(r"auth|token|key|secret|cookie|pass", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +182,22 @@ def _exposed(file: Path, settings: Settings) -> list[str]:
         return []
     for (section, _), given in settings.given.items():
         for key, each in given.items():
-            plain = isinstance(each.value, str) and not each.value.startswith("$") and each.origin.startswith(str(file))
-            if plain and (key in SECRETS or (key == "url" and _masked(each.value) != each.value)):
-                remedy = f"use {key}_file or a $VARIABLE" if key in SECRETS else "set user and password_file"
+            if each.origin.startswith(str(file)) and (remedy := _remedy(key, each.value)):
                 return [f"{file} holds a secret ({section}.{key}), and every user may read it: {remedy}"]
     return []
+
+
+def _remedy(key: str, value: object) -> str:
+    """How else to give a secret that stands in a file; empty where none does."""
+    if key in NAMED:
+        pairs = value.items() if isinstance(value, Mapping) else ()
+        bare = any(is_secret(name) and not str(each).startswith("$") for name, each in pairs)
+        return "use a $VARIABLE" if bare else ""
+    if not isinstance(value, str) or value.startswith("$"):
+        return ""
+    if key in SECRETS:
+        return f"use {key}_file or a $VARIABLE"
+    return "set user and password_file" if key == "url" and shown_url(value) != value else ""
 
 
 def _shown(settings: Settings) -> list[Setting]:
@@ -215,14 +224,9 @@ def _hidden(key: str, value: object) -> str:
     """A value as it may be shown."""
     if key in SECRETS:
         return f'"{HIDDEN}"' if value else '""'
-    if key == "headers" and isinstance(value, Mapping):
-        value = {name: HIDDEN if _SECRET_HEADER.search(name) else each for name, each in value.items()}
-    return _toml(_masked(value) if key == "url" and isinstance(value, str) else value)
-
-
-def _masked(url: str) -> str:
-    """A URL without its password."""
-    return re.sub(r"(//[^/:@]*):[^/@]*@", rf"\1:{HIDDEN}@", url)
+    if key in NAMED and isinstance(value, Mapping):
+        value = {name: HIDDEN if is_secret(name) else each for name, each in value.items()}
+    return _toml(shown_url(value) if key == "url" and isinstance(value, str) else value)
 
 
 def _toml(value: object) -> str:

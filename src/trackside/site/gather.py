@@ -20,7 +20,7 @@ from trackside.read.format import Source
 from trackside.read.walk import Found
 from trackside.runs.resolve import NoSuchRun, resolve
 from trackside.site.config import Site
-from trackside.site.hits import sources
+from trackside.site.hits import Room, sources
 from trackside.site.journal import journal
 from trackside.site.slurm import SlurmAnswer, Stage, live
 from trackside.site.slurm_replies import job_id
@@ -106,7 +106,7 @@ def gathered(
                 closing(PrometheusCurves(site.metrics, Scope(told.start, told.end, told.nodes, told.names)))
             )
             curves.begin()
-        loaded = _read(stack, job, [*paths, *told.logs], told, store, tick)
+        loaded = _read(stack, job, [*paths, *told.files], told, store, tick)
         for row in told.rows:
             loaded.inputs.append(row)
             if row.status in ("unreadable", "refused"):
@@ -146,9 +146,10 @@ def _lines(loaded: api.Loaded, site: Site, slurm: SlurmAnswer | None) -> Iterato
     for options in site.logs:
         with _meant():
             store = open_store(options)
+        room = Room(options)
         for wanted in _wanted(loaded, slurm):
             if wanted.jobs or wanted.nodes:
-                for found in sources(_Beyond(store, options, frozenset(files)), options, wanted):
+                for found in sources(_Beyond(store, options, frozenset(files)), options, wanted, room):
                     _take_log(loaded, store.name, found)
         yield store.name
     if site.journal is not None:

@@ -55,9 +55,10 @@ _ENVELOPE = re.compile(
 """Members that collectors add. A line with any other is a program's own JSON, and stays as it is."""
 
 
-def sources(store: LogStore, options: LogOptions, wanted: Wanted) -> Iterator[Found]:
+def sources(store: LogStore, options: LogOptions, wanted: Wanted, room: Room | None = None) -> Iterator[Found]:
     """A source for each log that the store holds of the run; rows for what it doesn't, or can't, tell.
 
+    ``room``: what the verdict may still take of the store, where it is asked more than once.
     Read each before taking the next: the first lines of some further ones are fetched meanwhile.
     """
     try:
@@ -70,7 +71,7 @@ def sources(store: LogStore, options: LogOptions, wanted: Wanted) -> Iterator[Fo
     logs: dict[str, list[LogStream]] = {}
     for stream in found.streams:
         logs.setdefault(stream_path(stream.labels, options.labels), []).append(stream)
-    room = _Room(options)
+    room = room or Room(options)
     opens = [_Opening(store, options, path, streams, room) for path, streams in sorted(logs.items())]
     read: set[str] = set()
     for text in _ahead([each.open for each in opens], options.endpoint.concurrency):
@@ -103,7 +104,7 @@ def _ahead(opens: Iterable[Callable[[], Lines]], at_once: int) -> Iterator[Lines
             yield coming.popleft().result()
 
 
-class _Room:
+class Room:
     """What one verdict may still take of a store."""
 
     def __init__(self, options: LogOptions) -> None:
@@ -125,7 +126,7 @@ class _Opening:
     """A log yet to be opened."""
 
     def __init__(
-        self, store: LogStore, options: LogOptions, path: str, streams: Sequence[LogStream], room: _Room
+        self, store: LogStore, options: LogOptions, path: str, streams: Sequence[LogStream], room: Room
     ) -> None:
         self._store, self._options, self._path, self._streams, self._room = store, options, path, streams, room
 
@@ -142,7 +143,7 @@ class Lines(Pieces):
     """The bytes of one log, fetched as they are read. What ends it early stands in ``source.faults``."""
 
     def __init__(
-        self, store: LogStore, options: LogOptions, path: str, streams: Sequence[LogStream], room: _Room
+        self, store: LogStore, options: LogOptions, path: str, streams: Sequence[LogStream], room: Room
     ) -> None:
         self.source = Source(path, b"", io.BytesIO())
         self._name, self._site, self._room = store.name, options.labels, room

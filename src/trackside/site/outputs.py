@@ -1,7 +1,8 @@
 """Where a job's output is: the paths that Slurm's records name, their patterns filled in, looked for on this machine.
 
 Records may be another user's, and their paths may name any file. Only plain files are taken, and of these the job
-owner's own, or those that everyone may read anyway.
+owner's own, or those that everyone may read anyway who gets there as that user does; both are asked of a file once more
+when it has been opened. Access control lists are not looked at.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import shlex
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from trackside.model import Input, InputStatus
 from trackside.read.slurm import vocabulary
+from trackside.read.walk import Checked
 from trackside.runs.jobs import Job
 
 MOST_FILES = 4096
@@ -43,11 +46,25 @@ class Outputs:
 
     paths: list[str] = field(default_factory=list)
     rows: list[Input] = field(default_factory=list)
+    user: str = ""
+    """Whose job it is."""
+
+    @property
+    def files(self) -> list[Checked]:
+        """The paths, to be looked at again when they have been opened."""
+        return [Checked(path, lambda opened, path=path: self._against(opened, path)) for path in self.paths]  # type: ignore[misc]
+
+    def _against(self, opened: int, path: str) -> str | None:
+        try:
+            real = os.readlink(f"/proc/self/fd/{opened}")
+        except OSError:  # no Linux
+            real = os.path.realpath(path)
+        return _foreign(self.user, os.fstat(opened), real)
 
 
 def outputs(job: Job, script: str = "") -> Outputs:
     """Look for a job's output. ``script``: the batch script, whose directives count where no record names the files."""
-    found = Outputs()
+    found = Outputs(user=str(job.first("user") or ""))
     if "+" in job.id and not job.id.endswith("+0"):
         return found  # of a heterogeneous job the first part runs the script
     names, said = _named(job, script)
@@ -158,18 +175,51 @@ def _trouble(job: Job, path: str) -> str | None:
         return f"{getattr(error, 'strerror', None) or error}: run trackside as {user or 'its owner'}, or give a copy"
     if not stat.S_ISREG(status.st_mode):
         return "it is not read: it is no plain file"
-    if not status.st_mode & stat.S_IROTH and not _owns(user, status.st_uid):
-        return f"it is not read: it isn't the job's user's ({user or 'unknown'}); give its path if it may be"
+    if (foreign := _foreign(user, status, os.path.realpath(path))) is not None:
+        return foreign
     if not os.access(path, os.R_OK):
         return f"it may not be read here: run trackside as {user or 'its owner'}, or give a copy"
     return None
 
 
-def _owns(user: str, uid: int) -> bool:
+def _foreign(user: str, status: os.stat_result, real: str) -> str | None:
+    """Why a file is none that the job's user may read; None where it is one."""
+    uid, groups = _ids(user)
+    if status.st_uid == uid:
+        return None
+    why = ""
+    if not status.st_mode & stat.S_IROTH:
+        why = f"it isn't the job's user's ({user or 'unknown'})"
+    elif not all(_enters(uid, groups, folder) for folder in _above(real)):
+        why = f"it lies where the job's user ({user or 'unknown'}) can't get"
+    return f"it is not read: {why}; give its path if it may be" if why else None
+
+
+@lru_cache(maxsize=64)
+def _ids(user: str) -> tuple[int, frozenset[int]]:
+    """The user's number and groups; -1 and none for one that this machine doesn't know."""
     try:
-        return pwd.getpwnam(user).pw_uid == uid
-    except KeyError:
+        entry = pwd.getpwnam(user)
+        return entry.pw_uid, frozenset(os.getgrouplist(user, entry.pw_gid))
+    except (KeyError, OSError, ValueError):
+        return -1, frozenset()
+
+
+def _above(path: str) -> Iterator[str]:
+    """The folders that a file is in, the nearest first."""
+    while (folder := os.path.dirname(path)) != path:
+        yield folder
+        path = folder
+
+
+def _enters(uid: int, groups: frozenset[int], folder: str) -> bool:
+    try:
+        status = os.stat(folder)
+    except OSError:
         return False
+    if uid == status.st_uid or uid == 0:
+        return uid == 0 or bool(status.st_mode & stat.S_IXUSR)
+    return bool(status.st_mode & (stat.S_IXGRP if status.st_gid in groups else stat.S_IXOTH))
 
 
 def _matching(job: Job, path: str) -> Iterator[str]:

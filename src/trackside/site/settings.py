@@ -21,6 +21,8 @@ import msgspec
 PREFIX = "TRACKSIDE_"
 SECRETS = frozenset({"password", "bearer", "token"})
 """May be given as text, as ``$NAME`` of an environment variable, or as a file under the key ending in ``_file``."""
+NAMED = frozenset({"headers", "extra_params"})
+"""Tables of which some are secrets, told by their names; each may be ``$NAME``."""
 PATHS = frozenset({"ca", "cert", "certificate", "key", "bin", "path"})
 """Keys whose values are paths; and all that end in ``_file`` or ``_files``. In a file they count from its folder."""
 MOST_SECRET = 64 << 10
@@ -151,7 +153,7 @@ class Settings:
             value = _converted(keys[key], each, f"{section.name}.{key}")
             if key in PATHS or key.endswith(("_file", "_files")):
                 value = _whole(value, each.folder)
-            if key in SECRETS or key in ("headers", "url"):
+            if key in SECRETS or key in NAMED or key == "url":
                 value = _referred(value, each, environ)
             values[key] = value
         for key in [key for key in values if key.removesuffix("_file") in SECRETS and key.endswith("_file")]:
@@ -228,7 +230,8 @@ def _converted(hint: Any, given: Given, name: str) -> Any:
 
 
 def _mistaken(hint: Any, given: Given, name: str, form: str = "") -> ConfigError:
-    value = "what is given" if name.rpartition(".")[2] in SECRETS else repr(given.value)[:80]
+    hidden = name.rpartition(".")[2] in SECRETS | NAMED
+    value = "what is given" if hidden else repr(given.value)[:80]
     return ConfigError(f"{given.origin}: {name} must be {_wanted(hint)}{form} and not {value}")
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 from trackside.model import Input
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
+from trackside.read.walk import Checked
 from trackside.runs.attempts import attempts_of
 from trackside.runs.jobs import Job, Jobs, collect
 from trackside.runs.parents import same_work
@@ -43,8 +44,8 @@ class SlurmAnswer:
     replies: tuple[Reply, ...] = ()
     rows: tuple[Input, ...] = ()
     """What could not be asked or read, and why."""
-    logs: tuple[str, ...] = ()
-    """Files of output that are here and readable: the job's, then its parents'."""
+    files: tuple[Checked, ...] = ()
+    """Of output, that are here and readable: the job's, then its parents'."""
     stage: Stage = "unknown"
     parents: tuple[str, ...] = ()
     """Jobs whose records were taken along: those it waited for, or the last of its name."""
@@ -54,6 +55,11 @@ class SlurmAnswer:
     nodes: tuple[str, ...] = ()
     start: float | None = None
     end: float | None = None
+
+    @property
+    def logs(self) -> tuple[str, ...]:
+        """The files' paths."""
+        return tuple(each.path for each in self.files)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -117,7 +123,7 @@ class _Asking:
     replies: list[Reply] = field(default_factory=list)
     rows: list[Input] = field(default_factory=list)
     found: Collected = field(default_factory=Collected)
-    logs: list[str] = field(default_factory=list)
+    files: list[Checked] = field(default_factory=list)
     parents: list[str] = field(default_factory=list)
     scripts: dict[str, str] = field(default_factory=dict)
     accounted: bool = False
@@ -159,7 +165,7 @@ class _Asking:
             self.id,
             tuple(self.replies),
             (*self.rows, *self._runaways()),
-            tuple(dict.fromkeys(self.logs)),
+            tuple(dict.fromkeys(self.files)),
             stage,
             tuple(self.parents),
             next((str(name) for job in mine if (name := job.first("cluster"))), self.slurm.cluster),
@@ -255,7 +261,7 @@ class _Asking:
         for job in jobs:
             unnamed = not any(row.get("std_out") for row in job.rows)
             found = outputs(job, self._script(job) if unnamed and self.accounted else "")
-            self.logs += found.paths
+            self.files += found.files
             self.rows += found.rows
 
     def _script(self, job: Job) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Sequence
+from contextlib import closing
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import quote
 
@@ -16,10 +18,13 @@ from trackside.model import Input
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import Replies, Reply, failed
 from trackside.stores.endpoint import Endpoint, EndpointOptions
+from trackside.stores.endpoint_connections import ended
 from trackside.stores.unanswered import Unanswered, plain, refusal
 
 NEWEST, OLDEST = 45, 37
 """Of the API's versions v0.0.NN, those whose answers the readers know; it is tried downwards where no list is given."""
+MOST_REFUSAL = 1 << 14
+"""Bytes of an answer that tells an error."""
 SINGLY = 16
 """Nodes that are asked for one by one; for more, all of the cluster's come in one answer."""
 _UNKNOWN = re.compile(r"Invalid job id|Nothing found", re.IGNORECASE)
@@ -158,9 +163,16 @@ class _UnixConnection(urllib3.connection.HTTPConnection):
         except OSError:
             connection.close()
             raise
+        self.taken = connection
         return connection
 
+    def shut(self) -> None:
+        """End what is read of it. Its answer may have taken the socket over."""
+        if self.taken is not None:
+            self.taken.shutdown(socket.SHUT_RDWR)
+
     socket_path = ""
+    taken: socket.socket | None = None
 
 
 class _Unix:
@@ -168,21 +180,22 @@ class _Unix:
 
     def __init__(self, path: str, options: SlurmOptions, headers: dict[str, str]) -> None:
         self.name = f"unix:{path}"
-        kind = type("_Connection", (_UnixConnection,), {"socket_path": path})
-        self._pool = urllib3.HTTPConnectionPool("localhost", maxsize=1, timeout=options.timeout_s, retries=False)
-        self._pool.ConnectionCls = kind
+        self._path = path
         self._most, self._timeout = options.most_bytes, options.timeout_s
         self._headers = {"Accept": "application/json", **headers}
 
     def get(self, path: str) -> bytes:
         """The body. Raises Unanswered."""
+        connection = _UnixConnection("localhost", timeout=self._timeout)
+        connection.socket_path = self._path
         try:
-            response = self._pool.urlopen("GET", path, headers=self._headers, preload_content=False, retries=False)
-            body = response.read(self._most + 1)
-            response.close()
+            with ended(self._timeout, connection.shut), closing(connection):
+                connection.request("GET", path, headers=self._headers, preload_content=False)
+                response = connection.getresponse()
+                body: bytes = response.read(MOST_REFUSAL if response.status >= 300 else self._most + 1)
         except (TimeoutError, urllib3.exceptions.TimeoutError):
             raise Unanswered("timeout", f"{self.name} did not answer within {self._timeout:g} s") from None
-        except (HTTPError, OSError) as error:
+        except (HTTPError, HTTPException, OSError) as error:
             cause = next((each for each in (error, *error.args) if isinstance(each, OSError)), None)
             said = cause.strerror if cause is not None and cause.strerror else plain(str(error))
             raise Unanswered("unreachable", f"{self.name} can't be asked: {said}") from None

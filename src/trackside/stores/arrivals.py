@@ -20,7 +20,11 @@ PATH = "received/metrics"
 MOST_NAMES = 100
 """Unknown names that are counted each for itself."""
 MOST_KEYS = 1 << 20
-"""Keys that are remembered until the next flush may forget them."""
+"""Keys that are remembered until the next flush may forget them,"""
+MOST_KEY_BYTES = 256 << 20
+"""and their bytes."""
+SERIES_BYTES = 1024
+"""Of a series' key on average, where there are as many series as may be: longer ones make it fewer."""
 SERIES, LABELS, UNNEEDED, OTHERS = "series", "labels", "unneeded", "unknown"
 """Why samples are not kept: too many series, labels beyond a limit, names that say nothing of a run, names unknown."""
 _REASONS = (SERIES, LABELS, UNNEEDED, OTHERS)
@@ -73,6 +77,8 @@ class Arrivals:
         self._labels_of, self._limits = labels_of, limits
         self._keys: dict[bytes, int] = {}
         """Key -> its foreign series; below 0, -1 minus the place of the reason in ``_reasons``."""
+        self._key_bytes = self._series_bytes = 0
+        """Of keys that are remembered for being nobody's, and of those of series."""
         self._reasons = list(_REASONS)
         self._by_name: dict[str, int] = {}
         """Unknown name -> the code of its reason."""
@@ -90,7 +96,13 @@ class Arrivals:
     @property
     def crowded(self) -> bool:
         """Whether there are more keys than are worth remembering."""
-        return len(self._keys) >= MOST_KEYS
+        return len(self._keys) >= MOST_KEYS or self._key_bytes >= MOST_KEY_BYTES
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether there are as many series as may be."""
+        most = self._limits.series
+        return self._size >= most or self._series_bytes >= (most + 1024) * SERIES_BYTES
 
     def take(self, block: Block, limited: bool = True) -> Taken:
         """Take the samples of a body. ``limited``: whether a new series may be refused for being one too many."""
@@ -123,12 +135,16 @@ class Arrivals:
             code = self._unknown(name)
         elif not self._allowed(labels):
             code = _code(LABELS)
-        elif limited and self._size >= self._limits.series:
+        elif limited and self._is_full:
             return _code(SERIES)  # not remembered: there may be room later
         else:
             code = self._add(name, known)
-        if code >= 0 or not self.crowded:
+            self._series_bytes += len(key)
+        if code >= 0:
             self._keys[key] = code
+        elif not self.crowded:
+            self._keys[key] = code
+            self._key_bytes += len(key)
         return code
 
     def _unknown(self, name: str) -> int:
@@ -141,8 +157,9 @@ class Arrivals:
                 self._reasons.append(f"{OTHERS}:{name[:200]}")
             else:
                 code = _code(OTHERS)
-            if len(self._by_name) < MOST_KEYS // 8:
+            if not self.crowded:
                 self._by_name[name] = code
+                self._key_bytes += len(name)
         return code
 
     def _allowed(self, labels: Mapping[str, str]) -> bool:

@@ -29,8 +29,9 @@ from urllib3.exceptions import (
     SSLError,
 )
 
+from trackside.stores.endpoint_connections import Sockets, ended, pool
 from trackside.stores.endpoint_options import EndpointOptions, identity, tls
-from trackside.stores.unanswered import Passing, Unanswered, plain, refusal, said
+from trackside.stores.unanswered import Passing, Unanswered, plain, refusal, said, shown_url
 
 __all__ = ["Endpoint", "EndpointOptions", "Response", "Streamed", "Traffic", "Unanswered"]
 
@@ -111,20 +112,21 @@ class Endpoint:
         self,
         options: EndpointOptions,
         *,
-        sleep: Callable[[float], object] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.options = options
-        self.name = options.url
+        self.name = shown_url(options.url)
         """Without credentials."""
-        self._sleep, self._clock = sleep, clock
+        self._closed, self._sockets = threading.Event(), Sockets()
+        self._sleep, self._clock = sleep or self._closed.wait, clock
         self._traffic, self._lock = Traffic(), threading.Lock()
         self._places = threading.BoundedSemaphore(options.concurrency)
         self._begun: float | None = None
         self._down: tuple[float, Unanswered] | None = None
         self._headers = {**identity(options), **options.headers}
         context = tls(options) if options.url.startswith("https:") else None
-        self._pool = urllib3.PoolManager(num_pools=1, maxsize=options.concurrency, retries=False, ssl_context=context)
+        self._pool = pool(self._sockets, num_pools=1, maxsize=options.concurrency, retries=False, ssl_context=context)
 
     @property
     def traffic(self) -> Traffic:
@@ -134,10 +136,13 @@ class Endpoint:
 
     def renew(self) -> None:
         """Begin the deadline anew, for the next verdict."""
-        self._begun = None
+        with self._lock:
+            self._begun = None
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Ask no more. What is under way in other threads ends as Unanswered, but for what is still connecting."""
+        self._closed.set()
+        self._sockets.shut()
         self._pool.clear()
 
     def left(self) -> float:
@@ -253,6 +258,9 @@ class Endpoint:
         return Unanswered("timeout", f"{self.name}: the {self.options.deadline_s:g} s for all that one verdict asks of "
                           "it are over; raise deadline_s or ask for less")  # fmt: skip
 
+    def _ended(self) -> Unanswered:
+        return Unanswered("unreachable", f"{self.name} was not waited for any longer: its endpoint was closed")
+
     def _whole(self, asked: _Asked) -> Response:
         until = self._clock() + min(self.options.timeout_s, self.left())
         response = self._open(asked)
@@ -274,6 +282,7 @@ class Endpoint:
         """The answer's head, of a status below 300."""
         self._check()
         timeout = min(self.options.timeout_s, self.left())
+        until = self._clock() + timeout
         try:
             response = self._pool.request(
                 asked.method, asked.url + asked.query, body=asked.body, headers=asked.headers, redirect=False,
@@ -284,19 +293,31 @@ class Endpoint:
         if response.status < 300:
             return response
         try:
-            beginning = response.read(1 << 14, decode_content=True)
+            with ended(until - self._clock(), response.shutdown):
+                beginning = response.read(1 << 14, decode_content=True)
         except (HTTPError, OSError):
             beginning = b""
         response.close()
         raise refusal(asked.url, response.status, _lower(response.headers), beginning)
 
     def _check(self) -> None:
+        if self._closed.is_set():
+            raise self._ended()
         if self.left() <= 0:
             raise self._too_late()
         if self._down is not None and self._clock() < self._down[0]:
             raise Unanswered(self._down[1].kind, str(self._down[1]))
 
     def _pieces(self, asked: _Asked, response: urllib3.BaseHTTPResponse, until: float | None) -> Iterator[bytes]:
+        """The body, piece by piece, until the deadline or a time before it."""
+        left = self.left()
+        try:
+            with ended(left if until is None else min(left, until - self._clock()), response.shutdown):
+                yield from self._read(asked, response, until)
+        except TimeoutError as error:
+            raise (self._too_late() if self.left() <= 0 else self._failed(asked, error)) from None
+
+    def _read(self, asked: _Asked, response: urllib3.BaseHTTPResponse, until: float | None) -> Iterator[bytes]:
         """The body, decompressed a bounded piece at a time: a few bytes can stand for gigabytes."""
         packed = response.headers.get("Content-Encoding", "").lower() in ("gzip", "x-gzip", "deflate")
         unpack = zlib.decompressobj(wbits=47) if packed else None
@@ -309,6 +330,8 @@ class Endpoint:
                 raw = response.read1(PIECE, decode_content=False)
             except (HTTPError, OSError) as error:
                 raise self._failed(asked, error) from None
+            if self._closed.is_set():
+                raise self._ended()
             self._count(bytes_received=len(raw))
             for piece in [raw] if unpack is None else self._unpacked(asked, unpack, raw):
                 self._count(bytes_decoded=len(piece))
@@ -334,7 +357,10 @@ class Endpoint:
     def _failed(self, asked: _Asked, error: Exception) -> Unanswered:
         """Why nothing, or only a part, came."""
         timeout = self.options.timeout_s
-        if isinstance(error, SSLError) or isinstance(error.__cause__, ssl.SSLError):
+        if self._closed.is_set():
+            return self._ended()
+        inner = error.args[0] if isinstance(error, SSLError) and error.args else error.__cause__
+        if isinstance(inner, ssl.SSLError) and not isinstance(inner, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
             return Unanswered("unreachable", f"{self.name}: no trust: {plain(str(error))}; name its authority with ca, "
                               "or the client's own cert and key")  # fmt: skip
         if isinstance(error, NameResolutionError):

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import urllib3
 from urllib3.exceptions import InsecureRequestWarning
 
-from trackside.stores.unanswered import plain
+from trackside.stores.unanswered import plain, shown_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class EndpointOptions:
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    user: str = ""
+    user: str = field(default="", repr=False)
     password: str = field(default="", repr=False)
     bearer: str = field(default="", repr=False)
     ca: str = ""
@@ -47,12 +47,16 @@ class EndpointOptions:
         try:
             parts = urlsplit(self.url)
             port = f":{parts.port}" if parts.port is not None else ""
-        except ValueError as error:
-            raise ValueError(f"the URL can't be read: {error}") from None
+        except ValueError:  # whose words may hold a part of a password
+            raise ValueError(f"the URL {shown_url(self.url)!r} can't be read: is its port a number, and are / ? # of a "
+                             "user or password written as %2F %3F %23?") from None  # fmt: skip
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("the URL must begin with http:// or https:// and name a host, as http://metrics:9090 does")
+            raise ValueError(f"the URL {shown_url(self.url)!r} must begin with http:// or https:// and name a host, as "
+                             "http://metrics:9090 does")  # fmt: skip
         if parts.query or parts.fragment:
-            raise ValueError(f"the URL of {parts.hostname} must end with its path; parameters are set apart from it")
+            raise ValueError(
+                f"the URL {shown_url(self.url)!r} must end with its path; parameters are set apart from it"
+            )
         if parts.username is not None:
             object.__setattr__(self, "user", self.user or unquote(parts.username))
             object.__setattr__(self, "password", self.password or unquote(parts.password or ""))
@@ -60,11 +64,25 @@ class EndpointOptions:
         object.__setattr__(self, "url", f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}")
         if self.bearer and self.user:
             raise ValueError(f"{self.url}: give a bearer token or a user and password, not both")
-        for name, value in {**self.headers, "Authorization": self.bearer + self.user + self.password}.items():
-            if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or re.search(r"[\r\n\0]", value):
-                raise ValueError(f"{self.url}: the header {name!r}, or its value, holds characters that it can't have")
+        for name, value in self.headers.items():
+            if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+                raise ValueError(f"{self.url}: {name!r} can't be the name of a header")
+            _check(self.url, f"the value of the header {name}", value, "latin-1")
+        _check(self.url, "the bearer token for the header Authorization", self.bearer, "latin-1")
+        for what, value in (("the user", self.user), ("the password", self.password)):
+            _check(self.url, f"{what} for the header Authorization", value, "utf-8")
         if self.timeout_s <= 0 or self.deadline_s <= 0 or self.concurrency < 1 or self.retries < 0:
             raise ValueError(f"{self.url}: timeouts and concurrency must be above 0, retries 0 or more")
+
+
+def _check(url: str, what: str, value: str, encoding: str) -> None:
+    """Raises ValueError for what can't be sent, without showing it."""
+    try:
+        value.encode(encoding)
+    except UnicodeEncodeError:
+        raise ValueError(f"{url}: {what} holds characters that are not {encoding.upper()}") from None
+    if re.search(r"[\r\n\0]", value):
+        raise ValueError(f"{url}: {what} holds the end of a line; was it read from a file?")
 
 
 def identity(options: EndpointOptions) -> dict[str, str]:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from trackside.stores.arrivals import Taken
 from trackside.stores.layout import Mark, StoreError
-from trackside.stores.lines import LineFiles
+from trackside.stores.lines import QUIET_S, LineFiles
 from trackside.stores.pending import Batch, Decoded, Pending
 from trackside.stores.received import ReceivedSamples
 from trackside.stores.receiving import Keeping, Limits
@@ -29,6 +31,7 @@ from trackside.stores.write_ahead import Entry, Header, WriteAhead
 from trackside.stores.writer import Writer
 
 LOG = logging.getLogger("trackside.receiver")
+T = TypeVar("T")
 RETRY_S = 5.0
 """After a flush that failed the next one waits so long; senders are told the same."""
 SOME_S, ALL_S = 3.0, 25.0
@@ -37,6 +40,10 @@ AGAIN_S = 30.0
 """How often the same trouble is told of."""
 CARE_S = 3600.0
 """How often files are compressed and old ones deleted."""
+SOON_S, SOON_QUIET_S = 60.0, 600.0
+"""The same, and how long a file has been quiet that is closed, where lines take nearly as much as they may:"""
+CROWDED = 0.9
+"""this part of it."""
 
 
 class Protocols(Protocol):
@@ -55,8 +62,9 @@ class Protocols(Protocol):
 class Reader(Protocol):
     """Reads the files of received lines into the store."""
 
-    def read(self, writer: Writer, all_: bool, within_s: float) -> None:
-        """Those that have grown enough since, or all that have changed; it begins none after that time."""
+    def read(self, writer: Writer, all_: bool, within_s: float) -> int:
+        """Those that have grown enough since, or all that have changed; it begins none after that time. Gives how many
+        are left."""
 
     def sizes(self) -> Mapping[str, int]:
         """By path, the size at which each file was read."""
@@ -68,6 +76,10 @@ class Busy(Exception):
     def __init__(self, why: str, retry_after_s: float) -> None:
         super().__init__(why)
         self.retry_after_s = retry_after_s
+
+
+class NotRead(StoreError):
+    """All samples are in segments and all lines in files, but these could not be read into the store."""
 
 
 class NotKept(Exception):
@@ -94,6 +106,7 @@ class Counts:
     syncs: int = 0
     replayed: int = 0
     torn_bytes: int = 0
+    damaged_bytes: int = 0
 
 
 class Intake:
@@ -132,23 +145,54 @@ class Intake:
         self._queue: list[_Waiting] = []
         self._queued_bytes = 0
         self._wake, self._flush_wake = threading.Condition(), threading.Condition()
-        self._asked: list[tuple[Future[None], bool]] = []
+        self._asked: list[tuple[Future[int], bool]] = []
         self._closing = False
         self._cared = 0.0
-        self.trouble = ""
-        """Why the last flush failed; empty once one succeeded."""
+        self._measured = -1.0, 0
+        """When it was last looked how much of the disk is free, and how much was."""
+        self._trouble = self._ended = ""
+        """Why the last flush failed, empty once one succeeded; and which thread ended before its time."""
         self._replay()
         self._threads = [
-            threading.Thread(target=self._append_loop, name="trackside-log", daemon=True),
-            threading.Thread(target=self._flush_loop, name="trackside-flush", daemon=True),
+            threading.Thread(target=self._kept_up, args=(loop,), name=f"trackside-{name}", daemon=True)
+            for name, loop in (("log", self._append_loop), ("flush", self._flush_loop))
         ]
         for thread in self._threads:
             thread.start()
 
     # -- taking
 
+    @property
+    def trouble(self) -> str:
+        """Why what is accepted can't be written; empty where the last flush succeeded."""
+        return self._ended or self._trouble
+
+    def _kept_up(self, loop: Callable[[], None]) -> None:
+        """One of the two threads: should a defect end it, nothing more is taken, and nobody waits for it."""
+        try:
+            loop()
+        except BaseException as error:
+            self._ended = f"{threading.current_thread().name} ended ({_told(error)}): start the receiver again"
+            LOG.critical("%s; what was accepted is safe in the log", self._ended, exc_info=True)
+            with self._wake, self._flush_wake:
+                queue, self._queue = self._queue, []
+                asked, self._asked = self._asked, []
+            for each in queue:
+                _fail(each.done, NotKept(self._ended))
+            for future, _ in asked:
+                _fail(future, Busy(self._ended, RETRY_S))
+
     def room(self) -> None:
-        """Raise Busy where what waits already is as much as may."""
+        """Raise Busy where what waits already is as much as may, NotKept where it would wait for ever or fill the
+        disk: that is told as 503, which all senders come again for."""
+        if self._ended:
+            raise NotKept(self._ended)
+        free = self._free()
+        if free < self.keeping.free_bytes:
+            raise NotKept(
+                f"the store's disk has {free:,} bytes free, {self.keeping.free_bytes:,} are to stay so"
+                " (serve.keeping.free_bytes)"
+            )
         samples, line_bytes = self.pending
         if samples >= self.limits.pending_samples:
             raise Busy(f"{samples:,} samples wait to be written{self._because()}", RETRY_S)
@@ -157,16 +201,41 @@ class Intake:
         if self._queued_bytes >= self.limits.bodies_bytes:
             raise Busy(f"{self._queued_bytes:,} bytes wait to be synced", 1.0)
 
+    def _free(self) -> int:
+        """Bytes that are free where the store is, as of a second ago."""
+        now = time.monotonic()
+        if now - self._measured[0] >= 1.0:
+            try:
+                self._measured = now, shutil.disk_usage(self.log.folder).free
+            except OSError as error:
+                raise NotKept(f"the store's disk can't be asked how much is free: {_told(error)}") from error
+        return self._measured[1]
+
+    def _line_room(self) -> None:
+        """Raise NotKept where the files of lines are as large as may be."""
+        kept, most = self.files.bytes, self.keeping.log_bytes
+        if kept >= most:
+            raise NotKept(
+                f"received lines take {kept:,} bytes, at most {most:,} may be (serve.keeping.log_bytes), and files"
+                " that are still being written can't be deleted"
+            )
+
     def _because(self) -> str:
         return f", and the last attempt failed: {self.trouble}" if self.trouble else ""
 
     def take(self, header: Header, body: bytes, decoded: Decoded) -> Future[Taken]:
-        """Accept a body: what it gives is set once it is on disk, NotKept where it could not be. Raises Busy."""
+        """Accept a body: what it gives is set once it is on disk, NotKept where it could not be.
+
+        Raises Busy and NotKept."""
         self.room()
+        if isinstance(decoded, Sequence):
+            self._line_room()
         waiting = _Waiting((header, body), decoded, Future())
         with self._wake:
             if self._closing:
                 raise Busy("the receiver is stopping", RETRY_S)
+            if self._ended:
+                raise NotKept(self._ended)
             self._queue.append(waiting)
             self._queued_bytes += len(body)
             self._wake.notify()
@@ -181,27 +250,29 @@ class Intake:
                 self._queued_bytes = 0
                 if not batch:
                     return
-            self._append(batch)
+            with _none_left([each.done for each in batch]):
+                self._append(batch)
 
     def _append(self, batch: list[_Waiting]) -> None:
         try:
             with self._log_lock:
                 mark = self.log.append([each.entry for each in batch])
-        except OSError as error:
+        except Exception as error:
             if time.monotonic() - self._complained > AGAIN_S:
                 self._complained = time.monotonic()
-                LOG.error("the write-ahead log can't be written: %s", error.strerror or error)
-            why = NotKept(f"{self.log.folder} can't be written: {error.strerror or error}; nothing of this was kept")
+                expected = isinstance(error, OSError)
+                LOG.error("the write-ahead log can't be written: %s", _told(error), exc_info=not expected)
+            why = NotKept(f"{self.log.folder} can't be written: {_told(error)}; nothing of this was kept")
             self.counts.failures += 1
             for each in batch:
-                each.done.set_exception(why)
+                _fail(each.done, why)
             return
         self.counts.syncs += 1
         taken = self.waits.add([(each.entry, each.decoded) for each in batch], mark)
         for each, one in zip(batch, taken, strict=True):
             if isinstance(one, Exception):
-                each.done.set_exception(one)
-            else:
+                _fail(each.done, one)
+            elif each.done.set_running_or_notify_cancel():  # whoever asked may have gone
                 each.done.set_result(one)
         if self._is_full():
             with self._flush_wake:
@@ -220,7 +291,13 @@ class Intake:
             self.counts.replayed += 1
             if self._is_full():
                 self._flush()
-        self.counts.torn_bytes = self.log.torn_bytes
+        self.counts.torn_bytes, self.counts.damaged_bytes = self.log.torn_bytes, self.log.damaged_bytes
+        if self.log.damaged:
+            LOG.error(
+                "%d bytes of the log are damaged (a failing disk?) and what they held is lost; kept as %s",
+                self.log.damaged_bytes,
+                ", ".join(map(str, self.log.damaged)),
+            )
         if self.counts.replayed or self.counts.torn_bytes:
             LOG.warning(
                 "after a stop that was not clean: %d bodies read again from the log, %d torn bytes cut off",
@@ -234,9 +311,15 @@ class Intake:
         """A body of the log once more; one that is understood no longer must not keep the others from being read."""
         try:
             decoded = self._protocols.decode(entry)
-        except ValueError as error:
-            LOG.error("a body of %s in the log is not understood any more, and left out: %s", entry[0].protocol, error)
-            self.counts.left_out["undecodable"] += 1
+        except Exception as error:
+            expected = isinstance(error, ValueError)
+            LOG.error(
+                "a body of %s in the log is not understood any more, and left out: %s",
+                entry[0].protocol,
+                _told(error),
+                exc_info=not expected,
+            )
+            self._left_out({"undecodable": 1})
             self.waits.add((), mark)
             return
         self.waits.add([(entry, decoded)], mark, limited=False)
@@ -255,12 +338,15 @@ class Intake:
         """Names whose unit isn't settled, and how many values of each wait for it."""
         return self._samples.waiting
 
-    def flush(self, read: bool = True) -> Future[None]:
-        """Have all that was accepted so far in segments; ``read``: also what the files of lines say, read anew."""
-        asked: Future[None] = Future()
+    def flush(self, read: bool = True) -> Future[int]:
+        """Have all that was accepted so far in segments; ``read``: also what the files of lines say, read anew.
+
+        Gives how many files are left that there was no time to read; NotRead where only these failed.
+        """
+        asked: Future[int] = Future()
         with self._flush_wake:
-            if self._closing:
-                raise Busy("the receiver is stopping", RETRY_S)
+            if self._closing or self._ended:
+                raise Busy(self._ended or "the receiver is stopping", RETRY_S)
             self._asked.append((asked, read))
             self._flush_wake.notify()
         return asked
@@ -268,37 +354,47 @@ class Intake:
     def _flush_loop(self) -> None:
         while True:
             with self._flush_wake:
-                wait_s = RETRY_S if self.trouble else self.keeping.flush_s
+                wait_s = RETRY_S if self._trouble else self.keeping.flush_s
                 self._flush_wake.wait_for(
-                    lambda: self._asked or self._closing or (self._full and not self.trouble), wait_s
+                    lambda: self._asked or self._closing or (self._full and not self._trouble), wait_s
                 )
                 asked, self._asked = self._asked, []
                 closing, self._full = self._closing, False
-            self._flush_round(asked, closing)
+            with _none_left([future for future, _ in asked]):
+                self._flush_round(asked, closing)
             if closing:
                 return
 
-    def _flush_round(self, asked: list[tuple[Future[None], bool]], closing: bool) -> None:
+    def _flush_round(self, asked: list[tuple[Future[int], bool]], closing: bool) -> None:
         try:
             self._flush()
-            if self._reader is not None:
-                all_ = closing or any(read for _, read in asked)
-                self._reader.read(self._writer, all_, ALL_S if all_ else SOME_S)
+            left = self._read_files(closing or any(read for _, read in asked))
             self._care(closing)
         except Exception as error:  # noqa: BLE001 - a defect here must not stop what comes after
             expected = isinstance(error, (StoreError, OSError))
             self._failed(error, expected)
             for future, _ in asked:
-                future.set_exception(error)
+                _fail(future, error)
             return
-        self.trouble = ""
+        self._trouble = ""
         for future, _ in asked:
-            future.set_result(None)
+            if future.set_running_or_notify_cancel():
+                future.set_result(left)
+
+    def _read_files(self, all_: bool) -> int:
+        if self._reader is None:
+            return 0
+        try:
+            return self._reader.read(self._writer, all_, ALL_S if all_ else SOME_S)
+        except (StoreError, OSError) as error:
+            raise NotRead(_told(error)) from error
 
     def _failed(self, error: Exception, expected: bool) -> None:
-        self.trouble = str(error)
+        self._trouble = _told(error)
         self.counts.failures += 1
-        LOG.error("what was accepted is safe in the log but can't be written yet: %s", error, exc_info=not expected)
+        LOG.error(
+            "what was accepted is safe in the log but can't be written yet: %s", self._trouble, exc_info=not expected
+        )
 
     def _flush(self) -> None:
         if self._batch is not None:  # the last attempt failed: away with what it left
@@ -318,13 +414,19 @@ class Intake:
         self._batch, self._committed = None, batch.mark
         with self._log_lock:
             self.log.forget(batch.mark)
-        self.counts.left_out.update(flushed.left_out)
-        self.counts.left_out["repeated_line"] += appended.repeated
+        self._left_out(flushed.left_out)
+        self._left_out({"repeated_line": appended.repeated})
         self.counts.flushes += 1
         self.counts.flush_s += time.monotonic() - begin
         merge_young(self._writer)
         tidy(self._writer)
         self._writer.directory.sweep()
+
+    def _left_out(self, more: Mapping[str, int]) -> None:
+        """Count them in a new counter: others read the old one meanwhile."""
+        counted = Counter(self.counts.left_out)
+        counted.update(more)
+        self.counts.left_out = counted
 
     def _oldest_ms(self) -> int | None:
         """Up to then samples are kept as their minutes only: a day that is thinned takes no more."""
@@ -333,14 +435,16 @@ class Intake:
         return int((time.time() - self.keeping.raw_days * 86400) * 1000) // DAY_MS * DAY_MS
 
     def _care(self, closing: bool) -> None:
-        """What is done now and then: compress, forget, compact."""
+        """What is done now and then: settle, compress, forget, compact; sooner where lines take too much."""
         now = time.time()
-        if closing or now - self._cared < CARE_S:
+        crowded = self.files.bytes > CROWDED * self.keeping.log_bytes
+        if closing or now - self._cared < (SOON_S if crowded else CARE_S):
             return
+        self._left_out(self._samples.settle())
         new_day = self._cared and now // 86400 != self._cared // 86400
         self._cared = now
         if self._reader is not None:
-            self.files.compress(self._reader.sizes().items())
+            self.files.compress(self._reader.sizes().items(), SOON_QUIET_S if crowded else QUIET_S)
         keeping = self.keeping
         self.files.forget(None if keeping.log_days is None else now - keeping.log_days * 86400, keeping.log_bytes)
         if new_day or len(self._writer.manifest.dead) > 5_000:
@@ -358,3 +462,25 @@ class Intake:
         self._threads[1].join()
         self.log.close()
         self._writer.close()
+
+
+@contextmanager
+def _none_left(futures: Sequence[Future[T]]) -> Iterator[None]:
+    """Whatever ends the block, nobody waits for ever."""
+    try:
+        yield
+    finally:
+        for future in futures:
+            if not future.done():
+                _fail(future, NotKept("the receiver could not finish it: send it again"))
+
+
+def _told(error: BaseException) -> str:
+    """An error in words: some have none of their own."""
+    return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+
+
+def _fail(future: Future[T], error: Exception) -> None:
+    """Let whoever waits know, if somebody still does."""
+    if future.set_running_or_notify_cancel():
+        future.set_exception(error)

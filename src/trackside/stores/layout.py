@@ -71,6 +71,8 @@ class Received(msgspec.Struct, frozen=True):
     """Up to here the write-ahead log is in segments."""
     factors: dict[str, float] = {}
     """Foreign name -> the factor that the size of its values told."""
+    since: dict[str, float] = {}
+    """Foreign name that has none yet -> when its first value was written, POSIX seconds."""
 
 
 class Manifest(msgspec.Struct, frozen=True):

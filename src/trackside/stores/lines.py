@@ -72,6 +72,8 @@ class LineFiles:
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self._parts: dict[str, int] = {}
         """Stream -> its last part, of those that have several."""
+        self.bytes = 0
+        """Of all files. Any thread may ask."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def recover(self, committed: Mark) -> None:
@@ -89,6 +91,10 @@ class LineFiles:
         self._undo.unlink(missing_ok=True)
         for path in self.folder.glob("part-*"):
             self._find_parts(path)
+        self._count()
+
+    def _count(self) -> None:
+        self.bytes = sum(stat.st_size for _, stat in self.files())
 
     def _find_parts(self, folder: Path) -> None:
         told = re.fullmatch(r"part-(\d{1,9})", folder.name)
@@ -144,6 +150,7 @@ class LineFiles:
         if self._undo.exists():
             self._taken_back(msgspec.json.decode(self._undo.read_bytes(), type=_Undo))
             self._undo.unlink()
+            self._count()
 
     def _stream(self, name: str) -> _Stream:
         known = self._streams.get(name)
@@ -224,6 +231,7 @@ class LineFiles:
         if not stream.size:
             sync(path.parent)
         stream.size += len(data)
+        self.bytes += len(data)
 
     # -- age
 
@@ -237,7 +245,7 @@ class LineFiles:
                 except FileNotFoundError:
                     continue
 
-    def compress(self, read: Iterable[tuple[str, int]]) -> int:
+    def compress(self, read: Iterable[tuple[str, int]], quiet_s: float = QUIET_S) -> int:
         """Compress files of which no more is to come, those that were read as they are now. ``read``: path and size."""
         done = 0
         known = dict(read)
@@ -248,7 +256,7 @@ class LineFiles:
                 os.unlink(self.folder / f"{name}.zst")  # a crash came between the two
             stream = _PART.sub("", name)
             last = name == _part(stream, self._parts.get(stream, 1))
-            if known.get(name) == stat.st_size and (not last or time.time() - stat.st_mtime > QUIET_S):
+            if known.get(name) == stat.st_size and (not last or time.time() - stat.st_mtime > quiet_s):
                 self._compressed(name)
                 self._streams.pop(stream, None)
                 done += 1
@@ -277,6 +285,7 @@ class LineFiles:
                 os.unlink(self.folder / name)
                 left -= stat.st_size
                 gone += 1
+        self.bytes = left
         return gone
 
 

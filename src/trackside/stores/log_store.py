@@ -7,19 +7,21 @@ are left to the store to filter by; words are not, unless the site says so: a fi
 from __future__ import annotations
 
 import datetime as dt
+import difflib
 import importlib
+import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
+import trackside.stores.log_stores as room
 from trackside.catalog.streams import ROLES
 from trackside.stores.endpoint import EndpointOptions, Unanswered
+from trackside.stores.log_answers import SECOND
 
 T = TypeVar("T")
-SECOND = 1_000_000_000
-"""Nanoseconds."""
 _MS = 1_000_000
 SHORTEST = SECOND
 """A slice of time is not halved below this to get around a store's limits."""
@@ -33,11 +35,17 @@ _TOO_MANY = re.compile(r"max entries limit|max_entries_limit|Result window is to
 _ALLOWED = re.compile(r"\(\d+ > (\d+)\)|less than or equal to: \[(\d+)\]")
 
 
+@lru_cache(maxsize=1)
+def kinds() -> tuple[str, ...]:
+    """The kinds of log stores that there are."""
+    return tuple(sorted(each.name for each in pkgutil.iter_modules(room.__path__)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
     """A log store and how its labels are called.
 
-    ``kind``: ``loki``, ``victorialogs``, ``elasticsearch``. ``labels``: the site's label -> ``job``, ``node``,
+    ``kind``: a module of :mod:`trackside.stores.log_stores`. ``labels``: the site's label -> ``job``, ``node``,
     ``rank``, ``file``, ``unit`` or ``stream``. ``match``: label values that every stream must have. ``line_filter``:
     what lines must pass, in the store's own query language; empty: all lines. ``margin_s``: looked at before and after
     the run. ``lookback_s``: how far back, where nothing tells when the run began. ``page``: lines asked for at once.
@@ -61,8 +69,10 @@ class LogOptions:
     message_field: str = "message"
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[a-z]{1,40}", self.kind):
-            raise ValueError(f"no log store is called {self.kind!r}; known: loki, victorialogs, elasticsearch")
+        if self.kind not in kinds():
+            close = difflib.get_close_matches(self.kind.lower(), kinds(), 1, 0.5)
+            meant = f"do you mean {close[0]!r}?" if close else f"known: {', '.join(kinds())}"
+            raise ValueError(f"no kind of log store is called {self.kind!r}; {meant}")
         if wrong := sorted(set(self.labels.values()) - ROLES.keys()):
             raise ValueError(f"a label can tell job, node, rank, file, unit or stream, not {wrong[0]!r}")
         if min(self.page, self.most_lines, self.most_bytes) < 1 or self.margin_s < 0 or self.lookback_s <= 0:
@@ -130,14 +140,8 @@ class LogStore(Protocol):
 
 
 def open_store(options: LogOptions) -> LogStore:
-    """The store of this kind: the module of its name in this package has ``LOG_STORE``. Raises ValueError."""
-    try:
-        room = importlib.import_module(f"trackside.stores.{options.kind}")
-    except ModuleNotFoundError:
-        room = None
-    opened: Callable[[LogOptions], LogStore] | None = getattr(room, "LOG_STORE", None)
-    if opened is None:
-        raise ValueError(f"no log store is called {options.kind!r}; known: loki, victorialogs, elasticsearch")
+    """The store of this kind. Raises ValueError for certificates that can't be used."""
+    opened: Callable[[LogOptions], LogStore] = importlib.import_module(f"{room.__name__}.{options.kind}").LOG_STORE
     return opened(options)
 
 

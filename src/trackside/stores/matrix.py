@@ -58,8 +58,8 @@ def data_of(body: bytes, where: str, partial: bool = False) -> bytes:
     try:
         answer = _ANSWER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise Unanswered("broken", f"{where} sent {said(body)[:60]!r} where an answer of Prometheus' API was due; is it the "
-                         "right URL?") from None  # fmt: skip
+        raise Unanswered("broken", f"{where} sent {said(body)[:60]!r} where an answer of Prometheus' API was due; "
+                         "is it the right URL?") from None  # fmt: skip
     if answer.status != "success":
         raise Unanswered("refused", f"{where}: {plain(answer.error) or 'it says neither success nor error'}")
     # Prometheus 2.48 to 2.55 list what they would have us know of our query among the warnings.
@@ -94,7 +94,8 @@ def labels_of(found: bytes, where: str) -> dict[str, str]:
 def windows(points: bytes, start_ms: int, step_ms: int, width: int, where: str) -> Values:
     """(width,) values of the windows that end at start + step, start + 2 step ...; NaN where there is no point.
 
-    Points at other times are ignored; of several for one window the last holds.
+    Points before and after are ignored; of several for one window the last holds. Raises Unanswered where there are
+    points, but in between, or none of what was asked for: what they say must not pass for nothing.
     """
     texts = points.split(b'"')[1::2]
     if len(texts) == width and _first(points) == start_ms + step_ms and _last(points) == start_ms + width * step_ms:
@@ -103,6 +104,9 @@ def windows(points: bytes, start_ms: int, step_ms: int, width: int, where: str) 
     times, values = samples(points, where)
     place, off = np.divmod(times - start_ms, step_ms)
     good = (off == 0) & (place >= 1) & (place <= width)
+    if off.any() or (len(times) and not good.any()):
+        raise Unanswered("broken", f"{where} answered for other times than asked, in steps of {step_ms / 1000:g} s; is "
+                         "there a proxy that moves them?")  # fmt: skip
     out[place[good] - 1] = values[good]
     return out
 

@@ -14,7 +14,6 @@ from typing import Any
 Migration = Callable[[Path, dict[str, Any]], dict[str, Any]]
 
 
-
 def _received(store: Path, manifest: dict[str, Any]) -> dict[str, Any]:
     """Version 2 knows of what was sent to the store; an earlier Trackside would write it twice. Nothing was so far."""
     return {**manifest, "received": {"mark": {"file": 0, "offset": 0}, "factors": {}}}

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from trackside.stores.arrivals import Arrivals, Arrived, Block, LabelsOf, Taken
@@ -94,6 +94,11 @@ class Pending:
         """Streams of lines met today."""
         return len(self._streams_met)
 
+    def counted(self) -> Accepted:
+        """What was accepted, as of one moment."""
+        with self._lock:
+            return replace(self.accepted, refused=Counter(self.accepted.refused))
+
     def add(self, bodies: Sequence[tuple[Entry, Decoded]], mark: Mark, limited: bool = True) -> list[Taken | Exception]:
         """Bodies that are in the log up to ``mark``. ``limited``: whether what is new may be refused for its number."""
         with self._lock:
@@ -150,10 +155,11 @@ class Pending:
 
     def _line_taken(self, labels: Mapping[str, str], time_ns: int, text: str, limited: bool) -> bool:
         """Let an entry wait for its file; False where it would be of one stream too many."""
-        texts: dict[str, str] = {}
+        texts: dict[str, list[str]] = {}
         for path, line in self._written(labels, time_ns, text):
-            texts[path] = texts.get(path, "") + line
-        for path, whole in texts.items():
+            texts.setdefault(path, []).append(line)
+        for path, pieces in texts.items():
+            whole = "".join(pieces)
             if path not in self._streams_met:
                 if limited and len(self._streams_met) >= self._limits.streams:
                     return False

@@ -57,6 +57,7 @@ class PrometheusCurves:
     ) -> None:
         self._api, self._scope = Api(options, endpoint), scope or Scope()
         self._looking: Future[Concerned] | None = None
+        self._beginning = threading.Lock()
         self._tables: dict[tuple[Groups, int, Engine], _Table] = {}
         """The latest stand last."""
         self._expected: dict[tuple[Groups, int, Engine], Wanted] = {}
@@ -79,14 +80,15 @@ class PrometheusCurves:
         return self._concerned.failed
 
     def close(self) -> None:
-        """Ask no more."""
-        self._api.pool.shutdown(wait=False, cancel_futures=True)
+        """Ask no more, and end what is under way."""
+        self._api.close()
 
     def begin(self) -> None:
         """Look for the run's series from now on, beside whatever else is done until they are wanted."""
-        if self._looking is None:
-            self._looking = Future()
-            threading.Thread(target=self._look, args=(self._looking,), name="prometheus-look", daemon=True).start()
+        with self._beginning:
+            if self._looking is None:
+                self._looking = Future()
+                threading.Thread(target=self._look, args=(self._looking,), name="prometheus-look", daemon=True).start()
 
     def _look(self, looking: Future[Concerned]) -> None:
         try:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 from trackside.stores import matrix, promql
@@ -59,32 +59,54 @@ class Page(NamedTuple):
 
 
 class Api:
-    """A server. What it can't answer raises Unanswered."""
+    """A server, asked from any thread. What it can't answer raises Unanswered."""
 
     def __init__(self, options: PrometheusOptions, endpoint: Endpoint | None = None) -> None:
         self.options = options
         self.endpoint = endpoint or Endpoint(options.endpoint)
         self.pool = ThreadPoolExecutor(self.endpoint.options.concurrency, thread_name_prefix="prometheus")
         """For whole questions; nothing in it waits for another thing in it."""
+        self._owned = endpoint is None
         self._labels: dict[bytes, dict[str, str]] = {}
+        self._told: dict[str, bool] = {}
+        self._telling = threading.Lock()
+
+    def close(self) -> None:
+        """Ask no more; what is under way ends, unless others use the endpoint as well."""
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        if self._owned:
+            self.endpoint.close()
 
     @property
     def name(self) -> str:
         """Without credentials."""
         return f"prometheus {self.endpoint.name}"
 
-    @cached_property
+    @property
     def closed(self) -> bool:
         """Whether windows hold their beginning."""
+        return self._once("closed", self._closed)
+
+    @property
+    def victoria(self) -> bool:
+        """Whether it speaks MetricsQL, which tells at once what others are asked step by step."""
+        return self._once("victoria", self._victoria)
+
+    def _once(self, what: str, probe: Callable[[], bool]) -> bool:
+        if what not in self._told:
+            with self._telling:
+                if what not in self._told:
+                    self._told[what] = probe()
+        return self._told[what]
+
+    def _closed(self) -> bool:
         found = list(self._points(promql.PROBE, _PROBED_MS))
         told = [int(values[0]) for _, (_, values) in found if len(values) == 1 and values[0] in (1, 2)]
         if len(told) != 1:
             raise Unanswered("broken", f"{self._where('query')} did not tell how its windows are bounded")
         return told[0] == 2
 
-    @cached_property
-    def victoria(self) -> bool:
-        """Whether it speaks MetricsQL, which tells at once what others are asked step by step."""
+    def _victoria(self) -> bool:
         try:
             return len(list(self._points(promql.PROBE_METRICSQL, _PROBED_MS))) == 1
         except Unanswered as reason:
@@ -98,6 +120,15 @@ class Api:
         if self.options.matchers:
             form.append(("match[]", promql.selector("", self.options.matchers)))
         return matrix.names_of(self._data("label/__name__/values", form, method="GET"), self._where("label"))
+
+    def labels_of(self, selectors: Iterable[str], start_ms: int, end_ms: int) -> list[str]:
+        """The names of all labels of the series that any of the selectors chooses."""
+        form = [*_between(start_ms, end_ms), *(("match[]", each) for each in selectors)]
+        return matrix.names_of(self._data("labels", form), self._where("labels"))
+
+    def matcher(self, label: str, operator: str, value: str) -> str:
+        """A condition as this server reads it."""
+        return promql.matcher(label, operator, value, metricsql=self.victoria)
 
     def series(self, selectors: Iterable[str], start_ms: int, end_ms: int) -> list[dict[str, str]]:
         """The label sets of all series that any of the selectors chooses."""

@@ -20,7 +20,7 @@ from trackside.model import Position, Series
 from trackside.stores import promql
 from trackside.stores.curves import Held
 from trackside.stores.prometheus_api import Api
-from trackside.stores.prometheus_series import COARSE, Source, coarse_step
+from trackside.stores.prometheus_series import COARSE, Source, coarse_step, plain_label
 from trackside.stores.unanswered import Unanswered
 
 AROUND_S = 1800.0
@@ -77,19 +77,23 @@ def _times(api: Api, scope: Scope, now: float) -> tuple[int, int]:
     first = last = 0
     for back in LOOK_BACK_S:
         step_ms = coarse_step(round(back * 1000), COARSE)
-        end_ms = math.ceil(end * 1000)
+        end_ms = math.floor(end * 1000) // step_ms * step_ms  # what it leaves out at the end was seen in finer steps
         begin_ms = end_ms - round(back * 1000) // step_ms * step_ms
-        first, last = _seen(api, known, begin_ms, end_ms, step_ms)
+        seen = _seen(api, known, begin_ms, end_ms, step_ms)
+        if seen is not None:
+            first, last = min(first or seen[0], seen[0]), max(last, seen[1])
         if last and first > begin_ms:
             break
     return first - round(AROUND_S * 1000), min(last + round(AROUND_S * 1000), math.ceil(end * 1000))
 
 
-def _seen(api: Api, scope: Scope, start_ms: int, end_ms: int, step_ms: int) -> tuple[int, int]:
-    """From and to when anything of the scope was sampled, to a window; 0 twice if never."""
+def _seen(api: Api, scope: Scope, start_ms: int, end_ms: int, step_ms: int) -> tuple[int, int] | None:
+    """From and to when anything of the scope was sampled, to a window; None if never."""
     first, last = end_ms, 0
-    for name in _names(api, start_ms, end_ms):
-        for conditions in _conditions(api, scope):
+    names = _names(api, start_ms, end_ms)
+    told = _conditions(api, scope, names, (start_ms, end_ms))
+    for name in names:
+        for conditions in told:
             chosen = promql.selector(name, (*api.options.matchers, *conditions))
             query = f"sum({promql.rollup('count', chosen, step_ms, api.closed)})"
             for page in api.rolled(query, start_ms, end_ms, step_ms, 1):
@@ -98,7 +102,7 @@ def _seen(api: Api, scope: Scope, start_ms: int, end_ms: int, step_ms: int) -> t
                     if there:
                         first = min(first, page.start_ms + there[0] * step_ms)
                         last = max(last, page.start_ms + (there[-1] + 1) * step_ms)
-    return (first, last) if last else (0, 0)
+    return (first, last) if last else None
 
 
 def _names(api: Api, start_ms: int, end_ms: int) -> list[str]:
@@ -106,19 +110,32 @@ def _names(api: Api, start_ms: int, end_ms: int) -> list[str]:
     return sorted(name for name in set(api.names(start_ms, end_ms)) if translate(name, {}) is not None)
 
 
-def _conditions(api: Api, scope: Scope) -> Iterator[tuple[str, ...]]:
-    """Each tells a part of the scope's series: any of them may choose a series."""
+def _conditions(api: Api, scope: Scope, names: Sequence[str], span: tuple[int, int]) -> list[tuple[str, ...]]:
+    """Each tells a part of the scope's series: any of them may choose a series. Empty where no label could tell any."""
     if not scope.nodes and not scope.jobs:
-        yield ()
+        return [()]
+    labels = _labels(api, names, span) if names else []
+    found: list[tuple[str, ...]] = []
     for ours, common, regexes in (
         ("node", PLACE, promql.hosts(scope.nodes)),
         ("job", OWNER, promql.jobs(scope.jobs)),
     ):
-        theirs = [label for label, told in api.options.labels.items() if told == ours]
-        theirs += [label for label, told in common.items() if told.name == ours]
-        theirs += ["Hostname"] if ours == "node" else []
-        for regex in regexes:
-            yield from ((promql.matcher(label, "=~", regex),) for label in dict.fromkeys(theirs))
+        theirs = {label for label, told in common.items() if told.name == ours}
+        telling = [each for each in labels if api.options.labels.get(each) == ours or plain_label(each) in theirs]
+        found += [(api.matcher(label, "=~", regex),) for regex in regexes for label in telling]
+    return found
+
+
+def _labels(api: Api, names: Sequence[str], span: tuple[int, int]) -> Sequence[str]:
+    """The labels that series of these names have there, as they are spelt there."""
+    selectors = [promql.selector("", (promql.matcher("__name__", "=~", some), *api.options.matchers))
+                 for some in promql.one_of(names)]  # fmt: skip
+    try:
+        return api.labels_of(selectors, *span)
+    except Unanswered as reason:
+        if reason.kind not in ("refused", "unauthorized"):  # names were given: it is only this that it won't tell
+            raise
+        return list(dict.fromkeys([*api.options.labels, *PLACE, *OWNER, "Hostname"]))
 
 
 class _Finding:
@@ -128,6 +145,7 @@ class _Finding:
         self._api, self._scope, self._span = api, scope, span
         self._ids: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
         self._failed: dict[str, Unanswered] = {}
+        self._conditions: Sequence[tuple[str, ...]] = ()
 
     def concerned(self, names: Sequence[str]) -> Concerned:
         """All that is held of these names."""
@@ -138,7 +156,7 @@ class _Finding:
             for row, id_ in enumerate(source.curves):
                 if source.counts[row]:
                     parts.setdefault(id_, []).append((source, row))
-        at = Position(self._api.name, 1)
+        at = Position(self._api.name, 0)
         held = [
             Held(id_, Series(metric, labels, at), *_extent(parts[id_]))
             for (metric, labels), id_ in self._ids.items()
@@ -149,6 +167,7 @@ class _Finding:
 
     def _listed(self, names: Sequence[str]) -> dict[str, list[dict[str, str]]]:
         """Name -> label sets."""
+        self._conditions = _conditions(self._api, self._scope, names, self._span)
         pieces = [names[place : place + NAMES] for place in range(0, len(names), NAMES)]
         coming = [self._api.pool.submit(self._list, piece) for piece in pieces]
         series: dict[str, list[dict[str, str]]] = {}
@@ -162,8 +181,8 @@ class _Finding:
     def _list(self, names: Sequence[str]) -> list[dict[str, str]]:
         chosen = promql.matcher("__name__", "=~", "|".join(promql.one_of(names)))
         selectors = [promql.selector("", (chosen, *self._api.options.matchers, *conditions))
-                     for conditions in _conditions(self._api, self._scope)]  # fmt: skip
-        return self._api.series(selectors, *self._span)
+                     for conditions in self._conditions]  # fmt: skip
+        return self._api.series(selectors, *self._span) if selectors else []
 
     def _sources(self, listed: Mapping[str, Sequence[dict[str, str]]]) -> Iterator[Source]:
         """One for each name, and for each metric of ours where a label decides which it is."""
@@ -211,7 +230,7 @@ class _Finding:
                 self._failed[source.metric] = reason
         if sources and not looked:
             raise next(iter(self._failed.values()))
-        return looked
+        return [source for source in looked if source.metric not in self._failed]  # a part of a metric is none of it
 
 
 def _of_all(coming: Iterable[Future[list[dict[str, str]]]]) -> Iterator[dict[str, str]]:

@@ -7,8 +7,8 @@ coarse windows, then in finer ones about the first and the last of each series, 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,13 @@ MOST_LOOKED_AT = 40_000_000
 Places = NDArray[np.intp]
 _EXTREMES: tuple[Engine, ...] = ("min", "max", "sum")
 _EDGES = ("tfirst", "tlast")
-_ROLLUP = re.compile(rb',"rollup":"(\w+)"|"rollup":"(\w+)",?')
+_ROLLUP = re.compile(rb',\s*"rollup":\s*"(\w+)"|"rollup":\s*"(\w+)",?')
 """The label by which VictoriaMetrics tells several roll-ups in one answer apart, in labels as JSON."""
+
+
+def plain_label(label: str) -> str:
+    """As :func:`trackside.catalog.dialect.translate` compares labels."""
+    return label.lower().replace(".", "_")
 
 
 def coarse_step(length_ms: int, windows: int) -> int:
@@ -61,6 +66,8 @@ class Source:
     """All series of one foreign name that concern the run, in rows.
 
     ``labels``: as the server has them, without the name. ``curves``: which of our curves each is a part of.
+
+    Once it was looked at, any thread may ask it.
     """
 
     def __init__(
@@ -78,7 +85,9 @@ class Source:
         self.step_ms = coarse_step(span[1] - span[0], FINER if api.victoria else COARSE)
         self.end_ms = span[1]
         """Nothing after it is asked for: the newest samples may not all be there yet."""
-        self.start_ms = span[1] - -(-(span[1] - span[0]) // self.step_ms) * self.step_ms
+        self.start_ms = span[0] // self.step_ms * self.step_ms
+        self._coarse: Values | None = None
+        self._lock = threading.Lock()
         self._until: dict[int, Values] = {}
         """Time -> how many samples each row has until then."""
         self.raw: dict[int, tuple[Times, Values]] = {}
@@ -127,7 +136,7 @@ class Source:
         return sum(each.get(label) in values for each in self.labels) - len(rows), sum(map(len, values))
 
     def _is_place(self, label: str) -> bool:
-        plain = label.lower().replace(".", "_")
+        plain = plain_label(label)
         return plain in OWNER or plain in PLACE or self._api.options.labels.get(label) in ("node", "job")
 
     def _telling(self, row: int) -> str:
@@ -139,10 +148,10 @@ class Source:
             return
         values = {self.labels[row][label] for row in rows}
         if len(values) == 1:
-            yield (promql.matcher(label, "=", values.pop()),)
+            yield (self._api.matcher(label, "=", values.pop()),)
             return
         for regex in promql.one_of(values):
-            yield (promql.matcher(label, "=~", regex),)
+            yield (self._api.matcher(label, "=~", regex),)
 
     # -- asking
 
@@ -162,10 +171,25 @@ class Source:
                         out[place, begin : begin + page.width] = values
         return out
 
-    def _at(self, how: Engine, start_ms: int, end_ms: int) -> Values:
-        """(rows,) one value for ``(start, end]`` of each row."""
+    def _windows(self, rows: Sequence[int], start_ms: int, end_ms: int, step_ms: int, how: Engine) -> Values:
+        """(rows, windows) from a multiple of the step on; the last window is as long as what is left.
+
+        Windows end at multiples of their step, as Thanos and Mimir move those there that don't.
+        """
+        whole_ms = end_ms // step_ms * step_ms
+        found = self.rolled(rows, start_ms, whole_ms, step_ms, how)
+        if whole_ms == end_ms:
+            return found
+        return np.column_stack([found, self._at(how, whole_ms, end_ms, rows)[list(rows)]])
+
+    def _bound(self, place: int) -> int:
+        """Where a coarse window begins, and the one before it ends."""
+        return min(self.start_ms + place * self.step_ms, self.end_ms)
+
+    def _at(self, how: Engine, start_ms: int, end_ms: int, rows: Sequence[int] | None = None) -> Values:
+        """(all rows,) one value for ``(start, end]`` of each row, or of some."""
         out = np.full(len(self.labels), np.nan)
-        rows = range(len(self.labels))
+        rows = range(len(self.labels)) if rows is None else rows
         for chosen in self.selectors(rows):
             for labels, value in self._api.at(promql.rollup(how, chosen, end_ms - start_ms, self._api.closed), end_ms):
                 if (row := self.row(labels)) >= 0:
@@ -189,8 +213,8 @@ class Source:
         """Learn what is held: counts, the first and the last time, and what of it measured nothing."""
         rows = range(len(self.labels))
         if not self._api.victoria:
-            sums = np.cumsum(self._counted, axis=1)
-            self._until = {self.start_ms + (place + 1) * self.step_ms: sums[:, place] for place in range(sums.shape[1])}
+            sums = np.cumsum(self._counted(), axis=1)
+            self._until = {self._bound(place + 1): sums[:, place] for place in range(sums.shape[1])}
             self.counts = sums[:, -1].astype(np.int64)
         low, high, total = self._extremes()
         self._until |= {self.start_ms: np.zeros(len(rows)), self.end_ms: self.counts.astype(np.float64)}
@@ -199,15 +223,17 @@ class Source:
         self._sift(low, high, total)
         clean = np.array([row for row in rows if self.counts[row] and row not in self.raw], dtype=np.intp)
         for which, out in ((0, self.first_ms), (-1, self.last_ms)) if not self._api.victoria else ():
-            self._edges(clean, self._counted[clean], np.full(len(clean), self.start_ms), self.step_ms, which, out)
+            self._edges(clean, self._counted()[clean], np.full(len(clean), self.start_ms), self.step_ms, which, out)
         for row, (row_times, _) in self.raw.items():
             if self.counts[row]:
                 self.first_ms[row], self.last_ms[row] = row_times[0], row_times[-1]
 
-    @cached_property
     def _counted(self) -> Values:
         """(rows, coarse windows) how many samples there are."""
-        return np.nan_to_num(self.rolled(range(len(self.labels)), self.start_ms, self.end_ms, self.step_ms, "count"))
+        if self._coarse is None:
+            rows = range(len(self.labels))
+            self._coarse = np.nan_to_num(self._windows(rows, self.start_ms, self.end_ms, self.step_ms, "count"))
+        return self._coarse
 
     def _sift(self, low: Values, high: Values, total: Values) -> None:
         """Settle the unit, and find the rows that hold what is no measurement: their samples are kept here."""
@@ -254,13 +280,12 @@ class Source:
             return set()
         if self._api.victoria:
             return self._with_blanks(rows)
-        low, high = (self.rolled(rows, self.start_ms, self.end_ms, self.step_ms, how) for how in ("min", "max"))
+        low, high = (self._windows(rows, self.start_ms, self.end_ms, self.step_ms, how) for how in ("min", "max"))
         found: set[int] = set()
         could = may_hide_blanks(low, high)
         for begin, end in spans_of(could.any(axis=0) * (self.counts[rows].sum() / could.shape[1]), MOST_RAW):
             chosen = {rows[place] for place in np.flatnonzero(could[:, begin:end].any(axis=1)).tolist()}
-            start_ms, end_ms = self.start_ms + begin * self.step_ms, self.start_ms + end * self.step_ms
-            samples = self.samples(chosen, start_ms, end_ms)
+            samples = self.samples(chosen, self._bound(begin), self._bound(end))
             found.update(row for row, (_, values) in samples.items() if is_blank(values).any())
         return found
 
@@ -287,14 +312,13 @@ class Source:
         wanted = set(rows)
         if not wanted:
             return
-        chosen, counted = sorted(wanted), self._counted
+        chosen, counted = sorted(wanted), self._counted()
         if counted[chosen].sum() > MOST_LOOKED_AT:
             raise Unanswered("too_large", f"{self._api.name}: {self.name} holds values that stand for none among "
                              f"{counted[chosen].sum():,.0f} samples, more than are looked at")  # fmt: skip
         pieces: dict[int, list[tuple[Times, Values]]] = {row: [] for row in chosen}
         for begin, end in spans_of(counted[chosen].sum(axis=0), MOST_RAW):
-            start_ms, end_ms = self.start_ms + begin * self.step_ms, self.start_ms + end * self.step_ms
-            for row, piece in self.samples(wanted, start_ms, end_ms).items():
+            for row, piece in self.samples(wanted, self._bound(begin), self._bound(end)).items():
                 pieces[row].append(self._without_blanks(*piece))
         nothing = np.empty(0, np.int64), np.empty(0)
         for row, parts in pieces.items():
@@ -325,24 +349,26 @@ class Source:
         rows, starts, most = rows[there], (starts + places * step_ms)[there], counted.max(axis=1)[there]
         for start in np.unique(starts).tolist():
             chosen, size = rows[starts == start], most[starts == start].max()
-            finer = coarse_step(step_ms, FINER)
+            finer, end = coarse_step(step_ms, FINER), min(start + step_ms, self.end_ms)
             if size <= FEW or finer >= step_ms:
-                for row, (times, _) in self.samples(set(chosen.tolist()), start, start + step_ms).items():
+                for row, (times, _) in self.samples(set(chosen.tolist()), start, end).items():
                     out[row] = times[which]
             else:
-                counts = np.nan_to_num(self.rolled(chosen.tolist(), start, start + step_ms, finer, "count"))
+                counts = np.nan_to_num(self._windows(chosen.tolist(), start, end, finer, "count"))
                 self._edges(chosen, counts, np.full(len(chosen), start), finer, which, out)
 
     def until(self, time_ms: int) -> Values:
         """(rows,) how many samples each has until a time, of those that the server rolls up."""
         time_ms = min(max(time_ms, self.start_ms), self.end_ms)
-        known = self._until.get(time_ms)
-        if known is None:
+        with self._lock:
             # From the nearest time known: a verdict asks for times near the ends.
             base = min(self._until, key=lambda other: abs(other - time_ms))
+            known = self._until[base]
+        if base != time_ms:
             between = np.nan_to_num(self._at("count", min(base, time_ms), max(base, time_ms)))
-            known = self._until[base] + (between if base < time_ms else -between)
-            self._until[time_ms] = known
+            known = known + (between if base < time_ms else -between)
+            with self._lock:
+                self._until[time_ms] = known
         return known
 
     def used(self, rows: Sequence[int], start_ms: int, end_ms: int) -> int:

@@ -32,11 +32,22 @@ _FUNCTIONS: dict[Engine, str] = {
     "p95": "quantile_over_time(0.95, ",
 }
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
-def matcher(label: str, operator: str, value: str) -> str:
-    """One condition of a selector; ``operator`` is ``=``, ``!=``, ``=~`` or ``!~``."""
-    return f"{label if _NAME.fullmatch(label) else _quoted(label)}{operator}{_quoted(value)}"
+def matcher(label: str, operator: str, value: str, metricsql: bool = False) -> str:
+    """One condition of a selector; ``operator`` is ``=``, ``!=``, ``=~`` or ``!~``.
+
+    Labels with other characters than letters, digits and ``_`` stand in quotes, as in Prometheus 3; ``metricsql``:
+    behind backslashes.
+    """
+    if _LABEL.fullmatch(label):
+        written = label
+    elif metricsql:
+        written = re.sub(r"^[0-9]|[^a-zA-Z0-9_]", lambda found: "\\" + found[0], label)
+    else:
+        written = _quoted(label)
+    return f"{written}{operator}{_quoted(value)}"
 
 
 def selector(name: str, matchers: Iterable[str] = ()) -> str:

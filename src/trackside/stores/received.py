@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,6 +37,7 @@ Times = NDArray[np.int64]
 Values = NDArray[np.float64]
 _Rows = tuple[Ids, Times, Values]
 """Number of the series, time, value in our unit."""
+_NONE: _Rows = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.float64)
 
 
 @dataclass(slots=True)
@@ -46,6 +48,11 @@ class _Waiting:
     peak: float = 0.0
     count: int = 0
     since: float = 0.0
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether it has waited long enough."""
+        return time.time() - self.since > WAIT_S
 
 
 @dataclass(slots=True)
@@ -78,6 +85,8 @@ class ReceivedSamples:
         self._input: tuple[str, int, Segment] | None = None
         """Day, input, the segment of its row."""
         self._totals = [0, 0]
+        self.waiting: Mapping[str, int] = {}
+        """Names whose unit isn't settled, and how many values of each wait. Any thread may ask."""
         self._load()
 
     def reset(self) -> None:
@@ -99,19 +108,19 @@ class ReceivedSamples:
             f"SELECT name, {peak}, count(*) FROM {snapshot.table('waiting')} GROUP BY name"
         ):
             known = translate(name, {})
-            self._waiting[name] = _Waiting(known.guess if known else "", max(top, 0.0), count, time.time())
+            since = self._writer.manifest.received.since.get(name, time.time())
+            self._waiting[name] = _Waiting(known.guess if known else "", max(top, 0.0), count, since)
+        self._tell()
 
-    @property
-    def waiting(self) -> Mapping[str, int]:
-        """Names whose unit isn't settled, and how many values of each wait."""
-        return {name: each.count for name, each in self._waiting.items()}
+    def _tell(self) -> None:
+        self.waiting = {name: each.count for name, each in self._waiting.items()}
 
     def flush(self, arrived: Arrived, mark: Mark, bytes_: int, oldest_ms: int | None = None) -> Flushed:
         """Write samples, and commit that the log is done with up to ``mark``. ``bytes_``: of the bodies they came in;
         ``oldest_ms``: samples up to then are kept as minutes only, so no more can be added. Raises StoreError."""
         writer, done = self._writer, Flushed()
         if not len(arrived.values):
-            writer.replace((), (), received=Received(mark, writer.manifest.received.factors))
+            writer.replace((), (), received=msgspec.structs.replace(writer.manifest.received, mark=mark))
             return done
         day = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d")
         input_, before = self._day_input(day)
@@ -134,16 +143,43 @@ class ReceivedSamples:
             at = ~here
             change.added.append(self._wait(arrived, input_, places[at], of_foreign[places[at]], times_ms[at], raw[at]))
             done.waiting = int(at.sum())
-        moved = self._released(settled, change, done.left_out)
-        rows = self._distinct([now, *moved], done.left_out)
+        done.samples = self._finish(now, settled, change, (day, input_, mark), done.left_out)
+        return done
+
+    def settle(self) -> Counter[str]:
+        """Settle the names that have waited long enough, though nothing comes any more. Gives why samples were left
+        out. Raises StoreError."""
+        left_out: Counter[str] = Counter()
+        settled = {name: scale_of(each.guess, each.peak) for name, each in self._waiting.items() if each.is_overdue}
+        if settled:
+            day = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d")
+            input_, before = self._day_input(day)
+            change = _Change(removed=[before] if before is not None else [])
+            self._finish(_NONE, settled, change, (day, input_, self._writer.manifest.received.mark), left_out)
+        return left_out
+
+    def _finish(
+        self,
+        now: _Rows,
+        settled: Mapping[str, float],
+        change: _Change,
+        where: tuple[str, int, Mark],
+        left_out: Counter[str],
+    ) -> int:
+        """Write rows and those that are settled, and commit; gives how many. ``where``: day, its input, mark."""
+        day, input_, mark = where
+        rows = self._distinct([now, *self._released(settled, change, left_out)], left_out)
         if len(rows[0]):
             change.added += self._written(rows, input_, day)
-        done.samples = change.samples = len(rows[0])
-        self._commit(day, input_, change, Received(mark, factors))
+        change.samples = len(rows[0])
+        since = {name: each.since for name, each in self._waiting.items() if name not in settled}
+        factors = {**self._writer.manifest.received.factors, **settled}
+        self._commit(day, input_, change, Received(mark, factors, since))
         for name in settled:
             self._waiting.pop(name, None)
+        self._tell()
         self._seen(rows)
-        return done
+        return len(rows[0])
 
     # -- series and units
 
@@ -176,7 +212,7 @@ class ReceivedSamples:
         for name, state in self._waiting.items():
             factor = scale_of(state.guess, state.peak)
             told = factor != scale_of(state.guess, 0.0)
-            if told or state.count >= LOOK or time.time() - state.since > WAIT_S:
+            if told or state.count >= LOOK or state.is_overdue:
                 found[name] = factor
         return found
 

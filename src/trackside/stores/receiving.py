@@ -52,7 +52,11 @@ class Keeping:
     log_days: float | None = 30.0
     """Files of received log lines, by their newest line. What was read from them stays in the store."""
     log_bytes: int = 50 << 30
-    """All files of received log lines together."""
+    """All files of received log lines together. Beyond it the oldest go; where none can, no more lines are taken."""
+    free_bytes: int = 2 << 30
+    """So much stays free where the store is: below it nothing is taken."""
+    verdict_days: float | None = None
+    """Verdicts that did not come out again for so long, but the latest of each run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

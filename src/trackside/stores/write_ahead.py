@@ -1,15 +1,19 @@
 """What was accepted and is in no segment yet: a log of bodies as they came, synced before the sender is told.
 
-    DIR/00000007.log    frames, one body each: length and CRC-32 of what follows, then its header and the body
+    DIR/00000007.log        frames, one body each: length and CRC-32 of what follows, then its header and the body
+    DIR/00000007.damaged    the same file where some of it can't be read any more: kept for who may want to look
 
 A file is appended to by the process that began it alone; the next process begins another. A frame that a crash cut off
-was never answered for: it is taken away when the log is opened.
+was never answered for: it is taken away from the last file's end when the log is opened. Anything else that is no whole
+frame was answered for and has been damaged since: it is skipped, and what follows is read all the same.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
+import shutil
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -25,7 +29,15 @@ FILE_BYTES = 64 << 20
 """Size at which the next file is begun: what is in segments goes a file at a time."""
 MOST_BYTES = 1 << 30
 """No frame is longer: a damaged length is told from a true one."""
+MOST_HEADER = (1 << 16) - 1
+"""Of a frame: its length is told in two bytes."""
+TRIES = 8
+"""Times the length of what is left of a damaged file, in bytes, that may be summed up in search of a whole frame."""
 _FRAME = struct.Struct("<II")
+_LOOK = 64
+"""What a look at a place counts as, of these."""
+_ARRAY = b"\x95"
+"""What a header begins with, after its length: msgpack's word for five things."""
 _NAME = re.compile(r"(\d{8})\.log")
 
 
@@ -45,11 +57,13 @@ _decoder = msgspec.msgpack.Decoder(Header)
 
 
 class WriteAhead:
-    """The log of one store, for one thread at a time. :meth:`replay` cut ``torn_bytes`` off the ends of files."""
+    """The log of one store, for one thread at a time. :meth:`replay` cut ``torn_bytes`` off the end of the last file,
+    and skipped ``damaged_bytes`` of the files ``damaged``."""
 
     def __init__(self, folder: Path, since: Mark, file_bytes: int = FILE_BYTES) -> None:
         self.folder, self._file_bytes = folder, file_bytes
-        self.torn_bytes = 0
+        self.torn_bytes = self.damaged_bytes = 0
+        self.damaged: list[Path] = []
         self._sizes: dict[int, int] = {}
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.iterdir():
@@ -63,14 +77,14 @@ class WriteAhead:
 
     @property
     def bytes(self) -> int:
-        """On disk, those that are in segments among them."""
-        return sum(self._sizes.values())
+        """On disk, those that are in segments among them. Any thread may ask."""
+        return sum(tuple(self._sizes.values()))
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:08d}.log"
 
     def replay(self) -> Iterator[tuple[Entry, Mark]]:
-        """What is in no segment, in order, each with the place after it. Cuts off what is no whole frame."""
+        """What is in no segment, in order, each with the place after it. Skips what is damaged."""
         for number in sorted(self._sizes):
             if number < self._since.file:
                 continue
@@ -80,22 +94,42 @@ class WriteAhead:
                 yield entry, self.end
 
     def _frames(self, number: int, start: int) -> Iterator[tuple[Entry, int]]:
-        with open(self._path(number), "r+b") as file:
+        path = self._path(number)
+        with open(path, "r+b") as file:
             file.seek(start)
-            end = start
-            while (frame := _read(file)) is not None:
-                entry, length = frame
-                end += length
-                yield entry, end
-            size = os.fstat(file.fileno()).st_size
-            if end < size:
-                self.torn_bytes += size - end
-                file.truncate(end)
-                os.fsync(file.fileno())
-                self._sizes[number] = end
+            end, size = start, os.fstat(file.fileno()).st_size
+            while end < size:
+                frame = _read(file)
+                if frame is not None:
+                    end += frame[1]
+                    yield frame[0], end
+                    continue
+                following = _whole_after(file, end, size)
+                if following is None and number == max(self._sizes):
+                    self.torn_bytes += size - end
+                    file.truncate(end)
+                    os.fsync(file.fileno())
+                    self._sizes[number] = end
+                    return
+                self._skipped(path, (following or size) - end)
+                end = following or size
+                file.seek(end)
+
+    def _skipped(self, path: Path, count: int) -> None:
+        """Keep a damaged file, which goes once the rest of it is in segments, by another name."""
+        self.damaged_bytes += count
+        beside = path.with_suffix(".damaged")
+        if beside not in self.damaged:
+            self.damaged.append(beside)
+        with suppress(FileExistsError):
+            try:
+                os.link(path, beside)
+            except PermissionError:  # a file system without links
+                shutil.copyfile(path, beside)
 
     def append(self, entries: Sequence[Entry]) -> Mark:
-        """Write frames and sync them. Raises OSError; then none of them is in the log."""
+        """Write frames and sync them. Raises OSError, and ValueError for a header of more than 64 KiB; then none is
+        in the log."""
         data = b"".join(_frame(entry) for entry in entries)
         if self._handle < 0 or self.end.offset + len(data) > self._file_bytes:
             self._begin()
@@ -103,7 +137,7 @@ class WriteAhead:
         try:
             _write(self._handle, data)
             os.fdatasync(self._handle)
-        except OSError:
+        except BaseException:
             self._cut(good)
             raise
         self.end = Mark(number, good + len(data))
@@ -136,7 +170,8 @@ class WriteAhead:
         for number in [number for number in self._sizes if number < until.file and number != last]:
             self._path(number).unlink(missing_ok=True)
             del self._sizes[number]
-        if last < 0 and until == self.end and until.file in self._sizes:
+        whole = until.offset >= self._sizes.get(until.file, 0)  # not while the rest of it is still to be replayed
+        if last < 0 and until == self.end and whole and until.file in self._sizes:
             self._path(until.file).unlink(missing_ok=True)
             del self._sizes[until.file]
 
@@ -149,6 +184,8 @@ class WriteAhead:
 
 def _frame(entry: Entry) -> bytes:
     header = _encode(entry[0])
+    if len(header) > MOST_HEADER:
+        raise ValueError(f"a body's header takes {len(header):,} bytes, at most {MOST_HEADER:,} are kept")
     content = len(header).to_bytes(2, "little") + header + entry[1]
     return _FRAME.pack(len(content), zlib.crc32(content)) + content
 
@@ -170,6 +207,43 @@ def _read(file: BinaryIO) -> tuple[Entry, int] | None:
     except msgspec.MsgspecError:
         return None
     return (header, content[split:]), _FRAME.size + length
+
+
+def _whole_after(file: BinaryIO, start: int, size: int) -> int | None:
+    """Where the next whole frame begins after one that isn't; None where there is none."""
+    with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
+        length = _FRAME.unpack_from(data, start)[0] if start + _FRAME.size <= size else size
+        told = start + _FRAME.size + length  # right, unless the length is what was damaged
+        if _is_whole(data, told, size):
+            return told
+        left = TRIES * (size - start)
+        place = data.find(_ARRAY, start + _FRAME.size + 3)
+        while place >= 0 and left > 0:
+            begin = place - _FRAME.size - 2
+            left -= _LOOK
+            if _may_be(data, begin, size):
+                left -= _FRAME.unpack_from(data, begin)[0]
+                if _is_whole(data, begin, size):
+                    return begin
+            place = data.find(_ARRAY, place + 1)
+    return None
+
+
+def _may_be(data: mmap.mmap, begin: int, size: int) -> bool:
+    """Whether a frame's lengths fit into what there is."""
+    if begin + _FRAME.size + 2 > size:
+        return False
+    length = _FRAME.unpack_from(data, begin)[0]
+    header = int.from_bytes(data[begin + _FRAME.size : begin + _FRAME.size + 2], "little")
+    return 2 + header <= length <= min(MOST_BYTES, size - begin - _FRAME.size)
+
+
+def _is_whole(data: mmap.mmap, begin: int, size: int) -> bool:
+    if not _may_be(data, begin, size):
+        return False
+    length, checksum = _FRAME.unpack_from(data, begin)
+    with memoryview(data)[begin + _FRAME.size : begin + _FRAME.size + length] as content:
+        return zlib.crc32(content) == checksum
 
 
 def _write(handle: int, data: bytes) -> None:

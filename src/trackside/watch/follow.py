@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from trackside.site.slurm import Stage
+from trackside.stores.prometheus_scope import HIDDEN_S
 from trackside.stores.unanswered import Unanswered
 
 INTERVAL_S = 30.0
@@ -15,10 +17,13 @@ LEAST_S = 1.0
 """Between two askings, whatever interval is given."""
 MOST_PAUSE_S = 600.0
 """Between two askings after failures, each of which doubles the pause; or the interval, where that is longer."""
-SETTLE_S = 15.0
-"""After the end was first seen, until what is known then is the last word: metrics and logs arrive late."""
+SETTLE_S = HIDDEN_S + 60.0
+"""After the end was first seen, until what is asked for then is the last word: the newest samples are left alone, those
+of the run's last moments come up to a scrape later, and logs arrive late."""
 PATIENCE_S = 180.0
-"""So long at most is waited for accounting to tell of the end."""
+"""So long at most is waited for accounting to tell of the end, or for what fails to answer again after it."""
+MISTAKES = (FileNotFoundError, NotADirectoryError, PermissionError)
+"""What a given path may be, now and ever after."""
 
 
 class _Finding(Protocol):
@@ -50,7 +55,7 @@ class Followed(Generic[V]):
 
     verdict: V | None
     ending: str
-    """``settled``; ``ended`` where accounting never told of the end; ``stopped`` by Ctrl-C."""
+    """``settled``; ``ended`` where accounting, or what failed last, never told of all; ``stopped`` by Ctrl-C."""
 
 
 def follow(
@@ -68,19 +73,26 @@ def follow(
 
     ``stage``: of the job, as the last asking found it. ``say``: takes a line about the watching itself. What ``ask``
     raises of ``passing`` is said and tried again later, ever more seldom; all else ends the watching, as it would a
-    single diagnosis.
+    single diagnosis, and so does a path that was mistyped.
     """
     last: V | None = None
-    failures, unknown = 0, False
+    now = ""
+    failures = 0
     ended_at: float | None = None
     try:
         while True:
             begun = clock()
             try:
                 verdict = ask()
+            except MISTAKES:
+                raise
             except passing as error:
+                left = math.inf if ended_at is None else ended_at + PATIENCE_S - clock()
+                if left <= 0:
+                    say(f"unable to check: {error}; the job has ended, and its last verdict stands")
+                    return Followed(last, now)
                 failures += 1
-                pause = min(max(interval_s, LEAST_S) * 2**failures, max(MOST_PAUSE_S, interval_s))
+                pause = min(_pause(interval_s, failures), max(left, LEAST_S))
                 say(f"unable to check: {error}; asking again in {pause:.0f} s")
                 sleep(pause)
                 continue
@@ -90,18 +102,24 @@ def follow(
             if last is None or key(verdict) != key(last):
                 show(verdict)
             last = verdict
-            now = stage()
-            if now == "unknown" and not unknown:
+            before, now = now, stage()
+            if now == "unknown" != before:
                 say("whether the job goes on can't be told; asking on until Ctrl-C")
-            unknown = now == "unknown"
             ended_at = (clock() if ended_at is None else ended_at) if now in ("ended", "settled") else None
-            since = 0.0 if ended_at is None else clock() - ended_at
-            if ended_at is not None and (since >= PATIENCE_S or (now == "settled" and since >= SETTLE_S)):
-                return Followed(last, now)
-            pause = interval_s if ended_at is None else min(interval_s, SETTLE_S)
+            pause = interval_s
+            if ended_at is not None:
+                since = begun - ended_at  # what came while it was asked for may not have been seen
+                if since >= PATIENCE_S or (now == "settled" and since >= SETTLE_S):
+                    return Followed(last, now)
+                pause = min(interval_s, SETTLE_S - since if since < SETTLE_S else SETTLE_S)
             sleep(max(LEAST_S, pause - (clock() - begun)))
     except KeyboardInterrupt:
         return Followed(last, "stopped")
+
+
+def _pause(interval_s: float, failures: int) -> float:
+    """Seconds after so many failures in a row."""
+    return float(min(max(interval_s, LEAST_S) * 2 ** min(failures, 10), max(MOST_PAUSE_S, interval_s)))
 
 
 def key(verdict: VerdictLike) -> tuple[str, str | None, str, str | None]:

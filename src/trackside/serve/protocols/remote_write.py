@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trackside.serve.protocols import symbols
-from trackside.serve.protocols.decoded import Answer, MetricBlock, Unsupported
+from trackside.serve.protocols.decoded import Answer, MetricBlock, TooLarge, Unsupported
 from trackside.serve.protocols.samples import Lookalikes
 from trackside.serve.protocols.series_key import Known, labels_of
-from trackside.serve.protocols.wire import BYTES, FIXED64, VARINT, Offsets, fields, signed, split
+from trackside.serve.protocols.wire import BYTES, FIXED64, MOST, VARINT, Offsets, fields, signed, split
 
 __all__ = ["answer", "decode", "labels_of", "version_of"]
 
@@ -44,18 +44,26 @@ def version_of(content_type: str) -> int:
     return _MESSAGES[message]
 
 
-def answer(block: MetricBlock, version: int) -> Answer:
-    """What the sender is told once the block is kept: version 2 wants to know how much that was."""
+def answer(block: MetricBlock, version: int, lost: int = 0, why: str = "") -> Answer:
+    """What the sender is told once the block is kept, but for ``lost`` samples, and ``why`` these are not.
+
+    Version 2 wants to know how many were written. Samples of names that nobody here asks for count as such: they are
+    let go on purpose, and a sender whose request had no others would take "0 written" for a receiver that doesn't
+    understand it, and count them as failed.
+    """
+    unkept = [block.why] if block.why and version > 1 else []
+    told = [f"the rest is kept: {why}"] if why else ["all samples were kept"] if unkept else []
+    said = "; ".join([*unkept, *told])
+    text = "text/plain; charset=utf-8"
     if version == 1:
-        return Answer()
+        return Answer(400, f"{said}\n".encode(), text) if said else Answer()
     headers = {
-        "X-Prometheus-Remote-Write-Samples-Written": str(block.received),
+        "X-Prometheus-Remote-Write-Samples-Written": str(block.received - lost),
         "X-Prometheus-Remote-Write-Histograms-Written": "0",
         "X-Prometheus-Remote-Write-Exemplars-Written": "0",
     }
-    if not block.why:
-        return Answer(headers=headers)
-    return Answer(400, block.why.encode(), "text/plain; charset=utf-8", headers)  # 2xx only where all was kept
+    # 2xx only where all was kept
+    return Answer(400, said.encode(), text, headers) if said else Answer(headers=headers)
 
 
 def decode(body: bytes, version: int = 1) -> MetricBlock:
@@ -141,6 +149,8 @@ class _Rest:
                 value = _DOUBLE.unpack_from(self.body, content)[0]
             elif number == 2 and kind == VARINT:
                 time = signed(content)
+        if len(self.series) >= MOST:
+            raise TooLarge(f"more than {MOST:,} samples of a form that nearly none have: send less at once")
         self.series.append(place)
         self.times.append(time)
         self.values.append(value)
@@ -165,4 +175,4 @@ class _Rest:
             told.append(f"{self.histograms:,} native histograms were left out: have classic ones scraped")
         if self.exemplars:
             told.append(f"{self.exemplars:,} exemplars were left out: don't send them (send_exemplars: false)")
-        return "; ".join([*told, "all samples were kept"]) if told else ""
+        return "; ".join(told)

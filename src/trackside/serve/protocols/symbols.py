@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,20 +53,28 @@ class _Numbers:
 
 
 _numbers = _Numbers()
+_swap = Lock()
+
+
+def _current() -> _Numbers:
+    """The numbers for one request; where too many are remembered, new ones."""
+    global _numbers
+    with _swap:
+        if _numbers.is_full:
+            _numbers = _Numbers()
+        return _numbers
 
 
 def read(body: bytes) -> tuple[Table, Offsets, Offsets]:
     """The symbols of a request, and where its series begin and end."""
-    global _numbers
-    if _numbers.is_full:
-        _numbers = _Numbers()
     spans, (starts, ends) = split(body, 0, len(body), 4, 5)
     if len(spans[0]) > MOST:
         raise BadRequest(f"{len(spans[0]):,} symbols in one request, at most {MOST:,} are taken: send less at once")
     symbols = [body[start:end] for start, end in zip(spans[0].tolist(), spans[1].tolist(), strict=True)]
     if len(starts) and (not symbols or symbols[0]):
         raise BadRequest("the first symbol must be the empty string: without it all references may be off by one")
-    return Table(body, symbols, _numbers.of(symbols), _numbers.known), starts, ends
+    numbers = _current()  # once: another thread may begin anew, and keys are by the numbers of one table alone
+    return Table(body, symbols, numbers.of(symbols), numbers.known), starts, ends
 
 
 def after_refs(body: bytes, starts: Offsets, ends: Offsets) -> Offsets:

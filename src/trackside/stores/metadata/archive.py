@@ -174,7 +174,8 @@ class Archive:
         clusters = sorted({row["cluster"] for row in found})
         if len(clusters) > 1:
             named = ", ".join(each or "(none)" for each in clusters)
-            raise ArchiveError("ambiguous", f"job {id_} is of several clusters: {named}; say which")
+            which = "say which as cluster=NAME, empty for (none)"
+            raise ArchiveError("ambiguous", f"job {id_} is of several clusters: {named}; {which}")
         return run_of(found[0]) if found else None
 
     def verdicts(self, run: str, limit: int = 100, after: str | None = None) -> VerdictPage:

@@ -7,8 +7,10 @@ PostgreSQL: every transaction has its own limits, set inside it, so that a poole
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
-from trackside.stores.metadata.errors import ArchiveError, explained
+from trackside.stores.metadata.errors import ArchiveError, explained, shown
 
 WAIT_S = 15
 """How long a lock or a connection is waited for."""
@@ -38,10 +40,15 @@ class Database:
             options = {"connect_timeout": WAIT_S, "application_name": "trackside", "prepare_threshold": None,
                        "tcp_user_timeout": 2 * STATEMENT_S * 1000}  # fmt: skip
             options = {name: value for name, value in options.items() if name not in self.url.query}
-        self._engine = sa.create_engine(
-            self.url, connect_args=options, pool_size=CONNECTIONS, max_overflow=0, pool_timeout=WAIT_S,
-            pool_pre_ping=not self.is_sqlite,
-        )  # fmt: skip
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", exc.SAWarning)  # of a parameter that the driver doesn't know
+                self._engine = sa.create_engine(
+                    self.url, connect_args=options, pool_size=CONNECTIONS, max_overflow=0, pool_timeout=WAIT_S,
+                    pool_pre_ping=not self.is_sqlite,
+                )  # fmt: skip
+        except (ValueError, TypeError, exc.ArgumentError, exc.SAWarning) as error:
+            raise ArchiveError("refused", f"{shown(self.url)}: its parameters can't be meant: {error}") from error
         if self.is_sqlite:
             event.listen(self._engine, "connect", _sqlite_connected)
             event.listen(self._engine, "begin", _sqlite_begins)
@@ -78,7 +85,7 @@ class Database:
         except exc.SQLAlchemyError as error:
             raise explained(self.url, error) from error
         except UnicodeEncodeError as error:
-            raise ArchiveError("refused", f"{self.url.render_as_string()}: text that is no Unicode: {error}") from error
+            raise ArchiveError("refused", f"{shown(self.url)}: text that is no Unicode: {error}") from error
 
 
 def _checked(text: str) -> sa.URL:
@@ -97,12 +104,25 @@ def _checked(text: str) -> sa.URL:
         return url
     if url.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise ArchiveError("refused", f"no archive is kept in {url.drivername!r}; {wanted}")
-    if not url.database or url.database == ":memory:":
+    if not url.database or url.database == ":memory:" or "\0" in url.database:
         raise ArchiveError("refused", f"the archive's URL names no file; {wanted}")
-    folder = Path(url.database).parent
-    if not folder.is_dir():
-        raise ArchiveError("unreachable", f"the archive's folder {folder} is not there: make it, or give another path")
+    _check_place(Path(url.database))
     return url
+
+
+def _check_place(file: Path) -> None:
+    """Whether an archive can be kept there. Raises ArchiveError."""
+    folder = file.parent
+    try:
+        if not folder.is_dir():
+            raise ArchiveError("unreachable", f"the archive's folder {folder} is not there: make it, or give another")
+        if file.is_dir():
+            raise ArchiveError("refused", f"the archive {file} is a folder: name a file in it")
+        if not (os.access(folder, os.W_OK | os.X_OK) and (not file.exists() or os.access(file, os.R_OK | os.W_OK))):
+            raise ArchiveError("refused", f"the archive {file} or its folder may not be written by this user")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ArchiveError("unreachable", f"the archive {str(file)!r}: {why}") from error
 
 
 def _sqlite_connected(connection: Any, _: object) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import sqlalchemy as sa
-from sqlalchemy import exc
+from trackside.stores.unanswered import HIDDEN, is_secret, shown_url
+
+if TYPE_CHECKING:  # who only wants to catch an ArchiveError may not have the extra
+    import sqlalchemy as sa
+    from sqlalchemy import exc
 
 Kind = Literal["unreachable", "busy", "newer", "refused", "ambiguous"]
 
@@ -44,13 +47,20 @@ _POSTGRES: tuple[tuple[str, Kind, str], ...] = (
 )
 
 
+def shown(url: sa.URL) -> str:
+    """A database's URL without its secrets."""
+    return shown_url(url.render_as_string(hide_password=False))
+
+
 def explained(url: sa.URL, error: exc.SQLAlchemyError) -> ArchiveError:
-    """What to tell of a failure of the driver; the URL's password is left out."""
-    where = url.render_as_string(hide_password=True)
+    """What to tell of a failure of the driver; the URL's secrets are left out."""
+    from sqlalchemy import exc
+
+    where = shown(url)
     if isinstance(error, exc.TimeoutError):
         return ArchiveError("busy", f"{where}: all connections are in use; try again")
     cause = error.orig if isinstance(error, exc.DBAPIError) else error
-    words = (str(cause).strip().splitlines() or [type(error).__name__])[0][:300]
+    words = _without_secrets(url, (str(cause).strip().splitlines() or [type(error).__name__])[0])[:300]
     if url.get_backend_name() == "sqlite":
         for text, kind, remedy in _SQLITE:
             if text in words.lower():
@@ -67,3 +77,12 @@ def explained(url: sa.URL, error: exc.SQLAlchemyError) -> ArchiveError:
     if isinstance(error, exc.OperationalError | exc.InterfaceError | exc.DisconnectionError):
         return ArchiveError("unreachable", f"{where}: {words}; is the server up, and its address right?")
     return ArchiveError("refused", f"{where}: {words}")
+
+
+def _without_secrets(url: sa.URL, words: str) -> str:
+    """A driver may quote the connection's parameters."""
+    secrets = [url.password, *(value for name, value in url.query.items() if is_secret(name))]
+    for secret in secrets:
+        for text in (secret,) if isinstance(secret, str) else secret or ():
+            words = words.replace(text, HIDDEN) if text else words
+    return words

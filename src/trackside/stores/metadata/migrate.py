@@ -7,7 +7,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from trackside.stores.metadata.engine import Database
-from trackside.stores.metadata.errors import ArchiveError
+from trackside.stores.metadata.errors import ArchiveError, shown
 from trackside.stores.metadata.schema import REVISION
 
 SCRIPTS = Path(__file__).with_name("migrations")
@@ -29,10 +29,10 @@ def migrate(database: Database, scripts: Path = SCRIPTS, revision: str = REVISIO
     with database.writing("migrate") as link:
         current = _current(link)  # another instance may have been here while this one waited for the lock
         if current is not None and current not in known:
-            where = database.url.render_as_string(hide_password=True)
             raise ArchiveError(
                 "newer",
-                f"{where} was made by a later Trackside (revision {current}, this one knows {revision}): update it",
+                f"{shown(database.url)} was made by a later Trackside (revision {current}, this one knows {revision}): "
+                "update it",
             )
         if current != revision:
             config.attributes["connection"] = link

@@ -7,21 +7,21 @@ time come in no order that it keeps.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from trackside.stores.endpoint import Endpoint, Unanswered
-from trackside.stores.log_store import SECOND, Line, LogOptions, LogStream, Paging, Streams, Wanted, in_slices, stamp
+from trackside.stores.endpoint import Endpoint, Response, Unanswered
+from trackside.stores.log_answers import SECOND, decoded, nanoseconds
+from trackside.stores.log_store import Line, LogOptions, LogStream, Paging, Streams, Wanted, in_slices, stamp
 from trackside.stores.log_streams import Condition, Conditions, find
 
 BUCKETS = 500
 """Stretches of a window whose lines are counted, to cut it where a page is full."""
 _OWN = frozenset({"_time", "_msg", "_stream", "_stream_id"})
-_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z")
+WHOSE = "VictoriaLogs'"
 _ROW = msgspec.json.Decoder(dict[str, str])
 
 
@@ -30,7 +30,7 @@ class _Value(msgspec.Struct):
 
 
 class _Listed(msgspec.Struct):
-    values: list[_Value]
+    values: list[_Value] | None
 
 
 class _Group(msgspec.Struct):
@@ -84,10 +84,7 @@ class VictoriaLogs:
         def ask(start: int, end: int) -> list[str]:
             params = {"query": self.selector(()) or "*", **_times(start, end)} | ({"field": field} if field else {})
             got = self.endpoint.request("GET", f"/select/logsql/{what}", params=params)
-            try:
-                return [each.value for each in _LISTED.decode(got.body).values]
-            except msgspec.DecodeError:
-                raise _strange(got.url, got.body) from None
+            return [each.value for each in decoded(_LISTED, got.body, got.url, WHOSE).values or ()]
 
         return list(in_slices(ask, start, end))
 
@@ -100,7 +97,7 @@ class VictoriaLogs:
         def fetch(start: int, end: int, limit: int) -> list[Line]:
             asked = f"{query} | sort by (_time) | limit {limit}"
             rows = self._rows(asked, start, end)
-            lines = [_line(row, stream.labels) for row in rows]
+            lines = [self._line(row, stream.labels) for row in rows]
             lines.sort(key=lambda line: line.time_ns)
             return lines
 
@@ -112,8 +109,8 @@ class VictoriaLogs:
         step = max(1, -(-(end - start) // (BUCKETS * SECOND)))
         params = {"query": query, "step": f"{step}s", **_times(start, end)}
         try:
-            counts = _counts(self.endpoint.request("GET", "/select/logsql/hits", params=params).body)
-        except (Unanswered, msgspec.DecodeError):
+            counts = _counts(self.endpoint.request("GET", "/select/logsql/hits", params=params))
+        except Unanswered:
             # Counting saves time only: paging says what is wrong, if the lines themselves can't be had.
             counts = {}
         begin, held = start, 0
@@ -126,41 +123,22 @@ class VictoriaLogs:
 
     def _rows(self, query: str, start: int, end: int) -> list[dict[str, str]]:
         got = self.endpoint.request("POST", "/select/logsql/query", form={"query": query, **_times(start, end)})
-        return [_row(text, got.url) for text in got.body.split(b"\n") if text.strip()]
+        return [decoded(_ROW, text, got.url, WHOSE) for text in got.body.split(b"\n") if text.strip()]
+
+    def _line(self, row: dict[str, str], known: Mapping[str, str]) -> Line:
+        time_ns = nanoseconds(row.get("_time", ""))
+        if time_ns is None:
+            raise Unanswered("broken", f"{self.name}: a line whose _time is {row.get('_time', '')[:40]!r}, no time")
+        labels = {**known, **{name: value for name, value in row.items() if name not in _OWN}}
+        return Line(time_ns, row.get("_msg", ""), labels)
 
 
-def _row(text: bytes, url: str) -> dict[str, str]:
-    try:
-        return _ROW.decode(text)
-    except msgspec.DecodeError:
-        raise _strange(url, text) from None
-
-
-def _strange(url: str, body: bytes) -> Unanswered:
-    shown = body[:80].decode("utf-8", "replace")
-    return Unanswered("broken", f"{url} sent what is no answer of VictoriaLogs': {shown!r}; is it the right URL?")
-
-
-def _line(row: dict[str, str], known: Mapping[str, str]) -> Line:
-    found = _TIME.fullmatch(row.get("_time", ""))
-    if found is None:
-        raise Unanswered("broken", f"a line without a time: {row.get('_time')!r}")
-    labels = {**known, **{name: value for name, value in row.items() if name not in _OWN}}
-    return Line(_nanoseconds(found), row.get("_msg", ""), labels)
-
-
-def _nanoseconds(found: re.Match[str]) -> int:
-    seconds = int(dt.datetime.fromisoformat(found[1] + "+00:00").timestamp())
-    return seconds * SECOND + int((found[2] or "0").ljust(9, "0"))
-
-
-def _counts(body: bytes) -> dict[int, int]:
-    """Lines from each counted time on, nanoseconds, over all groups. Raises DecodeError."""
+def _counts(got: Response) -> dict[int, int]:
+    """Lines from each counted time on, nanoseconds, over all groups. Raises Unanswered."""
     counts: dict[int, int] = {}
-    for group in _HITS.decode(body).hits:
+    for group in decoded(_HITS, got.body, got.url, WHOSE).hits:
         for text, count in zip(group.timestamps, group.values, strict=False):
-            if found := _TIME.fullmatch(text):
-                at = _nanoseconds(found)
+            if (at := nanoseconds(text)) is not None:
                 counts[at] = counts.get(at, 0) + count
     return counts
 

@@ -7,25 +7,73 @@ collector kept it.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
+
 from trackside.stores.endpoint import Endpoint, Unanswered
-from trackside.stores.log_store import SECOND, Line, LogOptions, LogStream, Paging, Streams, Wanted, in_slices, stamp
+from trackside.stores.log_answers import decoded, nanoseconds
+from trackside.stores.log_store import Line, LogOptions, LogStream, Paging, Streams, Wanted, in_slices, stamp
 from trackside.stores.log_streams import Condition, Conditions, find
 
 MOST_BUCKETS = 1000
 """Values of fields that are asked for at once."""
+MOST_GROUPS = 200_000
+"""Streams of one run."""
+DEPTH = 20
+"""Objects in objects of a document that are looked into: as many as an index maps."""
 OFFSETS = ("log.offset", "offset")
 """Fields where collectors keep where in its file a line stood."""
 _NUMBERS = frozenset({"long", "integer", "short", "byte", "unsigned_long"})
 _EXACT = _NUMBERS | {"keyword", "constant_keyword", "wildcard"}
-_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:Z|\+00:?00)")
+WHOSE = "Elasticsearch's"
 Json = dict[str, Any]
+
+
+class _Fields(msgspec.Struct):
+    fields: dict[str, dict[str, Any]]
+
+
+class _Hit(msgspec.Struct):
+    source: Json | None = msgspec.field(default=None, name="_source")
+    fields: dict[str, list[Any]] | None = None
+
+
+class _Hits(msgspec.Struct):
+    hits: list[_Hit]
+
+
+class _Bucket(msgspec.Struct):
+    key: dict[str, str | int | float | bool | None]
+
+
+class _Groups(msgspec.Struct):
+    buckets: list[_Bucket]
+    after_key: dict[str, str | int | float | bool | None] | None = None
+
+
+class _Aggregations(msgspec.Struct):
+    groups: _Groups
+
+
+class _Shards(msgspec.Struct):
+    failed: int = 0
+
+
+class _Found(msgspec.Struct):
+    """``aggregations`` are missing where no index fits the pattern."""
+
+    hits: _Hits
+    aggregations: _Aggregations | None = None
+    shards: _Shards | None = msgspec.field(default=None, name="_shards")
+    timed_out: bool = False
+
+
+_FIELDS = msgspec.json.Decoder(_Fields)
+_FOUND = msgspec.json.Decoder(_Found)
 
 
 class Elasticsearch:
@@ -47,11 +95,9 @@ class Elasticsearch:
 
     def names(self, start: int, end: int) -> Sequence[str]:
         """Fields that can be asked for exact values, of all times: mappings know none."""
-        got = self.endpoint.request("GET", f"{self._index}/_field_caps", params={"fields": "*", **_LENIENT}).json()
-        fields = got.get("fields") if isinstance(got, dict) else None
-        if not isinstance(fields, dict):
-            raise Unanswered("broken", f"{self.name} sent no fields; is it the right URL?")
-        exact = {name for name, types in fields.items() if isinstance(types, dict) and _EXACT.issuperset(types)}
+        got = self.endpoint.request("GET", f"{self._index}/_field_caps", params={"fields": "*", **_LENIENT})
+        fields = decoded(_FIELDS, got.body, got.url, WHOSE).fields
+        exact = {name for name, types in fields.items() if types and _EXACT.issuperset(types)}
         self._numbers = frozenset(name for name in exact if not _NUMBERS.isdisjoint(fields[name]))
         plain = {name.removesuffix(".keyword") for name in exact}
         self._fields = {
@@ -98,15 +144,18 @@ class Elasticsearch:
                 for place, name in places.items()
             ],
         }
-        while True:
+        for _ in range(MOST_GROUPS // MOST_BUCKETS):
             body = {"size": 0, "query": self._within(query, start, end), "aggs": {"groups": {"composite": composite}}}
-            found = self._search(body).get("aggregations", {}).get("groups", {})
-            for bucket in found.get("buckets", ()):
-                values = {name: bucket["key"].get(place) for place, name in places.items()}
+            found = self._search(body).aggregations
+            for bucket in found.groups.buckets if found is not None else ():
+                values = {name: bucket.key.get(place) for place, name in places.items()}
                 yield {name: str(value) for name, value in values.items() if value is not None}
-            if not found.get("after_key"):
+            if found is None or not found.groups.after_key:
                 return
-            composite["after"] = found["after_key"]
+            composite["after"] = found.groups.after_key
+        raise Unanswered(
+            "partial", f"{self.name} has more than {MOST_GROUPS:,} streams of the run; narrow it with match"
+        )
 
     # -- lines
 
@@ -126,20 +175,18 @@ class Elasticsearch:
                 "fields": [{"field": self.options.time_field, "format": "strict_date_optional_time_nanos"}],
                 "track_total_hits": False,
             }
-            hits = self._search(body).get("hits", {}).get("hits", [])
-            return [self._line(hit, stream.labels) for hit in hits]
+            return [self._line(hit, stream.labels) for hit in self._search(body).hits.hits]
 
         # An index gives at most 10,000 at once unless it is told otherwise.
         yield from Paging(fetch, min(self.options.page, 10_000)).lines(stream.start_ns, stream.end_ns)
 
-    def _line(self, hit: Json, known: Mapping[str, str]) -> Line:
-        source = _flat(hit.get("_source") or {})
-        times = (hit.get("fields") or {}).get(self.options.time_field) or [source.get(self.options.time_field)]
-        found = _TIME.fullmatch(str(times[0]))
-        if found is None:
-            raise Unanswered("broken", f"{self.name}: a line whose {self.options.time_field} is {times[0]!r}, no time")
-        seconds = int(dt.datetime.fromisoformat(found[1] + "+00:00").timestamp())
-        time_ns = seconds * SECOND + int((found[2] or "0").ljust(9, "0"))
+    def _line(self, hit: _Hit, known: Mapping[str, str]) -> Line:
+        source = _flat(hit.source or {})
+        told = (hit.fields or {}).get(self.options.time_field) or [source.get(self.options.time_field)]
+        time_ns = nanoseconds(told[0]) if isinstance(told[0], str) else None
+        if time_ns is None:
+            shown = repr(told[0])[:40] if isinstance(told[0], (str, float, int)) else "not there"
+            raise Unanswered("broken", f"{self.name}: a line whose {self.options.time_field} is {shown}, no time")
         text = next(
             (source[name] for name in (self.options.message_field, "log", "event.original") if name in source), ""
         )
@@ -153,7 +200,7 @@ class Elasticsearch:
         bounds = {"gte": stamp(start), "lt": stamp(end), "format": "strict_date_optional_time_nanos"}
         return {"bool": {"filter": [query, {"range": {self.options.time_field: bounds}}]}}
 
-    def _search(self, body: Json) -> Json:
+    def _search(self, body: Json) -> _Found:
         got = self.endpoint.request(
             "POST",
             f"{self._index}/_search",
@@ -161,12 +208,10 @@ class Elasticsearch:
             body=json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
         )
-        answer = got.json()
-        if not isinstance(answer, dict):
-            raise Unanswered("broken", f"{got.url} sent no answer to a search; is it the right URL?")
-        failed = (answer.get("_shards") or {}).get("failed", 0)
-        if answer.get("timed_out") or failed:
-            why = "it ran out of time" if answer.get("timed_out") else f"{failed} shards failed"
+        answer = decoded(_FOUND, got.body, got.url, WHOSE)
+        failed = answer.shards.failed if answer.shards is not None else 0
+        if answer.timed_out or failed:
+            why = "it ran out of time" if answer.timed_out else f"{failed} shards failed"
             raise Unanswered("partial", f"{got.url} searched a part only: {why}")
         return answer
 
@@ -180,16 +225,18 @@ def _bool(clauses: Sequence[tuple[bool, Json]]) -> Json:
     return {"filter": must, "must_not": must_not}
 
 
-def _flat(source: Mapping[str, Any], above: str = "") -> dict[str, str]:
-    """A document's scalars by their dotted names; of a list its first."""
+def _flat(source: Mapping[str, Any], above: str = "", depth: int = DEPTH) -> dict[str, str]:
+    """A document's scalars by their dotted names; of a list its first. What lies deeper is left out."""
     found: dict[str, str] = {}
     for name, value in source.items():
         if isinstance(value, list):
             value = value[0] if value else None
         if isinstance(value, dict):
-            found |= _flat(value, f"{above}{name}.")
-        elif value is not None:
-            found[above + name] = value if isinstance(value, str) else json.dumps(value)
+            found |= _flat(value, f"{above}{name}.", depth - 1) if depth else {}
+        elif isinstance(value, str):
+            found[above + name] = value
+        elif isinstance(value, (bool, int, float)):
+            found[above + name] = json.dumps(value)
     return found
 
 

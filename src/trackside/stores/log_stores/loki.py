@@ -7,19 +7,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from trackside.stores.endpoint import Endpoint, Response, Unanswered
+from trackside.stores.log_answers import decoded
 from trackside.stores.log_store import Line, LogOptions, LogStream, Paging, Streams, Wanted, in_slices
 from trackside.stores.log_streams import Condition, Conditions, find
+from trackside.stores.unanswered import plain
+
+WHOSE = "Loki's"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class _Entry(msgspec.Struct, array_like=True):
+    """And structured metadata, where these are asked for apart."""
+
+    nanoseconds: str
+    text: str
 
 
 class _Result(msgspec.Struct):
     stream: dict[str, str]
-    values: list[list[Any]]
-    """[nanoseconds as text, line], and structured metadata where these are asked for apart."""
+    values: list[_Entry]
 
 
 class _Data(msgspec.Struct, rename="camel"):
@@ -29,15 +39,20 @@ class _Data(msgspec.Struct, rename="camel"):
 
 class _Answer(msgspec.Struct):
     data: _Data
-    warnings: list[str] = []
+    warnings: list[str] | None = None
 
 
-class _Listed(msgspec.Struct):
-    data: list[Any] | None = None
+class _Texts(msgspec.Struct):
+    data: list[str] | None = None
+
+
+class _Series(msgspec.Struct):
+    data: list[dict[str, str]] | None = None
 
 
 _LINES = msgspec.json.Decoder(_Answer)
-_LISTED = msgspec.json.Decoder(_Listed)
+_TEXTS = msgspec.json.Decoder(_Texts)
+_SERIES = msgspec.json.Decoder(_Series)
 
 
 class Loki:
@@ -56,31 +71,37 @@ class Loki:
 
     def names(self, start: int, end: int) -> Sequence[str]:
         """All labels of streams; structured metadata has no part in it."""
-        return self._listed("labels", start, end)
+        return [name for name in self._texts("labels", start, end) if _NAME.fullmatch(name)]
 
     def values(self, name: str, start: int, end: int) -> Sequence[str]:
         """All values of a label."""
-        return self._listed(f"label/{name}/values", start, end)
+        return self._texts(f"label/{name}/values", start, end)
 
     def groups(self, by: Sequence[str], any_of: Sequence[Conditions], start: int, end: int) -> list[Mapping[str, str]]:
         """The labels of all streams that any of these selects."""
-        return self._listed("series", start, end, [("match[]", self.selector(each)) for each in any_of])
+        selected = [("match[]", self.selector(each)) for each in any_of]
+
+        def ask(start: int, end: int) -> list[dict[str, str]]:
+            got = self._asked("series", start, end, selected)
+            return decoded(_SERIES, got.body, got.url, WHOSE).data or []
+
+        return list(in_slices(ask, start, end))
 
     def selector(self, conditions: Conditions) -> str:
         """A stream selector: a label that must be empty must not be there."""
         fixed = (Condition(name, "is", value) for name, value in sorted(self.options.match.items()))
         return "{" + ", ".join(map(_matcher, (*conditions, *fixed))) + "}"
 
-    def _listed(self, path: str, start: int, end: int, more: Sequence[tuple[str, str]] = ()) -> list[Any]:
-        def ask(start: int, end: int) -> list[Any]:
-            params = [("start", str(start)), ("end", str(end)), *more]
-            got = self.endpoint.request("GET", f"/loki/api/v1/{path}", params=params)
-            try:
-                return _LISTED.decode(got.body).data or []
-            except msgspec.DecodeError:
-                raise _strange(got) from None
+    def _texts(self, path: str, start: int, end: int) -> list[str]:
+        def ask(start: int, end: int) -> list[str]:
+            got = self._asked(path, start, end)
+            return decoded(_TEXTS, got.body, got.url, WHOSE).data or []
 
         return list(in_slices(ask, start, end))
+
+    def _asked(self, path: str, start: int, end: int, more: Sequence[tuple[str, str]] = ()) -> Response:
+        params = [("start", str(start)), ("end", str(end)), *more]
+        return self.endpoint.request("GET", f"/loki/api/v1/{path}", params=params)
 
     # -- lines
 
@@ -97,23 +118,17 @@ class Loki:
 
 def _lines(got: Response, known: Mapping[str, str]) -> list[Line]:
     """An answer's entries in time order: it has them apart by labels and structured metadata."""
-    try:
-        answer = _LINES.decode(got.body)
-    except msgspec.DecodeError:
-        raise _strange(got) from None
+    answer = decoded(_LINES, got.body, got.url, WHOSE)
     if answer.data.result_type != "streams":
         raise Unanswered(
-            "refused", f"{got.url} gave a {answer.data.result_type}, not lines: line_filter must be a filter"
+            "refused", f"{got.url} gave a {plain(answer.data.result_type)}, not lines: line_filter must be a filter"
         )
     if answer.warnings:
-        raise Unanswered("partial", f"{got.url} gave a part only: {'; '.join(answer.warnings)[:300]}")
+        raise Unanswered("partial", f"{got.url} gave a part only: {plain('; '.join(answer.warnings))}")
     lines = []
-    try:
-        for result in answer.data.result:
-            labels = {**known, **result.stream}
-            lines += [Line(int(time), text, labels) for time, text, *_ in result.values]
-    except (ValueError, TypeError):
-        raise _strange(got) from None
+    for result in answer.data.result:
+        labels = {**known, **result.stream}
+        lines += [Line(_time(each.nanoseconds, got.url), each.text, labels) for each in result.values]
     lines.sort(key=lambda line: line.time_ns)  # stable: those of one stream stay as they came
     return lines
 
@@ -125,9 +140,10 @@ def _matcher(condition: Condition) -> str:
     return f'{condition.name}{operator}"{escaped}"'
 
 
-def _strange(got: Response) -> Unanswered:
-    shown = got.body[:80].decode("utf-8", "replace")
-    return Unanswered("broken", f"{got.url} sent what is no answer of Loki's: {shown!r}; is it the right URL?")
+def _time(text: str, where: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise Unanswered("broken", f"{where} sent a line whose time is {text[:40]!r}, no nanoseconds")
+    return int(text)
 
 
 LOG_STORE = Loki

@@ -1,0 +1,231 @@
+"""Whatever a log store answers, lines come of it or a reason why not, and nothing else.
+
+No server is asked: the answers are made up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from trackside.read.format import Source
+from trackside.site.hits import sources
+from trackside.stores.endpoint import EndpointOptions, Response, Unanswered
+from trackside.stores.log_answers import nanoseconds
+from trackside.stores.log_store import Line, LogOptions, LogStream, Wanted, kinds, open_store, stamp
+
+T0 = 1_795_253_600
+WANTED = Wanted(("4242",), ("gpu-00",), T0, T0 + 60)
+STREAM = LogStream("job", {"job_id": "4242"}, '{"filter": []}', T0 * 10**9, (T0 + 60) * 10**9)
+TIME = "2026-11-21T09:33:21.5Z"
+
+
+class Scripted:
+    """A server that gives one answer to everything, or to each path its own."""
+
+    def __init__(self, answer: bytes | Callable[[str], bytes]) -> None:
+        self._answer = answer
+        self.name = "http://store"
+        self.asked = 0
+
+    def request(self, method: str, path: str, **_: object) -> Response:
+        self.asked += 1
+        body = self._answer if isinstance(self._answer, bytes) else self._answer(path)
+        return Response(200, {}, body, f"http://store{path}")
+
+
+def opened(kind: str, answer: bytes | Callable[[str], bytes]) -> tuple[Any, LogOptions]:
+    options = LogOptions(kind=kind, endpoint=EndpointOptions(url="http://store"), page=100)
+    store: Any = open_store(options)
+    store.endpoint = Scripted(answer)
+    return store, options
+
+
+def lines(kind: str, answer: bytes) -> list[Line]:
+    return [line for batch in opened(kind, answer)[0].lines(STREAM) for line in batch]
+
+
+def asked(kind: str, answer: bytes) -> None:
+    """Ask all that is asked of a store. Nothing but Unanswered may come of it."""
+    store, options = opened(kind, answer)
+    start, end = STREAM.start_ns, STREAM.end_ns
+    questions: Sequence[Callable[[], object]] = (
+        lambda: store.names(start, end),
+        lambda: store.values("node", start, end),
+        lambda: store.groups(("job_id", "node"), ((),), start, end),
+        lambda: [list(batch) for batch in store.lines(STREAM)],
+    )
+    reasons = []
+    for question in questions:
+        try:
+            question()
+        except Unanswered as error:
+            reasons.append(str(error))
+    assert all("\n" not in reason and len(reason) < 1000 for reason in reasons)
+    for found in sources(store, options, WANTED):
+        if isinstance(found, Source):
+            found.stream.read()
+
+
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.text(),
+    st.sampled_from([TIME, "2026-13-21T09:33:21Z", "2026-11-21T29:33:21Z", "0000-01-01T00:00:00Z", "", "9" * 25,
+                     "\u0661795253601000000000", f"{T0 + 1}000000000", "streams", "4242", "job_id", "gpu-00"]),
+)  # fmt: skip
+WORDS = st.sampled_from(
+    ["data", "result", "resultType", "stream", "values", "warnings", "value", "hits", "timestamps", "_time", "_msg",
+     "_source", "fields", "aggregations", "groups", "buckets", "key", "after_key", "_shards", "failed", "timed_out",
+     "@timestamp", "message", "keyword", "job_id", "node", "f0", "f1", "status"]
+)  # fmt: skip
+ANY = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS | st.text(), inner, max_size=5)
+)
+
+
+def shaped(kind: str, inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Answers that are nearly right: their parts are ``inner``."""
+    lists, texts = st.lists(inner, max_size=3), st.dictionaries(WORDS, inner, max_size=3)
+    if kind == "loki":
+        entry = st.one_of(inner, st.tuples(inner, inner), st.tuples(SCALARS, st.text(), texts))
+        result = st.fixed_dictionaries({"stream": texts | inner, "values": st.lists(entry, max_size=3) | inner})
+        data = st.fixed_dictionaries({"resultType": st.just("streams") | inner, "result": st.lists(result) | inner})
+        return st.fixed_dictionaries({"data": data | inner | st.lists(texts)}, optional={"warnings": inner})
+    if kind == "victorialogs":
+        group = st.fixed_dictionaries({"timestamps": lists | inner, "values": lists | inner})
+        listed = st.fixed_dictionaries({"values": st.lists(st.fixed_dictionaries({"value": inner}))})
+        return st.one_of(texts, listed, st.fixed_dictionaries({"hits": st.lists(group) | inner}))
+    hit = st.fixed_dictionaries(
+        {}, optional={"_source": texts | inner, "fields": st.dictionaries(st.just("@timestamp"), lists | inner)}
+    )
+    bucket = st.fixed_dictionaries({"key": texts | inner})
+    groups = st.fixed_dictionaries({"buckets": st.lists(bucket) | inner}, optional={"after_key": texts | inner})
+    return st.fixed_dictionaries(
+        {"hits": st.fixed_dictionaries({"hits": st.lists(hit) | inner}) | inner},
+        optional={"aggregations": st.fixed_dictionaries({"groups": groups | inner}) | inner, "_shards": texts | inner,
+                  "timed_out": inner, "fields": st.dictionaries(st.text(), texts | inner)},
+    )  # fmt: skip
+
+
+def body(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+DEEP = b'{"a":' * 500 + b"1" + b"}" * 500
+DEEPER = b"[" * 100_000
+ODD = [
+    DEEPER,
+    b"\xff\xfe\x00",
+    b'{"hits": null}',
+    b'{"hits": {"hits": null}}',
+    b'{"hits": {"hits": [{"_source": ' + DEEP + b', "fields": {"@timestamp": ["' + TIME.encode() + b'"]}}]}}',
+    body({"hits": {"hits": [{"_source": {"@timestamp": 1e300, "message": 5}}]}}),
+    body({"hits": {"hits": [{"_source": {"@timestamp": "2026-13-01T00:00:00Z"}}]}}),
+    body({"hits": {"hits": []}, "aggregations": {"groups": {"buckets": [{}], "after_key": {"f0": "a"}}}}),
+    body({"hits": {"hits": []}, "aggregations": {"groups": {"buckets": [], "after_key": {"f0": "a"}}}}),
+    body({"fields": {"job_id": {"keyword": {}}, "node": {}}}),
+    body({"data": {"resultType": "streams", "result": [{"stream": {}, "values": [["1" * 30, "x"]]}]}}),
+    body({"data": {"resultType": "streams", "result": [{"stream": {}, "values": [[5, "x"], []]}]}}),
+    body({"data": {"resultType": "streams", "result": [{"stream": {"a": 5}, "values": []}]}}),
+    body({"data": [5, None]}),
+    body({"data": [{"a": 5}]}),
+    body({"data": None}),
+    body({"values": [{"value": 5}]}),
+    body({"values": [{}]}),
+    body({"_time": "2026-13-01T00:00:00Z", "_msg": "x"}),
+    body({"_msg": "x"}),
+    body({"hits": [{"timestamps": ["2026-13-01T00:00:00Z"], "values": [10**30]}]}),
+]
+
+
+@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("answer", ODD, ids=lambda answer: answer[:40].decode("ascii", "replace"))
+def test_odd_answers(kind: str, answer: bytes) -> None:
+    asked(kind, answer)
+
+
+@pytest.mark.parametrize("kind", kinds())
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_answers_that_are_nearly_right(kind: str, data: st.DataObject) -> None:
+    asked(kind, body(data.draw(shaped(kind, ANY))))
+
+
+@pytest.mark.parametrize("kind", kinds())
+@settings(max_examples=100, deadline=None)
+@given(answer=st.binary(max_size=200) | ANY.map(body))
+@example(answer=b"")
+@example(answer=b"null")
+def test_any_bytes(kind: str, answer: bytes) -> None:
+    asked(kind, answer)
+
+
+STRAY: dict[str, bytes] = {
+    "loki": body({"data": {"resultType": "streams", "result": [
+        {"stream": {}, "values": [[f"{T0 + 1}000000000", "before STRAY after"], [f"{T0 + 2}000000000", "next"]]}]}}),
+    "victorialogs": body({"_time": stamp((T0 + 1) * 10**9), "_msg": "before STRAY after"}) + b"\n"
+    + body({"_time": stamp((T0 + 2) * 10**9), "_msg": "next"}) + b"\n",
+    "elasticsearch": body({"hits": {"hits": [
+        {"_source": {"message": text}, "fields": {"@timestamp": [stamp((T0 + at) * 10**9)]}}
+        for at, text in ((1, "before STRAY after"), (2, "next"))]}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_a_stray_byte_of_a_program_does_not_cost_the_lines(kind: str) -> None:
+    found = lines(kind, STRAY[kind].replace(b"STRAY", b"\xe9"))
+    assert [line.text for line in found] == ["before \ufffd after", "next"]
+    assert [line.time_ns // 10**9 - T0 for line in found] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        ("elasticsearch", b"{}"),
+        ("elasticsearch", b'{"hits": null}'),
+        ("elasticsearch", b'{"acknowledged": true}'),
+        ("loki", b'{"status": "success"}'),
+        ("victorialogs", b'{"error": "x"}'),
+    ],
+)
+def test_what_is_no_answer_is_not_taken_for_no_lines(kind: str, answer: bytes) -> None:
+    with pytest.raises(Unanswered) as caught:
+        lines(kind, answer)
+    assert caught.value.kind == "broken"
+
+
+def test_an_elasticsearch_whose_groups_never_end() -> None:
+    groups = {"buckets": [{"key": {"f0": "4242"}}], "after_key": {"f0": "4242"}}
+    store, _ = opened("elasticsearch", body({"hits": {"hits": []}, "aggregations": {"groups": groups}}))
+    with pytest.raises(Unanswered, match=r"more than 200,000 streams") as caught:
+        store.groups(("job_id",), ((),), STREAM.start_ns, STREAM.end_ns)
+    assert caught.value.kind == "partial"
+    assert store.endpoint.asked == 200
+
+
+def test_names_of_loki_that_are_none_are_not_asked_for() -> None:
+    store, _ = opened("loki", body({"data": ["node", "../../admin?x", ""]}))
+    assert store.names(0, 1) == ["node"]
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ns"),
+    [
+        ("1970-01-01T00:00:01Z", 10**9),
+        ("2026-11-21T09:33:21.000000001Z", 1_795_253_601_000_000_001),
+        ("2026-11-21T09:33:21.5+00:00", 1_795_253_601_500_000_000),
+        ("2026-13-21T09:33:21Z", None),
+        ("2026-11-31T09:33:21Z", None),
+        ("2026-11-21T09:33:61Z", None),
+        ("0000-11-21T09:33:21Z", None),
+        ("2026-11-21T09:33:21+01:00", None),
+        ("\u0662026-11-21T09:33:21Z", None),
+        ("", None),
+    ],
+)
+def test_times(text: str, time_ns: int | None) -> None:
+    assert nanoseconds(text) == time_ns
