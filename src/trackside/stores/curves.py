@@ -26,9 +26,9 @@ Engine = Literal["avg", "min", "max", "sum", "count", "last", "stddev", "p05", "
 STEPS_S = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 MOST_WINDOWS = 1500
 """Windows that a whole run is shown in: as fine as a screen, cheap to hold for thousands of GPUs."""
-WIDE_CELLS, FEWEST_WINDOWS = 400_000, 360
+WIDE_CELLS, FEWEST_WINDOWS = 200_000, 240
 """Windows times GPUs that a whole run is shown in, where it has hundreds of GPUs, but never fewer windows than this: a
-day of 512 GPUs is seen every two minutes. So what a question takes grows no faster than the run."""
+day of 512 GPUs is seen every five minutes. So what a question takes grows no faster than the run."""
 EDGE_S = 1800.0
 """Length of head and tail."""
 MOST_CELLS = 20_000_000

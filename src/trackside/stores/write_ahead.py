@@ -235,7 +235,7 @@ def _may_be(data: mmap.mmap, begin: int, size: int) -> bool:
         return False
     length = _FRAME.unpack_from(data, begin)[0]
     header = int.from_bytes(data[begin + _FRAME.size : begin + _FRAME.size + 2], "little")
-    return 2 + header <= length <= min(MOST_BYTES, size - begin - _FRAME.size)
+    return bool(2 + header <= length <= min(MOST_BYTES, size - begin - _FRAME.size))
 
 
 def _is_whole(data: mmap.mmap, begin: int, size: int) -> bool:
@@ -243,7 +243,7 @@ def _is_whole(data: mmap.mmap, begin: int, size: int) -> bool:
         return False
     length, checksum = _FRAME.unpack_from(data, begin)
     with memoryview(data)[begin + _FRAME.size : begin + _FRAME.size + length] as content:
-        return zlib.crc32(content) == checksum
+        return bool(zlib.crc32(content) == checksum)
 
 
 def _write(handle: int, data: bytes) -> None:
