@@ -84,7 +84,7 @@ def test_runs_of_other_kinds_without_a_server(run: Held, name: str, proxy: Proxy
 
 @pytest.mark.parametrize(
     ("fault", "after"),
-    [(Fault(refuse=True), 3), (Fault(refuse=True), 60), (Fault(refuse=True), 250), (Fault(hang=True), 150)],
+    [(Fault(refuse=True), 3), (Fault(refuse=True), 60), (Fault(refuse=True), 150), (Fault(hang=True), 60)],
     ids=["gone at once", "gone soon", "gone late", "hangs"],
 )
 def test_a_server_lost_on_the_way(run: Held, proxy: Proxy, fault: Fault, after: int, tmp_path: Path) -> None:
