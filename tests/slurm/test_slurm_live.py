@@ -33,7 +33,10 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.jobs = folder, folder / "jobs"
-        self.env = {**os.environ, "SLURM_CONF": str(folder / "etc/slurm.conf"), "SLURM_LAB_PREFIX": "t"}
+        # Each of several workers has a cluster, and on one machine their nodes need names of their own.
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+        prefix = "t" + "abcdefghij"[int(worker) % 10]
+        self.env = {**os.environ, "SLURM_CONF": str(folder / "etc/slurm.conf"), "SLURM_LAB_PREFIX": prefix}
         self.env["PATH"] += ":/usr/sbin"
 
     def run(self, *arguments: str) -> str:
