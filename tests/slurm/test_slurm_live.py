@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -72,6 +74,13 @@ class Cluster:
         assert done.returncode == 0, done.stderr
 
 
+def machine_lock() -> IO[str]:
+    """Held until it is closed, by one process of the machine."""
+    lock = open(Path(tempfile.gettempdir()) / "trackside-tests-slurm.lock", "w")  # noqa: SIM115
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     for name in ("slurmctld", "slurmdbd", "mariadbd", "munged"):
@@ -82,6 +91,7 @@ def cluster() -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix="ts-slurm-", dir="/tmp"))  # sockets lie under it: the path must be short
     folder.chmod(0o755)
     one = Cluster(folder)
+    turn = machine_lock()  # of several workers one has a cluster at a time: their ports and cgroups are the machine's
     try:
         one.up()
         yield one
@@ -90,6 +100,7 @@ def cluster() -> Iterator[Cluster]:
             [TOOLS / "slurm-down", folder, "--purge"], env=one.env, capture_output=True, timeout=120, check=False
         )
         shutil.rmtree(folder, ignore_errors=True)
+        turn.close()
 
 
 def states(answer: SlurmAnswer) -> dict[str, tuple[str | None, int, int | None]]:
