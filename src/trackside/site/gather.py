@@ -92,13 +92,11 @@ def gathered(
     Raises FileNotFoundError for a path that isn't there, CannotAsk, and NothingReadable where there is nothing to ask
     or nobody knows anything of the job; StoreError.
     """
-    asked: list[str] = []
     with ExitStack() as stack:
         slurm = None
         if job is not None and site.slurm is not None and _asks_slurm(site, bool(paths or store)):
             with _meant():
                 slurm = live(site.slurm, job)
-            asked.append("slurm")
         told = slurm or SlurmAnswer("")
         curves = None
         if site.metrics is not None and told.known:  # enough to look for them from now on, while logs are read
@@ -111,12 +109,11 @@ def gathered(
             loaded.inputs.append(row)
             if row.status in ("unreadable", "refused"):
                 loaded.store.unanswered(row.plane or "scheduler", row.path, row.note)
-        asked += _lines(loaded, site, slurm)
-        found = Gathered(loaded, told.stage, curves=[curves] if curves is not None else [])
+        _take_lines(loaded, site, slurm)
+        asked = names_of(site, slurm is not None)
+        found = Gathered(loaded, told.stage, asked, [curves] if curves is not None else [])
         if site.metrics is not None:
             loaded.live = _opener(found, site.metrics, stack)
-            asked.append(f"prometheus {site.metrics.endpoint.url}")
-        found.asked = tuple(asked)
         if not asked and not paths and not store:
             raise api.NothingReadable(
                 "there is nothing to ask: no Slurm commands on this machine, and no metrics or logs are configured; "
@@ -140,8 +137,8 @@ def _read(
     return loaded
 
 
-def _lines(loaded: api.Loaded, site: Site, slurm: SlurmAnswer | None) -> Iterator[str]:
-    """Take the lines of all log stores, and of the journal; gives their names."""
+def _take_lines(loaded: api.Loaded, site: Site, slurm: SlurmAnswer | None) -> None:
+    """The lines of all log stores, and of the journal."""
     files = slurm.logs if slurm is not None else ()
     for options in site.logs:
         with _meant():
@@ -151,11 +148,9 @@ def _lines(loaded: api.Loaded, site: Site, slurm: SlurmAnswer | None) -> Iterato
             if wanted.jobs or wanted.nodes:
                 for found in sources(_Beyond(store, options, frozenset(files)), options, wanted, room):
                     _take_log(loaded, store.name, found)
-        yield store.name
     if site.journal is not None:
         for found in journal(site.journal, _wanted(loaded, slurm)[0]):
             _take_log(loaded, "journalctl", found)
-        yield "journalctl"
 
 
 @contextmanager
@@ -178,10 +173,10 @@ def _sets_slurm(site: Site) -> bool:
     )
 
 
-def names_of(site: Site) -> tuple[str, ...]:
-    """What is asked of a job where the site's settings are all there is to go by."""
+def names_of(site: Site, slurm: bool | None = None) -> tuple[str, ...]:
+    """What is asked of a job. ``slurm``: whether Slurm is; None: as the settings say."""
     return (
-        *(["slurm"] if _sets_slurm(site) else []),
+        *(["slurm"] if (_sets_slurm(site) if slurm is None else slurm) else []),
         *(open_store(options).name for options in site.logs),
         *(["journalctl"] if site.journal is not None else []),
         *([f"prometheus {site.metrics.endpoint.url}"] if site.metrics is not None else []),
