@@ -36,7 +36,7 @@ from bench.processes import folder_bytes, taken
 from trackside.catalog.dialect import dialects
 from trackside.catalog.metrics import METRICS
 from trackside.serve.protocols.series_key import key_of
-from trackside.stores.snapshot import Snapshot
+from trackside.stores.embedded.snapshot import Snapshot
 
 METRICS_A_GPU = 30
 CONNECTIONS = 4
@@ -47,7 +47,7 @@ SERIES_A_BODY = 500
 STEP_MS = 15_000
 SERVE = """
 from trackside.serve.app import serve
-from trackside.stores.receiving import ServeOptions
+from trackside.stores.receiver.options import ServeOptions
 serve(ServeOptions(store={folder!r}, listen="127.0.0.1:{port}"))
 """
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trackside.serve.api import description
-from trackside.stores.receiving import DEFAULT_LISTEN
+from trackside.stores.receiver.options import DEFAULT_LISTEN
 
 INTRO = """# The HTTP API
 

@@ -16,13 +16,13 @@ from trackside.read.format import Source
 from trackside.read.formats.job_log import empty_output
 from trackside.read.walk import walk
 from trackside.runs.resolve import resolve
-from trackside.stores.layout import Directory, StoreError
+from trackside.stores.embedded.layout import Directory, StoreError
 from trackside.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from trackside.stores.curves import Curves, LiveCurves
+    from trackside.stores.embedded.spill import Spill
     from trackside.stores.memory_curves import MemoryCurves
-    from trackside.stores.spill import Spill
 
 Paths = Sequence[str | os.PathLike[str]]
 IN_MEMORY = 30_000_000
@@ -75,7 +75,7 @@ class Loaded:
             self.curves = self._memory = MemoryCurves()
         self._memory.add(samples)
         if len(self._memory) > IN_MEMORY:
-            from trackside.stores.spill import Spill
+            from trackside.stores.embedded.spill import Spill
 
             self._spill, self._memory, self.curves = Spill(self._memory), None, None
 
@@ -217,9 +217,9 @@ def stored(
     """
     from trackside.ingest import ingest_into
     from trackside.runs.kept import find
-    from trackside.stores.duck import DuckCurves
-    from trackside.stores.snapshot import Snapshot
-    from trackside.stores.writer import Writer
+    from trackside.stores.embedded.duck import DuckCurves
+    from trackside.stores.embedded.snapshot import Snapshot
+    from trackside.stores.embedded.writer import Writer
 
     with ExitStack() as stack:
         snapshot = stack.enter_context(Snapshot.open(store))

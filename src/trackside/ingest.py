@@ -20,10 +20,10 @@ from trackside.read.format import HEAD, Source
 from trackside.read.walk import walk
 from trackside.runs.jobs import plain_id
 from trackside.runs.logs import TELLING, ids_inside, leaf_of
-from trackside.stores.layout import Directory, StoreError
-from trackside.stores.retention import tidy
-from trackside.stores.rows import About, Point
-from trackside.stores.writer import Kept, Writer
+from trackside.stores.embedded.layout import Directory, StoreError
+from trackside.stores.embedded.retention import tidy
+from trackside.stores.embedded.rows import About, Point
+from trackside.stores.embedded.writer import Kept, Writer
 
 Paths = Sequence[str | os.PathLike[str]]
 SAME = "already in the store"

@@ -17,10 +17,10 @@ from tests import services
 from trackside import api
 from trackside.ingest import ingest
 from trackside.stores.curves import Curves
-from trackside.stores.duck import DuckCurves
-from trackside.stores.endpoint import EndpointOptions
-from trackside.stores.prometheus import PrometheusCurves, PrometheusOptions, Scope
-from trackside.stores.snapshot import Snapshot
+from trackside.stores.embedded.duck import DuckCurves
+from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.http.endpoint import EndpointOptions
+from trackside.stores.prometheus.curves import PrometheusCurves, PrometheusOptions, Scope
 
 
 @dataclass(frozen=True, slots=True)

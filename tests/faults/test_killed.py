@@ -23,7 +23,7 @@ from tests.contract.stores import Given
 from tests.faults.proxy import proxied
 from tests.faults.runs import SLOW, Held, ask, assert_careful, assert_same, metrics_at, site
 from tests.unit.receiving import JSON, PROTOBUF, T0_MS, gpu, lines, packed, write_request
-from trackside.stores.snapshot import Snapshot
+from trackside.stores.embedded.snapshot import Snapshot
 
 COUNTED = "trackside_cuda_kernel_launches_total"
 SERIES = 50

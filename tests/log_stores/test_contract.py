@@ -21,8 +21,8 @@ from tests.log_stores.victorialogs_server import VictoriaLogsServer
 from trackside.model import Input
 from trackside.read.format import Source
 from trackside.site.hits import sources
-from trackside.stores.endpoint import EndpointOptions
-from trackside.stores.log_store import LogOptions, Wanted, open_store
+from trackside.stores.http.endpoint import EndpointOptions
+from trackside.stores.logs.store import LogOptions, Wanted, open_store
 
 T0 = 1_795_253_600
 """POSIX seconds."""

@@ -16,8 +16,8 @@ from trackside.model import Input
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 from trackside.site.hits import Room, sources
-from trackside.stores.endpoint import EndpointOptions, Unanswered
-from trackside.stores.log_store import Line, LogOptions, Paging, Wanted, fewer_of, kinds, open_store, shorter
+from trackside.stores.http.endpoint import EndpointOptions, Unanswered
+from trackside.stores.logs.store import Line, LogOptions, Paging, Wanted, fewer_of, kinds, open_store, shorter
 
 ALL = pytest.mark.parametrize("kind", sorted(SERVERS))
 WANTED = Wanted(("4242",), (), T0, T0 + 60)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from trackside.read.format import Source
 from trackside.site.hits import sources
-from trackside.stores.endpoint import EndpointOptions, Response, Unanswered
-from trackside.stores.log_answers import nanoseconds
-from trackside.stores.log_store import Line, LogOptions, LogStream, Wanted, kinds, open_store, stamp
+from trackside.stores.http.endpoint import EndpointOptions, Response, Unanswered
+from trackside.stores.logs.answers import nanoseconds
+from trackside.stores.logs.store import Line, LogOptions, LogStream, Wanted, kinds, open_store, stamp
 
 T0 = 1_795_253_600
 WANTED = Wanted(("4242",), ("gpu-00",), T0, T0 + 60)

@@ -19,8 +19,8 @@ from tests.log_stores.victorialogs_server import VictoriaLogsServer, nanoseconds
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 from trackside.site.hits import sources
-from trackside.stores.endpoint import EndpointOptions
-from trackside.stores.log_store import LogOptions, Wanted, open_store
+from trackside.stores.http.endpoint import EndpointOptions
+from trackside.stores.logs.store import LogOptions, Wanted, open_store
 
 ROOT = CORPUS.parent / "data" / "log-store-responses"
 pytestmark = [

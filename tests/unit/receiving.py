@@ -27,13 +27,13 @@ from trackside.serve.protocols.series_key import key_of, labels_of
 from trackside.serve.reading import LineReader
 from trackside.serve.receive import Spoken as SpokenOverHttp
 from trackside.site.hits import written_lines
-from trackside.stores.arrivals import Taken
-from trackside.stores.intake import Intake
-from trackside.stores.log_store import Line
-from trackside.stores.pending import Decoded
-from trackside.stores.receiving import Keeping, Limits, ServeOptions
-from trackside.stores.snapshot import Snapshot
-from trackside.stores.write_ahead import Entry, Header
+from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.logs.store import Line
+from trackside.stores.receiver.arrivals import Taken
+from trackside.stores.receiver.intake import Intake
+from trackside.stores.receiver.options import Keeping, Limits, ServeOptions
+from trackside.stores.receiver.pending import Decoded
+from trackside.stores.receiver.write_ahead import Entry, Header
 
 T0_MS = 1_772_438_400_000
 """2026-03-02T08:00:00Z"""
@@ -197,7 +197,7 @@ def end_all() -> None:
 def served(*arguments: object, port: int = 0) -> tuple[subprocess.Popen[str], str]:
     """``serve`` in a process of its own, and its address. ``arguments``: of ServeOptions, as Python writes them."""
     program = (
-        "from trackside.serve.app import serve\nfrom trackside.stores.receiving import Keeping, Limits, ServeOptions\n"
+        "from trackside.serve.app import serve\nfrom trackside.stores.receiver.options import Keeping, Limits, ServeOptions\n"
         f"serve(ServeOptions(listen='127.0.0.1:{port}', {', '.join(map(str, arguments))}))"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)

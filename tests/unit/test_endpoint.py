@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.unit.scripted import Request, answer, scripted
-from trackside.stores.endpoint import Endpoint, EndpointOptions, Unanswered
+from trackside.stores.http.endpoint import Endpoint, EndpointOptions, Unanswered
 
 OK = answer(b'{"well": 1}')
 

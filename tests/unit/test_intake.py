@@ -41,18 +41,19 @@ from trackside.serve.fresh import lags
 from trackside.serve.protocols import remote_write
 from trackside.serve.protocols.series_key import labels_of
 from trackside.serve.reading import LineReader
-from trackside.stores import arrivals, received, retention
-from trackside.stores import intake as intakes
-from trackside.stores import lines as line_files
-from trackside.stores.arrivals import Arrivals, Taken
-from trackside.stores.intake import Busy, Intake, NotKept
-from trackside.stores.layout import Directory, Mark, StoreBusy, StoreError
+from trackside.stores.embedded import retention
+from trackside.stores.embedded.layout import Directory, Mark, StoreBusy, StoreError
+from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.embedded.writer import Writer
 from trackside.stores.memory import MemoryStore
-from trackside.stores.pending import Decoded
-from trackside.stores.receiving import Keeping, Limits
-from trackside.stores.snapshot import Snapshot
-from trackside.stores.write_ahead import Entry, Header, WriteAhead
-from trackside.stores.writer import Writer
+from trackside.stores.receiver import arrivals, received
+from trackside.stores.receiver import intake as intakes
+from trackside.stores.receiver import lines as line_files
+from trackside.stores.receiver.arrivals import Arrivals, Taken
+from trackside.stores.receiver.intake import Busy, Intake, NotKept
+from trackside.stores.receiver.options import Keeping, Limits
+from trackside.stores.receiver.pending import Decoded
+from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
 
 RATIO = "dcgm_prof_sm_active"
 """0 to 1 or percent: only the size of its values tells."""
@@ -235,7 +236,7 @@ def test_a_unit_that_nothing_tells_is_settled_after_a_day(store: Path, monkeypat
     assert began.waiting == {RATIO: 2}
     began.close()
     late = time.time() + 86_500
-    monkeypatch.setattr("trackside.stores.received.time.time", lambda: late)
+    monkeypatch.setattr("trackside.stores.receiver.received.time.time", lambda: late)
     again = opened(store)
     flushed(again)
     again._cared = 0.0

@@ -21,13 +21,13 @@ from tests import services
 from tests.unit.scripted import Request, answer, scripted
 from trackside.model import Samples
 from trackside.read.measurements import Measurements
-from trackside.stores import matrix
 from trackside.stores.curves import Engine, Wanted
-from trackside.stores.endpoint import EndpointOptions
+from trackside.stores.http.endpoint import EndpointOptions
 from trackside.stores.memory_curves import MemoryCurves
-from trackside.stores.prometheus import PrometheusCurves, PrometheusOptions, Scope
-from trackside.stores.prometheus_api import Api
-from trackside.stores.prometheus_series import Source
+from trackside.stores.prometheus import matrix
+from trackside.stores.prometheus.api import Api
+from trackside.stores.prometheus.curves import PrometheusCurves, PrometheusOptions, Scope
+from trackside.stores.prometheus.series import Source
 from trackside.stores.unanswered import Unanswered
 
 START_S = 1_790_000_000

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from trackside.stores import promql
+from trackside.stores.prometheus import promql
 
 
 @pytest.mark.parametrize(("name", "matchers", "expected"), [

@@ -44,10 +44,10 @@ from tests.unit.receiving import (
 from trackside.serve import connections
 from trackside.serve.app import serve
 from trackside.serve.connections import HEAD_BYTES
-from trackside.stores.intake import Intake
+from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.metadata.archive import Archive
-from trackside.stores.receiving import Keeping, Limits, ServeOptions
-from trackside.stores.snapshot import Snapshot
+from trackside.stores.receiver.intake import Intake
+from trackside.stores.receiver.options import Keeping, Limits, ServeOptions
 
 TOKEN, OTHER = "a" * 32, "b" * 32
 OTLP = {
@@ -614,7 +614,7 @@ def test_a_limit_that_was_lowered_loses_nothing_of_the_log(store: Path) -> None:
 def test_stopped_it_works_off_no_questions(store: Path) -> None:
     slow = (
         "import time, trackside.serve.app as app, trackside.serve.diagnoser as d\n"
-        "from trackside.stores.receiving import ServeOptions\n"
+        "from trackside.stores.receiver.options import ServeOptions\n"
         "app.STOP_S = 1\n"
         "d.StoreDiagnoser.evidence = lambda *_: time.sleep(3)\n"
         f"app.serve(ServeOptions(listen='127.0.0.1:0', store={str(store)!r}))"

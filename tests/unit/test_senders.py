@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from tests.services import free_port, prometheus_server, rotel_agent, vm_agent, wait_until
 from tests.unit.receiving import T0_MS, end_all, lines, served
-from trackside.stores.snapshot import Snapshot
+from trackside.stores.embedded.snapshot import Snapshot
 
 pytestmark = pytest.mark.service
 GPUS = 4

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trackside.serve.limits import Bodies, Refused, Tokens, guarded
-from trackside.stores.receiving import Limits, ServeOptions
+from trackside.stores.receiver.options import Limits, ServeOptions
 
 TOKEN = "0123456789abcdef0123"
 

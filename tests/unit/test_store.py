@@ -18,11 +18,11 @@ from trackside import api
 from trackside.cli import main
 from trackside.ingest import Hashed
 from trackside.runs.located import Kept, inputs_of
-from trackside.stores.layout import Directory, StoreError
-from trackside.stores.retention import compact
-from trackside.stores.snapshot import Snapshot
-from trackside.stores.tables import TABLES, connect
-from trackside.stores.writer import Writer
+from trackside.stores.embedded.layout import Directory, StoreError
+from trackside.stores.embedded.retention import compact
+from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.embedded.tables import TABLES, connect
+from trackside.stores.embedded.writer import Writer
 
 
 def run(*arguments: object) -> Result:

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_store_curves import ENGINES, T0, block, stored
-from trackside.stores import order
 from trackside.stores.curves import Wanted
-from trackside.stores.duck import DuckCurves
+from trackside.stores.embedded import order
+from trackside.stores.embedded.duck import DuckCurves
+from trackside.stores.embedded.order import Stretches
+from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory_curves import MemoryCurves
-from trackside.stores.order import Stretches
-from trackside.stores.snapshot import Snapshot
 
 STEP = 60_000
 START = T0 // STEP * STEP
@@ -26,7 +26,7 @@ ROWS = [(series, t * 15_000, float((series * 7 + t * 13) % 11)) for series in ra
 def test_what_is_expected_is_read_once_and_answers_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setattr("trackside.stores.duck.CELLS_BYTES", room)
+    monkeypatch.setattr("trackside.stores.embedded.duck.CELLS_BYTES", room)
     stored(tmp_path / "store", [ROWS], True)
     memory = MemoryCurves()
     memory.add(block("f0", ROWS))

@@ -17,11 +17,11 @@ from trackside.model import Input, Position, Samples, Series
 from trackside.query import ROLLUPS, SPANS, Grid, Missing, Query, Reducer, Rollup, Span, metric
 from trackside.stores.curves import Curves, Engine, RunMetrics, Timing
 from trackside.stores.curves import Kept as KeptSeries
-from trackside.stores.duck import DuckCurves, _ranges
+from trackside.stores.embedded.duck import DuckCurves, _ranges
+from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.embedded.writer import Kept, Writer
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_curves import MemoryCurves
-from trackside.stores.snapshot import Snapshot
-from trackside.stores.writer import Kept, Writer
 from trackside.verify import check
 
 ENGINES: tuple[Engine, ...] = get_args(Engine)
@@ -167,7 +167,7 @@ def test_numbers_far_apart_are_asked_for_in_stretches() -> None:
 
 
 def test_many_series_are_taken_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.stores.duck.CHUNK", 7)
+    monkeypatch.setattr("trackside.stores.embedded.duck.CHUNK", 7)
     rows = [(series, t * 15_000, float(series * t)) for t in range(20) for series in range(8)]
     stored(tmp_path / "store", [rows], True)
     memory = MemoryCurves()

@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 from tests.unit.stores import SACCT, TRACEBACK, ingest, kept, of_files, of_store, sacct, scrape, steps, write
 from trackside import api
 from trackside.cli import main
-from trackside.stores import layout
-from trackside.stores.layout import Directory, StoreError
-from trackside.stores.tables import TABLES
-from trackside.stores.writer import Writer
+from trackside.stores.embedded import layout
+from trackside.stores.embedded.layout import Directory, StoreError
+from trackside.stores.embedded.tables import TABLES
+from trackside.stores.embedded.writer import Writer
 
 OLD = Path(__file__).parent.parent / "stores"
 FILES = {

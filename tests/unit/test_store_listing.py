@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from trackside.model import Event, Input, Position, Samples, Series
 from trackside.runs.listing import HOUR_S, _Seen
-from trackside.stores.snapshot import Snapshot
-from trackside.stores.writer import Kept, Writer
+from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.embedded.writer import Kept, Writer
 
 START = 1_772_409_600
 """2026-03-02T00:00:00Z"""

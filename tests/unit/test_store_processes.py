@@ -20,15 +20,15 @@ from click.testing import CliRunner
 from tests.unit.stores import SACCT, TRACEBACK, ingest, kept, of_files, of_store, sacct, scrape, steps, write
 from trackside import api
 from trackside.cli import main
-from trackside.stores import layout
-from trackside.stores.layout import Directory, StoreBusy
-from trackside.stores.retention import compact
-from trackside.stores.snapshot import Snapshot
-from trackside.stores.writer import Writer
+from trackside.stores.embedded import layout
+from trackside.stores.embedded.layout import Directory, StoreBusy
+from trackside.stores.embedded.retention import compact
+from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.embedded.writer import Writer
 
 WRITER = """
 import sys
-import trackside.stores.writer as writer
+import trackside.stores.embedded.writer as writer
 from trackside.ingest import ingest
 writer.COMMIT_S = 0.0
 writer.SAMPLES, writer.ROWS = 200, 20
@@ -162,7 +162,7 @@ def test_readers_beside_a_writer(folder: Path, store: Path) -> None:
 def test_one_writer_at_a_time(folder: Path, store: Path) -> None:
     ingest([folder / "a-sacct.txt"], store)
     other = subprocess.Popen(
-        [sys.executable, "-c", "import sys; from trackside.stores.writer import Writer; w = Writer.open(sys.argv[1]);"
+        [sys.executable, "-c", "import sys; from trackside.stores.embedded.writer import Writer; w = Writer.open(sys.argv[1]);"
          " print('open', flush=True); sys.stdin.readline()", str(store)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -234,7 +234,7 @@ def test_what_nobody_can_still_read_goes_in_spite_of_readers(folder: Path, store
 
 FULL = """
 import resource, sys
-import trackside.stores.writer
+import trackside.stores.embedded.writer
 from trackside.cli import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
 main(sys.argv[2:])

@@ -18,14 +18,14 @@ from tests.unit.stores import SACCT, T0, ingest, kept, of_store, sacct, scrape, 
 from trackside import api
 from trackside.cli import main
 from trackside.model import Input, Position, Samples, Series
-from trackside.stores import retention
 from trackside.stores.curves import Engine
-from trackside.stores.duck import DuckCurves
-from trackside.stores.layout import Directory, Segment
+from trackside.stores.embedded import retention
+from trackside.stores.embedded.duck import DuckCurves
+from trackside.stores.embedded.layout import Directory, Segment
+from trackside.stores.embedded.retention import DAY_MS, MINUTE_MS, compact, tidy
+from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.embedded.writer import Kept, Writer
 from trackside.stores.memory_curves import MemoryCurves
-from trackside.stores.retention import DAY_MS, MINUTE_MS, compact, tidy
-from trackside.stores.snapshot import Snapshot
-from trackside.stores.writer import Kept, Writer
 
 START = 1_772_409_600_000
 """2026-03-02T00:00:00Z, in milliseconds"""

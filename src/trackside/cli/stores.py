@@ -59,7 +59,7 @@ def runs(store: str, as_json: bool) -> None:
     """List the runs of a store."""
     from trackside.runs.listing import listing
     from trackside.show.runs import runs_table
-    from trackside.stores.snapshot import Snapshot
+    from trackside.stores.embedded.snapshot import Snapshot
 
     with errors(), Snapshot.open(store) as snapshot:
         rows = listing(snapshot)
@@ -86,9 +86,9 @@ def compact(store: str, raw_days: float | None, minute_days: float | None, drop_
     """Merge a store's small segments, and thin or delete old samples. Readers go on meanwhile."""
     import time
 
-    from trackside.stores import retention
-    from trackside.stores.layout import Directory
-    from trackside.stores.writer import Writer
+    from trackside.stores.embedded import retention
+    from trackside.stores.embedded.layout import Directory
+    from trackside.stores.embedded.writer import Writer
 
     if raw_days is not None and minute_days is not None and minute_days < raw_days:
         fail("--minute-days must not be less than --raw-days", EXIT_USAGE)

@@ -34,7 +34,7 @@ def errors() -> Iterator[None]:
     """Turn what a user can mend into one line on stderr and the documented exit status."""
     from trackside.api import NothingReadable
     from trackside.runs.resolve import NoSuchRun, SeveralRuns
-    from trackside.stores.layout import StoreError
+    from trackside.stores.embedded.layout import StoreError
     from trackside.stores.metadata.errors import ArchiveError
 
     try:

@@ -246,7 +246,7 @@ def _reopened(doc: VerdictDoc, paths: Sequence[str], job: str | None, site: Mapp
         fail(f"the verdict's input {gone[0]} is not at that path from here; give the inputs' PATHS", EXIT_USAGE)
     if site or doc.asked:
         from trackside.site.gather import gathered
-        from trackside.stores.layout import Directory
+        from trackside.stores.embedded.layout import Directory
 
         stores = [path for path in given[:1] if Directory(path).exists]
         files = given[len(stores) :]

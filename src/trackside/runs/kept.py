@@ -20,10 +20,10 @@ from trackside.runs.located import HOST, Kept, Located, Locator, Told, ends, mar
 from trackside.runs.logs import folder_of
 from trackside.runs.places import host_of
 from trackside.runs.resolve import NoSuchRun, SeveralRuns
-from trackside.stores.duck import Scope
+from trackside.stores.embedded.duck import Scope
+from trackside.stores.embedded.rows import EVENT, POINT, event_of, point_of
+from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
-from trackside.stores.rows import EVENT, POINT, event_of, point_of
-from trackside.stores.snapshot import Snapshot
 
 WHOLE_INPUTS = 1_000
 WHOLE_ROWS = 100_000

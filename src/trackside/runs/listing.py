@@ -13,7 +13,7 @@ from trackside.runs.jobs import Job, Jobs, collect
 from trackside.runs.located import HOST, Kept, Locator, Told, named_job, short_names
 from trackside.runs.logs import assign, folder_of, ids_inside
 from trackside.runs.places import host_of
-from trackside.stores.snapshot import Snapshot
+from trackside.stores.embedded.snapshot import Snapshot
 
 HOUR_S = 3600
 _Stretch = tuple[int, int]

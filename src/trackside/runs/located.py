@@ -15,9 +15,9 @@ from trackside.model import Event, Input, Plane, Position, Record, Run
 from trackside.runs.jobs import Job, plain_id
 from trackside.runs.logs import leaf_of, outputs_of
 from trackside.runs.resolve import NoSuchRun, resolve
+from trackside.stores.embedded.rows import RECORD, record_of
+from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
-from trackside.stores.rows import RECORD, record_of
-from trackside.stores.snapshot import Snapshot
 
 SAME_NAME = 200
 """Jobs of the same name, the latest before it, that may be the run that it continues; and of one output file."""

@@ -30,11 +30,11 @@ from trackside.serve.reading import LineReader
 from trackside.serve.receive import Receiver, Spoken
 from trackside.site.config import Site
 from trackside.site.gather import names_of
-from trackside.stores.intake import Intake
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
-from trackside.stores.receiving import ServeOptions
-from trackside.stores.write_ahead import MOST_BYTES
+from trackside.stores.receiver.intake import Intake
+from trackside.stores.receiver.options import ServeOptions
+from trackside.stores.receiver.write_ahead import MOST_BYTES
 
 LOG = logging.getLogger("trackside.receiver")
 BACKLOG = 2048

@@ -16,7 +16,7 @@ from trackside.runs.listing import Listed, listing
 from trackside.serve.fresh import Lag
 from trackside.site.config import Site
 from trackside.site.gather import Gathered, gathered, is_job, names_of
-from trackside.stores.snapshot import Snapshot
+from trackside.stores.embedded.snapshot import Snapshot
 
 LISTED_S = 5.0
 """So long a listing goes by what was written for the question before it."""

@@ -6,9 +6,9 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass
 
 from trackside.model import Plane
-from trackside.stores.intake import Busy, Intake, NotKept, NotRead
-from trackside.stores.layout import StoreError
+from trackside.stores.embedded.layout import StoreError
 from trackside.stores.memory import MemoryStore
+from trackside.stores.receiver.intake import Busy, Intake, NotKept, NotRead
 
 SOURCE = "received"
 LINES: tuple[Plane, ...] = ("log", "kernel")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from starlette.requests import ClientDisconnect, Request
 
-from trackside.stores.receiving import Limits, ServeOptions
+from trackside.stores.receiver.options import Limits, ServeOptions
 
 LOG = logging.getLogger("trackside.receiver")
 BUSY_S = 1.0

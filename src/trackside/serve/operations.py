@@ -21,7 +21,7 @@ from trackside.serve.limits import Refused
 from trackside.serve.problems import Problem
 from trackside.serve.workers import Busy, Slow
 from trackside.site.gather import CannotAsk
-from trackside.stores.layout import StoreError
+from trackside.stores.embedded.layout import StoreError
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.unanswered import Unanswered
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from trackside.serve.limits import Bodies
-from trackside.stores.arrivals import unknown_name
-from trackside.stores.intake import Intake
+from trackside.stores.receiver.arrivals import unknown_name
+from trackside.stores.receiver.intake import Intake
 
 PREFIX = "trackside_receiver_"
 

@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from trackside.serve.protocols import loki_push, otlp, otlp_logs, otlp_metrics, remote_write
 from trackside.serve.protocols.decoded import Answer, BadRequest, LineStream, MetricBlock
 from trackside.serve.protocols.encoding import decompress
-from trackside.stores.pending import Decoded
+from trackside.stores.receiver.pending import Decoded
 
 _RPC = {400: 3, 401: 16, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
 """HTTP status -> code of a gRPC status, which OTLP wants in the body of an answer."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackside.ingest import ingest_below
-from trackside.stores.writer import Writer
+from trackside.stores.embedded.writer import Writer
 
 ROOT = "received/logs"
 """What the store knows their folder by: a store may be moved."""

@@ -19,12 +19,12 @@ from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge
 from trackside.serve.protocols.series_key import labels_of
 from trackside.serve.pushes import PUSHES, Push
 from trackside.site.hits import written_lines
-from trackside.stores.arrivals import LABELS, SERIES, Taken
-from trackside.stores.intake import Busy, Intake, NotKept
-from trackside.stores.log_store import Line
-from trackside.stores.pending import Decoded
-from trackside.stores.receiving import Limits
-from trackside.stores.write_ahead import Entry, Header
+from trackside.stores.logs.store import Line
+from trackside.stores.receiver.arrivals import LABELS, SERIES, Taken
+from trackside.stores.receiver.intake import Busy, Intake, NotKept
+from trackside.stores.receiver.options import Limits
+from trackside.stores.receiver.pending import Decoded
+from trackside.stores.receiver.write_ahead import Entry, Header
 
 LOG = logging.getLogger("trackside.receiver")
 DECODERS = 2
@@ -44,16 +44,16 @@ class Spoken:
         self._limits = limits
 
     def decode(self, entry: Entry) -> Decoded:
-        """See :class:`trackside.stores.intake.Protocols`."""
+        """See :class:`trackside.stores.receiver.intake.Protocols`."""
         header, body = entry
         return pushes.decoded(header.protocol, header.content_type, header.encoding, body, self._limits.decoded_bytes)
 
     def labels_of(self, key: bytes) -> tuple[str, dict[str, str]]:
-        """See :class:`trackside.stores.intake.Protocols`."""
+        """See :class:`trackside.stores.receiver.intake.Protocols`."""
         return labels_of(key)
 
     def written(self, labels: Mapping[str, str], time_ns: int, text: str) -> Iterable[tuple[str, str]]:
-        """See :class:`trackside.stores.intake.Protocols`."""
+        """See :class:`trackside.stores.receiver.intake.Protocols`."""
         return written_lines(Line(time_ns, text, labels))
 
 

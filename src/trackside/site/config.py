@@ -13,10 +13,10 @@ from typing import Any
 from trackside.site.journal import JournalOptions
 from trackside.site.settings import NAMED, PREFIX, SECRETS, Index, Section, Settings
 from trackside.site.slurm_options import SlurmOptions
-from trackside.stores.endpoint import EndpointOptions
-from trackside.stores.log_store import LogOptions
-from trackside.stores.prometheus_api import PrometheusOptions
-from trackside.stores.receiving import Keeping, Limits, ServeOptions
+from trackside.stores.http.endpoint import EndpointOptions
+from trackside.stores.logs.store import LogOptions
+from trackside.stores.prometheus.api import PrometheusOptions
+from trackside.stores.receiver.options import Keeping, Limits, ServeOptions
 from trackside.stores.unanswered import HIDDEN, is_secret, shown_url
 
 NAME = "trackside.toml"

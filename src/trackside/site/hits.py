@@ -25,8 +25,8 @@ from trackside.model import Input
 from trackside.read.format import HEAD, Source
 from trackside.read.pieces import Pieces
 from trackside.read.walk import Found
-from trackside.stores.endpoint import Unanswered
-from trackside.stores.log_store import Line, LogOptions, LogStore, LogStream, Streams, Wanted, stamp
+from trackside.stores.http.endpoint import Unanswered
+from trackside.stores.logs.store import Line, LogOptions, LogStore, LogStream, Streams, Wanted, stamp
 
 PIECE = 1 << 18
 """Bytes given on at once."""

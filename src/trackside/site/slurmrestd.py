@@ -17,8 +17,8 @@ from urllib3.exceptions import HTTPError
 from trackside.model import Input
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import Replies, Reply, failed
-from trackside.stores.endpoint import Endpoint, EndpointOptions
-from trackside.stores.endpoint_connections import ended
+from trackside.stores.http.connections import ended
+from trackside.stores.http.endpoint import Endpoint, EndpointOptions
 from trackside.stores.unanswered import Unanswered, plain, refusal
 
 NEWEST, OLDEST = 45, 37

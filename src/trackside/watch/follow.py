@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from trackside.site.slurm import Stage
-from trackside.stores.prometheus_scope import HIDDEN_S
+from trackside.stores.prometheus.scope import HIDDEN_S
 from trackside.stores.unanswered import Unanswered
 
 INTERVAL_S = 30.0

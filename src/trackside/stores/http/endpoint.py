@@ -1,0 +1,404 @@
+"""One HTTP server that we ask: retries, limits and plain reasons for what it could not answer.
+
+Whatever goes wrong ends as :class:`Unanswered`, so that the asker can say "unable to check" and why. Secrets come
+resolved, and are never part of a message, a name or a ``repr``.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+import urllib3
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    LocationParseError,
+    NameResolutionError,
+    NewConnectionError,
+    ReadTimeoutError,
+    SSLError,
+)
+
+from trackside.stores.http.connections import Sockets, ended, pool
+from trackside.stores.http.options import EndpointOptions, identity, tls
+from trackside.stores.unanswered import Passing, Unanswered, plain, refusal, said, shown_url
+
+__all__ = ["Endpoint", "EndpointOptions", "Response", "Streamed", "Traffic", "Unanswered"]
+
+FIRST_PAUSE_S = 0.25
+"""Before the first retry; twice as long before each further one."""
+LONGEST_PAUSE_S = 15.0
+"""Between retries, unless the server asks for more."""
+DOWN_S = 5.0
+"""For so long after all retries failed to reach the server, nobody else tries: one failure is told at once to all."""
+PIECE = 1 << 18
+"""Bytes taken from the connection at once."""
+MOST_LINE = 4 << 20
+"""Bytes of one line of a streamed answer."""
+
+Pairs = Mapping[str, str] | Sequence[tuple[str, str]]
+"""Parameters; as a sequence where a name comes more than once."""
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What was asked of a server so far. Bytes are those of bodies: as they came, and as they are read."""
+
+    requests: int = 0
+    retries: int = 0
+    failures: int = 0
+    bytes_received: int = 0
+    bytes_decoded: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A whole answer with a status below 300. ``headers`` have names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    url: str
+
+    def json(self) -> Any:
+        """The body as JSON. Raises Unanswered where it is none."""
+        try:
+            return msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise Unanswered("broken", f"{self.url} sent no JSON: {said(self.body)!r}; is it the right URL?") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """An answer that is still coming. Taking its bytes or lines raises Unanswered where it breaks off."""
+
+    status: int
+    headers: Mapping[str, str]
+    pieces: Iterator[bytes]
+    url: str
+
+    def lines(self, most: int = MOST_LINE) -> Iterator[bytes]:
+        """Line by line, without their ends. Raises Unanswered for one of more than ``most`` bytes."""
+        rest = b""
+        for piece in self.pieces:
+            *whole, rest = (rest + piece).split(b"\n")
+            if max(map(len, whole), default=0) > most or len(rest) > most:
+                raise Unanswered("too_large", f"{self.url} sent a line of more than {most:,} bytes")
+            for line in whole:
+                yield line.removesuffix(b"\r")
+        if rest:
+            yield rest
+
+
+class Endpoint:
+    """A server, asked from any thread. The deadline runs from the first request, or the last :meth:`renew`.
+
+    A stream that is open takes one of ``concurrency`` places. Raises ValueError for certificates that can't be used.
+    """
+
+    def __init__(
+        self,
+        options: EndpointOptions,
+        *,
+        sleep: Callable[[float], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.options = options
+        self.name = shown_url(options.url)
+        """Without credentials."""
+        self._closed, self._sockets = threading.Event(), Sockets()
+        self._sleep, self._clock = sleep or self._closed.wait, clock
+        self._traffic, self._lock = Traffic(), threading.Lock()
+        self._places = threading.BoundedSemaphore(options.concurrency)
+        self._begun: float | None = None
+        self._down: tuple[float, Unanswered] | None = None
+        self._headers = {**identity(options), **options.headers}
+        context = tls(options) if options.url.startswith("https:") else None
+        self._pool = pool(self._sockets, num_pools=1, maxsize=options.concurrency, retries=False, ssl_context=context)
+
+    @property
+    def traffic(self) -> Traffic:
+        """A copy of the figures so far."""
+        with self._lock:
+            return replace(self._traffic)
+
+    def renew(self) -> None:
+        """Begin the deadline anew, for the next verdict."""
+        with self._lock:
+            self._begun = None
+
+    def close(self) -> None:
+        """Ask no more. What is under way in other threads ends as Unanswered, but for what is still connecting."""
+        self._closed.set()
+        self._sockets.shut()
+        self._pool.clear()
+
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        now = self._clock()
+        with self._lock:
+            if self._begun is None:
+                self._begun = now
+            return self._begun + self.options.deadline_s - now
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Pairs | None = None,
+        form: Pairs | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        """The whole answer, of ``most_bytes`` at most. ``form`` is sent as a body. Raises Unanswered."""
+        asked = self._asked(method, path, params, form, body, headers)
+        with self._place():
+            return self._tried(asked, lambda: self._whole(asked))
+
+    @contextmanager
+    def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Pairs | None = None,
+        form: Pairs | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Iterator[Streamed]:
+        """The answer piece by piece, of any length; each piece must come within ``timeout_s``. Raises Unanswered.
+
+        What breaks off once it has begun is not asked for again: only the asker knows what it has used.
+        """
+        asked = self._asked(method, path, params, form, body, headers)
+        with self._place():
+            response = self._tried(asked, lambda: self._open(asked))
+            try:
+                yield Streamed(
+                    response.status, _lower(response.headers), self._pieces(asked, response, None), asked.url
+                )
+            finally:
+                response.close()
+
+    # -- one request, and again
+
+    def _asked(
+        self,
+        method: str,
+        path: str,
+        params: Pairs | None,
+        form: Pairs | None,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+    ) -> _Asked:
+        url = self.options.url + path
+        sent = {**self._headers, **(headers or {})}
+        if form is not None:
+            body, sent["Content-Type"] = urlencode(form).encode(), "application/x-www-form-urlencoded"
+        return _Asked(method, url, f"?{urlencode(params)}" if params else "", body, sent)
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        if not self._places.acquire(timeout=max(self.left(), 0.0)):
+            raise self._too_late()
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    def _tried(self, asked: _Asked, once: Callable[[], Answer]) -> Answer:
+        """What ``once`` gives, tried again while what fails may pass."""
+        begun = self._clock()
+        self._count(requests=1)
+        try:
+            for pause in self._pauses():
+                try:
+                    return once()
+                except Passing as failure:
+                    wait = max(pause, failure.after)
+                    if pause < 0 or wait >= self.left():
+                        raise self._given_up(failure) from None
+                    self._sleep(wait)
+                    self._count(retries=1)
+            raise AssertionError  # the last pause raises
+        except Unanswered:
+            self._count(failures=1)
+            raise
+        finally:
+            self._count(seconds=self._clock() - begun)
+
+    def _pauses(self) -> Iterator[float]:
+        """Seconds before each retry, drawn anew each time so that many askers don't come back together; then -1."""
+        for attempt in range(self.options.retries):
+            yield min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**attempt) * random.uniform(0.5, 1.0)
+        yield -1.0
+
+    def _given_up(self, failure: Passing) -> Unanswered:
+        if failure.after:
+            return Unanswered(failure.kind, f"{failure}; it asks to wait {failure.after:g} s, which is past the "
+                              "retries or the deadline")  # fmt: skip
+        if failure.kind == "unreachable":
+            self._down = self._clock() + DOWN_S, failure
+        return failure
+
+    def _too_late(self) -> Unanswered:
+        return Unanswered("timeout", f"{self.name}: the {self.options.deadline_s:g} s for all that one verdict asks of "
+                          "it are over; raise deadline_s or ask for less")  # fmt: skip
+
+    def _ended(self) -> Unanswered:
+        return Unanswered("unreachable", f"{self.name} was not waited for any longer: its endpoint was closed")
+
+    def _whole(self, asked: _Asked) -> Response:
+        until = self._clock() + min(self.options.timeout_s, self.left())
+        response = self._open(asked)
+        most, pieces, size = self.options.most_bytes, [], 0
+        try:
+            for piece in self._pieces(asked, response, until):
+                size += len(piece)
+                if size > most:
+                    raise Unanswered("too_large", f"{asked.url} sent more than {most:,} bytes; ask for less at once, "
+                                     "or raise most_bytes")  # fmt: skip
+                pieces.append(piece)
+        except BaseException:
+            response.close()
+            raise
+        response.release_conn()
+        return Response(response.status, _lower(response.headers), b"".join(pieces), asked.url)
+
+    def _open(self, asked: _Asked) -> urllib3.BaseHTTPResponse:
+        """The answer's head, of a status below 300."""
+        self._check()
+        timeout = min(self.options.timeout_s, self.left())
+        until = self._clock() + timeout
+        try:
+            response = self._pool.request(
+                asked.method, asked.url + asked.query, body=asked.body, headers=asked.headers, redirect=False,
+                preload_content=False, timeout=urllib3.Timeout(connect=timeout, read=timeout),
+            )  # fmt: skip
+        except (HTTPError, OSError) as error:
+            raise self._failed(asked, error) from None
+        if response.status < 300:
+            return response
+        try:
+            with ended(until - self._clock(), response.shutdown):
+                beginning = response.read(1 << 14, decode_content=True)
+        except (HTTPError, OSError):
+            beginning = b""
+        response.close()
+        raise refusal(asked.url, response.status, _lower(response.headers), beginning)
+
+    def _check(self) -> None:
+        if self._closed.is_set():
+            raise self._ended()
+        if self.left() <= 0:
+            raise self._too_late()
+        if self._down is not None and self._clock() < self._down[0]:
+            raise Unanswered(self._down[1].kind, str(self._down[1]))
+
+    def _pieces(self, asked: _Asked, response: urllib3.BaseHTTPResponse, until: float | None) -> Iterator[bytes]:
+        """The body, piece by piece, until the deadline or a time before it."""
+        left = self.left()
+        try:
+            with ended(left if until is None else min(left, until - self._clock()), response.shutdown):
+                yield from self._read(asked, response, until)
+        except TimeoutError as error:
+            raise (self._too_late() if self.left() <= 0 else self._failed(asked, error)) from None
+
+    def _read(self, asked: _Asked, response: urllib3.BaseHTTPResponse, until: float | None) -> Iterator[bytes]:
+        """The body, decompressed a bounded piece at a time: a few bytes can stand for gigabytes."""
+        packed = response.headers.get("Content-Encoding", "").lower() in ("gzip", "x-gzip", "deflate")
+        unpack = zlib.decompressobj(wbits=47) if packed else None
+        while True:
+            if self.left() <= 0:
+                raise self._too_late()
+            if until is not None and self._clock() > until:
+                raise self._failed(asked, ReadTimeoutError(self._pool, None, ""))  # type: ignore[arg-type]
+            try:
+                raw = response.read1(PIECE, decode_content=False)
+            except (HTTPError, OSError) as error:
+                raise self._failed(asked, error) from None
+            if self._closed.is_set():
+                raise self._ended()
+            self._count(bytes_received=len(raw))
+            for piece in [raw] if unpack is None else self._unpacked(asked, unpack, raw):
+                self._count(bytes_decoded=len(piece))
+                if piece:
+                    yield piece
+            if not raw and unpack is not None and not unpack.eof:
+                raise Passing("broken", f"{asked.url} broke off in mid-answer")
+            if not raw:
+                return
+
+    @staticmethod
+    def _unpacked(asked: _Asked, unpack: zlib._Decompress, raw: bytes) -> Iterator[bytes]:
+        """What some compressed bytes stand for, a bounded piece at a time; without any, what is still to come."""
+        try:
+            if not raw:
+                yield unpack.flush()
+            while raw:
+                yield unpack.decompress(raw, PIECE)
+                raw = unpack.unconsumed_tail
+        except zlib.error:
+            raise Passing("broken", f"{asked.url} sent compressed bytes that can't be read") from None
+
+    def _failed(self, asked: _Asked, error: Exception) -> Unanswered:
+        """Why nothing, or only a part, came."""
+        timeout = self.options.timeout_s
+        if self._closed.is_set():
+            return self._ended()
+        inner = error.args[0] if isinstance(error, SSLError) and error.args else error.__cause__
+        if isinstance(inner, ssl.SSLError) and not isinstance(inner, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+            return Unanswered("unreachable", f"{self.name}: no trust: {plain(str(error))}; name its authority with ca, "
+                              "or the client's own cert and key")  # fmt: skip
+        if isinstance(error, NameResolutionError):
+            return Passing("unreachable", f"{self.name}: its name is not known here; is the URL right?")
+        if isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
+            return Passing("unreachable", f"{self.name} can't be reached within {timeout:g} s; is the address right, "
+                            "and is a firewall in between?")  # fmt: skip
+        if isinstance(error, NewConnectionError):
+            return Passing("unreachable", f"{self.name} can't be reached: {_cause(error)}; is it running?")
+        if isinstance(error, (ReadTimeoutError, TimeoutError)):
+            return Unanswered(
+                "timeout", f"{asked.url} did not answer within {timeout:g} s; raise timeout_s or ask for less"
+            )
+        if isinstance(error, LocationParseError):
+            return Unanswered("refused", f"{self.name} is no URL that can be asked")
+        return Passing("broken", f"{asked.url} broke off in mid-answer")
+
+    def _count(self, **more: float) -> None:
+        with self._lock:
+            for name, value in more.items():
+                setattr(self._traffic, name, getattr(self._traffic, name) + value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One request; its ``query`` may hold secrets, and stays out of messages."""
+
+    method: str
+    url: str
+    query: str = field(repr=False)
+    body: bytes | None = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _cause(error: Exception) -> str:
+    inner = error.__cause__ or error.__context__
+    return plain((inner.strerror or str(inner)) if isinstance(inner, OSError) else str(error)).lower()

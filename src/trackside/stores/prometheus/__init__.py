@@ -1,0 +1,1 @@
+"""Metrics of a Prometheus-compatible store: the query algebra as PromQL (decision 0010)."""

@@ -1,0 +1,1 @@
+"""What senders push, durable before it is acknowledged, and how it becomes the embedded store's (decision 0012)."""

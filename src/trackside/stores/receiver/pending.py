@@ -1,0 +1,169 @@
+"""What was accepted and waits in memory for a flush: samples by their series, lines by their files."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from trackside.stores.embedded.layout import Mark
+from trackside.stores.receiver.arrivals import Arrivals, Arrived, Block, LabelsOf, Taken
+from trackside.stores.receiver.lines import Rows
+from trackside.stores.receiver.options import Limits
+from trackside.stores.receiver.write_ahead import Entry
+
+LOG = logging.getLogger("trackside.receiver")
+CUT = " [cut here: the line was longer]"
+Written = Callable[[Mapping[str, str], int, str], Iterable[tuple[str, str]]]
+"""The lines that an entry of a stream is in files, each with its end, and their paths: of labels, time in ns, text."""
+
+
+class Stream(Protocol):
+    """Lines of one stream: see :class:`trackside.serve.protocols.decoded.LineStream`."""
+
+    labels: dict[str, str]
+    times_ns: list[int]
+    lines: list[str]
+
+
+Decoded = Block | Sequence[Stream]
+
+
+@dataclass(slots=True)
+class Lines:
+    """Lines that wait for their files."""
+
+    streams: dict[str, Rows] = field(default_factory=dict)
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one flush writes: all that the log holds up to ``mark``. ``bytes``: of its bodies."""
+
+    arrived: Arrived
+    lines: Lines
+    mark: Mark
+    bytes: int
+
+
+@dataclass(slots=True)
+class Accepted:
+    """What was accepted since the start. ``refused``: reason -> samples or lines that are not kept."""
+
+    bodies: int = 0
+    samples: int = 0
+    lines: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+class Pending:
+    """All that waits, and the place in the log that it reaches to. One thread adds, another drains."""
+
+    def __init__(self, labels_of: LabelsOf, written: Written, limits: Limits, mark: Mark) -> None:
+        self._labels_of, self._written, self._limits = labels_of, written, limits
+        self._arrivals, self._lines = Arrivals(labels_of, limits), Lines()
+        self._streams_met: set[str] = set()
+        self._bytes = 0
+        self._day = time.time() // 86400
+        self._lock = threading.Lock()
+        self.mark = self._drained = mark
+        self.accepted = Accepted()
+
+    @property
+    def samples(self) -> int:
+        """Samples that wait."""
+        return self._arrivals.pending
+
+    @property
+    def line_bytes(self) -> int:
+        """Bytes of the lines that wait."""
+        return self._lines.bytes
+
+    @property
+    def series(self) -> int:
+        """Series met today."""
+        return len(self._arrivals.series)
+
+    @property
+    def streams(self) -> int:
+        """Streams of lines met today."""
+        return len(self._streams_met)
+
+    def counted(self) -> Accepted:
+        """What was accepted, as of one moment."""
+        with self._lock:
+            return replace(self.accepted, refused=Counter(self.accepted.refused))
+
+    def add(self, bodies: Sequence[tuple[Entry, Decoded]], mark: Mark, limited: bool = True) -> list[Taken | Exception]:
+        """Bodies that are in the log up to ``mark``. ``limited``: whether what is new may be refused for its number."""
+        with self._lock:
+            taken = [self._tried(entry, decoded, limited) for entry, decoded in bodies]
+            self.mark = mark
+        return taken
+
+    def drained(self) -> Batch | None:
+        """All that waits, None where nothing does; once a day, and where there are too many, series are met anew."""
+        with self._lock:
+            if self.mark == self._drained:
+                return None
+            batch = Batch(self._arrivals.drained(), self._lines, self.mark, self._bytes)
+            self._bytes, self._lines, self._drained = 0, Lines(), self.mark
+            day = time.time() // 86400
+            if day != self._day or self._arrivals.crowded:
+                self._arrivals = Arrivals(self._labels_of, self._limits)
+            if day != self._day:
+                self._streams_met, self._day = set(), day
+        return batch
+
+    def _tried(self, entry: Entry, decoded: Decoded, limited: bool) -> Taken | Exception:
+        """As :meth:`_applied`; a defect there must not keep others' bodies out."""
+        try:
+            return self._applied(entry, decoded, limited)
+        except Exception as error:
+            LOG.exception("a body of %s is in the log and could not be taken; please report it", entry[0].protocol)
+            self.accepted.refused["defect"] += 1
+            return error
+
+    def _applied(self, entry: Entry, decoded: Decoded, limited: bool) -> Taken:
+        """Let the samples or lines of a body that is in the log wait for the next flush."""
+        self._bytes += len(entry[1])
+        self.accepted.bodies += 1
+        if isinstance(decoded, Sequence):
+            taken = self._lines_taken(decoded, entry[0].received_ns, limited)
+            self.accepted.lines += taken.kept
+        else:
+            taken = self._arrivals.take(decoded, limited)
+            self.accepted.samples += taken.kept
+        self.accepted.refused.update(taken.refused)
+        return taken
+
+    def _lines_taken(self, streams: Sequence[Stream], received_ns: int, limited: bool) -> Taken:
+        kept, refused, most = 0, 0, self._limits.line_bytes
+        for each in streams:
+            for time_ns, text in zip(each.times_ns, each.lines, strict=True):
+                shown = text if len(text) <= most else text[:most] + CUT
+                if self._line_taken(each.labels, time_ns or received_ns, shown, limited):
+                    kept += 1
+                else:
+                    refused += 1
+        return Taken(kept, {"streams": refused} if refused else {})
+
+    def _line_taken(self, labels: Mapping[str, str], time_ns: int, text: str, limited: bool) -> bool:
+        """Let an entry wait for its file; False where it would be of one stream too many."""
+        texts: dict[str, list[str]] = {}
+        for path, line in self._written(labels, time_ns, text):
+            texts.setdefault(path, []).append(line)
+        for path, pieces in texts.items():
+            whole = "".join(pieces)
+            if path not in self._streams_met:
+                if limited and len(self._streams_met) >= self._limits.streams:
+                    return False
+                self._streams_met.add(path)
+            self._lines.streams.setdefault(path, []).append((time_ns, whole.removesuffix("\n")))
+            self._lines.bytes += len(whole)
+        return True

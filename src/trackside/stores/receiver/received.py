@@ -1,0 +1,372 @@
+"""What was sent into segments: one input a day, and in each commit how far the write-ahead log is done with.
+
+The unit of some foreign names is told by the size of their values only (``scale_of``). Until it is, their values go to
+a table of their own, ``waiting``, as they came; the commit that settles a name moves them to the samples, and the
+manifest remembers its factor for good.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from trackside.catalog.dialect import EARLIEST_MS, LATEST_MS, Guess, is_blank, scale_of, translate
+from trackside.catalog.metrics import METRICS
+from trackside.model import Input
+from trackside.stores.embedded.layout import Mark, Received, Segment
+from trackside.stores.embedded.order import arranged
+from trackside.stores.embedded.rows import objects
+from trackside.stores.embedded.samples import SampleBatch, Spans
+from trackside.stores.embedded.tables import ORDER, quoted, selected, write, write_columns
+from trackside.stores.embedded.writer import Kept, Writer
+from trackside.stores.receiver.arrivals import PATH, Arrivals, Arrived
+
+LOOK = 1 << 18
+"""Values of one foreign name that wait, at most, before its unit is told by the largest of them."""
+WAIT_S = 86400.0
+"""And for how long."""
+Ids = NDArray[np.int32]
+Times = NDArray[np.int64]
+Values = NDArray[np.float64]
+_Rows = tuple[Ids, Times, Values]
+"""Number of the series, time, value in our unit."""
+_NONE: _Rows = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.float64)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A name whose unit isn't settled. ``since``: when its first value was written, POSIX seconds."""
+
+    guess: Guess
+    peak: float = 0.0
+    count: int = 0
+    since: float = 0.0
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether it has waited long enough."""
+        return time.time() - self.since > WAIT_S
+
+
+@dataclass(slots=True)
+class Flushed:
+    """What a flush wrote, and why it left samples out."""
+
+    samples: int = 0
+    waiting: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Change:
+    """What a commit changes."""
+
+    added: list[Segment] = field(default_factory=list)
+    removed: list[Segment] = field(default_factory=list)
+    samples: int = 0
+    bytes: int = 0
+
+
+class ReceivedSamples:
+    """Writes what arrives through one writer. After a StoreError, :meth:`reset` and give it the same again."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._of: Arrivals | None = None
+        self._numbers: Ids = np.empty(0, dtype=np.int32)
+        """Our curve -> the number of its series, of the arrivals that came last."""
+        self._input: tuple[str, int, Segment] | None = None
+        """Day, input, the segment of its row."""
+        self._totals = [0, 0]
+        self.waiting: Mapping[str, int] = {}
+        """Names whose unit isn't settled, and how many values of each wait. Any thread may ask."""
+        self._load()
+
+    def reset(self) -> None:
+        """Know only what is committed."""
+        self._writer.forget_numbers()
+        self._of = None
+        self._load()
+
+    def _load(self) -> None:
+        snapshot = self._writer.snapshot()
+        found = snapshot.arrays(
+            f"SELECT series, max(last_ms) AS last_ms FROM {snapshot.table('spans')} WHERE count > 0 GROUP BY series"
+        )
+        self._last_ms = np.full(self._writer.manifest.next_series, np.iinfo(np.int64).min)
+        self._last_ms[found["series"]] = found["last_ms"]
+        peak = "coalesce(max(value) FILTER (isfinite(value)), 0)"
+        self._waiting: dict[str, _Waiting] = {}
+        for name, top, count in snapshot.rows(
+            f"SELECT name, {peak}, count(*) FROM {snapshot.table('waiting')} GROUP BY name"
+        ):
+            known = translate(name, {})
+            since = self._writer.manifest.received.since.get(name, time.time())
+            self._waiting[name] = _Waiting(known.guess if known else "", max(top, 0.0), count, since)
+        self._tell()
+
+    def _tell(self) -> None:
+        self.waiting = {name: each.count for name, each in self._waiting.items()}
+
+    def flush(self, arrived: Arrived, mark: Mark, bytes_: int, oldest_ms: int | None = None) -> Flushed:
+        """Write samples, and commit that the log is done with up to ``mark``. ``bytes_``: of the bodies they came in;
+        ``oldest_ms``: samples up to then are kept as minutes only, so no more can be added. Raises StoreError."""
+        writer, done = self._writer, Flushed()
+        if not len(arrived.values):
+            writer.replace((), (), received=msgspec.structs.replace(writer.manifest.received, mark=mark))
+            return done
+        day = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d")
+        input_, before = self._day_input(day)
+        of_foreign = self._numbered(arrived)
+        places, times_ms, raw = _sifted(arrived, oldest_ms, done.left_out)
+        factors = dict(writer.manifest.received.factors)
+        names = arrived.foreign["name"][places]
+        open_ = [number for number, (name, _) in enumerate(arrived.guesses) if name not in factors]
+        settled = self._settled(arrived, open_, names, raw)
+        factors |= settled
+        scales = np.array([factors.get(name, np.nan) for name, _ in arrived.guesses] + [1.0])  # -1: the last
+        scale = arrived.foreign["scale"][places] * scales[names]
+        here = ~np.isnan(scale)
+        with np.errstate(over="ignore"):  # inf is what its metric can't have
+            values = raw[here] * scale[here]
+        good = _plausible(arrived, places[here], values, done.left_out)
+        now: _Rows = of_foreign[places[here]][good], times_ms[here][good], values[good]
+        change = _Change(removed=[before] if before is not None else [], bytes=bytes_)
+        if (~here).any():
+            at = ~here
+            change.added.append(self._wait(arrived, input_, places[at], of_foreign[places[at]], times_ms[at], raw[at]))
+            done.waiting = int(at.sum())
+        done.samples = self._finish(now, settled, change, (day, input_, mark), done.left_out)
+        return done
+
+    def settle(self) -> Counter[str]:
+        """Settle the names that have waited long enough, though nothing comes any more. Gives why samples were left
+        out. Raises StoreError."""
+        left_out: Counter[str] = Counter()
+        settled = {name: scale_of(each.guess, each.peak) for name, each in self._waiting.items() if each.is_overdue}
+        if settled:
+            day = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d")
+            input_, before = self._day_input(day)
+            change = _Change(removed=[before] if before is not None else [])
+            self._finish(_NONE, settled, change, (day, input_, self._writer.manifest.received.mark), left_out)
+        return left_out
+
+    def _finish(
+        self,
+        now: _Rows,
+        settled: Mapping[str, float],
+        change: _Change,
+        where: tuple[str, int, Mark],
+        left_out: Counter[str],
+    ) -> int:
+        """Write rows and those that are settled, and commit; gives how many. ``where``: day, its input, mark."""
+        day, input_, mark = where
+        rows = self._distinct([now, *self._released(settled, change, left_out)], left_out)
+        if len(rows[0]):
+            change.added += self._written(rows, input_, day)
+        change.samples = len(rows[0])
+        since = {name: each.since for name, each in self._waiting.items() if name not in settled}
+        factors = {**self._writer.manifest.received.factors, **settled}
+        self._commit(day, input_, change, Received(mark, factors, since))
+        for name in settled:
+            self._waiting.pop(name, None)
+        self._tell()
+        self._seen(rows)
+        return len(rows[0])
+
+    # -- series and units
+
+    def _numbered(self, arrived: Arrived) -> Ids:
+        """The number of each foreign series' own curve."""
+        numbers = self._writer.numbers
+        if arrived.of is not self._of:
+            self._of, self._numbers = arrived.of, np.empty(0, dtype=np.int32)
+            self._writer.forget_numbers()  # those of series that are met no longer
+            numbers = self._writer.numbers
+        if tail := arrived.series[len(self._numbers) :]:
+            numbers.begin()
+            self._numbers = np.concatenate([self._numbers, numbers.of(tail)])
+            numbers.begin()
+        found: Ids = self._numbers[arrived.foreign["curve"]]
+        return found
+
+    def _settled(self, arrived: Arrived, open_: list[int], names: Ids, raw: Values) -> dict[str, float]:
+        """The factors of names whose unit can be told from now on."""
+        found = {}
+        for number in open_:
+            name, guess = arrived.guesses[number]
+            values = raw[names == number]
+            if not len(values) and name not in self._waiting:
+                continue
+            state = self._waiting.setdefault(name, _Waiting(guess, since=time.time()))
+            state.guess = guess
+            state.peak = max(state.peak, float(values[np.isfinite(values)].max(initial=0.0)))
+            state.count += len(values)
+        for name, state in self._waiting.items():
+            factor = scale_of(state.guess, state.peak)
+            told = factor != scale_of(state.guess, 0.0)
+            if told or state.count >= LOOK or state.is_overdue:
+                found[name] = factor
+        return found
+
+    def _wait(self, arrived: Arrived, input_: int, places: Ids, series: Ids, times_ms: Times, raw: Values) -> Segment:
+        """Write values whose unit isn't known as they came."""
+        found = arranged(series, times_ms, raw)
+        order = slice(None) if found.order is None else found.order
+        words = [name for name, _ in arrived.guesses]
+        metrics = [each.metric for each in arrived.series]
+        foreign = arrived.foreign[places[order]]
+        columns = {
+            "name": objects(words[number] for number in foreign["name"].tolist()),
+            "metric": objects(metrics[curve] for curve in foreign["curve"].tolist()),
+            "series": found.groups,
+            "time_ms": found.times,
+            "value": found.values,
+            "input": np.full(len(found.groups), input_, dtype=np.int32),
+        }
+        return write_columns(self._writer.connection, self._writer.directory, "waiting", columns)
+
+    def _released(self, settled: Mapping[str, float], change: _Change, left_out: Counter[str]) -> list[_Rows]:
+        """The values that waited for these names; what waits for others is written anew."""
+        old = self._writer.manifest.of("waiting")
+        if not settled or not old:
+            return []
+        snapshot = self._writer.snapshot()
+        source, moved = snapshot.source("waiting", old), []
+        for name, factor in settled.items():
+            for (metric,) in snapshot.rows(f"SELECT DISTINCT metric FROM {source} WHERE name = ?", [name]):
+                found = snapshot.arrays(
+                    f"SELECT series, time_ms, value FROM {source} WHERE name = ? AND metric = ?", [name, metric]
+                )
+                known = translate(name, {})
+                values = found["value"] * (factor * (known.scale if known else 1.0))
+                good = (values >= METRICS[metric].low) & (values <= METRICS[metric].high)
+                left_out["implausible"] += int((~good).sum())
+                moved.append((found["series"][good], found["time_ms"][good], values[good]))
+                for number in np.unique(found["series"]).tolist():
+                    self._writer.numbers.metrics.setdefault(number, metric)
+        change.removed += old
+        names = ", ".join(map(quoted, settled))
+        rest = f"SELECT {selected('waiting')} FROM {source} WHERE name NOT IN ({names}) ORDER BY {ORDER['waiting']}"
+        ((count, low, high, first, last),) = snapshot.rows(
+            f"SELECT count(*), min(input), max(input), min(time_ms), max(time_ms) FROM ({rest})"
+        )
+        if count:
+            file = write(self._writer.connection, self._writer.directory, "waiting", rest)
+            size = (self._writer.directory.segments / file).stat().st_size
+            change.added.append(Segment("waiting", file, count, size, (low, high), (first, last)))
+        return moved
+
+    # -- samples
+
+    def _distinct(self, parts: list[_Rows], left_out: Counter[str]) -> _Rows:
+        """By series and time, each sample once: neither twice in these nor beside the same in the store."""
+        series, times_ms, values = (np.concatenate(column) for column in zip(*parts, strict=True))
+        if not len(series):
+            return series, times_ms, values
+        found = arranged(series, times_ms, values)
+        series, times_ms, values = found.groups, found.times, found.values
+        again = np.zeros(len(series), dtype=bool)
+        again[1:] = (series[1:] == series[:-1]) & (times_ms[1:] == times_ms[:-1]) & (values[1:] == values[:-1])
+        top = int(series.max())
+        if top >= len(self._last_ms):
+            more = np.full(top + 1024 - len(self._last_ms), np.iinfo(np.int64).min)
+            self._last_ms = np.concatenate([self._last_ms, more])
+        late = np.flatnonzero(times_ms <= self._last_ms[series])
+        if len(late):
+            again[late[self._in_store(series[late], times_ms[late], values[late])]] = True
+        left_out["duplicate"] += int(again.sum())
+        return series[~again], times_ms[~again], values[~again]
+
+    def _in_store(self, series: Ids, times_ms: Times, values: Values) -> NDArray[np.int64]:
+        """Which of these samples the store has, to the last bit."""
+        snapshot = self._writer.snapshot()
+        first, last = int(times_ms.min()), int(times_ms.max())
+        source = snapshot.table("samples", times_ms=(first - 1, last))
+        columns = {"place": np.arange(len(series)), "series": series, "time_ms": times_ms, "value": values}
+        self._writer.connection.register("late", columns)
+        try:
+            found = snapshot.arrays(
+                "SELECT place FROM late SEMI JOIN (SELECT series, time_ms, value FROM"
+                f" {source} WHERE time_ms BETWEEN {first} AND {last}) USING (series, time_ms, value)"
+            )
+        finally:
+            self._writer.connection.unregister("late")
+        places: NDArray[np.int64] = found["place"]
+        return places
+
+    def _written(self, rows: _Rows, input_: int, day: str) -> list[Segment]:
+        writer = self._writer
+        batch = SampleBatch([(*rows, input_)], len(rows[0]))
+        segment, spans = batch.written(writer.connection, writer.directory, writer.numbers.metrics)
+        return [segment, write_columns(writer.connection, writer.directory, "spans", _span_columns(spans, day))]
+
+    def _seen(self, rows: _Rows) -> None:
+        series, times_ms, _ = rows
+        if len(series):
+            ends = np.append(np.flatnonzero(series[1:] != series[:-1]), len(series) - 1)
+            self._last_ms[series[ends]] = np.maximum(self._last_ms[series[ends]], times_ms[ends])
+
+    # -- the input
+
+    def _day_input(self, day: str) -> tuple[int, Segment | None]:
+        """The day's input and the segment of its row; another one once that was merged with others'."""
+        if self._input is not None:
+            known, number, segment = self._input
+            if known == day and segment in self._writer.manifest.segments:
+                return number, segment
+        self._totals = [0, 0]
+        return self._writer.begin(), None
+
+    def _commit(self, day: str, input_: int, change: _Change, received: Received) -> None:
+        rows, size = self._totals[0] + change.samples, self._totals[1] + change.bytes
+        row = Input(f"{PATH}/{day}", "received", "read", "samples that were sent", rows, "metric", size)
+        kept = Kept(row, PATH, day)  # not where the store lies, which may be moved
+        segment = self._writer.grow(input_, kept, change.added, change.removed, received)
+        self._totals = [rows, size]
+        self._input = day, input_, segment
+
+
+def _sifted(arrived: Arrived, oldest_ms: int | None, left_out: Counter[str]) -> tuple[Ids, Times, Values]:
+    """Foreign series, times and raw values, without blanks and times that no measurement has, as files are read."""
+    places, times_ms, raw = arrived.places, arrived.times_ms, arrived.values
+    finite = np.isfinite(raw)
+    if not finite.all():  # what diverged is inf, whatever it is called
+        raw = np.where(arrived.foreign["diverges"][places] & ~finite, np.inf, raw)
+    blank = is_blank(raw)
+    untimely = ~blank & ((times_ms < EARLIEST_MS) | (times_ms > LATEST_MS))
+    old = np.zeros(len(raw), dtype=bool) if oldest_ms is None else ~blank & ~untimely & (times_ms <= oldest_ms)
+    for reason, found in (("blank", blank), ("untimely", untimely), ("too_old", old)):
+        left_out[reason] += int(found.sum())
+    here = ~(blank | untimely | old)
+    return places[here], times_ms[here], raw[here]
+
+
+def _plausible(arrived: Arrived, places: Ids, values: Values, left_out: Counter[str]) -> NDArray[np.bool_]:
+    known = arrived.foreign
+    good = (values >= known["low"][places]) & (values <= known["high"][places])
+    left_out["implausible"] += int((~good).sum())
+    return good
+
+
+def _span_columns(spans: Spans, day: str) -> Mapping[str, NDArray[np.generic]]:
+    """Spans of received samples: their place is the series' number."""
+    none = np.zeros(len(spans.series), dtype=np.int64)
+    return {
+        "input": spans.inputs,
+        "series": spans.series,
+        "first_ms": spans.first_ms,
+        "last_ms": spans.last_ms,
+        "count": spans.count,
+        "path": objects([f"{PATH}/{day}"] * len(none)),
+        "line": spans.series.astype(np.int64),
+        "offset": none,
+        "length": none,
+    }
