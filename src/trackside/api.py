@@ -162,6 +162,21 @@ def _measured(loaded: Loaded, run: Run, rows: MemoryStore) -> Run:
     return run
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A run that was judged, and what it was judged by, to ask more of: for a report, a bundle or a comparison."""
+
+    verdict: Verdict
+    store: MemoryStore
+    loaded: Loaded
+
+
+def judge(loaded: Loaded, now: float | None = None) -> Case:
+    """Judge the job that was asked for of what was loaded. Raises SeveralRuns or NoSuchRun."""
+    run, rows = select(loaded, loaded.job, now)
+    return Case(engine.diagnose(rows, run, loaded.inputs, package_version()), rows, loaded)
+
+
 def diagnose(
     paths: Paths | str | os.PathLike[str],
     *,
@@ -176,13 +191,17 @@ def diagnose(
 
     Raises FileNotFoundError, NothingReadable, SeveralRuns or NoSuchRun.
     """
-    given: Paths = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    loaded = load(given, tick)
+    loaded = load([paths] if isinstance(paths, (str, os.PathLike)) else paths, tick)
+    loaded.job = job
+    readable(loaded)
+    return judge(loaded, now).verdict
+
+
+def readable(loaded: Loaded) -> None:
+    """Raises NothingReadable, which says why of the first few inputs."""
     if not any(row.status in ("read", "partial") for row in loaded.inputs):
         why = "; ".join(f"{row.path}: {row.note or row.status}" for row in loaded.inputs[:3])
         raise NothingReadable(f"nothing readable was given ({why or 'no files'}); 'trackside inputs PATH' lists all")
-    run, store = select(loaded, job, now)
-    return engine.diagnose(store, run, loaded.inputs, package_version())
 
 
 def diagnose_stored(
@@ -199,8 +218,7 @@ def diagnose_stored(
     only. Raises FileNotFoundError, SeveralRuns, NoSuchRun or StoreError.
     """
     with stored(store, job, paths, tick) as loaded:
-        run, rows = select(loaded, loaded.job, now)
-        return engine.diagnose(rows, run, loaded.inputs, package_version())
+        return judge(loaded, now).verdict
 
 
 @contextmanager

@@ -122,7 +122,7 @@ def test_same_verdict_from_a_server(name: str, server: str, tmp_path: Path) -> N
         with SERVERS[server](Given(metrics), tmp_path / "store") as options:
             site = site_of(options.endpoint.url, tmp_path)
             with gathered(site, None, [rest]) as found:
-                verdict = found.diagnose()
+                verdict = found.judge().verdict
             with gathered(site, None, [rest]) as found:
                 gone = broken(verdict, found.loaded)
     assert_same(name, verdict)

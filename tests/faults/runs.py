@@ -146,7 +146,7 @@ def ask(where: Site, paths: Sequence[Path] = (), job: str | None = None) -> Told
     """The verdict on a run of a site."""
     begun = time.monotonic()
     with gathered(where, job, paths) as found:
-        verdict = found.diagnose()
+        verdict = found.judge().verdict
     return Told(verdict, time.monotonic() - begun)
 
 

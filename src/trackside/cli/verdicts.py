@@ -115,7 +115,7 @@ def _asked(
     from trackside.site.gather import gathered
 
     with gathered(site, job, paths, tick, store or "") as found:
-        verdict = found.diagnose(now)
+        verdict = found.judge(now).verdict
         doc = document(verdict, [*([store] if store else []), *paths], found.asked)
     if site.metadata:
         _record(site.metadata, verdict, doc, job)

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from trackside import api
-from trackside.diagnose import engine
 from trackside.model import Verdict
 from trackside.query import Store
 from trackside.runs.listing import Listed, listing
@@ -83,8 +82,7 @@ class StoreDiagnoser:
     def diagnose(self, job: str) -> Verdict:
         """As ``trackside diagnose --store DIR --job JOB``."""
         with self._loaded(job) as loaded:
-            run, rows = api.select(loaded, loaded.job)
-            return engine.diagnose(rows, run, loaded.inputs, api.package_version())
+            return api.judge(loaded).verdict
 
     @contextmanager
     def evidence(self, job: str) -> Iterator[Store]:
@@ -121,7 +119,7 @@ class SiteDiagnoser(StoreDiagnoser):
         if not is_job(job):
             return super().diagnose(job)
         with self._gathered(job) as found:
-            return found.diagnose()
+            return found.judge().verdict
 
     @contextmanager
     def evidence(self, job: str) -> Iterator[Store]:

@@ -50,8 +50,8 @@ class Gathered:
     curves: list[PrometheusCurves] = field(default_factory=list)
     """The run's in the server of metrics, once they were opened."""
 
-    def diagnose(self, now: float | None = None) -> Verdict:
-        """The verdict. ``now``: taken as the present for a run still going.
+    def judge(self, now: float | None = None) -> api.Case:
+        """Judge it. ``now``: taken as the present for a run still going.
 
         Raises SeveralRuns, NoSuchRun, and NothingReadable where the server of metrics knows nothing of it either.
         """
@@ -62,7 +62,8 @@ class Gathered:
         if measured and all(row.status == "empty" for row in measured):
             _refuse_unknown(replace(self.loaded, live=None, inputs=[*self.loaded.inputs, *measured]), self.loaded.job)
         verdict = engine.diagnose(rows, run, self.loaded.inputs, api.package_version())
-        return replace(verdict, inputs=(*verdict.inputs, *map(_measured, self.curves)))
+        verdict = replace(verdict, inputs=(*verdict.inputs, *map(_measured, self.curves)))
+        return api.Case(verdict, rows, self.loaded)
 
 
 def diagnose(
@@ -80,7 +81,7 @@ def diagnose(
     raises, SeveralRuns and NoSuchRun.
     """
     with gathered(site, job, paths, tick, store) as found:
-        return found.diagnose(now), found.stage
+        return found.judge(now).verdict, found.stage
 
 
 @contextmanager
