@@ -7,7 +7,6 @@ import multiprocessing
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -102,11 +101,9 @@ def rank_logs(stage: Stage, folder: Path, count: int) -> None:
 
     folder.mkdir()
     act = stage.act
-    entries = list(frameworks()["custom"].lines(stage, act))
     for rank in range(count):
-        shown = [replace(entry, rank=rank) for entry in entries]
         with (folder / f"rank_{rank}.log").open("w") as file:
-            for number, entry in enumerate(shown):
+            for number, entry in enumerate(frameworks()["custom"].lines(stage, act)):
                 stamp = entry.text[:19]
                 file.write(entry.text + "\n")
                 for turn in range(CHATTER):

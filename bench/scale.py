@@ -1,6 +1,6 @@
 """Measure ``diagnose`` of jobs whose metrics are in a real VictoriaMetrics, and how the cost grows with GPUs and hours.
 
-    python bench/scale.py [--jobs 64x24,128x24,256x24,512x24,64x72,64x672] [--kind healthy] [--repeat 3] [--folder DIR]
+    python bench/scale.py [--jobs 64x24,128x24,256x24,512x24,64x72,16x24,16x72,16x672] [--kind healthy] [--repeat 3] [--folder DIR]
 
 Each job is simulated (30 series a GPU at 15 s, Slurm's records, kernel logs), its metrics are imported into a
 VictoriaMetrics on loopback, one for each job, and it is diagnosed in a fresh process from its output and kernel logs, from
@@ -32,9 +32,13 @@ sys.path.insert(0, str(ROOT))
 from bench.processes import Taken, taken
 from bench.victoria import Victoria
 
-JOBS = "64x24,128x24,256x24,512x24,64x72,64x672"
+JOBS = "64x24,128x24,256x24,512x24,64x72,16x24,16x72,16x672"
 TARGET_S = 10.0
 """For 512 GPUs, 24 hours, on two cores that the server shares."""
+_LINES = """
+    SELECT labels, to_json(list(value ORDER BY ts_ms)), to_json(list(ts_ms ORDER BY ts_ms))
+    FROM read_parquet(?) WHERE metric = ? GROUP BY labels, ts_ms // 86400000 ORDER BY min(ts_ms)
+"""
 TRAFFIC = re.compile(r"([\d,]+) requests, ([\d,]+) bytes received")
 
 
@@ -59,18 +63,17 @@ def built(folder: Path, gpus: int, hours: float, kind: str) -> tuple[Path, Mappi
 
 
 def lines(folder: Path) -> Iterator[bytes]:
-    """Parquet files of curves as VictoriaMetrics' import lines, each series in a few."""
-    with duckdb.connect() as connection:
+    """Parquet files of curves as VictoriaMetrics' import lines: a metric of a file at a time, each series a line a day."""
+    with duckdb.connect(config={"memory_limit": "1GB"}) as connection:
+        connection.execute("SET enable_progress_bar = false")
         for file in sorted(folder.glob("*.parquet")):
-            found = connection.execute(
-                "SELECT metric, labels, to_json(list(value ORDER BY ts_ms)), to_json(list(ts_ms ORDER BY ts_ms)) "
-                "FROM read_parquet(?) GROUP BY ALL",
-                [str(file)],
-            )
-            while row := found.fetchone():
-                metric, labels, values, times = row
-                named = {"__name__": metric} | dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
-                yield f'{{"metric":{json.dumps(named)},"values":{values},"timestamps":{times}}}\n'.encode()
+            names = "SELECT DISTINCT metric FROM read_parquet(?) ORDER BY metric"
+            for (metric,) in connection.execute(names, [str(file)]).fetchall():
+                found = connection.execute(_LINES, [str(file), metric])
+                while row := found.fetchone():
+                    labels, values, times = row
+                    named = {"__name__": metric} | dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
+                    yield f'{{"metric":{json.dumps(named)},"values":{values},"timestamps":{times}}}\n'.encode()
 
 
 def slurm(place: Path) -> Path:

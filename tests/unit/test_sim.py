@@ -20,6 +20,7 @@ from trackside.catalog.metrics import METRICS
 from trackside.sim import Scenario, Truth, simulate
 from trackside.sim.exposition import Exposition, labels_text, numbers
 from trackside.sim.hardware import MODELS
+from trackside.sim.parquet import HELD, ParquetTable
 from trackside.sim.timeline import STATES, State, Track
 
 SMALL = "[cluster]\nnodes = 2\ngpus_per_node = 4\n[job]\nduration_s = '12m'\n"
@@ -273,6 +274,42 @@ def test_parquet_holds_what_text_holds(tmp_path: Path) -> None:
     rows = duckdb.sql(f"SELECT metric || labels, ts_ms, value FROM '{tmp_path}/table/run/metrics/*.parquet'").fetchall()
     assert len(rows) == len(text)
     assert all(text[series, time] == pytest.approx(value, abs=1e-9) for series, time, value in rows)
+
+
+@pytest.mark.parametrize("samples", [HELD - 1, HELD, 2 * HELD + 70_000])
+def test_parquet_of_many_samples_is_in_order_and_of_whole_row_groups(tmp_path: Path, samples: int) -> None:
+    import duckdb
+
+    times = np.arange(100_000, dtype=np.int64)
+    wanted = []
+    with ParquetTable(tmp_path / "x.parquet") as sink:
+        for number, begin in enumerate(range(0, samples, len(times))):
+            values = np.random.default_rng(number).random(min(len(times), samples - begin))
+            sink.family(f"m{number}", "gauge", "Help.")
+            sink.curve({"gpu": str(number)}, times[: len(values)], values, "ratio")
+            wanted.append((f"m{number}", f'{{gpu="{number}"}}', times[: len(values)], np.round(values, 6)))
+    assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
+    found = duckdb.sql(f"SELECT * FROM '{tmp_path}/x.parquet'").fetchnumpy()
+    lengths = [len(each[2]) for each in wanted]
+    assert found["metric"].tolist() == np.repeat([each[0] for each in wanted], lengths).tolist()
+    assert found["labels"].tolist() == np.repeat([each[1] for each in wanted], lengths).tolist()
+    assert (found["ts_ms"] == np.concatenate([each[2] for each in wanted])).all()
+    assert (found["value"] == np.concatenate([each[3] for each in wanted])).all()
+    groups = duckdb.sql(
+        f"SELECT DISTINCT row_group_id, row_group_num_rows FROM parquet_metadata('{tmp_path}/x.parquet') ORDER BY 1"
+    ).fetchall()
+    assert all(rows == 122_880 for _, rows in groups[:-1])
+
+
+def test_parquet_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
+    def broken_off() -> None:
+        with ParquetTable(tmp_path / "x.parquet") as sink:
+            sink.curve({}, np.arange(HELD), np.ones(HELD), "whole")
+            raise ValueError("no such GPU")
+
+    with pytest.raises(ValueError, match="no such GPU"):
+        broken_off()
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_metric_but_a_few_is_in_the_catalogue(tmp_path: Path) -> None:

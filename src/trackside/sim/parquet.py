@@ -4,37 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trackside.sim.exposition import Array, Style, labels_text
 
-_WRITE = """
-    COPY (SELECT ts_ms, metric, labels, value FROM samples JOIN series USING (number) ORDER BY row)
-    TO '{path}' (FORMAT parquet, COMPRESSION zstd)
+HELD = 245_760
+"""Samples kept in memory at most: whole row groups of DuckDB's, so that the table has none that was cut short."""
+_CONFIG: Mapping[str, Any] = {
+    "threads": "1",
+    "memory_limit": "256MB",
+    "disabled_optimizers": "statistics_propagation",  # it would leave out some flags of nulls: other bytes
+    "autoinstall_known_extensions": False,
+}
+_QUIET = "SET enable_progress_bar = false"
+_CREATE = "CREATE TABLE file (ts_ms BIGINT, metric VARCHAR, labels VARCHAR, value DOUBLE)"
+_INSERT = """
+    INSERT INTO file SELECT ts_ms, metric, labels, value FROM samples JOIN series USING (number) ORDER BY row
 """
+_WRITE = "COPY file TO '{path}' (FORMAT parquet, COMPRESSION zstd)"
 
 
 class ParquetTable:
-    """A file of samples, written when it is closed. Use as a context manager."""
+    """A file of samples in the order in which they came, written when it is closed. Use as a context manager.
+
+    Until then they wait in a database beside it, so that memory doesn't grow with the run.
+    """
 
     def __init__(self, path: Path, lower: bool = False) -> None:
+        import duckdb
+
         self._path = path
         self._lower = lower
         self._name = ""
         self._series: list[tuple[str, str]] = []
         self._times: list[NDArray[np.int64]] = []
         self._values: list[Array] = []
+        self._held = 0
         self.samples = 0
+        self._folder = TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)
+        self._connection = duckdb.connect(str(Path(self._folder.name) / "samples"), config=dict(_CONFIG))
+        self._connection.execute(_QUIET)
+        self._connection.execute(_CREATE)
 
     def __enter__(self) -> ParquetTable:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if kind is None and self._series:
-            self._write()
+        with self._folder, self._connection:
+            if kind is None and self.samples:
+                self._put()
+                self._connection.execute(_WRITE.format(path=str(self._path).replace("'", "''")))
 
     def family(self, name: str, kind: str, help_text: str) -> None:
         """A new metric begins."""
@@ -42,20 +66,26 @@ class ParquetTable:
 
     def curve(self, labels: Mapping[str, str], times_ms: NDArray[np.int64], values: Array, style: Style) -> None:
         """Samples of one series, in order of time, with the digits that text would have."""
-        if not len(values):
-            return
         digits = {"whole": 0, "ratio": 6, "decimal": 3}.get(style)
-        self._series.append((self._name, labels_text(labels)))
-        self._times.append(times_ms)
-        self._values.append(values if digits is None else np.round(values, digits))
+        values = values if digits is None else np.round(values, digits)
         self.samples += len(values)
+        while len(values):
+            room = HELD - self._held
+            self._series.append((self._name, labels_text(labels)))
+            self._times.append(times_ms[:room])
+            self._values.append(values[:room])
+            self._held += len(values[:room])
+            if self._held == HELD:
+                self._put()
+            times_ms, values = times_ms[room:], values[room:]
 
-    def _write(self) -> None:
-        import duckdb
-
+    def _put(self) -> None:
+        """Move what is held to the database."""
+        if not self._held:
+            return
         lengths = [len(values) for values in self._values]
         samples = {
-            "row": np.arange(self.samples),
+            "row": np.arange(self._held),
             "number": np.repeat(np.arange(len(lengths)), lengths),
             "ts_ms": np.concatenate(self._times),
             "value": np.concatenate(self._values).astype(np.float64),
@@ -63,7 +93,7 @@ class ParquetTable:
         names = np.array([name for name, _ in self._series], dtype=object)
         labels = np.array([text for _, text in self._series], dtype=object)
         series = {"number": np.arange(len(lengths)), "metric": names, "labels": labels}
-        with duckdb.connect(config={"threads": "1", "autoinstall_known_extensions": False}) as connection:
-            connection.register("samples", samples)
-            connection.register("series", series)
-            connection.execute(_WRITE.format(path=str(self._path).replace("'", "''")))
+        self._connection.register("samples", samples)
+        self._connection.register("series", series)
+        self._connection.execute(_INSERT)
+        self._series, self._times, self._values, self._held = [], [], [], 0

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trackside.sim.hardware import INLET
 from trackside.sim.stage import Stage
-from trackside.sim.timeline import COUNTS, STATES, Array, State, Track
+from trackside.sim.timeline import STATES, Array, State, Track
 
 ENGINE, SM, OCCUPANCY, TENSOR, DRAM, NVLINK, PCIE_TX, PCIE_RX = range(8)
 SHORT_S = 1.0
@@ -68,29 +68,28 @@ def rates(stage: Stage) -> Array:
     return table
 
 
-def integrals(tracks: list[Track], times: Array) -> Array:
-    """(tracks, times, states and counts); a track that several GPUs share is worked out once."""
+def shown(tracks: list[Track], table: Array, begins: Array, ends: Array, seconds: Array | float) -> Array:
+    """(8, tracks, times): means of what GPUs show from ``begins`` to ``ends``, some ``seconds`` apart.
+
+    A track that several GPUs share is worked out once.
+    """
     known: dict[int, Array] = {}
     for track in tracks:
         if id(track) not in known:
-            known[id(track)] = track.frozen().at(times)
-    if not tracks:
-        return np.zeros((0, len(times), STATES + COUNTS))
-    return np.stack([known[id(track)] for track in tracks])
+            integral = track.frozen()
+            spent = integral.at(ends)[:, :STATES] - integral.at(begins)[:, :STATES]
+            known[id(track)] = (spent / np.reshape(seconds, (-1, 1)) @ table).T
+    return np.stack([known[id(track)] for track in tracks], axis=1) if tracks else np.zeros((8, 0, len(ends)))
 
 
 def gpu_signals(stage: Stage, node: str, tracks: list[Track], times: Array, before: float) -> GpuSignals:
     """Everything of one node; ``before``: when the scrape before the first was."""
     rng, model, table = stage.rng(f"gpu/{node}"), stage.model, rates(stage)
-    count, edges = len(tracks), np.concatenate([[before], times])
-    spent = integrals(tracks, edges)[:, :, :STATES]
-    window = np.maximum(np.diff(edges), 1e-3)
-    mean = np.diff(spent, axis=1) / window[None, :, None]
-    last = (spent[:, 1:] - integrals(tracks, times - SHORT_S)[:, :, :STATES]) / SHORT_S
+    count, begins = len(tracks), np.concatenate([[before], times[:-1]])
+    window = np.maximum(times - begins, 1e-3)
     shape = (count, len(times))
-    activity = np.moveaxis(mean @ table, 2, 0)
-    short = np.moveaxis(last @ table, 2, 0)
-    activity = _noisy(rng, activity, shape)
+    activity = _noisy(rng, shown(tracks, table, begins, times, window), shape)
+    short = shown(tracks, table, times - SHORT_S, times, SHORT_S)
     attached = np.stack([_attached(track, times) for track in tracks]) if tracks else np.zeros(shape, dtype=bool)
     factor, reasons, resistance, hold, held = _throttled(stage, node, times, before, attached)
     floor = np.where(attached, model.context_idle, model.idle) * (1 + 0.02 * rng.standard_normal((count, 1)))

@@ -242,7 +242,7 @@ class Source:
         self.counts[blank] = 0
         here &= ~blank
         blanks = here & (is_blank(low) | is_blank(high) | ~np.isfinite(total))
-        hidden = self._hidden(np.flatnonzero(here & ~blanks & may_hide_blanks(low, high)).tolist())
+        hidden = self._hidden(np.flatnonzero(here & ~blanks & may_hide_blanks(low, high)).tolist(), low, high)
         self._read([*np.flatnonzero(blanks).tolist(), *hidden])
         self._settle(high, here)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -271,7 +271,7 @@ class Source:
         self.counts = np.nan_to_num(found["count"]).astype(np.int64)
         return found["min"], found["max"], found["sum"]
 
-    def _hidden(self, rows: Sequence[int]) -> set[int]:
+    def _hidden(self, rows: Sequence[int], low: Values, high: Values) -> set[int]:
         """Those rows that hold a blank among larger and smaller values; most that could hold none.
 
         VictoriaMetrics counts values by size; of other servers the samples are read in windows where one may hide.
@@ -279,7 +279,7 @@ class Source:
         if not rows:
             return set()
         if self._api.victoria:
-            return self._with_blanks(rows)
+            return self._with_blanks(rows, low, high)
         low, high = (self._windows(rows, self.start_ms, self.end_ms, self.step_ms, how) for how in ("min", "max"))
         found: set[int] = set()
         could = may_hide_blanks(low, high)
@@ -289,11 +289,12 @@ class Source:
             found.update(row for row, (_, values) in samples.items() if is_blank(values).any())
         return found
 
-    def _with_blanks(self, rows: Sequence[int]) -> set[int]:
+    def _with_blanks(self, rows: Sequence[int], low: Values, high: Values) -> set[int]:
         found: set[int] = set()
-        for chosen in self.selectors(rows):
-            within = promql.window(chosen, self.end_ms - self.start_ms, self._api.closed)
-            for first, last in BLANK_RANGES:
+        for first, last in BLANK_RANGES:
+            could = [row for row in rows if low[row] <= last and high[row] >= first]
+            for chosen in self.selectors(could) if could else ():
+                within = promql.window(chosen, self.end_ms - self.start_ms, self._api.closed)
                 for labels, count in self._api.at(promql.between(within, first, last), self.end_ms):
                     if count and (row := self.row(labels)) in rows:
                         found.add(row)
