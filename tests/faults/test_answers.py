@@ -131,7 +131,7 @@ def test_an_answer_without_end_takes_bounded_memory(slow: Held, tmp_path: Path) 
         proxy.become(Fault(endless=True))
         told, grown, seconds = _apart(slow, tmp_path, metrics_at(proxy.url, f"deadline_s = 20\nmost_bytes = {most}\n"))
         assert proxy.sent > most
-    assert "sent more than 8,388,608 bytes" in told
+    assert "sent more than 8,388,608 bytes" in " ".join(told.split())
     assert grown < 128 << 20, f"{grown >> 20} MiB"
     assert seconds < 60
 

@@ -17,7 +17,7 @@ from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 from trackside.site.hits import Room, sources
 from trackside.stores.http.endpoint import EndpointOptions, Unanswered
-from trackside.stores.logs.store import Line, LogOptions, Paging, Wanted, fewer_of, kinds, open_store, shorter
+from trackside.stores.logs.store import Line, LogOptions, Paging, Wanted, fewer_of, kinds, name_of, open_store, shorter
 
 ALL = pytest.mark.parametrize("kind", sorted(SERVERS))
 WANTED = Wanted(("4242",), (), T0, T0 + 60)
@@ -42,6 +42,13 @@ def spoiled(server: Server, from_number: int, spoil: Callable[[Answer], Answer])
         return spoil(answer) if lines and next(asked) >= from_number else answer
 
     server.spoil = at
+
+
+@ALL
+def test_a_store_has_its_name_before_it_is_opened(kind: str) -> None:
+    options = LogOptions(kind=kind, endpoint=EndpointOptions(url="http://ann:s3cret@logs:3100/below/"))
+    assert name_of(options) == open_store(options).name
+    assert name_of(options).lower() == f"{kind} http://logs:3100/below"
 
 
 @ALL

@@ -14,9 +14,10 @@ from trackside.model import Event
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 from trackside.read.formats.job_log import rank_of
-from trackside.site.hits import sources, written_lines
+from trackside.site.hits import sources
 from trackside.stores.http.endpoint import EndpointOptions
 from trackside.stores.logs.store import Line, LogOptions, LogStream, Streams, Wanted
+from trackside.stores.logs.text import written_lines
 
 T0 = 1_795_253_600_000_000_000
 LOGS = Path(__file__).parent.parent / "logs"

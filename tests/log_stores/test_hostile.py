@@ -36,7 +36,7 @@ class Scripted:
     def request(self, method: str, path: str, **_: object) -> Response:
         self.asked += 1
         body = self._answer if isinstance(self._answer, bytes) else self._answer(path)
-        return Response(200, {}, body, f"http://store{path}")
+        return Response(body, f"http://store{path}")
 
 
 def opened(kind: str, answer: bytes | Callable[[str], bytes]) -> tuple[Any, LogOptions]:

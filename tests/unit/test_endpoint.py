@@ -9,10 +9,11 @@ import ssl
 import subprocess
 import threading
 import time
+import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ import pytest
 from tests.unit.scripted import Request, answer, scripted
 from trackside.stores.http.endpoint import Endpoint, EndpointOptions, Unanswered
 
-OK = answer(b'{"well": 1}')
+WELL = b'{"well": 1}'
+OK = answer(WELL)
 
 
 class Time:
@@ -57,10 +59,9 @@ def failure(asked: Endpoint, path: str = "/x") -> Unanswered:
 def test_what_may_pass_is_tried_again(first: bytes) -> None:
     with scripted(first, OK) as server:
         asked = endpoint(server.url)
-        assert asked.request("GET", "/x").json() == {"well": 1}
+        assert asked.request("GET", "/x").body == WELL
         assert len(server.seen) == 2
-        traffic = asked.traffic
-        assert (traffic.requests, traffic.retries, traffic.failures) == (1, 1, 0)
+        assert asked.traffic.requests == 1
 
 
 @pytest.mark.parametrize(("status", "kind"), [("400 Bad", "refused"), ("422 No", "refused"), ("404 None", "refused"),
@@ -110,8 +111,6 @@ def test_the_deadline_is_for_all_requests() -> None:
         reason = failure(asked)
         assert (reason.kind, len(server.seen)) == ("timeout", 1)
         assert "deadline_s" in str(reason)
-        asked.renew()
-        asked.request("GET", "/x")
 
 
 def test_a_server_that_is_down_is_said_to_be_once() -> None:
@@ -149,20 +148,23 @@ def test_compressed_answers(packed: Callable[[bytes], bytes]) -> None:
         asked = endpoint(server.url, gzip=True)
         assert asked.request("GET", "/x").body == body
         assert server.seen[0].headers["accept-encoding"] == "gzip"
-        assert asked.traffic.bytes_received < 10_000 < asked.traffic.bytes_decoded == len(body)
+        assert 0 < asked.traffic.bytes_received < 10_000
 
 
 def test_a_small_answer_that_unpacks_to_a_huge_one_is_refused() -> None:
     with scripted(answer(gzip.compress(b"\0" * 50_000_000), Content_Encoding="gzip")) as server:
         asked = endpoint(server.url, most_bytes=1_000_000)
+        tracemalloc.start()
         assert failure(asked).kind == "too_large"
-        assert asked.traffic.bytes_decoded < 2_000_000
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert most < 5_000_000
 
 
 def test_a_compressed_answer_that_breaks_off() -> None:
     whole = gzip.compress(b"x" * 100_000)
     with scripted(answer(whole[:50], Content_Encoding="gzip"), OK) as server:
-        assert endpoint(server.url).request("GET", "/x").status == 200
+        assert endpoint(server.url).request("GET", "/x").body == WELL
         assert len(server.seen) == 2
 
 
@@ -171,15 +173,6 @@ def test_an_answer_of_too_many_bytes() -> None:
         reason = failure(endpoint(server.url, most_bytes=4999))
     assert reason.kind == "too_large"
     assert "4,999" in str(reason)
-
-
-def test_no_json() -> None:
-    with (
-        scripted(answer(b"<html><title>Sign in</title></html>")) as server,
-        pytest.raises(Unanswered, match="Sign in") as caught,
-    ):
-        endpoint(server.url).request("GET", "/x").json()
-    assert caught.value.kind == "broken"
 
 
 @pytest.mark.parametrize(("options", "header"), [
@@ -262,19 +255,6 @@ def test_no_more_at_once_than_allowed() -> None:
     assert most[0] == 2
 
 
-def test_lines_of_a_stream() -> None:
-    with scripted(answer(b"one\r\ntwo\n\nthree"), answer(b"x" * 100), answer(b"one\ntw", length=100)) as server:
-        asked = endpoint(server.url)
-        with asked.stream("GET", "/x") as got:
-            assert list(got.lines()) == [b"one", b"two", b"", b"three"]
-        with asked.stream("GET", "/x") as got, pytest.raises(Unanswered, match="line of more than 99"):
-            list(got.lines(99))
-        taken = []
-        with asked.stream("GET", "/x") as got, pytest.raises(Unanswered, match="broke off"):
-            taken.extend(got.lines())
-        assert len(server.seen) == 3
-
-
 # -- TLS
 
 
@@ -306,8 +286,8 @@ def test_both_sides_show_certificates(certificates: Path) -> None:
     ca, cert, key = (str(certificates / name) for name in ("ca.pem", "client.pem", "client.key"))
     with scripted(OK, tls=tls) as server:
         url = server.url.replace("http:", "https:")
-        assert endpoint(url, ca=ca, cert=cert, key=key).request("GET", "/x").status == 200
-        assert endpoint(url, verify=False, cert=cert, key=key).request("GET", "/x").status == 200
+        assert endpoint(url, ca=ca, cert=cert, key=key).request("GET", "/x").body == WELL
+        assert endpoint(url, verify=False, cert=cert, key=key).request("GET", "/x").body == WELL
         unknown = failure(endpoint(url, cert=cert, key=key))
         assert unknown.kind == "unreachable"
         assert "name its authority with ca" in str(unknown)
@@ -344,9 +324,8 @@ def trickled(server: socket.socket, begin: bytes, more: bytes, over: threading.E
         taken.close()
 
 
-@pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("where", TRICKLES)
-def test_a_byte_now_and_then_keeps_nobody(where: str, streamed: bool) -> None:
+def test_a_byte_now_and_then_keeps_nobody(where: str) -> None:
     over, answers = threading.Event(), []
     with socket.create_server(("127.0.0.1", 0)) as server:
         arguments = (server, *TRICKLES[where], over)
@@ -356,11 +335,7 @@ def test_a_byte_now_and_then_keeps_nobody(where: str, streamed: bool) -> None:
 
         def ask() -> None:
             try:
-                if streamed:
-                    with asked.stream("GET", "/x") as answer:
-                        list(answer.lines())
-                else:
-                    asked.request("GET", "/x")
+                asked.request("GET", "/x")
             except Unanswered as error:
                 answers.append(error.kind)
 
@@ -417,20 +392,6 @@ def test_a_closed_endpoint_tries_no_more() -> None:
         assert len(server.seen) == 1
 
 
-def test_a_stream_of_a_closed_endpoint_ends() -> None:
-    begin = b"HTTP/1.1 200 OK\r\n\r\nline\n"
-    with (
-        trickling(begin, b"x") as url,
-        closing(Endpoint(EndpointOptions(url=url))) as asked,
-        asked.stream("GET", "/x") as got,
-    ):
-        lines = got.lines()
-        assert next(lines) == b"line"
-        asked.close()
-        with pytest.raises(Unanswered, match="closed"):
-            next(lines)
-
-
 def test_a_handshake_that_breaks_off_is_tried_again() -> None:
     server = socket.create_server(("127.0.0.1", 0))
     url = f"https://127.0.0.1:{server.getsockname()[1]}"
@@ -447,5 +408,5 @@ def test_a_handshake_that_breaks_off_is_tried_again() -> None:
     reason = failure(asked)
     thread.join(5)
     server.close()
+    assert not thread.is_alive()
     assert "trust" not in str(reason)
-    assert asked.traffic.retries == 1

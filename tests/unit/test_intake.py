@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.unit.receiving import (
@@ -33,7 +34,8 @@ from tests.unit.receiving import (
     write_request,
 )
 from trackside import api
-from trackside.query import UNANSWERED, Missing, events
+from trackside.diagnose import engine
+from trackside.query import UNANSWERED, Missing, events, metric
 from trackside.runs.listing import Listed, listing
 from trackside.serve import diagnoser as diagnosers
 from trackside.serve.diagnoser import StoreDiagnoser
@@ -41,13 +43,14 @@ from trackside.serve.fresh import lags
 from trackside.serve.protocols import remote_write
 from trackside.serve.protocols.series_key import labels_of
 from trackside.serve.reading import LineReader
+from trackside.show.document import document
 from trackside.stores.embedded import retention
 from trackside.stores.embedded.layout import Directory, Mark, StoreBusy, StoreError
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.memory import MemoryStore
 from trackside.stores.receiver import arrivals, received
-from trackside.stores.receiver import intake as intakes
+from trackside.stores.receiver import flush as flushing
 from trackside.stores.receiver import lines as line_files
 from trackside.stores.receiver.arrivals import Arrivals, Taken
 from trackside.stores.receiver.intake import Busy, Intake, NotKept
@@ -232,14 +235,14 @@ def test_a_unit_that_nothing_tells_is_settled_after_a_day(store: Path, monkeypat
     flushed(intake)
     intake.close()
     began = opened(store)
-    began._samples.reset()
+    began._flush.samples.reset()
     assert began.waiting == {RATIO: 2}
     began.close()
     late = time.time() + 86_500
     monkeypatch.setattr("trackside.stores.receiver.received.time.time", lambda: late)
     again = opened(store)
     flushed(again)
-    again._cared = 0.0
+    again._flush._cared = 0.0
     flushed(again)
     assert again.waiting == {}
     again.close()
@@ -260,6 +263,65 @@ def test_a_unit_that_nothing_tells_is_settled_by_many_values(
         flushed(intake)
     assert intake.waiting == {"dcgm_prof_dram_active": 3}
     assert held(store) == {row for number in range(5) for row in expected(tick(number, gpus=2, value=0.0), 1.0)}
+
+
+def asked(store: Path, *names: str) -> tuple[list[str | float], list[str]]:
+    """The mean of each metric of job 4242, or why there is none; and what the preflight says did not answer."""
+    with api.stored(store, "4242") as loaded:
+        run, rows = api.select(loaded, loaded.job)
+        answers = [rows.ask(metric(name).over("run", "avg")) for name in names]
+        doc = document(engine.diagnose(rows, run))
+    told = [each.reason if isinstance(each, Missing) else float(np.nanmean(each.values)) for each in answers]
+    return told, [claim.text for claim in doc.preflight if "did not answer" in claim.text]
+
+
+def of_job(name: str, *values: float, number: int = 0) -> tuple[bytes, list[tuple[int, float]]]:
+    """Samples of a GPU of job 4242."""
+    times = [(T0_MS + at * 15_000, value) for at, value in enumerate(values)]
+    return gpu(name, number, slurm_job_id="4242"), times
+
+
+UNTOLD = (
+    f"gpu_sm_active_ratio was received as {RATIO}, and no value shows its unit yet; it is settled by a larger one, or"
+    " once a day has passed"
+)
+
+
+@pytest.mark.parametrize("others", [True, False], ids=["beside others", "alone"])
+def test_a_metric_whose_unit_is_not_told_is_no_absence(others: bool, intake: Intake, store: Path) -> None:
+    said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
+    if others:
+        sent(intake, [of_job(UTIL, 50.0, 50.0, 50.0)]).result(10)
+    sent(intake, [of_job(RATIO, 0.5, 0.6, 0.7)]).result(10)
+    flushed(intake)
+    (active, clock), silent = asked(store, "gpu_sm_active_ratio", "gpu_sm_clock_hertz")
+    assert active == f"unable to check: {UNTOLD}"
+    assert str(clock).startswith("gpu_sm_clock_hertz was not measured")
+    assert silent == [f"store: gpu_sm_active_ratio did not answer, or not wholly: {UNTOLD}"]
+    sent(intake, [of_job(RATIO, *[0.5] * 3, 60.0)]).result(10)
+    flushed(intake)
+    (active,), silent = asked(store, "gpu_sm_active_ratio")
+    assert isinstance(active, float)
+    assert silent == []
+
+
+def test_a_unit_that_is_not_told_is_nothing_to_other_jobs_nor_where_another_name_measures_the_same(
+    intake: Intake, store: Path
+) -> None:
+    said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
+    sent(intake, [of_job("DCGM_FI_PROF_SM_ACTIVE", 0.5, 0.5), of_job(RATIO, 0.5, 0.5)]).result(10)
+    sent(intake, [(gpu("dcgm_prof_dram_active", node="n9", slurm_job_id="7"), [(T0_MS, 0.5)])]).result(10)
+    flushed(intake)
+    assert intake.waiting == {RATIO: 2, "dcgm_prof_dram_active": 1}
+    (active, memory), silent = asked(store, "gpu_sm_active_ratio", "gpu_dram_active_ratio")
+    assert active == 0.5
+    assert str(memory).startswith("gpu_dram_active_ratio was not measured")
+    assert silent == []
+    sent(intake, [of_job(RATIO, 0.5, 0.5, number=1)]).result(10)
+    flushed(intake)
+    (active,), silent = asked(store, "gpu_sm_active_ratio")
+    assert active == f"unable to check: {UNTOLD}", "one GPU's figures are not the run's"
+    assert len(silent) == 1
 
 
 # -- lines
@@ -306,7 +368,7 @@ class Slow:
     def __init__(self, folder: Path) -> None:
         self._reader = LineReader(folder)
 
-    def read(self, writer: Writer, all_: bool, within_s: float) -> int:
+    def read(self, writer: Writer, all_: bool, within_s: float) -> Sequence[str]:
         return self._reader.read(writer, all_, -1.0)
 
     def sizes(self) -> Mapping[str, int]:
@@ -329,7 +391,30 @@ def test_lines_that_were_not_read_are_no_absence(store: Path) -> None:
     intake.close()
 
 
-@pytest.mark.parametrize("broken", ["_flush", "_reader"])
+def test_lines_of_other_jobs_that_were_not_read_are_nothing_to_a_run(store: Path) -> None:
+    """Those of the run and of the nodes are; those of an array may be of any of its tasks."""
+    intake = Intake(store, Spoken(), keeping=Keeping(flush_s=3600.0), reader=Slow)
+    diagnoser = StoreDiagnoser(store, lambda: lags(intake, 30))
+    jobs = ("4242", "4243", "60_3")
+    sent(intake, [(gpu(number=at, slurm_job_id=job), [(T0_MS, 50.0)]) for at, job in enumerate(jobs)]).result(10)
+
+    def unread(job: str) -> str:
+        with diagnoser.evidence(job) as rows:
+            answer = rows.ask(events("exception"))
+            return answer.reason.removeprefix("unable to check: ") if isinstance(answer, Missing) else ""
+
+    for label in ("4242", "60"):
+        said(intake, {"slurm_job_id": label, "host": "n1"}, [(0, "step 1 loss 2.0")]).result(10)
+    one = "1 files of received lines are not read yet: ask again"
+    assert [unread(job) for job in jobs] == [one, "no log input was given", one]
+    assert "not read yet" not in str(diagnoser.diagnose("4243"))
+    said(intake, {"host": "n1", "source": "kernel"}, [(0, "kernel: all is well")]).result(10)
+    two = "2 files of received lines are not read yet: ask again"
+    assert [unread(job) for job in jobs] == [two, one, two]
+    intake.close()
+
+
+@pytest.mark.parametrize("broken", ["write", "read"])
 def test_what_could_not_be_written_is_no_absence(
     broken: str, intake: Intake, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,14 +424,11 @@ def test_what_could_not_be_written_is_no_absence(
     def fails(*_: object) -> int:
         raise StoreError("the disk is full")
 
-    if broken == "_flush":
-        monkeypatch.setattr(intake, "_flush", fails)
-    else:
-        monkeypatch.setattr(intake._reader, "read", fails)
+    monkeypatch.setattr(intake._flush if broken == "write" else intake._flush._reader, broken, fails)
     with StoreDiagnoser(store, lambda: lags(intake, 30)).evidence("4242") as rows:
         assert isinstance(rows, MemoryStore)
         told = {row.plane: row.text for row in rows.all_rows() if row.kind == UNANSWERED}
-    assert set(told) == {"log", "kernel"} | ({"metric"} if broken == "_flush" else set())
+    assert set(told) == {"log", "kernel"} | ({"metric"} if broken == "write" else set())
     assert all("the disk is full" in each for each in told.values())
 
 
@@ -412,7 +494,7 @@ def test_large_files_have_parts_which_are_compressed_and_forgotten(
         flushed(intake)
     stem = "job-4242/slurm-4242.rank3@n1.log"
     # the first care came before there was a second part
-    monkeypatch.setattr(intakes, "CARE_S", 0.0)
+    monkeypatch.setattr(flushing, "CARE_S", 0.0)
     flushed(intake)
     top = store / "received" / "logs"
     names = sorted(str(path.relative_to(top)) for path in top.rglob("*") if path.is_file())
@@ -654,14 +736,14 @@ def test_a_disk_that_fills_up_takes_no_more(store: Path) -> None:
 def test_files_of_lines_that_are_as_large_as_may_be_take_no_more(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until they fell silent: then the oldest are closed and deleted, long before their day is over."""
     intake = opened(store, keeping=Keeping(flush_s=3600.0, log_bytes=1000))
-    monkeypatch.setattr(intakes, "SOON_S", 0.0)
+    monkeypatch.setattr(flushing, "SOON_S", 0.0)
     said(intake, JOB, [(number, f"step {number} loss 2.0") for number in range(30)]).result(10)
     flushed(intake)
     assert intake.files.bytes == sum(path.stat().st_size for path in intake.files.folder.rglob("*.log")) > 1000
     with pytest.raises(NotKept, match=r"serve\.keeping\.log_bytes"):
         said(intake, JOB, [(40, "step 40 loss 2.0")])
     assert sent(intake, tick(0)).result(10) == Taken(4), "samples take none of that room"
-    monkeypatch.setattr(intakes, "SOON_QUIET_S", -1.0)
+    monkeypatch.setattr(flushing, "SOON_QUIET_S", -1.0)
     flushed(intake)
     assert intake.files.bytes < 1000
     assert said(intake, JOB, [(40, "step 40 loss 2.0")]).result(10) == Taken(1)

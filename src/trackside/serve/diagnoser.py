@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -12,6 +13,7 @@ from trackside import api
 from trackside.model import Verdict
 from trackside.query import Store
 from trackside.runs.listing import Listed, listing
+from trackside.runs.resolve import resolve
 from trackside.serve.fresh import Lag
 from trackside.site.config import Site
 from trackside.site.gather import Gathered, gathered, is_job, names_of
@@ -141,5 +143,12 @@ class SiteDiagnoser(StoreDiagnoser):
 
 
 def _note(left: Sequence[Lag], loaded: api.Loaded) -> None:
+    """Note what of the rest concerns the run that was asked for, or may be its parent's."""
+    if not left:
+        return
+    run = resolve(loaded.store, loaded.job, [*loaded.trajectories.paths, *loaded.paths], loaded.home).run
+    ids = {name for name in (run.id, *run.aliases, run.parent) if name}
+    ids |= {re.split(r"[_+]", name)[0] for name in ids}  # lines may name a task's whole array
     for each in left:
-        each.note(loaded.store)
+        if (its := each.of(ids)) is not None:
+            its.note(loaded.store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,10 +48,9 @@ class LineReader:
         """By path, the size at which each file was read."""
         return {name: each.size for name, each in (self._read or {}).items()}
 
-    def read(self, writer: Writer, all_: bool, within_s: float) -> int:
-        """Read files that are due, or all that have changed; begin none after that time. Gives how many are left.
-
-        Raises StoreError.
+    def read(self, writer: Writer, all_: bool, within_s: float) -> Sequence[str]:
+        """Read files that are due, or all that have changed; begin none after that time. Gives the paths of those that
+        are left. Raises StoreError.
         """
         end = time.monotonic() + within_s
         if self._read is None:
@@ -63,7 +62,7 @@ class LineReader:
             if folder.endswith(("nodes", "streams")):  # one of many that have nothing to do with each other
                 folder = os.path.dirname(name)
             by_folder.setdefault(folder, {})[name] = size
-        left = sum(map(len, by_folder.values()))
+        left = [name for files in by_folder.values() for name in files]
         for folder, files in sorted(by_folder.items()):
             for some in _bunches(files):
                 if time.monotonic() > end:
@@ -72,7 +71,7 @@ class LineReader:
                 ingest_below(writer, str(self._folder / folder), names, f"{ROOT}/{folder}", folder)
                 for name in some:
                     self._read[name] = _Read(files[name], time.time())
-                left -= len(some)
+                left = [name for name in left if name not in some]
         return left
 
     def _known(self, writer: Writer) -> dict[str, _Read]:

@@ -7,7 +7,7 @@ what a rollup over counters or a group is, is worked out here, so that every eng
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, Protocol, runtime_checkable
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from trackside.catalog.metrics import DESCRIPTIVE, METRICS
 from trackside.catalog.natural import Key, natural
 from trackside.model import Scalar, Series
-from trackside.query import MOST_ASKED, NOT_GIVEN, UNABLE, Aggregate, Grid, Missing, Query, Span
+from trackside.query import MOST_ASKED, NOT_GIVEN, UNABLE, Grid, Missing, Query, Span
+from trackside.stores.arithmetic import grouped, increase, onset
 from trackside.stores.unanswered import Unanswered
 
 Engine = Literal["avg", "min", "max", "sum", "count", "last", "stddev", "p05", "p50", "p95"]
@@ -73,12 +74,12 @@ class Curves(Protocol):
 
 
 @runtime_checkable
-class LiveCurves(Curves, Protocol):
-    """Curves of a server, any of whose answers may fail."""
+class Failing(Curves, Protocol):
+    """Curves of which some may be there and can't be looked at: a server doesn't answer, a unit isn't known yet."""
 
     @property
     def failed(self) -> Mapping[str, Unanswered]:
-        """Metric -> why it could not be looked for. It isn't held, and may be there nonetheless."""
+        """Metric -> why. What is held of it, if anything, is not all."""
         ...
 
 
@@ -148,6 +149,8 @@ class RunMetrics:
     timing: Timing | None
     note: str = ""
     by_metric: Mapping[str, Sequence[Kept]] = field(init=False, repr=False)
+    failed: Mapping[str, Unanswered] = field(init=False, repr=False)
+    """Metrics that can't be looked at, or not wholly, and why."""
     _known: dict[tuple[str, tuple[tuple[str, Scalar], ...]], _Identified] = field(
         init=False, repr=False, default_factory=dict
     )
@@ -158,6 +161,7 @@ class RunMetrics:
         for each in self.kept:
             found.setdefault(each.series.metric, []).append(each)
         object.__setattr__(self, "by_metric", found)
+        object.__setattr__(self, "failed", self.curves.failed if isinstance(self.curves, Failing) else {})
 
     def ask(self, query: Query, store: str) -> Grid | Missing:
         """Answer a metric query, its reducer left aside."""
@@ -181,6 +185,8 @@ class RunMetrics:
             self.curves.expect([plan.wanted for plan in plans if isinstance(plan, _Plan)])
 
     def _plan(self, query: Query) -> _Plan | Missing:
+        if (failed := self.failed.get(query.kind)) is not None:
+            return Missing(query, f"{UNABLE}{failed}", self.curves.name)
         key = query.kind, query.filters
         if key not in self._known:
             self._known[key] = _Identified.of(_curves_of(self.by_metric.get(query.kind, ()), query))
@@ -203,10 +209,7 @@ class RunMetrics:
     def _why_none(self, query: Query) -> str:
         if self.note:
             return self.note
-        failed = self.curves.failed.get(query.kind) if isinstance(self.curves, LiveCurves) else None
-        if failed is not None:
-            return f"{UNABLE}{failed}"
-        return _not_measured(query) if self.curves.held() else NOT_GIVEN
+        return _not_measured(query) if self.curves.held() or self.failed else NOT_GIVEN
 
 
 def _not_measured(query: Query) -> str:
@@ -221,12 +224,13 @@ def _curves_of(kept: Sequence[Kept], query: Query) -> list[list[Kept]]:
     groups: dict[tuple[tuple[str, str], ...], list[Kept]] = {}
     for each in kept:
         if all(each.series.get(name) == str(value) for name, value in query.filters):
-            groups.setdefault(_identifying(each.series.labels), []).append(each)
+            groups.setdefault(identifying(each.series.labels), []).append(each)
     return [groups[key] for key in sorted(groups, key=_in_order)]
 
 
 @lru_cache(maxsize=1 << 16)  # all metrics of a GPU have the same
-def _identifying(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+def identifying(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Those labels that tell a curve from others of its metric."""
     return tuple(pair for pair in labels if pair[0] not in DESCRIPTIVE)
 
 
@@ -368,7 +372,7 @@ class _Plan:
             values = (increase if self.query.rollup_how == "increase" else onset)(values)[:, self.before :]
         times = np.arange(self.start_ms + self.step_ms, self.end_ms + 1, self.step_ms, dtype=np.float64) / 1000
         grid = Grid(self.planned, store, self.groups.series, times, values, samples, self.step_ms / 1000)
-        return grid if self.query.group_how is None else _grouped(grid)
+        return grid if self.query.group_how is None else grouped(grid)
 
 
 def _rolled(curves: Curves, plans: Sequence[_Plan]) -> Iterable[RolledUp]:
@@ -376,63 +380,3 @@ def _rolled(curves: Curves, plans: Sequence[_Plan]) -> Iterable[RolledUp]:
     if isinstance(curves, Batching):
         return curves.rollups(wanted)
     return (curves.rollup(each.groups, each.start_ms, each.end_ms, each.step_ms, each.how) for each in wanted)
-
-
-def filled(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Every gap filled with the last value before it."""
-    place = np.where(np.isnan(values), 0, np.arange(values.shape[1])[None, :])
-    np.maximum.accumulate(place, axis=1, out=place)
-    filled_in: NDArray[np.float64] = np.take_along_axis(values, place, axis=1)
-    return filled_in
-
-
-def increase(last: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Growth of counters from window to window; a fall is a restart at 0. NaN where nothing was sampled or known."""
-    known = filled(last)
-    before = np.concatenate([np.full((len(last), 1), np.nan), known[:, :-1]], axis=1)
-    growth = np.where(last < before, last, last - before)
-    return np.where(np.isnan(last), np.nan, growth)
-
-
-def onset(last: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The value where it differs from the last one known, NaN elsewhere: what is there at first may be old."""
-    known = filled(last)
-    before = np.concatenate([np.full((len(last), 1), np.nan), known[:, :-1]], axis=1)
-    return np.where(~np.isnan(last) & ~np.isnan(before) & (last != before), last, np.nan)
-
-
-def _grouped(grid: Grid) -> Grid:
-    """The series with the same values of the group's labels as one."""
-    names = grid.query.group
-    rows: dict[tuple[str, ...], list[int]] = {}
-    for place, key in enumerate(grid.labels(*names)):
-        rows.setdefault(key, []).append(place)
-    series = tuple(
-        Series(grid.query.kind, tuple(sorted((n, v) for n, v in zip(names, key, strict=True) if v)),
-               grid.series[places[0]].at)
-        for key, places in rows.items()
-    )  # fmt: skip
-    values = np.stack([aggregate(grid.values[places], grid.query.group_how or "avg") for places in rows.values()])
-    return Grid(grid.query, grid.store, series, grid.times, values, grid.samples, grid.step)
-
-
-_AGGREGATES: Mapping[Aggregate, Callable[..., NDArray[np.float64]]] = {
-    "avg": np.nanmean,
-    "min": np.nanmin,
-    "max": np.nanmax,
-    "sum": np.nansum,
-    "median": np.nanmedian,
-    "stddev": np.nanstd,
-}
-
-
-def aggregate(values: NDArray[np.float64], how: Aggregate) -> NDArray[np.float64]:
-    """All series as one, window by window, over those that hold a value; NaN where none does."""
-    held = ~np.isnan(values)
-    some = held.any(axis=0)
-    whole = np.full(values.shape[1], np.nan)
-    if how == "count":
-        whole[some] = held.sum(axis=0)[some]
-    elif some.any():
-        whole[some] = _AGGREGATES[how](values[:, some], axis=0)
-    return whole

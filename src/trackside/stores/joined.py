@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.stores.curves import Batching, Curves, Engine, Held, RolledUp, Wanted
+from trackside.stores.curves import Batching, Curves, Engine, Failing, Held, RolledUp, Wanted
 from trackside.stores.unanswered import Unanswered
 
 
@@ -22,6 +22,8 @@ class JoinedCurves:
         self._offset = 1 + max((each.id for each in first.held()), default=-1)
         """The ids of the second's follow those of the first's."""
         self._held = [*first.held(), *(replace(each, id=each.id + self._offset) for each in second.held())]
+        self.failed = {**_failed(second, first), **_failed(first, second)}
+        """What one of them can't look at and the other doesn't hold."""
 
     def held(self) -> Sequence[Held]:
         """See :class:`trackside.stores.curves.Curves`."""
@@ -49,7 +51,13 @@ class JoinedCurves:
             mine = [self._of_part(each, place) for each in wanted]
             asked = iter(_asked(part, [each for each in mine if each.groups]))
             answers.append([next(asked) if each.groups else _nothing(each) for each in mine])
-        return [self._whole(each, *both) for each, *both in zip(wanted, *answers, strict=True)]
+        merged = [self._merged(each, *both) for each, *both in zip(wanted, *answers, strict=True)]
+        rests = [each.rest.wanted for each in merged if isinstance(each, _Merged) and each.rest is not None]
+        counted = iter(_asked(self._parts[1], rests))
+        return [
+            each if isinstance(each, Unanswered) else each.answer(None if each.rest is None else next(counted))
+            for each in merged
+        ]
 
     def _rows(self, wanted: Wanted, place: int) -> list[int]:
         """The groups that a part holds any series of."""
@@ -66,17 +74,65 @@ class JoinedCurves:
         ]
         return replace(wanted, groups=groups)
 
-    def _whole(self, wanted: Wanted, first: RolledUp, second: RolledUp) -> RolledUp:
-        """The answers of both, the second's first so that the first's stand above them."""
-        values = np.full((len(wanted.groups), (wanted.end_ms - wanted.start_ms) // wanted.step_ms), np.nan)
-        samples = 0
-        for place, rolled in ((1, second), (0, first)):
+    def _merged(self, wanted: Wanted, first: RolledUp, second: RolledUp) -> _Merged | Unanswered:
+        """The answers of both as one."""
+        shape = len(wanted.groups), (wanted.end_ms - wanted.start_ms) // wanted.step_ms
+        values, known = np.full((2, *shape), np.nan), 0
+        for place, rolled in enumerate((first, second)):
             if isinstance(rolled, Unanswered):
                 return rolled
-            rows = self._rows(wanted, place)
-            values[rows] = np.where(np.isnan(rolled[0]), values[rows], rolled[0])
-            samples += rolled[1]
-        return values, samples
+            values[place, self._rows(wanted, place)] = rolled[0]
+            known += rolled[1]
+        held, also = ~np.isnan(values[0]), ~np.isnan(values[1])
+        np.copyto(values[0], values[1], where=~held)
+        if isinstance(first, Unanswered) or not (held & also).any():
+            return _Merged(values[0], known)
+        rest = _Rest.of(wanted, also & ~held)
+        return _Merged(values[0], first[1], rest and replace(rest, wanted=self._of_part(rest.wanted, 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """Cells that only the second part has a value for, where others are in both: how its samples are asked for."""
+
+    wanted: Wanted
+    inside: NDArray[np.bool_]
+    """Which of the cells that are asked for."""
+
+    @classmethod
+    def of(cls, wanted: Wanted, cells: NDArray[np.bool_]) -> _Rest | None:
+        """None without any."""
+        rows, columns = np.flatnonzero(cells.any(axis=1)), np.flatnonzero(cells.any(axis=0))
+        if not len(rows):
+            return None
+        first, end = int(columns[0]), int(columns[-1]) + 1
+        start_ms, end_ms = (wanted.start_ms + at * wanted.step_ms for at in (first, end))
+        groups = [wanted.groups[row] for row in rows.tolist()]
+        return cls(Wanted(groups, start_ms, end_ms, wanted.step_ms, "count"), cells[rows, first:end])
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """What two parts answered as one. ``samples``: those behind it, but for ``rest``."""
+
+    values: NDArray[np.float64]
+    samples: int
+    rest: _Rest | None = None
+
+    def answer(self, counted: RolledUp | None) -> RolledUp:
+        """The whole. ``counted``: how many samples are behind the rest."""
+        if counted is None or self.rest is None:
+            return self.values, self.samples
+        if isinstance(counted, Unanswered):
+            return counted
+        return self.values, self.samples + int(np.nansum(counted[0][self.rest.inside]))
+
+
+def _failed(part: Curves, other: Curves) -> Mapping[str, Unanswered]:
+    if not isinstance(part, Failing) or not part.failed:
+        return {}
+    held = {each.series.metric for each in other.held()}
+    return {metric: why for metric, why in part.failed.items() if metric not in held}
 
 
 def _nothing(wanted: Wanted) -> RolledUp:

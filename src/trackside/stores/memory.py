@@ -82,7 +82,7 @@ class MemoryStore:
             return [self._silent(query) or Missing(query, NOT_GIVEN) for query in queries]
         answers = self.metrics.ask_many(queries, self.name)
         for answer in answers:
-            if isinstance(answer, Missing) and answer.source:
+            if isinstance(answer, Missing) and answer.source and answer.query.kind not in self.metrics.failed:
                 self.unanswered("metric", answer.source, answer.reason.removeprefix(UNABLE))
         return [self._silent(each.query) or each if isinstance(each, Missing) else each for each in answers]
 
@@ -91,9 +91,16 @@ class MemoryStore:
         found = next((self._unanswered[plane] for plane in query.planes if plane in self._unanswered), None)
         return None if found is None else Missing(query, f"{UNABLE}{found[1]}", found[0])
 
-    def unanswered(self, plane: Plane, source: str, reason: str) -> None:
-        """Note, once, that what was asked for this plane did not answer, or not wholly."""
+    def unanswered(self, plane: Plane, source: str, reason: str, whole: bool = True) -> None:
+        """Note, once, that what was asked for this plane did not answer, or not wholly.
+
+        ``whole``: whether it might have held anything of the plane, so that no absence is made of any.
+        """
         at = Position(source, 0)
         if not any(row.at == at and row.plane == plane for row in self._rows["events", UNANSWERED]):
             fields = {"source": source, "reason": reason}
-            self.add_event(Event(UNANSWERED, at, plane, reason, fields=fields))
+            event = Event(UNANSWERED, at, plane, reason, fields=fields)
+            if whole:
+                self.add_event(event)
+            else:
+                self._rows["events", UNANSWERED].append(event)

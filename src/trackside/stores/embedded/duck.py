@@ -9,7 +9,7 @@ was worked out is kept for when it is asked again, as long as there is room.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.model import Position, Series
-from trackside.stores.curves import Engine, Held, Wanted
+from trackside.stores.curves import Engine, Held, Wanted, identifying
 from trackside.stores.embedded.cells import Cells, Read
 from trackside.stores.embedded.fields import labels_of
 from trackside.stores.embedded.order import Stretches
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.tables import quoted
+from trackside.stores.unanswered import Unanswered
 
 CHUNK = 4_000_000
 """Samples taken at once; each takes some 60 bytes until it is reduced."""
@@ -78,6 +79,7 @@ class DuckCurves:
         self._snapshot, self._scope = snapshot, scope or Scope()
         self._owner = owner  # a store that goes with it
         self._held: list[Held] | None = None
+        self._failed: dict[str, Unanswered] | None = None
         self._counts: dict[int, int] = {}
         self._metrics: dict[int, str] = {}
         self._sizes: dict[str, int] = {}
@@ -112,6 +114,32 @@ class DuckCurves:
             self._metrics = {each.id: each.series.metric for each in self._held}
             self._sizes = dict(self._snapshot.rows(f"SELECT metric, count(*) FROM {series} GROUP BY metric"))
         return self._held
+
+    @property
+    def failed(self) -> Mapping[str, Unanswered]:
+        """Metrics with received values whose unit isn't told yet, of curves that nothing else here measures."""
+        if self._failed is None:
+            held = {(each.series.metric, identifying(each.series.labels)) for each in self.held()}
+            open_: dict[str, set[str]] = {}
+            for metric, labels, name in self._waiting():
+                if (metric, identifying(labels_of(labels))) not in held:
+                    open_.setdefault(metric, set()).add(name)
+            self._failed = {metric: _unsettled(metric, names) for metric, names in sorted(open_.items())}
+        return self._failed
+
+    def _waiting(self) -> list[tuple[str, str, str]]:
+        """Metric, labels and foreign name of each curve in scope whose unit isn't told."""
+        if not self._snapshot.manifest.of("waiting"):
+            return []
+        return self._snapshot.rows(
+            f"""
+            SELECT DISTINCT s.metric, s.labels, p.name
+            FROM (SELECT name, series, input, min(time_ms) AS first_ms, max(time_ms) AS last_ms
+                  FROM {self._snapshot.table("waiting")} GROUP BY ALL) p
+            JOIN {self._snapshot.table("series")} s USING (series) WHERE {self._scope.where}
+            """,
+            self._scope.parameters,
+        )
 
     def rollup(
         self, groups: Sequence[Sequence[int]], start_ms: int, end_ms: int, step_ms: int, how: Engine
@@ -260,6 +288,15 @@ class _Lookup:
         rows = self.rows(found.pop("series"))
         asked = rows >= 0
         return {name: column[asked] for name, column in (found | {"row": rows}).items()} if asked.any() else None
+
+
+def _unsettled(metric: str, names: Collection[str]) -> Unanswered:
+    came = " and ".join(sorted(names))
+    return Unanswered(
+        "partial",
+        f"{metric} was received as {came}, and no value shows its unit yet; it is settled by a larger one, or once a"
+        " day has passed",
+    )
 
 
 def _key(wanted: Wanted) -> Groups:

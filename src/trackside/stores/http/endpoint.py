@@ -14,10 +14,8 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-import msgspec
 import urllib3
 from urllib3.exceptions import (
     ConnectTimeoutError,
@@ -31,9 +29,9 @@ from urllib3.exceptions import (
 
 from trackside.stores.http.connections import Sockets, ended, pool
 from trackside.stores.http.options import EndpointOptions, identity, tls
-from trackside.stores.unanswered import Passing, Unanswered, plain, refusal, said, shown_url
+from trackside.stores.unanswered import Passing, Unanswered, plain, refusal, shown_url
 
-__all__ = ["Endpoint", "EndpointOptions", "Response", "Streamed", "Traffic", "Unanswered"]
+__all__ = ["Endpoint", "EndpointOptions", "Response", "Traffic", "Unanswered"]
 
 FIRST_PAUSE_S = 0.25
 """Before the first retry; twice as long before each further one."""
@@ -43,69 +41,31 @@ DOWN_S = 5.0
 """For so long after all retries failed to reach the server, nobody else tries: one failure is told at once to all."""
 PIECE = 1 << 18
 """Bytes taken from the connection at once."""
-MOST_LINE = 4 << 20
-"""Bytes of one line of a streamed answer."""
 
 Pairs = Mapping[str, str] | Sequence[tuple[str, str]]
 """Parameters; as a sequence where a name comes more than once."""
-Answer = TypeVar("Answer")
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What was asked of a server so far. Bytes are those of bodies: as they came, and as they are read."""
+    """What was asked of a server so far. Bytes are those of bodies, as they came."""
 
     requests: int = 0
-    retries: int = 0
-    failures: int = 0
     bytes_received: int = 0
-    bytes_decoded: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A whole answer with a status below 300. ``headers`` have names in lower case."""
+    """A whole answer with a status below 300."""
 
-    status: int
-    headers: Mapping[str, str]
     body: bytes
     url: str
 
-    def json(self) -> Any:
-        """The body as JSON. Raises Unanswered where it is none."""
-        try:
-            return msgspec.json.decode(self.body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise Unanswered("broken", f"{self.url} sent no JSON: {said(self.body)!r}; is it the right URL?") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Streamed:
-    """An answer that is still coming. Taking its bytes or lines raises Unanswered where it breaks off."""
-
-    status: int
-    headers: Mapping[str, str]
-    pieces: Iterator[bytes]
-    url: str
-
-    def lines(self, most: int = MOST_LINE) -> Iterator[bytes]:
-        """Line by line, without their ends. Raises Unanswered for one of more than ``most`` bytes."""
-        rest = b""
-        for piece in self.pieces:
-            *whole, rest = (rest + piece).split(b"\n")
-            if max(map(len, whole), default=0) > most or len(rest) > most:
-                raise Unanswered("too_large", f"{self.url} sent a line of more than {most:,} bytes")
-            for line in whole:
-                yield line.removesuffix(b"\r")
-        if rest:
-            yield rest
-
 
 class Endpoint:
-    """A server, asked from any thread. The deadline runs from the first request, or the last :meth:`renew`.
+    """A server, asked from any thread. The deadline runs from the first request.
 
-    A stream that is open takes one of ``concurrency`` places. Raises ValueError for certificates that can't be used.
+    Raises ValueError for certificates that can't be used.
     """
 
     def __init__(
@@ -134,11 +94,6 @@ class Endpoint:
         with self._lock:
             return replace(self._traffic)
 
-    def renew(self) -> None:
-        """Begin the deadline anew, for the next verdict."""
-        with self._lock:
-            self._begun = None
-
     def close(self) -> None:
         """Ask no more. What is under way in other threads ends as Unanswered, but for what is still connecting."""
         self._closed.set()
@@ -166,32 +121,7 @@ class Endpoint:
         """The whole answer, of ``most_bytes`` at most. ``form`` is sent as a body. Raises Unanswered."""
         asked = self._asked(method, path, params, form, body, headers)
         with self._place():
-            return self._tried(asked, lambda: self._whole(asked))
-
-    @contextmanager
-    def stream(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Pairs | None = None,
-        form: Pairs | None = None,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Iterator[Streamed]:
-        """The answer piece by piece, of any length; each piece must come within ``timeout_s``. Raises Unanswered.
-
-        What breaks off once it has begun is not asked for again: only the asker knows what it has used.
-        """
-        asked = self._asked(method, path, params, form, body, headers)
-        with self._place():
-            response = self._tried(asked, lambda: self._open(asked))
-            try:
-                yield Streamed(
-                    response.status, _lower(response.headers), self._pieces(asked, response, None), asked.url
-                )
-            finally:
-                response.close()
+            return self._tried(asked)
 
     # -- one request, and again
 
@@ -219,26 +149,18 @@ class Endpoint:
         finally:
             self._places.release()
 
-    def _tried(self, asked: _Asked, once: Callable[[], Answer]) -> Answer:
-        """What ``once`` gives, tried again while what fails may pass."""
-        begun = self._clock()
+    def _tried(self, asked: _Asked) -> Response:
+        """Its answer, tried again while what fails may pass."""
         self._count(requests=1)
-        try:
-            for pause in self._pauses():
-                try:
-                    return once()
-                except Passing as failure:
-                    wait = max(pause, failure.after)
-                    if pause < 0 or wait >= self.left():
-                        raise self._given_up(failure) from None
-                    self._sleep(wait)
-                    self._count(retries=1)
-            raise AssertionError  # the last pause raises
-        except Unanswered:
-            self._count(failures=1)
-            raise
-        finally:
-            self._count(seconds=self._clock() - begun)
+        for pause in self._pauses():
+            try:
+                return self._whole(asked)
+            except Passing as failure:
+                wait = max(pause, failure.after)
+                if pause < 0 or wait >= self.left():
+                    raise self._given_up(failure) from None
+                self._sleep(wait)
+        raise AssertionError  # the last pause raises
 
     def _pauses(self) -> Iterator[float]:
         """Seconds before each retry, drawn anew each time so that many askers don't come back together; then -1."""
@@ -276,7 +198,7 @@ class Endpoint:
             response.close()
             raise
         response.release_conn()
-        return Response(response.status, _lower(response.headers), b"".join(pieces), asked.url)
+        return Response(b"".join(pieces), asked.url)
 
     def _open(self, asked: _Asked) -> urllib3.BaseHTTPResponse:
         """The answer's head, of a status below 300."""
@@ -298,7 +220,8 @@ class Endpoint:
         except (HTTPError, OSError):
             beginning = b""
         response.close()
-        raise refusal(asked.url, response.status, _lower(response.headers), beginning)
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        raise refusal(asked.url, response.status, headers, beginning)
 
     def _check(self) -> None:
         if self._closed.is_set():
@@ -308,23 +231,22 @@ class Endpoint:
         if self._down is not None and self._clock() < self._down[0]:
             raise Unanswered(self._down[1].kind, str(self._down[1]))
 
-    def _pieces(self, asked: _Asked, response: urllib3.BaseHTTPResponse, until: float | None) -> Iterator[bytes]:
-        """The body, piece by piece, until the deadline or a time before it."""
-        left = self.left()
+    def _pieces(self, asked: _Asked, response: urllib3.BaseHTTPResponse, until: float) -> Iterator[bytes]:
+        """The body, piece by piece, until that time, which is before the deadline."""
         try:
-            with ended(left if until is None else min(left, until - self._clock()), response.shutdown):
+            with ended(until - self._clock(), response.shutdown):
                 yield from self._read(asked, response, until)
         except TimeoutError as error:
             raise (self._too_late() if self.left() <= 0 else self._failed(asked, error)) from None
 
-    def _read(self, asked: _Asked, response: urllib3.BaseHTTPResponse, until: float | None) -> Iterator[bytes]:
+    def _read(self, asked: _Asked, response: urllib3.BaseHTTPResponse, until: float) -> Iterator[bytes]:
         """The body, decompressed a bounded piece at a time: a few bytes can stand for gigabytes."""
         packed = response.headers.get("Content-Encoding", "").lower() in ("gzip", "x-gzip", "deflate")
         unpack = zlib.decompressobj(wbits=47) if packed else None
         while True:
             if self.left() <= 0:
                 raise self._too_late()
-            if until is not None and self._clock() > until:
+            if self._clock() > until:
                 raise self._failed(asked, ReadTimeoutError(self._pool, None, ""))  # type: ignore[arg-type]
             try:
                 raw = response.read1(PIECE, decode_content=False)
@@ -334,7 +256,6 @@ class Endpoint:
                 raise self._ended()
             self._count(bytes_received=len(raw))
             for piece in [raw] if unpack is None else self._unpacked(asked, unpack, raw):
-                self._count(bytes_decoded=len(piece))
                 if piece:
                     yield piece
             if not raw and unpack is not None and not unpack.eof:
@@ -378,10 +299,10 @@ class Endpoint:
             return Unanswered("refused", f"{self.name} is no URL that can be asked")
         return Passing("broken", f"{asked.url} broke off in mid-answer")
 
-    def _count(self, **more: float) -> None:
+    def _count(self, requests: int = 0, bytes_received: int = 0) -> None:
         with self._lock:
-            for name, value in more.items():
-                setattr(self._traffic, name, getattr(self._traffic, name) + value)
+            self._traffic.requests += requests
+            self._traffic.bytes_received += bytes_received
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,10 +314,6 @@ class _Asked:
     query: str = field(repr=False)
     body: bytes | None = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
-
-
-def _lower(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in headers.items()}
 
 
 def _cause(error: Exception) -> str:

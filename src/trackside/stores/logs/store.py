@@ -20,6 +20,7 @@ import trackside.stores.logs.engines as room
 from trackside.catalog.streams import ROLES
 from trackside.stores.http.endpoint import EndpointOptions, Unanswered
 from trackside.stores.logs.answers import SECOND
+from trackside.stores.unanswered import shown_url
 
 T = TypeVar("T")
 _MS = 1_000_000
@@ -139,10 +140,30 @@ class LogStore(Protocol):
         """All lines of a stream once, in time order; those of one time in the store's order."""
 
 
+class _Kind(Protocol):
+    """A kind of log store: what a module of :mod:`trackside.stores.logs.engines` names as its ``LOG_STORE``."""
+
+    @property
+    def title(self) -> str:
+        """What it is, in messages."""
+
+    def __call__(self, options: LogOptions) -> LogStore:
+        """Open one."""
+
+
+def _kind_of(options: LogOptions) -> _Kind:
+    found: _Kind = importlib.import_module(f"{room.__name__}.{options.kind}").LOG_STORE
+    return found
+
+
 def open_store(options: LogOptions) -> LogStore:
     """The store of this kind. Raises ValueError for certificates that can't be used."""
-    opened: Callable[[LogOptions], LogStore] = importlib.import_module(f"{room.__name__}.{options.kind}").LOG_STORE
-    return opened(options)
+    return _kind_of(options)(options)
+
+
+def name_of(options: LogOptions) -> str:
+    """How messages call the store, without opening it."""
+    return f"{_kind_of(options).title} {shown_url(options.endpoint.url)}"
 
 
 # -- paging

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple
 
 from trackside.catalog.labels import Label, written
 from trackside.catalog.streams import candidates, short, told
-from trackside.stores.logs.store import LogOptions, LogStream, Streams, Wanted
+from trackside.stores.http.endpoint import Endpoint
+from trackside.stores.logs.store import Line, LogOptions, LogStream, Streams, Wanted
 
 NUMERIC = "[0-9]+([_+][0-9]+)?([.][0-9a-z]+)?"
 """What the id of a Slurm job looks like, as a label's whole value. Regular expressions here are such as RE2 and Lucene
@@ -38,38 +40,57 @@ Conditions = tuple[Condition, ...]
 """All of them."""
 
 
-class Dialect(Protocol):
-    """What differs from store to store. Windows are in nanoseconds; all of it raises Unanswered."""
+class LogServer(ABC):
+    """A log store that is asked over HTTP, whose labels tell which streams concern a run.
 
-    @property
-    def options(self) -> LogOptions:
-        """The site's."""
+    What differs from store to store is left to each. Windows are in nanoseconds; all of it raises Unanswered.
+    """
 
+    title: ClassVar[str]
+    """What it is, in messages."""
+
+    def __init__(self, options: LogOptions, endpoint: Endpoint | None = None) -> None:
+        self.options = options
+        self.endpoint = endpoint or Endpoint(options.endpoint)
+        self.name = f"{self.title} {self.endpoint.name}"
+
+    def streams(self, wanted: Wanted) -> Streams:
+        """See :class:`trackside.stores.logs.store.LogStore`."""
+        start, end = wanted.window(self.options, time.time())
+        names = _Names(self.names(start, end), self.options)
+        notes = []
+        of_jobs = _of_jobs(self, names, wanted.jobs, start, end) if wanted.jobs else []
+        if wanted.jobs and not of_jobs:
+            notes.append(f"holds no stream of job {', '.join(wanted.jobs)} there and then{names.shown('job')}")
+        of_nodes = list(_of_nodes(self, names, wanted.nodes, start, end)) if wanted.nodes else []
+        if wanted.nodes and not of_nodes:
+            notes.append(f"holds no stream of the run's {len(wanted.nodes)} nodes there and then{names.shown('node')}")
+        return Streams((*of_jobs, *of_nodes), tuple(notes))
+
+    def all_of(self, conditions: Conditions) -> Conditions:
+        """These, and what the site says that every stream must meet."""
+        fixed = (Condition(name, "is", value) for name, value in sorted(self.options.match.items()))
+        return (*conditions, *fixed)
+
+    @abstractmethod
     def names(self, start: int, end: int) -> Sequence[str]:
         """The names of labels in a window, at least."""
 
+    @abstractmethod
     def values(self, name: str, start: int, end: int) -> Sequence[str]:
         """The values of a label in a window, at least."""
 
+    @abstractmethod
     def groups(self, by: Sequence[str], any_of: Sequence[Conditions], start: int, end: int) -> list[Mapping[str, str]]:
         """The values of these labels that occur together where any of the conditions is met; absent ones left out."""
 
+    @abstractmethod
     def selector(self, conditions: Conditions) -> str:
-        """How the store is asked for the lines that meet them."""
+        """How the store is asked for the lines that meet them, and what the site says."""
 
-
-def find(store: Dialect, wanted: Wanted) -> Streams:
-    """The streams of a run. Raises Unanswered."""
-    start, end = wanted.window(store.options, time.time())
-    names = _Names(store.names(start, end), store.options)
-    notes = []
-    of_jobs = _of_jobs(store, names, wanted.jobs, start, end) if wanted.jobs else []
-    if wanted.jobs and not of_jobs:
-        notes.append(f"holds no stream of job {', '.join(wanted.jobs)} there and then{names.shown('job')}")
-    of_nodes = list(_of_nodes(store, names, wanted.nodes, start, end)) if wanted.nodes else []
-    if wanted.nodes and not of_nodes:
-        notes.append(f"holds no stream of the run's {len(wanted.nodes)} nodes there and then{names.shown('node')}")
-    return Streams((*of_jobs, *of_nodes), tuple(notes))
+    @abstractmethod
+    def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
+        """See :class:`trackside.stores.logs.store.LogStore`."""
 
 
 class _Names:
@@ -95,7 +116,7 @@ class _Names:
         return f"; its labels are {there}: map the one that tells the {role}" if there else "; it has no labels then"
 
 
-def _of_jobs(store: Dialect, names: _Names, jobs: Sequence[str], start: int, end: int) -> list[LogStream]:
+def _of_jobs(store: LogServer, names: _Names, jobs: Sequence[str], start: int, end: int) -> list[LogStream]:
     by_label: list[Conditions] = [(Condition(name, "in", values=tuple(jobs)),) for name in names.job]
     found = store.groups(names.telling, by_label, start, end) if by_label else []
     if not found and names.file:
@@ -115,7 +136,7 @@ def _of_jobs(store: Dialect, names: _Names, jobs: Sequence[str], start: int, end
     ]
 
 
-def _of_nodes(store: Dialect, names: _Names, nodes: Sequence[str], start: int, end: int) -> Iterator[LogStream]:
+def _of_nodes(store: LogServer, names: _Names, nodes: Sequence[str], start: int, end: int) -> Iterator[LogStream]:
     there = {short(node).lower() for node in nodes}
     no_file = tuple(Condition(name, "unlike", OUTPUT) for name in names.file)
     for name in names.node:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from trackside.catalog.job_states import goes_on
 from trackside.model import Verdict
 from trackside.stores.metadata.errors import ArchiveError
 
@@ -38,7 +39,7 @@ def run_facts(verdict: Verdict, job: str | None, username: str | None) -> Row:
         "state": text(run.disposition),
         "submitted": submitted,
         "started": started,
-        "ended": moment(run.end),
+        "ended": None if goes_on(run.disposition) else moment(run.end),
         "attempts": max(1, len(run.attempts)),
         "nodes": texts(run.nodes),
         "gpus": texts(run.gpus),

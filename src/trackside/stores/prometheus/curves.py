@@ -16,7 +16,7 @@ from trackside.stores.curves import Engine, Held, RolledUp, Wanted
 from trackside.stores.http.endpoint import Endpoint, Traffic
 from trackside.stores.prometheus.api import Api, PrometheusOptions
 from trackside.stores.prometheus.matrix import Values
-from trackside.stores.prometheus.scope import Concerned, Scope, concerned
+from trackside.stores.prometheus.scope import Concerned, Scope, anything_of, concerned
 from trackside.stores.prometheus.windows import Part, by_source, windows_of
 from trackside.stores.unanswered import Unanswered
 
@@ -101,6 +101,11 @@ class PrometheusCurves:
         self.begin()
         assert self._looking is not None
         return self._looking.result()
+
+    def anything(self) -> bool:
+        """Whether the server has a series under the job's id at all: far cheaper than to look for what it holds, and
+        all there is to know of a job whose time and nodes nobody tells. Raises Unanswered."""
+        return anything_of(self._api, self._scope.jobs)
 
     def held(self) -> Sequence[Held]:
         """See :class:`trackside.stores.curves.Curves`. Raises Unanswered."""

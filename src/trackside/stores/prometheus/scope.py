@@ -68,6 +68,15 @@ def concerned(api: Api, scope: Scope, now: float | None = None) -> Concerned:
     return _Finding(api, scope, (start_ms, end_ms)).concerned(_names(api, start_ms, end_ms))
 
 
+def anything_of(api: Api, jobs: Sequence[str], now: float | None = None) -> bool:
+    """Whether any series bears one of these jobs' ids, however long ago: three small questions. Raises Unanswered."""
+    end_ms = math.ceil((time.time() if now is None else now) * 1000)
+    span = (end_ms - round(LOOK_BACK_S[-1] * 1000), end_ms)
+    conditions = _conditions(api, Scope(jobs=tuple(jobs)), _names(api, *span), span)
+    selectors = [promql.selector("", (*api.options.matchers, *each)) for each in conditions]
+    return bool(selectors and api.series(selectors, *span))
+
+
 def _times(api: Api, scope: Scope, now: float) -> tuple[int, int]:
     """The span to look at, ms."""
     end = min(scope.end + AROUND_S, now) if scope.end is not None else now

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -206,11 +205,6 @@ def unknown_name(reason: str) -> str | None:
     """The foreign name that a reason for not keeping samples is about, None for other reasons."""
     kind, colon, name = reason.partition(":")
     return name if colon and kind == OTHERS else None
-
-
-def names_met(refused: Counter[str]) -> dict[str, int]:
-    """Of all that was refused, the samples of each unknown name."""
-    return {name: count for reason, count in refused.items() if (name := unknown_name(reason)) is not None}
 
 
 def _code(reason: str) -> int:

@@ -12,38 +12,28 @@ import os
 import shutil
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from trackside.stores.embedded.layout import Mark, StoreError
-from trackside.stores.embedded.retention import DAY_MS, compact, merge_young, tidy
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver.arrivals import Taken
-from trackside.stores.receiver.lines import QUIET_S, LineFiles
+from trackside.stores.receiver.counts import Counts
+from trackside.stores.receiver.flush import Flush, Reader, in_words
 from trackside.stores.receiver.options import Keeping, Limits
-from trackside.stores.receiver.pending import Batch, Decoded, Pending
-from trackside.stores.receiver.received import ReceivedSamples
+from trackside.stores.receiver.pending import Decoded, Pending
 from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
 
 LOG = logging.getLogger("trackside.receiver")
 T = TypeVar("T")
 RETRY_S = 5.0
 """After a flush that failed the next one waits so long; senders are told the same."""
-SOME_S, ALL_S = 3.0, 25.0
-"""How long files of lines are read between two flushes, and where somebody waits for all of them."""
 AGAIN_S = 30.0
 """How often the same trouble is told of."""
-CARE_S = 3600.0
-"""How often files are compressed and old ones deleted."""
-SOON_S, SOON_QUIET_S = 60.0, 600.0
-"""The same, and how long a file has been quiet that is closed, where lines take nearly as much as they may:"""
-CROWDED = 0.9
-"""this part of it."""
 
 
 class Protocols(Protocol):
@@ -59,27 +49,12 @@ class Protocols(Protocol):
         """The lines that an entry of a stream is in files, each with its end, and their paths."""
 
 
-class Reader(Protocol):
-    """Reads the files of received lines into the store."""
-
-    def read(self, writer: Writer, all_: bool, within_s: float) -> int:
-        """Those that have grown enough since, or all that have changed; it begins none after that time. Gives how many
-        are left."""
-
-    def sizes(self) -> Mapping[str, int]:
-        """By path, the size at which each file was read."""
-
-
 class Busy(Exception):
     """There is no room for more at the moment: HTTP 429."""
 
     def __init__(self, why: str, retry_after_s: float) -> None:
         super().__init__(why)
         self.retry_after_s = retry_after_s
-
-
-class NotRead(StoreError):
-    """All samples are in segments and all lines in files, but these could not be read into the store."""
 
 
 class NotKept(Exception):
@@ -93,20 +68,6 @@ class _Waiting:
     entry: Entry
     decoded: Decoded
     done: Future[Taken]
-
-
-@dataclass(slots=True)
-class Counts:
-    """What happened since the start, for the receiver's own metrics. ``left_out``: reason -> samples or lines."""
-
-    left_out: Counter[str] = field(default_factory=Counter)
-    flushes: int = 0
-    flush_s: float = 0.0
-    failures: int = 0
-    syncs: int = 0
-    replayed: int = 0
-    torn_bytes: int = 0
-    damaged_bytes: int = 0
 
 
 class Intake:
@@ -123,31 +84,25 @@ class Intake:
         self.limits, self.keeping = limits or Limits(), keeping or Keeping()
         self.counts = Counts()
         self._protocols = protocols
+        self._log_lock = threading.Lock()
+        """Over the log: a flush forgets files of it."""
         self._writer = Writer.open(store)
         try:
-            folder = self._writer.directory.path / "received"
-            self._committed = self._writer.manifest.received.mark
-            self.log = WriteAhead(folder / "wal", self._committed)
-            self.files = LineFiles(folder / "logs")
-            self.files.recover(self._committed)
-            self._samples = ReceivedSamples(self._writer)
-            self._reader = reader(self.files.folder) if reader is not None else None
+            mark = self._writer.manifest.received.mark
+            self.log = WriteAhead(self._writer.directory.path / "received" / "wal", mark)
+            self.waits = Pending(protocols.labels_of, protocols.written, self.limits, mark)
+            self._flush = Flush(self._writer, self.waits, self.keeping, self.counts, self._forget, reader)
         except BaseException:
             self._writer.close()
             raise
-        self.waits = Pending(protocols.labels_of, protocols.written, self.limits, self._committed)
-        self._log_lock = threading.Lock()
-        """Over the log: a flush forgets files of it."""
-        self._batch: Batch | None = None
-        """What is being written, or could not be."""
+        self.files = self._flush.files
         self._full = False
         self._complained = -AGAIN_S
         self._queue: list[_Waiting] = []
         self._queued_bytes = 0
         self._wake, self._flush_wake = threading.Condition(), threading.Condition()
-        self._asked: list[tuple[Future[int], bool]] = []
+        self._asked: list[tuple[Future[Sequence[str]], bool]] = []
         self._closing = False
-        self._cared = 0.0
         self._measured = -1.0, 0
         """When it was last looked how much of the disk is free, and how much was."""
         self._trouble = self._ended = ""
@@ -172,7 +127,7 @@ class Intake:
         try:
             loop()
         except BaseException as error:
-            self._ended = f"{threading.current_thread().name} ended ({_told(error)}): start the receiver again"
+            self._ended = f"{threading.current_thread().name} ended ({in_words(error)}): start the receiver again"
             LOG.critical("%s; what was accepted is safe in the log", self._ended, exc_info=True)
             with self._wake, self._flush_wake:
                 queue, self._queue = self._queue, []
@@ -208,7 +163,7 @@ class Intake:
             try:
                 self._measured = now, shutil.disk_usage(self.log.folder).free
             except OSError as error:
-                raise NotKept(f"the store's disk can't be asked how much is free: {_told(error)}") from error
+                raise NotKept(f"the store's disk can't be asked how much is free: {in_words(error)}") from error
         return self._measured[1]
 
     def _line_room(self) -> None:
@@ -261,8 +216,8 @@ class Intake:
             if time.monotonic() - self._complained > AGAIN_S:
                 self._complained = time.monotonic()
                 expected = isinstance(error, OSError)
-                LOG.error("the write-ahead log can't be written: %s", _told(error), exc_info=not expected)
-            why = NotKept(f"{self.log.folder} can't be written: {_told(error)}; nothing of this was kept")
+                LOG.error("the write-ahead log can't be written: %s", in_words(error), exc_info=not expected)
+            why = NotKept(f"{self.log.folder} can't be written: {in_words(error)}; nothing of this was kept")
             self.counts.failures += 1
             for each in batch:
                 _fail(each.done, why)
@@ -290,7 +245,7 @@ class Intake:
             self._again(entry, mark)
             self.counts.replayed += 1
             if self._is_full():
-                self._flush()
+                self._flush.write()
         self.counts.torn_bytes, self.counts.damaged_bytes = self.log.torn_bytes, self.log.damaged_bytes
         if self.log.damaged:
             LOG.error(
@@ -304,8 +259,8 @@ class Intake:
                 self.counts.replayed,
                 self.counts.torn_bytes,
             )
-        self._flush()
-        self.log.forget(self._committed)
+        self._flush.write()
+        self.log.forget(self._flush.committed)
 
     def _again(self, entry: Entry, mark: Mark) -> None:
         """A body of the log once more; one that is understood no longer must not keep the others from being read."""
@@ -316,10 +271,10 @@ class Intake:
             LOG.error(
                 "a body of %s in the log is not understood any more, and left out: %s",
                 entry[0].protocol,
-                _told(error),
+                in_words(error),
                 exc_info=not expected,
             )
-            self._left_out({"undecodable": 1})
+            self.counts.leave_out({"undecodable": 1})
             self.waits.add((), mark)
             return
         self.waits.add([(entry, decoded)], mark, limited=False)
@@ -329,21 +284,21 @@ class Intake:
     @property
     def pending(self) -> tuple[int, int]:
         """Samples, and bytes of lines, that wait for a flush or are being written."""
-        batch = self._batch
+        batch = self._flush.batch
         samples, line_bytes = (0, 0) if batch is None else (len(batch.arrived.values), batch.lines.bytes)
         return self.waits.samples + samples, self.waits.line_bytes + line_bytes
 
     @property
     def waiting(self) -> Mapping[str, int]:
         """Names whose unit isn't settled, and how many values of each wait for it."""
-        return self._samples.waiting
+        return self._flush.samples.waiting
 
-    def flush(self, read: bool = True) -> Future[int]:
+    def flush(self, read: bool = True) -> Future[Sequence[str]]:
         """Have all that was accepted so far in segments; ``read``: also what the files of lines say, read anew.
 
-        Gives how many files are left that there was no time to read; NotRead where only these failed.
+        Gives the paths of the files that there was no time to read; NotRead where only these failed.
         """
-        asked: Future[int] = Future()
+        asked: Future[Sequence[str]] = Future()
         with self._flush_wake:
             if self._closing or self._ended:
                 raise Busy(self._ended or "the receiver is stopping", RETRY_S)
@@ -365,11 +320,11 @@ class Intake:
             if closing:
                 return
 
-    def _flush_round(self, asked: list[tuple[Future[int], bool]], closing: bool) -> None:
+    def _flush_round(self, asked: list[tuple[Future[Sequence[str]], bool]], closing: bool) -> None:
         try:
-            self._flush()
-            left = self._read_files(closing or any(read for _, read in asked))
-            self._care(closing)
+            self._flush.write()
+            left = self._flush.read(closing or any(read for _, read in asked))
+            self._flush.care(closing)
         except Exception as error:  # noqa: BLE001 - a defect here must not stop what comes after
             expected = isinstance(error, (StoreError, OSError))
             self._failed(error, expected)
@@ -381,75 +336,16 @@ class Intake:
             if future.set_running_or_notify_cancel():
                 future.set_result(left)
 
-    def _read_files(self, all_: bool) -> int:
-        if self._reader is None:
-            return 0
-        try:
-            return self._reader.read(self._writer, all_, ALL_S if all_ else SOME_S)
-        except (StoreError, OSError) as error:
-            raise NotRead(_told(error)) from error
-
     def _failed(self, error: Exception, expected: bool) -> None:
-        self._trouble = _told(error)
+        self._trouble = in_words(error)
         self.counts.failures += 1
         LOG.error(
             "what was accepted is safe in the log but can't be written yet: %s", self._trouble, exc_info=not expected
         )
 
-    def _flush(self) -> None:
-        if self._batch is not None:  # the last attempt failed: away with what it left
-            self.files.take_back()
-            self._samples.reset()
-            self._writer.directory.sweep()
-            self._write(self._batch)
-        self._batch = self.waits.drained()
-        if self._batch is not None:
-            self._write(self._batch)
-
-    def _write(self, batch: Batch) -> None:
-        begin = time.monotonic()
-        appended = self.files.append(batch.lines.streams, batch.mark)
-        flushed = self._samples.flush(batch.arrived, batch.mark, batch.bytes, self._oldest_ms())
-        self.files.hold()
-        self._batch, self._committed = None, batch.mark
+    def _forget(self, mark: Mark) -> None:
         with self._log_lock:
-            self.log.forget(batch.mark)
-        self._left_out(flushed.left_out)
-        self._left_out({"repeated_line": appended.repeated})
-        self.counts.flushes += 1
-        self.counts.flush_s += time.monotonic() - begin
-        merge_young(self._writer)
-        tidy(self._writer)
-        self._writer.directory.sweep()
-
-    def _left_out(self, more: Mapping[str, int]) -> None:
-        """Count them in a new counter: others read the old one meanwhile."""
-        counted = Counter(self.counts.left_out)
-        counted.update(more)
-        self.counts.left_out = counted
-
-    def _oldest_ms(self) -> int | None:
-        """Up to then samples are kept as their minutes only: a day that is thinned takes no more."""
-        if self.keeping.raw_days is None:
-            return None
-        return int((time.time() - self.keeping.raw_days * 86400) * 1000) // DAY_MS * DAY_MS
-
-    def _care(self, closing: bool) -> None:
-        """What is done now and then: settle, compress, forget, compact; sooner where lines take too much."""
-        now = time.time()
-        crowded = self.files.bytes > CROWDED * self.keeping.log_bytes
-        if closing or now - self._cared < (SOON_S if crowded else CARE_S):
-            return
-        self._left_out(self._samples.settle())
-        new_day = self._cared and now // 86400 != self._cared // 86400
-        self._cared = now
-        if self._reader is not None:
-            self.files.compress(self._reader.sizes().items(), SOON_QUIET_S if crowded else QUIET_S)
-        keeping = self.keeping
-        self.files.forget(None if keeping.log_days is None else now - keeping.log_days * 86400, keeping.log_bytes)
-        if new_day or len(self._writer.manifest.dead) > 5_000:
-            compact(self._writer, now, keeping.raw_days, keeping.minute_days)
-            self._samples.reset()
+            self.log.forget(mark)
 
     def close(self) -> None:
         """Take no more, write what was accepted, and give the store back. What can't be written stays in the log."""
@@ -473,11 +369,6 @@ def _none_left(futures: Sequence[Future[T]]) -> Iterator[None]:
         for future in futures:
             if not future.done():
                 _fail(future, NotKept("the receiver could not finish it: send it again"))
-
-
-def _told(error: BaseException) -> str:
-    """An error in words: some have none of their own."""
-    return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
 
 
 def _fail(future: Future[T], error: Exception) -> None:

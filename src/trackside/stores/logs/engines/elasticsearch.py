@@ -16,8 +16,8 @@ import msgspec
 
 from trackside.stores.http.endpoint import Endpoint, Unanswered
 from trackside.stores.logs.answers import decoded, nanoseconds
-from trackside.stores.logs.store import Line, LogOptions, LogStream, Paging, Streams, Wanted, in_slices, stamp
-from trackside.stores.logs.streams import Condition, Conditions, find
+from trackside.stores.logs.store import Line, LogOptions, LogStream, Paging, in_slices, stamp
+from trackside.stores.logs.streams import Condition, Conditions, LogServer
 
 MOST_BUCKETS = 1000
 """Values of fields that are asked for at once."""
@@ -76,22 +76,16 @@ _FIELDS = msgspec.json.Decoder(_Fields)
 _FOUND = msgspec.json.Decoder(_Found)
 
 
-class Elasticsearch:
+class Elasticsearch(LogServer):
     """The lines of the indices that a pattern names."""
 
+    title = "Elasticsearch"
+
     def __init__(self, options: LogOptions, endpoint: Endpoint | None = None) -> None:
-        self.options = options
-        self.endpoint = endpoint or Endpoint(options.endpoint)
-        self.name = f"Elasticsearch {self.endpoint.name}"
+        super().__init__(options, endpoint)
         self._fields: dict[str, str] = {}
         """Field -> the one to ask for exact values of it: itself, or its ``.keyword``."""
         self._numbers: frozenset[str] = frozenset()
-
-    def streams(self, wanted: Wanted) -> Streams:
-        """See :class:`trackside.stores.logs.store.LogStore`."""
-        return find(self, wanted)
-
-    # -- see :class:`trackside.stores.logs.streams.Dialect`
 
     def names(self, start: int, end: int) -> Sequence[str]:
         """Fields that can be asked for exact values, of all times: mappings know none."""
@@ -116,8 +110,7 @@ class Elasticsearch:
 
     def selector(self, conditions: Conditions) -> str:
         """The inside of a ``bool`` query as JSON."""
-        fixed = (Condition(name, "is", value) for name, value in sorted(self.options.match.items()))
-        return json.dumps(_bool([self._clause(each) for each in (*conditions, *fixed)]))
+        return json.dumps(_bool([self._clause(each) for each in self.all_of(conditions)]))
 
     def _clause(self, condition: Condition) -> tuple[bool, Json]:
         """(whether it must be met, the query)"""

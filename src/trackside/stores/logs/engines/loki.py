@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from trackside.stores.http.endpoint import Endpoint, Response, Unanswered
+from trackside.stores.http.endpoint import Response, Unanswered
 from trackside.stores.logs.answers import decoded
-from trackside.stores.logs.store import Line, LogOptions, LogStream, Paging, Streams, Wanted, in_slices
-from trackside.stores.logs.streams import Condition, Conditions, find
+from trackside.stores.logs.store import Line, LogStream, Paging, in_slices
+from trackside.stores.logs.streams import Condition, Conditions, LogServer
 from trackside.stores.unanswered import plain
 
 WHOSE = "Loki's"
@@ -55,19 +55,10 @@ _TEXTS = msgspec.json.Decoder(_Texts)
 _SERIES = msgspec.json.Decoder(_Series)
 
 
-class Loki:
+class Loki(LogServer):
     """The lines of one Loki, or of what speaks as it does."""
 
-    def __init__(self, options: LogOptions, endpoint: Endpoint | None = None) -> None:
-        self.options = options
-        self.endpoint = endpoint or Endpoint(options.endpoint)
-        self.name = f"Loki {self.endpoint.name}"
-
-    def streams(self, wanted: Wanted) -> Streams:
-        """See :class:`trackside.stores.logs.store.LogStore`."""
-        return find(self, wanted)
-
-    # -- see :class:`trackside.stores.logs.streams.Dialect`
+    title = "Loki"
 
     def names(self, start: int, end: int) -> Sequence[str]:
         """All labels of streams; structured metadata has no part in it."""
@@ -89,8 +80,7 @@ class Loki:
 
     def selector(self, conditions: Conditions) -> str:
         """A stream selector: a label that must be empty must not be there."""
-        fixed = (Condition(name, "is", value) for name, value in sorted(self.options.match.items()))
-        return "{" + ", ".join(map(_matcher, (*conditions, *fixed))) + "}"
+        return "{" + ", ".join(map(_matcher, self.all_of(conditions))) + "}"
 
     def _texts(self, path: str, start: int, end: int) -> list[str]:
         def ask(start: int, end: int) -> list[str]:

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from trackside.stores.http.endpoint import Endpoint, Response, Unanswered
+from trackside.stores.http.endpoint import Response, Unanswered
 from trackside.stores.logs.answers import SECOND, decoded, nanoseconds
-from trackside.stores.logs.store import Line, LogOptions, LogStream, Paging, Streams, Wanted, in_slices, stamp
-from trackside.stores.logs.streams import Condition, Conditions, find
+from trackside.stores.logs.store import Line, LogStream, Paging, in_slices, stamp
+from trackside.stores.logs.streams import Condition, Conditions, LogServer
 
 BUCKETS = 500
 """Stretches of a window whose lines are counted, to cut it where a page is full."""
@@ -46,19 +46,10 @@ _LISTED = msgspec.json.Decoder(_Listed)
 _HITS = msgspec.json.Decoder(_Hits)
 
 
-class VictoriaLogs:
+class VictoriaLogs(LogServer):
     """The lines of one VictoriaLogs, single or cluster."""
 
-    def __init__(self, options: LogOptions, endpoint: Endpoint | None = None) -> None:
-        self.options = options
-        self.endpoint = endpoint or Endpoint(options.endpoint)
-        self.name = f"VictoriaLogs {self.endpoint.name}"
-
-    def streams(self, wanted: Wanted) -> Streams:
-        """See :class:`trackside.stores.logs.store.LogStore`."""
-        return find(self, wanted)
-
-    # -- see :class:`trackside.stores.logs.streams.Dialect`
+    title = "VictoriaLogs"
 
     def names(self, start: int, end: int) -> Sequence[str]:
         """All fields but its own."""
@@ -77,8 +68,7 @@ class VictoriaLogs:
 
     def selector(self, conditions: Conditions) -> str:
         """Filters on fields, whether or not they are labels of its streams."""
-        fixed = (Condition(name, "is", value) for name, value in sorted(self.options.match.items()))
-        return " ".join(map(_filter, (*conditions, *fixed)))
+        return " ".join(map(_filter, self.all_of(conditions)))
 
     def _listed(self, what: str, start: int, end: int, field: str = "") -> list[str]:
         def ask(start: int, end: int) -> list[str]:
