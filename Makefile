@@ -49,7 +49,9 @@ accuracy: $(READY)  ## judges every labelled case, fits the confidence table, wr
 bench: $(READY)  ## log scan beside ripgrep, start-up, a folder of rank logs; bench/ingest.py, bench/store.py and bench/simulate.py are long: docs/benchmarks.md
 	$(BIN)/python bench/run.py $(ARGS)
 
-docs: $(READY)
+docs: $(READY)  ## pages, pictures and the screenshot that are made from code and scenarios; needs chromium
+	$(BIN)/python tools/pictures.py
+	$(BIN)/python tools/screenshot.py
 	$(BIN)/python tools/pages.py
 
 lock:  ## refresh requirements.lock; needs uv

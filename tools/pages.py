@@ -32,6 +32,7 @@ from trackside.model import Plane
 from trackside.read.detect import formats
 from trackside.show.document import document
 from trackside.show.text import render
+from trackside.sim import catalogue
 
 DEMO, DEMO_FOLDER = "slow-interconnect", ".cache/demo"
 
@@ -42,6 +43,8 @@ def family_page(family: Family) -> str:
     lines = [f"# {family.code} {family.title}", "", f"`{family.id}` - `trackside explain {family.id}`", ""]
     for heading in HEADINGS:
         lines += [f"## {heading}", "", sections.get(heading, "").strip(), ""]
+        if heading == "What it looks like":
+            lines += pictured(family)
     limits = family.limits
     if limits is not None:
         names = getattr(limits, "__dataclass_fields__", {})
@@ -56,6 +59,23 @@ def family_page(family: Family) -> str:
         lines += ["", "Rivals: " + ", ".join(family.rivals)]
     lines += ["", "Generated from the family's file by `make docs`.", ""]
     return "\n".join(lines)
+
+
+def pictured(family: Family) -> list[str]:
+    """A typical case, drawn by tools/pictures.py, and how to have it oneself."""
+    if family.pictured is None:
+        return []
+    scenario, _ = family.pictured
+    title = dict(catalogue())[scenario].rstrip(".")
+    return [
+        f"![{title}]({family.id}.svg)",
+        "",
+        f"*A typical case, simulated: {title[:1].lower() + title[1:]}.*",
+        "",
+        f"    trackside simulate {scenario} -o example",
+        "    trackside diagnose example/run --html example.html",
+        "",
+    ]
 
 
 def index_page() -> str:

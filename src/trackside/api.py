@@ -8,9 +8,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from trackside.catalog.job_states import WAITING
 from trackside.diagnose import engine
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Run, Samples, Verdict
+from trackside.read.bundle import asked
 from trackside.read.detect import read_source
 from trackside.read.format import Source
 from trackside.read.formats.job_log import empty_output
@@ -20,7 +22,7 @@ from trackside.stores.embedded.layout import Directory, StoreError
 from trackside.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from trackside.stores.curves import Curves, LiveCurves
+    from trackside.stores.curves import Curves, Failing
     from trackside.stores.embedded.spill import Spill
     from trackside.stores.memory_curves import MemoryCurves
 
@@ -41,7 +43,7 @@ class Loaded:
     trajectories: Trajectories = field(default_factory=Trajectories)
     inputs: list[Input] = field(default_factory=list)
     curves: Curves | None = None
-    live: Callable[[Run, MemoryStore], LiveCurves] | None = None
+    live: Callable[[Run, MemoryStore], Failing] | None = None
     """Opens the store that holds the site's metrics, where there is one, for the run that they are wanted of."""
     paths: tuple[str, ...] = ()
     """Logs that count when it is told whose log is whose, but whose rows are not here."""
@@ -49,6 +51,8 @@ class Loaded:
     """The logs that came in one folder with the job's; None: all did."""
     job: str | None = None
     """The job that it is to be asked for; None: the one it is about."""
+    now: float | None = None
+    """What a bundle's verdict took as the present, POSIX seconds."""
     _memory: MemoryCurves | None = None
     _spill: Spill | None = None
     _done: bool = False
@@ -114,6 +118,9 @@ def load_into(loaded: Loaded, paths: Paths, tick: Callable[[int], None] | None =
             raise FileNotFoundError(f"no such file or folder: {os.fspath(path)}")
         if Directory(path).exists:
             raise StoreError(f"{os.fspath(path)} is a store: give it as --store {os.fspath(path)}")
+    if len(paths) == 1:
+        job, loaded.now = asked(paths[0])
+        loaded.job = loaded.job or job
     for found in walk(paths, tick):
         loaded.take(found)
 
@@ -128,7 +135,7 @@ def select(loaded: Loaded, job: str | None = None, now: float | None = None) -> 
         for point in loaded.trajectories.points(frozenset(resolved.run.parent_log_paths)):
             resolved.store.add_event(replace(resolved.adjust(point), kind="parent_progress"))
     run = resolved.run
-    if now is not None and run.end is None:
+    if now is not None and run.end is None and run.disposition not in WAITING:
         run = replace(run, end=now)
     if loaded.curves is not None or loaded.live is not None:
         run = _measured(loaded, run, resolved.store)
@@ -141,6 +148,7 @@ def _measured(loaded: Loaded, run: Run, rows: MemoryStore) -> Run:
     A store that does not answer is noted; then the metrics are those of the files, if any.
     """
     from trackside.runs.metrics import run_metrics
+    from trackside.stores.curves import Failing
     from trackside.stores.joined import JoinedCurves
     from trackside.stores.unanswered import Unanswered
 
@@ -156,9 +164,13 @@ def _measured(loaded: Loaded, run: Run, rows: MemoryStore) -> Run:
                 rows.unanswered("metric", live.name, str(reason))
             if not rows.metrics.curves.held():
                 rows.metrics = replace(rows.metrics, note=f"{live.name} holds no metric of the run")
-            return told
-    if loaded.curves is not None:
+            run = told
+    if loaded.curves is not None and rows.metrics is None:
         run, rows.metrics = run_metrics(loaded.curves, run, rows)
+    if isinstance(loaded.curves, Failing) and rows.metrics is not None:
+        for metric in loaded.curves.failed:
+            if (why := rows.metrics.failed.get(metric)) is not None:
+                rows.unanswered("metric", f"{loaded.curves.name}: {metric}", str(why), whole=False)
     return run
 
 
@@ -173,7 +185,7 @@ class Case:
 
 def judge(loaded: Loaded, now: float | None = None) -> Case:
     """Judge the job that was asked for of what was loaded. Raises SeveralRuns or NoSuchRun."""
-    run, rows = select(loaded, loaded.job, now)
+    run, rows = select(loaded, loaded.job, loaded.now if now is None else now)
     return Case(engine.diagnose(rows, run, loaded.inputs, package_version()), rows, loaded)
 
 
@@ -192,7 +204,7 @@ def diagnose(
     Raises FileNotFoundError, NothingReadable, SeveralRuns or NoSuchRun.
     """
     loaded = load([paths] if isinstance(paths, (str, os.PathLike)) else paths, tick)
-    loaded.job = job
+    loaded.job = job or loaded.job
     readable(loaded)
     return judge(loaded, now).verdict
 
@@ -253,7 +265,7 @@ def stored(
         loaded = Loaded(
             found.store, found.trajectories, found.inputs, paths=found.paths, home=found.home, job=found.job
         )
-        if snapshot.manifest.of("spans"):
+        if snapshot.manifest.of("spans") or snapshot.manifest.of("waiting"):
             loaded.curves = DuckCurves(snapshot, found.scope)
         yield loaded
 
@@ -266,7 +278,7 @@ def opened(paths: Paths, job: str | None, tick: Callable[[int], None] | None = N
             yield loaded
     else:
         loaded = load(paths, tick)
-        loaded.job = job
+        loaded.job = job or loaded.job
         yield loaded
 
 

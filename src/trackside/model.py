@@ -304,7 +304,7 @@ class Finding:
     """What one family says of one run.
 
     FOUND carries ``shows``; ABSENT carries ``because`` (its counterfactual); UNKNOWN carries ``missing``
-    and ``collect``. ``family``, ``id`` and ``title`` are filled in by the engine.
+    and ``collect``. ``family`` and ``id`` are filled in by the engine, and ``title`` where the family gave none.
     """
 
     outcome: Outcome
@@ -367,6 +367,32 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """GPU-hours that a fault cost, as one part of several that do not overlap.
+
+    ``kind``: attempt, startup, work, stopped, paused, slow, spoilt, repeated or all; ``what`` says it in a sentence,
+    ``formula`` how the figure is worked out, ``assumption`` what is taken for granted.
+    """
+
+    kind: str
+    gpu_hours: Value
+    what: Claim
+    formula: Claim
+    assumption: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """GPU-hours: what a run held, and what its fault cost of them. ``unknown``: what can't be told, and why."""
+
+    held: Value | None = None
+    formula: Claim | None = None
+    assumption: Claim | None = None
+    lost: tuple[Loss, ...] = ()
+    unknown: tuple[Claim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The answer: one primary finding, what it explains, and every other family's word."""
 
@@ -378,7 +404,7 @@ class Verdict:
     unknown: tuple[Finding, ...] = ()
     preflight: tuple[Claim, ...] = ()
     progress: Progress | None = None
-    gpu_hours: Value | None = None
+    cost: Cost | None = None
     curves: tuple[Curve, ...] = ()
     """Of the metrics that carry the primary finding."""
     inputs: tuple[Input, ...] = ()
@@ -390,6 +416,11 @@ class Verdict:
     def family(self) -> str:
         """Code of the primary family, such as ``B1``."""
         return self.primary.family
+
+    @property
+    def gpu_hours(self) -> Value | None:
+        """What the run held."""
+        return None if self.cost is None else self.cost.held
 
     @property
     def confidence(self) -> float | None:

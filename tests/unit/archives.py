@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trackside.model import Attempt, Certainty, Cite, Finding, Outcome, Run, Value, Verdict
+from trackside.model import Attempt, Certainty, Cite, Cost, Finding, Outcome, Run, Value, Verdict
 from trackside.show.document import document, encode
 
 T0 = 1_772_438_400.0
@@ -29,7 +29,7 @@ def verdict(of: Run | None = None, family: str = "A1", said: str = "ModuleNotFou
         Outcome.FOUND, family, id_, title, Certainty.ESTABLISHED, "job" if family == "A1" else "none", confidence=0.9,
         exception=(said, "No module named 'x'"),
     )  # fmt: skip
-    return Verdict(of or run(), finding, gpu_hours=Value(2.5, (cite,)), version="1.0")
+    return Verdict(of or run(), finding, cost=Cost(Value(2.5, (cite,))), version="1.0")
 
 
 def written(made: Verdict) -> bytes:

@@ -13,7 +13,10 @@ from click.testing import CliRunner, Result
 from tools.cases import SCENARIOS
 
 import trackside
+from tests.unit.archives import T0, verdict, written
+from tests.unit.archives import run as archived_run
 from trackside.cli import main
+from trackside.stores.metadata.archive import Archive
 
 TRACEBACK = (
     "Traceback (most recent call last):\n"
@@ -209,6 +212,48 @@ def test_a_plain_stdout_gets_plain_lines(log: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.isascii()
     assert all(line == line.rstrip() for line in done.stdout.decode().split("\n"))
+
+
+@pytest.mark.parametrize(("columns", "most"), [("80", 80), ("200", 200), ("none", 120)])
+def test_piped_text_is_as_wide_as_columns_says(columns: str, most: int, log: Path) -> None:
+    env = {**os.environ, "COLUMNS": columns}
+    done = subprocess.run([sys.executable, "-m", "trackside", "diagnose", str(log)], env=env, capture_output=True)
+    widest = max(len(line) for line in done.stdout.decode().splitlines())
+    assert most - 25 < widest <= most
+
+
+def test_runs_of_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    url = f"sqlite:///{tmp_path}/verdicts.db"
+    with Archive.open(url) as archive:
+        for job, family in (("7", "A1"), ("8", "G1")):
+            of = archived_run(job, name=f"lm-{job}", start=T0 + int(job))
+            told = verdict(of, family)
+            archive.record(told, written(told))
+    listed = run("runs", "--archive", url)
+    assert listed.exit_code == 0, listed.output
+    head, *rows = listed.stdout.splitlines()
+    assert head.split()[-1] == "verdict"
+    assert [row.split()[:3] for row in rows] == [["7", "lm-7", "FAILED"], ["8", "lm-8", "FAILED"]]
+    assert rows[0].endswith("A1 (established)")
+    (tmp_path / "trackside.toml").write_text(f'[metadata]\nurl = "{url}"\n')
+    assert run("runs", "--config", tmp_path / "trackside.toml").stdout == listed.stdout
+    last = run("runs", "--archive", url, "--most", 1)
+    assert "lm-7" not in last.stdout
+    assert "--most N lists more" in last.stderr
+    assert [row["id"] for row in json.loads(run("runs", "--archive", url, "--json").stdout)] == ["7", "8"]
+    assert "not both" in run("runs", "--archive", url, "--store", tmp_path).output
+
+
+def test_what_a_verdict_says_commands_no_terminal(log: Path, tmp_path: Path) -> None:
+    doc = json.loads(run("diagnose", log, "--json").stdout)
+    for cite in doc["cites"].values():
+        cite["where"], cite["value"] = "train.log\x1b[2J:3", "other"
+    (tmp_path / "verdict.json").write_text(json.dumps(doc))
+    told = run("verify", tmp_path / "verdict.json", log)
+    assert told.exit_code == 1
+    assert "train.log\N{REPLACEMENT CHARACTER}[2J:3" in told.stdout
+    assert "\x1b" not in told.stdout
 
 
 def test_an_archive_gives_the_same_verdict(tmp_path: Path) -> None:

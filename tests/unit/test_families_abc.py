@@ -11,6 +11,7 @@ from trackside.diagnose.checks import preflight
 from trackside.diagnose.family import HEADINGS, find_family
 from trackside.diagnose.words.exceptions import unhandled
 from trackside.model import Certainty, Event, Finding, Outcome, Plane, Position, Record, Role, Run
+from trackside.show.wording import sentence
 from trackside.stores.memory import MemoryStore
 
 FOUND, ABSENT, UNKNOWN = Outcome.FOUND, Outcome.ABSENT, Outcome.UNKNOWN
@@ -53,7 +54,7 @@ def judge(code: str, *rows: Row | list[Event], run: Run | None = None, planes: t
     assert family is not None
     finding = engine.judge_all(store, run or Run(), [family])[0]
     for said in (*finding.shows, *finding.implies, *finding.cannot_decide, *finding.because):
-        family.says[said.key].format(**{name: value.value for name, value in said.values.items()})
+        sentence(family.says[said.key], said.values)
     for act in finding.actions:
         assert act.key in family.says
         assert act.command is None or act.command in family.says

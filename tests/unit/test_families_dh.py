@@ -13,6 +13,7 @@ from trackside.diagnose.arbiter import arbitrate
 from trackside.diagnose.family import families, find_family
 from trackside.logs.scan import scan_text
 from trackside.model import Certainty, Event, Finding, Outcome, Plane, Position, Record, Role, Run
+from trackside.show.wording import sentence
 from trackside.stores.memory import MemoryStore
 
 NAN = math.nan
@@ -59,7 +60,7 @@ def judge(code: str, where: MemoryStore, run: Run | None = None) -> Finding:
     assert family is not None
     finding = engine.judge_all(where, run or Run(), [family])[0]
     for said in (*finding.shows, *finding.implies, *finding.cannot_decide, *finding.because):
-        family.says[said.key].format(**{name: value.value for name, value in said.values.items()})
+        sentence(family.says[said.key], said.values)
     for act in finding.actions:
         assert act.key in family.says
     return finding

@@ -326,7 +326,7 @@ def test_saves_at_every_step_collapse_the_sms() -> None:
     finding = cluster(0.3, 0.2).judge("D2", points(40), told, COMPLETED)
     assert outcome(finding) == (FOUND, ESTABLISHED, False)
     assert (finding.variant, finding.culprit) == ("save-storm", "job")
-    assert "40 checkpoints were saved in 40 steps" in worded(finding)
+    assert "40 saved checkpoints in 40 steps" in worded(finding)
     assert cluster(0.95, 0.7).judge("D2", points(40), told, COMPLETED).certainty is SUPPORTED
     assert cluster(0.3, 0.2).judge("D2", points(40), told[::10], COMPLETED).outcome is ABSENT
 

@@ -7,7 +7,8 @@ import pytest
 
 from trackside.model import Position, Samples, Series
 from trackside.query import Grid, Missing, Query, QueryError, metric, reduce_grid, reduced
-from trackside.stores.curves import Kept, RunMetrics, Timing, increase, onset, step_of
+from trackside.stores.arithmetic import increase, onset
+from trackside.stores.curves import Kept, RunMetrics, Timing, step_of
 from trackside.stores.memory_curves import MemoryCurves
 from trackside.verify import same
 

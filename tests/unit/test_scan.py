@@ -12,6 +12,8 @@ from trackside.logs.line import Line, Scratch, has_srun_labels, split_label
 from trackside.logs.scan import scan, scan_text
 from trackside.logs.stamp import find_time
 from trackside.model import Event
+from trackside.read.detect import read_source
+from trackside.read.format import Collected, Source
 
 TRACEBACK = (
     'Traceback (most recent call last):\n  File "/home/user/t.py", line 3, in main\n    f()\nValueError: bad shard 7\n'
@@ -122,6 +124,39 @@ def test_srun_labels_are_learnt_from_the_head() -> None:
     assert has_srun_labels(b"0: a\n1: b\n 2: c\n0: d\nno label\n")
     assert not has_srun_labels(b"step\n1: b\nstep\nstep\nstep\n")
     assert split_label(" 2: hello", srun_labels=True)[:2] == ("hello", "2:")
+
+
+def test_what_a_collector_put_before_a_line_is_no_part_of_its_quote() -> None:
+    stamp = "2026-11-21T09:33:48.000000000Z stderr F "
+    raised, life = scan_text(f"{stamp}[rank3]: ModuleNotFoundError: No module named 'x'\n{stamp}  bye\n")
+    assert (raised.kind, raised.rank, raised.time) == ("exception", 3, 1795253628.0)
+    assert not [event for event in (raised, life) if "stderr F" in f"{event.text} {event.fields}"]
+    assert life.get("last_line") == "bye"
+    told = scan_text(f"{stamp}step 10 loss 2.5\n{stamp}step 20 loss 2.4\n{stamp}step 30 loss 2.3\n")
+    points = [event for event in told if event.kind == "progress"]
+    assert next((event.text, event.time) for event in points) == ("step 10 loss 2.5", 1795253628.0)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("received/nodes/gpu-01/system.log", "NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus."),
+        ("syslog", "2026-11-21T09:33:48.000000000Z gpu-01 kernel: NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen "
+         "off the bus."),
+    ],
+)  # fmt: skip
+def test_a_nodes_line_is_quoted_as_it_was_sent(path: str, text: str) -> None:
+    """Its time, host and program were put before it when it was received; in a file of syslog's they are its own."""
+    data = (
+        b"2026-11-21T09:33:48.000000000Z gpu-01 kernel: NVRM: Xid (PCI:0000:18:00): 79, pid=1, "
+        b"GPU has fallen off the bus.\n"
+    )
+    found = Collected()
+    read_source(Source(path, data, io.BytesIO(data)), found)
+    xid = next(event for event in found.events if event.kind == "xid")
+    assert (xid.text, xid.node, xid.time) == (text, "gpu-01", 1795253628.0)
+    last = next(event for event in found.events if event.kind == "kernel_log")
+    assert last.get("last_line") == text
 
 
 def test_the_task_of_a_label_goes_along() -> None:

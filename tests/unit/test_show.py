@@ -5,6 +5,7 @@ import json
 import re
 
 import jsonschema
+import msgspec
 import pytest
 from rich.console import Console
 from tools.cases import SCENARIOS, scenarios
@@ -14,10 +15,12 @@ from trackside.diagnose.checks import preflight
 from trackside.diagnose.family import HEADINGS, Family, families
 from trackside.model import Cite, Value
 from trackside.read.detect import of_one
-from trackside.show.document import document, encode, json_schema
+from trackside.show.citing import line, place
+from trackside.show.document import CiteDoc, document, encode, json_schema
 from trackside.show.text import render
 from trackside.show.wording import duration, ranges, sentence, size, word
 
+T0 = 1_772_438_400.0
 CITE = Cite("log", "files", "events(exception).count()", "log:1", 1)
 
 
@@ -51,6 +54,22 @@ def test_words(value: object, unit: str, text: str) -> None:
 def test_sentence_fills_templates_with_units() -> None:
     values = {"asked": Value(1 << 30, (CITE,), "bytes"), "n": Value(3, (CITE,))}
     assert sentence("{n} ranks asked for {asked} ({asked:plain})", values) == "3 ranks asked for 1 GiB (1,073,741,824)"
+
+
+@pytest.mark.parametrize(
+    ("n", "said"), [(0, "0 training points"), (1, "1 training point"), (2000, "2,000 training points")]
+)
+def test_a_count_and_what_it_counts(n: int, said: str) -> None:
+    assert sentence("{n:training points}", {"n": Value(n, (CITE,))}) == said
+
+
+def test_what_was_sent_is_placed_by_its_time() -> None:
+    cite = CiteDoc(
+        "log", "files", "events(exception).first(type)", "job-42/slurm-42.out.log:17", [T0, T0], "x", "", "boom"
+    )
+    assert place(cite) == "job-42/slurm-42.out.log:17, 2026-03-02 08:00:00 UTC"
+    assert place(msgspec.structs.replace(cite, where="slurm-42.out:17")) == "slurm-42.out:17"
+    assert line(cite) == "boom"
 
 
 def test_sentence_names_ranks_and_places() -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import getpass
 import json
 import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -81,6 +85,79 @@ def test_nobody_knows_it(site: Path) -> None:
     assert result.exit_code == 3
     assert "nobody knows anything of job 4711" in result.stderr
     assert "accounting" in result.stderr
+
+
+def test_servers_are_asked_little_of_a_job_that_slurm_does_not_know(site: Path) -> None:
+    (site / "rows").write_text(SACCT)
+    with answering(site) as (url, asked_for):
+        result = asked(site, "--metrics-url", url, "--logs-url", f"loki={url}", job="4711")
+    assert result.exit_code == 3
+    assert "nobody knows anything of job 4711" in result.stderr
+    assert "has no series of it" in result.stderr
+    assert "holds no stream of job 4711" in result.stderr
+    assert not [path for path in asked_for if path.endswith("query_range")]
+    assert len(asked_for) <= 8
+
+
+def test_a_job_that_slurm_forgot_is_judged_by_what_servers_have(site: Path) -> None:
+    (site / "rows").write_text(SACCT)
+    with answering(site, "4711") as (url, asked_for):
+        result = asked(site, "--metrics-url", url, job="4711")
+    assert "nobody knows anything" not in result.stderr
+    assert [path for path in asked_for if path.endswith("/query")]
+
+
+@contextmanager
+def answering(site: Path, job: str = "") -> Iterator[tuple[str, list[str]]]:
+    """A server of metrics and logs with the series of one job, if any; its URL, and the paths that were asked for."""
+    labels = {"__name__": "DCGM_FI_DEV_GPU_UTIL", "hpc_job": job, "Hostname": "gpu017", "gpu": "0"}
+    told: dict[str, object] = {
+        "values": ["DCGM_FI_DEV_GPU_UTIL"],
+        "labels": sorted(labels),
+        "series": [labels] if job else [],
+    }
+    paths: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            path = self.path.partition("?")[0]
+            paths.append(path)
+            data = told.get(path.rpartition("/")[2], {"resultType": "matrix", "result": []})
+            body = json.dumps({"status": "success", "data": data}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = _answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", paths
+        server.shutdown()
+
+
+def test_who_cancelled_it_is_told_by_whichever_record_knows(site: Path) -> None:
+    (site / "rows").write_text(
+        "JobID|State|Start|End|User|UID\n41|CANCELLED by 0|2026-03-02T08:00:00|2026-03-02T08:10:00|alice|1001\n"
+    )
+    told = (
+        "JobId=41 JobName=lm UserId=alice(1001) JobState=CANCELLED Reason=None SubmitTime=2026-03-02T07:59:00"
+        " StartTime=2026-03-02T08:00:00 EndTime=2026-03-02T08:10:00 NumNodes=1 NodeList=gpu017\n"
+    )
+    (site / "job").write_text(told)
+    program(site / "bin" / "scontrol", f'case "$*" in *job*41*) cat {site}/job;; *) exit 1;; esac')
+    doc = json.loads(asked(site, "--json").stdout)
+    claims = {claim["text"]: claim["cites"] for claim in doc["shows"]}
+    assert doc["primary"]["family"] == "H1"
+    where = doc["cites"][claims["It was cancelled by user 0"][0]]["where"]
+    assert where.startswith("sacct")
+    assert "That is another user than its own, 1001" in claims
 
 
 @pytest.mark.parametrize(("job", "says"), [("rm -rf", "is no Slurm job id"), ("41[1-3]", "is no Slurm job id")])
@@ -174,9 +251,12 @@ def test_a_job_that_waits_says_what_for(site: Path) -> None:
     program(site / "bin" / "scontrol", f'case "$*" in *43*) cat {site}/job;; *) exit 1;; esac')
     (site / "rows").write_text(SACCT)
     doc = json.loads(asked(site, "--json", job="43").stdout)
-    said = [claim["text"] for claim in doc["preflight"]]
+    said = [claim["text"] for claim in doc["shows"]]
     assert "The job has not begun: it is PENDING, for the reason Dependency" in said
+    assert "That means that a job that it waits for has not ended yet" in said
     assert "It waits for other jobs: afterok:41(unfulfilled)" in said
+    assert (doc["primary"]["variant"], doc["primary"]["culprit"]) == ("pending", "none")
+    assert (doc["run"]["end"], doc["run"]["as_of"]) == (None, None)
 
 
 def test_the_api_judges_a_store_and_its_site(site: Path) -> None:

@@ -10,7 +10,7 @@ from trackside.diagnose import engine
 from trackside.model import Cite, Position, Samples, Series, Verdict
 from trackside.query import UNANSWERED, Frame, Grid, Missing, events, metric
 from trackside.show.document import document
-from trackside.stores.curves import RolledUp, Wanted
+from trackside.stores.curves import Engine, RolledUp, Wanted
 from trackside.stores.joined import JoinedCurves
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_curves import MemoryCurves
@@ -121,7 +121,71 @@ def test_two_places_are_one_and_the_first_holds_where_both_have_a_value() -> Non
     groups = [[ids["0", 2 * MINUTE], ids["0", 3 * MINUTE]], [ids["2", 3 * MINUTE]], [ids["1", MINUTE]]]
     values, used = joined.rollup(groups, 0, 3 * MINUTE, MINUTE, "avg")
     np.testing.assert_array_equal(values, [[0.1, 0.2, 0.3], [np.nan, np.nan, 0.5], [0.9, np.nan, np.nan]])
-    assert used == 6
+    assert used == 5, "what was found twice was measured once"
+
+
+class Untold(MemoryCurves):
+    """Has values of a metric whose unit it doesn't know."""
+
+    name = "store"
+
+    @property
+    def failed(self) -> dict[str, Unanswered]:
+        return {"gpu_sm_active_ratio": Unanswered("partial", "its unit is not known")}
+
+
+class Answering(MemoryCurves):
+    """A server that has all it is asked for."""
+
+    name = "prometheus http://metrics:9090"
+
+    @property
+    def failed(self) -> dict[str, Unanswered]:
+        return {}
+
+
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["the server holds it", "nobody holds it"])
+def test_a_metric_that_one_place_can_not_look_at_is_no_absence(elsewhere: bool) -> None:
+    store, live = Untold(), Answering()
+    for held, name in ((store, "gpu_utilization_ratio"), (live, "gpu_power_watts"), (live, "gpu_sm_active_ratio")):
+        if elsewhere or name != "gpu_sm_active_ratio":
+            held.add(next(curves(("0", [(minute, 0.5) for minute in range(9)]), metric=name).drained()))
+    _, rows = select(Loaded(curves=store, live=lambda run, rows: live))
+    answer = rows.ask(metric("gpu_sm_active_ratio").over("run", "avg"))
+    silent = rows.ask(events(UNANSWERED))
+    if elsewhere:
+        assert isinstance(answer, Grid)
+        assert isinstance(silent, Missing), "there is nothing to tell"
+    else:
+        assert isinstance(silent, Frame)
+        assert isinstance(answer, Missing)
+        assert answer.reason == "unable to check: its unit is not known"
+        assert [row.at.path for row in silent.events] == ["store: gpu_sm_active_ratio"]
+    assert isinstance(rows.ask(metric("gpu_power_watts").over("run", "avg")), Grid)
+    other = rows.ask(metric("gpu_memory_used_bytes").over("run", "avg"))
+    assert isinstance(other, Missing)
+    assert other.reason.startswith("gpu_memory_used_bytes was not measured")
+
+
+@pytest.mark.parametrize("how", ["avg", "count"])
+def test_what_both_of_two_places_hold_was_measured_once(how: Engine) -> None:
+    """What the first has of a window counts, and of the others what the second has."""
+    twice = [(minute, 0.5) for minute in range(1, 7)]
+    first = curves(("0", [*twice, *twice][:10]))  # 2 of minutes 1 to 4, 1 of minutes 5 and 6
+    second = curves(("0", [(minute, 0.7) for minute in range(4, 10)]), ("1", [(2, 0.1)]))
+    joined = JoinedCurves(first, second)
+    shared = [each.id for each in joined.held() if each.series.get("gpu") == "0"]
+    (alone,) = (each.id for each in joined.held() if each.series.get("gpu") == "1")
+    asked = [
+        (groups, start, end) for groups in ([shared], [shared, [alone]]) for start, end in ((0, 9), (0, 3), (6, 9))
+    ]
+    by_minute = dict(zip(range(1, 10), [2, 2, 2, 2, 1, 1, 1, 1, 1], strict=True))
+    for groups, start, end in asked:
+        values, used = joined.rollup(groups, start * MINUTE, end * MINUTE, MINUTE, how)
+        counts = [by_minute[minute] for minute in range(start + 1, end + 1)]
+        assert used == sum(counts) + (len(groups) > 1 and start < 2)
+        if how == "count":
+            np.testing.assert_array_equal(values[0], counts)
 
 
 def test_what_one_of_two_places_does_not_answer_is_not_answered() -> None:

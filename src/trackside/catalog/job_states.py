@@ -41,3 +41,17 @@ ALIVE = frozenset({"RUNNING", "CONFIGURING", "SUSPENDED", "RESIZING", "SIGNALING
 """On its nodes: its end is a forecast."""
 CLEARING = frozenset({"STAGE_OUT", "COMPLETING"})
 """Over, with its nodes not yet free: its end is known, its last state is not."""
+
+
+def goes_on(state: str | None) -> bool:
+    """Whether a job of this state is on its nodes: what is called its end is then the present, and none of its own."""
+    return state in ALIVE
+
+
+def in_words(state: str) -> str:
+    """A state as it is said of a job: whether it has begun, goes on or is over, and Slurm's word."""
+    if state in WAITING:
+        return f"not begun ({state})"
+    if state in ALIVE:
+        return f"still running ({state})" if state == "RUNNING" else f"not over ({state})"
+    return f"ending ({state})" if state in CLEARING else state

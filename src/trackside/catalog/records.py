@@ -32,6 +32,7 @@ RECORDS: Mapping[str, RecordKind] = {
             "array_id": "id of the array, if any",
             "name": "job name",
             "user": "user name",
+            "uid": "number of the user",
             "cluster": "cluster",
             "partition": "partition",
             "state": "base state: COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL, PREEMPTED, OUT_OF_MEMORY, REQUEUED, RUNNING, PENDING, DEADLINE, BOOT_FAIL, ...",

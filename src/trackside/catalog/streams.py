@@ -70,7 +70,8 @@ MOST_NAME = 240
 _TORCHRUN = re.compile(r"attempt_\d{1,6}/\d{1,6}/std(?:out|err)\.log\Z")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]+")
 _NODE_IN = re.compile(r"(?:^|[/!])slurm-[^/!@]+@([A-Za-z0-9][\w.-]*?)(?:\.log\Z|/)")
-_NODE_LOG = re.compile(r"(?:^|[/!])nodes/[^/!]+/system\.log\Z")
+_NODE_LOG = re.compile(r"(?:^|[/!])nodes/(?P<node>[^/!]+)/(?P<name>[\w-]+)\.log(?:\.zst)?\Z")
+_JOB_LOG = re.compile(r"(?:^|[/!])job-[^/!]+/slurm-")
 
 
 def plain(name: str) -> str:
@@ -183,4 +184,16 @@ def node_in(path: str) -> str | None:
 
 def is_node_log(path: str) -> bool:
     """Whether it is the path of a node's system log out of streams: each line has its host and program."""
-    return _NODE_LOG.search(path) is not None
+    found = _NODE_LOG.search(path)
+    return found is not None and found["name"] == "system"
+
+
+def streaming_node(path: str) -> str | None:
+    """The node of whose programs a stream's path says that it holds lines, each headed by time, host and program."""
+    found = _NODE_LOG.search(path)
+    return found["node"] if found is not None and found["name"] in ("system", *DAEMONS) else None
+
+
+def is_stream(path: str) -> bool:
+    """Whether it is the path of a stream's lines, whose times stand beside them."""
+    return _JOB_LOG.search(path) is not None or streaming_node(path) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from trackside.cli.terminal import EXIT_OUTPUT, EXIT_USAGE, fail
+from trackside.show.inert import shown
 
 
 @click.command()
@@ -20,6 +21,10 @@ def explain(family: str) -> None:
         known = ", ".join(f"{each.code} {each.id}" for each in families())
         fail(f"no family {family!r}; known: {known}", EXIT_USAGE)
     click.echo(f"{found.code} {found.id}\n\n{inspect.cleandoc(found.doc)}")
+    if found.pictured is not None:
+        click.echo("\nA typical case\n--------------")
+        click.echo(f"trackside simulate {found.pictured[0]} -o example")
+        click.echo("trackside diagnose example/run --html example.html")
 
 
 @click.command()
@@ -74,4 +79,5 @@ def simulate(
     except OSError as error:
         fail(f"{output} can't be written: {error.strerror}", EXIT_OUTPUT)
     what = f"{truth.family} {truth.variant or ''}".strip()
-    click.echo(f"{output}/run: job {truth.job}, {truth.disposition}, injected: {what}; answers in {output}/truth.json")
+    told = f"{output}/run: job {truth.job}, {truth.disposition}, injected: {what}; answers in {output}/truth.json"
+    click.echo(shown(told))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trackside.cli.terminal import EXIT_USAGE, errors, fail
+from trackside.show.inert import shown
 
 if TYPE_CHECKING:
     from trackside.site.config import Site
@@ -79,7 +80,7 @@ def site_of(given: Mapping[str, Any], more: Mapping[str, object] | None = None) 
     except ConfigError as error:
         fail(str(error), EXIT_USAGE)
     for warning in site.warnings:
-        click.echo(f"trackside: {warning}", err=True)
+        click.echo(shown(f"trackside: {warning}"), err=True)
     return site
 
 
@@ -89,7 +90,7 @@ def config(site: Mapping[str, Any]) -> None:
     """Show the settings in force and where each comes from; secrets are hidden."""
     from trackside.site.config import dump
 
-    click.echo(dump(site_of(site)))
+    click.echo(shown(dump(site_of(site))))
 
 
 @click.command()

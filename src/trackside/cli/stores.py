@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
+from trackside.cli.live import site_of
 from trackside.cli.terminal import EXIT_NOTHING, EXIT_USAGE, PATHS, STORE, bar, console, errors, fail, output
+from trackside.show.inert import shown
+
+if TYPE_CHECKING:
+    from trackside.runs.listing import Listed
 
 
 @click.command()
@@ -42,10 +48,10 @@ def ingest(paths: Sequence[str], store: str) -> None:
         done = take(paths, store, tick)
     for row in done.inputs:
         if row.status not in ("read", "empty"):
-            click.echo(f"{row.path}: {row.status}: {row.note}", err=True)
+            click.echo(shown(f"{row.path}: {row.status}: {row.note}"), err=True)
     for row in done.skipped:
         if row.note != SAME:
-            click.echo(f"{row.path}: skipped: {row.note}", err=True)
+            click.echo(shown(f"{row.path}: skipped: {row.note}"), err=True)
     click.echo(
         f"{store}: inputs read: {len(done.inputs):,} ({len(done.replaced):,} of them again, as they had changed),"
         f" skipped: {len(done.skipped):,}; new rows: {done.rows:,}, samples: {done.samples:,}"
@@ -53,16 +59,30 @@ def ingest(paths: Sequence[str], store: str) -> None:
 
 
 @click.command()
-@STORE
+@click.option("--store", metavar="DIR", type=click.Path(), help="The store's folder.")
+@click.option("--archive", metavar="URL", help="The archive of verdicts: sqlite:///FILE or postgresql://...")
+@click.option("--config", metavar="FILE", type=click.Path(dir_okay=False), help="The site's trackside.toml.")
+@click.option("--most", metavar="N", type=click.IntRange(1), default=1000, help="Of an archive, the last N; 1000.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def runs(store: str, as_json: bool) -> None:
-    """List the runs of a store."""
-    from trackside.runs.listing import listing
-    from trackside.show.runs import runs_table
-    from trackside.stores.embedded.snapshot import Snapshot
+def runs(store: str | None, archive: str | None, config: str | None, most: int, as_json: bool) -> None:
+    """List the runs of a store, or of the archive of verdicts.
 
-    with errors(), Snapshot.open(store) as snapshot:
-        rows = listing(snapshot)
+    Without --store and --archive, those that trackside.toml or TRACKSIDE_... variables name (docs/site.md): the archive
+    (metadata.url), else the store (store.path).
+    """
+    from trackside.show.runs import runs_table
+
+    if store is not None and archive is not None:
+        raise click.UsageError("give --store DIR or --archive URL, not both")
+    if store is None and archive is None:
+        site = site_of({"config": config} if config is not None else {})
+        archive, store = site.metadata or None, None if site.metadata else site.store or None
+    if archive is not None:
+        rows = _archived(archive, most)
+    elif store is not None:
+        rows = _stored(store)
+    else:
+        raise click.UsageError("give --store DIR or --archive URL, or set metadata.url or store.path in trackside.toml")
     with output():
         if as_json:
             import msgspec
@@ -70,6 +90,42 @@ def runs(store: str, as_json: bool) -> None:
             sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
         else:
             runs_table(rows, console())
+
+
+def _stored(store: str) -> list[Listed]:
+    from trackside.runs.listing import listing
+    from trackside.stores.embedded.snapshot import Snapshot
+
+    with errors(), Snapshot.open(store) as snapshot:
+        return listing(snapshot)
+
+
+def _archived(url: str, most: int) -> list[Listed]:
+    """The last runs of an archive, those that began first first, as those of a store are listed."""
+    from trackside.runs.listing import Listed
+
+    try:
+        from trackside.stores.metadata.archive import MOST_PAGE, Archive
+    except ModuleNotFoundError as error:
+        fail(f"{error.name} is not installed: pip install 'trackside[serve]'")
+    found: list[Listed] = []
+    more: str | None = None
+    with errors(), Archive.open(url) as archive:
+        while len(found) < most:
+            page = archive.runs(limit=min(MOST_PAGE, most - len(found)), after=more)
+            for run in page.runs:
+                certainty = f"({run.certainty})" if run.certainty else None
+                verdict = " ".join(filter(None, (run.family, run.variant, certainty)))
+                nodes = tuple(run.nodes)
+                found.append(
+                    Listed(run.job, run.name, run.state, run.started, run.ended, nodes, run.n_gpus, verdict=verdict)
+                )
+            more = page.next
+            if more is None:
+                break
+    if more is not None:
+        click.echo(f"trackside: the last {most:,} runs; --most N lists more", err=True)
+    return found[::-1]
 
 
 @click.command()
@@ -98,9 +154,9 @@ def compact(store: str, raw_days: float | None, minute_days: float | None, drop_
             lost = retention.drop_damaged(writer) if drop_damaged else retention.Compacted()
             done = retention.compact(writer, time.time(), raw_days, minute_days)
     for name in lost.damaged:
-        click.echo(f"{name}: damaged, taken out", err=True)
+        click.echo(shown(f"{name}: damaged, taken out"), err=True)
     for path in lost.lost:
-        click.echo(f"{path}: ingest it again", err=True)
+        click.echo(shown(f"{path}: ingest it again"), err=True)
     click.echo(
         f"{store}: segments before: {done.before:,}, now: {done.after:,}; days rewritten: {done.days:,}"
         f" ({done.thinned:,} of them to minutes); samples and minutes deleted for their age: {done.forgotten:,}"

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from trackside.show.inert import shown
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -20,9 +22,6 @@ EXIT_NOTHING = 3
 EXIT_OUTPUT = 1
 BAR_FROM = 64 << 20
 """Bytes of input from which a progress bar is worth showing."""
-
-_COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Control characters but line ends and tabs, and what changes the direction of writing."""
 
 PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(readable=False))
 STORE = click.option("--store", required=True, metavar="DIR", type=click.Path(), help="The store's folder.")
@@ -68,13 +67,8 @@ def fail(message: str, status: int = EXIT_USAGE) -> NoReturn:
     sys.exit(status)
 
 
-def shown(text: str) -> str:
-    """Text of others, that neither commands a terminal nor turns round what stands beside it."""
-    return _COMMANDS.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
 def console() -> Console:
-    """Where text for people goes: as wide as the terminal, or 120 columns."""
+    """Where text for people goes: as wide as COLUMNS says, else as the terminal is, else 120 columns."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
@@ -83,7 +77,8 @@ def console() -> Console:
             for each in super().render(renderable, options):
                 yield each if each.control else each._replace(text=shown(each.text))
 
-    width = None if sys.stdout.isatty() else 120
+    told = re.fullmatch(r"[1-9][0-9]{1,4}", os.environ.get("COLUMNS", ""))
+    width = int(told[0]) if told else None if sys.stdout.isatty() else 120
     return Plain(width=width, highlight=False, soft_wrap=False)
 
 

@@ -7,14 +7,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from trackside.cli.cost import PRICE, price_flags, price_of
 from trackside.cli.live import site_errors, site_flags, site_of
+from trackside.cli.report import HTML, Page
 from trackside.cli.terminal import EXIT_NOTHING, EXIT_USAGE, JOB, bar, console, errors, fail, output
+from trackside.show.inert import shown
 
 if TYPE_CHECKING:
+    from trackside.api import Loaded
     from trackside.model import Verdict
     from trackside.query import Store
     from trackside.show.document import VerdictDoc
@@ -34,6 +38,9 @@ LATEST = 253402300800.0
 @click.option("--watch", is_flag=True, help="Ask again until the job has ended; print each new verdict.")
 @click.option("--interval", metavar="SECONDS", type=click.FloatRange(1), default=30.0, help="Of --watch; 30.")
 @click.option("--json", "as_json", is_flag=True, help="Print the published JSON document instead of text.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown, for a ticket or a chat.")
+@HTML
+@PRICE
 @click.option("-v", "--verbose", is_flag=True, help="All evidence: every citation with its query, every input.")
 @click.option("--exit-code", is_flag=True, help="Exit 0 healthy, 10 a fault, 11 undecided.")
 @click.option(
@@ -47,6 +54,9 @@ def diagnose(
     watch: bool,
     interval: float,
     as_json: bool,
+    as_markdown: bool,
+    html: str | None,
+    price: str | None,
     verbose: bool,
     exit_code: bool,
     now: str | None,
@@ -64,42 +74,67 @@ def diagnose(
         raise click.UsageError("give PATHS, --store DIR, or --job ID of a job of this site")
     if watch and not at_site:
         raise click.UsageError("--watch asks a site again and again; files and stores are as they are")
-    present = _time(now)
-    told = _Telling(as_json, verbose)
+    present, of_an_hour = time_of(now), price_flags(price)
+    if as_json and as_markdown:
+        raise click.UsageError("give --json or --markdown, not both")
+    told = _Telling("json" if as_json else "markdown" if as_markdown else "text", verbose)
+    page = Page(html)
     if not at_site:
-        with errors(), bar(paths) as tick:
-            if store is not None:
-                verdict = api.diagnose_stored(store, job, paths, now=present, tick=tick)
-            else:
-                verdict = api.diagnose(paths, job=job, now=present, tick=tick)
-        last = document(verdict, [os.fspath(path) for path in ([store, *paths] if store is not None else paths)])
+        with errors(), bar(paths) as tick, _loaded(store, job, paths, tick) as loaded:
+            case = api.judge(loaded, present)
+            given = [os.fspath(path) for path in ([] if store is None else [store]) + [*paths]]
+            last = document(case.verdict, given, price=price_of(of_an_hour))
+            page(last, case)
         told(last)
     elif watch:
-        last = _watched(site_of(site), job, paths, store, present, interval, told)
+        last = _watched(site_of(site, of_an_hour), job, paths, store, present, interval, told, page)
     else:
         with site_errors(), bar(paths) as tick:
-            last, _ = _asked(site_of(site), job, paths, store, present, tick)
+            last, _ = _asked(site_of(site, of_an_hour), job, paths, store, present, tick, page)
         told(last)
     if exit_code:
         sys.exit(_status(last.primary.family, last.primary.certainty))
 
 
+@contextmanager
+def _loaded(
+    store: str | None, job: str | None, paths: Sequence[str], tick: Callable[[int], None] | None
+) -> Iterator[Loaded]:
+    """What files hold, or a store has of a job and files beside it."""
+    from trackside import api
+
+    if store is not None:
+        with api.stored(store, job, paths, tick) as loaded:
+            yield loaded
+        return
+    loaded = api.load(paths, tick)
+    loaded.job = job
+    api.readable(loaded)
+    yield loaded
+
+
 class _Telling:
     """Prints verdicts, in the form that was asked for."""
 
-    def __init__(self, as_json: bool, verbose: bool) -> None:
-        self.as_json, self._verbose = as_json, verbose
+    def __init__(self, form: Literal["text", "json", "markdown"], verbose: bool) -> None:
+        self.whole = form != "text"
+        self._form, self._verbose = form, verbose
 
     def __call__(self, doc: VerdictDoc) -> None:
         with output():
-            if self.as_json:
-                from trackside.show.document import encode
+            match self._form:
+                case "json":
+                    from trackside.show.document import encode
 
-                sys.stdout.buffer.write(encode(doc))
-            else:
-                from trackside.show.text import render
+                    sys.stdout.buffer.write(encode(doc))
+                case "markdown":
+                    from trackside.show import markdown
 
-                render(doc, console(), self._verbose)
+                    sys.stdout.write(markdown.render(doc))
+                case "text":
+                    from trackside.show.text import render
+
+                    render(doc, console(), self._verbose)
 
 
 def _asked(
@@ -109,16 +144,18 @@ def _asked(
     store: str | None,
     now: float | None,
     tick: Callable[[int], None] | None,
+    page: Page,
 ) -> tuple[VerdictDoc, Stage]:
-    """The verdict, kept in the site's archive where it has one, and whether the job goes on."""
+    """The verdict, kept in the site's archive where it has one and written as a page, and whether the job goes on."""
     from trackside.show.document import document
     from trackside.site.gather import gathered
 
     with gathered(site, job, paths, tick, store or "") as found:
-        verdict = found.judge(now).verdict
-        doc = document(verdict, [*([store] if store else []), *paths], found.asked)
+        case = found.judge(now)
+        doc = document(case.verdict, [*([store] if store else []), *paths], found.asked, site.price)
+        page(doc, case)
     if site.metadata:
-        _record(site.metadata, verdict, doc, job)
+        _record(site.metadata, case.verdict, doc, job)
     return doc, found.stage
 
 
@@ -136,7 +173,7 @@ def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> Non
         with Archive.open(url) as archive:
             archive.record(verdict, encode(doc), job=job)
     except ArchiveError as error:
-        click.echo(f"trackside: not archived: {error}", err=True)
+        click.echo(shown(f"trackside: not archived: {error}"), err=True)
 
 
 def _watched(
@@ -147,20 +184,22 @@ def _watched(
     now: float | None,
     interval: float,
     told: _Telling,
+    page: Page,
 ) -> VerdictDoc:
-    """Ask until the job has ended: a line for each change, or the document where JSON is wanted; then the last verdict
-    in full."""
+    """Ask until the job has ended: a line for each change, then the last verdict in full; where a whole document is
+    wanted, one for each change."""
+    from trackside.catalog.job_states import in_words
     from trackside.watch.follow import follow
 
     stage: Stage = "unknown"
     silent: set[str] = set()
 
     def say(text: str) -> None:
-        click.echo(f"{_clock()}  {text}", err=True)
+        click.echo(shown(f"{_clock()}  {text}"), err=True)
 
     def ask() -> VerdictDoc:
         nonlocal stage, silent
-        doc, stage = _asked(site, job, paths, store, now, None)
+        doc, stage = _asked(site, job, paths, store, now, None, page)
         failing = {f"{row.path}: {row.note}" for row in doc.inputs if row.status == "unreadable"}
         for text in sorted(failing - silent):
             say(text)
@@ -170,20 +209,20 @@ def _watched(
         return doc
 
     def changed(doc: VerdictDoc) -> None:
-        if told.as_json:
+        if told.whole:
             told(doc)
             return
         first = doc.primary
         certainty = f" ({first.certainty}, {first.confidence:.2f})" if first.certainty and first.confidence else ""
         variant = f" {first.variant}" if first.variant else ""
-        state = f"  {doc.run.disposition}" if doc.run.disposition else ""
-        click.echo(f"{_clock()}{state}  {first.family} {first.id}{variant}{certainty}")
+        state = f"  {in_words(doc.run.disposition)}" if doc.run.disposition else ""
+        click.echo(shown(f"{_clock()}{state}  {first.family} {first.id}{variant}{certainty}"))
 
     with site_errors():
         followed = follow(ask, lambda: stage, changed, say, interval_s=interval)
     if followed.verdict is None:
         fail("stopped before there was a verdict", EXIT_NOTHING)
-    if not told.as_json:
+    if not told.whole:
         click.echo()
         told(followed.verdict)
     return followed.verdict
@@ -204,20 +243,30 @@ def verify(verdict: str, paths: Sequence[str], job: str | None, site: Mapping[st
     It checks the figures and where they come from, not the words around them: those are 'diagnose' again.
 
     PATHS are the inputs, the first of which may be a store; without them, those that the verdict names. Where it was
-    made from a site's servers, these are asked again: give the flags that 'diagnose' was given.
+    made from a site's servers, these are asked again: give the flags that 'diagnose' was given. VERDICT may be a
+    bundle, which holds both.
     """
     import msgspec
 
     from trackside.catalog.job_states import ALIVE
+    from trackside.read.bundle import Damaged, is_bundle_file, opened
     from trackside.show.document import decode, uncited
     from trackside.verify import check
 
     with errors():
         try:
-            with open(verdict, "rb") as file:
-                doc = decode(file.read())
+            if is_bundle_file(verdict):
+                paths = paths or [verdict]
+                with opened(verdict) as bundle:
+                    bundle.check()
+                    doc = decode(bundle.verdict())
+            else:
+                with open(verdict, "rb") as file:
+                    doc = decode(file.read())
         except OSError as error:
             fail(f"{verdict} can't be read: {error.strerror}")
+        except Damaged as error:
+            fail(f"{verdict} is not as it was written: {error}")
         except msgspec.MsgspecError as error:
             fail(f"{verdict} is no verdict document: {error}; give what 'trackside diagnose --json' wrote")
         with _reopened(doc, paths, job, site) as store:
@@ -225,10 +274,10 @@ def verify(verdict: str, paths: Sequence[str], job: str | None, site: Mapping[st
     broken = [one for one in checked if not one.holds]
     for one in broken:
         now = one.problem or ("is no longer there" if one.now is None else f"now {one.now!r}")
-        click.echo(f"{one.id}: {one.cite.where}: was {one.cite.value!r}, {now}\n    {one.cite.query}")
+        click.echo(shown(f"{one.id}: {one.cite.where}: was {one.cite.value!r}, {now}\n    {one.cite.query}"))
     dangling = uncited(doc)
     for name in dangling:
-        click.echo(f"{name}: a sentence cites it, and the document holds no such citation")
+        click.echo(shown(f"{name}: a sentence cites it, and the document holds no such citation"))
     if broken and doc.run.disposition in ALIVE:
         click.echo("The job was still going when the verdict was made: what has changed since is no fault of it.")
     click.echo(f"{len(checked) - len(broken)} of {len(checked) + len(dangling)} citations give the same value")
@@ -258,7 +307,7 @@ def _reopened(doc: VerdictDoc, paths: Sequence[str], job: str | None, site: Mapp
             missing = [each for each in doc.asked if each not in found.asked]
             if missing:
                 fail(f"the verdict was made with {missing[0]}, which is not set here; give its flag or --config")
-            yield api.select(found.loaded, found.loaded.job, doc.run.end)[1]
+            yield api.select(found.loaded, found.loaded.job, doc.run.as_of or doc.run.end)[1]
     elif given:
         with bar(given) as tick, api.opened(given, doc.run.id or job, tick) as loaded:
             yield api.select(loaded, loaded.job)[1]
@@ -272,7 +321,8 @@ def _status(family: str, certainty: str | None) -> int:
     return EXIT_UNDECIDED if family == "U0" or certainty in (None, "possible") else EXIT_FAULT
 
 
-def _time(text: str | None) -> float | None:
+def time_of(text: str | None) -> float | None:
+    """What ``--now`` says, in POSIX seconds; ends the command where it is no time."""
     if text is None:
         return None
     from trackside.logs.stamp import find_time

@@ -7,19 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-
 from trackside.diagnose import arbiter, plots
 from trackside.diagnose.checks import preflight, telemetry
-from trackside.diagnose.checks.trust import LIMITS, Trust
+from trackside.diagnose.checks.trust import Trust
+from trackside.diagnose.cost.cost import cost
 from trackside.diagnose.family import Evidence, Family, families, unknown
 from trackside.diagnose.gpus import located
-from trackside.model import Event, Finding, Input, Outcome, Plane, Progress, Run, Value, Verdict
-from trackside.query import UNANSWERED, Frame, Grid, Missing, Query, Store, derived, events, metric, record
+from trackside.model import Event, Finding, Input, Outcome, Plane, Progress, Run, Verdict
+from trackside.query import UNANSWERED, Frame, Grid, Missing, Query, Store, events
 
 Answer = Frame | Grid | Missing
-HELD_BY = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts")
-"""Metrics whose being sampled shows for how long GPUs were there, where the scheduler doesn't say."""
 
 
 @runtime_checkable
@@ -55,7 +52,8 @@ def judge_all(
             (query, trust.checked(query, answer)) for query, answer in zip(fresh, ask(store, fresh), strict=True)
         )
         answers = {name: held[query] for name, query in family.asks.items()}
-        finding = replace(_judge(family, Evidence(answers), run), family=family.code, id=family.id, title=family.title)
+        finding = _judge(family, Evidence(answers), run)
+        finding = replace(finding, family=family.code, id=family.id, title=finding.title or family.title)
         findings.append(trust.limited(finding, family.by_silence))
         wanted.subtract(set(family.asks.values()))
         held = {query: answer for query, answer in held.items() if wanted[query]}
@@ -109,7 +107,7 @@ def diagnose(store: Store, run: Run, inputs: Sequence[Input] = (), version: str 
         unknown=ranked.unknown,
         preflight=preflight.check(store, run, examined),
         progress=_progress(store, run),
-        gpu_hours=_gpu_hours(store, run),
+        cost=cost(store, run, ranked.primary, ranked.warnings, examined.trust),
         curves=plots.curves(store, ranked.primary),
         inputs=tuple(inputs),
         version=version,
@@ -145,22 +143,3 @@ def _counted(points: Sequence[Event]) -> int:
         ordinal = point.get("ordinal")
         counts[series] = ordinal + 1 if isinstance(ordinal, int) else counts.get(series, 0) + 1
     return sum(counts.values())
-
-
-def _gpu_hours(store: Store, run: Run) -> Value | None:
-    """GPU-hours that the run held: from its accounting record, else from how long its GPUs were measured."""
-    answer = store.ask(record("job"))
-    for row in reversed(answer.records) if isinstance(answer, Frame) else ():
-        gpus, seconds = row.get("n_gpus"), row.get("elapsed_s")
-        if isinstance(gpus, (int, float)) and isinstance(seconds, (int, float)) and gpus:
-            assert isinstance(answer, Frame)
-            sources = answer.value(row, "n_gpus"), answer.value(row, "elapsed_s", "s")
-            return derived(round(gpus * seconds / 3600, 3), *sources, unit="GPU h")
-    if not run.n_gpus or run.gpus_by == "all":
-        return None
-    for name in HELD_BY:
-        grid = store.ask(metric(name).over("run", "count"))
-        if isinstance(grid, Grid) and np.mean(~np.isnan(grid.values)) >= LIMITS.covered_share:
-            seconds = float(grid.times[-1] - grid.times[0]) + grid.step
-            return derived(round(run.n_gpus * seconds / 3600, 3), grid.value("count"), unit="GPU h")
-    return None

@@ -8,8 +8,9 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
+from trackside.catalog.job_states import goes_on
 from trackside.model import (
     Action,
     Certainty,
@@ -55,6 +56,10 @@ class Evidence:
 
 
 Judge = Callable[[Evidence, Run, Any], Finding]
+Loses = Literal["work", "standstill", "pace", "pause", "result", "repeat", "all", "nothing"]
+"""What a fault costs. work: it ends the run, and what was not saved is gone. standstill: GPUs are held that do nothing,
+until the end. pace: the same work takes longer. pause: a while, and then it goes on. result: what is worked out after
+it is of no use. repeat: work is done again. all: the run gave nothing. nothing: no fault."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ class Family:
     not, the engine answers UNKNOWN in the author's stead, with ``collect``.
     ``says`` holds the sentence templates (``str.format`` with the names of a claim's values); no digits in
     them: every figure comes from a cited value.
+    ``going`` holds those that are said in their place of a run that goes on: it has not ended, nor does it end badly.
     ``explains`` names family codes and event kinds that this fault brings about.
     """
 
@@ -80,9 +86,17 @@ class Family:
     rivals: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
     """What to collect to settle it, as sentences; shown when the answer is UNKNOWN."""
+    going: Mapping[str, str] = field(default_factory=dict)
+    loses: Loses = "work"
     by_silence: bool = False
     """A log shows it by what it no longer says, or by how little: one that did not wholly come can't."""
+    pictured: tuple[str, str] | None = None
+    """A typical case: the simulator's scenario, and the chart that shows it best."""
     doc: str = field(default="", compare=False)
+
+    def sentences(self, run: Run) -> Mapping[str, str]:
+        """The templates for what is said of this run."""
+        return {**self.says, **self.going} if goes_on(run.disposition) else self.says
 
     def sections(self) -> dict[str, str]:
         """The docstring's sections by heading."""

@@ -22,11 +22,15 @@ _LABEL = re.compile(
     r"|\[(?P<role>default|trainer|worker)(?P<local>\d+)\]:[ ]?"  # torchrun --tee
     r"|\[(?P<mpi_job>\d+),(?P<mpi>\d+)\]<std(?:out|err)>:[ ]?"  # mpirun --tag-output
     r"|\((?P<ray>[\w.:-]+) pid=(?P<pid>\d+)(?:, ip=(?P<ip>[\d.]+))?\) "  # Ray
-    r"|(?P<cri>\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)) std(?:out|err) [FP] "  # Kubernetes CRI
 )
 _SRUN = re.compile(r"[ ]{0,5}(?P<task>\d{1,6}): ?")
 COLLECTED = re.compile(rb"^\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d) std(?:out|err) [FP] ")
-"""What a collector writes before each line, as in Kubernetes' logs and in those of a log store."""
+"""What a collector writes before each line, as in Kubernetes' logs and in those of a log store: where and when it was
+written, and no part of it."""
+HEADED = re.compile(
+    rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z [\w.:-]{1,255} [\w./@() -]{1,80}?(?:\[\d{1,10}\])?(?::| - - | \d+ - ) ?"
+)
+"""The same before each line of a node's programs: time, host and program, as syslog writes them."""
 
 
 @dataclass(slots=True)
@@ -39,6 +43,8 @@ class Scratch:
     rank: int | None = None
     node: str | None = None
     year: int | None = None
+    headed: bool = False
+    """Whether :data:`HEADED` was put before the lines when they were received."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Per parser: what it remembers from line to line."""
 
@@ -46,12 +52,13 @@ class Scratch:
 class Line:
     """A segment between line ends (``\\n``) or redraws (``\\r``).
 
-    ``text`` has colours and rank labels removed, ``full`` only colours. ``label`` tells interleaved
-    writers apart: lines of one writer have equal labels. ``rank`` is the global rank where the label
-    or the file's folder says it, ``time`` POSIX seconds (naive stamps taken as UTC).
+    ``full`` is the line as its program wrote it but for colours, ``text`` without rank labels, too. ``label`` tells
+    interleaved writers apart: lines of one writer have equal labels. ``rank`` is the global rank where the label
+    or the file's folder says it, ``time`` POSIX seconds (a collector's, else the line's own; naive ones taken as UTC).
     """
 
     __slots__ = (
+        "_collected",
         "_time",
         "buffer",
         "end",
@@ -72,7 +79,9 @@ class Line:
         raw = buffer[start:end]
         if b"\x1b" in raw:
             raw = _ANSI.sub(b"", raw)
-        self.full = raw.decode("utf-8", "replace")
+        collected = COLLECTED.match(raw)
+        self._collected = "" if collected is None else collected[0].decode("ascii")
+        self.full = raw[len(self._collected) :].decode("utf-8", "replace")
         self.text, self.label, rank = split_label(self.full, scratch.srun_labels)
         self.rank = scratch.rank if rank is None else rank
         self.parser = ""
@@ -81,9 +90,9 @@ class Line:
 
     @property
     def time(self) -> float | None:
-        """The line's own time stamp, or None."""
+        """The line's time stamp, a collector's before its own; None without one."""
         if self._time is False:
-            self._time = find_time(self.full, self.scratch.year)
+            self._time = find_time(self._collected or self.full, self.scratch.year)
         return self._time
 
     @property
@@ -91,9 +100,13 @@ class Line:
         """The task that srun labels the line with; the same as the rank only where each rank is a task of its own."""
         if not self.scratch.srun_labels:
             return None
-        collected = _LABEL.match(self.full)  # a collector's time stands before what srun wrote
-        found = _SRUN.match(self.full, collected.end() if collected is not None and collected["cri"] else 0)
+        found = _SRUN.match(self.full)
         return None if found is None else found["task"]
+
+    @property
+    def quote(self) -> str:
+        """The line as it was sent: what was put before it then says where it is from, and is no part of it."""
+        return (as_written(self.full.encode("utf-8", "replace"), True) if self.scratch.headed else self.full).strip()
 
     @property
     def at(self) -> Position:
@@ -173,7 +186,7 @@ class Line:
             kind=kind,
             at=self.at,
             plane=self.scratch.plane,
-            text=(self.full.strip() if text is None else text)[:MAX_TEXT],
+            text=(self.quote if text is None else text)[:MAX_TEXT],
             time=self.time if time is None else time,
             rank=self.rank if rank is None else rank,
             node=self.scratch.node if node is None else node,
@@ -181,6 +194,11 @@ class Line:
             parser=self.parser,
             fields={name: value for name, value in fields.items() if value is not None},
         )
+
+
+def as_written(raw: bytes, headed: bool = False) -> str:
+    """A line as its program wrote it: without what a collector, or with ``headed`` our own, put before it."""
+    return (HEADED if headed else COLLECTED).sub(b"", raw, count=1).decode("utf-8", "replace")
 
 
 def split_label(full: str, srun_labels: bool) -> tuple[str, str, int | None]:
@@ -198,9 +216,6 @@ def split_label(full: str, srun_labels: bool) -> tuple[str, str, int | None]:
             group = found.groupdict()
             number = group["rank"] or group["mpi"]
             rank = int(number) if number else rank
-            if group["cri"]:  # a time stamp tells no writers apart
-                text = text[found.end() :]
-                continue
         label += found[0].strip()
         text = text[found.end() :]
     return text, label, rank

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import BinaryIO
 
-from trackside.logs.line import MAX_LINE, Line, Scratch, has_srun_labels
+from trackside.logs.line import MAX_LINE, Line, Scratch, as_written, has_srun_labels
 from trackside.logs.matcher import Hit, Matcher, matcher
 from trackside.logs.pattern import Parser, Pattern, parsers
 from trackside.logs.stamp import find_time, find_year
@@ -214,7 +214,7 @@ def _times(lines: Iterable[str], scratch: Scratch) -> Iterator[float]:
 
 def _activity(tail: bytes, scratch: Scratch, done: Scanned) -> Event:
     segments = [part for part in re.split(rb"[\r\n]", tail) if part.strip()]
-    last = segments[-1].decode("utf-8", "replace").strip() if segments else ""
+    last = as_written(segments[-1], scratch.headed).strip() if segments else ""
     done.last_time = next(_times((s.decode("utf-8", "replace") for s in reversed(segments)), scratch), done.first_time)
     number = done.lines + (0 if tail.endswith(b"\n") else 1)
     fields: dict[str, Scalar] = {

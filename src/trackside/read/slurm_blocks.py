@@ -53,6 +53,7 @@ def job_of(block: Row) -> dict[str, slurm.Field]:
         "raw_id": get("JobId"),
         "array_id": get("ArrayJobId"),
         "user": (get("UserId") or "").partition("(")[0],
+        "uid": slurm.number_of((get("UserId") or "").partition("(")[2].rstrip(")")),
         "cluster": get("Cluster"),
         "partition": get("Partition"),
         "state": state,

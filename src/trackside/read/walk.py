@@ -8,13 +8,14 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trackside.model import Input
-from trackside.read.archive import Member, escapes, is_tar, shown, tar_members
+from trackside.read.archive import Member, escapes, is_tar, printable, shown, tar_members
+from trackside.read.bundle import Damaged, Part, is_bundle, is_bundle_file, opened
 from trackside.read.compression import Budget, Expanded, compression_of
 from trackside.read.format import HEAD, Source
 from trackside.read.transcode import Transcoded, encoding_of
@@ -39,6 +40,17 @@ class Checked:
         return self.path
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A file that was given itself; ``alone``: and nothing beside it."""
+
+    path: str
+    alone: bool
+
+    def __fspath__(self) -> str:
+        return self.path
+
+
 DEPTH = 6
 """Layers of compression and archives, one in the other: a tar.gz of tar.gz files of gz logs has five."""
 _KINDS = {
@@ -54,16 +66,23 @@ _NOT_EVIDENCE = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules",
 def walk(paths: Sequence[str | os.PathLike[str]], tick: Tick | None = None) -> Iterator[Found]:
     """Every source under the paths, in a stable order. Read each before taking the next."""
     seen: set[str] = set()
-    for given, name in _named([Path(path) for path in paths if not isinstance(path, Checked)]):
-        if given.is_dir():
-            root = os.path.realpath(given)
-            for path, relative in _files(str(given), root):
-                label = "/".join(part for part in (name, relative) if part)
-                yield from _once(path, label, seen, tick)
-        else:
-            yield from _once(str(given), name or given.name, seen, tick)
+    for path, label in listed([path for path in paths if not isinstance(path, Checked)]):
+        yield from _once(path, label, seen, tick)
     for checked in (path for path in paths if isinstance(path, Checked)):
         yield from _once(checked.path, checked.path, seen, tick, checked)
+
+
+def listed(paths: Sequence[str | os.PathLike[str]]) -> Iterator[tuple[str | Input | Given, str]]:
+    """Each file under the paths and what citations call it; in place of one that can't be read its row, without name.
+
+    A file that was given itself, not with its folder, is a :class:`Given`.
+    """
+    for given, name in _named([Path(path) for path in paths]):
+        if given.is_dir():
+            for path, relative in _files(str(given), os.path.realpath(given)):
+                yield path, "/".join(part for part in (name, relative) if part)
+        else:
+            yield Given(str(given), alone=len(paths) == 1), name or given.name
 
 
 def _named(paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
@@ -122,7 +141,7 @@ def _link(path: str, root: str) -> Input | None:
 
 
 def _once(
-    path: str | Input, label: str, seen: set[str], tick: Tick | None, checked: Checked | None = None
+    path: str | Input | Given, label: str, seen: set[str], tick: Tick | None, checked: Checked | None = None
 ) -> Iterator[Found]:
     """A file's sources, unless it was read under another of the given paths; or a row under its label."""
     label = shown(label)
@@ -132,7 +151,10 @@ def _once(
     real = os.path.realpath(path)
     if real not in seen:
         seen.add(real)
-        yield from _file(real if checked is not None else path, label, tick, checked)
+        if isinstance(path, Given) and is_bundle_file(path):
+            yield from _bundle(path, label, tick)
+        else:
+            yield from _file(real if checked is not None else os.fspath(path), label, tick, checked)
 
 
 def _file(path: str, label: str, tick: Tick | None, checked: Checked | None) -> Iterator[Found]:
@@ -221,7 +243,10 @@ def _layers(source: Source, stream: io.BufferedReader[Any], budget: Budget, dept
     """Take compression and archives off, one layer at a time. ``source`` has no head yet."""
     head = source.head = stream.peek(HEAD)[:HEAD]
     kind = compression_of(head)
-    if kind is None and not is_tar(head) and not is_zip(head):
+    if is_bundle(head):
+        note = "a bundle of Trackside's beside or in other evidence: to have it read, give it by its own path"
+        yield Input(source.path, None, "refused", note)
+    elif kind is None and not is_tar(head) and not is_zip(head):
         yield _text(source, stream)
     elif depth >= DEPTH:
         yield Input(source.path, None, "refused", f"archives nested more than {DEPTH} deep")
@@ -260,6 +285,29 @@ def _members(archive: Source, members: Iterator[Member], budget: Budget, depth: 
         yield Input(archive.path, None, "partial" if count else "unreadable", "; ".join(faults))
     elif not count:
         yield Input(archive.path, None, "empty", "an archive without members")
+
+
+def _bundle(given: Given, label: str, tick: Tick | None) -> Iterator[Found]:
+    """What a bundle holds, under the names that its verdict's citations have; or the row of one that was changed."""
+    try:
+        with opened(given) as bundle:
+            bundle.check(tick)
+            yield from unpacked(bundle.inputs(), "" if given.alone else f"{label}!")
+    except Damaged as error:
+        note = f"a bundle that is not as it was written: {error}; to have it read all the same, unzip it"
+        yield Input(label, None, "refused", note)
+
+
+def unpacked(parts: Iterable[Part], before: str = "") -> Iterator[Found]:
+    """The sources in a bundle's inputs, each path with ``before`` before it."""
+    for part in parts:
+        doc, path = part.doc, before + shown(part.doc.path)
+        if part.stream is None:
+            yield Input(path, None, doc.status or "refused", printable(doc.note), 0, doc.plane)
+            continue
+        size = part.size
+        stream = io.BufferedReader(part.stream, HEAD)  # type: ignore[type-var]
+        yield from _layers(Source(path, b"", stream, size, doc.modified), stream, Budget(lambda size=size: size), 0)  # type: ignore[misc]
 
 
 def _text(source: Source, stream: io.BufferedReader[Any]) -> Source:

@@ -33,6 +33,8 @@ class Listed:
     nodes: tuple[str, ...] = ()
     n_gpus: int | None = None
     planes: tuple[Plane, ...] = ()
+    verdict: str | None = None
+    """The latest, in short, of one that was judged."""
 
 
 def listing(snapshot: Snapshot) -> list[Listed]:

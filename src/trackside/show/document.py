@@ -11,9 +11,12 @@ from typing import Any
 
 import msgspec
 
+from trackside.catalog.job_states import goes_on
 from trackside.diagnose.checks import preflight
 from trackside.diagnose.family import families
-from trackside.model import Action, Attempt, Cite, Claim, Finding, Scalar, Value, Verdict
+from trackside.model import Action, Attempt, Cite, Claim, Finding, Run, Scalar, Verdict
+from trackside.show.price import NO_PRICE, Price
+from trackside.show.waste import WasteDoc, untold, waste
 from trackside.show.wording import said, sentence
 
 SCHEMA = "trackside.verdict/1"
@@ -135,6 +138,8 @@ class RunDoc(msgspec.Struct, frozen=True):
     gpus: list[str] = []
     gpus_by: str | None = None
     metric_offset_s: float = 0.0
+    as_of: float | None = None
+    """The present, as of which a run is judged that goes on; its end is not known."""
 
 
 class PointDoc(msgspec.Struct, frozen=True):
@@ -152,14 +157,6 @@ class ProgressDoc(msgspec.Struct, frozen=True):
     first: PointDoc
     last: PointDoc
     planned_steps: int | None
-
-
-class WasteDoc(msgspec.Struct, frozen=True):
-    """What the run held; cost needs a price, which no input gives."""
-
-    gpu_hours: float
-    cost: float | None
-    currency: str | None
 
 
 class CiteDoc(msgspec.Struct, frozen=True):
@@ -223,6 +220,8 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     curves: list[CurveDoc] = []
     asked: list[str] = []
     """Servers and commands that were asked beside the paths."""
+    waste_unknown: list[str] = []
+    """Why there is no ``waste``."""
 
 
 def uncited(doc: VerdictDoc) -> list[str]:
@@ -277,9 +276,10 @@ class _Cites:
 class _Teller:
     """Words one verdict, numbering its citations on the way."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Run) -> None:
         self.cites = _Cites()
-        self._says = {family.code: family.says for family in families()}
+        self.limits = {**preflight.SAYS, **preflight.GOING} if goes_on(run.disposition) else preflight.SAYS
+        self._says = {family.code: family.sentences(run) for family in families()}
 
     def claim(self, claim: Claim, says: Mapping[str, str]) -> ClaimDoc:
         return ClaimDoc(said(claim, says), self.cites.ids(claim.cites))
@@ -309,9 +309,11 @@ class _Teller:
         return RuledOutDoc(finding.family, finding.id, because, cites)
 
 
-def document(verdict: Verdict, paths: Iterable[str] = (), asked: Iterable[str] = ()) -> VerdictDoc:
+def document(
+    verdict: Verdict, paths: Iterable[str] = (), asked: Iterable[str] = (), price: Price = NO_PRICE
+) -> VerdictDoc:
     """A verdict in its published form; ``paths`` are the inputs as the user gave them, ``asked`` what else was."""
-    tell, primary = _Teller(), verdict.primary
+    tell, primary = _Teller(verdict.run), verdict.primary
     return VerdictDoc(
         schema=SCHEMA,
         run=_run(verdict),
@@ -322,11 +324,12 @@ def document(verdict: Verdict, paths: Iterable[str] = (), asked: Iterable[str] =
         actions=tell.actions(primary),
         consequences=[tell.secondary(finding) for finding in verdict.consequences],
         warnings=[tell.secondary(finding) for finding in verdict.warnings],
-        preflight=[tell.claim(claim, preflight.SAYS) for claim in verdict.preflight],
+        preflight=[tell.claim(claim, tell.limits) for claim in verdict.preflight],
         ruled_out=[tell.ruled_out(finding) for finding in verdict.ruled_out],
         unknown=[UnknownDoc(f.family, f.id, list(f.missing), list(f.collect)) for f in verdict.unknown],
         progress=_progress(verdict),
-        waste=_waste(verdict.gpu_hours, tell.cites),
+        waste=waste(verdict.cost, tell.cites.ids, price),
+        waste_unknown=untold(verdict.cost) if verdict.gpu_hours is None else [],
         cites=tell.cites.docs(),
         inputs=[InputDoc(i.path, i.format, i.status, i.note, i.rows) for i in verdict.inputs],
         paths=list(paths),
@@ -369,7 +372,7 @@ def _run(verdict: Verdict) -> RunDoc:
         exit_code=run.exit_code,
         signal=run.signal,
         start=run.start,
-        end=run.end,
+        end=None if goes_on(run.disposition) else run.end,
         nodes=list(run.nodes),
         n_ranks=run.n_ranks,
         n_gpus=run.n_gpus,
@@ -380,6 +383,7 @@ def _run(verdict: Verdict) -> RunDoc:
         gpus=list(run.gpus),
         gpus_by=run.gpus_by,
         metric_offset_s=run.metric_offset_s,
+        as_of=run.end if goes_on(run.disposition) else None,
     )
 
 
@@ -401,13 +405,6 @@ def _progress(verdict: Verdict) -> ProgressDoc | None:
         return None
     first, last = (PointDoc(plain(step), plain(loss)) for step, loss in (progress.first, progress.last))
     return ProgressDoc(progress.framework, progress.points, first, last, progress.planned_steps)
-
-
-def _waste(gpu_hours: Value | None, cites: _Cites) -> WasteDoc | None:
-    if gpu_hours is None or not isinstance(gpu_hours.value, (int, float)):
-        return None
-    cites.ids(gpu_hours.cites)
-    return WasteDoc(float(gpu_hours.value), None, None)
 
 
 def encode(doc: VerdictDoc) -> bytes:

@@ -1,4 +1,4 @@
-"""``trackside runs``: the runs of a store, as a table."""
+"""``trackside runs``: the runs of a store or an archive, as a table."""
 
 from __future__ import annotations
 
@@ -32,15 +32,20 @@ class Row(Protocol):
     def n_gpus(self) -> int | None: ...
     @property
     def planes(self) -> tuple[str, ...]: ...
+    @property
+    def verdict(self) -> str | None: ...
 
 
 _RIGHT = ("nodes", "GPUs")
 
 
 def runs_table(rows: Iterable[Row], console: Console) -> None:
-    """Print the runs."""
+    """Print the runs: of those of a store what it has of them, of judged ones the verdict."""
+    rows = list(rows)
+    judged = any(row.verdict for row in rows)
+    last = "verdict" if judged else "planes"
     table = Table(box=None, pad_edge=False)
-    for title in ("job", "name", "state", "start (UTC)", "end (UTC)", "nodes", "GPUs", "planes"):
+    for title in ("job", "name", "state", "start (UTC)", "end (UTC)", "nodes", "GPUs", last):
         table.add_column(title, justify="right" if title in _RIGHT else "left", overflow="fold")
     for row in rows:
         table.add_row(
@@ -51,7 +56,7 @@ def runs_table(rows: Iterable[Row], console: Console) -> None:
             _moment(row.end),
             str(len(row.nodes)) if row.nodes else "-",
             "-" if row.n_gpus is None else str(row.n_gpus),
-            Text(", ".join(row.planes)),
+            Text((row.verdict or "-") if judged else ", ".join(row.planes)),
         )
     with trimmed(console):
         console.print(table)

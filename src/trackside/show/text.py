@@ -1,24 +1,23 @@
-"""The verdict on a terminal: width-aware, colours only where they can be shown, readable without."""
+"""The verdict on a terminal: one screen, as wide as it is; colours only where they can be shown, readable without."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from trackside.show import citing, heading
 from trackside.show.document import CiteDoc, ClaimDoc, FindingDoc, InputDoc, SecondaryDoc, VerdictDoc
 from trackside.show.plot import curves
-from trackside.show.wording import duration, measured, moment, ranges, span, word
+from trackside.show.waste import in_lines
 
-CITES_SHOWN = 2
-"""Citations under a claim unless --verbose."""
-TIMES = ("submit", "eligible", "start", "end")
-QUOTED = 80
-"""Characters by which a quotation in a claim is recognised."""
+CLAIMS, PLACES, INPUTS = 6, 2, 3
+"""Claims of the primary finding, places of one claim, and inputs that were not read: more with --verbose."""
 _CULPRIT_STYLE = {"job": "bold yellow", "infrastructure": "bold red", "scheduler": "bold cyan", "none": "bold green"}
 
 
@@ -30,76 +29,43 @@ def render(doc: VerdictDoc, console: Console, verbose: bool = False) -> None:
 
 def _render(doc: VerdictDoc, console: Console, verbose: bool) -> None:
     console.print(_headline(doc.primary))
-    console.print(Text(_run_line(doc), style="dim"))
-    _section(console, "What limits this verdict", _limits(doc, verbose))
-    _section(console, "What the data shows", [_claim(c, doc.cites, verbose) for c in doc.shows])
-    _section(console, "How it went", curves(doc.curves, console.encoding, console.width))
-    implies: list[RenderableType] = [_bullet(claim.text) for claim in doc.implies]
-    for action in doc.actions:
-        implies.append(_bullet(action.text, "\N{RIGHTWARDS ARROW}", "bold"))
-        if action.command is not None:
-            implies.append(Padding.indent(Text(f"$ {action.command}", style="cyan"), 6))
-    _section(console, "What it implies, and what to do", implies)
+    console.print(Text(heading.run(doc), style="dim"))
+    claims = _claims_in_full if verbose else _claims
+    _section(console, "What limits this verdict", [*claims(_cited(doc.preflight), doc.cites), *_absent(doc)])
+    course = [] if verbose else curves(doc.curves, console.encoding, console.width)
+    _section(console, "What the data shows", [*claims(doc.shows, doc.cites), *course])
+    if verbose:
+        _section(console, "How it went", curves(doc.curves, console.encoding, console.width))
+    _section(console, "What it implies, and what to do", _implied(doc))
     _section(console, "What it cannot decide", [_bullet(claim.text) for claim in doc.cannot_decide])
     _section(console, "Consequences", [_secondary(f, doc.cites, verbose) for f in doc.consequences])
     _section(console, "Warnings", [_secondary(f, doc.cites, verbose) for f in doc.warnings])
-    _section(console, "Every other family", [_families(doc, verbose)])
+    priced = doc.waste is not None and (verbose or doc.waste.price is not None)
+    _section(console, "What it cost", [_bullet(text) for text in in_lines(doc.waste)] if doc.waste and priced else [])
+    _section(console, "All families", [_reasons(doc) if verbose else _matrix(doc)])
     _section(console, "Inputs", _inputs(doc.inputs, verbose))
 
 
-def _limits(doc: VerdictDoc, verbose: bool) -> list[RenderableType]:
-    """What preflight says: each with its citation, and in one line what was not given."""
-    limits = [_claim(claim, doc.cites, verbose) for claim in doc.preflight if claim.cites]
+def _cited(claims: Iterable[ClaimDoc]) -> list[ClaimDoc]:
+    return [claim for claim in claims if claim.cites]
+
+
+def _absent(doc: VerdictDoc) -> list[RenderableType]:
+    """In one line what was not given."""
     absent = [claim.text for claim in doc.preflight if not claim.cites]
-    return [*limits, *([_bullet(" ".join(map(_stop, absent)))] if absent else [])]
+    return [_bullet(" ".join(map(_stop, absent)))] if absent else []
 
 
 def _headline(primary: FindingDoc) -> Text:
     text = Text()
-    what = f"{primary.family} {primary.id}" + (
-        f" ({primary.variant})" if primary.variant not in (None, primary.id) else ""
-    )
-    text.append(what, style="bold")
+    text.append(heading.family(primary), style="bold")
     if primary.fault_class:
         text.append(f", fault class {primary.fault_class}")
     text.append("  culprit: ")
     text.append(primary.culprit, style=_CULPRIT_STYLE.get(primary.culprit, "bold"))
-    confidence = "" if primary.confidence is None else f"{primary.confidence:.2f}"
-    text.append(f"  confidence: {confidence} ({primary.certainty or primary.outcome})")
-    where = []
-    if primary.ranks:
-        where.append(f"rank{'s' if len(primary.ranks) > 1 else ''} {ranges(primary.ranks)}")
-    if primary.nodes:
-        where.append(f"node{'s' if len(primary.nodes) > 1 else ''} {word(tuple(primary.nodes))}")
-    if primary.gpus:
-        where.append(f"GPU {word(tuple(gpu.removeprefix(':') for gpu in primary.gpus))}")
-    text.append(f"\n{primary.title}" + (f" \N{EM DASH} {'; '.join(where)}" if where else ""))
-    return text
-
-
-def _run_line(doc: VerdictDoc) -> str:
-    run = doc.run
-    parts = [" ".join(part for part in (f"run {run.id}" if run.id else "run", run.name) if part)]
-    if run.disposition:
-        ended = f", exit {run.exit_code}" if run.exit_code else ""
-        parts.append(run.disposition + ended + (f", signal {run.signal}" if run.signal else ""))
-    if run.nodes:
-        parts.append(f"{len(run.nodes)} node{'s' if len(run.nodes) > 1 else ''}")
-    if run.n_ranks:
-        parts.append(f"{run.n_ranks} rank{'s' if run.n_ranks > 1 else ''}")
-    if run.start is not None and run.end is not None and run.end >= run.start:
-        parts.append(f"{moment(run.start)}, {duration(run.end - run.start)}")
-    if run.framework:
-        parts.append(run.framework)
-    if doc.progress is not None:
-        first, last = doc.progress.first, doc.progress.last
-        told = ["not printed" if point.loss is None else str(point.loss) for point in (first, last)]
-        losses = f", loss {told[0]} \N{RIGHTWARDS ARROW} {told[1]}" if first.loss is not None else ""
-        count = doc.progress.points
-        parts.append(f"{count} training point{'' if count == 1 else 's'}{losses if count > 1 else ''}")
-    if doc.waste is not None:
-        parts.append(f"{doc.waste.gpu_hours:g} GPU-hours")
-    return " \N{MIDDLE DOT} ".join(parts)
+    text.append(f"  confidence: {heading.confidence(primary)}")
+    where = heading.where(primary)
+    return text.append(f"\n{primary.title}" + (f" \N{EM DASH} {where}" if where else ""))
 
 
 def _section(console: Console, title: str, body: Sequence[RenderableType]) -> None:
@@ -109,89 +75,101 @@ def _section(console: Console, title: str, body: Sequence[RenderableType]) -> No
         console.print(Group(*body))
 
 
-def _bullet(text: str, mark: str = "\N{MIDDLE DOT}", style: str = "") -> RenderableType:
+def _bullet(text: str | Text, mark: str = "\N{MIDDLE DOT}", style: str = "") -> RenderableType:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=3, justify="right")
     grid.add_column(ratio=1)
-    grid.add_row(Text(mark, style=style), Text(_stop(text)))
+    grid.add_row(Text(mark, style=style), Text(_stop(text)) if isinstance(text, str) else text)
     return grid
 
 
-def _claim(claim: ClaimDoc, cites: dict[str, CiteDoc], verbose: bool) -> RenderableType:
-    parts: list[RenderableType] = [_bullet(claim.text)]
-    if verbose:
-        parts += [Padding.indent(_cite([name], cites[name], True), 4) for name in claim.cites]
-        return Group(*parts)
-    places: dict[tuple[str, str], list[str]] = {}
-    for name in claim.cites:
-        cite = cites[name]
-        places.setdefault((cite.where, cite.query if _is_measured(cite) else cite.text), []).append(name)
-    shown = list(places.values())[:CITES_SHOWN]
-    parts += [Padding.indent(_cite(names, cites[names[0]], False, claim.text), 4) for names in shown]
-    if hidden := len(claim.cites) - sum(map(len, shown)):
-        parts.append(Padding.indent(Text(f"and {hidden} more (--verbose)", style="dim"), 4))
-    return Group(*parts)
+def _claims(claims: Sequence[ClaimDoc], cites: dict[str, CiteDoc]) -> list[RenderableType]:
+    """A sentence each with where to look; a line that is cited and not quoted beneath it."""
+    body = [_claim(claim, cites) for claim in claims[:CLAIMS]]
+    if len(claims) > CLAIMS:
+        body.append(Padding.indent(Text(f"and {len(claims) - CLAIMS} more (--verbose)", style="dim"), 4))
+    return body
 
 
-def _cite(names: Sequence[str], cite: CiteDoc, verbose: bool, claim: str = "") -> Text:
-    """Where to look, and what stands there: the line of a log, the field of a record. The line is left out where
-    the claim above quotes it already."""
-    if _is_measured(cite):
-        return _measured(names, cite, verbose)
-    text = Text(f"[{', '.join(names)}] {cite.where}", style="dim")
+def _claim(claim: ClaimDoc, cites: dict[str, CiteDoc]) -> RenderableType:
+    text = Text(_stop(claim.text)).append(_places(claim.cites, cites))
+    if not (quoted := citing.unquoted(claim, cites)):
+        return _bullet(text)
+    return Group(_bullet(text), Padding.indent(Text(quoted, style="dim", no_wrap=True, overflow="ellipsis"), 6))
+
+
+def _places(names: Sequence[str], cites: dict[str, CiteDoc]) -> Text:
+    places = citing.by_place(names, cites)
+    told = [f"[{numbers}] {where}" for numbers, where in places[:PLACES]]
+    if len(places) > PLACES:
+        told.append(f"and {len(places) - PLACES} more")
+    return Text("".join(f" {each}" for each in told), style="dim")
+
+
+def _claims_in_full(claims: Sequence[ClaimDoc], cites: dict[str, CiteDoc]) -> list[RenderableType]:
+    return [
+        Group(_bullet(claim.text), *(Padding.indent(_cite(name, cites[name]), 4) for name in claim.cites))
+        for claim in claims
+    ]
+
+
+def _cite(name: str, cite: CiteDoc) -> Text:
+    """One citation in full: where to look, what stands there, and the query that gives it again."""
+    text = Text(f"[{citing.number(name)}] {citing.place(cite)}", style="dim")
+    if citing.is_measured(cite):
+        over = citing.window(cite)
+        text.append(f", {over}" if over else "").append(f" = {citing.figure(cite)}", style="not dim")
+        return text.append(f"\n     {cite.where}\n     {cite.query}")
     line = " ".join(cite.text.split())
-    if verbose:
-        text.append(f"  {line or cite.value}", style="not dim")
-        return text.append(f"\n     {cite.query}")
-    if not line or (cite.plane == "scheduler" and " ".join(str(cite.value).split()) != line):
-        return text.append(f" = {_field(cite)}", style="not dim")
-    return text if line[:QUOTED] in claim else text.append(f"  {line[:160]}", style="not dim")
+    return text.append(f"  {line or cite.value}", style="not dim").append(f"\n     {cite.query}")
 
 
-def _is_measured(cite: CiteDoc) -> bool:
-    """Of what a server of metrics failed to say an event tells, in the same plane."""
-    return cite.query.startswith("metric(")
-
-
-def _measured(names: Sequence[str], cite: CiteDoc, verbose: bool) -> Text:
-    """A measurement: what was measured of whom and when, how it was reduced, and the value."""
-    what, unit = measured(cite.query)
-    text = Text(f"[{', '.join(names)}] {what}", style="dim")
-    if cite.window is not None:
-        text.append(f", {span(cite.window)}")
-    text.append(f" = {word(cite.value, unit and (cite.unit or unit))}", style="not dim")
-    return text.append(f"\n     {cite.where}\n     {cite.query}") if verbose else text
-
-
-def _field(cite: CiteDoc) -> str:
-    """A record's value, its times and durations readable; other values stand as they were read."""
-    field = cite.where.rpartition(" ")[2]
-    if isinstance(cite.value, float) and (field in TIMES or field.endswith("_time")):
-        return moment(cite.value)
-    if isinstance(cite.value, float) and field.endswith("_s"):
-        return duration(cite.value)
-    return f"{cite.value} {cite.unit}".rstrip()
+def _implied(doc: VerdictDoc) -> list[RenderableType]:
+    body: list[RenderableType] = [_bullet(claim.text) for claim in doc.implies]
+    for action in doc.actions:
+        body.append(_bullet(action.text, "\N{RIGHTWARDS ARROW}", "bold"))
+        if action.command is not None:
+            body.append(Padding.indent(Text(f"$ {action.command}", style="cyan"), 6))
+    return body
 
 
 def _secondary(finding: SecondaryDoc, cites: dict[str, CiteDoc], verbose: bool) -> RenderableType:
-    claims = "; ".join(claim.text for claim in finding.shows)
     names = list(dict.fromkeys(name for claim in finding.shows for name in claim.cites))
-    head = _bullet(f"{finding.family} {finding.id} ({finding.certainty}): {claims} [{', '.join(names[:4])}]")
+    text = Text(f"{finding.family} {finding.id} ({finding.certainty}): ")
+    text.append("; ".join(claim.text for claim in finding.shows[: None if verbose else 1]))
     if not verbose:
-        return head
-    return Group(head, *(Padding.indent(_cite([name], cites[name], True), 4) for name in names))
+        return _bullet(text.append(_places(names, cites)))
+    return Group(_bullet(text), *(Padding.indent(_cite(name, cites[name]), 4) for name in names))
 
 
-def _families(doc: VerdictDoc, verbose: bool) -> RenderableType:
+def _matrix(doc: VerdictDoc) -> RenderableType:
+    """Every family by what became of it."""
+    found: list[FindingDoc] = [doc.primary, *doc.consequences, *doc.warnings]
+    rows = (
+        ("found", [(f.family, f.id) for f in found if f.outcome == "found"], "bold"),
+        ("unknown", [(f.family, f.id) for f in doc.unknown], "yellow"),
+        ("ruled out", [(f.family, f.id) for f in doc.ruled_out], "green"),
+    )
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(width=11, justify="right", no_wrap=True)
+    grid.add_column(ratio=1)
+    for title, families, style in rows:
+        if families:
+            told = [Text(f"{code} {slug}", no_wrap=True) for code, slug in sorted(set(families))]
+            grid.add_row(Text(title, style=style), Columns(told, padding=(0, 2)))
+    return grid
+
+
+def _reasons(doc: VerdictDoc) -> RenderableType:
+    """Why each other family is not it, or can't be told and what would settle it."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=3, justify="right")
     grid.add_column(min_width=24, no_wrap=True)
     grid.add_column(ratio=1)
     rows = [(f.family, f.id, "ruled out: " + f.because, "green") for f in doc.ruled_out]
     for open_ in doc.unknown:
-        missing = "; ".join(open_.missing)
-        collect = f" \N{RIGHTWARDS ARROW} collect {'; '.join(open_.collect)}" if verbose and open_.collect else ""
-        rows.append((open_.family, open_.id, f"unknown: {missing}{collect}", "yellow"))
+        collect = f" \N{RIGHTWARDS ARROW} collect {'; '.join(open_.collect)}" if open_.collect else ""
+        rows.append((open_.family, open_.id, f"unknown: {'; '.join(open_.missing)}{collect}", "yellow"))
     for code, slug, why, style in sorted(rows):
         grid.add_row(Text(code, style=style), Text(slug), Text(why, style="dim"))
     return grid
@@ -200,9 +178,12 @@ def _families(doc: VerdictDoc, verbose: bool) -> RenderableType:
 def _inputs(inputs: Iterable[InputDoc], verbose: bool) -> list[RenderableType]:
     rows = list(inputs)
     well = [row for row in rows if row.status == "read"]
-    shown = rows if verbose else [row for row in rows if row.status != "read"]
-    body: list[RenderableType] = [_bullet(f"{len(well)} of {len(rows)} files read")]
-    body += [_bullet(f"{row.path}: {row.status}, {row.format or 'no format'}; {row.note}") for row in shown[:200]]
+    others = rows if verbose else [row for row in rows if row.status != "read"]
+    shown = others[: 200 if verbose else INPUTS]
+    body: list[RenderableType] = [_bullet(f"{len(well)} of {len(rows)} file{'' if len(rows) == 1 else 's'} read")]
+    body += [_bullet(f"{row.path}: {row.status}, {row.format or 'no format'}; {row.note}") for row in shown]
+    if len(others) > len(shown):
+        body.append(_bullet(f"and {len(others) - len(shown)} more ('trackside inputs' lists all)"))
     return body
 
 

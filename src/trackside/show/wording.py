@@ -21,7 +21,8 @@ SCALED = frozenset({"bytes", "s", "time", "share", "ratio", "B/s", "bytes/s", "H
 
 
 def sentence(template: str, values: Mapping[str, Value]) -> str:
-    """Fill a template: ``{name}`` is a value with its unit, ``{name:plain}`` without it.
+    """Fill a template: ``{name}`` is a value with its unit, ``{name:plain}`` without it; ``{name:training points}`` so
+    many of these, and one training point.
 
     A value named ``ranks`` brings its noun along: rank 3, ranks 0-3.
     """
@@ -46,7 +47,7 @@ class _Wording(string.Formatter):
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if isinstance(value, Value):
-            return word(value.value, "" if format_spec == "plain" else value.unit)
+            return word(value.value, "" if format_spec == "plain" else format_spec or value.unit)
         return str(super().format_field(value, format_spec))
 
 
@@ -102,8 +103,8 @@ def _number(number: float, unit: str) -> str:
 
 
 def _one(unit: str) -> str:
-    """A unit that counts things, of a single one: error, GPU, launch."""
-    if not unit[:-1].isalpha() or not unit.endswith("s") or len(unit) < 4:
+    """A unit that counts things, of a single one: error, GPU, launch, training point."""
+    if not unit[:-1].replace(" ", "").replace("-", "").isalpha() or not unit.endswith("s") or len(unit) < 4:
         return unit
     return unit[:-2] if unit.endswith("ches") else unit[:-1]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trackside.show.price import NO_PRICE, Price
+from trackside.site.file import find
 from trackside.site.journal import JournalOptions
 from trackside.site.settings import NAMED, PREFIX, SECRETS, Index, Section, Settings
 from trackside.site.slurm_options import SlurmOptions
@@ -18,8 +19,6 @@ from trackside.stores.logs.store import LogOptions
 from trackside.stores.prometheus.api import PrometheusOptions
 from trackside.stores.receiver.options import Keeping, Limits, ServeOptions
 from trackside.stores.unanswered import HIDDEN, is_secret, shown_url
-
-NAME = "trackside.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,7 @@ SECTIONS = (
     Section("slurm", (SlurmOptions,)),
     Section("store", (_Store,)),
     Section("metadata", (_Metadata,)),
+    Section("cost", (Price,)),
     Section("serve", (ServeOptions,), frozenset({"store", "metadata", "limits", "keeping"})),
     Section("serve.limits", (Limits,)),
     Section("serve.keeping", (Keeping,)),
@@ -70,6 +70,8 @@ class Site:
     metadata: str
     """URL of the database of runs and verdicts."""
     serve: ServeOptions
+    price: Price = NO_PRICE
+    """Of a GPU-hour."""
     file: str = ""
     """The file that was read; empty: none."""
     settings: tuple[Setting, ...] = ()
@@ -87,7 +89,7 @@ def load(
     ``/etc/trackside``'s. ``flags``: ``{"metrics.url": ...}``. Raises ConfigError.
     """
     warnings: list[str] = []
-    file = _find(path, environ, warnings)
+    file = find(path, environ, warnings)
     settings = Settings(SECTIONS)
     if file is not None:
         settings.read_file(file)
@@ -116,6 +118,7 @@ def load(
         store=store,
         metadata=metadata,
         serve=serve,
+        price=built(("cost", 0)),
         file=str(file or ""),
         settings=tuple(_shown(settings)),
     )
@@ -155,25 +158,6 @@ def _build(section: Section, values: dict[str, Any]) -> Any:
     if missing:
         raise ValueError(f"has no {missing[0]}")
     return outer(**inner, **own)
-
-
-def _find(path: str | os.PathLike[str] | None, environ: Mapping[str, str], warnings: list[str]) -> Path | None:
-    """The file that counts. A named one must be there; one that only lies about must be ours."""
-    named = path or environ.get(f"{PREFIX}CONFIG")
-    if named:
-        return Path(named)
-    home = environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    here = Path(NAME)
-    if here.is_file():
-        status = here.stat()
-        if status.st_uid in (os.geteuid(), 0) and not status.st_mode & stat.S_IWOTH:
-            return here
-        # It names programs to run and files with passwords: a folder that others may write to must not choose them.
-        warnings.append(
-            f"./{NAME} is left out: it is another user's, or every user may change it; give --config ./{NAME} to use it"
-        )
-    places = (Path(home) / "trackside" / NAME, Path("/etc/trackside") / NAME)
-    return next((each for each in places if each.is_file()), None)
 
 
 def _exposed(file: Path, settings: Settings) -> list[str]:

@@ -24,7 +24,7 @@ from trackside.site.hits import Room, sources
 from trackside.site.journal import journal
 from trackside.site.slurm import SlurmAnswer, Stage, live
 from trackside.site.slurm_replies import job_id
-from trackside.stores.logs.store import Line, LogOptions, LogStore, LogStream, Streams, Wanted, open_store
+from trackside.stores.logs.store import Line, LogOptions, LogStore, LogStream, Streams, Wanted, name_of, open_store
 from trackside.stores.memory import MemoryStore
 from trackside.stores.prometheus.curves import PrometheusCurves, PrometheusOptions, Scope
 from trackside.stores.unanswered import Unanswered
@@ -99,6 +99,8 @@ def gathered(
             with _meant():
                 slurm = live(site.slurm, job)
         told = slurm or SlurmAnswer("")
+        if job is not None and slurm is not None and not (paths or store) and _unheard_of(slurm):
+            _refuse_unheard_of(site, job, slurm)
         curves = None
         if site.metrics is not None and told.known:  # enough to look for them from now on, while logs are read
             curves = stack.enter_context(
@@ -178,7 +180,7 @@ def names_of(site: Site, slurm: bool | None = None) -> tuple[str, ...]:
     """What is asked of a job. ``slurm``: whether Slurm is; None: as the settings say."""
     return (
         *(["slurm"] if (_sets_slurm(site) if slurm is None else slurm) else []),
-        *(open_store(options).name for options in site.logs),
+        *map(name_of, site.logs),
         *(["journalctl"] if site.journal is not None else []),
         *([f"prometheus {site.metrics.endpoint.url}"] if site.metrics is not None else []),
     )
@@ -204,6 +206,36 @@ def _refuse_unknown(loaded: api.Loaded, job: str | None) -> None:
     why = "; ".join(f"{row.path}: {row.note or row.status}" for row in loaded.inputs[:4])
     what = f"job {job}" if job is not None else "the run"
     raise api.NothingReadable(f"nobody knows anything of {what} ({why or 'no inputs'})")
+
+
+def _unheard_of(slurm: SlurmAnswer) -> bool:
+    """Whether all of Slurm answered and has no such job."""
+    return not slurm.known and bool(slurm.rows) and all(row.status == "empty" for row in slurm.rows)
+
+
+def _refuse_unheard_of(site: Site, job: str, slurm: SlurmAnswer) -> None:
+    """Raises NothingReadable where the servers, too, have nothing under the job's id: a few small questions. Without
+    them they would be searched for its time over months. One that does not answer is not taken for having nothing."""
+    rows = list(slurm.rows)
+    for options in site.logs:
+        with _meant():
+            store = open_store(options)
+        try:
+            found = store.streams(Wanted((job,)))
+        except Unanswered:
+            return
+        if found.streams:
+            return
+        rows.append(Input(store.name, None, "empty", "; ".join(found.notes)))
+    if site.metrics is not None:
+        with closing(PrometheusCurves(site.metrics, Scope(jobs=(job,)))) as curves:
+            try:
+                if curves.anything():
+                    return
+            except Unanswered:
+                return
+            rows.append(Input(curves.name, None, "empty", "has no series of it"))
+    _refuse_unknown(api.Loaded(job=job, inputs=rows), job)
 
 
 # -- log stores

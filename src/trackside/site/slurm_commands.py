@@ -18,7 +18,7 @@ from trackside.site.slurm_replies import MOST_NODES, Replies, Reply, failed
 from trackside.stores.unanswered import Kind, Unanswered
 
 _COLUMNS = """
-    JobID JobIDRaw JobName User Cluster Partition Account QOS State ExitCode DerivedExitCode Reason Submit Eligible
+    JobID JobIDRaw JobName User UID Cluster Partition Account QOS State ExitCode DerivedExitCode Reason Submit Eligible
     Start End ElapsedRaw Suspended TimelimitRaw NNodes NTasks AllocCPUS NodeList FailedNode Restarts AllocTRES ReqTRES
     ReqMem MaxRSS SubmitLine WorkDir StdOut StdErr
 """

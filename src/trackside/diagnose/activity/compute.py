@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trackside.diagnose.activity.signals import ACTIVITY, STILL_SAYS, watched
+from trackside.diagnose.activity.signals import ACTIVITY, STILL_GOING, STILL_SAYS, watched
 from trackside.diagnose.activity.signals import Limits as Rest
 from trackside.diagnose.family import Evidence, claim
 from trackside.diagnose.gpus import of_gpu
@@ -40,6 +40,12 @@ COMPUTE_SAYS: Mapping[str, str] = {
     "part": "what all GPUs did: {seen} of {held} were measured up to the run's end",
 }
 """Sentences of the claims that are made here."""
+COMPUTE_GOING: Mapping[str, str] = {
+    **STILL_GOING,
+    "unused": "{idle} of the {held} that the run holds did nothing so far: {gpus}",
+    "part": "what all GPUs did: {seen} of {held} were measured",
+}
+"""The same of a run that goes on."""
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ STILL_SAYS: Mapping[str, str] = {
     "odd_computing": "GPU {gpus} went on with other work",
     "odd_first": "GPU {gpus} stopped before the others",
     "pinned_on": "the GPUs were busy all the while: {busy} over {seconds} (median)",
-    "no_step": "the ranks had met ({line}), and the log holds {count} training points",
+    "no_step": "the ranks had met ({line}), and the log holds {count:training points}",
     "little_sm": "their SM activity was {sm} (median), what waiting in a collective alone comes to",
     "little_power": "they drew {power} (median), no more than GPUs that wait busily",
     "moves_dram": "their memory moved data {level} of the time (mean)",
@@ -143,8 +143,8 @@ STILL_SAYS: Mapping[str, str] = {
     "cold_engine": "engine activity never rose above {most}",
     "cold_utilisation": "utilisation never rose above {most}",
     "cold_power": "no GPU drew more than {most}",
-    "cold_launches": "{most} kernel launches were made in all",
-    "cold_collectives": "{most} collectives were completed in all",
+    "cold_launches": "kernel launches made in all: {most}",
+    "cold_collectives": "collectives completed in all: {most}",
     "all_cold": "{count} on {nodes} did no work in {seconds}, from the start on",
     "no_launch": "no kernel launch and no collective of the run was ever seen, though its processes were traced "
     "({traced})",
@@ -154,3 +154,18 @@ STILL_SAYS: Mapping[str, str] = {
     "memory_idle": "up to {memory} of GPU memory was held",
 }
 """Sentences of the claims of :mod:`trackside.diagnose.activity.still` and :mod:`trackside.diagnose.activity.idle`."""
+STILL_GOING: Mapping[str, str] = {
+    "rest_launches": "{now} kernel launches were made in the last {seconds}, of {whole} so far",
+    "rest_collectives": "{now} collectives were completed in the last {seconds}, of {whole} so far",
+    "to_the_end_launches": "kernels are being launched: {level} a window (median)",
+    "to_the_end_collectives": "collectives are being completed: {level} a window (median)",
+    "to_the_end_sm": "the GPUs are at work: SM activity {level} (median)",
+    "to_the_end_power": "the GPUs draw the power of work: {level} (median)",
+    "cold_launches": "kernel launches made so far: {most}",
+    "cold_collectives": "collectives completed so far: {most}",
+    "no_launch": "no kernel launch and no collective of the run has been seen, though its processes are traced "
+    "({traced})",
+    "no_collective": "no collective of the run has been seen, though its processes are traced ({traced})",
+    "no_process": "no process has held a context on a GPU yet ({attached})",
+}
+"""The same of a run that goes on."""

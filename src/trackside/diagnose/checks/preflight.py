@@ -20,12 +20,16 @@ SAYS: dict[str, str] = {
     "some_ranks": "logs of {ranks} were given, of {world} ranks in all",
     "thinned": "of {printed} and more training points printed, the claims here rest on {held}",
     "clock": "naive times of the log were moved by {offset} to fit the scheduler's",
-    "not_begun": "the job has not begun: it is {state}, for the reason {reason}",
-    "waits_for": "it waits for other jobs: {dependency}",
     "still_running": "the job is still going: {state}",
     **telemetry.SAYS,
 }
 """Sentence templates of the claims that :func:`check` makes."""
+GOING: dict[str, str] = {
+    "cut_off": "{path} ends in the middle of a line: its next words are still to come",
+    "thinned": "of {printed} and more training points printed so far, the claims here rest on {held}",
+    **telemetry.GOING,
+}
+"""The same of a run that goes on."""
 
 
 def check(store: Store, run: Run, examined: Examined | None = None) -> tuple[Claim, ...]:
@@ -51,9 +55,7 @@ def _claims(store: Store, run: Run) -> Iterator[Claim]:
         yield Claim("no_scheduler")
     if "kernel" not in unread:
         yield from _kernel([_ask(store, events(kind)) for kind in ("kernel_log", "boot", "xid")], run, jobs, job)
-    if jobs is not None and job is not None and job.get("state") == "PENDING":
-        yield from _waiting(jobs)
-    elif jobs is not None and job is not None and job.get("state") in LIVE_STATES:
+    if jobs is not None and job is not None and job.get("state") in LIVE_STATES:
         yield Claim("still_running", {"state": jobs.value(job, "state")})
     if logs is None:
         return
@@ -68,15 +70,6 @@ def _claims(store: Store, run: Run) -> Iterator[Claim]:
     if run.clock_offset_s and jobs is not None and job is not None and job.get("start") is not None and logs.events:
         sources = jobs.value(job, "start", "time"), logs.value(logs.events[0], "first_time", "time")
         yield Claim("clock", {"offset": derived(run.clock_offset_s, *sources, unit="s")})
-
-
-def _waiting(jobs: Frame) -> Iterator[Claim]:
-    """Why a job is not there yet, in the words of the record that has some."""
-    told = {name: row for row in jobs.records for name in ("reason", "dependency") if row.get(name)}
-    if (row := told.get("reason")) is not None:
-        yield Claim("not_begun", {name: jobs.value(row, name) for name in ("state", "reason")})
-    if (row := told.get("dependency")) is not None:
-        yield Claim("waits_for", {"dependency": jobs.value(row, "dependency")})
 
 
 def _ask(store: Store, query: Query) -> Frame | None:

@@ -31,7 +31,7 @@ SAYS: dict[str, str] = {
     "gaps": "{share} of the GPU metrics of {nodes} are missing; the longest gap is {length}, from {when}",
     "exporter_down": "exporters of {nodes} answered {share} of the scrapes",
     "collector_failed": "the collectors {collectors} of {nodes} failed",
-    "coarse": "a GPU was sampled {readings} times in the whole run: short events are not seen",
+    "coarse": "a GPU was sampled {readings:times} in the whole run: short events are not seen",
     "no_sm": "SM activity was not measured: utilisation alone can't tell work from a busy-wait",
     "booted": "{nodes} booted again at {when}: its counters began anew",
     "counters_reset": "counters of {nodes} began anew at {when}: its driver or exporter was restarted",
@@ -39,6 +39,11 @@ SAYS: dict[str, str] = {
     "lost_events": "the tracer lost {lost}: counts of launches and collectives are too low",
     **time_skew.SAYS,
 }
+GOING: dict[str, str] = {
+    "early": "the newest GPU metrics are {early} old",
+    "coarse": "a GPU was sampled {readings:times} so far: short events are not seen",
+}
+"""The same of a run that goes on."""
 
 GPU_WITNESSES = (
     "gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts", "gpu_temperature_celsius",

@@ -238,6 +238,7 @@ FAMILY = Family(
     code="A1",
     id="startup-crash",
     title="Startup crash: bad data, config, environment or asset",
+    pictured=("startup-config", "timeline"),
     asks={
         **ENDING,
         "exceptions": events("exception"),
@@ -262,7 +263,7 @@ FAMILY = Family(
         "raised_on": "{ranks} raised {type}: {message}",
         "rooted": "it began with {type}: {message}",
         "where": "the job's own code stood at {frame}",
-        "no_point": "the log holds {count} training points",
+        "no_point": "the log holds {count:training points}",
         "ended": "the run ended badly: {line}",
         "usage": "the program refused its command line: {line}",
         "command": "the command could not be run: {line}",
@@ -295,7 +296,7 @@ FAMILY = Family(
         "went_on": "{type} was logged, and the run ended well: {line}",
         "steps_before": "{type} came after training had begun: {point}",
         "trained": "training began: {point}",
-        "none": "{count} exceptions are in the log, none of them the job's own before its first step",
+        "none": "of {count:exceptions} in the log none is the job's own before its first step",
     },
     judge=judge,
 )

@@ -307,6 +307,7 @@ FAMILY = Family(
     code="B1",
     id="cuda-oom",
     title="CUDA out of memory",
+    pictured=("cuda-oom-then-watchdog", "memory"),
     asks={
         **ENDING,
         "memory": events("cuda_oom"),
@@ -357,7 +358,7 @@ FAMILY = Family(
         "who": "find out whose processes are on the GPU and end what does not belong there",
         "smi": "nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv",
         "handled": "it was caught and the run went on: {line}; afterwards: {point}",
-        "none": "{count} out-of-memory errors of a GPU are in the log",
+        "none": "the log holds {count:out-of-memory errors} of a GPU",
     },
     judge=judge,
 )

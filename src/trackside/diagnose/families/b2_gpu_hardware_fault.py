@@ -309,6 +309,7 @@ FAMILY = Family(
     code="B2",
     id="gpu-hardware-fault",
     title="GPU hardware fault",
+    pictured=("ecc", "timeline"),
     asks={
         **ENDING,
         **HEALTH,

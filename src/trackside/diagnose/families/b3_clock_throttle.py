@@ -203,6 +203,7 @@ FAMILY = Family(
     code="B3",
     id="clock-throttle",
     title="Clock throttling by heat or power",
+    pictured=("thermal-throttle", "ranks"),
     asks={
         **ENDING,
         **CLOCKS,
@@ -237,7 +238,9 @@ FAMILY = Family(
         "clocks": "no hot GPU's clock fell under load: the median was {middle}, the highest {most}",
         "hottest": "the hottest GPU reached {heat}",
     },
+    going={"aside": "clocks are held down by heat or power, and the run goes on"},
     judge=judge,
+    loses="pace",
     explains=("D3", "F3"),
     rivals=("D1", "D2"),
     collect=COLLECT,

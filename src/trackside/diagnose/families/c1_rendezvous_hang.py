@@ -42,7 +42,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trackside.diagnose.activity.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, watched
+from trackside.diagnose.activity.signals import NEED, STANDSTILL, STILL_GOING, STILL_SAYS, Limits, nodes_of, watched
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.gpus import ranks_at
 from trackside.diagnose.ranks import named, ranks_of, world_size
@@ -323,6 +323,7 @@ FAMILY = Family(
     code="C1",
     id="rendezvous-hang",
     title="Rendezvous hang: the ranks never formed a group",
+    pictured=("rendezvous-timeout", "timeline"),
     asks={
         **STANDSTILL,
         "failures": events("rendezvous_failure"),
@@ -362,7 +363,7 @@ FAMILY = Family(
         "began": "the ranks began to look for each other: {line}",
         "silent": "then nothing more was heard for {seconds}",
         "ended": "the run ended: {state}",
-        "no_point": "the log holds {count} training points",
+        "no_point": "the log holds {count:training points}",
         "before_training": "the ranks never got past forming their group; it is a matter of coordination before "
         "any collective, and it holds the whole allocation",
         "which": "which of an unreachable coordinator, a firewall, name resolution and a rank that never started is "
@@ -375,7 +376,7 @@ FAMILY = Family(
         "fix_name": "use a name that every node resolves, such as the first of scontrol show hostnames",
         "fix_address": "check that the coordinator's address and port are those of the first node, and that its "
         "process was started",
-        "never_came": "those that complain had reached the store ({count} failures to reach an address): "
+        "never_came": "those that complain had reached the store ({count:failures} to reach an address): "
         "some rank never registered there",
         "only": "only {ranks} of the run told of a start",
         "fix_start": "check that the launch line starts every rank on every node, each with its own number",
@@ -385,7 +386,16 @@ FAMILY = Family(
         "trained": "training was under way, so a group that was needed had formed: {point}",
         "completed": "the run ended well: {state}",
         "came_up": "the process group came up: {line}",
-        "none": "{count} failures of the rendezvous are in the log",
+        "none": "the log tells of {count:failures} of the rendezvous",
+    },
+    going={
+        **STILL_GOING,
+        "silent": "then nothing more has been heard for {seconds}",
+        "before_training": "the ranks have not got past forming their group; it is a matter of coordination before "
+        "any collective, and it holds the whole allocation",
+        "never_came": "those that complain reached the store ({count:failures} to reach an address): "
+        "some rank has not registered there",
     },
     judge=judge,
+    loses="standstill",
 )

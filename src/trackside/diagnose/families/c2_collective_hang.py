@@ -46,7 +46,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from trackside.diagnose.activity.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, watched
+from trackside.diagnose.activity.signals import NEED, STANDSTILL, STILL_GOING, STILL_SAYS, Limits, nodes_of, watched
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.gpus import of_ranks, ranks_at
 from trackside.diagnose.ranks import named
@@ -351,6 +351,7 @@ FAMILY = Family(
     code="C2",
     id="collective-hang",
     title="Collective hang: the ranks wait for one of them",
+    pictured=("dead-loader-hang", "busy-wait"),
     asks={
         **STANDSTILL,
         "timeouts": events("collective_timeout"),
@@ -399,8 +400,18 @@ FAMILY = Family(
         "watchdog": "keep the watchdog on and record collectives, so that a lost peer fails fast and is named",
         "settings": "export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_NCCL_TRACE_BUFFER_SIZE=ENTRIES",
         "completed": "the run ended well: {state}",
-        "startup": "no collective had completed yet ({count} training points): that is the rendezvous",
-        "none": "{count} time-outs of collectives are in the log, and no rank lost another",
+        "startup": "no collective had completed yet ({count:training points}): that is the rendezvous",
+        "none": "the log tells of {count:time-outs} of collectives, and no rank lost another",
+    },
+    going={
+        **STILL_GOING,
+        "silent": "nothing has been heard of the run for {seconds}",
+        "frozen": "the run is frozen in a collective; GPUs that look busy only wait",
+        "seems_frozen": "several ranks that stop without a word are most often frozen in a collective; "
+        "GPUs that look busy only wait",
+        "look_all": "take a stack of each rank while it hangs, and compare the last lines of each rank's log; "
+        "then cancel the job",
     },
     judge=judge,
+    loses="standstill",
 )

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside.diagnose.activity.signals import NEED, STANDSTILL, STILL_SAYS, Limits, nodes_of, watched
+from trackside.diagnose.activity.signals import NEED, STANDSTILL, STILL_GOING, STILL_SAYS, Limits, nodes_of, watched
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.gpus import ranks_at
 from trackside.diagnose.training.learning import training_points
@@ -218,6 +218,7 @@ FAMILY = Family(
     code="C3",
     id="idle-gpu-hang",
     title="Idle-GPU hang: the job holds its GPU and does nothing",
+    pictured=("idle-gpu-with-memory", "busy-wait"),
     asks={
         **STANDSTILL,
         "exceptions": events("exception"),
@@ -239,7 +240,7 @@ FAMILY = Family(
         "worked_power": "the GPUs drew {level} (median), more than at rest",
         "empty": "the job wrote {count} of its own to its log",
         "silent": "nothing was heard of the job for {seconds} before its end",
-        "reaped": "it was ended from outside or still runs: {state}",
+        "reaped": "it was ended from outside: {state}",
         "idle": "the allocation is held and nothing shows that work is done with it; an empty log is not health",
         "why": "what the process waits for on the host: a lock, a pipe, storage or a stuck worker",
         "no_metric": "whether the GPU was idle: no GPU metric was given",
@@ -253,5 +254,15 @@ FAMILY = Family(
         "several": "several ranks had met: {line}",
         "worked": "the run worked up to its end: {point}",
     },
+    going={
+        **STILL_GOING,
+        "silent": "nothing has been heard of the job for {seconds}",
+        "reaped": "it goes on: {state}",
+        "brief": "it has been there for {seconds} only: {state}",
+        "worked": "the run is at work: {point}",
+        "raised": "the job raised {type}",
+        "not_reaped": "neither a time limit nor somebody ended it: the scheduler has it as {state}",
+    },
     judge=judge,
+    loses="standstill",
 )

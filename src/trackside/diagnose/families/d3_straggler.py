@@ -321,6 +321,7 @@ FAMILY = Family(
     code="D3",
     id="straggler",
     title="Straggler: one slow rank sets the pace",
+    pictured=("straggler", "ranks"),
     asks={
         **STANDSTILL,
         **CLEAN,
@@ -368,6 +369,7 @@ FAMILY = Family(
         "alike": "the GPUs work alike: {signal} from {low} to {high} (medians)",
     },
     judge=judge,
+    loses="pace",
     limits=Limits(),
     explains=("F3",),
     rivals=("D1", "D2", "B3"),

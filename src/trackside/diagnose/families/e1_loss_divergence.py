@@ -270,17 +270,17 @@ SAYS: Mapping[str, str] = {
     "not_finite_to_the_end": "the loss is not finite from {place} to the end ({count} of {points}); first {first}",
     "not_finite_again": "the loss was not finite at {count} of {points}, first at {place}; "
     "the finite values reach from {lowest} to {highest}",
-    "zero_at_once": "the loss dropped to {loss} at once at {place} and stayed there for {count} points, "
+    "zero_at_once": "the loss dropped to {loss} at once at {place} and stayed there for {count:points}, "
     "the way not-a-number is printed where it is filtered",
-    "zero_throughout": "the loss is {loss} at all of its {count} points: not-a-number that is filtered, "
+    "zero_throughout": "the loss is {loss} at all of its {count:points}: not-a-number that is filtered, "
     "or nothing to learn from",
-    "gradient_not_finite": "the gradient norm is {gradient} from {place} to the end ({count} points) "
+    "gradient_not_finite": "the gradient norm is {gradient} from {place} to the end ({count:points}) "
     "and the loss no longer falls",
     "steps_skipped": "nearly every recent step was skipped for overflow: {skipped} at step {step}",
     "exploded": "the loss went from {first} to {last}",
-    "dead_plateau": "the loss repeats {loss} to the digit from {place} to the end ({count} points) "
+    "dead_plateau": "the loss repeats {loss} to the digit from {place} to the end ({count:points}) "
     "with a gradient norm of {gradient}; the highest was {highest}",
-    "same_value": "the loss repeats {loss} to the digit from {place} to the end ({count} points); "
+    "same_value": "the loss repeats {loss} to the digit from {place} to the end ({count:points}); "
     "the highest was {highest}",
     "no_rate": "the loss went from {first} to {last} over {points}; the learning rate stayed at {rate}",
     "no_gradient": "the loss went from {first} to {last} over {points}; the gradient norm stayed at {gradient}",
@@ -292,7 +292,7 @@ SAYS: Mapping[str, str] = {
     "lost": "the loss had come down from {first} to {lowest}, then stayed high from {place}: {last} at last",
     "worse_than_guessing": "the loss went above that of guessing among all tokens and never became a model's: "
     "{first} at first, {highest} at its highest, {lowest} at its lowest, {last} at last",
-    "repeats": "the loss repeats the same {count} values over {points}: the weights do not change",
+    "repeats": "the loss repeats {count:values} over {points}: the weights do not change",
     "guessing": "the loss stayed at the level of guessing for {count} of {points}: {first} at first, {last} at last",
     "abort": "the run ended itself with {type}: {message}",
     "gave_up": "the job stopped itself for a loss that is not finite: {line}",
@@ -312,10 +312,28 @@ SAYS: Mapping[str, str] = {
     "level": "the loss stayed finite and kept its level: {first} at first, {last} at last over {points}",
 }
 
+GOING: Mapping[str, str] = {
+    "not_finite_to_the_end": "the loss is not finite from {place} on ({count} of {points} so far); first {first}",
+    "gradient_not_finite": "the gradient norm is {gradient} from {place} on ({count:points} so far) "
+    "and the loss no longer falls",
+    "dead_plateau": "the loss repeats {loss} to the digit from {place} on ({count:points} so far) "
+    "with a gradient norm of {gradient}; the highest was {highest}",
+    "same_value": "the loss repeats {loss} to the digit from {place} on ({count:points} so far); "
+    "the highest was {highest}",
+    "vanished": "the loss rests at {loss} from {place} on ({count} of {points} so far) with a gradient norm of "
+    "{gradient} at last: nothing moves it any more",
+    "abort": "the run stopped itself with {type}: {message}",
+    "score_collapsed": "{metric} had reached {best} and is {last} now",
+    "fell": "the loss went from {first} to {last} over {points} so far",
+    "level": "the loss stays finite and keeps its level: {first} at first, {last} at last over {points} so far",
+}
+"""The same of a run that goes on."""
+
 FAMILY = Family(
     code="E1",
     id="loss-divergence",
     title="Loss divergence: the run trains but does not learn",
+    pictured=("loss-plateau", "learning"),
     asks={
         **LEARNING,
         **ENDING,
@@ -328,7 +346,9 @@ FAMILY = Family(
     },
     needs=(("progress", "gauge_loss"),),
     says=SAYS,
+    going=GOING,
     judge=judge,
+    loses="result",
     limits=Limits(),
     explains=("H2", "H1", "A1"),
     rivals=("E2", "B2"),

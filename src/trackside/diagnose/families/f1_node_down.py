@@ -273,6 +273,7 @@ FAMILY = Family(
     code="F1",
     id="node-down",
     title="Node down: a node of the run failed under it",
+    pictured=("node-down", "ranks"),
     asks={
         **ENDING,
         "nodes": record("node"),
@@ -302,6 +303,13 @@ FAMILY = Family(
         "show_node": "scontrol show node {node}",
         "other_state": "the scheduler recorded {state} and no node of the run as lost at its end",
         **OWN_END_SAYS,
+    },
+    going={
+        "node_event": "node {node} is {state}",
+        "node_reason": "node {node} is {state}, for the reason {reason}",
+        "watched": "{nodes} are sampled, and none of them has fallen silent",
+        "monitoring": "node {node} was not sampled after {since}, but the run goes on: it lives",
+        "other_state": "the scheduler has it as {state} and no node of the run as lost",
     },
     judge=judge,
     limits=Limits(),

@@ -95,6 +95,7 @@ FAMILY = Family(
     code="F2",
     id="requeue-preempt",
     title="Requeued or preempted by the scheduler",
+    pictured=("preempted", "timeline"),
     asks={**ENDING, "changes": events("job_state"), "own": events("requeue_requested")},
     needs=(("jobs", "notices"),),
     says={
@@ -114,6 +115,7 @@ FAMILY = Family(
         **OWN_END_SAYS,
     },
     judge=judge,
+    loses="repeat",
     explains=("H3", "A2", "H1", "C2"),
     rivals=("F1", "H1"),
     collect=COLLECT,

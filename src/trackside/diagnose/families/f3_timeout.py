@@ -185,6 +185,7 @@ FAMILY = Family(
     code="F3",
     id="timeout",
     title="Timeout: ended at its time limit",
+    pictured=("timeout-healthy", "timeline"),
     asks={**LIFE, **LEARNING, **ENDING, **STANDSTILL},
     needs=(("jobs", "notices"),),
     says={

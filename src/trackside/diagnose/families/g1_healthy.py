@@ -42,7 +42,7 @@ from __future__ import annotations
 import math
 
 from trackside.diagnose import maths
-from trackside.diagnose.activity.compute import COMPUTE, COMPUTE_SAYS, Limits, Work, examined
+from trackside.diagnose.activity.compute import COMPUTE, COMPUTE_GOING, COMPUTE_SAYS, Limits, Work, examined
 from trackside.diagnose.activity.signals import STANDSTILL
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.training.learning import (
@@ -202,6 +202,7 @@ FAMILY = Family(
     code="G1",
     id="healthy",
     title="Healthy: no fault, and progress where it can be read",
+    pictured=("healthy", "busy-wait"),
     asks={
         **LEARNING,
         **ENDING,
@@ -247,7 +248,24 @@ FAMILY = Family(
         "ended_badly": "it did not end well: {how}",
         "raised": "it raised {type} and nothing shows that it went on",
     },
+    going={
+        **COMPUTE_GOING,
+        "done": "it has done {steps} so far",
+        "fell": "the loss fell from {first} to {last} over {points} so far",
+        "level": "the loss went from {first} to {last} over {points} so far, no clear fall and no rise",
+        "rose": "the loss went up from {first} to {last} over {points} so far",
+        "evaluated": "the evaluation loss fell from {first} to {last} so far",
+        "no_loss": "no loss could be read so far: {points} of progress",
+        "no_fault": "nothing that was read so far speaks of a fault",
+        "slow": "so far this is a healthy run that uses its GPUs little: slow, not broken",
+        "no_end": "how the run will end: it goes on",
+        "planned": "whether it will reach the {planned} that are planned",
+        "unverifiable": "whether the model learns: training correctness is unverifiable from this output",
+        "nothing": "nothing to do so far",
+        "raised": "it raised {type} and nothing shows that it went on from there",
+    },
     judge=judge,
+    loses="nothing",
     limits=Limits(),
     rivals=("E1",),
     collect=COLLECT,

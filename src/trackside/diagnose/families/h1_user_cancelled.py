@@ -39,8 +39,8 @@ from trackside.diagnose.family import Evidence, Family, absent, action, claim, f
 from trackside.diagnose.training.learning import curve
 from trackside.diagnose.words.ending import ENDING, last_job
 from trackside.diagnose.words.exceptions import unhandled
-from trackside.model import Certainty, Claim, Event, Finding, Position, Run
-from trackside.query import events
+from trackside.model import Certainty, Claim, Event, Finding, Position, Record, Run
+from trackside.query import Frame, derived, events
 
 SLURMS_OWN = ("time_limit", "preemption", "requeue", "node_failure", "dependency", "unkillable", "out_of_memory")
 COLLECT = ("sacct for the final state, with the uid after CANCELLED by",)
@@ -50,7 +50,7 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     """The scheduler's record, else its notice without a cause, else an interrupt."""
     jobs, notices = evidence["jobs"], evidence["notices"]
     last = last_job(jobs)
-    by = None if last is None else last.get("cancelled_by")
+    by = _recorded(jobs, last)
     own = [reason for reason in SLURMS_OWN if reason != "unkillable" or by is None]  # it follows a cancellation, too
     other = [row for row in notices.events if row.get("reason") in own]
     if last is not None and last.get("state") != "CANCELLED":
@@ -64,8 +64,8 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     shows: list[Claim] = []
     if last is not None and last.get("state") == "CANCELLED":
         shows.append(claim("state", state=jobs.value(last, "state")))
-        if last.get("cancelled_by") is not None:
-            shows.append(claim("by", who=jobs.value(last, "cancelled_by")))
+    who = _who(evidence, last)
+    shows += who
     told = [row for row in notices.events if row.get("reason") == "cancelled"]
     if told and (shows or _of_the_job(evidence, told[0])):
         shows.append(claim("notice", line=notices.value(told[0], "text")))
@@ -82,16 +82,46 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
         shows.append(claim("until", place=line.place(-1), loss=line.loss(-1)))
     strong = last is not None and last.get("state") == "CANCELLED"
     return found(
-        Certainty.ESTABLISHED if strong and last is not None and last.get("cancelled_by") else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if strong and by is not None else Certainty.SUPPORTED,
         "none",
         shows,
         implies=[claim("on_purpose")],
-        cannot_decide=[claim("why")],
+        cannot_decide=[claim("why"), *([] if who or interrupts else [claim("who")])],
         actions=[action("resume")],
         since=since,
         at=at,
         variant="interrupt" if interrupts and not told and not strong else "scancel",
     )
+
+
+def _recorded(jobs: Frame, last: Record | None) -> Record | None:
+    """The record of the last attempt that says who cancelled it: of several sources one may, the others don't."""
+    if last is None or last.get("state") != "CANCELLED":
+        return None
+    mine = (row for row in jobs.records if row.get("state") == "CANCELLED" and row.get("start") == last.get("start"))
+    return next((row for row in (last, *mine) if row.get("cancelled_by") is not None), None)
+
+
+def _who(evidence: Evidence, last: Record | None) -> list[Claim]:
+    """Who cancelled it, and whether that was its owner, as far as the records tell: accounting's, else the
+    controller's log's."""
+    jobs, notices = evidence["jobs"], evidence["notices"]
+    row = _recorded(jobs, last)
+    sent = [each for each in notices.events if each.get("reason") == "cancelled" and each.get("by") is not None]
+    if row is not None:
+        who, key = jobs.value(row, "cancelled_by"), "by"
+    elif sent and last is not None and last.get("state") == "CANCELLED":
+        who, key = notices.value(sent[-1], "by"), "asked_by"
+    else:
+        return []
+    field = "uid" if str(who.value).isdigit() else "user"
+    owner = next((each for each in jobs.records if each.get(field) is not None), None)
+    if owner is None:
+        return [claim(key, who=who)]
+    theirs = jobs.value(owner, field)
+    if str(theirs.value) == str(who.value):
+        return [claim(f"{key}_owner", who=derived(who.value, who, theirs))]
+    return [claim(key, who=who), claim("not_owner", owner=derived(str(theirs.value), theirs))]
 
 
 def _interrupts(evidence: Evidence) -> list[tuple[str, Event]]:
@@ -126,6 +156,7 @@ FAMILY = Family(
     code="H1",
     id="user-cancelled",
     title="Cancelled by a user",
+    pictured=("cancelled", "timeline"),
     asks={
         **ENDING,
         "progress": events("progress"),
@@ -136,6 +167,11 @@ FAMILY = Family(
     says={
         "state": "the scheduler recorded {state}",
         "by": "it was cancelled by user {who}",
+        "by_owner": "it was cancelled by its own user, {who}",
+        "asked_by": "the controller was asked to cancel it by user {who}",
+        "asked_by_owner": "the controller was asked to cancel it by its own user, {who}",
+        "not_owner": "that is another user than its own, {owner}",
+        "who": "who cancelled it: no record that was given names them",
         "notice": "the notice names no cause: {line}",
         "interrupt": "the run was interrupted: {line}",
         "until": "the last training point was {place} with a loss of {loss}",
@@ -147,6 +183,7 @@ FAMILY = Family(
         "no_cancel": "notices of a cancellation of the job: {count}",
     },
     judge=judge,
+    loses="nothing",
     explains=("A2", "C2", "H3"),
     rivals=("C1", "C2", "C3"),
     collect=COLLECT,

@@ -148,6 +148,7 @@ FAMILY = Family(
     code="H2",
     id="application-exception",
     title="Application exception in mid-training",
+    pictured=("app-exception", "timeline"),
     asks={
         **ENDING,
         "xids": events("xid"),
@@ -174,7 +175,7 @@ FAMILY = Family(
         "mend_env": "mend the environment that is named and resume from the last checkpoint",
         "mend_asset": "make the file or repository that is named available and resume from the last checkpoint",
         "completed": "the run completed all the same: {how}",
-        "none": "of the {count} exceptions in the log none is an unhandled one of the job's own",
+        "none": "of {count:exceptions} in the log none is an unhandled one of the job's own",
         "no_step": "{type} came before any completed step; training points: {count}",
     },
     judge=judge,

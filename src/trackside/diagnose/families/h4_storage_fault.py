@@ -148,7 +148,7 @@ FAMILY = Family(
         "escalate": "report it to the operators and rerun on another node or mount",
         "completed": "the run came to its own end: {how}",
         "handled": "a refusal was met and survived: {line}",
-        "none": "{count} refusals of a file system were seen",
+        "none": "the log tells of {count:refusals} by a file system",
     },
     judge=judge,
     explains=("H2", "A1", "A2", "C2", "F3", "E2"),

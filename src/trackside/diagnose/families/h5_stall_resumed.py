@@ -116,6 +116,7 @@ FAMILY = Family(
     code="H5",
     id="stall-resumed",
     title="Stall that resumed: training stood still for a while and went on",
+    pictured=("healthy-after-a-storage-stall", "busy-wait"),
     asks={**STANDSTILL, **STALLS},
     needs=(("progress", *NEED),),
     limits=Limits(),
@@ -139,4 +140,5 @@ FAMILY = Family(
         "busy": "between two times of work the GPUs rested for {seconds} at most",
     },
     judge=judge,
+    loses="pause",
 )

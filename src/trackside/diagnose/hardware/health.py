@@ -24,11 +24,10 @@ CLEAN: Mapping[str, Query] = {
 }
 """What shows that the hardware was clean; any family may spread it into its asks, with :data:`CLEAN_SAYS`."""
 CLEAN_SAYS: Mapping[str, str] = {
-    "clean_ecc": "uncorrectable ECC errors rose by {rise} on {count}",
-    "clean_remaps": "rows remapped for uncorrectable errors rose by {rise} on {count}",
-    "clean_ecc_meanwhile": "uncorrectable ECC errors rose by {rise} on {count} while the run was there",
-    "clean_remaps_meanwhile": "rows remapped for uncorrectable errors rose by {rise} on {count} while the run was "
-    "there",
+    "clean_ecc": "no uncorrectable ECC error was added on {count}",
+    "clean_remaps": "no row was remapped for uncorrectable errors on {count}",
+    "clean_ecc_meanwhile": "no uncorrectable ECC error was added on {count} while the run was there",
+    "clean_remaps_meanwhile": "no row was remapped for uncorrectable errors on {count} while the run was there",
 }
 COUNTED: Mapping[str, Query] = {
     "ecc": metric("gpu_ecc_uncorrectable_total").over("around", "last"),

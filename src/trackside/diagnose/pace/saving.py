@@ -17,12 +17,12 @@ from trackside.query import Query, derived, events
 SAVING: Mapping[str, Query] = {**LEARNING, **ENDING, "saves": events("checkpoint_saved")}
 """What tells; a family spreads it into its asks."""
 SAYS: Mapping[str, str] = {
-    "saves_counted": "{saves} checkpoints were saved in {steps}",
+    "saves_counted": "the log tells of {saves:saved checkpoints} in {steps}",
     "saves_planned": "a checkpoint is saved every {every} steps, over {steps}",
     "saving_time": "saving took {share} of the wall time",
     "saver_idles": "GPU {gpu}, of the rank that saves, was busy {mine} of its time (mean) and the others {theirs} "
     "(median), while {saves} checkpoints were saved: {idle} for each",
-    "saver_late": "GPU {gpu}, of the rank that saves, is the one that lags: {saves} checkpoints were saved in {steps}",
+    "saver_late": "GPU {gpu}, of the rank that saves, is the one that lags: {saves:saved checkpoints} in {steps}",
     "no_step": "no step was done while GPU {gpu} stood apart, from {since} to {until}: all ranks paused",
 }
 """Sentences of the claims that are made here and in :mod:`trackside.diagnose.pace.alone`."""

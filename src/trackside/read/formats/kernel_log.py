@@ -6,7 +6,7 @@ import datetime as dt
 import re
 from dataclasses import replace
 
-from trackside.catalog.streams import is_node_log
+from trackside.catalog.streams import is_node_log, streaming_node
 from trackside.logs.line import Scratch
 from trackside.logs.scan import scan
 from trackside.model import Event
@@ -121,7 +121,9 @@ def _read(source: Source, sink: Sink) -> Result:
         host = host_of(event.text)
         sink.event(event if host is None else replace(event, node=host))
 
-    scratch = Scratch(source.path, "kernel", node=node_of(source.path), year=None)
+    streaming = streaming_node(source.path)
+    node = node_of(source.path) if streaming in (None, "unknown") else streaming
+    scratch = Scratch(source.path, "kernel", node=node, headed=streaming is not None)
     guessed = year_near(source.text, source.modified)
     if guessed is not None and not re.search(r"\b20\d\d\b", source.text[:4000]):
         scratch.year = guessed

@@ -120,6 +120,7 @@ def _job(row: Row, nodes: tuple[str, ...]) -> dict[str, slurm.Field]:
     return {
         "raw_id": raw[0] if raw else None,
         "user": row.get("user"),
+        "uid": slurm.number_of(row.get("uid")),
         "cluster": row.get("cluster"),
         "partition": row.get("partition"),
         "derived_exit_code": derived[0] if derived else None,

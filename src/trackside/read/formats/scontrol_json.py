@@ -53,6 +53,7 @@ def _job(job: Object, shared: dict[str, slurm.Field]) -> dict[str, slurm.Field]:
             **ids,
             "name": text(job.get("name")),
             "user": text(job.get("user_name")),
+            "uid": number(job.get("user_id")),
             "cluster": text(job.get("cluster")),
             "partition": text(job.get("partition")),
             "state": state,

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
+from trackside.diagnose.engine import Answer, ask
 from trackside.model import Verdict
-from trackside.query import Store
+from trackside.query import Query, Store
 
 PAINT = ("ink", "faint", "ground", "accent", "second", "third", "bad", "warn", "good", "band")
 """Signals with the colours of the page: text, grid lines, background; series in their order; what marks a fault, a
 warning, good health; the shading of a phase."""
 WIDTH, HEIGHT = 860, 220
-"""Pixels of a chart that nobody has fitted to its page."""
+"""Pixels of a chart's plot that nobody has fitted to its page."""
+LEFT, RIGHT = 118, 138
+"""Pixels beside the plot of every chart, for labels: the signal ``width`` is a page's width less these, and what stands
+below one another lines up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +47,14 @@ class Drawn:
     """A chart of one run.
 
     ``spec``: Vega (not Vega-Lite), its data inline, width as the signal ``width``. A chart over time has the signals
-    ``shown`` (what is zoomed to: [from, to], milliseconds) and ``cursor`` (milliseconds or null), which the page sets
-    from the mouse, the keyboard and its other charts. ``caption``: one or two sentences that say what is seen.
-    ``columns`` and ``rows``: the same as a table of text, at most some fifty rows. ``rasters``: by the name of the
-    data set that the page fills with ``{width, height, values}``. ``choices``: of a chart that can be switched, the
-    label of each value of the signal ``choice``.
+    ``full`` (from its first moment to its last: [from, to], milliseconds), ``shown`` (the part that is zoomed to) and
+    ``moment`` (milliseconds or null). The chart sets these from the mouse: moving it, dragging a stretch, the wheel
+    with a modifier key, a double click to see all again; the page sets them from the keyboard and its other charts.
+    What is read at ``moment`` stands in text marks whose names begin with ``reading``.
+    A chart over steps has the same, in steps: ``axis`` says which, and only those over time go together.
+    ``caption``: one or two sentences that say what is seen. ``columns`` and ``rows``: the same as a table of text, at
+    most some fifty rows. ``rasters``: by the name of the data set that the page fills with ``{width, height, values}``.
+    ``choices``: of a chart that can be switched, the label of each value of the signal ``choice``.
     """
 
     spec: Mapping[str, Any]
@@ -56,17 +63,43 @@ class Drawn:
     rows: Sequence[tuple[str, ...]]
     rasters: Mapping[str, Raster] = field(default_factory=dict)
     choices: Mapping[str, str] = field(default_factory=dict)
+    axis: Literal["time", "step"] = "time"
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
     """One chart. ``order``: its place on a page. ``draw``: None where the run gives nothing to draw; raises nothing
-    for what a run may lack."""
+    for what a run may lack. ``asks``: what it asks the store, so that the questions of all charts go together."""
 
     slug: str
     title: str
     order: int
     draw: Callable[[Verdict, Store], Drawn | None]
+    asks: tuple[Query, ...] = ()
+
+
+class Asked:
+    """A store whose answers are kept: the charts of one run share theirs."""
+
+    def __init__(self, store: Store, queries: Sequence[Query]) -> None:
+        self.name = store.name
+        self._store = store
+        distinct = list(dict.fromkeys(queries))
+        self._answers: dict[Query, Answer] = dict(zip(distinct, ask(store, distinct), strict=True))
+
+    def ask(self, query: Query) -> Answer:
+        """See :class:`trackside.query.Store`."""
+        if query not in self._answers:
+            self._answers[query] = self._store.ask(query)
+        return self._answers[query]
+
+
+def drawings(verdict: Verdict, store: Store) -> Iterator[tuple[Chart, Drawn]]:
+    """What there is to see of a run, in the order of a page."""
+    asked = Asked(store, [query for chart in charts() for query in chart.asks])
+    for chart in charts():
+        if (drawn := chart.draw(verdict, asked)) is not None:
+            yield chart, drawn
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,69 @@
+"""Measure what the page of a large job costs beside its verdict: seconds, memory, and bytes of the file.
+
+    python bench/report.py [--sizes 8,64,512] [--hours 24] [--kind throttled] [--repeat 3] [--folder DIR]
+
+Jobs as ``bench/store.py`` makes them (30 series a GPU at 15 s, 64 rank logs, Slurm's records), in an embedded store, in
+DIR and used again. ``trackside diagnose`` is run with ``--html`` and without, each in a fresh process; the least of the
+runs of each counts. The page's own seconds are the difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from bench.processes import taken
+from bench.store import KINDS, built
+
+TARGET_S, TARGET_MB = 5.0, 3.0
+"""Of the page, for 512 GPUs and 24 hours, on two cores."""
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="8,64,512", metavar="N,N", help="GPUs of the jobs, in multiples of 8")
+    parser.add_argument("--hours", type=float, default=24.0, help="length of the jobs")
+    parser.add_argument("--kind", default="throttled", choices=KINDS)
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each; the least of them counts")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="where stores are kept")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        measure(folder, [int(each) for each in given.sizes.split(",")], given.hours, given.kind, given.repeat)
+
+
+def measure(folder: Path, sizes: Sequence[int], hours: float, kind: str, repeat: int) -> None:
+    """Print the table."""
+    print(
+        "| GPUs | samples | verdict: wall s | with the page: wall s | the page: wall s | CPU s | peak MiB | page, MB |"
+    )
+    print("| ---: " * 8 + "|")
+    page = folder / "report.html"
+    for gpus in sizes:
+        store, truth = built(folder, gpus, hours, kind)
+        command = [sys.executable, "-m", "trackside", "diagnose", "--store", str(store), "--job", truth["job"]]
+        taken([*command, "--html", str(page)])  # what is kept between runs is there from now on
+        alone = [taken(command) for _ in range(repeat)]
+        both = [taken([*command, "--html", str(page)]) for _ in range(repeat)]
+        (verdict, cpu), (whole, whole_cpu) = (
+            (min(each.wall_s for each in runs), min(each.cpu_s for each in runs)) for runs in (alone, both)
+        )
+        size = page.stat().st_size / 1e6
+        print(
+            f"| {gpus:,} | {truth['samples']:,} | {verdict:.2f} | {whole:.2f} | {whole - verdict:.2f} "
+            f"| {whole_cpu - cpu:.2f} | {min(each.peak_mib for each in both):,.0f} | {size:.2f} |", flush=True,
+        )  # fmt: skip
+        if (gpus, hours) == (512, 24) and (whole - verdict > TARGET_S or size > TARGET_MB):
+            print(f"over the target of {TARGET_S:g} s and {TARGET_MB:g} MB", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""What goes into a bundle: the inputs as they are, or one by one out of their archives, cut down and redacted."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from trackside.bundle.redact.redactor import Redactor
+from trackside.bundle.samples import Wanted, export
+from trackside.bundle.slicing import FORMATS, SMALL, Slice, Spots
+from trackside.model import Input
+from trackside.read.bundle import PIECE, InputDoc, is_bundle_file
+from trackside.read.format import Source
+from trackside.read.plain_pickle import load
+from trackside.read.walk import Given, listed, walk
+
+Paths = Sequence[str | os.PathLike[str]]
+_PACKED = re.compile(r"\.(?:gz|bz2|xz|zst|zstd)(?=!|\Z)")
+_NOTHING = frozenset({"unrecognised", "unreadable", "refused"})
+
+
+@dataclass(slots=True)
+class Part:
+    """One input: its bytes, or why there are none. ``doc.kept`` is worked out once all was read."""
+
+    doc: InputDoc
+    content: Iterable[bytes] | None = None
+    kept: Callable[[], str] = str
+    size: int | None = None
+
+
+class NotBundled(ValueError):
+    """What was asked can't be made a bundle of; the message says why."""
+
+
+def whole(paths: Paths, rows: Sequence[Input], tick: Callable[[int], None] | None) -> Iterator[Part]:
+    """Every file as it is, archives unopened; those in which nothing can be read are left out."""
+    by_file: dict[str, list[Input]] = defaultdict(list)
+    for row in rows:
+        by_file[row.path].append(row)
+        for match in re.finditer("!", row.path):
+            by_file[row.path[: match.start()]].append(row)
+    for path, label in listed(paths):
+        of_it = by_file.pop(label, [])
+        if isinstance(path, Given) and is_bundle_file(path):
+            raise NotBundled(f"{os.fspath(path)} is a bundle already: copy it, or give --redact or --slice")
+        if isinstance(path, Input) or all(row.status in _NOTHING for row in of_it):
+            yield from (left_out(row) for row in of_it)
+        elif of_it:
+            status = os.stat(path)
+            yield Part(InputDoc(label, label, status.st_mtime), _file(os.fspath(path), tick), size=status.st_size)
+
+
+def left_out(row: Input, because: str = "") -> Part:
+    """An input of which only its row is kept."""
+    because = because or row.note or row.status
+    return Part(InputDoc(row.path, None, None, "", row.status, row.note, row.plane, because))
+
+
+def _file(path: str, tick: Callable[[int], None] | None) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while data := file.read(PIECE):
+            yield data
+            if tick is not None:
+                tick(len(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """Inputs one by one. ``rows``: by path, what came of reading each. ``spots``: what is kept of large logs;
+    without, all. ``told``: files of which readers had more than samples."""
+
+    paths: Paths
+    rows: Mapping[str, Input]
+    told: frozenset[str]
+    spots: Mapping[str, Spots] | None = None
+    wanted: Wanted | None = None
+    redactor: Redactor | None = None
+
+    def parts(self, tick: Callable[[int], None] | None) -> Iterator[Part]:
+        """Take each before the next: they are read out of one stream."""
+        for found in walk(self.paths, tick):
+            row = self.rows.get(found.path)
+            if isinstance(found, Input) or row is None or row.status in _NOTHING:
+                yield self._left(found if isinstance(found, Input) else row, found.path)
+            else:
+                yield self._part(found, row)
+
+    def _left(self, row: Input | None, path: str) -> Part:
+        part = left_out(row or Input(path, None, "unreadable", "came while the bundle was made"))
+        return part if self.redactor is None else Part(redacted_doc(part.doc, self.redactor))
+
+    def _part(self, source: Source, row: Input) -> Part:
+        doc = InputDoc(source.path, _PACKED.sub("", source.path), source.modified)
+        stream: io.BufferedIOBase = source.stream  # type: ignore[assignment]
+        kept: Callable[[], str] = str
+        binary = b"\0" in source.head
+        if row.plane == "metric" and row.path not in self.told and (binary or self._is_large(row, source)):
+            written = export(source, (self.wanted if self.spots is not None else None) or Wanted())
+            stream = _Chained(written)
+            doc = msgspec.structs.replace(doc, member=f"{doc.member}.samples.jsonl")
+            note = f"{written.kept:,} samples as JSON lines; {written.left_out:,} of other nodes and times left out"
+            kept = note.__str__
+        elif binary and self.redactor is not None:
+            data = source.whole()
+            try:
+                stream = io.BytesIO(json.dumps(load(data), default=_text).encode())
+            except (ValueError, RecursionError):
+                return self._left(Input(row.path, None, "refused", "binary: can't be redacted", 0), row.path)
+            kept = "as JSON".__str__
+        elif row.format in FORMATS and self._is_large(row, source):
+            cut = Slice(stream, (self.spots or {}).get(source.path, Spots()))
+            stream = _Chained(cut)
+            kept = lambda: f"{cut.kept:,} of {cut.lines:,} lines: both ends, what is cited with context, what was read"  # noqa: E731
+        if self.redactor is None:
+            return Part(doc, _chunks(stream), kept)
+        return Part(redacted_doc(doc, self.redactor), self.redactor.stream(stream), kept)
+
+    def _is_large(self, row: Input, source: Source) -> bool:
+        """Whether something of it may be left out."""
+        return self.spots is not None and (source.size is None or source.size > SMALL)
+
+
+def redacted_doc(doc: InputDoc, redactor: Redactor) -> InputDoc:
+    """The same with its texts redacted."""
+    return msgspec.structs.replace(
+        doc,
+        path=redactor.text(doc.path),
+        member=None if doc.member is None else redactor.text(doc.member),
+        note=redactor.text(doc.note),
+        because=redactor.text(doc.because),
+    )
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _chunks(stream: io.BufferedIOBase) -> Iterator[bytes]:
+    while data := stream.read(PIECE):
+        yield data
+
+
+class _Chained(io.BufferedIOBase):
+    """A stream of pieces."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Up to ``size`` bytes; fewer only at the end."""
+        found, length = [self._rest], len(self._rest)
+        while size is None or size < 0 or length < size:
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            found.append(piece)
+            length += len(piece)
+        data = b"".join(found)
+        cut = len(data) if size is None or size < 0 else size
+        self._rest = data[cut:]
+        return data[:cut]

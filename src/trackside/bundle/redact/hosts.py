@@ -1,0 +1,211 @@
+"""Host names, also in Slurm's lists of them: the stem gets another name, the number stays.
+
+``gpu[001-004,007]`` becomes ``node-a[001-004,007]``: lists stay lists, and nodes stand in the same order. Stems are
+lettered in their own order. Domains of hosts are replaced as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from trackside.bundle.redact.kind import AFTER, BEFORE
+from trackside.logs.hostlist import expand
+
+MOST = 200_000
+"""Hosts of one bundle."""
+SHORT = 5
+"""Names shorter than this are hosts only in the spelling that was met."""
+_VALUE = r"[\"']?\s?[=:]\s?[\"']?((?:[A-Za-z0-9._-]|\[[\d,\s-]*\]|,(?=[A-Za-z]))+)"
+_SAYS = re.compile(
+    r"(?:\b(?:NodeName|NodeHostName|NodeAddr|BatchHost|AllocNode(?::Sid)?|ReqNodeList|ExcNodeList|NodeList|[Hh]ost[Nn]ame"
+    r"|HOSTNAME|SLURMD_NODENAME|SLURM(?:_JOB)?(?:_STEP)?_NODELIST|SLURM_SUBMIT_HOST|SLURM_LAUNCH_NODE_IPADDR|nodename"
+    r"|host_name|node_name|node_list|master_addr|MASTER_ADDR|rdzv_endpoint|master_host|SlurmctldHost|AccountingStorageHost"
+    r"|SubmitHost|batch_host|alloc_node|allocating_node|_HOSTNAME|submit_host|kubernetes_node|exported_instance)"
+    rf"|[\"'](?:nodes?|host|instance)[\"']|[{{,](?:node|instance|host)(?==\")){_VALUE}"
+)
+_STANDS = (
+    re.compile(r"^(?:\S{1,40} ){0,3}([A-Za-z0-9][\w.-]*):\d+:\d+ \[\d+\] NCCL ", re.MULTILINE),
+    re.compile(
+        r"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.,+Z-]+) ([A-Za-z0-9][\w.-]*) "
+        r"(?:kernel|systemd|slurmd|slurmctld|slurmstepd|sshd|sudo|nvidia-\w+|CRON|[\w./-]+\[\d+\]):",
+        re.MULTILINE,
+    ),
+    re.compile(r"\b(?:srun|slurmstepd|mpirun|pdsh): (?:error: )?([A-Za-z0-9][\w.\[\],-]*): (?:tasks? |error)"),
+    re.compile(r"\*\*\* (?:JOB|STEP) \S{1,40} ON ([A-Za-z0-9][\w.-]*) CANCELLED"),
+    re.compile(r"^\s*host\s*:\s*([A-Za-z0-9][\w.-]*)\s*$", re.MULTILINE),
+    re.compile(r"^\[([A-Za-z0-9][\w.-]*):\d+\] \*\*\* ", re.MULTILINE),
+    re.compile(r"(?<=\w)@(?![\w-]+\.[a-z]{2,3}\b(?!\.))([A-Za-z0-9][\w.-]*)(?=[:\s~$#\])])"),
+    re.compile(
+        r"://(?:[^/\s@\"']{1,200}@|(?![^/\s@\"']{1,200}@))"
+        r"([A-Za-z0-9-]+|(?:[A-Za-z0-9-]+\.){1,5}(?:internal|local|lan|corp|intra|intranet|cluster))(?=[:/\s\"']|$)"
+    ),
+)
+"""What a host's name stands in."""
+_NONE = frozenset(
+    """
+all any assigned auto batch client cluster compute cpu cuda debug default dist distributed env error extern false file
+gpu gpus host hostname hosts http https info job jobs kernel localdomain localhost localnode login main master n/a nan
+nccl node nodes none null python python3 rank ranks root server static task tasks tcp torch total train true unknown
+user warning worker workers
+""".split()  # noqa: SIM905 - a list of words is read as one
+)
+"""Words that stand where a host's name may stand."""
+_COMMON = frozenset(
+    """
+b c cn cpu cuda dl epoch g gpu h host layer n node p r rank s stage step t task v w worker x
+""".split()  # noqa: SIM905 - a list of words is read as one
+)
+"""Stems whose numbered words are more often something else: of these only hosts that are known are replaced."""
+_TOP = frozenset(
+    """
+ai at au be br ca ch cloud cluster cn com corp de dk edu es eu fi fr gov hpc in int internal intra intranet io it jp
+kr lan local localdomain mil net nl no org priv se sg uk us
+""".split()  # noqa: SIM905 - a list of words is read as one
+)
+_FULLY = re.compile(
+    r"(?<![\w.@-])([A-Za-z][A-Za-z0-9-]{1,62})\.((?:[A-Za-z][A-Za-z0-9-]{0,62}\.){1,4}[A-Za-z]{2,11})(?![\w-]|\.\w)"
+)
+_FULL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?")
+
+
+class Hosts:
+    """Machines, by what records, events and curves say of them and by what stands where names of hosts stand."""
+
+    name = "host names"
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._spelled: set[str] = set()
+        self._domains: set[str] = set()
+        self._full: set[tuple[str, str]] = set()
+        """Words that are names with their domains, if the names are those of hosts."""
+        self._stems: dict[str, str] = {}
+        self._widths: set[tuple[str, int]] = set()
+        self._names: dict[str, str] = {}
+        self._domain_names: dict[str, str] = {}
+        self._any: re.Pattern[str] | None = None
+        self._any_domain: re.Pattern[str] | None = None
+        self._raw: re.Pattern[str] | None = None
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Thing -> its name."""
+        return {**self._names, **self._domain_names}
+
+    def learn(self, text: str) -> None:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        for found in _SAYS.findall(text):
+            self.add(found)
+        for each in _STANDS:
+            for found in each.findall(text):
+                self.add(found)
+        for short, domain in _FULLY.findall(text):
+            if domain.rpartition(".")[2].lower() in _TOP and len(self._full) < MOST:
+                self._full.add((short.lower(), domain.lower()))
+
+    def add(self, text: str, sure: bool = False) -> None:
+        """A host, or a list of them. ``sure``: a record says so, however odd the name looks."""
+        for full in expand(text.strip(",.-"), MOST - len(self._known)):
+            short, _, domain = full.partition(".")
+            if not _FULL.fullmatch(short) or len(short) < 2 or not any(letter.isalpha() for letter in short):
+                continue
+            if short.lower() in _NONE or (not sure and _looks_otherwise(full)):
+                continue
+            there = "." in domain and domain.rpartition(".")[2].lower() in _TOP
+            if there:
+                self._domains.add(domain.lower())
+            # ``git.site.internal`` is a service: without its domain it is a word of any log.
+            if sure or not there or any(letter.isdigit() for letter in short):
+                self._known.add(short.lower())
+                self._spelled.add(short)
+
+    def settle(self) -> None:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        self._domains |= {domain for short, domain in self._full if short in self._known}
+        stems = sorted({_split(name)[0] for name in self._known})
+        size = 1
+        while 26**size < 2 * len(stems) + 2:
+            size += 1
+        number = 0
+        for stem in stems:
+            while (name := f"node-{_letters(number, size)}") in self._known or name in stems:
+                number += 1
+            self._stems[stem] = name
+            number += 1
+        self._names = {name: self._stems[(parts := _split(name))[0]] + parts[1] for name in sorted(self._known)}
+        self._widths = {(parts[0], len(parts[1])) for name in self._known if len((parts := _split(name))[1]) >= 3}
+        words = "|".join(re.escape(stem) for stem in sorted(stems, key=lambda each: (-len(each), each)))
+        if words:
+            first = re.escape("".join(sorted({stem[0] for stem in stems})))
+            self._any = re.compile(rf"(?=[{first}]){BEFORE}({words})(\d+|\[[\d,\s-]+\])?{AFTER}(?!::)", re.IGNORECASE)
+        far = "|".join(re.escape(stem) for stem in stems if len(stem) >= 4 and stem not in _COMMON)
+        if far:
+            self._raw = re.compile(rf"({far})(?=[\d\[])(\d*)", re.IGNORECASE)
+        self._domain_names = {each: f"domain-{n}.example" for n, each in enumerate(sorted(self._domains), 1)}
+        if self._domains:
+            listed = "|".join(re.escape(each) for each in sorted(self._domains, key=lambda each: (-len(each), each)))
+            self._any_domain = re.compile(rf"(?<![A-Za-z0-9-])({listed})(?![A-Za-z0-9-])", re.IGNORECASE)
+
+    def replaced(self, text: str) -> str:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        if self._any_domain is not None:
+            text = self._any_domain.sub(lambda match: self._domain_names[match[0].lower()], text)
+        return text if self._any is None else self._any.sub(self._named, text)
+
+    def _named(self, match: re.Match[str]) -> str:
+        stem, rest = match[1].lower(), match[2] or ""
+        return self._stems[stem] + rest if self._is_host(match) else match[0]
+
+    def _is_host(self, match: re.Match[str]) -> bool:
+        """Whether it is a known one, or one more of a stem that is no common word."""
+        stem, rest = match[1].lower(), match[2] or ""
+        if len(match[0]) < SHORT and "[" not in rest:  # ``g1`` is a host, ``G1`` a family of faults
+            return match[0] in self._spelled
+        if rest.startswith("["):
+            listed = expand(stem + rest.replace(" ", ""), 4096)
+            return any(each in self._known for each in listed) or (len(stem) >= 3 and stem not in _COMMON)
+        if stem + rest in self._known:
+            return True
+        return bool(rest) and (
+            (len(stem) >= 4 and stem.rstrip("-_") not in _COMMON) or (stem, len(rest)) in self._widths
+        )
+
+    def leaks(self, text: str) -> Iterable[str]:
+        """See :class:`trackside.bundle.redact.kind.Kind`: also where a name stands within a longer word."""
+        if self._any is not None:
+            for match in self._any.finditer(text):
+                if self._is_host(match):
+                    yield self._stems[match[1].lower()] + (match[2] or "")
+        if self._raw is not None:
+            for match in self._raw.finditer(text):
+                if (name := self._names.get(match[0].lower())) is not None:
+                    yield name
+        if self._any_domain is not None:
+            for found in self._any_domain.findall(text):
+                yield self._domain_names[found.lower()]
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Stem and number of a host's name; the number is empty where it ends otherwise."""
+    number = re.search(r"\d*\Z", name)
+    begin = number.start() if number is not None else len(name)
+    return (name[:begin], name[begin:]) if begin else (name, "")
+
+
+def _letters(number: int, size: int) -> str:
+    """The n-th word of so many letters."""
+    word = ""
+    for _ in range(size):
+        number, letter = divmod(number, 26)
+        word = chr(ord("a") + letter) + word
+    return word
+
+
+def _looks_otherwise(full: str) -> bool:
+    """Whether it is rather a file, a version, an address or a word."""
+    if re.fullmatch(r"[\d._:-]+|0x[0-9A-Fa-f]*|v?\d+(?:[._-]\w+)*", full) or re.search(
+        r"\.(?:py|sh|log|out|err|txt|json|gz|so|pt|cpp|cu|h|yaml|toml)(?:\.|\Z)", full
+    ):
+        return True
+    return full.islower() and full.isalpha() and len(full) < 4

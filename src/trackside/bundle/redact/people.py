@@ -1,0 +1,173 @@
+"""Users, the accounts that they are billed to, clusters, and words that the owner wants out.
+
+A name that is a common word too (``max``, ``train``) is replaced only where a user's name must stand: in a home path,
+after ``user=``, in a column of its own. Names that every machine has (``root``, ``ubuntu``) tell nothing and stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from trackside.bundle.redact.kind import BEFORE
+from trackside.bundle.redact.literal import any_of
+
+_NAME = r"([A-Za-z_][A-Za-z0-9_.-]{0,63})"
+_PATHS = re.compile(
+    rf"(?:/(?:home|homes|Users|users|user|people)|[A-Za-z]:\\{{1,2}}Users\\?)[/\\]{_NAME}(?=[/\\\s\"':,)\]<>;]|$)"
+)
+_HOMES = re.compile(
+    rf"/{_NAME}/(?:\.(?:local|cache|conda|ssh|config|bashrc|profile|vscode-server|netrc|keras|triton)|(?:mini|ana)conda\d?)\b"
+)
+"""Whoever's folder has these in it."""
+_SAYS = (
+    re.compile(rf"\bHOME=(?:/[\w.-]+){{1,8}}/{_NAME}(?=[\s\"':;]|$)", re.MULTILINE),
+    re.compile(rf"\b(?:UserId|GroupId)={_NAME}\("),
+    re.compile(rf"\b(?:USER|LOGNAME|USERNAME|SLURM_JOB_USER|SUDO_USER)={_NAME}"),
+    re.compile(rf"\b(?:User|user|job_user|username|user_name)=[\"']?{_NAME}"),
+    re.compile(rf"[\"'](?:user|user_name|username|job_user|owner|group_name|group)[\"']\s*:\s*[\"']{_NAME}[\"']"),
+    re.compile(rf"\b[ug]id=\d+\({_NAME}\)"),
+)
+_ACCOUNTS = (
+    re.compile(rf"\b(?:Account|SLURM_JOB_ACCOUNT|WCKey)=\*?{_NAME}"),
+    re.compile(rf"[\"'](?:account|wckey|organization)[\"']\s*:\s*[\"']{_NAME}[\"']"),
+)
+NEUTRAL = frozenset(
+    """
+opt usr local share apps app software soft lib bin var etc tmp pub envs env mnt nfs gpfs lustre fsx workspace content
+admin administrator all anonymous app appuser azureuser batch centos cluster common conda daemon data debian debug
+default docker ec2-user false fedora guest home jovyan linux login munge mysql n/a nobody none normal null nvidia opc
+postgres project projects public ray redis rocky root runner scratch shared slurm sshd standard systemd test true
+ubuntu unknown user users vagrant vscode wandb work www-data
+""".split()  # noqa: SIM905 - a list of words is read as one
+)
+"""Names that tell nobody apart."""
+_WORDS = frozenset(
+    """
+ai all any april art august avg base batch bill cpu cuda data dataset dawn dean debug dev drew earl end epoch err
+error eval false file gene gpu grace grant guy hope host id info job jobs joy june kernel key lab lance log logs loss
+main mark mat max may mean memory miles min ml model models name neil net nick node nodes none norm off on out pat
+path pierce prod python rank ray rich rob rod ron rose roy run runs sandy size skip spike start step steps stew stop
+sue sum summer tad task team test time torch train trainer training trey true type value van wade ward warning web
+will
+""".split()  # noqa: SIM905 - a list of words is read as one
+)
+"""Words that stand in many logs: as a user's name they are replaced only where a user must stand."""
+_PLACES = (
+    (r"(?:(?<=/home/)|(?<=/homes/)|(?<=/Users/)|(?<=/users/)|(?<=/people/))", r"(?![\w-])"),
+    (
+        r"(?:(?<=[Uu]ser=)|(?<=USER=)|(?<=LOGNAME=)|(?<=Id=)|(?<=Account=)|(?<=user\":\")|(?<=user\": \"))",
+        r"(?![\w-])",
+    ),
+    (r"(?<=\|)", r"(?=\|)"),
+)
+"""(before, after) where a name of a user stands whatever else it may mean."""
+
+
+class Names:
+    """Names of one kind, told by records and by what stands before them."""
+
+    def __init__(
+        self, name: str, word: str, says: Iterable[re.Pattern[str]], neutral: frozenset[str] = NEUTRAL
+    ) -> None:
+        self.name, self._word, self._says, self._neutral = name, word, tuple(says), neutral
+        self._found: set[str] = set()
+        self._names: dict[str, str] = {}
+        self._everywhere: re.Pattern[str] | None = None
+        self._in_place: tuple[re.Pattern[str], ...] = ()
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Thing -> its name."""
+        return self._names
+
+    def learn(self, text: str) -> None:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        for each in self._says:
+            for found in each.findall(text):
+                self.add(found)
+
+    def add(self, text: str) -> None:
+        """One that is known."""
+        text = text.strip().rstrip(".-")
+        if len(text) > 1 and text.lower() not in self._neutral and not text.isdecimal():
+            self._found.add(text)
+
+    def settle(self) -> None:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        number = 0
+        for each in sorted(self._found):
+            number += 1
+            while f"{self._word}-{number}" in self._found:
+                number += 1
+            self._names[each] = f"{self._word}-{number}"
+        common = {each for each in self._found if each.lower() in _WORDS or len(each) < 3}
+        self._everywhere = any_of(self._found - common, BEFORE, r"(?![A-Za-z])")
+        in_place = (any_of(common, before, after) for before, after in _PLACES)
+        self._in_place = tuple(each for each in in_place if each is not None)
+
+    def replaced(self, text: str) -> str:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        for pattern in self._patterns:
+            text = pattern.sub(lambda match: self._names[match[0]], text)
+        return text
+
+    def leaks(self, text: str) -> Iterable[str]:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        for pattern in self._patterns:
+            for match in pattern.finditer(text):
+                yield self._names[match[0]]
+
+    @property
+    def _patterns(self) -> tuple[re.Pattern[str], ...]:
+        return self._in_place if self._everywhere is None else (self._everywhere, *self._in_place)
+
+
+def users() -> Names:
+    """Users and their groups."""
+    return Names("user names", "user", (_PATHS, _HOMES, *_SAYS))
+
+
+def accounts() -> Names:
+    """Accounts that jobs are billed to."""
+    return Names("accounts", "account", _ACCOUNTS)
+
+
+def clusters() -> Names:
+    """Slurm's clusters."""
+    says = (
+        re.compile(rf"\b(?:ClusterName|SLURM_CLUSTER_NAME)\s?=\s?{_NAME}"),
+        re.compile(rf"[\"']cluster(?:_name)?[\"']\s*:\s*[\"']{_NAME}[\"']"),
+    )
+    return Names("clusters", "cluster", says)
+
+
+class Words:
+    """What the owner named, in any spelling and within words."""
+
+    name = "words given"
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._names = {
+            each.lower(): f"word-{n}" for n, each in enumerate(sorted({w.strip() for w in words if w.strip()}), 1)
+        }
+        self._any = any_of(self._names, flags=re.IGNORECASE)
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Thing -> its name."""
+        return self._names
+
+    def learn(self, text: str) -> None:
+        """There is nothing to learn."""
+
+    def settle(self) -> None:
+        """They have their names."""
+
+    def replaced(self, text: str) -> str:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        return text if self._any is None else self._any.sub(lambda match: self._names[match[0].lower()], text)
+
+    def leaks(self, text: str) -> Iterable[str]:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        return () if self._any is None else (self._names[each.lower()] for each in self._any.findall(text))

@@ -1,0 +1,149 @@
+"""The command that makes, lists and checks the file that a run is handed over in."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from trackside.cli.terminal import EXIT_OUTPUT, EXIT_USAGE, JOB, bar, errors, fail
+from trackside.show.inert import shown
+
+if TYPE_CHECKING:
+    from trackside.bundle.write import Options, Written
+    from trackside.read.bundle import Manifest
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=click.Path(readable=False))
+@click.option("-o", "--output", "out", metavar="FILE", type=click.Path(dir_okay=False), help="The bundle; run.tsb.")
+@JOB
+@click.option("--now", metavar="TIME", help="Take this as the present, for a run still going, as 'diagnose' does.")
+@click.option("--slice", "sliced", is_flag=True, help="Of large logs and metrics keep what concerns the verdict.")
+@click.option("--redact", is_flag=True, help="Replace names of users and hosts, addresses, tokens and keys.")
+@click.option("--redact-also", metavar="WORD", multiple=True, help="Replace this word too, such as a project's name.")
+@click.option("--mapping", metavar="FILE", type=click.Path(dir_okay=False), help="Write the key; keep it.")
+@click.option("--force", is_flag=True, help="Overwrite the bundle, and the mapping.")
+@click.option("--check", is_flag=True, help="Compare the bundle PATHS with what was written, and list what it holds.")
+def bundle(
+    paths: Sequence[str],
+    out: str | None,
+    job: str | None,
+    now: str | None,
+    sliced: bool,
+    redact: bool,
+    redact_also: Sequence[str],
+    mapping: str | None,
+    force: bool,
+    check: bool,
+) -> None:
+    """Put a run's evidence and the verdict on it into one file, to hand to somebody else.
+
+    It is a zip that anybody can open, and that 'trackside diagnose' reads (docs/bundle.md). What was written is judged
+    again before it is kept: a bundle that would say something else than its inputs is not made.
+    """
+    if not paths:
+        raise click.UsageError("give the PATHS of a run's evidence" if not check else "give the bundle")
+    if check:
+        _check(paths)
+        return
+    from trackside.bundle.write import Options
+    from trackside.cli.verdicts import time_of
+
+    if (redact_also or mapping) and not redact:
+        raise click.UsageError("--redact-also and --mapping go with --redact")
+    options = Options(
+        out=out or "run.tsb",
+        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        job=job,
+        now=time_of(now),
+        sliced=sliced,
+        redacted=redact,
+        also=tuple(redact_also),
+        force=force,
+    )
+    for path in (options.out, mapping):
+        if path is not None and os.path.lexists(path) and not force:
+            fail(f"{path} is there already; --force overwrites it", EXIT_USAGE)
+    written = _written(paths, options)
+    if mapping is not None:
+        _write_mapping(mapping, written, force)
+    _tell(options.out, written)
+
+
+def _written(paths: Sequence[str], options: Options) -> Written:
+    from trackside import api
+    from trackside.bundle.parts import NotBundled
+    from trackside.bundle.write import write
+
+    with errors():
+        with bar(paths) as tick:
+            loaded = api.load(paths, tick)
+        loaded.job = options.job or loaded.job
+        api.readable(loaded)
+        case = api.judge(loaded, options.now)
+        try:
+            with bar(paths) as tick:
+                return write(case, paths, options, tick)
+        except NotBundled as error:
+            fail(str(error), EXIT_OUTPUT)
+        except FileExistsError:
+            fail(f"{options.out} is there already; --force overwrites it", EXIT_USAGE)
+        except OSError as error:
+            fail(f"{error.filename or options.out}: {error.strerror}", EXIT_OUTPUT)
+
+
+def _write_mapping(path: str, written: Written, force: bool) -> None:
+    """The key to the redacted names, for its owner's eyes alone."""
+    data = json.dumps(written.mapping, indent=1, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    try:
+        if force and os.path.lexists(path):
+            os.unlink(path)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data + b"\n")
+    except OSError as error:
+        fail(f"{path}: {error.strerror}; the bundle was written", EXIT_OUTPUT)
+
+
+def _tell(out: str, written: Written) -> None:
+    first = written.verdict.primary
+    click.echo(f"{out}: {written.size:,} bytes; verdict {first.family} {first.id}, as of the inputs")
+    click.echo(f"sha256 {written.sha256}")
+    _list(written.manifest)
+
+
+def _list(manifest: Manifest) -> None:
+    """What is in it, and what isn't."""
+    for doc in manifest.inputs:
+        if doc.member is None:
+            click.echo(shown(f"left out: {doc.path}: {doc.because}"))
+        elif doc.kept:
+            click.echo(shown(f"in part: {doc.path}: {doc.kept}"))
+    if manifest.replaced:
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in manifest.replaced.items())
+        click.echo(f"replaced: {counts}")
+    elif manifest.redacted:
+        click.echo("replaced: nothing was found that had to be")
+    for note in manifest.notes:
+        click.echo(shown(f"note: {note}"))
+
+
+def _check(paths: Sequence[str]) -> None:
+    from trackside.read.bundle import Damaged, opened
+
+    for path in paths:
+        try:
+            with bar([path]) as tick, opened(path) as found:
+                found.check(tick)
+                manifest = found.manifest
+        except Damaged as error:
+            fail(f"{path}: not as it was written: {error}", EXIT_OUTPUT)
+        click.echo(shown(f"{path}: as it was written on {manifest.created} by Trackside {manifest.trackside}"))
+        for member in manifest.members:
+            click.echo(shown(f"{member.sha256}  {member.size:>14,}  {member.name}"))
+        _list(manifest)

@@ -1,0 +1,83 @@
+"""The command that puts two runs beside each other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from trackside.cli.terminal import EXIT_USAGE, bar, console, errors, fail, output
+
+if TYPE_CHECKING:
+    from trackside.compare.side import Side
+
+
+@click.command()
+@click.argument("run_a", type=click.Path(readable=False))
+@click.argument("run_b", type=click.Path(readable=False))
+@click.option(
+    "--store", metavar="DIR", type=click.Path(), help="RUN_A and RUN_B are jobs of this store, or ID and path."
+)
+@click.option("--job-a", metavar="ID", help="Which job, where RUN_A holds several.")
+@click.option("--job-b", metavar="ID", help="Which job, where RUN_B holds several.")
+@click.option("--json", "as_json", is_flag=True, help="Print the published JSON document instead of text.")
+@click.option("-v", "--verbose", is_flag=True, help="What is the same as well, every rule and every citation.")
+@click.option("--exit-code", is_flag=True, help="Exit 0 where no difference was found, 10 where one was.")
+def compare(
+    run_a: str, run_b: str, store: str | None, job_a: str | None, job_b: str | None, as_json: bool, verbose: bool,
+    exit_code: bool,
+) -> None:  # fmt: skip
+    """Put two runs beside each other: the last good one and the bad one, say.
+
+    RUN_A and RUN_B are files, folders or archives; with --store also ids of its jobs. It says what differs in how they
+    ended, ran, were set up and trained, and the first point where they part (docs/compare.md).
+    """
+    from trackside.compare.compare import compare as compared
+    from trackside.show.comparison import comparison, encode, render
+
+    with errors(), _side(run_a, job_a, store) as a, _side(run_b, job_b, store) as b:
+        found = compared(a, b)
+        doc = comparison(found, ([run_a], [run_b]))
+    with output():
+        if as_json:
+            sys.stdout.buffer.write(encode(doc))
+        else:
+            render(doc, console(), verbose)
+    if exit_code and found.differing:
+        sys.exit(10)
+
+
+@contextmanager
+def _side(path: str, job: str | None, store: str | None) -> Iterator[Side]:
+    """One run, judged; its metrics can be asked until the end."""
+    import os
+
+    from trackside import api
+    from trackside.compare.settings import settings
+    from trackside.compare.side import Side
+
+    if store is not None and not os.path.lexists(path):
+        with api.stored(store, path) as loaded:
+            case = api.judge(loaded)
+            yield Side(case.verdict, case.store)
+        return
+    if not os.path.lexists(path):
+        fail(f"there is no file or folder {path}; to compare jobs of a store, give --store DIR", EXIT_USAGE)
+    with bar([path]) as tick, api.opened([path], job, tick) as loaded:
+        api.readable(loaded)
+        case = api.judge(loaded)
+        side = Side(case.verdict, case.store)
+        begun = _begun(side)
+        logs: Sequence[str] = case.verdict.run.log_paths
+        yield Side(case.verdict, case.store, settings([path], logs, begun) if os.path.lexists(path) else None)
+
+
+def _begun(side: Side) -> dict[str, int]:
+    """The line of each log at which training begins."""
+    found: dict[str, int] = {}
+    for row in side.progress.events:
+        found[row.at.path] = min(row.at.line, found.get(row.at.path, row.at.line))
+    return found

@@ -1,0 +1,52 @@
+"""The price of a GPU-hour: of the command line, else of the site's settings."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trackside.cli.terminal import EXIT_USAGE, fail
+
+if TYPE_CHECKING:
+    from trackside.show.price import Price
+
+PRICE = click.option(
+    "--price", metavar="AMOUNT", help="Of a GPU-hour, to say what the run cost: 2.50, or '2.50 EUR' (USD unless named)."
+)
+_PRICE = re.compile(r"(?P<amount>\d{1,9}(?:\.\d{1,6})?)\s*(?P<currency>[^\W\d_]{1,12}|[$€£¥₹])?")
+_SECTION = "TRACKSIDE_COST_"
+
+
+def price_flags(text: str | None) -> dict[str, object]:
+    """The settings that ``--price`` stands for. Ends the command where it can't be meant."""
+    if text is None:
+        return {}
+    told = _PRICE.fullmatch(text.strip())
+    if told is None:
+        fail(f"--price {text!r}: write an amount of money for a GPU-hour, 2.50 or '2.50 EUR'", EXIT_USAGE)
+    currency = {"cost.currency": told["currency"]} if told["currency"] else {}
+    return {"cost.price_per_gpu_hour": float(told["amount"]), **currency}
+
+
+def price_of(flags: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> Price:
+    """The price where no site is asked: its settings are read for this alone, and only where there are some.
+
+    ``flags``: what :func:`price_flags` gave.
+    """
+    from trackside.show.price import Price
+    from trackside.site.file import find
+    from trackside.site.settings import ConfigError
+
+    if find(None, environ, []) is not None or any(name.startswith(_SECTION) for name in environ):
+        from trackside.site.config import load
+
+        try:
+            return load(None, flags, environ).price
+        except ConfigError as error:
+            click.echo(f"trackside: the settings are left out, and with them the price: {error}", err=True)
+    given: dict[str, Any] = {name.removeprefix("cost."): value for name, value in flags.items()}
+    return Price(**given)

@@ -1,0 +1,137 @@
+"""One of two runs that are compared, and one thing in which they do or don't differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from trackside.diagnose.checks import telemetry
+from trackside.diagnose.cost.asked import Asked
+from trackside.diagnose.cost.held import HOLDING
+from trackside.diagnose.cost.work import WORK
+from trackside.diagnose.family import Evidence
+from trackside.diagnose.training.learning import curve
+from trackside.diagnose.words.ending import last_job
+from trackside.model import Event, Finding, Position, Record, Run, Value, Verdict
+from trackside.query import Frame, Grid, Query, Store, events, metric
+
+MEASURED: Mapping[str, tuple[str, str, float]] = {
+    "gpu_sm_active_ratio": ("SM activity", "", 0.1),
+    "gpu_engine_active_ratio": ("engine activity", "", 0.1),
+    "gpu_utilization_ratio": ("GPU utilisation", "", 0.1),
+    "gpu_sm_clock_hertz": ("SM clock", "lowest", 0.03),
+    "gpu_power_watts": ("power of a GPU", "lowest", 0.1),
+    "gpu_temperature_celsius": ("temperature of a GPU", "highest", 0.15),
+    "gpu_memory_used_bytes": ("memory of a GPU", "highest", 0.05),
+    "training_tokens_per_second": ("tokens a second", "", 0.1),
+    "training_samples_per_second": ("samples a second", "", 0.1),
+    "training_step_seconds": ("time of a step, as measured", "highest", 0.1),
+}
+"""Metric -> (what it is called, which GPU stands for the odd one, share by which levels differ)."""
+_ASKS: Mapping[str, Query] = {
+    **HOLDING,
+    **WORK,
+    "plans": events("training_plan"),
+    "flags": events("env_flag"),
+    "starts": events("training_start"),
+    **{name: metric(name).over("run", "avg") for name in MEASURED},
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """A judged run with what it was judged by. ``settings``: what its log says before the first training point, by
+    name (:mod:`trackside.compare.settings`); None where its files were not at hand."""
+
+    verdict: Verdict
+    store: Store
+    settings: Mapping[str, Setting] | None = None
+
+    @property
+    def run(self) -> Run:
+        """Its facts."""
+        return self.verdict.run
+
+    @property
+    def primary(self) -> Finding:
+        """What it was found to have."""
+        return self.verdict.primary
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The answers, each asked for when it is looked at."""
+        return Evidence(Asked(self.store, telemetry.examine(self.store, self.run).trust, _ASKS))
+
+    @cached_property
+    def points(self) -> tuple[Event, ...]:
+        """The training points of its last life that holds at least two."""
+        return curve(self.progress).points
+
+    @property
+    def progress(self) -> Frame:
+        """All training points."""
+        return self.evidence["progress"]
+
+    @cached_property
+    def job(self) -> Record | None:
+        """The scheduler's record of its last attempt."""
+        return last_job(self.evidence["jobs"])
+
+    def recorded(self, name: str, unit: str = "") -> Value | None:
+        """A field of the scheduler's record."""
+        if self.job is None or self.job.get(name) is None:
+            return None
+        return self.evidence["jobs"].value(self.job, name, unit)
+
+    def grid(self, name: str) -> Grid | None:
+        """A metric over the run."""
+        return self.evidence.grid(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A line of the log that says how the run was set up."""
+
+    value: str
+    at: Position
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing of both. ``differs``: None where they can't be compared, and ``why`` says why; ``rule`` is how they
+    were. ``step`` or ``seconds`` (since the start): where the difference begins, for what has a beginning."""
+
+    topic: str
+    label: str
+    a: Value | None = None
+    b: Value | None = None
+    differs: bool | None = None
+    rule: str = ""
+    why: str = ""
+    step: float | None = None
+    seconds: float | None = None
+    place: str = ""
+    """The same in words, where neither of the two tells it: an epoch."""
+
+    @property
+    def parts(self) -> bool:
+        """Whether it says from where on they differ."""
+        return self.differs is True and (self.step is not None or self.seconds is not None or bool(self.place))
+
+
+Told = Callable[[Side], Value | None]
+
+
+def either(topic: str, label: str, a: Value | None, b: Value | None, share: float = 0.0, why: str = "") -> Row:
+    """A row of two values: figures differ by more than ``share`` of the larger one, names where they are not equal."""
+    if a is None or b is None or a.value is None or b.value is None:
+        missing = "neither run tells it" if a is b is None else f"run {'A' if a is None or a.value is None else 'B'} "
+        missing += "" if a is b is None else "does not tell it"
+        return Row(topic, label, a, b, None, why=why or missing)
+    if isinstance(a.value, (int, float)) and isinstance(b.value, (int, float)):
+        apart = abs(a.number - b.number) > share * max(abs(a.number), abs(b.number))
+        rule = f"figures more than {share:.0%} apart differ" if share else ""
+        return Row(topic, label, a, b, apart, rule)
+    return Row(topic, label, a, b, a.value != b.value)

@@ -1,0 +1,1 @@
+"""What a run held and what its fault cost, in GPU-hours."""

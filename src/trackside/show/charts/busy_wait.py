@@ -1,0 +1,197 @@
+"""Busy against at work: the engine counts a kernel that only waits, the SMs hardly do; the gap is the wait."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from trackside.diagnose.activity.activity import Flags, middle
+from trackside.model import Verdict
+from trackside.query import Grid, Store, metric
+from trackside.show.charts import reduce
+from trackside.show.charts.chart import Chart, Drawn
+from trackside.show.charts.phases import ASKS, apart, first_cause, over_window, phases, run_window, shaded
+from trackside.show.charts.time_axis import (
+    PHASES,
+    TOP,
+    Json,
+    Span,
+    area,
+    at_cursor,
+    at_ends,
+    bands,
+    dragged,
+    figure,
+    heading,
+    label,
+    line,
+    named_moment,
+    panel,
+    readout,
+    signal,
+    table,
+    text_of,
+    y_axis,
+    y_scale,
+)
+from trackside.show.inert import shown
+from trackside.show.wording import ratio, word
+
+SM = metric("gpu_sm_active_ratio").over("run", "avg")
+BUSY = {
+    "engine active": metric("gpu_engine_active_ratio").over("run", "avg"),
+    "utilisation": metric("gpu_utilization_ratio").over("run", "avg"),
+}
+"""What counts a kernel that waits; the better one first."""
+HEIGHT = 190
+HEAD = 22 + PHASES
+"""Pixels of the plot, and where its heading stands above it."""
+GAP = 0.4
+"""A gap wide enough to be named in the picture."""
+Matrix = reduce.Matrix
+
+
+def draw(verdict: Verdict, store: Store) -> Drawn | None:
+    """None where neither was sampled."""
+    window = run_window(verdict, store)
+    sm = _grid(store.ask(SM), window)
+    told = [(name, grid) for name, query in BUSY.items() if (grid := _grid(store.ask(query), window)) is not None]
+    name, busy = told[0] if told else ("", None)
+    grid = sm or busy
+    if window is None or grid is None:
+        return None
+    split = {key: apart(verdict, each) for key, each in (("sm", sm), ("busy", busy)) if each is not None}
+    own = split["sm"][0] if sm is not None else {}
+    levels = {key: reduce.across(others) for key, (_, others) in split.items()}
+    times = grid.times - grid.step / 2
+    columns: dict[str, Matrix] = {"t": np.round(reduce.times_of(times) * 1000)}
+    for key, found in levels.items():
+        fewer = reduce.level(found)
+        columns |= {key: fewer.middle, f"{key}_low": fewer.low, f"{key}_high": fewer.high}
+    if len(levels) == 2:
+        columns["under"] = np.fmin(columns["sm"], columns["busy"])
+    columns |= {f"own{place}": reduce.line(values) for place, values in enumerate(own.values())}
+    rows = _rows(verdict, store, [each for each in (sm, busy) if each is not None])
+    return Drawn(
+        _spec(window, columns, verdict, store, name, list(own), grid),
+        _caption(levels, name, len(grid), len(own), _worked(verdict, store, grid)),
+        (
+            "phase",
+            "from",
+            "to",
+            *(each for each, held in (("SM active, median", sm), (f"{name}, median", busy)) if held),
+        ),
+        rows,
+    )
+
+
+def _grid(answer: object, window: Span | None) -> Grid | None:
+    return answer if isinstance(answer, Grid) and window is not None and len(answer.times) else None
+
+
+def _worked(verdict: Verdict, store: Store, grid: Grid) -> tuple[str, Flags]:
+    """(T,) The windows in which it did what a run is for, and in words when that was; all where that isn't known."""
+    flags, words = np.zeros(len(grid.times), dtype=bool), "Over the whole run"
+    for each in phases(verdict, store):
+        if each.training:
+            flags |= over_window(grid, (each.start, each.end))
+            words = "While it trained" if each.name == "training" else "While its GPUs worked"
+    return (words, flags) if flags.any() else ("Over the whole run", ~flags)
+
+
+def _caption(levels: dict[str, reduce.Level], name: str, count: int, own: int, worked: tuple[str, Flags]) -> str:
+    """What it was while it worked."""
+    when, flags = worked
+    shares = {key: float(middle(each.middle[flags])) for key, each in levels.items()}
+    told = {key: "not sampled" if np.isnan(share) else word(share, "share") for key, share in shares.items()}
+    others = "the others" if own else f"{count:,} GPUs"
+    who = f"Median of {others}; pale: from their lowest to their highest." if count > 1 else "One GPU."
+    if len(told) == 2:
+        return (
+            f"{when}, a kernel was resident {told['busy']} of the time ({name}) and SM activity was {told['sm']}: "
+            f"shaded is the time in which a kernel was resident and the SMs had nothing to do. {who}"
+        )
+    if "sm" in told:
+        return f"{when}, SM activity was {told['sm']}. {who}"
+    return (
+        f"{when}, a kernel was resident {told['busy']} of the time ({name}). SM activity was not measured: work can't "
+        f"be told from a wait. {who}"
+    )
+
+
+def _rows(verdict: Verdict, store: Store, grids: list[Grid]) -> list[tuple[str, ...]]:
+    rows = []
+    window = run_window(verdict, store) or (0.0, 0.0)
+    spans = [(each.name, each.start, each.end) for each in phases(verdict, store)] or [("whole run", *window)]
+    for phase, start, end in spans[:50]:
+        parts = [grid.values[:, over_window(grid, (start, end))] for grid in grids]
+        told = [ratio(float(middle(part))) if not np.isnan(part).all() else "not sampled" for part in parts]
+        rows.append((phase, word(start, "time"), word(end, "time"), *told))
+    return rows
+
+
+def _spec(
+    window: Span, columns: dict[str, Matrix], verdict: Verdict, store: Store, name: str, own: list[str], grid: Grid
+) -> Json:
+    marks: list[Json] = []
+    ends: list[tuple[str, float, str]] = []
+    if "under" in columns:
+        marks.append(area("curve", "under", "busy", "y", "warn", 0.3))
+    for key, title, colour, dash in (("busy", name, "second", (6, 2)), ("sm", "SM active", "accent", ())):
+        if key in columns:
+            marks.append(area("curve", f"{key}_low", f"{key}_high", "y", colour, 0.15))
+            marks.append(line("curve", key, "y", colour, dash=dash, wide=2))
+            ends.append((title, reduce.settled(columns[key]), colour))
+    for place, gpu in enumerate(own):
+        marks.append(line("curve", f"own{place}", "y", "bad", dash=(1, 2), wide=2))
+        ends.append((shown(gpu), reduce.settled(columns[f"own{place}"]), "bad"))
+    marks += _named_gap(columns)
+    parts = [(key, title) for key, title in (("busy", name), ("sm", "SM")) if key in columns]
+    parts += [(f"own{place}", shown(gpu)) for place, gpu in enumerate(own)]
+    times = columns["t"] / 1000
+    step = float(times[1] - times[0]) if len(times) > 1 else grid.step
+    told = " + '   ' + ".join(
+        f"{text_of(title + ' ')} + format({at_cursor('curve', times + step / 2, key)}, '.2f')" for key, title in parts
+    )
+    cause = first_cause(verdict)
+    return figure(
+        HEIGHT,
+        window,
+        [
+            *bands(shaded(verdict, store), HEIGHT),
+            heading("share of time", -HEAD),
+            panel(0, HEIGHT, marks, scales=[y_scale("y", 0, 1, HEIGHT, nice=False)], axes=[y_axis("y", form=".1f")]),
+            *at_ends([(text, HEIGHT * (1 - place), colour) for text, place, colour in ends], HEIGHT),
+            *(named_moment(*cause, HEIGHT, "bad", y=-5 - PHASES) if cause else []),
+            readout(told, -HEAD),
+            dragged(HEIGHT),
+        ],
+        data=[table("curve", columns, 4)],
+        top=TOP + PHASES,
+    )
+
+
+def _named_gap(columns: dict[str, Matrix]) -> list[Json]:
+    """The words for the gap, in the middle of it where it is wide."""
+    if "under" not in columns:
+        return []
+    gap = np.nan_to_num(columns["busy"] - columns["under"])
+    wide = np.flatnonzero(gap > max(GAP, 0.75 * float(gap.max())))
+    if 8 * len(wide) < len(gap):
+        return []
+    place = int(wide[len(wide) // 2])
+    edges = sorted(
+        float(values[place]) for key, values in columns.items() if key in ("busy", "under") or key[:3] == "own"
+    )
+    low, high = max(pairwise(edges), key=lambda pair: pair[1] - pair[0])
+    level = (low + high) / 2
+    at = f"scale('x', {float(columns['t'][place])!r})"
+    return [
+        label(
+            "busy, not working", signal(at), HEIGHT * (1 - level), baseline="middle", align="center", fontStyle="italic"
+        )
+    ]
+
+
+CHART = Chart("busy-wait", "Busy against at work", 30, draw, (SM, *BUSY.values(), *ASKS.values()))

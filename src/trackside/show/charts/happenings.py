@@ -1,0 +1,228 @@
+"""What logs, schedulers and metrics say happened at a moment: sorted into lanes, those of one place as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trackside.catalog.events import EVENTS
+from trackside.catalog.throttle import REASONS, mask, reasons_in
+from trackside.catalog.xid import XIDS
+from trackside.diagnose.activity.activity import spells
+from trackside.diagnose.gpus import name_of
+from trackside.model import Event, Role
+from trackside.query import Frame, Grid, Query, Store, events, metric
+from trackside.show.charts.time_axis import Span
+from trackside.show.inert import shown
+from trackside.show.wording import moment, word
+
+LANES: Mapping[str, tuple[str, ...]] = {
+    "training": ("training_start", "training_end", "launcher_restart", "requeue_requested", "resume_requested"),
+    "checkpoints": ("checkpoint_saved", "checkpoint_loaded", "checkpoint_missing", "checkpoint_skipped"),
+    "evaluations": ("evaluation",),
+    "ranks meet": ("distributed_init", "distributed_ready", "rendezvous_failure"),
+    "loss scale cut": ("loss_scale_cut",),
+    "exceptions": ("exception", "python_fatal"),
+    "out of memory": ("cuda_oom", "oom_kill"),
+    "CUDA errors": ("cuda_error",),
+    "collectives": (
+        "collective_timeout", "collective_mismatch", "heartbeat_lost", "peer_lost", "nccl_error", "nccl_warn",
+    ),
+    "processes end": ("process_exit", "launcher_failure", "signal_received", "user_interrupt", "dataloader_death"),
+    "storage": ("storage_fault",),
+    "scheduler says": ("scheduler_notice", "job_state"),
+    "GPU faults": ("xid", "sxid", "gpu_lost"),
+    "host faults": ("machine_check", "link_down", "hung_task"),
+    "nodes": ("node_state", "boot"),
+}  # fmt: skip
+"""Lane -> kinds of events."""
+HARDWARE = ("GPU faults", "host faults", "nodes")
+"""Lanes at the bottom: what the machines say."""
+_STEADY = (
+    "progress", "parent_progress", "rank_progress", "training_plan", "log_activity", "kernel_log", "host", "env_flag",
+    "advice", "collective_state", "stack", "process_state", "nccl_init", "nccl_transport", "source_unanswered",
+)  # fmt: skip
+"""Kinds that tell of a state or are drawn otherwise, and happen at no moment."""
+_LANE = {kind: lane for lane, kinds in LANES.items() for kind in kinds} | {
+    kind: "others" for kind in EVENTS if kind not in _STEADY and not any(kind in kinds for kinds in LANES.values())
+}
+_CALM = ("training", "checkpoints", "evaluations", "ranks meet", "scheduler says")
+_CALMED = ("checkpoint_missing", "rendezvous_failure")
+"""Kinds in calm lanes that are none."""
+XID = metric("gpu_xid_last").over("run", "onset")
+ERRORS: Mapping[str, Query] = {
+    "uncorrectable ECC errors": metric("gpu_ecc_uncorrectable_total").over("run", "increase"),
+    "rows remapped for uncorrectable errors": metric("gpu_rows_remapped_uncorrectable_total").over("run", "increase"),
+}
+FLAGS = metric("gpu_throttle_reasons").over("run", "last")
+EVENT_ASKS = (*(events(kind) for kind in _LANE), XID, *ERRORS.values(), FLAGS)
+PLACES = 110
+"""Places that the window is divided into: what one lane holds in one of them is drawn as one."""
+TOLD, LONGEST = 4, 160
+"""Events of one place that are told one by one, and characters of each."""
+MOST, FEWEST = 400, 10
+"""Marks of all lanes together, as far as this many places allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One thing that happened: an event, or what a metric shows, as ``text``."""
+
+    lane: str
+    time: float
+    event: Event | None = None
+    text: str = ""
+
+    @property
+    def colour(self) -> str:
+        """By how grave it is, and whether it is somebody else's failure seen from here."""
+        if self.lane in _CALM and (self.event is None or self.event.kind not in _CALMED):
+            return "good" if self.lane in ("checkpoints", "evaluations") else "ink"
+        return "bad" if self.event is None or self.event.role in (Role.ROOT, Role.FACT) else "warn"
+
+    @property
+    def root(self) -> bool:
+        """Whether it can name a cause by itself."""
+        return self.event is not None and self.event.role is Role.ROOT and self.colour == "bad"
+
+    @property
+    def words(self) -> str:
+        """What it says, in one line."""
+        text = self.text if self.event is None else self.event.text or self.event.kind.replace("_", " ")
+        line = " ".join(shown(text[: 4 * LONGEST]).split())
+        return line if len(line) <= LONGEST else line[: LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+    @property
+    def where(self) -> str:
+        """Who says so."""
+        if self.event is None:
+            return "as metrics show"
+        rank = f"rank {self.event.rank}" if self.event.rank is not None else ""
+        return shown(", ".join(filter(None, (rank, self.event.node, str(self.event.at)))))
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One or several moments of a lane in one place. ``root``: whether one of them can name a cause by itself."""
+
+    lane: str
+    time: float
+    end: float
+    first: str
+    tip: str
+    colour: str
+    root: bool
+    count: int
+
+
+def said(store: Store, span: Span) -> tuple[list[Moment], list[Moment]]:
+    """The events in the span, and those that bear no time."""
+    found, untimed = [], []
+    for kind, lane in _LANE.items():
+        answer = store.ask(events(kind))
+        for event in answer.events if isinstance(answer, Frame) else ():
+            if event.time is None:
+                untimed.append(Moment(lane, span[0], event))
+            elif span[0] <= event.time <= span[1]:
+                found.append(Moment(lane, event.time, event))
+    return found, untimed
+
+
+def counted(store: Store, span: Span) -> Iterator[Moment]:
+    """The faults that metrics counted: of one window and sort as one."""
+    xids = store.ask(XID)
+    if isinstance(xids, Grid):
+        for column in np.flatnonzero((np.nan_to_num(xids.values) > 0).any(axis=0)):
+            values = np.nan_to_num(xids.values[:, column]).astype(np.int64)
+            for number in np.unique(values[values > 0]).tolist():
+                known = XIDS.get(number)
+                name = f"Xid {number}{f' ({known.mnemonic})' if known else ''}"
+                yield _at(xids, int(column), name, np.flatnonzero(values == number), span)
+    for name, query in ERRORS.items():
+        grid = store.ask(query)
+        if isinstance(grid, Grid):
+            for column in np.flatnonzero((np.nan_to_num(grid.values) > 0).any(axis=0)):
+                values = np.nan_to_num(grid.values[:, column])
+                yield _at(grid, int(column), f"{values.sum():,.0f} {name}", np.flatnonzero(values > 0), span)
+
+
+def _at(grid: Grid, column: int, text: str, rows: NDArray[np.intp], span: Span) -> Moment:
+    gpus = tuple(name_of(grid.series[row]) for row in rows.tolist())
+    time = min(max(float(grid.times[column]), span[0]), span[1])
+    return Moment("GPU faults", time, text=f"{text} on {word(gpus)}")
+
+
+def held_down(store: Store) -> Iterator[tuple[float, float, str, str]]:
+    """The stretches (from, to, name, what it tells) over which clocks were held down for more than a moment."""
+    flags = store.ask(FLAGS)
+    return _held(flags) if isinstance(flags, Grid) else iter(())
+
+
+def _held(flags: Grid) -> Iterator[tuple[float, float, str, str]]:
+    """Two windows or longer: NVML sets hardware slowdown for a moment at every change of performance state."""
+    values = np.nan_to_num(flags.values).astype(np.int64) & mask("hard", "thermal")
+    lasting = _lasting(values != 0)
+    some: NDArray[np.bool_] = np.logical_or.reduce(lasting, axis=0)
+    for start, stop in spells(some):
+        rows = lasting[:, start:stop].any(axis=1)
+        bits = int(np.bitwise_or.reduce(values[:, start:stop][rows], axis=None))
+        gpus = [name_of(flags.series[row]) for row in np.flatnonzero(rows)]
+        why = "; ".join(REASONS[name].title for name in reasons_in(bits))
+        name = f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}"
+        begin, end = float(flags.times[start]) - flags.step, float(flags.times[stop - 1])
+        yield begin, end, name, f"{name}: {shown(word(tuple(gpus)))}\n{why}\n{moment(begin)} to {moment(end)}"
+
+
+def _lasting(held: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Only where the window beside it is set as well."""
+    before = np.zeros_like(held)
+    before[:, 1:] = held[:, :-1]
+    after = np.zeros_like(held)
+    after[:, :-1] = held[:, 1:]
+    return held & (before | after)
+
+
+def merged(found: Sequence[Moment], span: Span) -> list[Happening]:
+    """Those of one lane in one place as one, in order of time; where many are left, in wider places."""
+    found = sorted(found, key=lambda each: each.time)
+    places = PLACES
+    while True:
+        width = (span[1] - span[0]) / places
+        groups: dict[str, list[list[Moment]]] = {}
+        for each in found:
+            lane = groups.setdefault(each.lane, [])
+            if lane and each.time - lane[-1][0].time < width:
+                lane[-1].append(each)
+            else:
+                lane.append([each])
+        if places <= FEWEST or sum(map(len, groups.values())) <= MOST:
+            break
+        places //= 2
+    return sorted((_one(group) for lane in groups.values() for group in lane), key=lambda each: each.time)
+
+
+def by_lane(found: Sequence[Moment]) -> list[Happening]:
+    """Those of one lane as one, wherever they are."""
+    lanes: dict[str, list[Moment]] = {}
+    for each in found:
+        lanes.setdefault(each.lane, []).append(each)
+    return [_one(group) for group in lanes.values()]
+
+
+def _one(group: Sequence[Moment]) -> Happening:
+    chief = next((each for each in group if each.root), None) or max(group, key=lambda each: _GRAVE[each.colour])
+    if len(group) == 1:
+        tip = f"{moment(chief.time)}  {chief.where}\n{chief.words}"
+    else:
+        lines = [f"{moment(each.time)}  {each.where}  {each.words}" for each in group[:TOLD]]
+        if len(group) > TOLD:
+            lines.append(f"and {len(group) - TOLD:,} more until {moment(group[-1].time)}")
+        tip = "\n".join(lines)
+    words = chief.words if len(group) == 1 else f"{chief.words}, and others"
+    return Happening(chief.lane, group[0].time, group[-1].time, words, tip, chief.colour, chief.root, len(group))
+
+
+_GRAVE = {"bad": 3, "warn": 2, "ink": 1, "good": 0}

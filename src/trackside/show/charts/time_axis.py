@@ -1,0 +1,349 @@
+"""What charts over time have in common: the axis, zoom and cursor, the panels on it, and inline data."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trackside.show.charts.chart import LEFT, RIGHT, WIDTH
+
+Json = dict[str, Any]
+Span = tuple[float, float]
+"""From and to: POSIX seconds, or steps."""
+TOP, BOTTOM = 38, 42
+"""Pixels above and below the plot."""
+NARROW = 480
+"""Pixels of a plot in which a heading and what is read have no room beside each other."""
+PHASES = 16
+"""Pixels more above it, where phases are named."""
+_FORMATS = {
+    "year": "%Y", "quarter": "%b %Y", "month": "%b %Y", "week": "%-d %b", "date": "%-d %b", "day": "%-d %b",
+    "hours": "%H:%M", "minutes": "%H:%M", "seconds": "%H:%M:%S", "milliseconds": ":%S.%L",
+}  # fmt: skip
+_SLIGHT = 4
+"""Pixels that the mouse may move in a click that drags nothing."""
+
+
+def figure(
+    height: int,
+    span: Span,
+    marks: Sequence[Json],
+    *,
+    data: Sequence[Json] = (),
+    scales: Sequence[Json] = (),
+    signals: Sequence[Json] = (),
+    axis: Literal["time", "step"] = "time",
+    top: int = TOP,
+    title: str = "",
+    grid: bool = True,
+) -> Json:
+    """A chart: ``marks`` over the scale ``x``, which shows what the signal ``shown`` says; the cursor in front."""
+    full = [span[0] * 1000, span[1] * 1000] if axis == "time" else [span[0], span[1]]
+    scale: Json = {"name": "x", "type": "utc" if axis == "time" else "linear", "domain": signal("shown")}
+    return {
+        "width": WIDTH,
+        "height": height,
+        "autosize": "none",
+        "padding": {"left": LEFT, "right": RIGHT, "top": top, "bottom": BOTTOM},
+        "background": signal("ground"),
+        "signals": [*_zoom(full), *signals],
+        "data": list(data),
+        "scales": [{**scale, "range": [0, signal("width")], "zero": False}, *scales],
+        "axes": [_x_axis(span, axis, title, grid)],
+        "marks": [*marks, rule("moment", height, "ink", dash=(2, 2))],
+    }
+
+
+def _zoom(full: list[float]) -> list[Json]:
+    """Signals: the order matters, as those that come first see the others as they were before the event."""
+    least = (full[1] - full[0]) / 2000 or 1
+    wheel = "pow(1.002, clamp(event.deltaY, -200, 200))"
+    at = "toNumber(invert('x', clamp(x(), 0, width)))"  # a number: of a scale of time it would be a date
+    ends = "[toNumber(invert('x', min(drag[0], drag[1]))), toNumber(invert('x', max(drag[0], drag[1])))]"
+    return [
+        {"name": "full", "value": full},
+        {
+            "name": "shown",
+            "value": full,
+            "on": [
+                {"events": "dblclick", "update": "full"},
+                {
+                    "events": "window:pointerup",
+                    "update": f"drag && abs(drag[1] - drag[0]) > {_SLIGHT} ? {ends} : shown",
+                },
+                {
+                    "events": "wheel![event.ctrlKey || event.metaKey || event.shiftKey]",
+                    "update": f"(shown[1] - shown[0]) * {wheel} < {least!r} ? shown : "
+                    f"[max(full[0], {at} - ({at} - shown[0]) * {wheel}),"
+                    f" min(full[1], {at} + (shown[1] - {at}) * {wheel})]",
+                },
+            ],
+        },
+        {
+            "name": "moment",
+            "value": None,
+            "on": [
+                {"events": "pointermove", "update": f"inrange(x(), [0, width]) ? {at} : null"},
+                {"events": "view:pointerout", "update": "null"},
+            ],
+        },
+        {
+            "name": "drag",
+            "value": None,
+            "on": [
+                {"events": "pointerdown", "update": "inrange(x(), [0, width]) ? [x(), x()] : null"},
+                {
+                    "events": "[pointerdown, window:pointerup] > window:pointermove!",
+                    "update": "drag && [drag[0], clamp(x(), 0, width)]",
+                },
+                {"events": "window:pointerup", "update": "null"},
+            ],
+        },
+    ]
+
+
+def dragged(height: int) -> Json:
+    """The stretch that the mouse is dragging."""
+    edges = {"x": signal("drag ? drag[0] : 0"), "x2": signal("drag ? drag[1] : 0")}
+    return mark("rect", {**edges, "y": 0, "y2": height, "fill": signal("accent"), "fillOpacity": 0.15})
+
+
+def _x_axis(span: Span, axis: str, title: str, grid: bool) -> Json:
+    days = f"{_day(span[0])}, UTC" if axis == "time" else "step"
+    return {
+        "scale": "x",
+        "orient": "bottom",
+        "grid": grid,
+        "domain": False,
+        "ticks": False,
+        "labelPadding": 6,
+        "gridColor": signal("faint"),
+        "gridOpacity": 0.6,
+        "labelColor": signal("ink"),
+        "titleColor": signal("ink"),
+        "titleFontWeight": "normal",
+        "titleAlign": "left",
+        "titleAnchor": "start",
+        "title": title or days,
+        "labelOverlap": "greedy",
+        "labelFlush": 12,
+        "tickCount": signal("max(2, floor(width / 110))"),
+        **({"format": _FORMATS, "formatType": "utc"} if axis == "time" else {"format": ",.6~f"}),
+        "zindex": 0,
+    }
+
+
+def _day(seconds: float) -> str:
+    try:
+        day = dt.datetime.fromtimestamp(seconds, dt.UTC)
+    except (OverflowError, OSError, ValueError):
+        return ""
+    return f"from {day.day} {day:%B %Y}"
+
+
+# -- parts
+
+
+def signal(expression: str) -> Json:
+    """A value that an expression gives."""
+    return {"signal": expression}
+
+
+def text_of(value: str) -> str:
+    """A text as a literal of an expression."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
+    return "'" + escaped.replace("\u2028", " ").replace("\u2029", " ") + "'"
+
+
+def mark(kind: str, encode: Mapping[str, Any], data: str | None = None, **more: Any) -> Json:
+    """A mark that no mouse event is about, unless ``interactive`` says so; plain values are wrapped."""
+    channels = {name: _channel(value) for name, value in encode.items()}
+    source = {"from": {"data": data}} if data else {}
+    return {"type": kind, **source, "encode": {"update": channels}, "interactive": False, **more}
+
+
+def _channel(value: Any) -> Any:
+    return value if isinstance(value, (dict, list)) else {"value": value}
+
+
+def at_x(field: str, **more: Any) -> Json:
+    """A field on the horizontal axis."""
+    return {"scale": "x", "field": field, **more}
+
+
+def rule(at: str, height: float, colour: str, *, dash: Sequence[int] = (), y: float = 0, wide: float = 1) -> Json:
+    """A vertical line where an expression gives a place on the horizontal axis, if it gives one in sight."""
+    inside = f"isValid({at}) && {at} >= shown[0] && {at} <= shown[1]"
+    place = signal(f"isValid({at}) ? scale('x', {at}) : 0")
+    look = {
+        "stroke": signal(colour),
+        "strokeDash": list(dash),
+        "strokeWidth": wide,
+        "opacity": signal(f"{inside} ? 1 : 0"),
+    }
+    look["strokeDash"] = {"value": list(dash)}
+    return mark("rule", {"x": place, "y": y, "y2": height, **look})
+
+
+def named_moment(
+    seconds: float, text: str, height: float, colour: str, *, axis: str = "time", y: float = -5
+) -> list[Json]:
+    """A vertical line at a moment (or step) and its name above it, on the side where there is room."""
+    at = repr(seconds * 1000 if axis == "time" else seconds)
+    place = f"scale('x', {at})"
+    inside = f"{at} >= shown[0] && {at} <= shown[1]"
+    return [
+        rule(at, height, colour, dash=(5, 3), y=y - 6, wide=1.5),
+        label(
+            signal(f"{inside} ? {text_of(text)} : ''"),
+            signal(f"{place} + ({place} > 0.6 * width ? -4 : 4)"),
+            y,
+            colour,
+            align=signal(f"{place} > 0.6 * width ? 'right' : 'left'"),
+            fontWeight="bold",
+        ),
+    ]
+
+
+def label(text: Any, x: Any, y: Any, colour: str = "ink", **more: Any) -> Json:
+    """A piece of text; ``text`` as it is, or an expression as :func:`signal`."""
+    return mark("text", {"text": text, "x": x, "y": y, "fill": signal(colour), "fontSize": 11, **more})
+
+
+def heading(text: str, y: float = -22) -> Json:
+    """What a panel shows, above its left edge; where there is little room it makes way for what is read."""
+    told = f"isValid(moment) && width < {NARROW} ? '' : {text_of(text)}"
+    return label(signal(told), 0, y, fontWeight="bold", fontSize=12)
+
+
+def readout(expression: str, y: float = -22) -> Json:
+    """What is under the cursor, above the right edge of a panel: a mark whose name begins with ``reading``."""
+    told = label(signal(f"isValid(moment) ? ({expression}) : ''"), signal("width"), y, align="right")
+    return {**told, "name": f"reading{y:.0f}"}
+
+
+def line(data: str, field: str, scale: str, colour: str, *, dash: Sequence[int] = (), wide: float = 1.5) -> Json:
+    """A line through a data set with the column ``t``."""
+    known = signal(f"isValid(datum.{field})")
+    look = {"stroke": signal(colour), "strokeWidth": wide, "strokeDash": {"value": list(dash)}, "defined": known}
+    return mark("line", {"x": at_x("t"), "y": {"scale": scale, "field": field}, **look}, data)
+
+
+def area(data: str, low: str, high: str, scale: str, colour: str, opacity: float) -> Json:
+    """The room between two columns."""
+    edges = {"y": {"scale": scale, "field": high}, "y2": {"scale": scale, "field": low}}
+    known = signal(f"isValid(datum.{low}) && isValid(datum.{high})")
+    return mark(
+        "area", {"x": at_x("t"), **edges, "fill": signal(colour), "fillOpacity": opacity, "defined": known}, data
+    )
+
+
+def at_ends(names: Sequence[tuple[str, float, str]], height: float, y: float = 0) -> list[Json]:
+    """Labels (text, place in pixels, colour) at the right edge of a panel, kept apart."""
+    places = spread([place for _, place, _ in names], height)
+    return [
+        label(text, signal("width + 8"), y + place, colour, baseline="middle", limit=RIGHT - 10)
+        for (text, _, colour), place in zip(names, places, strict=True)
+    ]
+
+
+def panel(y: float, height: int, marks: Sequence[Json], *, scales: Sequence[Json], axes: Sequence[Json]) -> Json:
+    """A plot of its own on the chart's horizontal axis; what leaves it is cut off."""
+    plot = {
+        "type": "group",
+        "clip": True,
+        "encode": {"update": {"width": signal("width"), "height": {"value": height}}},
+        "marks": list(marks),
+    }
+    return {
+        "type": "group",
+        "encode": {"update": {"y": {"value": y}, "width": signal("width"), "height": {"value": height}}},
+        "scales": list(scales),
+        "axes": list(axes),
+        "marks": [plot],
+    }
+
+
+def y_scale(name: str, low: float, high: float, height: int, *, kind: str = "linear", nice: bool = True) -> Json:
+    """A vertical scale of a panel."""
+    domain = [low, high] if high > low else [low - 0.5, low + 0.5]
+    return {"name": name, "type": kind, "domain": domain, "range": [height, 0], "nice": nice, "zero": False}
+
+
+def y_axis(scale: str, *, ticks: int = 4, form: str = "") -> Json:
+    """The axis of a vertical scale: figures and faint lines."""
+    return {
+        "scale": scale,
+        "orient": "left",
+        "grid": True,
+        "domain": False,
+        "ticks": False,
+        "labelPadding": 8,
+        "tickCount": ticks,
+        "labelColor": signal("ink"),
+        "gridColor": signal("faint"),
+        "labelOverlap": "greedy",
+        **({"format": form} if form else {}),
+    }
+
+
+def bands(spans: Iterable[tuple[float, float, str]], height: float) -> list[Json]:
+    """Shaded stretches (from and to in seconds), each with its name above the plot where there is room."""
+    found = []
+    for start, end, name in spans:
+        left, right = (f"clamp(scale('x', {edge * 1000!r}), 0, width)" for edge in (start, end))
+        box = {"x": signal(left), "x2": signal(right), "y": -PHASES, "y2": height, "fill": signal("band")}
+        found.append(mark("rect", box))
+        text = signal(f"{right} - {left} > {6 * len(name) + 8} ? {text_of(name)} : ''")
+        found.append(label(text, signal(f"{left} + 4"), -4, opacity=0.8, fontSize=10))
+    return found
+
+
+def spread(places: Sequence[float], height: float, apart: float = 13) -> list[float]:
+    """Places of labels moved so that none covers another, in the same order."""
+    order = sorted(range(len(places)), key=lambda each: places[each])
+    moved = list(places)
+    for before, after in pairwise(order):
+        moved[after] = max(moved[after], moved[before] + apart)
+    for place, each in enumerate(reversed(order)):
+        moved[each] = min(moved[each], height - apart * place)
+    return moved
+
+
+# -- data
+
+
+def table(name: str, columns: Mapping[str, Sequence[float] | NDArray[np.float64]], digits: int = 5) -> Json:
+    """A data set of numbers as comma-separated text: a third of what objects take. Not finite: left empty."""
+    rows = zip(*(_written(values, digits) for values in columns.values()), strict=True)
+    text = "\n".join([",".join(columns), *map(",".join, rows)])
+    return {"name": name, "values": text, "format": {"type": "csv", "parse": dict.fromkeys(columns, "number")}}
+
+
+def _written(values: Sequence[float] | NDArray[np.float64], digits: int) -> list[str]:
+    return [number(float(value), digits) for value in values]
+
+
+def number(value: float, digits: int = 5) -> str:
+    """As short as so many digits allow; a whole number is written in full. Nothing for what is not finite."""
+    if not math.isfinite(value):
+        return ""
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:.{digits}g}"
+
+
+def at_cursor(name: str, times: NDArray[np.float64], field: str) -> str:
+    """Expression: the value of a field of an evenly spaced data set in the window under the cursor."""
+    first, step = float(times[0]) * 1000, (float(times[1] - times[0]) if len(times) > 1 else 1.0) * 1000
+    place = f"clamp(ceil((moment - {first!r}) / {step!r}), 0, {len(times) - 1})"
+    return f"data('{name}')[{place}].{field}"
+
+
+def clock(expression: str) -> str:
+    """Expression: a moment in milliseconds as a time of day."""
+    return f"utcFormat({expression}, '%-d %b %H:%M:%S')"

@@ -1,0 +1,332 @@
+"""Two runs beside each other, as published (``trackside.comparison/1``) and on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trackside.compare.compare import Comparison
+from trackside.compare.side import Row
+from trackside.model import Cite, Scalar, Value
+from trackside.show import heading
+from trackside.show.document import CiteDoc, FindingDoc, Json, RunDoc, VerdictDoc, document, plain
+from trackside.show.text import trimmed
+from trackside.show.wording import duration, word
+
+SCHEMA = "trackside.comparison/1"
+TOPICS = {
+    "outcome": "How they ended",
+    "place": "Where they ran",
+    "setup": "How they were set up",
+    "alone": "Printed by one log only",
+    "start": "How they started",
+    "training": "How they trained",
+    "checkpoints": "Checkpoints",
+    "metrics": "What their GPUs did",
+}
+"""Topic of a row -> its heading."""
+SHOWN = 5
+"""Partings, and values of one cell, that are shown."""
+WIDEST, SHORT = 60, 24
+"""Characters of a value in the first lines; of a setting there."""
+
+
+class SideDoc(msgspec.Struct, frozen=True):
+    """One of the two runs."""
+
+    paths: list[str]
+    run: RunDoc
+    primary: FindingDoc
+
+
+class RowDoc(msgspec.Struct, frozen=True):
+    """One thing of both runs. ``differs`` is null where they can't be compared, and ``why`` says why."""
+
+    topic: str
+    label: str
+    a: Json
+    b: Json
+    unit: str
+    differs: bool | None
+    rule: str
+    why: str
+    cites_a: list[str]
+    cites_b: list[str]
+    step: float | None = None
+    seconds: float | None = None
+    """Since the start of the run: from where on they differ."""
+    place: str = ""
+    """The same, where an epoch tells it."""
+    text_a: str = ""
+    text_b: str = ""
+    """The values in words."""
+
+
+class ComparisonDoc(msgspec.Struct, frozen=True):
+    """Two runs beside each other. Ids of citations begin with a or b, as the run that they are of."""
+
+    schema: str
+    answer: list[str]
+    """What differs, where they part, and what was set up differently: a sentence each."""
+    a: SideDoc
+    b: SideDoc
+    rows: list[RowDoc]
+    partings: list[RowDoc]
+    """Where they part, the earliest first."""
+    cites: dict[str, CiteDoc]
+    version: str
+
+
+class _Cites:
+    """Numbers the citations of each run."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[str, Cite], str] = {}
+
+    def ids(self, letter: str, value: Value | None) -> list[str]:
+        found = []
+        for cite in () if value is None else value.cites:
+            if (letter, cite) not in self._ids:
+                count = sum(1 for other, _ in self._ids if other == letter)
+                self._ids[letter, cite] = f"{letter}{count + 1}"
+            found.append(self._ids[letter, cite])
+        return found
+
+    def docs(self) -> dict[str, CiteDoc]:
+        return {
+            name: CiteDoc(cite.plane, cite.store, cite.query, cite.where, list(cite.window) if cite.window else None,
+                          plain(cite.value), cite.unit, cite.text[:1000])
+            for (_, cite), name in self._ids.items()
+        }  # fmt: skip
+
+
+def comparison(found: Comparison, paths: tuple[Sequence[str], Sequence[str]] = ((), ())) -> ComparisonDoc:
+    """A comparison in its published form; ``paths``: the inputs of each run as the user gave them."""
+    cites = _Cites()
+    docs = [document(side.verdict) for side in (found.a, found.b)]
+    rows = [_row(row, cites) for row in found.rows]
+    partings = [_row(row, cites) for row in found.partings]
+    sides = [SideDoc(list(given), doc.run, doc.primary) for doc, given in zip(docs, paths, strict=True)]
+    return ComparisonDoc(
+        schema=SCHEMA,
+        answer=answer(found, docs),
+        a=sides[0],
+        b=sides[1],
+        rows=rows,
+        partings=partings,
+        cites=cites.docs(),
+        version=found.a.verdict.version,
+    )
+
+
+def answer(found: Comparison, docs: Sequence[VerdictDoc]) -> list[str]:
+    """What a reader wants first."""
+    compared = [row for row in found.rows if row.differs is not None]
+    if not found.differing:
+        untold = len(found.rows) - len(compared)
+        open_ = f"; {untold} could not be compared" if untold else ""
+        return [f"No difference found in {len(compared)} things that were compared{open_}."]
+    told = [_ended(docs), *_pace(found)]
+    if found.partings:
+        first = found.partings[0]
+        same = [row for row in found.partings if (row.step, row.seconds) == (first.step, first.seconds)]
+        told.append(f"They part {_where(first)}: {'; '.join(map(_both, same[:3]))}.")
+    else:
+        told.append(_together(found))
+    if found.setup:
+        rows = [f"{row.label} ({_brief(row.a, SHORT)} / {_brief(row.b, SHORT)})" for row in found.setup]
+        more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+        told.append(f"Set up differently: {', '.join(rows[:SHOWN])}{more}.")
+    elif any(row.topic == "setup" and row.label != "framework" and row.differs is False for row in found.rows):
+        told.append("No difference was found in what logs and records tell of how they were set up.")
+    return told
+
+
+def _ended(docs: Sequence[VerdictDoc]) -> str:
+    words = []
+    for doc in docs:
+        where = heading.where(doc.primary)
+        words.append(f"{heading.family(doc.primary)}" + (f", {where}" if where else ""))
+    if words[0] == words[1]:
+        return f"Both: {words[0]}."
+    return f"A: {words[0]}. B: {words[1]}."
+
+
+def _together(found: Comparison) -> str:
+    """That they don't part, as far as both tell."""
+    alike = [row for row in found.rows if row.topic == "training" and row.differs is False and " at " in row.label]
+    if not alike:
+        return "Where they part is not told: too few steps and times are told by both."
+    names = ", ".join(row.label.partition(", the last of")[0] for row in alike)
+    return f"Where they part is not told; at equal steps they go together, up to {names}."
+
+
+def _pace(found: Comparison) -> list[str]:
+    """How many times as long one took for the same."""
+    for label in ("time of a step, median", "time held for each step"):
+        row = next((row for row in found.rows if row.label == label and row.differs is not None), None)
+        if row is not None and row.a is not None and row.b is not None and row.a.number > 0 and row.b.number > 0:
+            if not row.differs:
+                return []
+            slow, ratio = ("B", row.b.number / row.a.number) if row.b.number > row.a.number else (
+                "A", row.a.number / row.b.number)  # fmt: skip
+            return [f"{slow} took {ratio:.2f} times as long a step: {_word(row.a)} in A, {_word(row.b)} in B."]
+    return []
+
+
+def _where(row: Row) -> str:
+    """Where a difference begins."""
+    after = "" if row.seconds is None else f"{duration(row.seconds)} after the start"
+    if row.step is None:
+        return after or f"at {row.place}"
+    return f"at step {row.step:,.0f}" + (f", {after}" if after else "")
+
+
+def _both(row: Row) -> str:
+    if row.a is None or row.b is None:
+        return row.label
+    label = _named(row.label)
+    return f"{label} {_brief(row.a)} in A, {_brief(row.b)} in B"
+
+
+def _named(label: str) -> str:
+    """A label without the place, which is said beside it."""
+    return label.partition(" at step ")[0].partition(" at epoch ")[0].removesuffix(" from here on").removesuffix(",")
+
+
+def _brief(value: Value | None, most: int = WIDEST) -> str:
+    told = _word(value)
+    return told if len(told) <= most else told[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _word(value: Value | None) -> str:
+    return "" if value is None else word(value.value, value.unit)
+
+
+def _row(row: Row, cites: _Cites) -> RowDoc:
+    unit = next((value.unit for value in (row.a, row.b) if value is not None), "")
+    return RowDoc(
+        topic=row.topic, label=row.label, a=_json(row.a), b=_json(row.b), unit=unit, differs=row.differs,
+        rule=row.rule, why=row.why, cites_a=cites.ids("a", row.a), cites_b=cites.ids("b", row.b), step=row.step,
+        seconds=row.seconds, place=row.place, text_a=_word(row.a), text_b=_word(row.b),
+    )  # fmt: skip
+
+
+def _json(value: Value | None) -> Json:
+    told: Scalar | tuple[Scalar, ...] = None if value is None else value.value
+    return plain(told)
+
+
+# -- on a terminal
+
+
+def render(doc: ComparisonDoc, console: Console, verbose: bool = False) -> None:
+    """Print a comparison: what differs; with ``verbose`` what doesn't as well, every rule and citation."""
+    with trimmed(console):
+        _render(doc, console, verbose)
+
+
+def _render(doc: ComparisonDoc, console: Console, verbose: bool) -> None:
+    for place, line in enumerate(doc.answer):
+        console.print(Text(line, style="bold" if place == 0 else ""))
+    for letter, side in (("A", doc.a), ("B", doc.b)):
+        console.print(Text(f"{letter}  {' '.join(side.paths)}  {_run(side.run)}", style="dim"))
+    if doc.partings:
+        _heading(console, "Where they part, the earliest first")
+        console.print(_partings(doc.partings if verbose else doc.partings[:SHOWN]))
+    for topic, title in TOPICS.items():
+        rows = [row for row in doc.rows if row.topic == topic and (verbose or row.differs)]
+        rows = rows if verbose else [row for row in rows if row.seconds is None or row.topic != "metrics"]  # said above
+        if rows:
+            _heading(console, title)
+            console.print(_table(rows, doc.cites, verbose))
+    if not verbose:
+        _rest(doc, console)
+
+
+def _heading(console: Console, title: str) -> None:
+    console.print()
+    console.print(Text(title.upper(), style="bold"))
+
+
+def _run(run: RunDoc) -> str:
+    lasted = f", {duration(run.end - run.start)}" if run.start is not None and run.end is not None else ""
+    size = f", {len(run.nodes)} nodes" if len(run.nodes) > 1 else ""
+    return f"run {run.id or ''} {run.disposition or ''}{size}{lasted}".replace("  ", " ").strip()
+
+
+def _partings(rows: Iterable[RowDoc]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(ratio=1)
+    for row in rows:
+        told = [f"step {row.step:,.0f}"] if row.step is not None else []
+        told += [f"{duration(row.seconds)} after the start"] if row.seconds is not None else []
+        told += [row.place] if row.place else []
+        values = f": {row.text_a} in A, {row.text_b} in B" if row.cites_a and row.cites_b else ""
+        text = Text(_named(row.label) + values).append(_ids(row), style="dim")
+        grid.add_row(Text("  " + ", ".join(told)), text)
+    return grid
+
+
+def _table(rows: Iterable[RowDoc], cites: dict[str, CiteDoc], verbose: bool) -> RenderableType:
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    for title, share in (("", 3), ("A", 4), ("B", 4)):
+        grid.add_column(title, ratio=share, overflow="fold")
+    grid.add_row("", Text("A", style="dim"), Text("B", style="dim"))
+    for row in rows:
+        style = "yellow" if row.differs else "dim" if row.differs is None else ""
+        cells = [Text(row.text_a or "-", style=style), Text(row.text_b or "-", style=style)]
+        for cell, ids in zip(cells, (row.cites_a, row.cites_b), strict=True):
+            cell.append(_places(ids, cites, verbose), style="dim")
+        mark = "" if not verbose else " (differs)" if row.differs else " (same)" if row.differs is False else ""
+        grid.add_row(Text(f"  {row.label}{mark}"), *cells)
+        if note := "; ".join(filter(None, (row.why, row.rule if verbose or row.topic in ("setup", "place") else ""))):
+            grid.add_row("", Text(note, style="dim italic"), "")
+    return grid
+
+
+def _places(ids: Sequence[str], cites: dict[str, CiteDoc], verbose: bool) -> str:
+    if not ids:
+        return ""
+    if not verbose:
+        return f" [{ids[0]}]" if len(ids) == 1 else f" [{ids[0]}-{ids[-1]}]"
+    return "".join(f"\n[{name}] {cites[name].where}\n  {cites[name].query or cites[name].text}" for name in ids)
+
+
+def _ids(row: RowDoc) -> str:
+    ids = [*row.cites_a[:1], *row.cites_b[:1]]
+    return f" [{', '.join(ids)}]" if ids else ""
+
+
+def _rest(doc: ComparisonDoc, console: Console) -> None:
+    """What is alike, and what could not be compared, in a line each."""
+    alike = [row.label for row in doc.rows if row.differs is False]
+    reasons: dict[str, list[str]] = {}
+    for row in doc.rows:
+        if row.differs is None:
+            reasons.setdefault(row.why, []).append(row.label)
+    untold = [f"{', '.join(labels)}{f' ({why})' if why else ''}" for why, labels in reasons.items()]
+    for title, told in (("The same", alike), ("Not compared", untold)):
+        if told:
+            console.print()
+            console.print(Text(f"{title}: ", style="bold").append("; ".join(told) + ".", style="not bold dim"))
+
+
+def encode(doc: ComparisonDoc) -> bytes:
+    """Indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(doc), indent=2) + b"\n"
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of ``trackside.comparison/1``."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": SCHEMA,
+        **msgspec.json.schema(ComparisonDoc),
+    }

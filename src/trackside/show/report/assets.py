@@ -1,0 +1,58 @@
+"""What a page brings along: its own style and script, and Vega, which ships inside vl-convert-python."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from trackside.logs.matcher import keep
+
+HERE = Path(__file__).parent
+SNIPPET = "window.vegaEmbed=vegaEmbed;"
+"""Vega itself has no name in a bundle of vl-convert-python 1.9; Vega-Embed has, and brings the interpreter that works
+out expressions without ``eval``."""
+
+
+def own(name: str) -> str:
+    """A file of this folder."""
+    return (HERE / name).read_text("utf-8")
+
+
+@cache
+def vega() -> str:
+    """Vega's script. To bundle it takes a second, so it is kept in the user's cache folder."""
+    kept = _cache_file(f"{version('vl-convert-python')} {SNIPPET}")
+    try:
+        digest, _, script = kept.read_bytes().partition(b"\n")
+    except OSError:
+        digest = script = b""
+    if hashlib.sha256(script).hexdigest().encode() == digest:
+        return script.decode()
+    import vl_convert
+
+    bundle = vl_convert.javascript_bundle(SNIPPET)
+    whole = f"(()=>{{{bundle}}})();"  # else each of its thousands of short names is one of the page's
+    script = whole.replace("</script", "<\\/script").replace("<!--", "<\\!--").encode()
+    keep(kept, hashlib.sha256(script).hexdigest().encode() + b"\n" + script)
+    return script.decode()
+
+
+def _cache_file(key: str) -> Path:
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(folder, "trackside", hashlib.sha256(key.encode()).hexdigest()[:32] + ".js")
+
+
+def vega_version() -> str:
+    """The version of Vega that the script is."""
+    import vl_convert
+
+    return str(vl_convert.get_vega_version())
+
+
+def hashed(text: str) -> str:
+    """How a content security policy names an inline script or style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

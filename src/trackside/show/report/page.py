@@ -1,0 +1,376 @@
+"""From a judged run to one HTML file: the verdict, its charts, and every citation with what stands around it."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from trackside.catalog.job_states import in_words
+from trackside.diagnose.family import families
+from trackside.model import Position, Verdict
+from trackside.query import Query, QueryError, Store
+from trackside.read.excerpts import Excerpt
+from trackside.show import citing
+from trackside.show.charts.chart import PAINT, Chart, Drawn, Raster, drawings
+from trackside.show.document import CiteDoc, ClaimDoc, FindingDoc, InputDoc, SecondaryDoc, TextDoc, VerdictDoc
+from trackside.show.heading import family, where
+from trackside.show.report import assets
+from trackside.show.report.visible import data, visible
+from trackside.show.wording import duration, moment, word
+from trackside.stores.embedded.layout import Directory
+
+INPUTS_SHOWN, INPUTS_LISTED = 12, 1000
+"""Inputs that are seen at once, and in all; the JSON document lists every one."""
+CITED_AT_ONCE = 4
+"""Numbers after a claim, from which on they are said as a range."""
+CULPRITS = {
+    "job": "the job",
+    "infrastructure": "the infrastructure",
+    "scheduler": "the scheduler",
+    "none": "nobody",
+    "unknown": "not known",
+}
+ACTS = {
+    "job": "Whoever owns the job: its code, data or settings.",
+    "infrastructure": "Whoever runs the cluster: hardware, network, storage or systems.",
+    "scheduler": "Nobody has to repair anything; the scheduler did what its rules or a person told it.",
+    "none": "Nobody.",
+    "unknown": "Not known yet: see what it cannot decide, and what to collect.",
+}
+CERTAINTIES = {
+    "established": "one strong witness, or several kinds of evidence that agree",
+    "supported": "one kind of evidence",
+    "possible": "a hint; other causes remain possible",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """One entry of the list of citations. ``lines``: (number, text, whether it is the cited one); ``elsewhere``: the
+    citation that shows those around it."""
+
+    id: str
+    number: str
+    place: str
+    where: str
+    measured: bool
+    query: str
+    figure: str
+    window: str
+    quoted: str
+    lines: Sequence[tuple[int, str, bool]]
+    elsewhere: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One family in the table of all. ``state``: found, consequence, warning, ruled out or unknown."""
+
+    code: str
+    id: str
+    title: str
+    state: str
+    why: Sequence[str]
+    cites: Sequence[str]
+    collect: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart that was drawn. ``timed``: it has a time axis, to be zoomed and read with the keyboard."""
+
+    chart: Chart
+    drawn: Drawn
+    timed: bool
+
+
+def places(doc: VerdictDoc) -> dict[str, Position]:
+    """Where in which input each citation of a single row points to."""
+    found: dict[str, Position] = {}
+    for name, cite in doc.cites.items():
+        try:
+            given = dict(Query.parse(cite.query).filters)
+        except QueryError:
+            continue
+        file, line, offset = given.get("file"), given.get("line"), given.get("offset")
+        if isinstance(file, str) and isinstance(line, int) and isinstance(offset, int):
+            found[name] = Position(file, line, offset)
+    return found
+
+
+def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Position, Excerpt]) -> bytes:
+    """The page, in UTF-8. ``around``: what stands around the :func:`places` that are cited, as far as it was found."""
+    figures = list(_figures(verdict, store))
+    script, style, vega = assets.own("page.js"), assets.own("page.css"), assets.vega() if figures else ""
+    policy = {
+        "default-src": ["'none'"],
+        "script-src": [assets.hashed(each) for each in (vega, script) if each],
+        "style-src": [assets.hashed(style)],
+        "img-src": ["data:"],
+        "base-uri": ["'none'"],
+        "form-action": ["'none'"],
+    }
+    citations = list(_citations(doc, around))
+    first, other = _first(doc), [each.path for each in doc.inputs if each.status != "read"]
+    html = _environment().get_template("page.html").render(
+        doc=doc,
+        policy="; ".join(f"{name} {' '.join(values)}" for name, values in policy.items()),
+        style=Markup(style),
+        script=Markup(script),
+        vega=Markup(vega),
+        charts=Markup(data([_described(each) for each in figures])),
+        paint=" ".join(PAINT),
+        figures=figures,
+        headline=headline(doc.primary),
+        culprit=CULPRITS.get(doc.primary.culprit, doc.primary.culprit),
+        acts=ACTS.get(doc.primary.culprit, ""),
+        certain=CERTAINTIES.get(doc.primary.certainty or "", ""),
+        facts=list(facts(doc)),
+        first=[each for each in citations if each.id in first],
+        rest=[each for each in citations if each.id not in first],
+        rows=list(_rows(doc)),
+        collect=_collect(doc),
+        inputs=_inputs(doc.inputs),
+        unread=len(other),
+        again=again(doc),
+        vega_version=assets.vega_version() if figures else "",
+    )  # fmt: skip
+    return html.encode("utf-8", "replace")
+
+
+def _environment() -> Environment:
+    """Templates whose every output is escaped, and visible."""
+
+    def shown(value: Any) -> Any:
+        return value if isinstance(value, Markup) else visible(str(value))
+
+    environment = Environment(
+        autoescape=True,
+        loader=FileSystemLoader(assets.HERE),
+        undefined=StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(numbered=numbered, moment=moment, where=where, family=family, stop=stop)
+    return environment
+
+
+# -- words
+
+
+def headline(finding: FindingDoc) -> str:
+    """What it was, and where."""
+    place = where(finding)
+    return finding.title + (f" \N{EM DASH} {place}" if place else "")
+
+
+def stop(text: str) -> str:
+    """A sentence with its full stop."""
+    return text if text.endswith((".", "!", "?", ":", "\N{HORIZONTAL ELLIPSIS}")) else text + "."
+
+
+def again(doc: VerdictDoc) -> str:
+    """The command that makes the verdict anew."""
+    given, job = list(doc.paths), doc.run.id
+    of_job = ["--job", job] if job and (doc.asked or (given and Directory(given[0]).exists)) else []
+    if given and Directory(given[0]).exists:
+        given[0:1] = ["--store", given[0]]
+    return shlex.join(["trackside", "diagnose", *given, *of_job, "--json"])
+
+
+def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
+    """The run in names and values."""
+    run = doc.run
+    if run.id or run.name:
+        yield "Run", " ".join(filter(None, (run.id, run.name)))
+    if run.cluster:
+        yield "Cluster", run.cluster
+    if run.disposition:
+        ended = f", exit {run.exit_code}" if run.exit_code else ""
+        yield (
+            "State" if run.as_of is not None else "Ended",
+            in_words(run.disposition) + ended + (f", signal {run.signal}" if run.signal else ""),
+        )
+    if run.start is not None:
+        yield "Started", moment(run.start)
+        end = run.as_of if run.end is None else run.end
+        if end is not None and end >= run.start:
+            yield "Lasted" if run.end is not None else "So far", duration(end - run.start)
+    if run.nodes:
+        yield f"Node{'s' if len(run.nodes) > 1 else ''}", _some(run.nodes)
+    held = [f"{count:,} {what}" for count, what in ((run.n_ranks, "ranks"), (run.n_gpus, "GPUs")) if count]
+    if held:
+        yield "Size", ", ".join(held).replace("1 ranks", "1 rank").replace("1 GPUs", "1 GPU") if held else ""
+    if len(run.attempts) > 1:
+        yield "Attempts", str(len(run.attempts))
+    if run.parent:
+        yield "Continues", f"run {run.parent}"
+    if run.framework:
+        yield "Framework", run.framework
+    if doc.progress is not None:
+        yield "Progress", _progress(doc)
+    for what, offset in (("Log clock", run.clock_offset_s), ("Metric clock", run.metric_offset_s)):
+        if offset:
+            yield what, f"shifted by {duration(offset)} to fit the scheduler's"
+
+
+def _some(names: Sequence[str]) -> str:
+    return word(tuple(names)) if len(names) <= 4 else f"{len(names):,}: {names[0]} to {names[-1]}"
+
+
+def _progress(doc: VerdictDoc) -> str:
+    assert doc.progress is not None
+    count, first, last = doc.progress.points, doc.progress.first, doc.progress.last
+    text = f"{count:,} training point{'' if count == 1 else 's'}"
+    if first.loss is not None and count > 1:
+        told = "not printed" if last.loss is None else str(last.loss)
+        text += f", loss {first.loss} \N{RIGHTWARDS ARROW} {told}"
+    if isinstance(last.step, (int, float)) and doc.progress.planned_steps:
+        text += f", step {last.step:,.0f} of {doc.progress.planned_steps:,}"
+    return text
+
+
+# -- citations
+
+
+def numbered(names: Iterable[str]) -> list[tuple[str, str]]:
+    """(id, text) of the links after a claim: 1, 2, 5\N{EN DASH}9."""
+    ids = list(dict.fromkeys(names))
+    if len(ids) <= CITED_AT_ONCE:
+        return [(name, citing.number(name)) for name in ids]
+    runs: list[list[int]] = []
+    for number in sorted(int(citing.number(name)) for name in ids):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [(f"c{run[0]}", str(run[0]) if len(run) == 1 else f"{run[0]}\N{EN DASH}{run[-1]}") for run in runs]
+
+
+def _first(doc: VerdictDoc) -> set[str]:
+    """The citations of the verdict itself, not of what was ruled out."""
+    claims: list[ClaimDoc | TextDoc] = [*doc.preflight, *doc.shows, *doc.implies, *doc.cannot_decide]
+    claims += [claim for finding in (*doc.consequences, *doc.warnings) for claim in finding.shows]
+    told = {name for claim in claims for name in claim.cites}
+    if doc.waste is not None:
+        told.update(doc.waste.cites, *(loss.cites for loss in doc.waste.lost))
+    return told
+
+
+def _citations(doc: VerdictDoc, around: Mapping[Position, Excerpt]) -> Iterator[Citation]:
+    """Each citation; a line that already stands around an earlier one is shown by itself."""
+    at = places(doc)
+    shown: dict[tuple[str, int], str] = {}
+    for name, cite in doc.cites.items():
+        found = around.get(at[name]) if name in at else None
+        if found is not None and found.line == 1 and not _holds(found, cite):
+            found = None
+        lines: list[tuple[int, str, bool]] = []
+        elsewhere = ""
+        if found is not None:
+            file = at[name].path
+            elsewhere = shown.get((file, found.line), "")
+            lines = [(number, text, number == found.line) for number, text in enumerate(found.lines, found.first)]
+            if elsewhere:
+                lines = [each for each in lines if each[2]]
+            for number, _, _ in lines:
+                shown.setdefault((file, number), name)
+        quoted = "" if found is not None or citing.is_measured(cite) else cite.text
+        yield Citation(
+            name, citing.number(name), citing.place(cite), cite.where, citing.is_measured(cite), cite.query,
+            _figure(cite), citing.window(cite), quoted, lines, elsewhere,
+        )  # fmt: skip
+
+
+def _figure(cite: CiteDoc) -> str:
+    """The value, by the name of its field where it is one of a line; nothing where it is the line itself."""
+    if cite.text and str(cite.value).strip() == cite.text.strip():
+        return ""
+    asked = Query.parse(cite.query)
+    name = "" if citing.is_measured(cite) or cite.plane == "scheduler" else asked.reduced or asked.reducer or ""
+    return f"{name} = {word(citing.figure(cite))}".strip()
+
+
+def _holds(excerpt: Excerpt, cite: CiteDoc) -> bool:
+    """Whether the lines are those that the citation quotes: the first row of what is no text stands nowhere."""
+    words = cite.text.split()[:3]
+    text = excerpt.lines[excerpt.line - excerpt.first]
+    return bool(words) and all(each in text for each in words)
+
+
+# -- tables
+
+
+def _rows(doc: VerdictDoc) -> Iterator[Row]:
+    """Every family, by code."""
+    titles = {family.code: family.title for family in families()}
+    found: dict[str, Row] = {}
+    for each in doc.ruled_out:
+        found[each.family] = Row(each.family, each.id, "", "ruled out", [each.because], each.cites, [])
+    for unknown in doc.unknown:
+        found[unknown.family] = Row(unknown.family, unknown.id, "", "unknown", unknown.missing, [], unknown.collect)
+    for state, findings in (("warning", doc.warnings), ("consequence", doc.consequences)):
+        for finding in findings:
+            found[finding.family] = _found(finding, state)
+    first = doc.primary
+    found[first.family] = Row(first.family, first.id, first.title, "found", [where(first)], [], [])
+    for code in sorted(found):
+        row = found[code]
+        yield Row(code, row.id, row.title or titles.get(code, ""), row.state, [each for each in row.why if each],
+                  row.cites, row.collect)  # fmt: skip
+
+
+def _found(finding: SecondaryDoc, state: str) -> Row:
+    cites = [name for claim in finding.shows for name in claim.cites]
+    return Row(finding.family, finding.id, finding.title, state, [claim.text for claim in finding.shows], cites, [])
+
+
+def _collect(doc: VerdictDoc) -> list[tuple[str, Sequence[str]]]:
+    """What to collect, and the families that it would settle; what settles most first."""
+    settles: dict[str, list[str]] = {}
+    for unknown in doc.unknown:
+        for text in unknown.collect:
+            settles.setdefault(text, []).append(unknown.family)
+    return sorted(settles.items(), key=lambda each: -len(each[1]))
+
+
+def _inputs(inputs: Sequence[InputDoc]) -> tuple[list[InputDoc], list[InputDoc], int]:
+    """Those seen at once - what was not read comes first -, the others, and how many are left out."""
+    ordered = sorted(inputs, key=lambda each: each.status == "read")
+    shown = ordered[:INPUTS_SHOWN] if len(ordered) > INPUTS_SHOWN + 3 else ordered
+    return shown, ordered[len(shown) : INPUTS_LISTED], max(0, len(ordered) - INPUTS_LISTED)
+
+
+# -- charts
+
+
+def _figures(verdict: Verdict, store: Store) -> Iterator[Figure]:
+    for chart, drawn in drawings(verdict, store):
+        yield Figure(chart, drawn, any(signal["name"] == "shown" for signal in drawn.spec.get("signals", ())))
+
+
+def _described(figure: Figure) -> Mapping[str, Any]:
+    return {
+        "slug": figure.chart.slug,
+        "axis": figure.drawn.axis,
+        "timed": figure.timed,
+        "spec": figure.drawn.spec,
+        "rasters": {name: _packed(raster) for name, raster in figure.drawn.rasters.items()},
+    }
+
+
+def _packed(raster: Raster) -> Mapping[str, Any]:
+    return {
+        "width": raster.width,
+        "height": raster.height,
+        "cells": base64.b64encode(zlib.compress(raster.cells, 9)).decode(),
+    }

@@ -1,0 +1,122 @@
+"""What a run held and what its fault cost, as a verdict publishes it: each figure with its formula."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from trackside.diagnose.cost.cost import SAYS
+from trackside.model import Cite, Claim, Cost, Loss
+from trackside.show.price import NO_PRICE, Price
+from trackside.show.wording import said, sentence, word
+
+Number = Callable[[Iterable[Cite]], list[str]]
+"""Gives citations their ids."""
+
+
+class LossDoc(msgspec.Struct, frozen=True):
+    """One part of what the fault cost; parts do not overlap."""
+
+    kind: str
+    """attempt, startup, work, stopped, paused, slow, spoilt, repeated or all"""
+    what: str
+    gpu_hours: float
+    formula: str
+    assumption: str
+    cites: list[str]
+    cost: float | None = None
+
+
+class WasteDoc(msgspec.Struct, frozen=True):
+    """What the run held, and what its fault cost of it. Money is GPU-hours times the price that was given, or null."""
+
+    gpu_hours: float
+    cost: float | None
+    currency: str | None
+    formula: str = ""
+    assumption: str = ""
+    cites: list[str] = []
+    lost: list[LossDoc] = []
+    lost_gpu_hours: float | None = None
+    """Of all parts together; null where none can be told. With ``unknown`` parts it is the least that was lost."""
+    lost_cost: float | None = None
+    price: float | None = None
+    """Of a GPU-hour."""
+    cost_formula: str = ""
+    lost_formula: str = ""
+    unknown: list[str] = []
+    """What can't be told, and why."""
+
+
+def waste(cost: Cost | None, number: Number, price: Price = NO_PRICE) -> WasteDoc | None:
+    """None where not even what the run held is known (see :func:`untold`)."""
+    if cost is None or cost.held is None or not isinstance(cost.held.value, (int, float)):
+        return None
+    held, lost = cost.held.number, [_loss(each, number, price) for each in cost.lost]
+    total = min(held, round(math.fsum(each.gpu_hours for each in lost), 3))  # each is rounded by itself
+    known = bool(lost) or not cost.unknown
+    priced = bool(price.price_per_gpu_hour)
+    return WasteDoc(
+        gpu_hours=held,
+        cost=price.of(held),
+        currency=price.currency if priced else None,
+        formula="" if cost.formula is None else sentence(SAYS[cost.formula.key], cost.formula.values),
+        assumption="" if cost.assumption is None else _said(cost.assumption),
+        cites=number(cost.held.cites),
+        lost=lost,
+        lost_gpu_hours=total if known else None,
+        lost_cost=price.of(total) if known else None,
+        price=price.price_per_gpu_hour if priced else None,
+        cost_formula=price.formula(held),
+        lost_formula=price.formula(total) if known and lost else "",
+        unknown=untold(cost),
+    )
+
+
+def untold(cost: Cost | None) -> list[str]:
+    """What of the cost can't be told, and why: one sentence each."""
+    return [] if cost is None else [f"unable to tell {_said(claim, False)}" for claim in cost.unknown]
+
+
+def in_brief(doc: WasteDoc | None) -> str:
+    """In a few words: ``3.313 GPU-hours (8.28 EUR), 2.9 of them lost (7.25 EUR)``; empty where nothing is known."""
+    if doc is None:
+        return ""
+    held = f"{doc.gpu_hours:g} GPU-hours"
+    money = "" if doc.cost is None else f" ({doc.cost:,.2f} {doc.currency})"
+    if not doc.lost_gpu_hours:
+        return held + money
+    least = "at least " if doc.unknown else ""
+    share = f", {least}{'all' if doc.lost_gpu_hours >= doc.gpu_hours else word(doc.lost_gpu_hours)} of them lost"
+    return held + share + ("" if doc.lost_cost is None else f" ({doc.lost_cost:,.2f} {doc.currency})")
+
+
+def in_lines(doc: WasteDoc) -> list[str]:
+    """The whole and each part, with formula and assumption; then what can't be told."""
+    money = f"; {doc.cost_formula}" if doc.cost_formula else ""
+    told = [f"Held: {doc.formula}{money}"]
+    for part in doc.lost:
+        price = "" if part.cost is None else f"; that is {part.cost:,.2f} {doc.currency}"
+        told.append(f"{part.what}: {part.formula}{price}. {part.assumption}")
+    if doc.lost_formula:
+        told.append(f"{'At least lost' if doc.unknown else 'Lost'}: {doc.lost_formula}")
+    return [*told, *(text[:1].upper() + text[1:] for text in doc.unknown)]
+
+
+def _loss(loss: Loss, number: Number, price: Price) -> LossDoc:
+    cites = dict.fromkeys((*loss.gpu_hours.cites, *loss.formula.cites, *loss.what.cites, *loss.assumption.cites))
+    return LossDoc(
+        kind=loss.kind,
+        what=_said(loss.what),
+        gpu_hours=loss.gpu_hours.number,
+        formula=sentence(SAYS[loss.formula.key], loss.formula.values),
+        assumption=_said(loss.assumption),
+        cites=number(cites),
+        cost=price.of(loss.gpu_hours.number),
+    )
+
+
+def _said(claim: Claim, begins: bool = True) -> str:
+    return said(claim, SAYS) if begins else sentence(SAYS[claim.key], claim.values)

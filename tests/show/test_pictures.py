@@ -1,0 +1,25 @@
+"""The pictures of the families' pages: there, and what the code draws now."""
+
+from __future__ import annotations
+
+import pytest
+from tools.pictures import FOLDER, picture
+
+from trackside.diagnose.family import Family, families, find_family
+from trackside.sim import catalogue
+
+
+@pytest.mark.parametrize("family", families(), ids=lambda family: family.code)
+def test_a_family_that_names_a_case_has_its_picture(family: Family) -> None:
+    if family.pictured is None:
+        assert not (FOLDER / f"{family.id}.svg").exists()
+        return
+    assert family.pictured[0] in dict(catalogue())
+    assert (FOLDER / f"{family.id}.svg").read_text("utf-8").startswith("<svg")
+
+
+@pytest.mark.parametrize("code", ["B3", "E2"])
+def test_pictures_are_what_the_code_draws(code: str) -> None:
+    family = find_family(code)
+    assert family is not None
+    assert picture(family) == (FOLDER / f"{family.id}.svg").read_text("utf-8"), "run make docs, then look at it"

@@ -1,0 +1,113 @@
+"""A few verdicts as each telling words them; ``--rewrite`` writes them anew. What logs say is inert in all of them."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tools.cases import scenarios
+
+from trackside import api
+from trackside.show.document import VerdictDoc, document, encode
+from trackside.show.inert import shown
+from trackside.show.markdown import code, escaped
+from trackside.show.markdown import render as markdown
+from trackside.show.text import render
+
+GOLDEN = Path(__file__).with_name("golden")
+TOLD = (
+    "b1/sim-midrun-one-rank-watchdog",
+    "b3/sim-thermal-one-gpu",
+    "c2/sim-loader-killed-timeout",
+    "d2/sim-interconnect-sockets-16",
+    "e2/lab-slurm-silent-resume",
+    "g1/lab-hf-ddp",
+    "g1/sim-neighbours-spin",
+)
+ONE_SCREEN = 55
+"""Lines of a terminal that shows a verdict whole, 100 columns wide."""
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "![picture](http://example.com/x.png)",
+    "[link](javascript:alert(1))",
+    "ping @somebody about #12 at www.example.com",
+    "# heading",
+    "- item",
+    "1. item",
+    "***bold*** and ~~gone~~ and `code`",
+    "| a | b |",
+    "\x1b[31mred\x1b]0;title\x07",
+    "\u202eright to left\u202c",
+    "&lt;b&gt;",
+)
+
+
+@lru_cache(maxsize=len(TOLD))
+def _doc(name: str) -> VerdictDoc:
+    (case,) = (each for each in scenarios() if each.name == name)
+    with case.inputs() as folder:
+        return document(replace(api.diagnose(folder), version="0"))
+
+
+def _text(doc: VerdictDoc, width: int, verbose: bool = False) -> str:
+    out = io.StringIO()
+    render(doc, Console(file=out, width=width, highlight=False), verbose)
+    return out.getvalue()
+
+
+def _same(path: Path, told: str, rewrite: bool) -> None:
+    if rewrite:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(told, encoding="utf-8")
+    assert told == path.read_text(encoding="utf-8"), f"{path}: run with --rewrite, then read the difference"
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_terminal(name: str, rewrite: bool) -> None:
+    _same(GOLDEN / f"{name.replace('/', '-')}.txt", _text(_doc(name), 100), rewrite)
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_markdown(name: str, rewrite: bool) -> None:
+    _same(GOLDEN / f"{name.replace('/', '-')}.md", markdown(_doc(name)), rewrite)
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_json(name: str, rewrite: bool) -> None:
+    _same(GOLDEN / f"{name.replace('/', '-')}.json", encode(_doc(name)).decode(), rewrite)
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_a_verdict_fits_one_screen(name: str) -> None:
+    assert len(_text(_doc(name), 100).splitlines()) <= ONE_SCREEN
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_every_number_is_a_citation_and_verbose_tells_them_all(name: str) -> None:
+    doc = _doc(name)
+    for numbers in re.findall(r"(?<!\\)\[(\d+(?:, ?\d+)*)\]", re.sub("`[^`]*`", "", markdown(doc))):
+        assert {f"c{number}" for number in re.split(", ?", numbers)} <= set(doc.cites)
+    in_full = " ".join(_text(doc, 2000, verbose=True).split())
+    for claim in doc.shows:
+        for cite in claim.cites:
+            assert " ".join(doc.cites[cite].query.split()) in in_full
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_others_wrote_is_inert_in_markdown(text: str) -> None:
+    told = escaped(text)
+    assert not re.search(r"(?<!\\)[<\[|#*]|^[-+=]|^\d+\.\s|@\w|www\.|https?:", told)
+    assert not re.search("[\x00-\x1f\x7f\u202a-\u202e]", told + code(text))
+    fence = re.match("`+", code(text))[0]
+    assert fence not in code(text)[len(fence) : -len(fence)]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_others_wrote_commands_no_terminal(text: str) -> None:
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", shown(text))

@@ -1,0 +1,436 @@
+"""A run in one file: what is in it, that it says the same, and that whatever was changed in it is noticed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import stat
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tools.cases import Case, scenarios
+
+from trackside import api
+from trackside.bundle import parts, slicing
+from trackside.bundle.parts import NotBundled
+from trackside.bundle.same import differences
+from trackside.bundle.samples import Wanted, export
+from trackside.bundle.write import Options, write
+from trackside.catalog.metrics import METRICS
+from trackside.cli import main
+from trackside.model import Position, Samples, Series, Verdict
+from trackside.read.bundle import HEX, MANIFEST, SEAL, Bundle, Damaged, Manifest, asked, opened
+from trackside.read.detect import read_source
+from trackside.read.format import Collected, Source
+from trackside.read.walk import walk
+from trackside.show.document import document, encode
+
+CREATED = "2026-11-21T08:00:00Z"
+WRITTEN = [case for case in scenarios() if case.source != "simulated"]
+MEASURED = [case for case in scenarios() if case.source == "simulated"]
+CHOSEN = [*WRITTEN[::6], *MEASURED[::40]]
+LOG = (
+    "".join(f"step {n} loss {3 - n / 900:.3f}\n" for n in range(900))
+    + "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+)
+
+
+def made(folder: Path, out: Path, **options: object) -> Verdict:
+    """A bundle of all that a folder holds; gives the verdict of the folder."""
+    case = api.judge(api.load([folder]))
+    write(case, [str(folder)], Options(out=str(out), created=CREATED, **options))  # type: ignore[arg-type]
+    return case.verdict
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "train.log").write_text(LOG)
+    (folder / "empty.out").write_bytes(b"")
+    (folder / "weights.bin").write_bytes(b"\x93\0\1\2" * 400)
+    return folder
+
+
+@pytest.fixture
+def bundle(run: Path, tmp_path: Path) -> Path:
+    made(run, tmp_path / "run.tsb")
+    return tmp_path / "run.tsb"
+
+
+def called(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(each) for each in arguments])
+
+
+def manifest_of(path: Path) -> Manifest:
+    with opened(path) as found:
+        return found.manifest
+
+
+class TestScenarios:
+    """Some of every kind; those with metrics take long."""
+
+    @pytest.mark.parametrize("case", CHOSEN, ids=lambda case: case.name)
+    def test_the_same_verdict(self, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whole: the same document to the byte. Redacted and sliced: the same but for names, and its citations hold."""
+        monkeypatch.setattr(parts, "SMALL", 4000)
+        monkeypatch.setattr(slicing, "ENDS", 20)
+        with case.inputs() as folder:
+            before = made(folder, tmp_path / "whole.tsb", job=case.expected.get("job"))
+            made(folder, tmp_path / "less.tsb", job=case.expected.get("job"), sliced=True, redacted=True)
+        whole = encode(document(api.diagnose(tmp_path / "whole.tsb")))
+        assert whole == encode(document(before))
+        less = encode(document(api.diagnose(tmp_path / "less.tsb")))
+        for name, verdict in (("whole.tsb", whole), ("less.tsb", less)):
+            with opened(tmp_path / name) as found:
+                found.check()
+                assert found.verdict() == verdict
+        assert called("verify", tmp_path / "less.tsb").exit_code == 0
+
+
+class TestContent:
+    def test_anybody_can_open_it(self, bundle: Path) -> None:
+        with zipfile.ZipFile(bundle) as archive:
+            assert archive.testzip() is None
+            assert archive.namelist() == ["mimetype", "inputs/empty.out", "inputs/train.log", "verdict.json", MANIFEST]
+            assert archive.read("inputs/train.log").decode() == LOG
+            listing = json.loads(archive.read(MANIFEST))
+            for member in listing["members"]:
+                data = archive.read(member["name"])
+                assert (len(data), hashlib.sha256(data).hexdigest()) == (member["size"], member["sha256"])
+            assert listing["verdict_sha256"] == hashlib.sha256(archive.read("verdict.json")).hexdigest()
+
+    def test_what_nothing_reads_is_left_out_and_said(self, bundle: Path) -> None:
+        (left,) = [each for each in manifest_of(bundle).inputs if each.member is None]
+        assert left.path == "weights.bin"
+        assert "no reader knows" in left.because
+
+    def test_equal_inputs_give_equal_bytes(self, run: Path, tmp_path: Path) -> None:
+        for name in ("one.tsb", "other.tsb"):
+            made(run, tmp_path / name)
+        assert (tmp_path / "one.tsb").read_bytes() == (tmp_path / "other.tsb").read_bytes()
+
+    def test_the_time_of_an_input_is_kept(self, run: Path, tmp_path: Path) -> None:
+        os.utime(run / "train.log", (1_700_000_000, 1_700_000_000.25))
+        made(run, tmp_path / "run.tsb")
+        sources = {found.path: found for found in walk([tmp_path / "run.tsb"]) if isinstance(found, Source)}
+        assert sources["train.log"].modified == 1_700_000_000.25
+
+    def test_job_and_present_go_with_it(self, run: Path, tmp_path: Path) -> None:
+        made(run, tmp_path / "run.tsb", job=None, now=1_800_000_000.0)
+        assert asked(tmp_path / "run.tsb") == (None, 1_800_000_000.0)
+        assert api.load([tmp_path / "run.tsb"]).now == 1_800_000_000.0
+
+    def test_in_a_folder_it_is_not_read_twice(self, bundle: Path, run: Path) -> None:
+        bundle.rename(run / "run.tsb")
+        (row,) = [row for row in api.load([run]).inputs if row.path == "run.tsb"]
+        assert row.status == "refused"
+        assert "by its own path" in row.note
+
+    def test_beside_other_inputs_its_paths_say_whose_they_are(self, bundle: Path, run: Path) -> None:
+        paths = [found.path for found in walk([bundle, run / "weights.bin"])]
+        assert "run.tsb!train.log" in paths
+
+    def test_archives_stay_closed_unless_something_is_taken_out(self, run: Path, tmp_path: Path) -> None:
+        packed = tmp_path / "all.zip"
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.write(run / "train.log", "logs/train.log")
+        made(packed, tmp_path / "whole.tsb")
+        made(packed, tmp_path / "redacted.tsb", redacted=True)
+        assert manifest_of(tmp_path / "whole.tsb").members[0].name == "inputs/all.zip"
+        assert manifest_of(tmp_path / "redacted.tsb").members[0].name == "inputs/all.zip!/logs/train.log".replace(
+            "!/", "!"
+        )
+
+    def test_a_bundle_can_be_redacted_later(self, bundle: Path, tmp_path: Path) -> None:
+        case = api.judge(api.load([bundle]))
+        with pytest.raises(NotBundled, match="a bundle already"):
+            write(case, [str(bundle)], Options(out=str(tmp_path / "two.tsb"), created=CREATED))
+        write(case, [str(bundle)], Options(out=str(tmp_path / "two.tsb"), created=CREATED, redacted=True))
+        assert not differences(case.verdict, api.diagnose(tmp_path / "two.tsb"))
+        assert not list(tmp_path.glob(".bundle-*"))
+
+
+class TestSlice:
+    def big(self, folder: Path) -> None:
+        noise = "".join(f"debug: worker {n * 7919 % 1000} fetched batch {n}\n" for n in range(60_000))
+        (folder / "train.log").write_text(noise + LOG + noise)
+
+    def test_a_large_log_is_cut_and_says_so(self, run: Path, tmp_path: Path) -> None:
+        self.big(run)
+        before = made(run, tmp_path / "run.tsb", sliced=True)
+        assert not differences(before, api.diagnose(tmp_path / "run.tsb"))
+        with zipfile.ZipFile(tmp_path / "run.tsb") as archive:
+            text = archive.read("inputs/train.log").decode()
+        assert len(text) < 100_000
+        assert "lines left out ...]\n" in text
+        assert "OutOfMemoryError" in text
+        lost = sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("[... "))
+        kept = sum(not line.startswith("[... ") for line in text.splitlines())
+        assert lost + kept == 120_000 + LOG.count("\n")
+        (told,) = [each.kept for each in manifest_of(tmp_path / "run.tsb").inputs if each.kept]
+        assert told.startswith(f"{kept:,} of {lost + kept:,} lines")
+
+    def test_where_the_slice_says_something_else_all_is_kept(
+        self, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.big(run)
+        monkeypatch.setattr("trackside.bundle.write.spots_of", lambda rows, queries: {})
+        made(run, tmp_path / "run.tsb", sliced=True)
+        manifest = manifest_of(tmp_path / "run.tsb")
+        assert not manifest.sliced
+        assert "would give another verdict" in manifest.notes[0]
+        assert [each.size for each in manifest.members if each.name == "inputs/train.log"] == [
+            (run / "train.log").stat().st_size
+        ]
+
+    @given(st.lists(st.integers(0, 3000), max_size=40), st.integers(1, 3000))
+    def test_kept_lines_stand_in_their_order(self, places: list[int], count: int) -> None:
+        lines = [f"line {n}\n".encode() for n in range(1, count + 1)]
+        spots = slicing.Spots(sorted((place, place) for place in set(places)))
+        cut = slicing.Slice(io.BytesIO(b"".join(lines)), spots)
+        number, seen = 0, set()
+        for text in cut:
+            if text.startswith(b"[... "):
+                number += int(text.split()[1])
+            else:
+                number += 1
+                assert text == lines[number - 1]
+                seen.add(number)
+        assert number == count == cut.lines
+        assert {place for place in places if 1 <= place <= count} <= seen
+        assert len(seen) == cut.kept
+
+    def test_every_metric_is_read_back_as_it_was(self) -> None:
+        """The names of ours that an export uses are read as the same metric, with the same labels and values."""
+        common = {"node": "n1", "gpu": "3"}
+        listed = [
+            Series(
+                name,
+                tuple(sorted(({} if name.startswith("host_") else common | {"node": "n1"}).items())),
+                Position("x", 1),
+            )
+            for name in METRICS
+        ]
+        listed = [replace(each, labels=each.labels or (("node", "n1"),)) for each in listed]
+        import numpy as np
+
+        values = np.array([0.5 if METRICS[each.metric].unit == "ratio" else 1.0 for each in listed])
+        block = Samples(listed, np.arange(len(listed), dtype=np.int32), np.full(len(listed), 1_700_000_000_000), values)
+        from trackside.bundle.samples import Written
+
+        file = io.BytesIO()
+        Written(file, Wanted()).samples(block)
+        found = Collected()
+        data = file.getvalue()
+        row = read_source(Source("x.jsonl", data[: 64 << 10], io.BytesIO(data), len(data)), found)
+        assert row.format == "victoria-export"
+        told = {
+            one.series[at].metric: value
+            for one in found.blocks
+            for at, value in zip(one.index, one.values, strict=True)
+        }
+        assert told == dict(zip([each.metric for each in listed], values.tolist(), strict=True))
+
+    def test_samples_of_other_nodes_and_times_are_left_out(self) -> None:
+        text = "".join(
+            f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",Hostname="{node}"}} 50 {1_700_000_000_000 + minute * 60_000}\n'
+            for node in ("n1", "n2")
+            for minute in range(100)
+        ).encode()
+        source = Source("dcgm.prom", text, io.BytesIO(text), len(text))
+        cut = export(source, Wanted(frozenset({"n1"}), 1_700_000_000_000, 1_700_000_540_000))
+        assert (cut.kept, cut.left_out) == (10, 190)
+        rows = [json.loads(line) for line in b"".join(cut).splitlines()]
+        assert {row["metric"]["node"] for row in rows} == {"n1"}
+
+
+class TestDamage:
+    """Whatever is not as it was written is refused, and the message names it."""
+
+    def repacked(
+        self, bundle: Path, change: Callable[[dict[str, bytes]], object], seal: bool = True, link: str = ""
+    ) -> Path:
+        """The bundle with its members changed, made with another program that keeps its rules."""
+        with zipfile.ZipFile(bundle) as archive:
+            members = {name: archive.read(name) for name in archive.namelist()}
+        change(members)
+        with zipfile.ZipFile(bundle, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in members.items():
+                info = zipfile.ZipInfo(name)
+                info.external_attr = (stat.S_IFLNK if name == link else stat.S_IFREG) << 16
+                archive.writestr(info, data, zipfile.ZIP_STORED if name == "mimetype" else zipfile.ZIP_DEFLATED)
+            archive.comment = SEAL + b"0" * HEX
+        if seal:
+            data = bundle.read_bytes()[:-HEX]
+            bundle.write_bytes(data + hashlib.sha256(data).hexdigest().encode())
+        return bundle
+
+    def refused(self, bundle: Path, why: str) -> None:
+        (row,) = [read_source(each, Collected()) if isinstance(each, Source) else each for each in walk([bundle])]
+        assert row.status == "refused"
+        assert why in row.note
+        told = called("diagnose", bundle)
+        assert told.exit_code == 3
+        assert "not as it was written" in told.output
+        told = called("bundle", "--check", bundle)
+        assert (told.exit_code, why in told.output) == (1, True)
+
+    def test_changed_member(self, bundle: Path) -> None:
+        self.refused(
+            self.repacked(bundle, lambda m: m.update({"inputs/train.log": m["inputs/train.log"].replace(b"900", b"901")}
+                                                     if b"900" in m["inputs/train.log"] else {"inputs/train.log": LOG.replace("3", "4").encode()})),
+            "inputs/train.log: changed",
+        )  # fmt: skip
+
+    def test_missing_member(self, bundle: Path) -> None:
+        self.refused(self.repacked(bundle, lambda m: m.pop("inputs/train.log")), "inputs/train.log: missing")
+
+    def test_added_member(self, bundle: Path) -> None:
+        self.refused(
+            self.repacked(bundle, lambda m: m.update({"inputs/more.log": b"x"})), "inputs/more.log: a member that"
+        )
+
+    def test_other_verdict(self, bundle: Path) -> None:
+        self.refused(self.repacked(bundle, lambda m: m.update({"verdict.json": b"{}"})), "verdict.json: changed")
+
+    def test_no_manifest(self, bundle: Path) -> None:
+        self.refused(self.repacked(bundle, lambda m: m.pop(MANIFEST)), "manifest.json is missing")
+
+    def test_manifest_of_nonsense(self, bundle: Path) -> None:
+        self.refused(self.repacked(bundle, lambda m: m.update({MANIFEST: b"[" * 100_000})), "manifest.json")
+
+    def test_manifest_of_the_future(self, bundle: Path) -> None:
+        later = lambda m: m.update({MANIFEST: m[MANIFEST].replace(b"bundle/1", b"bundle/9")})  # noqa: E731
+        self.refused(self.repacked(bundle, later), "reads trackside.bundle/1")
+
+    def test_name_out_of_the_bundle(self, bundle: Path) -> None:
+        self.refused(self.repacked(bundle, lambda m: m.update({"inputs/../../x": b"x"})), "leads out")
+
+    def test_link(self, bundle: Path) -> None:
+        self.refused(self.repacked(bundle, lambda m: None, link="inputs/train.log"), "inputs/train.log: a link")
+
+    def test_bomb(self, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A million zeros are named rightly, and are too many for so small a file."""
+        monkeypatch.setattr("trackside.read.bundle.FREE_BYTES", 1 << 20)
+        zeros = bytes(8 << 20)
+
+        def put(members: dict[str, bytes]) -> None:
+            members["inputs/zeros"] = zeros
+            listing = json.loads(members[MANIFEST])
+            listing["members"].append(
+                {"name": "inputs/zeros", "size": len(zeros), "sha256": hashlib.sha256(zeros).hexdigest()}
+            )
+            members[MANIFEST] = json.dumps(listing).encode()
+
+        self.refused(self.repacked(bundle, put), "expands more than")
+
+    def test_two_of_one_name(self, bundle: Path) -> None:
+        with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(bundle, "a") as archive:
+            archive.writestr("inputs/train.log", "x")
+        data = bundle.read_bytes()[:-HEX]
+        bundle.write_bytes(data + hashlib.sha256(data).hexdigest().encode())
+        self.refused(bundle, "there are two of it")
+
+    def test_seal(self, bundle: Path) -> None:
+        self.refused(self.repacked(bundle, lambda m: None, seal=False), "outside of its members")
+
+    @pytest.mark.parametrize("lost", [1, 100, 2000])
+    def test_cut_off(self, bundle: Path, lost: int) -> None:
+        bundle.write_bytes(bundle.read_bytes()[:-lost])
+        self.refused(bundle, "its end is missing")
+
+    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(data=st.data())
+    def test_any_changed_byte(self, bundle: Path, data: st.DataObject) -> None:
+        whole = bytearray(bundle.read_bytes())
+        place = data.draw(st.integers(0, len(whole) - 1))
+        whole[place] ^= data.draw(st.integers(1, 255))
+        with pytest.raises(Damaged):
+            Bundle(io.BytesIO(whole)).check()
+
+    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(data=st.data())
+    def test_hostile_manifest(self, bundle: Path, data: st.DataObject) -> None:
+        """Whatever stands in the list of members, sealed or not: it is refused or read, and nothing else happens."""
+        with zipfile.ZipFile(bundle) as archive:
+            listing = json.loads(archive.read(MANIFEST))
+        key = data.draw(st.sampled_from(sorted(listing)))
+        json_like = st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner), max_leaves=4
+        )
+        listing[key] = data.draw(json_like)
+        copy = bundle.with_name("hostile.tsb")
+        copy.write_bytes(bundle.read_bytes())
+        self.repacked(copy, lambda m: m.update({MANIFEST: json.dumps(listing).encode()}))
+        for found in walk([copy]):
+            if isinstance(found, Source):
+                found.stream.read()
+
+
+class TestCommand:
+    def test_writes_lists_and_checks(self, run: Path, tmp_path: Path) -> None:
+        out = tmp_path / "run.tsb"
+        told = called("bundle", run, "-o", out)
+        assert told.exit_code == 0, told.output
+        assert "verdict B1 cuda-oom" in told.output
+        assert f"sha256 {hashlib.sha256(out.read_bytes()).hexdigest()}" in told.output
+        assert "left out: weights.bin" in told.output
+        told = called("bundle", "--check", out)
+        assert (told.exit_code, "inputs/train.log" in told.output) == (0, True)
+        assert called("verify", out).exit_code == 0
+        assert json.loads(called("diagnose", out, "--json").stdout)["primary"]["family"] == "B1"
+
+    def test_never_overwrites_unasked(self, run: Path, tmp_path: Path) -> None:
+        out = tmp_path / "run.tsb"
+        out.write_text("mine")
+        told = called("bundle", run, "-o", out)
+        assert (told.exit_code, out.read_text()) == (2, "mine")
+        assert "--force" in told.output
+        assert called("bundle", run, "-o", out, "--force").exit_code == 0
+
+    def test_a_mapping_is_its_owners_alone(self, run: Path, tmp_path: Path) -> None:
+        (run / "train.log").write_text("MASTER_ADDR=10.1.2.3\n" + LOG)
+        key = tmp_path / "key.json"
+        told = called("bundle", run, "-o", tmp_path / "run.tsb", "--redact", "--mapping", key)
+        assert told.exit_code == 0, told.output
+        assert "1 IPv4 addresses" in told.output
+        assert "10.1.2.3" not in told.output
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        assert json.loads(key.read_text()) == {"IPv4 addresses": {"10.1.2.3": "192.0.2.3"}}
+
+    @pytest.mark.parametrize(
+        ("arguments", "status", "why"),
+        [
+            ((), 2, "PATHS"),
+            (("nowhere",), 2, "no such file"),
+            (("RUN", "--mapping", "x"), 2, "--redact"),
+            (("RUN", "-o", "no/such/folder/x.tsb"), 1, "No such file"),
+        ],
+    )
+    def test_what_can_be_mended(self, run: Path, arguments: tuple[str, ...], status: int, why: str) -> None:
+        told = called("bundle", *(str(run) if each == "RUN" else each for each in arguments))
+        assert told.exit_code == status
+        assert why in told.output
+
+    def test_nothing_is_left_where_it_fails(self, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("trackside.bundle.write.differences", lambda *given: ["family: A1, was B1"])
+        told = called("bundle", run, "-o", tmp_path / "run.tsb")
+        assert (told.exit_code, "family: A1, was B1" in told.output) == (1, True)
+        assert [each.name for each in tmp_path.iterdir()] == ["run"]
+
+
+def test_the_manifest_is_described() -> None:
+    """Its documentation names every field."""
+    text = (Path(__file__).parents[2] / "docs" / "bundle.md").read_text("utf-8")
+    missing = [field.name for field in msgspec.structs.fields(Manifest) if f"`{field.name}`" not in text]
+    assert not missing

@@ -1,0 +1,272 @@
+"""Two runs beside each other: what differs, where they part, and that every figure cites both."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+from tools.cases import SCENARIOS, simulated
+
+from trackside.cli import main
+from trackside.compare.parting import parting
+from trackside.compare.settings import settings
+from trackside.query import Query, reduced
+from trackside.show.comparison import json_schema
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["compare", *(str(each) for each in arguments)])
+
+
+def told(*arguments: object) -> dict[str, Any]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    doc: dict[str, Any] = json.loads(result.stdout)
+    return doc
+
+
+def row(doc: dict[str, Any], label: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(each for each in doc["rows"] if each["label"].startswith(label))
+    return found
+
+
+def inputs(name: str) -> Path:
+    folder = SCENARIOS / name
+    return simulated(folder / "scenario.toml") if (folder / "scenario.toml").exists() else folder / "inputs"
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A healthy run and the same one with a GPU that throttles."""
+    folder = tmp_path_factory.mktemp("pair")
+    text = (SCENARIOS / "b3/sim-thermal-one-gpu/scenario.toml").read_text()
+    (folder / "good.toml").write_text(text.partition("[[fault]]")[0])
+    return simulated(folder / "good.toml"), inputs("b3/sim-thermal-one-gpu")
+
+
+# -- simulated pairs
+
+
+def test_a_throttled_run_parts_when_its_clock_falls(pair: tuple[Path, Path]) -> None:
+    doc = told(*pair)
+    assert doc["answer"][0].startswith("A: G1 healthy. B: B3 clock-throttle (thermal), rank 7")
+    assert doc["answer"][1].startswith("B took 1.56 times as long a step: 3.11 s in A, 4.84 s in B")
+    assert "14 min after the start" in doc["answer"][2]
+    assert 800 <= doc["partings"][0]["seconds"] <= 900
+    clock = row(doc, "SM clock, lowest of all")
+    assert (clock["a"], clock["b"], clock["differs"]) == (1.98e9, 9.9e8, True)
+    assert row(doc, "SM clock, median")["differs"] is False
+    assert row(doc, "loss")["differs"] is False
+    assert row(doc, "nodes")["differs"] is False
+
+
+def test_swapped_it_is_the_mirror(pair: tuple[Path, Path]) -> None:
+    one, other = told(*pair), told(*reversed(pair))
+    for here, there in zip(one["rows"], other["rows"], strict=True):
+        assert (here["label"], here["differs"], here["a"], here["b"]) == (
+            there["label"], there["differs"], there["b"], there["a"],
+        )  # fmt: skip
+    assert [each["seconds"] for each in one["partings"]] == [each["seconds"] for each in other["partings"]]
+    assert one["a"] == other["b"] | {"paths": one["a"]["paths"]}
+
+
+def test_a_run_beside_itself(pair: tuple[Path, Path]) -> None:
+    doc = told(pair[0], pair[0])
+    assert doc["answer"][0].startswith("No difference found in ")
+    assert doc["partings"] == []
+    assert not any(each["differs"] for each in doc["rows"])
+    assert run(pair[0], pair[0], "--exit-code").exit_code == 0
+    assert run(*pair, "--exit-code").exit_code == 10
+
+
+def test_every_value_cites_its_own_run_and_can_be_asked_again(pair: tuple[Path, Path]) -> None:
+    from trackside import api
+
+    doc = told(*pair)
+    jsonschema.validate(doc, json_schema())
+    stores = {letter: api.judge(api.load([path])).store for letter, path in zip("ab", pair, strict=True)}
+    for each in (*doc["rows"], *doc["partings"]):
+        for letter in "ab":
+            if each[letter] is not None:
+                assert each[f"cites_{letter}"], each
+            assert all(name.startswith(letter) for name in each[f"cites_{letter}"])
+    assert len(doc["cites"]) > 40
+    for name, cite in doc["cites"].items():
+        if cite["query"]:
+            query = Query.parse(cite["query"])
+            answer = stores[name[0]].ask(query.rows)
+            assert reduced(answer, query) == pytest.approx(cite["value"]), cite  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("bad", "family", "first"),
+    [
+        ("d3/sim-slow-gpu-16", "D3 straggler", "the fault of run B begins"),
+        ("e1/sim-explode", "E1 loss-divergence", "learning rate"),
+        ("b1/sim-midrun-one-rank-watchdog", "B1 cuda-oom", "learning rate"),
+    ],
+)
+def test_a_good_run_beside_bad_ones(pair: tuple[Path, Path], bad: str, family: str, first: str) -> None:
+    doc = told(pair[0], inputs(bad))
+    assert family in doc["answer"][0]
+    assert doc["partings"][0]["label"].startswith(first)
+    assert all(each["cites_a"] or each["cites_b"] for each in doc["partings"])
+
+
+def test_metrics_alone_and_logs_alone(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """What one of the two does not tell is not compared, and it is said which does not."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for path in pair[0].rglob("*.out"):
+        (logs / path.name).write_bytes(path.read_bytes())
+    doc = told(logs, pair[1])
+    assert row(doc, "loss")["differs"] is False
+    assert row(doc, "SM activity, median")["why"] == "run A does not tell it"
+    assert row(doc, "state")["differs"] is None
+    doc = told(inputs("c3/sim-metrics-only"), pair[1])
+    assert row(doc, "loss")["why"] == "run A prints none"
+    assert row(doc, "SM activity, median")["differs"] is not None
+
+
+def test_jobs_of_a_store(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    CliRunner().invoke(main, ["ingest", str(pair[0]), "--store", str(store)])
+    doc = told("48213", pair[1], "--store", store)
+    assert doc["answer"][0].startswith("A: G1 healthy. B: B3")
+    assert "a store keeps what they tell" in row(doc, "settings that the log prints")["why"]
+    assert run("48213", pair[1]).exit_code == 2
+
+
+# -- logs written here
+
+
+def log(
+    path: Path, seed: int, *, steps: int = 60, part: int | None = None, head: str = "", rate: str = "2.0e-04"
+) -> Path:
+    """A log with noise of its own; from step ``part`` on its loss rises."""
+    noise = random.Random(seed)
+    lines = head.splitlines()
+    for step in range(1, steps + 1):
+        loss = 4 * 0.99**step + noise.gauss(0, 0.03) + (0.2 * (step - part) if part is not None and step > part else 0)
+        lines.append(
+            f"2026-06-10 12:{step // 2:02d}:{30 * (step % 2):02d} | INFO | step {step} | loss {loss:.4f} | lr {rate}"
+        )
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_losses_with_other_seeds_do_not_part(tmp_path: Path) -> None:
+    for seed in range(8):
+        doc = told(log(tmp_path / "a.out", seed), log(tmp_path / "b.out", 100 + seed))
+        assert row(doc, "loss at step")["differs"] is False, seed
+
+
+def test_losses_part_where_one_rises(tmp_path: Path) -> None:
+    doc = told(log(tmp_path / "a.out", 1), log(tmp_path / "b.out", 2, part=30))
+    loss = row(doc, "loss at step")
+    assert loss["differs"] is True
+    assert 31 <= loss["step"] <= 34
+    assert "4 times the noise" in loss["rule"]
+    assert "/b.out" in doc["cites"][loss["cites_b"][0]]["where"] or doc["cites"][loss["cites_b"][0]][
+        "where"
+    ].startswith("b.out")
+
+
+HEAD_A = "Namespace(batch_size=32, lr=0.0002, warmup=100, output='/runs/a')\nPyTorch version: 2.3.1\nNCCL_ALGO=RING\n"
+HEAD_B = "Namespace(batch_size=64, lr=0.0002, warmup=100, output='/runs/b')\nPyTorch version: 2.4.0\nNCCL_ALGO=RING\n"
+
+
+def test_settings_are_compared_and_cited_by_their_lines(tmp_path: Path) -> None:
+    doc = told(log(tmp_path / "a.out", 1, head=HEAD_A), log(tmp_path / "b.out", 1, head=HEAD_B))
+    size = row(doc, "batch_size")
+    assert (size["a"], size["b"], size["differs"]) == ("32", "64", True)
+    assert doc["cites"][size["cites_a"][0]]["where"] == "a.out:1"
+    assert "batch_size (32 / 64)" in " ".join(doc["answer"])
+    assert not [each for each in doc["rows"] if each["label"].startswith("warmup")]
+    assert [each for each in doc["rows"] if "version" in each["label"]]
+
+
+def test_a_log_can_not_command_the_terminal(tmp_path: Path) -> None:
+    head = "Namespace(batch_size=32, model='\x1b[31m[bold]x\u202e')\n"
+    text = run(log(tmp_path / "a.out", 1, head=head), log(tmp_path / "b.out", 1, head=HEAD_A)).stdout
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def test_different_frameworks_are_said_to_differ() -> None:
+    doc = told(inputs("g1/lab-hf-ddp"), inputs("g1/lab-keras-verbose-2"))
+    assert row(doc, "framework")["differs"] is True
+    assert "framework (hf-trainer / keras)" in " ".join(doc["answer"])
+
+
+def test_nothing_there_is_said(tmp_path: Path) -> None:
+    result = run(tmp_path / "none", tmp_path / "other")
+    assert result.exit_code == 2
+    assert "--store" in result.stderr
+
+
+@pytest.mark.parametrize("width", [60, 100, 160])
+def test_text_keeps_to_its_width(pair: tuple[Path, Path], width: int) -> None:
+    import io
+
+    from rich.console import Console
+
+    from trackside import api
+    from trackside.compare.compare import compare
+    from trackside.compare.side import Side
+    from trackside.show.comparison import comparison, render
+
+    a, b = (api.judge(api.load([path])) for path in pair)
+    out = io.StringIO()
+    doc = comparison(compare(Side(a.verdict, a.store), Side(b.verdict, b.store)), (["good"], ["bad"]))
+    render(doc, Console(file=out, width=width, highlight=False), verbose=False)
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    assert "\x1b" not in out.getvalue()
+
+
+# -- the rule
+
+
+def test_the_rule() -> None:
+    flat = [1.0] * 20
+    assert parting(flat, flat, 0.03) is None
+    assert parting(flat, [*flat[:10], 5.0, *flat[11:]], 0.03) is None, "one point is a spike"
+    assert parting(flat, [*flat[:10], *[1.5] * 10], 0.03) == 10
+    assert parting(flat, [*flat[:10], *[math.nan] * 10], 0.03) == 10
+    assert parting(flat, [*flat[:19], 3.0], 0.03) == 19, "far apart at the end of both"
+    assert parting(flat, [*flat[:19], 1.2], 0.03) is None
+    assert parting([], [], 0.03) is None
+    assert parting([1.0], [5.0], 0.03) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("Namespace(lr=0.1, model='gpt')", "model", "gpt"),
+        ("  hidden_size ..................................... 4096", "hidden_size", "4096"),
+        ("python train.py --batch-size 32 --amp", "batch_size", "32"),
+        ("export NCCL_DEBUG=INFO", "nccl_debug", "INFO"),
+        ("+ NCCL_ALGO=RING", "nccl_algo", "RING"),
+        ("weight_decay: 0.01", "weight_decay", "0.01"),
+        (':::MLLOG {"key": "global_batch_size", "value": 768, "event_type": "POINT_IN_TIME", "metadata": {}}',
+         "global_batch_size", "768"),
+        ("NCCL version 2.21.5+cuda12.4", "nccl version", "2.21.5+cuda12.4"),
+    ],
+)  # fmt: skip
+def test_lines_that_say_how_a_run_was_set_up(line: str, name: str, value: str, tmp_path: Path) -> None:
+    (tmp_path / "a.out").write_text(line + "\n")
+    assert settings([str(tmp_path)], ["a.out"], {})[name].value == value
+
+
+@pytest.mark.parametrize(
+    "line", ["loss: 3.2", "Epoch: 3", "time: 12:00:01", "see https://x.org: y", "val_accuracy = 0.3"]
+)
+def test_lines_that_say_how_it_goes_do_not(line: str, tmp_path: Path) -> None:
+    (tmp_path / "a.out").write_text(line + "\n")
+    assert settings([str(tmp_path)], ["a.out"], {}) == {}

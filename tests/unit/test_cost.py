@@ -1,0 +1,315 @@
+"""What a run held and what its fault cost: parts that do not overlap, each with a formula that gives its figure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tools.cases import scenarios
+
+from trackside import api
+from trackside.cli import main
+from trackside.model import Verdict
+from trackside.show.document import document
+from trackside.show.price import Price
+from trackside.show.waste import LossDoc, WasteDoc, in_brief
+from trackside.site.config import load
+from trackside.verify import check
+
+START = dt.datetime(2026, 6, 10, 12, 0, 0, tzinfo=dt.UTC)
+HEAD = "JobID|JobName|State|ExitCode|Submit|Start|End|Elapsed|Timelimit|AllocTRES|NNodes|NodeList|Restarts\n"
+NONE = Price()
+
+
+def at(seconds: float) -> str:
+    return (START + dt.timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def row(state: str, exit_code: str, start: float, end: float, gpus: int = 8, restarts: int = 0) -> str:
+    elapsed = str(dt.timedelta(seconds=end - start)).rjust(8, "0")
+    times = f"{at(start - 9)}|{at(start)}|{at(end)}|{elapsed}"
+    return f"77|lm|{state}|{exit_code}|{times}|1-00:00:00|billing=8,cpu=8,gres/gpu={gpus},node=1|1|gpu11|{restarts}\n"
+
+
+def steps(first: int, last: int, begun: float, every: float = 3.0) -> list[str]:
+    """A training point every tenth step."""
+    lines = []
+    for step in range(first, last + 1, 10):
+        stamp = at(begun + (step - first) * every).replace("T", " ")
+        lines.append(f"{stamp} | INFO | step {step} | loss {6 * 0.99 ** (step / 10):.4f} | lr 2.0e-04")
+    return lines
+
+
+def saved(step: int, time: float) -> str:
+    return f"{at(time).replace('T', ' ')} | INFO | saved checkpoint at step {step} to /ckpt/step_{step}.pt"
+
+
+CRASH = [
+    "Traceback (most recent call last):",
+    '  File "/home/user/train.py", line 90, in <module>',
+    "    main()",
+    '  File "/home/user/train.py", line 61, in main',
+    '    raise ValueError("bad sample 17")',
+    "ValueError: bad sample 17",
+]
+Made = Callable[[list[str], str], WasteDoc]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    def make(log: list[str], rows: str) -> WasteDoc:
+        (tmp_path / "slurm-77.out").write_text("\n".join(log) + "\n")
+        (tmp_path / "sacct.psv").write_text(HEAD + rows)
+        told = document(api.diagnose(tmp_path)).waste
+        assert told is not None
+        return told
+
+    return make
+
+
+def kinds(waste: WasteDoc) -> dict[str, float]:
+    return {part.kind: part.gpu_hours for part in waste.lost}
+
+
+def test_a_crash_costs_what_was_done_since_the_last_checkpoint(made: Made) -> None:
+    log = [*steps(10, 200, 60), saved(200, 631), *steps(210, 300, 660), *CRASH]
+    waste = made(log, row("FAILED", "1:0", 0, 940))
+    assert waste.gpu_hours == pytest.approx(8 * 940 / 3600, abs=1e-3)
+    assert kinds(waste) == {"work": pytest.approx(8 * (940 - 631) / 3600, abs=1e-3)}
+    assert waste.lost[0].formula.startswith("8 GPUs x 309 s, 2026-06-10 12:10:31 UTC to 2026-06-10 12:15:40 UTC")
+    assert not waste.unknown
+
+
+def test_a_checkpoint_without_a_time_counts_by_steps(made: Made) -> None:
+    """Steps at their usual time each, where no line is stamped."""
+    log = [re.sub(r"^\S+ \S+ \| INFO \| (step .*)", r"\1 | step_time 3.0s", line) for line in steps(10, 300, 60)]
+    log.insert(20, "saved checkpoint at step 200 to /ckpt/step_200.pt")
+    waste = made([*log, *CRASH], row("FAILED", "1:0", 0, 940))
+    assert kinds(waste) == {"work": pytest.approx(8 * 100 * 3.0 / 3600, abs=1e-3)}
+    assert "(300 - 200) steps x 3 s a step" in waste.lost[0].formula
+
+
+def test_without_a_checkpoint_all_work_is_lost_and_it_says_what_it_takes_for_granted(made: Made) -> None:
+    waste = made([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
+    assert kinds(waste) == {"work": waste.gpu_hours}
+    assert waste.lost[0].what.endswith("no checkpoint was seen")
+    assert "without a word in the log" in waste.lost[0].assumption
+
+
+def test_a_failed_start_costs_everything(made: Made) -> None:
+    waste = made(CRASH, row("FAILED", "1:0", 0, 41))
+    assert kinds(waste) == {"startup": waste.gpu_hours}
+
+
+def test_a_hang_after_a_checkpoint_is_two_parts_that_meet(made: Made) -> None:
+    """Hung time, and the work since the checkpoint before it: as long together as from the one to the end."""
+    waste = made([*steps(10, 200, 60), saved(100, 331)], row("TIMEOUT", "0:0", 0, 90_000))
+    assert set(kinds(waste)) == {"work", "stopped"}
+    assert sum(kinds(waste).values()) == pytest.approx(8 * (90_000 - 331) / 3600, abs=2e-3)
+    assert kinds(waste)["work"] < 1
+
+
+def test_a_healthy_run_and_a_cancelled_one_lost_nothing(made: Made) -> None:
+    log = [*steps(10, 300, 60), "Training completed"]
+    assert made(log, row("COMPLETED", "0:0", 0, 980)).lost_gpu_hours == 0
+    assert made(log[:-1], row("CANCELLED by 1000", "0:15", 0, 960)).lost == []
+
+
+def test_attempts_are_all_held_and_what_was_done_again_is_lost(made: Made) -> None:
+    """The second one goes on at step 150 of 200: 50 of the 190 steps between its points are done again."""
+    log = [*steps(10, 200, 60), *steps(150, 300, 2060), "Training completed"]
+    rows = row("PREEMPTED", "0:0", 0, 640) + row("COMPLETED", "0:0", 2000, 2600, restarts=1)
+    waste = made(log, rows)
+    assert waste.gpu_hours == pytest.approx(8 * (640 + 600) / 3600, abs=1e-3)
+    assert "in 2 attempts" in waste.formula
+    assert kinds(waste) == {"attempt": pytest.approx(8 * 640 * 50 / 190 / 3600, abs=2e-3)}
+
+
+def test_an_attempt_that_was_started_over_is_lost_wholly(made: Made) -> None:
+    log = [*steps(10, 200, 60), *steps(10, 300, 2060), "Training completed"]
+    rows = row("PREEMPTED", "0:0", 0, 640) + row("COMPLETED", "0:0", 2000, 3000, restarts=1)
+    assert kinds(made(log, rows)) == {"attempt": pytest.approx(8 * 640 / 3600, abs=1e-3)}
+
+
+def test_where_it_cannot_be_told_it_says_why(made: Made, tmp_path: Path) -> None:
+    waste = made(steps(10, 300, 60), row("NODE_FAIL", "1:0", 0, 940))
+    assert waste.lost
+    (tmp_path / "slurm-77.out").unlink()
+    alone = document(api.diagnose(tmp_path)).waste
+    assert alone is not None
+    assert any("no log was given" in text for text in alone.unknown)
+    (tmp_path / "sacct.psv").unlink()
+    (tmp_path / "train.log").write_text("\n".join(CRASH))
+    nothing = document(api.diagnose(tmp_path))
+    assert nothing.waste is None
+    assert any("how many GPUs it held" in text for text in nothing.waste_unknown)
+
+
+# -- every scenario
+
+
+@cache
+def judged(name: str) -> tuple[api.Case, WasteDoc | None]:
+    with next(each for each in scenarios() if each.name == name).inputs() as folder:
+        case = api.judge(api.load([folder]))
+    return case, document(case.verdict).waste
+
+
+NAMES = [case.name for case in scenarios() if case.source in ("simulated", "written by hand")]
+"""Those with records of the scheduler or metrics, mostly."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parts_do_not_overlap_and_their_citations_hold(name: str) -> None:
+    case, waste = judged(name)
+    if waste is None:
+        assert case.verdict.cost is not None
+        assert case.verdict.cost.unknown
+        return
+    assert sum(part.gpu_hours for part in waste.lost) <= waste.gpu_hours + 0.001 * (1 + len(waste.lost))
+    doc = document(case.verdict)
+    ids = {name for part in waste.lost for name in part.cites} | set(waste.cites)
+    assert [one for one in check({each: doc.cites[each] for each in ids}, case.store) if not one.holds] == []
+    for part in waste.lost:
+        assert part.cites
+        assert part.assumption
+        assert worked_out(part.formula) == pytest.approx(part.gpu_hours, rel=2e-3, abs=2e-3)
+
+
+def worked_out(formula: str) -> float:
+    """The figure that the formula's own figures give."""
+    left = (
+        formula.rpartition(" = ")[0]
+        if ", where " not in formula
+        else formula.partition(", where ")[0].rpartition(" = ")[0]
+    )
+    left = re.sub(r", \d{4}-\S+ \S+ UTC to \d{4}-\S+ \S+ UTC,", "", left)
+    left = (
+        re.sub(r" (?:GPUs?|steps|s a step|s|of the attempt|of its steps)\b", "", left)
+        .replace(",", "")
+        .replace(" x ", " * ")
+    )
+    left = re.sub(r"\b(?:of the attempt|of its)\b", "", left)
+    assert re.fullmatch(r"[\d.\s*/()-]+", left), formula
+    return float(eval(left))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "least", "most"),
+    [
+        ("b3/sim-thermal-one-gpu", "slow", 0.45, 0.5),  # its clock halves: the time since is twice as long
+        ("b3/sim-no-profiling-fields", "slow", 0.45, 0.55),
+    ],
+)
+def test_a_slow_down_costs_what_the_good_phase_would_have_saved(
+    name: str, kind: str, least: float, most: float
+) -> None:
+    case, waste = judged(name)
+    assert waste is not None
+    part = next(part for part in waste.lost if part.kind == kind)
+    run, since = case.verdict.run, case.verdict.primary.since
+    assert run.end is not None
+    assert since is not None
+    whole = (run.n_gpus or 0) * (run.end - since) / 3600
+    assert least <= part.gpu_hours / whole <= most
+
+
+def test_a_run_that_was_slow_all_along_has_no_good_phase() -> None:
+    _, waste = judged("d3/sim-slow-gpu-16")
+    assert waste is not None
+    assert waste.lost == []
+    assert waste.lost_gpu_hours is None
+    assert any("trackside compare" in text for text in waste.unknown)
+
+
+def test_a_pause_is_told_beside_a_healthy_verdict() -> None:
+    case, waste = judged("c2/sim-rival-storage-stall-resumes")
+    assert waste is not None
+    assert case.verdict.family == "G1"
+    assert [part.kind for part in waste.lost] == ["paused"]
+
+
+# -- money
+
+
+def verdict() -> Verdict:
+    return judged("c2/sim-stuck-rank-watchdog")[0].verdict
+
+
+def test_money_is_hours_times_the_price() -> None:
+    waste = document(verdict(), price=Price(2.5, "EUR")).waste
+    assert waste is not None
+    assert waste.lost_gpu_hours is not None
+    assert waste.cost == round(waste.gpu_hours * 2.5, 2)
+    assert waste.lost_cost == round(waste.lost_gpu_hours * 2.5, 2)
+    assert waste.cost_formula == f"{waste.gpu_hours:g} GPU-hours x 2.5 EUR = {waste.cost:,.2f} EUR"
+    assert all(part.cost == round(part.gpu_hours * 2.5, 2) for part in waste.lost)
+    assert in_brief(waste).endswith(f"all of them lost ({waste.lost_cost:,.2f} EUR)")
+
+
+def test_no_price_no_money() -> None:
+    waste = document(verdict()).waste
+    assert waste is not None
+    assert (waste.cost, waste.currency, waste.price, waste.lost_cost, waste.cost_formula) == (
+        None,
+        None,
+        None,
+        None,
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "said"),
+    [
+        ("2.50", {}, "2.5 USD"),
+        ("2.50 EUR", {}, "2.5 EUR"),
+        ("3€", {}, "3 €"),
+        (None, {"TRACKSIDE_COST_PRICE_PER_GPU_HOUR": "4", "TRACKSIDE_COST_CURRENCY": "CHF"}, "4 CHF"),
+        ("2", {"TRACKSIDE_COST_PRICE_PER_GPU_HOUR": "4", "TRACKSIDE_COST_CURRENCY": "CHF"}, "2 CHF"),
+    ],
+)
+def test_price_of_the_command_line_and_the_settings(
+    text: str | None, environ: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "train.out").write_text("\n".join(CRASH))
+    (tmp_path / "sacct.psv").write_text(HEAD + row("FAILED", "1:0", 0, 3600))
+    flags = [] if text is None else ["--price", text]
+    told = CliRunner().invoke(main, ["diagnose", ".", *flags], env=environ)
+    assert told.exit_code == 0
+    assert f"8 GPU-hours x {said}" in " ".join(told.stdout.split())
+
+
+def test_the_price_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text('[cost]\nprice_per_gpu_hour = 2.5\ncurrency = "EUR"\n')
+    assert load(path, environ={}).price == Price(2.5, "EUR")
+    assert load(None, environ={"XDG_CONFIG_HOME": str(tmp_path)}).price == NONE
+
+
+@pytest.mark.parametrize("text", ["abc", "-3", "2.5.1", "EUR 2"])
+def test_a_price_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
+    told = CliRunner().invoke(main, ["diagnose", str(tmp_path), "--price", text])
+    assert told.exit_code == 2
+    assert "2.50" in told.stderr
+
+
+def test_a_wrong_file_leaves_the_verdict_without_a_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trackside.toml").write_text("[costs]\nprice = 3\n")
+    (tmp_path / "train.out").write_text("\n".join(CRASH))
+    told = CliRunner().invoke(main, ["diagnose", "train.out"])
+    assert told.exit_code == 0
+    assert "with them the price" in told.stderr
+
+
+def test_a_part_without_a_formula_can_not_be_made() -> None:
+    with pytest.raises(TypeError):
+        LossDoc("work", "the work", 1.0)  # type: ignore[call-arg]

@@ -1,0 +1,200 @@
+"""Runs that wait or go on: what is said of them, and what only of runs that are over."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+from tools.cases import scenarios
+
+from trackside import api
+from trackside.catalog.job_states import in_words
+from trackside.catalog.pending_reasons import REASONS, pending_reason
+from trackside.diagnose import engine
+from trackside.diagnose.checks import preflight
+from trackside.diagnose.family import Family, families
+from trackside.model import Event, Record, Verdict
+from trackside.show.document import VerdictDoc, document
+from trackside.show.text import render
+from trackside.stores.memory import MemoryStore
+from trackside.verify import check
+
+OVER = re.compile(r"\b(?:it|run|job) ended\b|\bits end\b|\bto the end\b|run's end|in the whole run|\bwill have\b")
+NOT_YET = ("end", "exit_code", "signal", "derived_exit_code", "cancelled_by", "reason")
+ENDING = ("scheduler_notice", "process_exit", "launcher_failure", "training_end", "job_state")
+LIVE = (
+    "c1/four-nodes-silent-to-the-limit",
+    "c2/no-watchdog-silent-to-the-limit",
+    "c2/sim-metrics-and-scheduler-only",
+    "c3/sim-metrics-only",
+    "d2/sim-save-storm",
+    "e1/megatron-drops-the-loss",
+    "f3/slow-but-learning",
+    "f3/sim-working-to-the-wall",
+)
+CASES = [case for case in scenarios() if case.name in LIVE]
+
+
+def going_on(folder: Path) -> tuple[api.Loaded, float]:
+    """What a run had left behind just before its end, while the scheduler had it as running; and that moment."""
+    loaded = api.load([folder])
+    rows = list(loaded.store.all_rows())
+    events = [row for row in rows if isinstance(row, Event)]
+    records = [row for row in rows if isinstance(row, Record)]
+    now = max(float(end) for row in records if isinstance(end := row.get("end"), (int, float)))
+    closing = {(row.at.path, row.time) for row in events if row.kind in ENDING}
+    signs = [*loaded.trajectories.points(), *(row for row in events if row.kind not in (*ENDING, "log_activity"))]
+    last = max((row.time for row in signs if row.time is not None and row.plane == "log"), default=None)
+    loaded.store = MemoryStore(
+        [
+            replace(row, time=last, fields={**row.fields, "last_time": last})
+            if row.kind == "log_activity" and (row.at.path, row.time) in closing
+            else row
+            for row in events
+            if row.kind not in ENDING
+        ],
+        [
+            replace(
+                row,
+                fields={**{name: row.fields[name] for name in row.fields if name not in NOT_YET}, "state": "RUNNING"},
+            )
+            if row.kind in ("job", "step")
+            else row
+            for row in records
+        ],
+        loaded.store.planes,
+    )
+    return loaded, now
+
+
+def judged(loaded: api.Loaded, now: float) -> Verdict:
+    run, rows = api.select(loaded, None, now)
+    return engine.diagnose(rows, run, loaded.inputs)
+
+
+def sentences(doc: VerdictDoc) -> list[str]:
+    """All that it says, but for why other families are not it in words of their own."""
+    found: list[str] = []
+
+    def look(value: object) -> None:
+        if isinstance(value, dict):
+            found.extend(str(value[name]) for name in ("text", "because") if name in value and "query" not in value)
+            for each in value.values():
+                look(each)
+        elif isinstance(value, list):
+            for each in value:
+                look(each)
+
+    look(msgspec.to_builtins(doc))
+    return found
+
+
+def printed(doc: VerdictDoc) -> str:
+    out = io.StringIO()
+    render(doc, Console(file=out, width=200, highlight=False))
+    return out.getvalue()
+
+
+def test_the_cases_are_there() -> None:
+    assert sorted(case.name for case in CASES) == sorted(LIVE)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_run_that_goes_on_is_not_said_to_be_over(case: object) -> None:
+    with case.inputs() as folder:  # type: ignore[attr-defined]
+        loaded, now = going_on(folder)
+    verdict = judged(loaded, now)
+    doc = document(verdict)
+    assert (doc.run.disposition, doc.run.end, doc.run.as_of) == ("RUNNING", None, now)
+    assert not [text for text in sentences(doc) if OVER.search(text)]
+    told = printed(doc)
+    assert "still running (RUNNING)" in told
+    assert " so far" in told.split("\n\n")[0]
+    _, rows = api.select(loaded, None, doc.run.as_of)
+    assert all(one.holds for one in check(doc.cites, rows))
+
+
+def test_a_hang_says_since_when() -> None:
+    case = next(case for case in CASES if case.name == "c2/sim-metrics-and-scheduler-only")
+    with case.inputs() as folder:
+        doc = document(judged(*going_on(folder)))
+    assert doc.primary.family == "C2"
+    assert "so for 31 min, since 2026-03-02 08:14:00 UTC" in printed(doc)
+
+
+@pytest.mark.parametrize("family", families(), ids=lambda family: family.code)
+def test_other_sentences_fill_in_the_same_values(family: Family) -> None:
+    assert set(family.going) <= set(family.says)
+    for key, text in family.going.items():
+        assert set(re.findall(r"\{(\w+)", text)) <= set(re.findall(r"\{(\w+)", family.says[key])), key
+        assert not re.search(r"\d", text)
+
+
+def test_limits_of_a_run_that_goes_on() -> None:
+    assert set(preflight.GOING) <= set(preflight.SAYS)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("RUNNING", "still running (RUNNING)"),
+        ("SUSPENDED", "not over (SUSPENDED)"),
+        ("PENDING", "not begun (PENDING)"),
+        ("COMPLETING", "ending (COMPLETING)"),
+        ("FAILED", "FAILED"),
+    ],
+)
+def test_states_in_words(state: str, said: str) -> None:
+    assert in_words(state) == said
+
+
+def test_a_pending_job_is_no_failure() -> None:
+    [folder] = [case.folder for case in scenarios() if case.name == "u0/waits-for-gpus-of-its-qos"]
+    doc = document(api.diagnose([folder / "inputs"]))
+    said = [claim.text for claim in doc.shows]
+    assert doc.primary.title == "Pending: the job has not begun"
+    assert said == [
+        "The job has not begun: it is PENDING, for the reason QOSMaxGRESPerUser",
+        "That means that this user's jobs have all the GPUs or other generic resources that its QOS allows them at once",
+        "It has waited since 2026-03-02 07:12:40 UTC",
+    ]
+    assert doc.implies[0].text.startswith("Nothing has failed")
+    assert doc.actions[0].command == "squeue --start -j 5521; scontrol show job -d 5521"
+    assert "not begun (PENDING)" in printed(doc)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy", "word"),
+    [
+        ("Priority", "wait", "higher priority"),
+        ("(Resources)", "wait", "not enough"),
+        ("ReqNodeNotAvail, UnavailableNodes:n[1-2]", "wait", "down, drained or reserved"),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", "wait", "down"),
+        ("DependencyNeverSatisfied", "mend", "never starts"),
+        ("QOSMaxGRESPerUser", "wait", "GPUs"),
+        ("QOSGrpCpuLimit", "wait", "the jobs of its QOS together have all the CPUs"),
+        ("AssocGrpGRESMinutes", "wait", "minutes of GPUs"),
+        ("QOSMaxWallDurationPerJobLimit", "mend", "more time than its QOS allows one job"),
+        ("QOSMaxJobsPerUserLimit", "wait", "have all the jobs"),
+        ("AssocMaxJobsLimit", "wait", "have all the jobs"),
+        ("MaxNodePerAccount", "wait", "this account's jobs"),
+        ("QOSMinGRES", "mend", "fewer GPUs"),
+        ("JobHeldAdmin", "ask", "administrator"),
+        ("launch failed requeued held", "ask", "held back"),
+    ],
+)
+def test_what_a_reason_means(name: str, remedy: str, word: str) -> None:
+    known = pending_reason(name)
+    assert known is not None
+    assert known.remedy == remedy
+    assert word in known.meaning
+
+
+def test_a_reason_that_is_not_known_is_not_explained() -> None:
+    assert pending_reason("SomethingNew") is None
+    assert all(len(reason.meaning) <= 150 for reason in REASONS.values())  # a sentence holds no more of a value

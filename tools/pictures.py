@@ -1,0 +1,65 @@
+"""The picture of each family's typical case, drawn from a simulated run: docs/families/*.svg.
+
+    python tools/pictures.py [FAMILY...]
+
+A family names the scenario and the chart (``pictured``). ``tools/pages.py`` puts the picture on its page.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import vl_convert
+
+from trackside import api
+from trackside.diagnose.family import Family, families, find_family
+from trackside.show.charts.chart import drawings
+from trackside.show.charts.still import LIGHT, standalone
+from trackside.sim import Scenario, simulate
+
+FOLDER = ROOT / "docs" / "families"
+
+
+def picture(family: Family) -> str | None:
+    """The chart as SVG; None where the family names none. Raises LookupError where the run gives no such chart, or
+    its verdict holds no such family."""
+    if family.pictured is None:
+        return None
+    scenario, slug = family.pictured
+    with tempfile.TemporaryDirectory() as folder:
+        simulate(Scenario.load(scenario), Path(folder))
+        case = api.judge(api.load([f"{folder}/run"]))
+    verdict = case.verdict
+    told = {finding.family for finding in (verdict.primary, *verdict.consequences, *verdict.warnings)}
+    if family.code not in told:
+        raise LookupError(f"{family.code}: the verdict on {scenario} is {verdict.family}")
+    for chart, drawn in drawings(verdict, case.store):
+        if chart.slug == slug:
+            return _numbered(vl_convert.vega_to_svg(standalone(drawn, LIGHT)))
+    raise LookupError(f"{family.code}: {scenario} gives no chart {slug!r}")
+
+
+def _numbered(svg: str) -> str:
+    """With the clip paths numbered from 1: Vega goes on counting from one picture to the next."""
+    ids: dict[str, str] = {}
+    return re.sub(r"\bclip\d+", lambda found: ids.setdefault(found[0], f"clip{len(ids) + 1}"), svg)
+
+
+def main() -> int:
+    """Write those that are named, or all."""
+    chosen = [find_family(name) for name in sys.argv[1:]] or list(families())
+    for family in chosen:
+        if family is not None and (svg := picture(family)) is not None:
+            (FOLDER / f"{family.id}.svg").write_text(svg, encoding="utf-8")
+            print(f"docs/families/{family.id}.svg  {len(svg):,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The README's picture of a report: docs/report.png, from a simulated run, in a real browser.
+
+python tools/screenshot.py
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+SCENARIO = "dead-loader-hang"
+WIDTH, HEIGHT = 1120, 2480
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+
+
+def main() -> int:
+    """Simulate, report, and take the top of the page."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        print("tools/screenshot.py: no chromium here; install the Debian package chromium", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as folder:
+        trackside = [sys.executable, "-m", "trackside"]
+        subprocess.run([*trackside, "simulate", SCENARIO, "-o", folder], check=True, stdout=subprocess.DEVNULL)
+        page = f"{folder}/report.html"
+        told = [*trackside, "diagnose", f"{folder}/run", "--price", "2.50", "--html", page]
+        subprocess.run(told, check=True, stdout=subprocess.DEVNULL)
+        with sync_playwright() as play:
+            window = play.chromium.launch(executable_path=browser, args=FLAGS)
+            tab = window.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+            tab.goto(f"file://{page}")
+            tab.wait_for_selector("figure svg, figure canvas")
+            tab.wait_for_timeout(1000)
+            tab.screenshot(path=ROOT / "docs" / "report.png")
+            window.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
