@@ -39,6 +39,7 @@ from trackside.serve.limits import Tokens
 from trackside.serve.operations import Check, Parameter
 from trackside.serve.problems import Problem
 from trackside.serve.workers import Workers
+from trackside.show.price import Price
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.metadata.rows import place_of
@@ -140,6 +141,19 @@ def test_a_job_is_judged_recorded_and_told_as_the_command_does(ask: Asking, stor
     (only,) = ask.json("/runs/7/verdicts")["verdicts"]
     assert (only["family"], only["bytes"]) == ("A1", len(said))
     assert ask("/runs/7/diagnose", "POST").headers["Trackside-Verdict"] == str(only["id"])  # the same is kept once
+
+
+def test_the_sites_price_is_in_the_document(tmp_path: Path, archive: Archive) -> None:
+    header, row = SACCT.rstrip(), sacct("9").rstrip()
+    files = {
+        "slurm-9.out": TRACEBACK.format(module="numpy"),
+        "sacct.txt": f"{header}|AllocTRES\n{row}|billing=8,gres/gpu=8,node=1\n",
+    }
+    ingest([write(tmp_path / "a", files)], tmp_path / "store")
+    with serving(Handlers(archive, StoreDiagnoser(tmp_path / "store"), Price(2.5, "EUR"))) as ask:
+        waste = json.loads(ask("/runs/9/diagnose", "POST").data)["waste"]
+    assert (waste["price"], waste["currency"]) == (2.5, "EUR")
+    assert waste["cost"] == round(waste["gpu_hours"] * 2.5, 2) > 0
 
 
 @pytest.mark.service

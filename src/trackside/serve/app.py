@@ -28,6 +28,7 @@ from trackside.serve.handlers import Handlers
 from trackside.serve.limits import Tokens, guarded
 from trackside.serve.reading import LineReader
 from trackside.serve.receive import Receiver, Spoken
+from trackside.show.price import NO_PRICE
 from trackside.site.config import Site
 from trackside.site.gather import names_of
 from trackside.stores.metadata.archive import Archive
@@ -63,7 +64,8 @@ def serve(options: ServeOptions, site: Site | None = None) -> None:
         stack.callback(intake.close)
         archive = Archive.open(options.metadata or _beside(options.store), later=bool(options.metadata))
         stack.callback(archive.close)
-        handlers = Handlers(archive, _diagnoser(options.store, site, intake))
+        price = NO_PRICE if site is None else site.price
+        handlers = Handlers(archive, _diagnoser(options.store, site, intake), price)
         stack.callback(handlers.close)  # what waits for a thread would be worked on before the process ends
         routes = api.bound(handlers, lambda request: read.admit(request.headers.get("authorization", "")))
         app = application(intake, write, read, routes, partial(_pruned, archive, options.keeping.verdict_days))

@@ -23,6 +23,7 @@ from trackside.serve.operations import Asked
 from trackside.serve.problems import Problem, encoded
 from trackside.serve.workers import Slow, Workers
 from trackside.show import document as published
+from trackside.show.price import NO_PRICE, Price
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.metadata.rows import ArchivedRun, Filters, Lineage, Recorded
@@ -102,6 +103,7 @@ class Handlers:
 
     archive: Archive
     diagnoser: Diagnoser
+    price: Price = NO_PRICE
     judging: Workers = field(default_factory=lambda: Workers("judging", 2, 30, 60.0))
     looking: Workers = field(default_factory=lambda: Workers("looking", 8, 200, 30.0))
 
@@ -187,7 +189,7 @@ class Handlers:
     def _judge(self, job: str) -> tuple[bytes, Recorded | None, str]:
         """The document; where it was recorded, or why it was not: a verdict is told though the archive is down."""
         verdict = self.diagnoser.diagnose(job)
-        body = published.encode(published.document(verdict, self.diagnoser.paths, self.diagnoser.asked))
+        body = published.encode(published.document(verdict, self.diagnoser.paths, self.diagnoser.asked, self.price))
         try:
             return body, self.archive.record(verdict, body, job=job), ""
         except ArchiveError as error:
