@@ -53,6 +53,8 @@ class Loaded:
     """The job that it is to be asked for; None: the one it is about."""
     now: float | None = None
     """What a bundle's verdict took as the present, POSIX seconds."""
+    copies: Callable[[Source], None] | None = None
+    """Told of each source before it is read: a bundle keeps what a site gave."""
     _memory: MemoryCurves | None = None
     _spill: Spill | None = None
     _done: bool = False
@@ -85,6 +87,8 @@ class Loaded:
 
     def take(self, found: Source | Input) -> None:
         """Read a source, or note why it can't be."""
+        if self.copies is not None and isinstance(found, Source):
+            self.copies(found)
         row = read_source(found, self) if isinstance(found, Source) else found
         self.inputs.append(row)
         if row.plane is not None and row.status in ("read", "partial"):
@@ -131,6 +135,9 @@ def select(loaded: Loaded, job: str | None = None, now: float | None = None) -> 
     resolved = resolve(loaded.store, job, [*loaded.trajectories.paths, *loaded.paths], loaded.home)
     for point in loaded.trajectories.points(frozenset(resolved.run.log_paths)):
         resolved.store.add_event(resolved.adjust(point))
+    other = loaded.trajectories.differing(frozenset(resolved.run.log_paths)) if resolved.run.id is None else None
+    if other is not None:
+        resolved.store.add_event(replace(resolved.adjust(other), kind="other_progress"))
     if resolved.run.parent_log_paths:
         for point in loaded.trajectories.points(frozenset(resolved.run.parent_log_paths)):
             resolved.store.add_event(replace(resolved.adjust(point), kind="parent_progress"))

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from tests.unit.grids import END, START, Cluster, Row, event, job, keys, points, worded
-from trackside.diagnose.family import find_family
 from trackside.model import Certainty, Finding, Outcome, Plane, Role
 
 FOUND, ABSENT, UNKNOWN = Outcome.FOUND, Outcome.ABSENT, Outcome.UNKNOWN
@@ -24,13 +23,6 @@ STOP = 3000.0
 FAILED, COMPLETED, TIMEOUT = job("FAILED", exit_code=1), job("COMPLETED", exit_code=0), job("TIMEOUT")
 NO_LOG: tuple[Plane, ...] = ("scheduler",)
 BEGAN = event("distributed_init", time=1010.0, text="Initializing distributed process group")
-
-
-@pytest.mark.parametrize("code", ["C1", "C2", "C3", "F3", "G1", "H4", "U0"])
-def test_no_digits_in_sentences(code: str) -> None:
-    family = find_family(code)
-    assert family is not None
-    assert not any(any(char.isdigit() for char in text) for text in family.says.values())
 
 
 def until_stop(count: int = 30) -> list[Any]:

@@ -100,6 +100,7 @@ def test_no_host_in_dmesg_iso_lines() -> None:
         ("dmesg.txt", None),
         ("run7/dmesg.txt", None),
         ("dmesg-rank3.txt", None),
+        ("dmesg-xid-119-gsp-timeout.log", None),
     ],
 )
 @pytest.mark.usefixtures("xid_only")

@@ -53,6 +53,10 @@ EVENTS: Mapping[str, EventKind] = {
             "run_part": "0 for the first life of the process, counted up where steps start over",
         },
     ),
+    "other_progress": EventKind(
+        "a training point of a log that was left aside: another one tells the run, with other losses at equal steps",
+        {"step": "optimizer step", "loss": "training loss there"},
+    ),
     "parent_progress": EventKind(
         "a training point of the run that this one continues; fields as progress",
         {"step": "optimizer step", "loss": "training loss", "epoch": "epochs", "lr": "learning rate"},

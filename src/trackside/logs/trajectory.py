@@ -15,6 +15,8 @@ POINTS_PER_SERIES = 50_000
 """Beyond it, every second interior point of a series goes, and so on."""
 POINTS = 200_000
 """The same for all series together."""
+SHARED, ALIKE, COMPARED = 3, 0.01, 8
+"""Equal steps at which two files' losses differ, and by which share, to be two trainings; files that are looked at."""
 _ORDER = (
     "hf-trainer",
     "llama-factory",
@@ -74,6 +76,22 @@ class Trajectories:
         """The files that hold training points."""
         return tuple(dict.fromkeys(path for path, _ in self._series))
 
+    def differing(self, paths: frozenset[str]) -> Event | None:
+        """A point of a file that :meth:`points` leaves aside though it tells another training than the fullest one
+        does: both print losses, neither says of which rank, and at several equal steps these differ."""
+        told = [one for (path, _), one in self._series.items() if path in paths and one.loss_seen]
+        told = sorted((one for one in told if one.rank == 0), key=_weight, reverse=True)
+        if not told:
+            return None
+        full = _losses(told[0])
+        for other in told[1:COMPARED]:
+            losses = _losses(other) if other.path != told[0].path else {}
+            shared = sorted(full.keys() & losses.keys())
+            apart = [step for step in shared if _unlike(full[step], losses[step])]
+            if len(apart) >= SHARED and len(apart) >= 0.8 * len(shared):
+                return losses[apart[0]]
+        return None
+
     def points(self, paths: frozenset[str] | None = None) -> list[Event]:
         """The distinct points of these files (all without), in training order."""
         chosen: dict[str, Series] = {}
@@ -104,6 +122,18 @@ def _joined(files: list[Series]) -> Iterable[Event]:
     if not best or sum(one.seen for one in split) > sum(one.seen for one in whole):
         return _chained([_cleaned(one) for one in split])
     return _chained(_sequence(whole))
+
+
+def _losses(series: Series) -> dict[float, Event]:
+    """The point with a loss of each step, of no rank that is told."""
+    points = (point for point in _cleaned(series) if point.rank is None)
+    told = [(point.fields.get("step"), point) for point in points if isinstance(point.fields.get("loss"), (int, float))]
+    return {float(step): point for step, point in told if isinstance(step, (int, float))}
+
+
+def _unlike(one: Event, other: Event) -> bool:
+    a, b = one.fields["loss"], other.fields["loss"]
+    return isinstance(a, (int, float)) and isinstance(b, (int, float)) and abs(a - b) > ALIKE * max(abs(a), abs(b))
 
 
 def _weight(series: Series) -> tuple[bool, int, int, str]:

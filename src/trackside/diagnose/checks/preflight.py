@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from trackside.diagnose.checks import telemetry
 from trackside.diagnose.checks.telemetry import Examined
-from trackside.diagnose.words.ending import LIVE_STATES, last_job
+from trackside.diagnose.words.ending import BAD_STATES, LIVE_STATES, last_job
 from trackside.model import Claim, Event, Record, Run, Value
 from trackside.query import UNANSWERED, Frame, Query, Store, derived, events, record
 
@@ -20,6 +20,10 @@ SAYS: dict[str, str] = {
     "some_ranks": "logs of {ranks} were given, of {world} ranks in all",
     "thinned": "of {printed} and more training points printed, the claims here rest on {held}",
     "clock": "naive times of the log were moved by {offset} to fit the scheduler's",
+    "contradicted": "of one start of the job a record says {good} and another {bad}: these are several runs of one id, "
+    "and what is said may mix them",
+    "several_runs": "two logs give different losses at {step}, {one} and {other}, and nothing makes them ranks of one "
+    "run: they are judged as one, so give one run at a time",
     "still_running": "the job is still going: {state}",
     **telemetry.SAYS,
 }
@@ -55,6 +59,8 @@ def _claims(store: Store, run: Run) -> Iterator[Claim]:
         yield Claim("no_scheduler")
     if "kernel" not in unread:
         yield from _kernel([_ask(store, events(kind)) for kind in ("kernel_log", "boot", "xid")], run, jobs, job)
+    if jobs is not None:
+        yield from _contradicted(jobs)
     if jobs is not None and job is not None and job.get("state") in LIVE_STATES:
         yield Claim("still_running", {"state": jobs.value(job, "state")})
     if logs is None:
@@ -67,6 +73,9 @@ def _claims(store: Store, run: Run) -> Iterator[Claim]:
     if points is not None and points and points.rows[-1].get("ordinal") is not None:
         printed = points.value(points.rows[-1], "ordinal")
         yield Claim("thinned", {"printed": printed, "held": points.reduce("count")})
+    others = _ask(store, events("other_progress"))
+    if points is not None and others is not None:
+        yield from _several(points, others)
     if run.clock_offset_s and jobs is not None and job is not None and job.get("start") is not None and logs.events:
         sources = jobs.value(job, "start", "time"), logs.value(logs.events[0], "first_time", "time")
         yield Claim("clock", {"offset": derived(run.clock_offset_s, *sources, unit="s")})
@@ -75,6 +84,25 @@ def _claims(store: Store, run: Run) -> Iterator[Claim]:
 def _ask(store: Store, query: Query) -> Frame | None:
     answer = store.ask(query)
     return answer if isinstance(answer, Frame) else None
+
+
+def _contradicted(jobs: Frame) -> Iterator[Claim]:
+    """Ended well and ended badly, of one start: no such job was."""
+    for good in (row for row in jobs.records if row.get("state") == "COMPLETED"):
+        for bad in jobs.records:
+            same = all(bad.get(name) == good.get(name) for name in ("id", "start"))
+            if same and bad.get("state") in BAD_STATES and good.get("start") is not None:
+                yield Claim("contradicted", {"good": jobs.value(good, "state"), "bad": jobs.value(bad, "state")})
+                return
+
+
+def _several(points: Frame, others: Frame) -> Iterator[Claim]:
+    """A log that was left aside, and trained differently: a run of its own, as far as anybody can tell."""
+    for other in others.events:
+        mine = next((row for row in points.events if row.get("step") == other.get("step")), None)
+        if mine is not None:
+            step, one = points.value(mine, "step", "step"), points.value(mine, "loss")
+            yield Claim("several_runs", {"step": step, "one": one, "other": others.value(other, "loss")})
 
 
 def _kernel(kernel: Sequence[Frame | None], run: Run, jobs: Frame | None, job: Record | None) -> Iterator[Claim]:

@@ -296,7 +296,7 @@ def _found(
     cause = trouble if trouble is not None else trigger(evidence, ranks)
     own_work = False
     if cause is not None:
-        shows.append(cause)
+        shows = [cause, *shows]  # what came first is said first
     point = training_points(evidence["progress"])[-1:]
     if point and (row is not point[0] or still is not None):
         shows.append(claim("until", point=evidence["progress"].value(point[0], "text")))
@@ -309,6 +309,7 @@ def _found(
     elif culprit is None and away is not None and away.own and len(run.nodes) == 1:
         culprit = "job"
     told = [each for each in evidence["exceptions"].events if each.get("about") == "collective"]
+    look = "look_rank" if ranks or gpus else "look_ranks" if told_of else "look_all"
     since = row.time if row is not None else None
     if still is not None:
         since = still.since if since is None or row in point else min(since, still.since)
@@ -319,7 +320,7 @@ def _found(
         implies=[claim("frozen" if told_of else "seems_frozen")],
         cannot_decide=[] if cause is not None or own_work else [claim("why" if ranks or gpus else "which")],
         actions=[
-            action("look_rank" if ranks or gpus else "look_ranks" if told_of else "look_all"),
+            action(_MENDED.get(cause.key if cause is not None else "", look)),
             action("watchdog", "settings"),
         ],
         since=since,
@@ -334,6 +335,8 @@ def _found(
 OPEN = "what the run did in its last part: its steps, at their pace, leave much of its time open"
 _TELLING = ("timed_out", "heartbeat", "state", "mismatch", "peer", "stacks")
 """First claims that speak of a collective, not only of a silence."""
+_MENDED = {"worker_died": "mend_worker", "some_worker_died": "mend_worker", "had_raised": "mend_error"}
+"""What to do about the trigger that is known."""
 
 
 def _where(
@@ -395,10 +398,13 @@ FAMILY = Family(
         "which": "which rank stayed away, and why",
         "look_all": "compare the last lines of each rank's log, and next time take a stack of each rank before it ends",
         "why": "why the rank stayed away: nothing on its host was given that says so",
+        "mend_worker": "find what killed the loader's worker, host memory and shared memory first; then give the job "
+        "more of it, or fewer workers",
+        "mend_error": "mend the error that the rank had raised: the others only waited for it",
         "look_rank": "look at the log, the node, the data and the storage of the rank that is named",
         "look_ranks": "find the rank that did not complain, and look at its log and its node",
         "watchdog": "keep the watchdog on and record collectives, so that a lost peer fails fast and is named",
-        "settings": "export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_NCCL_TRACE_BUFFER_SIZE=ENTRIES",
+        "settings": "export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
         "completed": "the run ended well: {state}",
         "startup": "no collective had completed yet ({count:training points}): that is the rendezvous",
         "none": "the log tells of {count:time-outs} of collectives, and no rank lost another",

@@ -105,7 +105,8 @@ FAMILY = Family(
         "restarts": "restarts of the job: {restarts}",
         "own": "the application asked for the requeue itself: {line}",
         "final": "the last attempt is recorded as {state}",
-        "recovered": "the scheduler ended an attempt, not a fault; the rerun made up for it, so the cost is low",
+        "recovered": "the scheduler ended an attempt, not a fault; the rerun made up for it, and what was done "
+        "twice is the cost",
         "gone": "the scheduler ended the run, not a fault of the job",
         "by_itself": "the application's own requeue worked as it was meant to",
         "who": "which job took the nodes",

@@ -56,6 +56,7 @@ from trackside.diagnose.training.learning import (
 )
 from trackside.diagnose.training.sampled import GAUGES, points_of
 from trackside.diagnose.words.ending import (
+    BAD_STATES,
     ENDING,
     OWN_END_SAYS,
     abnormal_end,
@@ -65,7 +66,7 @@ from trackside.diagnose.words.ending import (
     still_running,
 )
 from trackside.diagnose.words.exceptions import unhandled
-from trackside.model import Certainty, Claim, Culprit, Finding, Run, Value
+from trackside.model import Certainty, Claim, Culprit, Event, Finding, Run, Value
 from trackside.query import derived, events
 
 NOBODY: Culprit = "none"
@@ -82,6 +83,8 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     said_done = [row for row in evidence["ends"].events if row.get("status") == "success"]
     if bad is not None and (disposition(evidence) is not None or not said_done or evidence["notices"]):
         return absent(claim("ended_badly", how=bad))
+    if run.disposition in BAD_STATES and bad is None:
+        return unknown(["records that agree on how it ended"], COLLECT)
     exceptions = evidence["exceptions"]
     raised = [row for row in exceptions.events if row.get("about") not in ("signal", "wrapper")]
     good = completed(evidence)
@@ -172,9 +175,15 @@ def _short(done: Value | None, planned: Value) -> bool:
 
 
 def _evaluated(evidence: Evidence) -> list[Claim]:
-    """What the evaluations' loss says, where there are two or more."""
+    """What the evaluations' loss says, where there are two or more in one log: that of the training points, else the
+    one with most."""
     frame = evidence["evaluations"]
-    told = [(row, loss) for row in frame.events if (loss := number(row, "loss")) is not None and math.isfinite(loss)]
+    trained = {row.at.path for row in evidence["progress"].events}
+    logs: dict[str, list[tuple[Event, float]]] = {}
+    for row in frame.events:
+        if (loss := number(row, "loss")) is not None and math.isfinite(loss):
+            logs.setdefault(row.at.path, []).append((row, loss))
+    told = max(logs.items(), key=lambda log: (log[0] in trained, len(log[1])), default=("", []))[1]
     if len(told) < 2:
         return []
     key = "evaluated" if maths.falling([loss for _, loss in told]) else "evaluated_level"

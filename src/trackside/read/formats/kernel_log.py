@@ -48,7 +48,8 @@ _NODE_FILE = re.compile(
     r"|(?P<folder>[A-Za-z][\w-]*\d)/(?:dmesg|kern(?:el)?|messages|syslog|journal(?:ctl)?|kmsg)\b"
     r"|(?:dmesg|kern(?:el)?|messages|syslog|journal(?:ctl)?|kmsg)/(?P<inside>[A-Za-z][\w-]*\d)(?:\.\w{1,5}){0,2}$)"
 )
-_NOT_A_NODE = re.compile(r"(?i)(?:rank|step|run|job|attempt|slurm|part|node_?rank)[-_]?\d+$")
+_NOT_A_NODE = re.compile(r"(?i)(?:rank|step|run|job|attempt|slurm|part|node_?rank|s?xid|case|boot|error)[-_]?\d+$")
+"""What else is numbered in the names of logs."""
 MAJORITY = 0.6
 _DAEMONS = """
 kernel systemd systemd-logind sshd CRON cron rsyslogd dbus-daemon NetworkManager chronyd ntpd auditd audit sudo su
