@@ -7,12 +7,13 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from tests.unit.grids import named
 from trackside import api
 from trackside.cli import main
+from trackside.diagnose import engine
 from trackside.read.excerpts import excerpts
 from trackside.show.document import VerdictDoc, document
 from trackside.show.report.page import page, places
-from trackside.sim import Scenario, simulate
 
 RLO, ESC = "\u202e", "\x1b"
 HOSTILE = (
@@ -24,23 +25,23 @@ HOSTILE = (
 )
 
 
-def simulated(folder: Path, scenario: str, *changes: str) -> Path:
-    """What a run of the scenario leaves behind."""
-    simulate(Scenario.load(scenario, changes), folder)
-    return folder / "run"
-
-
 def hostile(folder: Path) -> Path:
     """A log whose lines hold markup and characters that command or deceive."""
     (folder / "slurm-41.out").write_text(HOSTILE)
     return folder / "slurm-41.out"
 
 
-def made(*paths: Path, job: str | None = None) -> tuple[VerdictDoc, bytes]:
+def labelled() -> bytes:
+    """The page of a run with every chart whose labels, names and units hold markup, quotes and expressions."""
+    text = f"<img src=x onerror=hacked=1>' + (window.hacked = 1) + '\\\";\n{ESC}[31m{RLO}{{datum.t}}</script>"
+    run, store = named(text, id=text, name=text, cluster=text, framework=text)
+    verdict = engine.diagnose(store, run)
+    return page(document(verdict, [text]), verdict, store, {})
+
+
+def made(*paths: Path) -> tuple[VerdictDoc, bytes]:
     """The verdict on files, and its page."""
-    loaded = api.load(paths)
-    loaded.job = job
-    case = api.judge(loaded)
+    case = api.judge(api.load(paths))
     doc = document(case.verdict, [os.fspath(path) for path in paths])
     return doc, page(doc, case.verdict, case.store, excerpts(paths, places(doc).values()))
 

@@ -6,18 +6,22 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 
-from tests.report.pages import RLO, diagnosed, hostile, made, simulated
+from tests.report.pages import RLO, diagnosed, hostile, made
+from trackside.cli import main
 from trackside.show.document import VerdictDoc
+from trackside.show.inert import visible
 from trackside.show.report import assets
-from trackside.show.report.visible import data, visible
-
-HANG = "stuck-rank-watchdog"
+from trackside.show.report.figures import script_data
+from trackside.show.report.page import facts
 
 
 class Elements(HTMLParser):
@@ -52,12 +56,6 @@ class Elements(HTMLParser):
 
     def ids(self) -> list[str]:
         return [str(attributes["id"]) for _, attributes, _ in self.found if "id" in attributes]
-
-
-@pytest.fixture(scope="module")
-def hang(tmp_path_factory: pytest.TempPathFactory) -> tuple[VerdictDoc, str]:
-    doc, page = made(simulated(tmp_path_factory.mktemp("hang"), HANG))
-    return doc, page.decode()
 
 
 def test_all_of_the_verdict_is_on_the_page(hang: tuple[VerdictDoc, str]) -> None:
@@ -141,7 +139,7 @@ def test_text_of_others_is_inert_and_visible(tmp_path: Path) -> None:
 
 def test_data_can_t_end_its_element() -> None:
     given = {"a": f"</script><!-- & \u2028 {RLO}\x1b[0m \\u001b \n\t \x7f \x9b", "b": float("nan")}
-    text = data(given)
+    text = script_data(given)
     assert not re.search("[<>&\x00-\x1f\x7f-\x9f\u2028\u202e]", text)
     back = json.loads(text)
     assert back["b"] is None
@@ -155,6 +153,34 @@ def test_every_character_is_seen() -> None:
         visible("a\tb\n\x1b\x07\u200b\ufeff")
         == "a\tb\n\u27e8ESC\u27e9\u27e8U+0007\u27e9\u27e8U+200B\u27e9\u27e8U+FEFF\u27e9"
     )
+
+
+@pytest.mark.parametrize(("ranks", "gpus", "said"), [(11, 1, "11 ranks, 1 GPU"), (1, 1024, "1 rank, 1,024 GPUs")])
+def test_sizes_are_worded(hang: tuple[VerdictDoc, str], ranks: int, gpus: int, said: str) -> None:
+    doc, _ = hang
+    run = msgspec.structs.replace(doc.run, n_ranks=ranks, n_gpus=gpus)
+    assert dict(facts(msgspec.structs.replace(doc, run=run)))["Size"] == said
+
+
+def test_the_command_names_the_job_of_inputs_that_hold_several(tmp_path: Path) -> None:
+    for job in ("41", "42"):
+        hostile(tmp_path).rename(tmp_path / f"slurm-{job}.out")
+    target = tmp_path.parent / f"{tmp_path.name}.html"
+    assert diagnosed(tmp_path, "--job", "42", "--html", target) == (0, "")
+    (command,) = {text for _, text in Elements(target.read_text()).of("code") if text.endswith(" > verdict.json")}
+    told = CliRunner().invoke(main, shlex.split(command.removesuffix(" > verdict.json"))[1:])
+    assert told.exit_code == 0
+    assert json.loads(told.stdout)["run"]["id"] == "42"
+
+
+def test_a_file_whose_name_is_no_utf8_has_a_page_and_a_document(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff<b>.out"))
+    hostile(tmp_path).rename(path)
+    target = tmp_path / "report.html"
+    told = CliRunner().invoke(main, ["diagnose", str(path), "--json", "--html", str(target)])
+    assert told.exit_code == 0
+    assert json.loads(told.stdout)["paths"] == [f"{tmp_path}/a?<b>.out"]
+    assert "a?&lt;b&gt;.out" in target.read_text("utf-8")
 
 
 def test_an_archive_gives_the_same_context(tmp_path: Path) -> None:
@@ -178,13 +204,8 @@ def test_the_command_writes_the_page_beside_the_text(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "slurm-41.out"]
 
 
-def test_a_page_of_a_store(tmp_path: Path) -> None:
-    from click.testing import CliRunner
-
-    from trackside.cli import main
-
-    run = simulated(tmp_path / "sim", HANG)
-    assert CliRunner().invoke(main, ["ingest", str(run), "--store", str(tmp_path / "store")]).exit_code == 0
+def test_a_page_of_a_store(hanging: Path, tmp_path: Path) -> None:
+    assert CliRunner().invoke(main, ["ingest", str(hanging), "--store", str(tmp_path / "store")]).exit_code == 0
     target = tmp_path / "report.html"
     status, said = diagnosed("--store", tmp_path / "store", "--job", "48213", "--html", target)
     assert (status, said) == (0, "")

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from trackside.diagnose import engine
 from trackside.diagnose.family import find_family
-from trackside.model import Event, Finding, Plane, Position, Record, Run, Samples, Series
+from trackside.model import Event, Finding, Plane, Position, Record, Role, Run, Samples, Series
 from trackside.runs.metrics import run_metrics
 from trackside.show.wording import said
 from trackside.stores.memory import MemoryStore
@@ -159,6 +159,23 @@ def points(count: int = 20, first: float = START + 60, every: float = 60.0, loss
         event("progress", 10 + i, step=i + 1, loss=loss - i * loss / (2 * count), time=first + every * i)
         for i in range(count)
     ]
+
+
+def named(text: str, **run: Any) -> tuple[Run, MemoryStore]:
+    """A run with every chart whose nodes, GPUs, states, units and log lines all say the same text."""
+    rows: list[Row] = [
+        event("exception", 7, time=START + 900, node=text, text=text * 50, role=Role.ROOT, type="E"),
+        event("checkpoint_saved", 8, time=START + 950, text=text, path=text),
+        event("progress", 9, step=1, loss=3.0, throughput=2.0, throughput_unit=text, framework=text, time=START + 100),
+        event("progress", 10, step=2, loss=2.0, throughput=2.0, throughput_unit=text, framework=text, time=START + 200),
+        job(text),
+    ]
+    cluster = Cluster(nodes=1, gpus=1)
+    for gpu, level in (("0", 0.2), (text, 0.9), ("2", 0.2), ("3", 0.2)):
+        for name in ("gpu_sm_active_ratio", "gpu_engine_active_ratio"):
+            cluster.put(name, level, node=text, gpu=gpu)
+        cluster.put("gpu_memory_used_bytes", level * 80 * 2.0**30, node=text, gpu=gpu)
+    return cluster.store(*rows, run=cluster.run(nodes=(text,), n_gpus=4, disposition=text, **run))
 
 
 def keys(finding: Finding) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.grids import END, START, Cluster, Row, event, job, points
+from tests.unit.grids import END, START, Cluster, Row, event, job, named, points
 from trackside.diagnose import engine
 from trackside.model import Event, Record, Role, Run, Verdict
 from trackside.query import Store
@@ -312,11 +312,28 @@ def test_events_of_every_sort_find_a_lane_and_too_many_are_drawn_in_wider_places
     assert sum(each.count for each in merged) == 10_000
 
 
-def test_events_that_bear_no_time_are_listed() -> None:
-    rows: list[Row] = [event("exception", 5, text="RuntimeError: somewhere"), *points(), job("FAILED")]
-    timeline = drawn(working(), *rows)["timeline"]
-    assert ("not told", "", "exceptions", "1", "RuntimeError: somewhere") in timeline.rows
-    assert "1 more bear no time" in timeline.caption
+def test_events_of_which_nothing_tells_the_time_are_listed() -> None:
+    first = event("exception", 5, text="RuntimeError: somewhere")  # before the first line that bears a time
+    alone = event("exception", 500, text="RuntimeError: elsewhere", path="other.log")
+    timeline = drawn(working(), first, alone, *points(), job("FAILED"))["timeline"]
+    assert ("not told", "", "exceptions", "2", "RuntimeError: somewhere, and others") in timeline.rows
+    assert "Nothing tells when 2 events happened: listed only." in timeline.caption
+    assert next(data["values"] for data in timeline.spec["data"] if data["name"] == "events") == []
+
+
+def test_an_event_without_a_time_lies_between_those_around_it_in_its_file() -> None:
+    inside = event("cuda_error", 12, text="CUDA error: unspecified launch failure", role=Role.ROOT)
+    behind = event("exception", 900, text="RuntimeError: after all")
+    other = event("checkpoint_saved", 13, time=START + 1e3, path="other.log")
+    timeline = drawn(working(), inside, behind, other, *points(), job("FAILED"))["timeline"]
+    marks = next(data["values"] for data in timeline.spec["data"] if data["name"] == "events")
+    told = {(mark["t"] / 1000 - START, mark["to"] / 1000 - START) for mark in marks if mark["between"]}
+    assert told == {(180.0, 240.0), (1200.0, END - START)}
+    assert "2 of them bear no time: dashed lines show" in timeline.caption
+    tip = next(mark["tip"] for mark in marks if mark["to"] == (START + 240) * 1000)
+    assert tip.startswith("between 1970-01-01 00:19:40 UTC and 1970-01-01 00:20:40 UTC")
+    assert any(row[2:] == ("exceptions", "1", "in between: RuntimeError: after all") for row in timeline.rows)
+    assert "NaN" not in svg(timeline)
 
 
 def test_faults_that_only_metrics_show_are_events() -> None:
@@ -385,19 +402,8 @@ def test_odd_points_break_nothing() -> None:
 
 
 def test_hostile_texts_stay_text() -> None:
-    rows: list[Row] = [
-        event("exception", 7, time=START + 900, node=HOSTILE, text=HOSTILE * 50, role=Role.ROOT, type="E"),
-        event("checkpoint_saved", 8, time=START + 950, text=HOSTILE, path=HOSTILE),
-        event("progress", 9, step=1, loss=3.0, throughput=2.0, throughput_unit=HOSTILE, time=START + 100),
-        event("progress", 10, step=2, loss=2.0, throughput=2.0, throughput_unit=HOSTILE, time=START + 200),
-        job(HOSTILE),
-    ]
-    cluster = Cluster(nodes=1, gpus=1)
-    for gpu, level in (("0", 0.2), (HOSTILE, 0.9), ("2", 0.2), ("3", 0.2)):
-        for name in ("gpu_sm_active_ratio", "gpu_engine_active_ratio"):
-            cluster.put(name, level, node=HOSTILE, gpu=gpu)
-        cluster.put("gpu_memory_used_bytes", level * 80 * GIB, node=HOSTILE, gpu=gpu)
-    found = drawn(cluster, *rows, run=cluster.run(nodes=(HOSTILE,), n_gpus=4, disposition=HOSTILE))
+    run, store = named(HOSTILE)
+    found = of(engine.diagnose(store, run), store)
     assert set(found) == {chart.slug for chart in charts()}
     for each in found.values():
         text = json.dumps(each.spec, ensure_ascii=False) + each.caption + str(each.rows)

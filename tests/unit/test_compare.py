@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import random
@@ -11,13 +12,17 @@ from typing import Any
 import jsonschema
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 from tools.cases import SCENARIOS, simulated
 
+from trackside import api
 from trackside.cli import main
+from trackside.compare.compare import compare
 from trackside.compare.parting import parting
 from trackside.compare.settings import settings
+from trackside.compare.side import Side
 from trackside.query import Query, reduced
-from trackside.show.comparison import json_schema
+from trackside.show.comparison import comparison, json_schema, render
 
 
 def run(*arguments: object) -> Result:
@@ -50,11 +55,24 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return simulated(folder / "good.toml"), inputs("b3/sim-thermal-one-gpu")
 
 
+@pytest.fixture(scope="session")
+def sides(pair: tuple[Path, Path]) -> tuple[Side, Side]:
+    """The two, judged."""
+    good, bad = (api.judge(api.load([path])) for path in pair)
+    return Side(good.verdict, good.store), Side(bad.verdict, bad.store)
+
+
+@pytest.fixture(scope="session")
+def apart(pair: tuple[Path, Path]) -> dict[str, Any]:
+    """What is told of the two."""
+    return told(*pair)
+
+
 # -- simulated pairs
 
 
-def test_a_throttled_run_parts_when_its_clock_falls(pair: tuple[Path, Path]) -> None:
-    doc = told(*pair)
+def test_a_throttled_run_parts_when_its_clock_falls(apart: dict[str, Any]) -> None:
+    doc = apart
     assert doc["answer"][0].startswith("A: G1 healthy. B: B3 clock-throttle (thermal), rank 7")
     assert doc["answer"][1].startswith("B took 1.56 times as long a step: 3.11 s in A, 4.84 s in B")
     assert "14 min after the start" in doc["answer"][2]
@@ -66,8 +84,8 @@ def test_a_throttled_run_parts_when_its_clock_falls(pair: tuple[Path, Path]) -> 
     assert row(doc, "nodes")["differs"] is False
 
 
-def test_swapped_it_is_the_mirror(pair: tuple[Path, Path]) -> None:
-    one, other = told(*pair), told(*reversed(pair))
+def test_swapped_it_is_the_mirror(pair: tuple[Path, Path], apart: dict[str, Any]) -> None:
+    one, other = apart, told(*reversed(pair))
     for here, there in zip(one["rows"], other["rows"], strict=True):
         assert (here["label"], here["differs"], here["a"], here["b"]) == (
             there["label"], there["differs"], there["b"], there["a"],
@@ -81,16 +99,19 @@ def test_a_run_beside_itself(pair: tuple[Path, Path]) -> None:
     assert doc["answer"][0].startswith("No difference found in ")
     assert doc["partings"] == []
     assert not any(each["differs"] for each in doc["rows"])
-    assert run(pair[0], pair[0], "--exit-code").exit_code == 0
-    assert run(*pair, "--exit-code").exit_code == 10
 
 
-def test_every_value_cites_its_own_run_and_can_be_asked_again(pair: tuple[Path, Path]) -> None:
-    from trackside import api
+def test_the_exit_status_tells_whether_they_differ(tmp_path: Path) -> None:
+    one, other = log(tmp_path / "a.out", 1), log(tmp_path / "b.out", 1, rate="3.0e-04")
+    assert run(one, one, "--exit-code").exit_code == 0
+    assert run(one, other, "--exit-code").exit_code == 10
+    assert run(one, other).exit_code == 0
 
-    doc = told(*pair)
+
+def test_every_value_cites_its_own_run_and_can_be_asked_again(apart: dict[str, Any], sides: tuple[Side, Side]) -> None:
+    doc = apart
     jsonschema.validate(doc, json_schema())
-    stores = {letter: api.judge(api.load([path])).store for letter, path in zip("ab", pair, strict=True)}
+    stores = {letter: side.store for letter, side in zip("ab", sides, strict=True)}
     for each in (*doc["rows"], *doc["partings"]):
         for letter in "ab":
             if each[letter] is not None:
@@ -117,6 +138,7 @@ def test_a_good_run_beside_bad_ones(pair: tuple[Path, Path], bad: str, family: s
     assert family in doc["answer"][0]
     assert doc["partings"][0]["label"].startswith(first)
     assert all(each["cites_a"] or each["cites_b"] for each in doc["partings"])
+    assert all(each["label"].startswith(each["name"]) for each in doc["partings"])
 
 
 def test_metrics_alone_and_logs_alone(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -141,6 +163,9 @@ def test_jobs_of_a_store(pair: tuple[Path, Path], tmp_path: Path) -> None:
     assert doc["answer"][0].startswith("A: G1 healthy. B: B3")
     assert "a store keeps what they tell" in row(doc, "settings that the log prints")["why"]
     assert run("48213", pair[1]).exit_code == 2
+    whole = told(store, pair[1])  # a store of one job is a run as well
+    assert whole["answer"] == doc["answer"]
+    assert "a store keeps what they tell" in row(whole, "settings that the log prints")["why"]
 
 
 # -- logs written here
@@ -170,7 +195,7 @@ def test_losses_with_other_seeds_do_not_part(tmp_path: Path) -> None:
 def test_losses_part_where_one_rises(tmp_path: Path) -> None:
     doc = told(log(tmp_path / "a.out", 1), log(tmp_path / "b.out", 2, part=30))
     loss = row(doc, "loss at step")
-    assert loss["differs"] is True
+    assert (loss["differs"], loss["name"]) == (True, "loss")
     assert 31 <= loss["step"] <= 34
     assert "4 times the noise" in loss["rule"]
     assert "/b.out" in doc["cites"][loss["cites_b"][0]]["where"] or doc["cites"][loss["cites_b"][0]][
@@ -212,22 +237,14 @@ def test_nothing_there_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])
-def test_text_keeps_to_its_width(pair: tuple[Path, Path], width: int) -> None:
-    import io
-
-    from rich.console import Console
-
-    from trackside import api
-    from trackside.compare.compare import compare
-    from trackside.compare.side import Side
-    from trackside.show.comparison import comparison, render
-
-    a, b = (api.judge(api.load([path])) for path in pair)
-    out = io.StringIO()
-    doc = comparison(compare(Side(a.verdict, a.store), Side(b.verdict, b.store)), (["good"], ["bad"]))
-    render(doc, Console(file=out, width=width, highlight=False), verbose=False)
-    assert max(map(len, out.getvalue().splitlines())) <= width
-    assert "\x1b" not in out.getvalue()
+def test_text_keeps_to_its_width(sides: tuple[Side, Side], width: int) -> None:
+    doc = comparison(compare(*sides), (["good"], ["bad"]))
+    for verbose in (False, True):
+        out = io.StringIO()
+        render(doc, Console(file=out, width=width, highlight=False), verbose)
+        assert "B3 clock-throttle" in out.getvalue()
+        assert max(map(len, out.getvalue().splitlines())) <= width
+        assert "\x1b" not in out.getvalue()
 
 
 # -- the rule

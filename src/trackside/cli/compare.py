@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -58,6 +59,7 @@ def _side(path: str, job: str | None, store: str | None) -> Iterator[Side]:
     from trackside import api
     from trackside.compare.settings import settings
     from trackside.compare.side import Side
+    from trackside.stores.embedded.layout import Directory
 
     if store is not None and not os.path.lexists(path):
         with api.stored(store, path) as loaded:
@@ -70,9 +72,9 @@ def _side(path: str, job: str | None, store: str | None) -> Iterator[Side]:
         api.readable(loaded)
         case = api.judge(loaded)
         side = Side(case.verdict, case.store)
-        begun = _begun(side)
-        logs: Sequence[str] = case.verdict.run.log_paths
-        yield Side(case.verdict, case.store, settings([path], logs, begun) if os.path.lexists(path) else None)
+        if not Directory(path).exists:  # a store keeps what logs tell, not their lines
+            side = replace(side, settings=settings([path], side.run.log_paths, _begun(side)))
+        yield side
 
 
 def _begun(side: Side) -> dict[str, int]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trackside.cli.terminal import EXIT_USAGE, fail
+from trackside.show.inert import shown
 
 if TYPE_CHECKING:
     from trackside.show.price import Price
@@ -47,6 +48,6 @@ def price_of(flags: Mapping[str, object], environ: Mapping[str, str] = os.enviro
         try:
             return load(None, flags, environ).price
         except ConfigError as error:
-            click.echo(f"trackside: the settings are left out, and with them the price: {error}", err=True)
+            click.echo(shown(f"trackside: the settings are left out, and with them the price: {error}"), err=True)
     given: dict[str, Any] = {name.removeprefix("cost."): value for name, value in flags.items()}
     return Price(**given)

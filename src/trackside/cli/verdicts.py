@@ -108,7 +108,7 @@ def _loaded(
             yield loaded
         return
     loaded = api.load(paths, tick)
-    loaded.job = job
+    loaded.job = job or loaded.job
     api.readable(loaded)
     yield loaded
 

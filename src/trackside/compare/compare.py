@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trackside.compare import facts, training
-from trackside.compare.side import Row, Side
+from trackside.compare.side import MEASURED, Row, Side
 
 SETUP = ("setup", "place")
 """Topics of what was so before the run began."""
@@ -35,18 +34,12 @@ class Comparison:
 def compare(a: Side, b: Side) -> Comparison:
     """All that differs, and where it begins."""
     rows = [*facts.rows(a, b), *training.rows(a, b)]
-    if any(side.evidence.grid(name) is not None for side in (a, b) for name in _metrics()):
+    if any(side.evidence.grid(name) is not None for side in (a, b) for name in MEASURED):
         from trackside.compare import measured  # arrays: only where something was measured
 
         rows += measured.rows(a, b)
     partings = sorted([row for row in (*rows, *facts.onset(a, b)) if row.parts], key=lambda row: _moment(a, b, row))
     return Comparison(a, b, tuple(rows), tuple(partings))
-
-
-def _metrics() -> Sequence[str]:
-    from trackside.compare.side import MEASURED
-
-    return tuple(MEASURED)
 
 
 def _moment(a: Side, b: Side, row: Row) -> float:

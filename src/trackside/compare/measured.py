@@ -70,8 +70,9 @@ def _when(a: Side, b: Side, one: Grid, other: Grid, label: str, odd: str, share:
     mine, others = (_at(grid, (side.run.start or 0.0) + since, step, odd) for grid, side in ((one, a), (other, b)))
     if mine is None or others is None:
         return
-    name = f"{label}{f', {odd} of all,' if odd else ''} from here on"
-    yield Row(TOPIC, name, mine, others, True, rule(share, f"windows of {step:g} s"), seconds=since)
+    name = f"{label}, {odd} of all" if odd else label
+    here_on = f"{name}{',' if odd else ''} from here on"
+    yield Row(TOPIC, here_on, mine, others, True, rule(share, f"windows of {step:g} s"), seconds=since, name=name)
 
 
 def _curve(grid: Grid, start: float, step: float, odd: str) -> Matrix:

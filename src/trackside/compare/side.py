@@ -101,7 +101,8 @@ class Setting:
 @dataclass(frozen=True, slots=True)
 class Row:
     """One thing of both. ``differs``: None where they can't be compared, and ``why`` says why; ``rule`` is how they
-    were. ``step`` or ``seconds`` (since the start): where the difference begins, for what has a beginning."""
+    were. ``step`` or ``seconds`` (since the start): where the difference begins, for what has a beginning. ``name``:
+    of what has a course, the label without where it begins, or up to where they go together."""
 
     topic: str
     label: str
@@ -114,6 +115,7 @@ class Row:
     seconds: float | None = None
     place: str = ""
     """The same in words, where neither of the two tells it: an epoch."""
+    name: str = ""
 
     @property
     def parts(self) -> bool:
@@ -127,8 +129,8 @@ Told = Callable[[Side], Value | None]
 def either(topic: str, label: str, a: Value | None, b: Value | None, share: float = 0.0, why: str = "") -> Row:
     """A row of two values: figures differ by more than ``share`` of the larger one, names where they are not equal."""
     if a is None or b is None or a.value is None or b.value is None:
-        missing = "neither run tells it" if a is b is None else f"run {'A' if a is None or a.value is None else 'B'} "
-        missing += "" if a is b is None else "does not tell it"
+        silent = [letter for letter, told in (("A", a), ("B", b)) if told is None or told.value is None]
+        missing = "neither run tells it" if len(silent) == 2 else f"run {silent[0]} does not tell it"
         return Row(topic, label, a, b, None, why=why or missing)
     if isinstance(a.value, (int, float)) and isinstance(b.value, (int, float)):
         apart = abs(a.number - b.number) > share * max(abs(a.number), abs(b.number))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
@@ -14,6 +15,8 @@ from trackside.model import Event, Value
 from trackside.query import derived
 
 TOPIC = "training"
+STEP_TIME, TIME_HELD = "time of a step, median", "time held for each step"
+"""Labels of the rows that tell a run's pace, the better one first."""
 CURVES: Sequence[tuple[str, str, str, float]] = (
     ("loss", "loss", "", 0.03),
     ("lr", "learning rate", "", 0.01),
@@ -33,10 +36,10 @@ def rows(a: Side, b: Side) -> Iterator[Row]:
     for name, label, unit, share in CURVES:
         yield _curve(a, b, both, name, label, unit, share)
     yield from _evaluations(a, b)
-    yield either(TOPIC, "time of a step, median", step_seconds(a.points, a.progress),
+    yield either(TOPIC, STEP_TIME, step_seconds(a.points, a.progress),
                  step_seconds(b.points, b.progress), 0.1)  # fmt: skip
     yield either(TOPIC, "last step", _last(a), _last(b))
-    yield either(TOPIC, "time held for each step", _held(a), _held(b), 0.1)
+    yield either(TOPIC, TIME_HELD, _held(a), _held(b), 0.1)
     yield either("start", "from the start to the first training point", _begun(a), _begun(b), 0.5)
     yield either("checkpoints", "steps between checkpoints, median", _interval(a), _interval(b), 0.1)
 
@@ -60,8 +63,10 @@ def _curve(a: Side, b: Side, both: Sequence[Pair], name: str, label: str, unit: 
     values = _value(a, one, name, unit), _value(b, other, name, unit)
     at = f"{label} at step {step:,.0f}"
     if place is None:
-        return Row(TOPIC, f"{at}, the last of {len(held):,} that both print", *values, False, rule(share, "steps"))
-    return Row(TOPIC, at, *values, True, rule(share, "steps"), step=step, seconds=_seconds(a, b, one, other))
+        last = f"{at}, the last of {len(held):,} that both print"
+        return Row(TOPIC, last, *values, False, rule(share, "steps"), name=at)
+    seconds = _seconds(a, b, one, other)
+    return Row(TOPIC, at, *values, True, rule(share, "steps"), step=step, seconds=seconds, name=label)
 
 
 def _evaluations(a: Side, b: Side) -> Iterator[Row]:
@@ -80,10 +85,12 @@ def _evaluations(a: Side, b: Side) -> Iterator[Row]:
         one, other = held[index]
         values = frames[0].value(one, "value"), frames[1].value(other, "value")
         label = f"{metric} at {kind} {where:,.6g}"
-        step = where if kind == "step" and place is not None else None
-        seconds = None if place is None else _seconds(a, b, one, other)
-        yield Row(TOPIC, label, *values, place is not None, rule(SCORES, "evaluations"), "", step, seconds,
-                  f"{kind} {where:,.6g}" if place is not None and step is None else "")  # fmt: skip
+        compared = Row(TOPIC, label, *values, False, rule(SCORES, "evaluations"), name=label)
+        if place is not None:
+            step, epoch = (where, "") if kind == "step" else (None, f"epoch {where:,.6g}")
+            seconds = _seconds(a, b, one, other)
+            compared = replace(compared, differs=True, step=step, seconds=seconds, place=epoch, name=metric)
+        yield compared
 
 
 def _score(row: Event) -> float:

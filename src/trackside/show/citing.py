@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from trackside.catalog.streams import is_stream
 from trackside.query import Query, QueryError
-from trackside.show.document import CiteDoc, ClaimDoc
+from trackside.show.document import CiteDoc, ClaimDoc, TextDoc, VerdictDoc
 from trackside.show.wording import duration, measured, moment, ranges, span, word
 
 TIMES = ("submit", "eligible", "start", "end")
@@ -64,6 +64,14 @@ def unquoted(claim: ClaimDoc, cites: Mapping[str, CiteDoc]) -> str:
     lines = [line(cites[name]) for name in claim.cites]
     first = next(filter(None, lines), "")
     return "" if any(each and each[:QUOTED] in claim.text for each in lines) else first
+
+
+def of_verdict(doc: VerdictDoc) -> list[str]:
+    """The citations of what is said of the run, in their order: not those of what was ruled out, and of the cost."""
+    claims: list[ClaimDoc | TextDoc] = [*doc.preflight, *doc.shows, *doc.implies, *doc.cannot_decide]
+    claims += [claim for finding in (*doc.consequences, *doc.warnings) for claim in finding.shows]
+    told = {name for claim in claims for name in claim.cites}
+    return [name for name in doc.cites if name in told]
 
 
 def by_place(names: Iterable[str], cites: Mapping[str, CiteDoc]) -> list[tuple[str, str]]:

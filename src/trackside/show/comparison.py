@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,9 +13,11 @@ from rich.text import Text
 
 from trackside.compare.compare import Comparison
 from trackside.compare.side import Row
+from trackside.compare.training import STEP_TIME, TIME_HELD
 from trackside.model import Cite, Scalar, Value
 from trackside.show import heading
-from trackside.show.document import CiteDoc, FindingDoc, Json, RunDoc, VerdictDoc, document, plain
+from trackside.show.document import CiteDoc, FindingDoc, Json, RunDoc, VerdictDoc, citation, document, plain
+from trackside.show.inert import encodable
 from trackside.show.text import trimmed
 from trackside.show.wording import duration, word
 
@@ -65,6 +68,8 @@ class RowDoc(msgspec.Struct, frozen=True):
     text_a: str = ""
     text_b: str = ""
     """The values in words."""
+    name: str = ""
+    """Of what has a course: the label without where the difference begins, or up to where they go together."""
 
 
 class ComparisonDoc(msgspec.Struct, frozen=True):
@@ -87,22 +92,19 @@ class _Cites:
 
     def __init__(self) -> None:
         self._ids: dict[tuple[str, Cite], str] = {}
+        self._counts: Counter[str] = Counter()
 
     def ids(self, letter: str, value: Value | None) -> list[str]:
         found = []
         for cite in () if value is None else value.cites:
             if (letter, cite) not in self._ids:
-                count = sum(1 for other, _ in self._ids if other == letter)
-                self._ids[letter, cite] = f"{letter}{count + 1}"
+                self._counts[letter] += 1
+                self._ids[letter, cite] = f"{letter}{self._counts[letter]}"
             found.append(self._ids[letter, cite])
         return found
 
     def docs(self) -> dict[str, CiteDoc]:
-        return {
-            name: CiteDoc(cite.plane, cite.store, cite.query, cite.where, list(cite.window) if cite.window else None,
-                          plain(cite.value), cite.unit, cite.text[:1000])
-            for (_, cite), name in self._ids.items()
-        }  # fmt: skip
+        return {name: citation(cite) for (_, cite), name in self._ids.items()}
 
 
 def comparison(found: Comparison, paths: tuple[Sequence[str], Sequence[str]] = ((), ())) -> ComparisonDoc:
@@ -111,7 +113,10 @@ def comparison(found: Comparison, paths: tuple[Sequence[str], Sequence[str]] = (
     docs = [document(side.verdict) for side in (found.a, found.b)]
     rows = [_row(row, cites) for row in found.rows]
     partings = [_row(row, cites) for row in found.partings]
-    sides = [SideDoc(list(given), doc.run, doc.primary) for doc, given in zip(docs, paths, strict=True)]
+    sides = [
+        SideDoc([encodable(path) for path in given], doc.run, doc.primary)
+        for doc, given in zip(docs, paths, strict=True)
+    ]
     return ComparisonDoc(
         schema=SCHEMA,
         answer=answer(found, docs),
@@ -159,16 +164,15 @@ def _ended(docs: Sequence[VerdictDoc]) -> str:
 
 def _together(found: Comparison) -> str:
     """That they don't part, as far as both tell."""
-    alike = [row for row in found.rows if row.topic == "training" and row.differs is False and " at " in row.label]
+    alike = [row.name for row in found.rows if row.differs is False and row.name]
     if not alike:
         return "Where they part is not told: too few steps and times are told by both."
-    names = ", ".join(row.label.partition(", the last of")[0] for row in alike)
-    return f"Where they part is not told; at equal steps they go together, up to {names}."
+    return f"Where they part is not told; at equal steps they go together, up to {', '.join(alike)}."
 
 
 def _pace(found: Comparison) -> list[str]:
     """How many times as long one took for the same."""
-    for label in ("time of a step, median", "time held for each step"):
+    for label in (STEP_TIME, TIME_HELD):
         row = next((row for row in found.rows if row.label == label and row.differs is not None), None)
         if row is not None and row.a is not None and row.b is not None and row.a.number > 0 and row.b.number > 0:
             if not row.differs:
@@ -190,13 +194,7 @@ def _where(row: Row) -> str:
 def _both(row: Row) -> str:
     if row.a is None or row.b is None:
         return row.label
-    label = _named(row.label)
-    return f"{label} {_brief(row.a)} in A, {_brief(row.b)} in B"
-
-
-def _named(label: str) -> str:
-    """A label without the place, which is said beside it."""
-    return label.partition(" at step ")[0].partition(" at epoch ")[0].removesuffix(" from here on").removesuffix(",")
+    return f"{row.name or row.label} {_brief(row.a)} in A, {_brief(row.b)} in B"
 
 
 def _brief(value: Value | None, most: int = WIDEST) -> str:
@@ -214,6 +212,7 @@ def _row(row: Row, cites: _Cites) -> RowDoc:
         topic=row.topic, label=row.label, a=_json(row.a), b=_json(row.b), unit=unit, differs=row.differs,
         rule=row.rule, why=row.why, cites_a=cites.ids("a", row.a), cites_b=cites.ids("b", row.b), step=row.step,
         seconds=row.seconds, place=row.place, text_a=_word(row.a), text_b=_word(row.b),
+        name=row.name,
     )  # fmt: skip
 
 
@@ -269,7 +268,7 @@ def _partings(rows: Iterable[RowDoc]) -> RenderableType:
         told += [f"{duration(row.seconds)} after the start"] if row.seconds is not None else []
         told += [row.place] if row.place else []
         values = f": {row.text_a} in A, {row.text_b} in B" if row.cites_a and row.cites_b else ""
-        text = Text(_named(row.label) + values).append(_ids(row), style="dim")
+        text = Text((row.name or row.label) + values).append(_ids(row), style="dim")
         grid.add_row(Text("  " + ", ".join(told)), text)
     return grid
 

@@ -15,6 +15,7 @@ from trackside.catalog.job_states import goes_on
 from trackside.diagnose.checks import preflight
 from trackside.diagnose.family import families
 from trackside.model import Action, Attempt, Cite, Claim, Finding, Run, Scalar, Verdict
+from trackside.show.inert import encodable
 from trackside.show.price import NO_PRICE, Price
 from trackside.show.waste import WasteDoc, untold, waste
 from trackside.show.wording import said, sentence
@@ -248,6 +249,20 @@ def plain(value: Scalar | tuple[Scalar, ...]) -> Json:
     return value
 
 
+def citation(cite: Cite) -> CiteDoc:
+    """A citation in its published form."""
+    return CiteDoc(
+        plane=cite.plane,
+        store=cite.store,
+        query=cite.query,
+        where=cite.where,
+        window=None if cite.window is None else list(cite.window),
+        value=plain(cite.value),
+        unit=cite.unit,
+        text=cite.text[:LONGEST_TEXT],
+    )
+
+
 class _Cites:
     """Gives each distinct citation one id, in order of use."""
 
@@ -258,19 +273,7 @@ class _Cites:
         return [self._ids.setdefault(cite, f"c{len(self._ids) + 1}") for cite in dict.fromkeys(cites)]
 
     def docs(self) -> dict[str, CiteDoc]:
-        return {
-            name: CiteDoc(
-                plane=cite.plane,
-                store=cite.store,
-                query=cite.query,
-                where=cite.where,
-                window=None if cite.window is None else list(cite.window),
-                value=plain(cite.value),
-                unit=cite.unit,
-                text=cite.text[:LONGEST_TEXT],
-            )
-            for cite, name in self._ids.items()
-        }
+        return {name: citation(cite) for cite, name in self._ids.items()}
 
 
 class _Teller:
@@ -332,7 +335,7 @@ def document(
         waste_unknown=untold(verdict.cost) if verdict.gpu_hours is None else [],
         cites=tell.cites.docs(),
         inputs=[InputDoc(i.path, i.format, i.status, i.note, i.rows) for i in verdict.inputs],
-        paths=list(paths),
+        paths=[encodable(path) for path in paths],
         version=verdict.version,
         curves=[
             CurveDoc(c.metric, dict(c.labels), c.unit, c.series, list(c.window), list(c.values), c.query)

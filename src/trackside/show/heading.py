@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.catalog.job_states import in_words
-from trackside.show.document import FindingDoc, VerdictDoc
+from trackside.show.document import FindingDoc, ProgressDoc, RunDoc, VerdictDoc
 from trackside.show.waste import in_brief
 from trackside.show.wording import duration, moment, ranges, word
 
@@ -32,32 +32,54 @@ def where(finding: FindingDoc) -> str:
     return "; ".join(told)
 
 
+def headline(finding: FindingDoc) -> str:
+    """What it was, and where."""
+    place = where(finding)
+    return finding.title + (f" \N{EM DASH} {place}" if place else "")
+
+
+def ending(run: RunDoc) -> str:
+    """How it ended, or how it stands: ``failed, exit 1``; empty where nothing tells."""
+    if not run.disposition:
+        return ""
+    ended = f", exit {run.exit_code}" if run.exit_code else ""
+    return in_words(run.disposition) + ended + (f", signal {run.signal}" if run.signal else "")
+
+
+def lasted(run: RunDoc) -> float | None:
+    """Seconds from its start to its end, or to the present; None where either is not known."""
+    end = run.as_of if run.end is None else run.end
+    return end - run.start if run.start is not None and end is not None and end >= run.start else None
+
+
+def progress(doc: ProgressDoc) -> str:
+    """``20 training points, loss 4.2 \N{RIGHTWARDS ARROW} 3.1``."""
+    told = word(doc.points, "training points")
+    if doc.points < 2 or doc.first.loss is None:
+        return told
+    last = "not printed" if doc.last.loss is None else doc.last.loss
+    return f"{told}, loss {doc.first.loss} \N{RIGHTWARDS ARROW} {last}"
+
+
 def run(doc: VerdictDoc) -> str:
     """Which run, how it ended, how large, when, what it trained, what it held."""
     run = doc.run
     parts = [" ".join(part for part in (f"run {run.id}" if run.id else "run", run.name) if part)]
-    if run.disposition:
-        ended = f", exit {run.exit_code}" if run.exit_code else ""
-        parts.append(in_words(run.disposition) + ended + (f", signal {run.signal}" if run.signal else ""))
+    parts.append(ending(run))
     if run.nodes:
-        parts.append(f"{len(run.nodes)} node{'s' if len(run.nodes) > 1 else ''}")
+        parts.append(word(len(run.nodes), "nodes"))
     if run.n_ranks:
-        parts.append(f"{run.n_ranks} rank{'s' if run.n_ranks > 1 else ''}")
-    end = run.as_of if run.end is None else run.end
-    if run.start is not None and end is not None and end >= run.start:
+        parts.append(word(run.n_ranks, "ranks"))
+    if run.start is not None and (seconds := lasted(run)) is not None:
         so_far = " so far" if run.end is None else ""
-        parts.append(f"{moment(run.start)}, {duration(end - run.start)}{so_far}")
+        parts.append(f"{moment(run.start)}, {duration(seconds)}{so_far}")
     since = doc.primary.since
     if run.as_of is not None and since is not None and since < run.as_of:  # of a run that is over, the claims say it
         parts.append(f"so for {duration(run.as_of - since)}, since {moment(since)}")
     if run.framework:
         parts.append(run.framework)
     if doc.progress is not None:
-        first, last = doc.progress.first, doc.progress.last
-        told = ["not printed" if point.loss is None else str(point.loss) for point in (first, last)]
-        losses = f", loss {told[0]} \N{RIGHTWARDS ARROW} {told[1]}" if first.loss is not None else ""
-        count = doc.progress.points
-        parts.append(f"{count} training point{'' if count == 1 else 's'}{losses if count > 1 else ''}")
+        parts.append(progress(doc.progress))
     if doc.waste is not None:
         parts.append(in_brief(doc.waste))
-    return " \N{MIDDLE DOT} ".join(parts)
+    return " \N{MIDDLE DOT} ".join(filter(None, parts))

@@ -6,10 +6,10 @@ What logs say is escaped: it makes no heading, link, picture or mention.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from trackside.show import citing, heading
-from trackside.show.document import CiteDoc, ClaimDoc, FindingDoc, TextDoc, VerdictDoc
+from trackside.show.document import CiteDoc, ClaimDoc, SecondaryDoc, TextDoc, VerdictDoc
 from trackside.show.inert import shown
 
 LONGEST_QUOTE = 300
@@ -34,9 +34,9 @@ def render(doc: VerdictDoc) -> str:
         _section("What the data shows", _sentences(doc.shows)),
         _section("What it implies, and what to do", [*_sentences(doc.implies), *_actions(doc)]),
         _section("What it cannot decide", _sentences(doc.cannot_decide)),
-        _section("Consequences", [_secondary(f, f.shows) for f in doc.consequences]),
-        _section("Warnings", [_secondary(f, f.shows) for f in doc.warnings]),
-        _section("Evidence", [_evidence(name, doc.cites[name]) for name in _told(doc)]),
+        _section("Consequences", map(_secondary, doc.consequences)),
+        _section("Warnings", map(_secondary, doc.warnings)),
+        _section("Evidence", [_evidence(name, doc.cites[name]) for name in citing.of_verdict(doc)]),
         _families(doc),
         f"trackside {escaped(doc.version)}",
     ]
@@ -55,11 +55,12 @@ def code(text: str) -> str:
     text = " ".join(shown(text).split())
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     pad = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{fence}{pad}{text}{pad}{fence}" if text else "``" + " " + "``"
+    return f"{fence}{pad}{text}{pad}{fence}" if text else "` `"
 
 
-def _section(title: str, lines: Sequence[str]) -> str:
-    return f"**{title}**\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
+def _section(title: str, lines: Iterable[str]) -> str:
+    told = "\n".join(f"- {line}" for line in lines)
+    return f"**{title}**\n\n{told}" if told else ""
 
 
 def _sentences(claims: Iterable[ClaimDoc | TextDoc]) -> list[str]:
@@ -77,17 +78,9 @@ def _actions(doc: VerdictDoc) -> list[str]:
     ]
 
 
-def _secondary(finding: FindingDoc, shows: Sequence[ClaimDoc]) -> str:
-    said = "; ".join(_sentences(shows))
+def _secondary(finding: SecondaryDoc) -> str:
+    said = "; ".join(_sentences(finding.shows))
     return f"{finding.family} {finding.id} ({finding.certainty}): {said}"
-
-
-def _told(doc: VerdictDoc) -> list[str]:
-    """The citations of what is said, in the order of their numbers."""
-    claims: list[ClaimDoc | TextDoc] = [*doc.preflight, *doc.shows, *doc.implies, *doc.cannot_decide]
-    claims += [claim for finding in (*doc.consequences, *doc.warnings) for claim in finding.shows]
-    names = {name for claim in claims for name in claim.cites}
-    return [name for name in doc.cites if name in names]
 
 
 def _evidence(name: str, cite: CiteDoc) -> str:
@@ -104,8 +97,5 @@ def _families(doc: VerdictDoc) -> str:
     rows = [(f.family, f.id, "ruled out", f.because) for f in doc.ruled_out]
     rows += [(f.family, f.id, "unknown", "; ".join(f.missing)) for f in doc.unknown]
     lines = [f"| {family} | {slug} | {what} | {escaped(why)} |" for family, slug, what, why in sorted(rows)]
-    return (
-        "\n".join(["**All families**", "", "| family | | | why |", "| --- | --- | --- | --- |", *lines])
-        if lines
-        else ""
-    )
+    head = ["**All families**", "", "| family | | | why |", "| --- | --- | --- | --- |"]
+    return "\n".join([*head, *lines]) if lines else ""

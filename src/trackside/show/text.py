@@ -15,6 +15,7 @@ from trackside.show import citing, heading
 from trackside.show.document import CiteDoc, ClaimDoc, FindingDoc, InputDoc, SecondaryDoc, VerdictDoc
 from trackside.show.plot import curves
 from trackside.show.waste import in_lines
+from trackside.show.wording import with_stop
 
 CLAIMS, PLACES, INPUTS = 6, 2, 3
 """Claims of the primary finding, places of one claim, and inputs that were not read: more with --verbose."""
@@ -53,7 +54,7 @@ def _cited(claims: Iterable[ClaimDoc]) -> list[ClaimDoc]:
 def _absent(doc: VerdictDoc) -> list[RenderableType]:
     """In one line what was not given."""
     absent = [claim.text for claim in doc.preflight if not claim.cites]
-    return [_bullet(" ".join(map(_stop, absent)))] if absent else []
+    return [_bullet(" ".join(map(with_stop, absent)))] if absent else []
 
 
 def _headline(primary: FindingDoc) -> Text:
@@ -64,8 +65,7 @@ def _headline(primary: FindingDoc) -> Text:
     text.append("  culprit: ")
     text.append(primary.culprit, style=_CULPRIT_STYLE.get(primary.culprit, "bold"))
     text.append(f"  confidence: {heading.confidence(primary)}")
-    where = heading.where(primary)
-    return text.append(f"\n{primary.title}" + (f" \N{EM DASH} {where}" if where else ""))
+    return text.append(f"\n{heading.headline(primary)}")
 
 
 def _section(console: Console, title: str, body: Sequence[RenderableType]) -> None:
@@ -79,7 +79,7 @@ def _bullet(text: str | Text, mark: str = "\N{MIDDLE DOT}", style: str = "") -> 
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=3, justify="right")
     grid.add_column(ratio=1)
-    grid.add_row(Text(mark, style=style), Text(_stop(text)) if isinstance(text, str) else text)
+    grid.add_row(Text(mark, style=style), Text(with_stop(text)) if isinstance(text, str) else text)
     return grid
 
 
@@ -92,7 +92,7 @@ def _claims(claims: Sequence[ClaimDoc], cites: dict[str, CiteDoc]) -> list[Rende
 
 
 def _claim(claim: ClaimDoc, cites: dict[str, CiteDoc]) -> RenderableType:
-    text = Text(_stop(claim.text)).append(_places(claim.cites, cites))
+    text = Text(with_stop(claim.text)).append(_places(claim.cites, cites))
     if not (quoted := citing.unquoted(claim, cites)):
         return _bullet(text)
     return Group(_bullet(text), Padding.indent(Text(quoted, style="dim", no_wrap=True, overflow="ellipsis"), 6))
@@ -185,11 +185,6 @@ def _inputs(inputs: Iterable[InputDoc], verbose: bool) -> list[RenderableType]:
     if len(others) > len(shown):
         body.append(_bullet(f"and {len(others) - len(shown)} more ('trackside inputs' lists all)"))
     return body
-
-
-def _stop(text: str) -> str:
-    """A sentence with its full stop; a line that was cut short ends as it is."""
-    return text if text.endswith((".", "!", "?", ":", "\N{HORIZONTAL ELLIPSIS}")) else text + "."
 
 
 def inputs_table(inputs: Iterable[InputDoc], console: Console) -> None:

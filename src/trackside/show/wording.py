@@ -37,6 +37,11 @@ def said(claim: Claim, says: Mapping[str, str]) -> str:
     return text[:1].upper() + text[1:] if own_word and text[:1].islower() else text
 
 
+def with_stop(text: str) -> str:
+    """A sentence with its full stop; a line that was cut short ends as it is."""
+    return text if text.endswith((".", "!", "?", ":", "\N{HORIZONTAL ELLIPSIS}")) else text + "."
+
+
 class _Wording(string.Formatter):
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         value = super().get_value(key, args, kwargs)

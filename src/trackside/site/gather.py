@@ -17,7 +17,7 @@ from trackside.diagnose import engine
 from trackside.model import Event, Input, InputStatus, Plane, Run, Verdict
 from trackside.query import UNABLE, Frame, events
 from trackside.read.format import Source
-from trackside.read.walk import Found
+from trackside.read.walk import Found, walk
 from trackside.runs.resolve import NoSuchRun, resolve
 from trackside.site.config import Site
 from trackside.site.hits import Room, sources
@@ -86,9 +86,16 @@ def diagnose(
 
 @contextmanager
 def gathered(
-    site: Site, job: str | None, paths: api.Paths = (), tick: Tick | None = None, store: str = ""
+    site: Site,
+    job: str | None,
+    paths: api.Paths = (),
+    tick: Tick | None = None,
+    store: str = "",
+    copies: Callable[[Source], None] | None = None,
 ) -> Iterator[Gathered]:
     """Ask all that the site has for a job; its metrics can be asked until the end.
+
+    ``copies``: told of each source before it is read, but of those that ``store`` and, beside it, ``paths`` hold.
 
     Raises FileNotFoundError for a path that isn't there, CannotAsk, and NothingReadable where there is nothing to ask
     or nobody knows anything of the job; StoreError.
@@ -107,7 +114,7 @@ def gathered(
                 closing(PrometheusCurves(site.metrics, Scope(told.start, told.end, told.nodes, told.names)))
             )
             curves.begin()
-        loaded = _read(stack, job, [*paths, *told.files], told, store, tick)
+        loaded = _read(stack, job, [*paths, *told.files], told, store, tick, copies)
         for row in told.rows:
             loaded.inputs.append(row)
             if row.status in ("unreadable", "refused"):
@@ -127,13 +134,24 @@ def gathered(
 
 
 def _read(
-    stack: ExitStack, job: str | None, paths: api.Paths, slurm: SlurmAnswer, store: str, tick: Tick | None
+    stack: ExitStack,
+    job: str | None,
+    paths: api.Paths,
+    slurm: SlurmAnswer,
+    store: str,
+    tick: Tick | None,
+    copies: Callable[[Source], None] | None,
 ) -> api.Loaded:
     """What Slurm says, files hold, and a store has of the job, unless it has nothing of it."""
     if store:
         with suppress(NoSuchRun):
-            return stack.enter_context(api.stored(store, job, paths, tick, slurm.sources))
-    loaded = api.Loaded(job=job)
+            loaded = stack.enter_context(api.stored(store, job, paths, tick, slurm.sources))
+            loaded.copies = copies
+            for found in (*slurm.sources, *walk(slurm.files)) if copies is not None else ():
+                if isinstance(found, Source) and copies is not None:
+                    copies(found)
+            return loaded
+    loaded = api.Loaded(job=job, copies=copies)
     for source in slurm.sources:
         loaded.take(source)
     api.load_into(loaded, paths, tick)

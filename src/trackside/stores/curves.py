@@ -83,6 +83,18 @@ class Failing(Curves, Protocol):
         ...
 
 
+@runtime_checkable
+class Sampled(Curves, Protocol):
+    """Curves whose samples can be had one by one."""
+
+    def samples(
+        self, held: Sequence[Held], start_ms: int, end_ms: int
+    ) -> Iterable[tuple[Held, NDArray[np.int64], NDArray[np.float64]]]:
+        """Times and values of some series in ``(start, end]``, in pieces, those of one series in order of time. Raises
+        Unanswered."""
+        ...
+
+
 RolledUp = tuple[NDArray[np.float64], int] | Unanswered
 """What :meth:`Curves.rollup` gives, or why it could not."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 
-from trackside.diagnose.cost.held import Held, attempt_span, hour, hours, length, number
+from trackside.diagnose.cost.held import Held, attempt_span, hour, hours, length
 from trackside.diagnose.cost.parts import span
 from trackside.diagnose.cost.work import SLACK_S, lives
 from trackside.diagnose.family import Evidence, claim
-from trackside.diagnose.training.learning import training_points
+from trackside.diagnose.training.learning import number, training_points
 from trackside.model import Attempt, Claim, Event, Loss, Run, Value
 from trackside.query import derived
 

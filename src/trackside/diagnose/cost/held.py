@@ -10,6 +10,7 @@ import numpy as np
 from trackside.catalog.job_states import goes_on
 from trackside.diagnose.checks.trust import LIMITS
 from trackside.diagnose.family import Evidence, claim
+from trackside.diagnose.training.learning import number
 from trackside.diagnose.words.ending import last_job
 from trackside.model import Claim, Record, Run, Value
 from trackside.query import Frame, Query, Row, derived, events, metric, record
@@ -192,9 +193,3 @@ def _first(row: Row) -> float:
 
 def _last(row: Row) -> float:
     return number(row, "last_time") or 0.0
-
-
-def number(row: Row, field: str) -> float | None:
-    """A numeric field of a row, or None."""
-    value = row.get(field)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

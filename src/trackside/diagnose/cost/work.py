@@ -6,9 +6,9 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trackside.diagnose.cost.held import SAME_S, Held, number
+from trackside.diagnose.cost.held import SAME_S, Held
 from trackside.diagnose.family import Evidence
-from trackside.diagnose.training.learning import step_seconds, training_points
+from trackside.diagnose.training.learning import number, step_seconds, training_points
 from trackside.model import Event, Finding, Position, Run, Value
 from trackside.query import Query, derived, events
 

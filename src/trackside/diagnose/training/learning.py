@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from trackside.diagnose import maths
 from trackside.model import Event, Value
-from trackside.query import Frame, Query, derived, events
+from trackside.query import Frame, Query, Row, derived, events
 
 LEARNING: Mapping[str, Query] = {
     "progress": events("progress"),
@@ -39,7 +39,7 @@ FREE_OBJECTIVES = (
 """Objectives whose loss is no distance from the truth: near zero, negative or rising is normal."""
 
 
-def number(row: Event, field: str) -> float | None:
+def number(row: Row, field: str) -> float | None:
     """A numeric field, or None; booleans are no numbers."""
     value = row.get(field)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -31,7 +31,6 @@ from trackside.show.charts.time_axis import (
     readout,
     signal,
     table,
-    text_of,
     y_axis,
     y_scale,
 )
@@ -149,11 +148,7 @@ def _spec(
     marks += _named_gap(columns)
     parts = [(key, title) for key, title in (("busy", name), ("sm", "SM")) if key in columns]
     parts += [(f"own{place}", shown(gpu)) for place, gpu in enumerate(own)]
-    times = columns["t"] / 1000
-    step = float(times[1] - times[0]) if len(times) > 1 else grid.step
-    told = " + '   ' + ".join(
-        f"{text_of(title + ' ')} + format({at_cursor('curve', times + step / 2, key)}, '.2f')" for key, title in parts
-    )
+    told = at_cursor("curve", columns["t"], grid.step, parts, ".2f")
     cause = first_cause(verdict)
     return figure(
         HEIGHT,

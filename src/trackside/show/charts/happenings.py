@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +77,13 @@ class Moment:
     time: float
     event: Event | None = None
     text: str = ""
+    until: float | None = None
+    """Of an event that bears no time: it lies between ``time`` and this, by what is timed around it in its file."""
+
+    @property
+    def stamp(self) -> str:
+        """When it was."""
+        return moment(self.time) if self.until is None else f"between {moment(self.time)} and {moment(self.until)}"
 
     @property
     def colour(self) -> str:
@@ -106,7 +115,8 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One or several moments of a lane in one place. ``root``: whether one of them can name a cause by itself."""
+    """One or several moments of a lane in one place. ``root``: whether one of them can name a cause by itself.
+    ``between``: whether they bear no time, and lie somewhere from ``time`` to ``end``."""
 
     lane: str
     time: float
@@ -116,19 +126,39 @@ class Happening:
     colour: str
     root: bool
     count: int
+    between: bool = False
 
 
-def said(store: Store, span: Span) -> tuple[list[Moment], list[Moment]]:
-    """The events in the span, and those that bear no time."""
-    found, untimed = [], []
-    for kind, lane in _LANE.items():
-        answer = store.ask(events(kind))
-        for event in answer.events if isinstance(answer, Frame) else ():
-            if event.time is None:
-                untimed.append(Moment(lane, span[0], event))
-            elif span[0] <= event.time <= span[1]:
-                found.append(Moment(lane, event.time, event))
-    return found, untimed
+def said(store: Store, span: Span, end: float) -> tuple[list[Moment], list[Moment]]:
+    """The events in the span, and those of which nothing tells when they were. An event that bears no time lies between
+    the last one before it in its file that does and the next, or the run's end."""
+    rows = [row for kind in (*_LANE, "progress") for row in _events(store, kind)]
+    files = {row.at.path for row in rows if row.time is None}
+    timed = sorted(
+        (row.at.path, row.at.line, row.time) for row in rows if row.time is not None and row.at.path in files
+    )
+    found, untold = [], []
+    for row in rows:
+        lane = _LANE.get(row.kind)
+        if lane is None:
+            continue
+        if row.time is not None:
+            if span[0] <= row.time <= span[1]:
+                found.append(Moment(lane, row.time, row))
+            continue
+        place = bisect(timed, (row.at.path, row.at.line, inf))
+        before, after = timed[place - 1 : place], timed[place : place + 1]
+        if before and before[0][0] == row.at.path and span[0] <= before[0][2] <= span[1]:
+            until = after[0][2] if after and after[0][0] == row.at.path else end
+            found.append(Moment(lane, before[0][2], row, until=max(before[0][2], min(until, end))))
+        else:
+            untold.append(Moment(lane, span[0], row))
+    return found, untold
+
+
+def _events(store: Store, kind: str) -> Sequence[Event]:
+    answer = store.ask(events(kind))
+    return answer.events if isinstance(answer, Frame) else ()
 
 
 def counted(store: Store, span: Span) -> Iterator[Moment]:
@@ -186,14 +216,15 @@ def _lasting(held: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def merged(found: Sequence[Moment], span: Span) -> list[Happening]:
-    """Those of one lane in one place as one, in order of time; where many are left, in wider places."""
+    """Those of one lane in one place as one, in order of time, those that bear no time by themselves; where many are
+    left, in wider places."""
     found = sorted(found, key=lambda each: each.time)
     places = PLACES
     while True:
         width = (span[1] - span[0]) / places
-        groups: dict[str, list[list[Moment]]] = {}
+        groups: dict[tuple[str, bool], list[list[Moment]]] = {}
         for each in found:
-            lane = groups.setdefault(each.lane, [])
+            lane = groups.setdefault((each.lane, each.until is None), [])
             if lane and each.time - lane[-1][0].time < width:
                 lane[-1].append(each)
             else:
@@ -215,14 +246,17 @@ def by_lane(found: Sequence[Moment]) -> list[Happening]:
 def _one(group: Sequence[Moment]) -> Happening:
     chief = next((each for each in group if each.root), None) or max(group, key=lambda each: _GRAVE[each.colour])
     if len(group) == 1:
-        tip = f"{moment(chief.time)}  {chief.where}\n{chief.words}"
+        tip = f"{chief.stamp}  {chief.where}\n{chief.words}"
     else:
-        lines = [f"{moment(each.time)}  {each.where}  {each.words}" for each in group[:TOLD]]
+        lines = [f"{each.stamp}  {each.where}  {each.words}" for each in group[:TOLD]]
         if len(group) > TOLD:
             lines.append(f"and {len(group) - TOLD:,} more until {moment(group[-1].time)}")
         tip = "\n".join(lines)
     words = chief.words if len(group) == 1 else f"{chief.words}, and others"
-    return Happening(chief.lane, group[0].time, group[-1].time, words, tip, chief.colour, chief.root, len(group))
+    end = max(each.time if each.until is None else each.until for each in group)
+    return Happening(
+        chief.lane, group[0].time, end, words, tip, chief.colour, chief.root, len(group), chief.until is not None
+    )
 
 
 _GRAVE = {"bad": 3, "warn": 2, "ink": 1, "good": 0}

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from trackside.show.charts.chart import LEFT, Raster
-from trackside.show.charts.still import DARKEST, LIGHTEST, MIDDLE
 from trackside.show.charts.time_axis import Json, clock, dragged, figure, label, mark, named_moment, rule, signal
 
 TALLEST, ROOM, MOST_ROOM = 16, 480, 1280
@@ -17,6 +16,8 @@ LABELLED = 9
 """Pixels of a row from which on each has its label."""
 LENS, GAP, MOST_LENSES = 14, 3, 8
 """Pixels of a row that is shown once more and below it, and how many such rows there are at most."""
+LIGHTEST, MIDDLE, DARKEST = 0.06, 0.62, 0.85
+"""On the way from the ground to the ink: where the colours of cells begin, where the accent stands, where they end."""
 RAMP = 96
 """Pixels of the key to the colours."""
 

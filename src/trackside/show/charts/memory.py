@@ -29,7 +29,6 @@ from trackside.show.charts.time_axis import (
     readout,
     signal,
     table,
-    text_of,
     y_axis,
     y_scale,
 )
@@ -147,12 +146,7 @@ def _spec(
         look = {"stroke": signal("ink"), "strokeDash": {"value": [8, 3]}, "strokeWidth": 1}
         marks.append(mark("rule", {"x": 0, "x2": signal("width"), "y": level, **look}))
         ends.append((f"capacity {size(capacity)}", level, "ink"))
-    times = columns["t"] / 1000
-    step = float(times[1] - times[0]) if len(times) > 1 else used.step
-    told = " + '   ' + ".join(
-        f"{text_of(title + ' ')} + format({at_cursor('curve', times + step / 2, key)}, '.1f')"
-        for key, title, _, _ in lines
-    )
+    told = at_cursor("curve", columns["t"], used.step, [(key, title) for key, title, _, _ in lines], ".1f")
     return figure(
         HEIGHT,
         window,

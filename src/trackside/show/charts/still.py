@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trackside.show.charts.chart import PAINT, Drawn, Raster
+from trackside.show.charts.heat_map import DARKEST, LIGHTEST, MIDDLE
 
+Colour = tuple[int, int, int]
+"""Red, green, blue: 0 to 255."""
 LIGHT: Mapping[str, str] = {
     "ink": "#1b1f24", "faint": "#d5dade", "ground": "#ffffff", "accent": "#1f5fa8", "second": "#a8480b",
     "third": "#4d7a1f", "bad": "#b3161b", "warn": "#c98500", "good": "#2c7a3d", "band": "#eef1f4",
@@ -39,24 +42,25 @@ def standalone(drawn: Drawn, theme: Mapping[str, str] = LIGHT) -> dict[str, Any]
     return spec
 
 
-def palette(theme: Mapping[str, str]) -> list[tuple[int, int, int]]:
+def palette(theme: Mapping[str, str]) -> list[Colour]:
     """The colours of a raster's values 0 to 254, and the ground for 255: those of the scale ``heat``."""
     ground, accent, ink = (_rgb(theme[name]) for name in ("ground", "accent", "ink"))
     colours = []
     for value in range(255):
         share = LIGHTEST + (DARKEST - LIGHTEST) * value / 254
-        first, second, part = (
-            (ground, accent, share / MIDDLE) if share < MIDDLE else (accent, ink, (share - MIDDLE) / (1 - MIDDLE))
-        )
-        colours.append(tuple(round(a + (b - a) * part) for a, b in zip(first, second, strict=True)))
-    return [*colours, ground]  # type: ignore[list-item]
+        if share < MIDDLE:
+            colours.append(_between(ground, accent, share / MIDDLE))
+        else:
+            colours.append(_between(accent, ink, (share - MIDDLE) / (1 - MIDDLE)))
+    return [*colours, ground]
 
 
-LIGHTEST, MIDDLE, DARKEST = 0.06, 0.62, 0.85
-"""On the way from the ground to the ink: where the colours of cells begin, where the accent stands, where they end."""
+def _between(one: Colour, other: Colour, share: float) -> Colour:
+    red, green, blue = (round(a + (b - a) * share) for a, b in zip(one, other, strict=True))
+    return red, green, blue
 
 
-def _rgb(colour: str) -> tuple[int, int, int]:
+def _rgb(colour: str) -> Colour:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 

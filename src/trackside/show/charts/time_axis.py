@@ -183,11 +183,10 @@ def rule(at: str, height: float, colour: str, *, dash: Sequence[int] = (), y: fl
     place = signal(f"isValid({at}) ? scale('x', {at}) : 0")
     look = {
         "stroke": signal(colour),
-        "strokeDash": list(dash),
+        "strokeDash": {"value": list(dash)},
         "strokeWidth": wide,
         "opacity": signal(f"{inside} ? 1 : 0"),
     }
-    look["strokeDash"] = {"value": list(dash)}
     return mark("rule", {"x": place, "y": y, "y2": height, **look})
 
 
@@ -337,11 +336,15 @@ def number(value: float, digits: int = 5) -> str:
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:.{digits}g}"
 
 
-def at_cursor(name: str, times: NDArray[np.float64], field: str) -> str:
-    """Expression: the value of a field of an evenly spaced data set in the window under the cursor."""
-    first, step = float(times[0]) * 1000, (float(times[1] - times[0]) if len(times) > 1 else 1.0) * 1000
-    place = f"clamp(ceil((moment - {first!r}) / {step!r}), 0, {len(times) - 1})"
-    return f"data('{name}')[{place}].{field}"
+def at_cursor(
+    name: str, middles: NDArray[np.float64], window_s: float, fields: Iterable[tuple[str, str]], form: str
+) -> str:
+    """Expression: what (field, title) of an evenly spaced data set are in the window under the cursor, each after its
+    title. ``middles``: of the windows, milliseconds; ``window_s``: their length where there is but one."""
+    step = float(middles[1] - middles[0]) if len(middles) > 1 else window_s * 1000
+    place = f"clamp(ceil((moment - {float(middles[0]) + step / 2!r}) / {step!r}), 0, {len(middles) - 1})"
+    told = (f"{text_of(title + ' ')} + format(data('{name}')[{place}].{field}, '{form}')" for field, title in fields)
+    return " + '   ' + ".join(told)
 
 
 def clock(expression: str) -> str:

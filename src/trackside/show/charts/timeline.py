@@ -55,7 +55,7 @@ def draw(verdict: Verdict, store: Store) -> Drawn | None:
     bars = [*_life(verdict, store, window), *_phases(verdict, store)]
     span = _span(bars, window)
     bars += [Bar("clocks held down", *each, "warn") for each in held_down(store)]
-    moments, without = said(store, span)
+    moments, without = said(store, span, window[1])
     happened, untimed = merged([*moments, *counted(store, span)], span), by_lane(without)
     if not bars and not happened:
         return None
@@ -154,9 +154,13 @@ def _caption(
     count = sum(each.count for each in happened)
     sorts = len({each.lane for each in happened})
     if count:
-        told += f" {count:,} event{'' if count == 1 else 's'} of {sorts} sort{'' if sorts == 1 else 's'}."
+        told += f" {word(count, 'events')} of {word(sorts, 'sorts')}."
+    if between := sum(each.count for each in happened if each.between):
+        bear, lines = ("bears", "a dashed line shows") if between == 1 else ("bear", "dashed lines show")
+        told += f" {between:,} of them {bear} no time: {lines} between which times in the same file."
     if untimed:
-        told += f" {sum(each.count for each in untimed):,} more bear no time and are listed only."
+        count = sum(each.count for each in untimed)
+        told += f" Nothing tells when {word(count, 'events')} happened: listed only."
     return told
 
 
@@ -172,9 +176,18 @@ def _rows(
         for each in happened:
             sorts.setdefault(each.lane, []).append(each)
         happened = [
-            replace(told[0], end=told[-1].end, count=sum(each.count for each in told)) for told in sorts.values()
+            replace(
+                told[0],
+                end=max(each.end for each in told),
+                count=sum(each.count for each in told),
+                between=all(each.between for each in told),
+            )
+            for told in sorts.values()
         ]
-    rows += [(each.time, each.end, each.lane, f"{each.count:,}", each.first) for each in happened]
+    rows += [
+        (each.time, each.end, each.lane, f"{each.count:,}", f"{'in between: ' if each.between else ''}{each.first}")
+        for each in happened
+    ]
     rows.sort(key=lambda row: row[0])
     told = [(moment(start), moment(end) if end > start else "", *rest) for start, end, *rest in rows]
     return [*told, *(("not told", "", each.lane, f"{each.count:,}", each.first) for each in untimed)][:ROWS]
@@ -207,8 +220,7 @@ def _spec(
     points = [
         {"y": places[each.lane], "t": round(each.time * 1000), "to": round(each.end * 1000), "tip": each.tip,
          "count": f"\N{MULTIPLICATION SIGN}{each.count}" if each.count > 1 else "", "colour": each.colour,
-         "next": round(after * 1000),
-         "root": each.root}
+         "next": round(after * 1000), "root": each.root, "between": each.between}
         for each, after in _followed(happened, span)
     ]  # fmt: skip
     return figure(
@@ -264,7 +276,8 @@ def _bars() -> list[Json]:
 
 
 def _events() -> list[Json]:
-    """A stretch over which events were merged, and the events themselves, filled where one can name a cause."""
+    """A stretch over which events were merged, dashed where they bear no time; and the events themselves, filled where
+    one can name a cause."""
     reach = {"x": {"scale": "x", "field": "t"}, "x2": {"scale": "x", "field": "to"}, "y": {"field": "y"}}
     shape = signal("datum.root ? 'diamond' : datum.colour === 'good' ? 'stroke' : 'circle'")
     point = {
@@ -274,13 +287,14 @@ def _events() -> list[Json]:
         "angle": signal("datum.colour === 'good' ? 90 : 0"),
         "size": signal("datum.root ? 110 : 60"),
         "fill": signal(_PAINT),
-        "fillOpacity": signal("datum.root ? 1 : 0.35"),
+        "fillOpacity": signal("datum.between ? 0 : datum.root ? 1 : 0.35"),
         "stroke": signal(_PAINT),
         "strokeWidth": 1.5,
         "tooltip": {"field": "tip"},
     }
+    dash = signal("datum.between ? [2, 3] : []")
     return [
-        mark("rule", {**reach, "stroke": signal(_PAINT), "strokeWidth": 2}, "events"),
+        mark("rule", {**reach, "stroke": signal(_PAINT), "strokeWidth": 2, "strokeDash": dash}, "events"),
         {**mark("symbol", point, "events"), "interactive": True},
     ]
 

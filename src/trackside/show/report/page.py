@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import shlex
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,18 +10,17 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from trackside.catalog.job_states import in_words
 from trackside.diagnose.family import families
 from trackside.model import Position, Verdict
 from trackside.query import Query, QueryError, Store
 from trackside.read.excerpts import Excerpt
-from trackside.show import citing
-from trackside.show.charts.chart import PAINT, Chart, Drawn, Raster, drawings
-from trackside.show.document import CiteDoc, ClaimDoc, FindingDoc, InputDoc, SecondaryDoc, TextDoc, VerdictDoc
-from trackside.show.heading import family, where
+from trackside.show import citing, heading
+from trackside.show.charts.chart import PAINT
+from trackside.show.document import CiteDoc, InputDoc, ProgressDoc, SecondaryDoc, VerdictDoc
+from trackside.show.inert import visible
 from trackside.show.report import assets
-from trackside.show.report.visible import data, visible
-from trackside.show.wording import duration, moment, word
+from trackside.show.report.figures import figures, script_data
+from trackside.show.wording import duration, moment, with_stop, word
 from trackside.stores.embedded.layout import Directory
 
 INPUTS_SHOWN, INPUTS_LISTED = 12, 1000
@@ -82,53 +79,40 @@ class Row:
     collect: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A chart that was drawn. ``timed``: it has a time axis, to be zoomed and read with the keyboard."""
-
-    chart: Chart
-    drawn: Drawn
-    timed: bool
-
-
 def places(doc: VerdictDoc) -> dict[str, Position]:
     """Where in which input each citation of a single row points to."""
     found: dict[str, Position] = {}
     for name, cite in doc.cites.items():
-        try:
-            given = dict(Query.parse(cite.query).filters)
-        except QueryError:
-            continue
+        asked = _asked(cite)
+        given = {} if asked is None else dict(asked.filters)
         file, line, offset = given.get("file"), given.get("line"), given.get("offset")
         if isinstance(file, str) and isinstance(line, int) and isinstance(offset, int):
             found[name] = Position(file, line, offset)
     return found
 
 
+def _asked(cite: CiteDoc) -> Query | None:
+    try:
+        return Query.parse(cite.query)
+    except QueryError:
+        return None
+
+
 def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Position, Excerpt]) -> bytes:
     """The page, in UTF-8. ``around``: what stands around the :func:`places` that are cited, as far as it was found."""
-    figures = list(_figures(verdict, store))
-    script, style, vega = assets.own("page.js"), assets.own("page.css"), assets.vega() if figures else ""
-    policy = {
-        "default-src": ["'none'"],
-        "script-src": [assets.hashed(each) for each in (vega, script) if each],
-        "style-src": [assets.hashed(style)],
-        "img-src": ["data:"],
-        "base-uri": ["'none'"],
-        "form-action": ["'none'"],
-    }
-    citations = list(_citations(doc, around))
-    first, other = _first(doc), [each.path for each in doc.inputs if each.status != "read"]
+    drawn = list(figures(verdict, store))
+    script, style, vega = assets.own("page.js"), assets.own("page.css"), assets.vega() if drawn else ""
+    citations, first = list(_citations(doc, around)), _first(doc)
     html = _environment().get_template("page.html").render(
         doc=doc,
-        policy="; ".join(f"{name} {' '.join(values)}" for name, values in policy.items()),
+        policy=assets.policy([each for each in (vega, script) if each], style),
         style=Markup(style),
         script=Markup(script),
         vega=Markup(vega),
-        charts=Markup(data([_described(each) for each in figures])),
+        charts=Markup(script_data([each.data for each in drawn])),
         paint=" ".join(PAINT),
-        figures=figures,
-        headline=headline(doc.primary),
+        figures=drawn,
+        headline=heading.headline(doc.primary),
         culprit=CULPRITS.get(doc.primary.culprit, doc.primary.culprit),
         acts=ACTS.get(doc.primary.culprit, ""),
         certain=CERTAINTIES.get(doc.primary.certainty or "", ""),
@@ -138,9 +122,9 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         rows=list(_rows(doc)),
         collect=_collect(doc),
         inputs=_inputs(doc.inputs),
-        unread=len(other),
+        unread=sum(each.status != "read" for each in doc.inputs),
         again=again(doc),
-        vega_version=assets.vega_version() if figures else "",
+        vega_version=assets.vega_version() if drawn else "",
     )  # fmt: skip
     return html.encode("utf-8", "replace")
 
@@ -160,30 +144,21 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(numbered=numbered, moment=moment, where=where, family=family, stop=stop)
+    environment.filters.update(
+        numbered=numbered, moment=moment, where=heading.where, family=heading.family, stop=with_stop
+    )
     return environment
 
 
 # -- words
 
 
-def headline(finding: FindingDoc) -> str:
-    """What it was, and where."""
-    place = where(finding)
-    return finding.title + (f" \N{EM DASH} {place}" if place else "")
-
-
-def stop(text: str) -> str:
-    """A sentence with its full stop."""
-    return text if text.endswith((".", "!", "?", ":", "\N{HORIZONTAL ELLIPSIS}")) else text + "."
-
-
 def again(doc: VerdictDoc) -> str:
     """The command that makes the verdict anew."""
-    given, job = list(doc.paths), doc.run.id
-    of_job = ["--job", job] if job and (doc.asked or (given and Directory(given[0]).exists)) else []
+    given = list(doc.paths)
     if given and Directory(given[0]).exists:
         given[0:1] = ["--store", given[0]]
+    of_job = ["--job", doc.run.id] if doc.run.id else []  # the inputs may hold others
     return shlex.join(["trackside", "diagnose", *given, *of_job, "--json"])
 
 
@@ -194,22 +169,16 @@ def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
         yield "Run", " ".join(filter(None, (run.id, run.name)))
     if run.cluster:
         yield "Cluster", run.cluster
-    if run.disposition:
-        ended = f", exit {run.exit_code}" if run.exit_code else ""
-        yield (
-            "State" if run.as_of is not None else "Ended",
-            in_words(run.disposition) + ended + (f", signal {run.signal}" if run.signal else ""),
-        )
+    if ending := heading.ending(run):
+        yield "State" if run.as_of is not None else "Ended", ending
     if run.start is not None:
         yield "Started", moment(run.start)
-        end = run.as_of if run.end is None else run.end
-        if end is not None and end >= run.start:
-            yield "Lasted" if run.end is not None else "So far", duration(end - run.start)
+    if (seconds := heading.lasted(run)) is not None:
+        yield "Lasted" if run.end is not None else "So far", duration(seconds)
     if run.nodes:
         yield f"Node{'s' if len(run.nodes) > 1 else ''}", _some(run.nodes)
-    held = [f"{count:,} {what}" for count, what in ((run.n_ranks, "ranks"), (run.n_gpus, "GPUs")) if count]
-    if held:
-        yield "Size", ", ".join(held).replace("1 ranks", "1 rank").replace("1 GPUs", "1 GPU") if held else ""
+    if held := [word(count, unit) for count, unit in ((run.n_ranks, "ranks"), (run.n_gpus, "GPUs")) if count]:
+        yield "Size", ", ".join(held)
     if len(run.attempts) > 1:
         yield "Attempts", str(len(run.attempts))
     if run.parent:
@@ -217,7 +186,7 @@ def facts(doc: VerdictDoc) -> Iterator[tuple[str, str]]:
     if run.framework:
         yield "Framework", run.framework
     if doc.progress is not None:
-        yield "Progress", _progress(doc)
+        yield "Progress", _progress(doc.progress)
     for what, offset in (("Log clock", run.clock_offset_s), ("Metric clock", run.metric_offset_s)):
         if offset:
             yield what, f"shifted by {duration(offset)} to fit the scheduler's"
@@ -227,16 +196,10 @@ def _some(names: Sequence[str]) -> str:
     return word(tuple(names)) if len(names) <= 4 else f"{len(names):,}: {names[0]} to {names[-1]}"
 
 
-def _progress(doc: VerdictDoc) -> str:
-    assert doc.progress is not None
-    count, first, last = doc.progress.points, doc.progress.first, doc.progress.last
-    text = f"{count:,} training point{'' if count == 1 else 's'}"
-    if first.loss is not None and count > 1:
-        told = "not printed" if last.loss is None else str(last.loss)
-        text += f", loss {first.loss} \N{RIGHTWARDS ARROW} {told}"
-    if isinstance(last.step, (int, float)) and doc.progress.planned_steps:
-        text += f", step {last.step:,.0f} of {doc.progress.planned_steps:,}"
-    return text
+def _progress(progress: ProgressDoc) -> str:
+    last, planned = progress.last.step, progress.planned_steps
+    known = isinstance(last, (int, float)) and planned
+    return heading.progress(progress) + (f", step {last:,.0f} of {planned:,}" if known else "")
 
 
 # -- citations
@@ -258,9 +221,7 @@ def numbered(names: Iterable[str]) -> list[tuple[str, str]]:
 
 def _first(doc: VerdictDoc) -> set[str]:
     """The citations of the verdict itself, not of what was ruled out."""
-    claims: list[ClaimDoc | TextDoc] = [*doc.preflight, *doc.shows, *doc.implies, *doc.cannot_decide]
-    claims += [claim for finding in (*doc.consequences, *doc.warnings) for claim in finding.shows]
-    told = {name for claim in claims for name in claim.cites}
+    told = set(citing.of_verdict(doc))
     if doc.waste is not None:
         told.update(doc.waste.cites, *(loss.cites for loss in doc.waste.lost))
     return told
@@ -295,8 +256,8 @@ def _figure(cite: CiteDoc) -> str:
     """The value, by the name of its field where it is one of a line; nothing where it is the line itself."""
     if cite.text and str(cite.value).strip() == cite.text.strip():
         return ""
-    asked = Query.parse(cite.query)
-    name = "" if citing.is_measured(cite) or cite.plane == "scheduler" else asked.reduced or asked.reducer or ""
+    asked = None if citing.is_measured(cite) or cite.plane == "scheduler" else _asked(cite)
+    name = "" if asked is None else asked.reduced or asked.reducer or ""
     return f"{name} = {word(citing.figure(cite))}".strip()
 
 
@@ -322,7 +283,7 @@ def _rows(doc: VerdictDoc) -> Iterator[Row]:
         for finding in findings:
             found[finding.family] = _found(finding, state)
     first = doc.primary
-    found[first.family] = Row(first.family, first.id, first.title, "found", [where(first)], [], [])
+    found[first.family] = Row(first.family, first.id, first.title, "found", [heading.where(first)], [], [])
     for code in sorted(found):
         row = found[code]
         yield Row(code, row.id, row.title or titles.get(code, ""), row.state, [each for each in row.why if each],
@@ -348,29 +309,3 @@ def _inputs(inputs: Sequence[InputDoc]) -> tuple[list[InputDoc], list[InputDoc],
     ordered = sorted(inputs, key=lambda each: each.status == "read")
     shown = ordered[:INPUTS_SHOWN] if len(ordered) > INPUTS_SHOWN + 3 else ordered
     return shown, ordered[len(shown) : INPUTS_LISTED], max(0, len(ordered) - INPUTS_LISTED)
-
-
-# -- charts
-
-
-def _figures(verdict: Verdict, store: Store) -> Iterator[Figure]:
-    for chart, drawn in drawings(verdict, store):
-        yield Figure(chart, drawn, any(signal["name"] == "shown" for signal in drawn.spec.get("signals", ())))
-
-
-def _described(figure: Figure) -> Mapping[str, Any]:
-    return {
-        "slug": figure.chart.slug,
-        "axis": figure.drawn.axis,
-        "timed": figure.timed,
-        "spec": figure.drawn.spec,
-        "rasters": {name: _packed(raster) for name, raster in figure.drawn.rasters.items()},
-    }
-
-
-def _packed(raster: Raster) -> Mapping[str, Any]:
-    return {
-        "width": raster.width,
-        "height": raster.height,
-        "cells": base64.b64encode(zlib.compress(raster.cells, 9)).decode(),
-    }

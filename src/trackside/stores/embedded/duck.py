@@ -173,6 +173,29 @@ class DuckCurves:
         self._keep({(key, step): cells for key, steps in tables.items() for step, cells in steps.items()})
         return [cells.answer(each) for cells, each in zip(sources, wanted, strict=True) if cells is not None]
 
+    def samples(
+        self, held: Sequence[Held], start_ms: int, end_ms: int
+    ) -> Iterator[tuple[Held, NDArray[np.int64], Values]]:
+        """See :class:`trackside.stores.curves.Sampled`. Of minutes that only their rollups are left of: the last."""
+        begin = 0
+        for begin, stop in self._chunks([[each.id] for each in held]):
+            chosen = {each.id: each for each in held[begin:stop]}
+            metrics = ", ".join(sorted({quoted(each.series.metric) for each in chosen.values()}))
+            ids = ", ".join(map(str, chosen))
+            where = (
+                f"WHERE metric IN ({metrics}) AND series IN ({ids}) AND time_ms > {start_ms} AND time_ms <= {end_ms}"
+            )
+            span = (start_ms, end_ms)
+            found = self._snapshot.arrays(
+                f"SELECT series, time_ms, value FROM {self._snapshot.table('samples', times_ms=span)} {where}"
+                f" UNION ALL SELECT series, last_ms AS time_ms, last AS value"
+                f" FROM {self._snapshot.table('minutes', times_ms=span)} {where} ORDER BY 1, 2"
+            )
+            series = found["series"]
+            edges = np.flatnonzero(series[1:] != series[:-1]) + 1
+            for rows in np.split(np.arange(len(series)), edges) if len(series) else ():
+                yield chosen[int(series[rows[0]])], found["time_ms"][rows], found["value"][rows]
+
     def _tables(self, groups: Groups, asked: Sequence[Wanted]) -> dict[int, Cells]:
         """By step, empty tables for what is asked of some groups, and for what is expected where there is room."""
         steps: dict[int, Cells] = {}

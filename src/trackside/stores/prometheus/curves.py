@@ -8,14 +8,14 @@ series of the server are one of ours (the job's label of a GPU changed).
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from trackside.stores.curves import Engine, Held, RolledUp, Wanted
 from trackside.stores.http.endpoint import Endpoint, Traffic
 from trackside.stores.prometheus.api import Api, PrometheusOptions
-from trackside.stores.prometheus.matrix import Values
+from trackside.stores.prometheus.matrix import Times, Values
 from trackside.stores.prometheus.scope import Concerned, Scope, anything_of, concerned
 from trackside.stores.prometheus.windows import Part, by_source, windows_of
 from trackside.stores.unanswered import Unanswered
@@ -119,6 +119,15 @@ class PrometheusCurves:
         if isinstance(rolled, Unanswered):
             raise rolled
         return rolled
+
+    def samples(self, held: Sequence[Held], start_ms: int, end_ms: int) -> Iterator[tuple[Held, Times, Values]]:
+        """See :class:`trackside.stores.curves.Sampled`. Raises Unanswered."""
+        concerned = self._concerned
+        by_id = {each.id: each for each in held}
+        rows = by_source(part for id_ in by_id for part in concerned.parts.get(id_, ()))
+        for source, chosen in rows.items():
+            for row, times, values in source.kept(chosen, start_ms, end_ms):
+                yield by_id[source.curves[row]], times, values
 
     def expect(self, wanted: Sequence[Wanted]) -> None:
         """See :class:`trackside.stores.curves.Batching`: they are asked for from now on, side by side."""

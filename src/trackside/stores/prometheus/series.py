@@ -207,6 +207,24 @@ class Source:
                     found[row] = times[order], values[order]
         return found
 
+    def kept(self, rows: Sequence[int], start_ms: int, end_ms: int) -> Iterator[tuple[int, Times, Values]]:
+        """(row, times, values) of the samples in ``(start, end]`` that measured something, in our unit, in pieces of
+        not too many."""
+        start_ms, end_ms = max(start_ms, self.start_ms), min(end_ms, self.end_ms)
+        asked = [row for row in rows if row not in self.raw]
+        length = max(1, self.end_ms - self.start_ms)
+        many = sum(int(self.counts[row]) for row in asked)
+        step = max(1, length * MOST_RAW // max(many, MOST_RAW))
+        for begin in range(start_ms, end_ms, step) if asked else ():
+            found = self.samples(asked, begin, min(begin + step, end_ms))
+            for row, (times, values) in found.items():
+                yield row, times, values * self.scales[row]
+        for row in rows:
+            if row in self.raw:
+                times, values = self.raw[row]
+                inside = (times > start_ms) & (times <= end_ms)
+                yield row, times[inside], values[inside]
+
     # -- what is there
 
     def look(self) -> None:
