@@ -37,7 +37,7 @@ from trackside.show.document import document, encode
 CREATED = "2026-11-21T08:00:00Z"
 WRITTEN = [case for case in scenarios() if case.source != "simulated"]
 MEASURED = [case for case in scenarios() if case.source == "simulated"]
-CHOSEN = [*WRITTEN[::6], *MEASURED[::40]]
+CHOSEN = [*WRITTEN[::14], *MEASURED[:1]]
 LOG = (
     "".join(f"step {n} loss {3 - n / 900:.3f}\n" for n in range(900))
     + "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -53,7 +53,11 @@ def made(folder: Path, out: Path, **options: object) -> Verdict:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    folder = tmp_path / "run"
+    return filled(tmp_path / "run")
+
+
+def filled(folder: Path) -> Path:
+    """A run that left a log, nothing, and what nobody can read."""
     folder.mkdir()
     (folder / "train.log").write_text(LOG)
     (folder / "empty.out").write_bytes(b"")
@@ -61,9 +65,17 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bundle of such a run."""
+    folder = tmp_path_factory.mktemp("made")
+    made(filled(folder / "run"), folder / "run.tsb")
+    return (folder / "run.tsb").read_bytes()
+
+
 @pytest.fixture
-def bundle(run: Path, tmp_path: Path) -> Path:
-    made(run, tmp_path / "run.tsb")
+def bundle(made_once: bytes, tmp_path: Path) -> Path:
+    (tmp_path / "run.tsb").write_bytes(made_once)
     return tmp_path / "run.tsb"
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,13 @@ from hypothesis import strategies as st
 
 from trackside import api
 from trackside.bundle.parts import NotBundled
-from trackside.bundle.redact.addresses import IPv4
 from trackside.bundle.redact.redactor import Redactor, pieces
+from trackside.bundle.redact.sieve import Sieve, Sign, sign_of
+from trackside.bundle.redact.traces import Traces
 from trackside.bundle.write import Options, Written, write
 from trackside.logs.hostlist import expand
+from trackside.logs.matcher import matcher as make
+from trackside.model import Run
 
 TOKENS = {
     "AWS": "AKIA" + "IOSFODNN7EXAMPLE",
@@ -88,7 +93,8 @@ def redacted(*texts: str, also: tuple[str, ...] = ()) -> list[str]:
         redactor.learn(text)
     redactor.settle()
     found = [redactor.text(text) for text in texts]
-    assert not any(redactor.leaks(text) for text in found)
+    traces = redactor.traces()
+    assert not any(traces.leaks(text.encode()) for text in found)
     return found
 
 
@@ -181,10 +187,10 @@ class TestNames:
 
     @given(st.lists(st.ip_addresses(v=4).map(str), max_size=30))
     def test_addresses_of_one_network_get_one(self, addresses: list[str]) -> None:
-        kind = IPv4()
-        kind.learn("\n".join(addresses))
-        kind.settle()
-        names = kind.names
+        redactor = Redactor()
+        redactor.learn("\n".join(addresses))
+        redactor.settle()
+        names = redactor.mapping.get("IPv4 addresses", {})
         assert len(set(names.values())) == len(names)
         assert not set(names.values()) & set(names)
         for one in names:
@@ -196,6 +202,147 @@ class TestNames:
         (text,) = redacted("NodeList=b[01-03],c7x[1,5]\n")
         (plain,) = redacted("NodeList=b01,b02,b03,c7x1,c7x5\n")
         assert expand(text.strip().partition("=")[2], 9) == expand(plain.strip().partition("=")[2], 9)
+
+    @pytest.mark.parametrize("name", ["node-like hal", "worker", "login"])
+    def test_a_host_that_records_name_goes_without_a_number(self, name: str) -> None:
+        """Where its name is a word of any log, only where a host must stand."""
+        host = name.split()[-1]
+        redactor = Redactor()
+        redactor.learn_run(Run(nodes=(host,)))
+        text = f"NodeList={host}\n{host}:41:42 [0] NCCL INFO x\nDataLoader {host} of {host}s\n"
+        redactor.learn(text)
+        redactor.settle()
+        word = "node-a" if host == "hal" else host
+        assert redactor.text(text) == (f"NodeList=node-a\nnode-a:41:42 [0] NCCL INFO x\nDataLoader {word} of {host}s\n")
+
+    @pytest.mark.parametrize(
+        ("known", "elsewhere", "becomes"),
+        [
+            (
+                "gpu017",
+                "at gpu017.hpc.acme.tech: up; gpu017.log.gz",
+                "at node-a017.domain-1.example: up; node-a017.log.gz",
+            ),
+            ("gpu017.hpc.acme.tech", "gpu017: up", "node-a017: up"),
+            ("gpu017.acme", "gpu017 in acme", "node-a017 in domain-1.example"),
+        ],
+    )
+    def test_a_host_with_its_domain_and_without(self, known: str, elsewhere: str, becomes: str) -> None:
+        redactor = Redactor()
+        redactor.learn_run(Run(nodes=(known,)))
+        redactor.learn(f"{elsewhere}\n")
+        redactor.settle()
+        assert redactor.text(elsewhere) == becomes
+        assert redactor.traces().leaks(elsewhere.encode())
+
+    @pytest.mark.parametrize(
+        "table",
+        [
+            "JOBID PARTITION NAME  USER  ST TIME NODES\n   42       gpu   lm  {user:5}  R 1:02     1\n",
+            "       JobID    Account      User      State\n------------ ---------- --------- ----------\n"
+            "42             acme-nlp   {user:9} COMPLETED\n42.batch       acme-nlp             COMPLETED\n",
+            "JobID|User|Account\n42|{user}|acme-nlp\n",
+        ],
+    )
+    @pytest.mark.parametrize("user", ["bobby", "max"])
+    def test_users_in_tables(self, table: str, user: str) -> None:
+        text, elsewhere = redacted(table.format(user=user), "/x/bobby/y of acme-nlp, and max loss\n")
+        assert user not in text
+        assert "acme-nlp" not in text
+        assert ("bobby" not in elsewhere) == (user == "bobby")
+        assert "max loss" in elsewhere
+
+    def test_a_user_whose_name_squeue_cuts_off_is_one(self) -> None:
+        redactor = Redactor()
+        redactor.learn("USER=christopher\n")
+        redactor.learn("JOBID USER ST\n  42  christop  R \n")
+        redactor.settle()
+        assert redactor.mapping["user names"] == {"christop": "user-1", "christopher": "user-1"}
+
+    def test_infiniband_guids_in_both_forms(self) -> None:
+        text, gid = redacted(
+            "Node GUID: 0x0c42a10300abcdef\nnode_guid: 0c42:a103:00ab:cdef\nPort GUID: 0x0000000000000000\n",
+            "opensm: 0x0C42A10300ABCDEF port 1, pointer 0x00007f3a2b1c4d5e\n",
+        )
+        assert text == (
+            "Node GUID: 0x0200000000000001\nnode_guid: 0200:0000:0000:0001\nPort GUID: 0x0000000000000000\n"
+        )
+        assert gid == "opensm: 0x0200000000000001 port 1, pointer 0x00007f3a2b1c4d5e\n"
+
+    def test_an_address_is_one_wherever_it_stands(self) -> None:
+        (text,) = redacted("at 10.1.2.3:29500, version 10.1.2.3, version 8.9.2.26\n")
+        assert text == "at 192.0.2.3:29500, version 192.0.2.3, version 8.9.2.26\n"
+
+
+class TestSieve:
+    """Speed must not change what is found: a line without a sign holds nothing."""
+
+    @pytest.mark.parametrize("matcher", ["hyperscan", "re2"])
+    def test_it_misses_nothing(self, matcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip(matcher)
+        monkeypatch.setattr("trackside.bundle.redact.sieve.matcher", partial(make, prefer=matcher))
+        monkeypatch.setattr("trackside.bundle.redact.redactor._learner", Sieve)
+        lines = [*LOG.splitlines(), *STAYS.splitlines(), *TOKENS.values(), *(each.format(it) for each, it in SAID)]
+        text = "".join(f"{line}\n" for line in lines)
+        found = self.learned(text)
+        monkeypatch.setattr(
+            "trackside.bundle.redact.redactor._learner", lambda signs: Sieve(Sign(rb"[^\n]") for _ in signs)
+        )
+        slowly = self.learned(text)
+        assert found.mapping == slowly.mapping
+        assert sum(map(len, found.mapping.values())) > 20
+        assert found.text(text) == slowly._all(text)
+
+    def learned(self, text: str) -> Redactor:
+        redactor = Redactor()
+        redactor.learn(text)
+        redactor.settle()
+        return redactor
+
+    @pytest.mark.parametrize(
+        ("pattern", "sign"),
+        [
+            (r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d]|\.\d)", rb"(?:\d{1,3}\.){3}\d{1}"),
+            (r"^a(?=[bc])[^\s(?=]{2,9}$", rb"a[^\s(?=]{2}"),
+            (r"x\(?=y+", rb"x\(?=y"),
+            (r"(?i)(?<!a(?:b|c))key=([a-z][\w.-]*)", rb"key=([a-z])"),
+        ],
+    )
+    def test_a_sign_is_the_pattern_without_looks_and_ends(self, pattern: str, sign: bytes) -> None:
+        assert sign_of(re.compile(pattern)).regex == sign
+
+    @given(st.lists(st.sampled_from(["step 1 loss 2\n", "\n", "at 10.1.2.3\n", "a100-b-017: up\n", "x\r\n", "é jdoe\n"])),
+           st.sampled_from(["", "jdoe", "no end"]))  # fmt: skip
+    def test_lines_keep_their_places(self, lines: list[str], last: str) -> None:
+        redactor = Redactor()
+        redactor.learn("USER=jdoe\nNodeName=a100-b-017 \n10.1.2.3\n")
+        redactor.settle()
+        text = "".join(lines) + last
+        assert redactor.text(text) == "".join(redactor._all(line) for line in text.splitlines(keepends=True))
+
+
+class TestTraces:
+    """What is left over is found by itself, whatever was to replace it."""
+
+    @pytest.mark.parametrize(
+        "left",
+        ["A100-B-017", "xa100-b-018:", "10.20.3.17", "version 10.20.3.17", "JDOE", "hpc.acme.com", "gpu-8F3A2B1C-1234",
+         "AA-BB-CC-DD-EE-01", "1320220012345", "jane.doe@acme.com", "acme-NLP", "/home/max/x", "login2"],
+    )  # fmt: skip
+    def test_found(self, left: str) -> None:
+        assert self.traces().leaks(f"before {left} after\n".encode())
+
+    @pytest.mark.parametrize(
+        "other", ["a100-b-0171", "10.20.3.171", "110.20.3.17", "jdoes", "max loss", "login25", "login2::Error"]
+    )
+    def test_no_part_of_something_else(self, other: str) -> None:
+        assert not self.traces().leaks(f"before {other} after\n".encode())
+
+    def traces(self) -> Traces:
+        redactor = Redactor()
+        redactor.learn(LOG + "UserId=max(1001)\n")
+        redactor.settle()
+        return redactor.traces()
 
 
 class TestBundles:

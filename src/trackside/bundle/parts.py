@@ -22,7 +22,7 @@ from trackside.read.plain_pickle import load
 from trackside.read.walk import Given, listed, walk
 
 Paths = Sequence[str | os.PathLike[str]]
-_PACKED = re.compile(r"\.(?:gz|bz2|xz|zst|zstd)(?=!|\Z)")
+PACKED = re.compile(r"\.(?:gz|bz2|xz|zst|zstd)(?=!|\Z)")
 _NOTHING = frozenset({"unrecognised", "unreadable", "refused"})
 
 
@@ -98,7 +98,7 @@ class Single:
         return part if self.redactor is None else Part(redacted_doc(part.doc, self.redactor))
 
     def _part(self, source: Source, row: Input) -> Part:
-        doc = InputDoc(source.path, _PACKED.sub("", source.path), source.modified)
+        doc = InputDoc(source.path, PACKED.sub("", source.path), source.modified)
         stream: io.BufferedIOBase = source.stream  # type: ignore[assignment]
         kept: Callable[[], str] = str
         binary = b"\0" in source.head

@@ -8,19 +8,19 @@ import os
 import platform
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
 import msgspec
 
 from trackside import api
-from trackside.bundle.parts import NotBundled, Part, Paths, Single, whole
+from trackside.bundle.parts import NotBundled, Part, Paths, Single, left_out, redacted_doc, whole
 from trackside.bundle.redact.redactor import Redactor, pieces
 from trackside.bundle.same import differences
 from trackside.bundle.samples import Wanted
 from trackside.bundle.slicing import spots_of
-from trackside.model import Event, Verdict
+from trackside.model import Event, Input, Verdict
 from trackside.read.bundle import (
     HEX,
     INPUTS,
@@ -59,6 +59,12 @@ class Options:
     redacted: bool = False
     also: tuple[str, ...] = ()
     force: bool = False
+    despite: bool = False
+    """Of a live run: also where what can be written gives another verdict."""
+    notes: tuple[str, ...] = ()
+    """What the manifest is to say."""
+    missing: tuple[Input, ...] = ()
+    """Inputs that only their rows are known of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ def write(case: api.Case, paths: Paths, options: Options, tick: Tick | None = No
     """Write a bundle of what was judged. Raises NotBundled, FileExistsError or OSError; then nothing is at ``out``."""
     if os.path.lexists(options.out) and not options.force:
         raise FileExistsError(options.out)
-    redactor = _learned(case, paths, options.also, tick) if options.redacted else None
+    redactor = _learned(case, paths, options, tick) if options.redacted else None
     folder = os.path.dirname(os.path.abspath(options.out))
     handle, name = tempfile.mkstemp(prefix=".bundle-", suffix=".tsb", dir=folder)
     try:
@@ -111,15 +117,17 @@ def _publish(name: str, options: Options) -> None:
         os.replace(name, options.out)
 
 
-def _learned(case: api.Case, paths: Paths, also: Sequence[str], tick: Tick | None) -> Redactor:
+def _learned(case: api.Case, paths: Paths, options: Options, tick: Tick | None) -> Redactor:
     """A redactor that knows the names in all that is to be written."""
-    redactor = Redactor(also)
+    redactor = Redactor(options.also)
     redactor.learn_run(case.verdict.run)
     redactor.learn_rows(case.loaded.store.all_rows())
     for series in case.loaded.trajectories.series():
         redactor.learn_rows(held.event for held in series.held())
     if case.loaded.curves is not None:
         redactor.learn_series(held.series for held in case.loaded.curves.held())
+    redactor.learn("".join(f"{text}\n" for text in options.notes))
+    redactor.learn("".join(f"{row.path}\n{row.note}\n" for row in options.missing))
     for found in walk(paths, tick):
         redactor.learn(found.path + "\n")
         if isinstance(found, Source) and _BINARY not in found.head:
@@ -139,7 +147,7 @@ class _Writing:
         self._members: list[MemberDoc] = []
         self._inputs: list[InputDoc] = []
         self._taken: set[str] = set()
-        self._notes: list[str] = []
+        self._notes = [self._redacted(each) for each in options.notes]
 
     def write(self, tick: Tick | None) -> Written:
         """All of it. Raises NotBundled."""
@@ -175,9 +183,17 @@ class _Writing:
             _member(archive, "mimetype", [MIMETYPE], zipfile.ZIP_STORED, len(MIMETYPE))
             for part in self._parts(sliced, tick):
                 self._put(archive, part)
+            for row in self._options.missing:
+                self._put(archive, self._without(row))
         verdict = self._judged()
-        renamed = self._redactor.text if self._redactor is not None else str
-        return verdict, differences(self._case.verdict, verdict, renamed)
+        return verdict, differences(self._case.verdict, verdict, self._redacted)
+
+    def _redacted(self, text: str) -> str:
+        return text if self._redactor is None else self._redactor.text(text)
+
+    def _without(self, row: Input) -> Part:
+        part = left_out(row)
+        return part if self._redactor is None else Part(redacted_doc(part.doc, self._redactor))
 
     def _parts(self, sliced: bool, tick: Tick | None) -> Iterable[Part]:
         case = self._case
@@ -248,12 +264,14 @@ class _Writing:
         """Look for what was replaced in every member and name. Raises NotBundled."""
         self._file.seek(0)
         with zipfile.ZipFile(self._file) as archive:
+            traces = redactor.traces()
             for info in archive.infolist():
-                found = redactor.leaks(info.filename)
+                found = traces.leaks(info.filename.encode("utf-8", "surrogateescape"))
                 with archive.open(info) as stream:
-                    found |= redactor.leaked(stream)  # type: ignore[arg-type]
+                    for data in pieces(stream):  # type: ignore[arg-type]
+                        found |= traces.leaks(data)
                 if found:
-                    what = ", ".join(sorted({f"{name} ({kind})" for name, kind in found.items()})[:3])
+                    what = ", ".join(sorted({f"{leak.name} ({leak.kind})" for leak in found})[:3])
                     raise NotBundled(
                         f"{redactor.text(info.filename)} still holds what was to be replaced: what is called {what};"
                         " nothing was written. Leave that file out, or report this"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from trackside.cli.live import site_errors, site_flags, site_of
 from trackside.cli.terminal import EXIT_OUTPUT, EXIT_USAGE, JOB, bar, errors, fail
 from trackside.show.inert import shown
 
@@ -22,22 +25,28 @@ if TYPE_CHECKING:
 @click.argument("paths", nargs=-1, type=click.Path(readable=False))
 @click.option("-o", "--output", "out", metavar="FILE", type=click.Path(dir_okay=False), help="The bundle; run.tsb.")
 @JOB
+@click.option("--store", metavar="DIR", type=click.Path(), help="Take the job from this store; PATHS add to it.")
+@site_flags
 @click.option("--now", metavar="TIME", help="Take this as the present, for a run still going, as 'diagnose' does.")
 @click.option("--slice", "sliced", is_flag=True, help="Of large logs and metrics keep what concerns the verdict.")
 @click.option("--redact", is_flag=True, help="Replace names of users and hosts, addresses, tokens and keys.")
 @click.option("--redact-also", metavar="WORD", multiple=True, help="Replace this word too, such as a project's name.")
 @click.option("--mapping", metavar="FILE", type=click.Path(dir_okay=False), help="Write the key; keep it.")
+@click.option("--despite-differences", "despite", is_flag=True, help="Of a live run: although the verdict differs.")
 @click.option("--force", is_flag=True, help="Overwrite the bundle, and the mapping.")
 @click.option("--check", is_flag=True, help="Compare the bundle PATHS with what was written, and list what it holds.")
 def bundle(
     paths: Sequence[str],
     out: str | None,
     job: str | None,
+    store: str | None,
+    site: Mapping[str, Any],
     now: str | None,
     sliced: bool,
     redact: bool,
     redact_also: Sequence[str],
     mapping: str | None,
+    despite: bool,
     force: bool,
     check: bool,
 ) -> None:
@@ -45,12 +54,21 @@ def bundle(
 
     It is a zip that anybody can open, and that 'trackside diagnose' reads (docs/bundle.md). What was written is judged
     again before it is kept: a bundle that would say something else than its inputs is not made.
+
+    With --job alone, or with --store, the evidence is what 'diagnose' would ask the site or the store for.
     """
-    if not paths:
-        raise click.UsageError("give the PATHS of a run's evidence" if not check else "give the bundle")
     if check:
+        if not paths:
+            raise click.UsageError("give the bundle")
         _check(paths)
         return
+    live = bool(site) or store is not None or (not paths and job is not None)
+    if not paths and not live:
+        raise click.UsageError("give the PATHS of a run's evidence, or --job ID, with or without --store")
+    if site and job is None:
+        raise click.UsageError("give --job ID: the site is asked for one job")
+    if despite and not live:
+        raise click.UsageError("--despite-differences is of --store and of --job alone: PATHS are written as they are")
     from trackside.bundle.write import Options
     from trackside.cli.verdicts import time_of
 
@@ -65,11 +83,12 @@ def bundle(
         redacted=redact,
         also=tuple(redact_also),
         force=force,
+        despite=despite,
     )
     for path in (options.out, mapping):
         if path is not None and os.path.lexists(path) and not force:
             fail(f"{path} is there already; --force overwrites it", EXIT_USAGE)
-    written = _written(paths, options)
+    written = _live(paths, options, store, site) if live else _written(paths, options)
     if mapping is not None:
         _write_mapping(mapping, written, force)
     _tell(options.out, written)
@@ -77,7 +96,6 @@ def bundle(
 
 def _written(paths: Sequence[str], options: Options) -> Written:
     from trackside import api
-    from trackside.bundle.parts import NotBundled
     from trackside.bundle.write import write
 
     with errors():
@@ -86,15 +104,54 @@ def _written(paths: Sequence[str], options: Options) -> Written:
         loaded.job = options.job or loaded.job
         api.readable(loaded)
         case = api.judge(loaded, options.now)
-        try:
-            with bar(paths) as tick:
-                return write(case, paths, options, tick)
-        except NotBundled as error:
-            fail(str(error), EXIT_OUTPUT)
-        except FileExistsError:
-            fail(f"{options.out} is there already; --force overwrites it", EXIT_USAGE)
-        except OSError as error:
-            fail(f"{error.filename or options.out}: {error.strerror}", EXIT_OUTPUT)
+        with _failing(options.out), bar(paths) as tick:
+            return write(case, paths, options, tick)
+
+
+def _live(paths: Sequence[str], options: Options, store: str | None, site: Mapping[str, Any]) -> Written:
+    """What a site or a store has of a job, and PATHS beside it."""
+    from trackside import api
+    from trackside.bundle.live import copies, write_live
+
+    with site_errors(), copies() as found:
+        if site or store is None:
+            from trackside.site.gather import gathered
+
+            with bar(paths) as tick, gathered(site_of(site), options.job, paths, tick, store or "", found.take) as told:
+                if options.now is None and told.stage == "going":
+                    options = replace(options, now=time.time())
+                case = told.judge(options.now)
+                if store is not None:
+                    found.take_stored(store, case)
+                    found.take_files(paths, case)
+                    if told.loaded.curves is not None:
+                        found.take_measured(told.loaded.curves, case)
+                for curves in told.curves:
+                    found.take_measured(curves, case)
+        else:
+            with bar(paths) as tick, api.stored(store, options.job, paths, tick) as loaded:
+                case = api.judge(loaded, options.now)
+                found.take_stored(store, case)
+                found.take_files(paths, case)
+                if loaded.curves is not None:
+                    found.take_measured(loaded.curves, case)
+        with _failing(options.out):
+            return write_live(case, found, options)
+
+
+@contextmanager
+def _failing(out: str) -> Iterator[None]:
+    """Ends the command where no bundle can be written."""
+    from trackside.bundle.parts import NotBundled
+
+    try:
+        yield
+    except NotBundled as error:
+        fail(str(error), EXIT_OUTPUT)
+    except FileExistsError:
+        fail(f"{out} is there already; --force overwrites it", EXIT_USAGE)
+    except OSError as error:
+        fail(f"{error.filename or out}: {error.strerror}", EXIT_OUTPUT)
 
 
 def _write_mapping(path: str, written: Written, force: bool) -> None:

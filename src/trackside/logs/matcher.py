@@ -56,19 +56,21 @@ class HyperscanMatcher:
 
     name = "hyperscan"
 
-    def __init__(self, patterns: Sequence[Pattern]) -> None:
+    def __init__(self, patterns: Sequence[Pattern], cached: bool = True) -> None:
         import hyperscan
 
         flags = [hyperscan.HS_FLAG_CASELESS if pattern.caseless else 0 for pattern in patterns]
         expressions = [pattern.regex for pattern in patterns]
         kept = cache_file(repr((version("hyperscan"), platform.machine(), expressions, flags)))
         try:
+            if not cached:
+                raise FileNotFoundError
             self._database = hyperscan.loadb(kept.read_bytes(), hyperscan.HS_MODE_BLOCK)
             self._database.scratch = hyperscan.Scratch(self._database)  # compile() makes one, loadb() doesn't
         except (OSError, ValueError, hyperscan.error):  # not kept yet, or by another version or CPU
             self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
             self._database.compile(expressions=expressions, ids=list(range(len(patterns))), flags=flags)
-            if len(patterns) >= WORTH_KEEPING:
+            if cached and len(patterns) >= WORTH_KEEPING:
                 keep(kept, hyperscan.dumpb(self._database))
 
     def hits(self, buffer: bytes) -> list[Hit]:
@@ -126,13 +128,13 @@ class NoMatcher:
         return []
 
 
-def matcher(patterns: Sequence[Pattern], prefer: str | None = None) -> Matcher:
-    """The fastest matcher that this machine has; ``prefer`` names one."""
+def matcher(patterns: Sequence[Pattern], prefer: str | None = None, cached: bool = True) -> Matcher:
+    """The fastest matcher that this machine has; ``prefer`` names one. ``cached``: what is compiled may be kept on disk."""
     if not patterns:
         return NoMatcher()
     if prefer != "re2":
         try:
-            return HyperscanMatcher(patterns)
+            return HyperscanMatcher(patterns, cached)
         except ImportError:
             if prefer == "hyperscan":
                 raise

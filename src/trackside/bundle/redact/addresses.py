@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 
-from trackside.bundle.redact.kind import Patterned
+from trackside.bundle.redact.kind import Patterned, Trace
 
 _RANGES = ("192.0.2", "198.51.100", "203.0.113")
 """The /24 networks for documentation; further ones are of 198.18.0.0/15 and 100.64.0.0/10."""
@@ -16,10 +17,24 @@ class IPv4(Patterned):
 
     name = "IPv4 addresses"
     pattern = re.compile(
-        r"(?<![\d.])(?<![=~<>!]=)(?<!\.so\.)(?<![vV])(?<!ersion )(?<!ersion: )(?<!\d-)"
-        r"(?<!dnn/)(?<![Nn][Nn] )(?<![Nn]{2}=)(?<![Cc][Ll] )(?<!uda )(?<!UDA )"
-        r"(?:\d{1,3}\.){3}\d{1,3}(?![\d]|\.\d|-?(?:py|cuda|cp|post|dev|rc|a\d|b\d))"
+        # What stands before the first digit is looked at after it: a pattern that begins with a digit is found fast.
+        r"\d(?<![\d.]\d)(?<![=~<>!]=\d)(?<!\.so\.\d)(?<![vV]\d)(?<!ersion \d)(?<!ersion: \d)(?<!\d-\d)"
+        r"(?<!dnn/\d)(?<![Nn][Nn] \d)(?<![Nn]{2}=\d)(?<![Cc][Ll] \d)(?<!uda \d)(?<!UDA \d)"
+        r"\d{0,2}\.(?:\d{1,3}\.){2}\d{1,3}(?![\d]|\.\d|-?(?:py|cuda|cp|post|dev|rc|a\d|b\d))",
+        re.ASCII,
     )
+
+    _known = re.compile(r"\d(?<![\d.]\d)\d{0,2}\.(?:\d{1,3}\.){2}\d{1,3}(?!\d|\.\d)", re.ASCII)
+
+    def replaced(self, text: str) -> str:
+        """See :class:`trackside.bundle.redact.kind.Kind`: what one place shows to be an address is one everywhere."""
+        return self._known.sub(self._if_known, text) if self._names else text
+
+    def _if_known(self, match: re.Match[str]) -> str:
+        name = self._names.get(match[0])
+        if name is not None:
+            return name
+        return self._named(match) if self.pattern.match(match.string, match.start()) else match[0]
 
     def key(self, text: str) -> str | None:
         """An address; none where it stands for this machine, for all, or is a mask or a version."""
@@ -63,9 +78,9 @@ class IPv4(Patterned):
                 self._networks[network] = free
         return self._networks[network]
 
-    def skipped(self, text: str) -> bool:
-        """Whether there is no dot."""
-        return "." not in text
+    def traces(self) -> Iterable[Trace]:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        return (Trace(key, name, r"(?<![\d.])", r"(?!\d|\.\d)") for key, name in self._names.items())
 
 
 class IPv6(Patterned):
@@ -73,7 +88,11 @@ class IPv6(Patterned):
 
     name = "IPv6 addresses"
     pattern = re.compile(
-        r"(?<![\w:.])(?:[0-9a-fA-F]{1,4}:){1,7}(?::?[0-9a-fA-F]{1,4})(?::[0-9a-fA-F]{1,4}){0,6}(?![\w:])"
+        r"(?<![\w:.])(?:[0-9a-fA-F]{1,4}:){1,7}(?::?[0-9a-fA-F]{1,4})(?::[0-9a-fA-F]{1,4}){0,6}(?![\w:])", re.ASCII
+    )
+    sign = (
+        rb"(?:[0-9A-Fa-f]{0,4}:){7}|(?:[Ff][Ee][89ABab][0-9A-Fa-f]|[Ff][CDcd][0-9A-Fa-f]{2}|[23][0-9A-Fa-f]{3})"
+        rb":[0-9A-Fa-f:]"
     )
 
     def key(self, text: str) -> str | None:
@@ -91,10 +110,6 @@ class IPv6(Patterned):
         while (name := str(ipaddress.IPv6Address((0x20010DB8 << 96) + number))) in self._found:
             number += 1 << 32
         return name
-
-    def skipped(self, text: str) -> bool:
-        """Whether there is no colon."""
-        return ":" not in text
 
 
 class Mac(Patterned):
@@ -118,9 +133,10 @@ class Mac(Patterned):
         )
         return name if name not in self._found else self.named(key, number + (1 << 16))
 
-    def skipped(self, text: str) -> bool:
-        """Whether there is neither colon nor hyphen."""
-        return ":" not in text and "-" not in text
+    def traces(self) -> Iterable[Trace]:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        for key, name in self._names.items():
+            yield from (Trace(text, name, r"(?<![\w:-])", r"(?![\w:-])") for text in (key, key.replace(":", "-")))
 
 
 def _octets(text: str) -> tuple[int, ...]:

@@ -7,41 +7,62 @@ lettered in their own order. Domains of hosts are replaced as well.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from trackside.bundle.redact.kind import AFTER, BEFORE
+from trackside.bundle.redact.kind import AFTER, BEFORE, Trace, word
+from trackside.bundle.redact.sieve import Look, Sign, literal, look
 from trackside.logs.hostlist import expand
 
 MOST = 200_000
 """Hosts of one bundle."""
 SHORT = 5
 """Names shorter than this are hosts only in the spelling that was met."""
-_VALUE = r"[\"']?\s?[=:]\s?[\"']?((?:[A-Za-z0-9._-]|\[[\d,\s-]*\]|,(?=[A-Za-z]))+)"
+_VALUE = r"[\"']?[ \t]?[=:][ \t]?[\"']?((?:[A-Za-z0-9._-]|\[[\d, \t-]*\]|,(?=[A-Za-z]))+)"
 _SAYS = re.compile(
     r"(?:\b(?:NodeName|NodeHostName|NodeAddr|BatchHost|AllocNode(?::Sid)?|ReqNodeList|ExcNodeList|NodeList|[Hh]ost[Nn]ame"
     r"|HOSTNAME|SLURMD_NODENAME|SLURM(?:_JOB)?(?:_STEP)?_NODELIST|SLURM_SUBMIT_HOST|SLURM_LAUNCH_NODE_IPADDR|nodename"
     r"|host_name|node_name|node_list|master_addr|MASTER_ADDR|rdzv_endpoint|master_host|SlurmctldHost|AccountingStorageHost"
     r"|SubmitHost|batch_host|alloc_node|allocating_node|_HOSTNAME|submit_host|kubernetes_node|exported_instance)"
-    rf"|[\"'](?:nodes?|host|instance)[\"']|[{{,](?:node|instance|host)(?==\")){_VALUE}"
+    rf"|[\"'](?:nodes?|host|instance)[\"']|[{{,](?:node|instance|host)(?==\")){_VALUE}",
+    re.ASCII,
 )
 _STANDS = (
-    re.compile(r"^(?:\S{1,40} ){0,3}([A-Za-z0-9][\w.-]*):\d+:\d+ \[\d+\] NCCL ", re.MULTILINE),
-    re.compile(
-        r"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.,+Z-]+) ([A-Za-z0-9][\w.-]*) "
-        r"(?:kernel|systemd|slurmd|slurmctld|slurmstepd|sshd|sudo|nvidia-\w+|CRON|[\w./-]+\[\d+\]):",
-        re.MULTILINE,
+    (
+        re.compile(r"^(?:\S{1,40} ){0,3}([A-Za-z0-9][\w.-]*):\d+:\d+ \[\d+\] NCCL ", re.MULTILINE | re.ASCII),
+        rb":[0-9]+:[0-9]+ \[[0-9]+\] NCCL ",
     ),
-    re.compile(r"\b(?:srun|slurmstepd|mpirun|pdsh): (?:error: )?([A-Za-z0-9][\w.\[\],-]*): (?:tasks? |error)"),
-    re.compile(r"\*\*\* (?:JOB|STEP) \S{1,40} ON ([A-Za-z0-9][\w.-]*) CANCELLED"),
-    re.compile(r"^\s*host\s*:\s*([A-Za-z0-9][\w.-]*)\s*$", re.MULTILINE),
-    re.compile(r"^\[([A-Za-z0-9][\w.-]*):\d+\] \*\*\* ", re.MULTILINE),
-    re.compile(r"(?<=\w)@(?![\w-]+\.[a-z]{2,3}\b(?!\.))([A-Za-z0-9][\w.-]*)(?=[:\s~$#\])])"),
-    re.compile(
-        r"://(?:[^/\s@\"']{1,200}@|(?![^/\s@\"']{1,200}@))"
-        r"([A-Za-z0-9-]+|(?:[A-Za-z0-9-]+\.){1,5}(?:internal|local|lan|corp|intra|intranet|cluster))(?=[:/\s\"']|$)"
+    (
+        re.compile(
+            r"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.,+Z-]+) ([A-Za-z0-9][\w.-]*) "
+            r"(?:kernel|systemd|slurmd|slurmctld|slurmstepd|sshd|sudo|nvidia-\w+|CRON|[\w./-]+\[\d+\]):",
+            re.MULTILINE | re.ASCII,
+        ),
+        b"",
+    ),
+    (
+        re.compile(
+            r"\b(?:srun|slurmstepd|mpirun|pdsh): (?:error: )?([A-Za-z0-9][\w.\[\],-]*): (?:tasks? |error)", re.ASCII
+        ),
+        b"",
+    ),
+    (re.compile(r"\*\*\* (?:JOB|STEP) \S{1,40} ON ([A-Za-z0-9][\w.-]*) CANCELLED", re.ASCII), b""),
+    (
+        re.compile(r"^[ \t]*host[ \t]*:[ \t]*([A-Za-z0-9][\w.-]*)\s*$", re.MULTILINE | re.ASCII),
+        rb"host[ \t]*:[ \t]*[A-Za-z0-9]",
+    ),
+    (re.compile(r"^\[([A-Za-z0-9][\w.-]*):\d+\] \*\*\* ", re.MULTILINE | re.ASCII), rb":[0-9]+\] \*\*\* "),
+    (re.compile(r"(?<=\w)@(?![\w-]+\.[a-z]{2,3}\b(?!\.))([A-Za-z0-9][\w.-]*)(?=[:\s~$#\])])", re.ASCII), b""),
+    (
+        re.compile(
+            r"://(?:[^/\s@\"']{1,200}@|(?![^/\s@\"']{1,200}@))"
+            r"([A-Za-z0-9-]+|(?:[A-Za-z0-9-]+\.){1,5}(?:internal|local|lan|corp|intra|intranet|cluster))(?=[:/\s\"']|$)"
+        ),
+        rb"://",
     ),
 )
-"""What a host's name stands in."""
+"""What a host's name stands in, and the sign of it where it has one of its own."""
+_SPELLED = ("NodeList=", "NodeName=", "BatchHost=", 'Hostname="', 'node="', '"node":"', '"node": "', '"hostname":"')
+"""Some such places as texts, to look for what was overlooked."""
 _NONE = frozenset(
     """
 all any assigned auto batch client cluster compute cpu cuda debug default dist distributed env error extern false file
@@ -66,6 +87,25 @@ kr lan local localdomain mil net nl no org priv se sg uk us
 _FULLY = re.compile(
     r"(?<![\w.@-])([A-Za-z][A-Za-z0-9-]{1,62})\.((?:[A-Za-z][A-Za-z0-9-]{0,62}\.){1,4}[A-Za-z]{2,11})(?![\w-]|\.\w)"
 )
+_FULLY_SIGN = rb"[a-z0-9-]\.(?:" + "|".join(sorted(_TOP)).encode() + rb")(?:[^a-z0-9_-]|$)"
+_NO_SCOPE = AFTER + "(?!::)"
+"""A word before two colons is a name in C++."""
+_FILES = frozenset(
+    """
+bin bz cfg conf core cpp csv cu dmp dump err gz html ini json jsonl kern log md npy npz out parquet pdf pickle pkl png
+prom pt pth py safetensors sh so sqlite stderr stdout svg tar tfevents tgz toml trace tsv txt xml xz yaml yml zip zst
+""".split()  # noqa: SIM905 - a list of words is read as one
+)
+"""What names of files end in."""
+_NOBODY = frozenset({"localhost", "localdomain", "none", "null", "unknown", "n/a", "nan", "all", "any", "assigned"})
+"""Names that no host has, though records write them."""
+_FLAGS = re.IGNORECASE | re.ASCII
+_NAMED = re.compile(
+    r"(?<![A-Za-z0-9_.-])([A-Za-z0-9][A-Za-z0-9-]{1,62})\.((?:[A-Za-z][A-Za-z0-9-]{0,62}\.){1,4}[A-Za-z]{2,15})(?![\w.-])",
+    re.ASCII,
+)
+LONGEST_SIGN = 8000
+"""Characters of the names that one sign is made of; Hyperscan takes 16,000."""
 _FULL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
@@ -78,31 +118,51 @@ class Hosts:
         self._known: set[str] = set()
         self._spelled: set[str] = set()
         self._domains: set[str] = set()
+        self._placed: set[str] = set()
+        """Hosts that are called like words: they are replaced only where a host's name stands."""
         self._full: set[tuple[str, str]] = set()
         """Words that are names with their domains, if the names are those of hosts."""
         self._stems: dict[str, str] = {}
+        self._words: dict[str, str] = {}
+        """Hosts that are called like words -> their names."""
         self._widths: set[tuple[str, int]] = set()
         self._names: dict[str, str] = {}
         self._domain_names: dict[str, str] = {}
         self._any: re.Pattern[str] | None = None
         self._any_domain: re.Pattern[str] | None = None
-        self._raw: re.Pattern[str] | None = None
 
     @property
     def names(self) -> Mapping[str, str]:
         """Thing -> its name."""
-        return {**self._names, **self._domain_names}
+        return {**self._names, **self._words, **self._domain_names}
 
-    def learn(self, text: str) -> None:
+    @property
+    def looks(self) -> Sequence[Look]:
         """See :class:`trackside.bundle.redact.kind.Kind`."""
-        for found in _SAYS.findall(text):
-            self.add(found)
-        for each in _STANDS:
-            for found in each.findall(text):
-                self.add(found)
-        for short, domain in _FULLY.findall(text):
-            if domain.rpartition(".")[2].lower() in _TOP and len(self._full) < MOST:
-                self._full.add((short.lower(), domain.lower()))
+        return (
+            look(_SAYS, self.add),
+            *(look(pattern, self.add, sign) for pattern, sign in _STANDS),
+            look(_FULLY, self._fully, _FULLY_SIGN, caseless=True),
+            *(look(pattern, self._of_known, sign, caseless=True) for pattern, sign in self._known_fully()),
+        )
+
+    def _known_fully(self) -> Iterator[tuple[re.Pattern[str], bytes]]:
+        """With whatever domain, those that records and curves name."""
+        words = "|".join(sorted({re.escape(_split(name)[0]) for name in self._known}))
+        if words:
+            if len(words) > LONGEST_SIGN:
+                words = "[a-z]"
+            yield _NAMED, rf"(?:{words})[0-9]*\.[a-z][a-z0-9-]*\.[a-z]".encode()
+
+    def _of_known(self, found: tuple[str, str]) -> None:
+        short, domain = found
+        if short.lower() in self._known and domain.rpartition(".")[2].lower() not in _FILES:
+            self._domains.add(domain.lower())
+
+    def _fully(self, found: tuple[str, str]) -> None:
+        short, domain = found
+        if domain.rpartition(".")[2].lower() in _TOP and len(self._full) < MOST:
+            self._full.add((short.lower(), domain.lower()))
 
     def add(self, text: str, sure: bool = False) -> None:
         """A host, or a list of them. ``sure``: a record says so, however odd the name looks."""
@@ -110,9 +170,16 @@ class Hosts:
             short, _, domain = full.partition(".")
             if not _FULL.fullmatch(short) or len(short) < 2 or not any(letter.isalpha() for letter in short):
                 continue
-            if short.lower() in _NONE or (not sure and _looks_otherwise(full)):
+            if short.lower() in _NONE:
+                if sure and short.lower() not in _NOBODY:
+                    self._placed.add(short.lower())
                 continue
-            there = "." in domain and domain.rpartition(".")[2].lower() in _TOP
+            if not sure and _looks_otherwise(full):
+                continue
+            top = domain.rpartition(".")[2].lower()
+            there = "." in domain and (top in _TOP or (sure and top.isalpha()))
+            if sure and domain and not there and top not in _TOP and top.isalpha():
+                there = True  # ``gpu1.acme``: a company's name, rather than ``gpu1.cluster``
             if there:
                 self._domains.add(domain.lower())
             # ``git.site.internal`` is a service: without its domain it is a word of any log.
@@ -125,7 +192,7 @@ class Hosts:
         self._domains |= {domain for short, domain in self._full if short in self._known}
         stems = sorted({_split(name)[0] for name in self._known})
         size = 1
-        while 26**size < 2 * len(stems) + 2:
+        while 26**size < 2 * (len(stems) + len(self._placed)) + 2:
             size += 1
         number = 0
         for stem in stems:
@@ -133,25 +200,32 @@ class Hosts:
                 number += 1
             self._stems[stem] = name
             number += 1
+        self._words = {word: f"node-{_letters(number + n, size)}" for n, word in enumerate(sorted(self._placed))}
         self._names = {name: self._stems[(parts := _split(name))[0]] + parts[1] for name in sorted(self._known)}
         self._widths = {(parts[0], len(parts[1])) for name in self._known if len((parts := _split(name))[1]) >= 3}
         words = "|".join(re.escape(stem) for stem in sorted(stems, key=lambda each: (-len(each), each)))
         if words:
             first = re.escape("".join(sorted({stem[0] for stem in stems})))
-            self._any = re.compile(rf"(?=[{first}]){BEFORE}({words})(\d+|\[[\d,\s-]+\])?{AFTER}(?!::)", re.IGNORECASE)
-        far = "|".join(re.escape(stem) for stem in stems if len(stem) >= 4 and stem not in _COMMON)
-        if far:
-            self._raw = re.compile(rf"({far})(?=[\d\[])(\d*)", re.IGNORECASE)
+            self._any = re.compile(rf"(?=[{first}]){BEFORE}({words})(\d+|\[[\d, \t-]+\])?{AFTER}(?!::)", _FLAGS)
         self._domain_names = {each: f"domain-{n}.example" for n, each in enumerate(sorted(self._domains), 1)}
         if self._domains:
             listed = "|".join(re.escape(each) for each in sorted(self._domains, key=lambda each: (-len(each), each)))
-            self._any_domain = re.compile(rf"(?<![A-Za-z0-9-])({listed})(?![A-Za-z0-9-])", re.IGNORECASE)
+            self._any_domain = re.compile(rf"(?<![A-Za-z0-9-])({listed})(?![A-Za-z0-9-])", _FLAGS)
 
     def replaced(self, text: str) -> str:
         """See :class:`trackside.bundle.redact.kind.Kind`."""
+        if self._placed:
+            for pattern, _ in ((_SAYS, b""), *_STANDS):
+                text = pattern.sub(self._in_place, text)
         if self._any_domain is not None:
             text = self._any_domain.sub(lambda match: self._domain_names[match[0].lower()], text)
         return text if self._any is None else self._any.sub(self._named, text)
+
+    def _in_place(self, match: re.Match[str]) -> str:
+        """What stands where a host's name does, its words replaced."""
+        begin, end = match.start(1) - match.start(), match.end(1) - match.start()
+        told = re.sub(r"[A-Za-z0-9_-]+", lambda word: self._words.get(word[0].lower(), word[0]), match[1] or "")
+        return match[0][:begin] + told + match[0][end:] if begin >= 0 else match[0]
 
     def _named(self, match: re.Match[str]) -> str:
         stem, rest = match[1].lower(), match[2] or ""
@@ -171,19 +245,32 @@ class Hosts:
             (len(stem) >= 4 and stem.rstrip("-_") not in _COMMON) or (stem, len(rest)) in self._widths
         )
 
-    def leaks(self, text: str) -> Iterable[str]:
-        """See :class:`trackside.bundle.redact.kind.Kind`: also where a name stands within a longer word."""
-        if self._any is not None:
-            for match in self._any.finditer(text):
-                if self._is_host(match):
-                    yield self._stems[match[1].lower()] + (match[2] or "")
-        if self._raw is not None:
-            for match in self._raw.finditer(text):
-                if (name := self._names.get(match[0].lower())) is not None:
-                    yield name
-        if self._any_domain is not None:
-            for found in self._any_domain.findall(text):
-                yield self._domain_names[found.lower()]
+    def signs(self) -> Iterable[Sign]:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        for placed in self._words:
+            yield literal(placed, caseless=True)
+        for domain in self._domain_names:
+            yield literal(domain, caseless=True)
+        for stem in self._stems:
+            # Alone a stem is a host only where that is one's whole name.
+            yield word(stem, b"" if stem in self._known else b"[0-9\\[]", caseless=True)
+
+    def traces(self) -> Iterable[Trace]:
+        """See :class:`trackside.bundle.redact.kind.Kind`: long names with a number also within longer words."""
+        for full, name in self._names.items():
+            stem, number = _split(full)
+            if len(full) < SHORT:
+                for spelled in sorted(each for each in self._spelled if each.lower() == full):
+                    yield Trace(spelled, name, after=_NO_SCOPE, exact=True)
+            elif number and len(stem) >= 4 and stem not in _COMMON:
+                yield Trace(full, name, "", r"(?!\d|::)")
+            else:
+                yield Trace(full, name, after=_NO_SCOPE)
+        for placed, name in self._words.items():
+            for place in _SPELLED:
+                yield Trace(place + placed, name, "", r"(?![\w-])")
+        for domain, name in self._domain_names.items():
+            yield Trace(domain, name, r"(?<![A-Za-z0-9-])", r"(?![A-Za-z0-9-])")
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
+
+from trackside.bundle.redact.sieve import Look, Sign, literal, look, sign_of
 
 BEFORE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=[0-9]m)|(?<=%[0-9A-F]{2}))"
 """Where a word may begin: also after ``\\n`` written out, a terminal's colour and an escape of a URL."""
 AFTER = r"(?![A-Za-z0-9])"
+_BEGINS = rb"(?:\b|_|\\[nrt]|[0-9]m|%[0-9A-F]{2})"
+"""The same as BEFORE, for a sign: it never takes the end of the line before."""
+_RARE = 4
+"""Letters from which a word is rare enough within others to be looked for as it is, which costs far less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A text that shows that something was not replaced. ``before``, ``after``: patterns of what must stand around it.
+    ``exact``: only in this spelling."""
+
+    text: str
+    name: str
+    before: str = r"(?<![A-Za-z0-9])"
+    after: str = AFTER
+    exact: bool = False
+
+
+def word(text: str, after: bytes = b"", caseless: bool = False) -> Sign:
+    """The sign of a word, and of what must follow it."""
+    begins = _BEGINS if len(text) < _RARE else b""
+    return Sign(begins + literal(text).regex + after, caseless)
 
 
 class Kind(Protocol):
@@ -17,20 +42,25 @@ class Kind(Protocol):
     name: str
     """In the plural, for people."""
 
-    def learn(self, text: str) -> None:
-        """Look for such things in a text of whole lines."""
+    @property
+    def looks(self) -> Sequence[Look]:
+        """How such things are told in a text."""
         ...
 
     def settle(self) -> None:
         """Give each a name; the same ones for the same things, in whatever order they were learned."""
         ...
 
+    def signs(self) -> Iterable[Sign]:
+        """What a line has at least in which something is replaced."""
+        ...
+
     def replaced(self, text: str) -> str:
         """The text with their names in place of them; it keeps its lines."""
         ...
 
-    def leaks(self, text: str) -> Iterable[str]:
-        """The names of those things that a text holds nonetheless."""
+    def traces(self) -> Iterable[Trace]:
+        """All that were replaced, each as it would stand in a text."""
         ...
 
     @property
@@ -44,6 +74,8 @@ class Patterned:
 
     name = ""
     pattern: re.Pattern[str]
+    sign = b""
+    """What a line with such a thing has, where that is less than the pattern says."""
 
     def __init__(self) -> None:
         self._found: set[str] = set()
@@ -54,6 +86,15 @@ class Patterned:
         """Thing -> its name."""
         return self._names
 
+    @property
+    def looks(self) -> Sequence[Look]:
+        """See :class:`Kind`."""
+        return (look(self.pattern, self._met, self.sign),)
+
+    def _met(self, text: str) -> None:
+        if (key := self.key(text)) is not None:
+            self._found.add(key)
+
     def key(self, text: str) -> str | None:
         """The thing that a match is, in one spelling; None for none."""
         return text.lower()
@@ -62,23 +103,18 @@ class Patterned:
         """The name of the n-th thing, from 1."""
         raise NotImplementedError
 
-    def skipped(self, text: str) -> bool:
-        """Whether a text can't hold any: a quick look."""
-        return False
-
-    def learn(self, text: str) -> None:
-        """See :class:`Kind`."""
-        if not self.skipped(text):
-            self._found.update(key for match in self.pattern.findall(text) if (key := self.key(match)) is not None)
-
     def settle(self) -> None:
         """See :class:`Kind`."""
         for number, key in enumerate(sorted(self._found), 1):
             self._names[key] = self.named(key, number)
 
+    def signs(self) -> Iterable[Sign]:
+        """See :class:`Kind`."""
+        return (Sign(self.sign) if self.sign else sign_of(self.pattern),) if self._names else ()
+
     def replaced(self, text: str) -> str:
         """See :class:`Kind`."""
-        return text if not self._names or self.skipped(text) else self.pattern.sub(self._named, text)
+        return self.pattern.sub(self._named, text) if self._names else text
 
     def _named(self, match: re.Match[str]) -> str:
         key = self.key(match[0])
@@ -89,9 +125,6 @@ class Patterned:
             name = self._names[key] = self.named(key, len(self._names) + 1)
         return name
 
-    def leaks(self, text: str) -> Iterable[str]:
+    def traces(self) -> Iterable[Trace]:
         """See :class:`Kind`."""
-        if self._names and not self.skipped(text):
-            for match in self.pattern.findall(text):
-                if (key := self.key(match)) is not None and key in self._names:
-                    yield self._names[key]
+        return (Trace(key, name) for key, name in self._names.items())

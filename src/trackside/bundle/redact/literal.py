@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+
+from trackside.bundle.redact.kind import Trace
+from trackside.bundle.redact.sieve import Look, Sign, literal, look
 
 MOST = 20_000
 """Things of one kind that are told apart; a pattern that finds more finds no names."""
@@ -29,10 +32,10 @@ class Literal:
         """The thing as it is looked for; None for none."""
         return text
 
-    def learn(self, text: str) -> None:
+    @property
+    def looks(self) -> Sequence[Look]:
         """See :class:`trackside.bundle.redact.kind.Kind`."""
-        for match in self.pattern.finditer(text):
-            self.add(next((group for group in match.groups() if group), ""))
+        return (look(self.pattern, self.add),)
 
     def add(self, text: str) -> None:
         """One that is known from elsewhere. Raises TooMany."""
@@ -46,13 +49,17 @@ class Literal:
         self._names = {key: f"{self.word}-{number}" for number, key in enumerate(sorted(self._found), 1)}
         self._any = any_of(self._found)
 
+    def signs(self) -> Iterable[Sign]:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        return map(literal, self._names)
+
     def replaced(self, text: str) -> str:
         """See :class:`trackside.bundle.redact.kind.Kind`."""
         return text if self._any is None else self._any.sub(lambda match: self._names[match[0]], text)
 
-    def leaks(self, text: str) -> Iterable[str]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        return () if self._any is None else (self._names[each] for each in self._any.findall(text))
+    def traces(self) -> Iterable[Trace]:
+        """See :class:`trackside.bundle.redact.kind.Kind`: wherever they stand."""
+        return (Trace(key, name, "", "", exact=True) for key, name in self._names.items())
 
 
 class TooMany(ValueError):

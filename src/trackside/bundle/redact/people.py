@@ -7,10 +7,11 @@ after ``user=``, in a column of its own. Names that every machine has (``root``,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from trackside.bundle.redact.kind import BEFORE
+from trackside.bundle.redact.kind import BEFORE, Trace, word
 from trackside.bundle.redact.literal import any_of
+from trackside.bundle.redact.sieve import Look, Sign, literal, look
 
 _NAME = r"([A-Za-z_][A-Za-z0-9_.-]{0,63})"
 _PATHS = re.compile(
@@ -21,16 +22,16 @@ _HOMES = re.compile(
 )
 """Whoever's folder has these in it."""
 _SAYS = (
-    re.compile(rf"\bHOME=(?:/[\w.-]+){{1,8}}/{_NAME}(?=[\s\"':;]|$)", re.MULTILINE),
+    re.compile(rf"\bHOME=(?:/[\w.-]+){{1,8}}/{_NAME}(?=[\s\"':;]|$)", re.MULTILINE | re.ASCII),
     re.compile(rf"\b(?:UserId|GroupId)={_NAME}\("),
     re.compile(rf"\b(?:USER|LOGNAME|USERNAME|SLURM_JOB_USER|SUDO_USER)={_NAME}"),
     re.compile(rf"\b(?:User|user|job_user|username|user_name)=[\"']?{_NAME}"),
-    re.compile(rf"[\"'](?:user|user_name|username|job_user|owner|group_name|group)[\"']\s*:\s*[\"']{_NAME}[\"']"),
+    re.compile(rf"[\"'](?:user|user_name|username|job_user|owner|group_name|group)[\"'][ \t]*:[ \t]*[\"']{_NAME}[\"']"),
     re.compile(rf"\b[ug]id=\d+\({_NAME}\)"),
 )
 _ACCOUNTS = (
     re.compile(rf"\b(?:Account|SLURM_JOB_ACCOUNT|WCKey)=\*?{_NAME}"),
-    re.compile(rf"[\"'](?:account|wckey|organization)[\"']\s*:\s*[\"']{_NAME}[\"']"),
+    re.compile(rf"[\"'](?:account|wckey|organization)[\"'][ \t]*:[ \t]*[\"']{_NAME}[\"']"),
 )
 NEUTRAL = frozenset(
     """
@@ -53,6 +54,10 @@ will
 """.split()  # noqa: SIM905 - a list of words is read as one
 )
 """Words that stand in many logs: as a user's name they are replaced only where a user must stand."""
+_STATES = (
+    "R|PD|CG|CD|CA|F|TO|NF|OOM|RUNNING|PENDING|COMPLETING|COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|OUT_OF_MEM\\w*"
+    "|REQUEUED|PREEMPTED"
+)
 _PLACES = (
     (r"(?:(?<=/home/)|(?<=/homes/)|(?<=/Users/)|(?<=/users/)|(?<=/people/))", r"(?![\w-])"),
     (
@@ -60,8 +65,15 @@ _PLACES = (
         r"(?![\w-])",
     ),
     (r"(?<=\|)", r"(?=\|)"),
+    # A row of a table by Slurm: a job's id, and its state on either side.
+    (r"(?<=  )", rf"(?=[ \t]+(?:[\w.:-]+[ \t]+){{0,4}}(?:{_STATES})[ +\n])"),
 )
 """(before, after) where a name of a user stands whatever else it may mean."""
+_SPELLED = (
+    "/home/", "/homes/", "/Users/", "/users/", "/people/", "User=", "user=", "USER=", "LOGNAME=", "UserId=", "Account=",
+    'user":"', 'user": "',
+)  # fmt: skip
+"""The same as texts, to look for what was overlooked."""
 
 
 class Names:
@@ -73,19 +85,19 @@ class Names:
         self.name, self._word, self._says, self._neutral = name, word, tuple(says), neutral
         self._found: set[str] = set()
         self._names: dict[str, str] = {}
-        self._everywhere: re.Pattern[str] | None = None
-        self._in_place: tuple[re.Pattern[str], ...] = ()
+        self._spelled: dict[str, str] = {}
+        """Thing in small letters -> its name."""
+        self._patterns: tuple[re.Pattern[str], ...] = ()
 
     @property
     def names(self) -> Mapping[str, str]:
         """Thing -> its name."""
         return self._names
 
-    def learn(self, text: str) -> None:
+    @property
+    def looks(self) -> Sequence[Look]:
         """See :class:`trackside.bundle.redact.kind.Kind`."""
-        for each in self._says:
-            for found in each.findall(text):
-                self.add(found)
+        return [look(each, self.add) for each in self._says]
 
     def add(self, text: str) -> None:
         """One that is known."""
@@ -96,31 +108,61 @@ class Names:
     def settle(self) -> None:
         """See :class:`trackside.bundle.redact.kind.Kind`."""
         number = 0
-        for each in sorted(self._found):
+        listed = sorted(self._found)
+        wholes = {each[:_SHORTENED]: each for each in reversed(listed) if len(each) > _SHORTENED}
+        for each in listed:
+            if each in wholes:
+                continue
             number += 1
             while f"{self._word}-{number}" in self._found:
                 number += 1
             self._names[each] = f"{self._word}-{number}"
-        common = {each for each in self._found if each.lower() in _WORDS or len(each) < 3}
-        self._everywhere = any_of(self._found - common, BEFORE, r"(?![A-Za-z])")
-        in_place = (any_of(common, before, after) for before, after in _PLACES)
-        self._in_place = tuple(each for each in in_place if each is not None)
+        self._names |= {each: self._names[whole] for each, whole in wholes.items() if each in self._found}
+        self._spelled = {each.lower(): name for each, name in reversed(self._names.items())}
+        common = {each for each in self._found if _is_common(each)}
+        short = {each for each in self._found - common if len(each) < ANY_SPELLING}
+        patterns = [
+            any_of(self._found - common - short, BEFORE, r"(?![A-Za-z])", re.IGNORECASE | re.ASCII),
+            any_of(short, BEFORE, r"(?![A-Za-z])"),
+            *(any_of(common, before, after, re.MULTILINE) for before, after in _PLACES),
+        ]
+        self._patterns = tuple(each for each in patterns if each is not None)
 
     def replaced(self, text: str) -> str:
         """See :class:`trackside.bundle.redact.kind.Kind`."""
         for pattern in self._patterns:
-            text = pattern.sub(lambda match: self._names[match[0]], text)
+            text = pattern.sub(self._named, text)
         return text
 
-    def leaks(self, text: str) -> Iterable[str]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        for pattern in self._patterns:
-            for match in pattern.finditer(text):
-                yield self._names[match[0]]
+    def _named(self, match: re.Match[str]) -> str:
+        return self._names.get(match[0]) or self._spelled[match[0].lower()]
 
-    @property
-    def _patterns(self) -> tuple[re.Pattern[str], ...]:
-        return self._in_place if self._everywhere is None else (self._everywhere, *self._in_place)
+    def signs(self) -> Iterable[Sign]:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        for name in self._names:
+            if _is_common(name):
+                yield Sign(rb"(?:/|\||[=:]\"?|: \"|  )" + literal(name).regex)
+            else:
+                yield word(name, caseless=True)
+
+    def traces(self) -> Iterable[Trace]:
+        """See :class:`trackside.bundle.redact.kind.Kind`: a common word only where it is a name."""
+        for text, name in self._names.items():
+            if not _is_common(text):
+                yield Trace(text, name, exact=len(text) < ANY_SPELLING)
+                continue
+            for place in _SPELLED:
+                yield Trace(place + text, name, "", r"(?![\w-])", exact=True)
+
+
+ANY_SPELLING = 4
+"""Names from this length on are replaced in capitals and small letters alike."""
+_SHORTENED = 8
+"""Letters that ``squeue`` and ``sacct`` print of a longer name."""
+
+
+def _is_common(name: str) -> bool:
+    return name.lower() in _WORDS or len(name) < 3
 
 
 def users() -> Names:
@@ -136,8 +178,8 @@ def accounts() -> Names:
 def clusters() -> Names:
     """Slurm's clusters."""
     says = (
-        re.compile(rf"\b(?:ClusterName|SLURM_CLUSTER_NAME)\s?=\s?{_NAME}"),
-        re.compile(rf"[\"']cluster(?:_name)?[\"']\s*:\s*[\"']{_NAME}[\"']"),
+        re.compile(rf"\b(?:ClusterName|SLURM_CLUSTER_NAME)[ \t]?=[ \t]?{_NAME}"),
+        re.compile(rf"[\"']cluster(?:_name)?[\"'][ \t]*:[ \t]*[\"']{_NAME}[\"']"),
     )
     return Names("clusters", "cluster", says)
 
@@ -158,8 +200,7 @@ class Words:
         """Thing -> its name."""
         return self._names
 
-    def learn(self, text: str) -> None:
-        """There is nothing to learn."""
+    looks: Sequence[Look] = ()
 
     def settle(self) -> None:
         """They have their names."""
@@ -168,6 +209,13 @@ class Words:
         """See :class:`trackside.bundle.redact.kind.Kind`."""
         return text if self._any is None else self._any.sub(lambda match: self._names[match[0].lower()], text)
 
-    def leaks(self, text: str) -> Iterable[str]:
+    def signs(self) -> Iterable[Sign]:
         """See :class:`trackside.bundle.redact.kind.Kind`."""
-        return () if self._any is None else (self._names[each.lower()] for each in self._any.findall(text))
+        # Beyond ASCII no matcher knows what is the same letter: then every line is looked at.
+        return (literal(each, caseless=True) if each.isascii() else Sign(rb"[^\n]") for each in self._names)
+
+    def traces(self) -> Iterable[Trace]:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        for text, name in self._names.items():
+            spelled = {text} if text.isascii() else {text, text.upper(), text.title(), text.capitalize()}
+            yield from (Trace(each, name, "", "") for each in sorted(spelled))

@@ -5,13 +5,17 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from trackside.bundle.redact.addresses import IPv4, IPv6, Mac
-from trackside.bundle.redact.hardware import GpuUuids, MachineIds, Serials
+from trackside.bundle.redact.hardware import GpuUuids, Guids, MachineIds, Serials
 from trackside.bundle.redact.hosts import Hosts
 from trackside.bundle.redact.kind import Kind
 from trackside.bundle.redact.people import Words, accounts, clusters, users
 from trackside.bundle.redact.secrets import Emails, Secrets
+from trackside.bundle.redact.sieve import Look, Sieve, Sign
+from trackside.bundle.redact.tables import cells
+from trackside.bundle.redact.traces import Traces
 from trackside.model import Event, Record, Run, Series
 
 PIECE = 1 << 20
@@ -29,27 +33,39 @@ class Redactor:
 
     def __init__(self, also: Iterable[str] = ()) -> None:
         self._heads: dict[str, str] = {}
-        self._hosts, self._users, self._clusters = Hosts(), users(), clusters()
+        self._hosts, self._users, self._accounts, self._clusters = Hosts(), users(), accounts(), clusters()
         # What holds other things goes first: a URL has a password, an address of mail a user and a host.
         self.kinds: tuple[Kind, ...] = (
-            Words(also), Secrets(), Emails(), GpuUuids(), Serials(), MachineIds(), Mac(), IPv6(), IPv4(),
-            self._hosts, self._users, accounts(), self._clusters,
+            Words(also), Secrets(), Emails(), GpuUuids(), Serials(), MachineIds(), Guids(), Mac(), IPv6(), IPv4(),
+            self._hosts, self._users, self._accounts, self._clusters,
         )  # fmt: skip
+        self._looks: list[Look] = []
+        self._learner = self._sieve = Sieve(())
 
     def learn(self, text: str) -> None:
-        """Look for names in a text of whole lines."""
-        fresh = []
-        for line in text.splitlines(keepends=True) if "} " in text or "]," in text else (text,):
+        """Look for names in a text of whole lines, after all that records and curves name was learned."""
+        if not self._looks:
+            self._looks = [each for kind in self.kinds for each in kind.looks]
+            self._learner = _learner(tuple(each.sign for each in self._looks))
+        if _SAMPLED.search(text):
+            text = "".join(self._fresh(text))
+        for column, value in cells(text):
+            (self._users if column == "user" else self._accounts).add(value)
+        found = self._learner.by_sign(text.encode("utf-8", "surrogateescape"))
+        for each, lines in zip(self._looks, found, strict=True):
+            for thing in dict.fromkeys(each.pattern.findall(lines.decode("utf-8", "surrogateescape"))):
+                each.add(thing)
+
+    def _fresh(self, text: str) -> Iterator[str]:
+        """Lines, but of samples only labels that were not met before."""
+        for line in text.splitlines(keepends=True):
             head, _ = _split(line)
             if head is None:
-                fresh.append(line)
+                yield line
             elif head not in self._heads:
                 if len(self._heads) < HEADS:
                     self._heads[head] = ""
-                fresh.append(f"{head}\n")
-        text = "".join(fresh)
-        for kind in self.kinds:
-            kind.learn(text)
+                yield f"{head}\n"
 
     def learn_rows(self, rows: Iterable[Event | Record]) -> None:
         """What readers found."""
@@ -91,11 +107,12 @@ class Redactor:
         for kind in self.kinds:
             kind.settle()
         self._heads.clear()
+        self._sieve = Sieve(sign for kind in self.kinds for sign in kind.signs())
 
     def text(self, text: str) -> str:
         """A text without what tells who or where."""
-        if "} " not in text and "]," not in text:
-            return self._all(text)
+        if not _SAMPLED.search(text):
+            return self._plain(text)
         # Of samples the labels stand in line after line: they are replaced once.
         found: list[str] = []
         plain: list[str] = []
@@ -105,7 +122,7 @@ class Redactor:
                 plain.append(line)
                 continue
             if plain:
-                found.append(self._all("".join(plain)))
+                found.append(self._plain("".join(plain)))
                 plain.clear()
             known = self._heads.get(head)
             if known is None:
@@ -113,8 +130,30 @@ class Redactor:
                 if len(self._heads) < HEADS:
                     self._heads[head] = known
             found += (known, rest)
-        found.append(self._all("".join(plain)))
+        found.append(self._plain("".join(plain)))
         return "".join(found)
+
+    def _plain(self, text: str) -> str:
+        """The same for what are no samples: only lines that have a sign are looked at."""
+        if "PRIVATE KEY" in text:  # one has many lines
+            return self._all(text)
+        data = text.encode("utf-8", "surrogateescape")
+        spans = self._sieve.spans(data)
+        if not spans:
+            return text
+        picked = b"".join(data[begin:end] for begin, end in spans).decode("utf-8", "surrogateescape")
+        lines = self._all(picked).encode("utf-8", "surrogateescape")
+        found, position, place = [], 0, 0
+        for begin, end in spans:
+            found.append(data[position:begin])
+            position, last = end, place
+            for _ in range(data.count(b"\n", begin, end)):
+                last = lines.index(b"\n", last) + 1
+            last = last if end < len(data) or data.endswith(b"\n") else len(lines)
+            found.append(lines[place:last])
+            place = last
+        found.append(data[position:])
+        return b"".join(found).decode("utf-8", "surrogateescape")
 
     def _all(self, text: str) -> str:
         for kind in self.kinds:
@@ -126,19 +165,9 @@ class Redactor:
         for data in pieces(stream):
             yield self.text(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
-    def leaks(self, text: str) -> dict[str, str]:
-        """Names of what a text holds that was to be replaced -> their kind."""
-        if "} " in text or "]," in text:
-            parts = (_split(line)[0] or line for line in text.splitlines(keepends=True))
-            text = "\n".join(dict.fromkeys(parts))
-        return {name: kind.name for kind in self.kinds for name in kind.leaks(text)}
-
-    def leaked(self, stream: io.BufferedIOBase) -> dict[str, str]:
-        """The same for a stream."""
-        found: dict[str, str] = {}
-        for data in pieces(stream):
-            found.update(self.leaks(data.decode("utf-8", "surrogateescape")))
-        return found
+    def traces(self) -> Traces:
+        """What is looked for in all that was written."""
+        return Traces(self.kinds)
 
     @property
     def replaced(self) -> dict[str, int]:
@@ -151,6 +180,14 @@ class Redactor:
         return {kind.name: dict(sorted(kind.names.items())) for kind in self.kinds if kind.names}
 
 
+@lru_cache(maxsize=1)
+def _learner(signs: tuple[Sign, ...]) -> Sieve:
+    """A sieve for what is learned by; without names of hosts it is always the same."""
+    return Sieve(signs)
+
+
+_SAMPLED = re.compile(r"\} [\dN+-]|\"(?:values|timestamps)\":\[")
+"""What a text with samples has."""
 _SAMPLE = re.compile(r"([^\n]*?\}),?(?:(?<=,)\"(?:values|timestamps)\":\[|(?<=\}) )")
 _NUMBERS = str.maketrans("", "", "0123456789.+-eE \r\n,[]}")
 

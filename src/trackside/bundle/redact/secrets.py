@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trackside.bundle.redact.literal import Literal
+from trackside.bundle.redact.sieve import Look, look
 
-_LOOKS = {
-    "AKIA": r"AKIA[A-Z0-9]{16}",  # AWS
-    "ASIA": r"ASIA[A-Z0-9]{16}",
-    "gh": r"gh[pousr]_[A-Za-z0-9]{20,255}",
-    "github_pat_": r"github_pat_[A-Za-z0-9_]{22,255}",
-    "glpat-": r"glpat-[A-Za-z0-9_-]{20,64}",
-    "hf_": r"hf_[A-Za-z0-9]{20,64}",
-    "api_org_": r"api_org_[A-Za-z0-9]{30,64}",  # Hugging Face's organisations
-    "wandb_v1_": r"wandb_v1_[A-Za-z0-9_]{20,128}",
-    "sk-": r"sk-[A-Za-z0-9_-]{20,200}",
-    "xox": r"xox[abeprs]-[A-Za-z0-9-]{10,200}",
-    "AIza": r"AIza[A-Za-z0-9_-]{35}",
-    "ya29.": r"ya29\.[A-Za-z0-9_-]{20,300}",
-    "dckr_pat_": r"dckr_pat_[A-Za-z0-9_-]{20,64}",
-    "npm_": r"npm_[A-Za-z0-9]{36}",
-    "pypi-": r"pypi-[A-Za-z0-9_-]{50,300}",
-    "nvapi-": r"nvapi-[A-Za-z0-9_-]{20,100}",
-    "eyJ": r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*",  # JSON Web Tokens
-}
-"""What a token begins with -> how it looks."""
+_LOOKS = (
+    r"AKIA[A-Z0-9]{16}",  # AWS
+    r"ASIA[A-Z0-9]{16}",
+    r"gh[pousr]_[A-Za-z0-9]{20,255}",
+    r"github_pat_[A-Za-z0-9_]{22,255}",
+    r"glpat-[A-Za-z0-9_-]{20,64}",
+    r"hf_[A-Za-z0-9]{20,64}",
+    r"api_org_[A-Za-z0-9]{30,64}",  # Hugging Face's organisations
+    r"wandb_v1_[A-Za-z0-9_]{20,128}",
+    r"sk-[A-Za-z0-9_-]{20,200}",
+    r"xox[abeprs]-[A-Za-z0-9-]{10,200}",
+    r"AIza[A-Za-z0-9_-]{35}",
+    r"ya29\.[A-Za-z0-9_-]{20,300}",
+    r"dckr_pat_[A-Za-z0-9_-]{20,64}",
+    r"npm_[A-Za-z0-9]{36}",
+    r"pypi-[A-Za-z0-9_-]{50,300}",
+    r"nvapi-[A-Za-z0-9_-]{20,100}",
+    r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*",  # JSON Web Tokens
+)
+"""What tokens look like."""
 _OF_TEXT = frozenset(
     """
 audio bos cls end eos first image last mask max new next pad per sep special start stop unk video
@@ -39,17 +40,17 @@ _NAME = (
     r"|auth[_-]?key)"
 )
 _VALUE = r"[^\s\"',;&<>\\)\]}]"
-_TOLD = {
-    "": rf"(?i)(?=[acpst]){_NAME}[\"']?\s?[:=]\s?[\"']?(?![\"'<\[{{(])({_VALUE}{{8,512}})",
-    "--": rf"(?i)(?<!-)--(?=[a-z])[a-z0-9_-]{{0,60}}?{_NAME}(?:\s+|=)[\"']?(?![-<\[])({_VALUE}{{6,512}})",
-    " ": r"(?:[Bb]earer|BEARER|[Bb]asic|BASIC|[Tt]oken)\s+([A-Za-z0-9._~+/=-]{16,2000})",
-    "://": r"://[^/\s:@\"']{0,100}:([^/\s@\"']{3,200})@",
-    "?": r"(?i)[?&](?:x-amz-signature|x-amz-credential|x-amz-security-token|signature|sig|access_token|token|key)="
+_TOLD = (
+    rf"(?i)(?=[acpst]){_NAME}[\"']?[ \t]?[:=][ \t]?[\"']?(?![\"'<\[{{(])({_VALUE}{{8,512}})",
+    rf"(?i)(?<!-)--(?=[a-z])[a-z0-9_-]{{0,60}}?{_NAME}(?:[ \t]+|=)[\"']?(?![-<\[])({_VALUE}{{6,512}})",
+    r"(?:[Bb]earer|BEARER|[Bb]asic|BASIC|[Tt]oken)[ \t]+([A-Za-z0-9._~+/=-]{16,2000})",
+    r"://[^/\s:@\"']{0,100}:([^/\s@\"']{3,200})@",
+    r"(?i)[?&](?:x-amz-signature|x-amz-credential|x-amz-security-token|signature|sig|access_token|token|key)="
     r"([^&\s\"'<>]{6,2000})",
-    "wandb": r"wandb[^\n]{0,80}?\b([0-9a-f]{40})\b",
-    "hooks.slack": r"hooks\.slack\.com/services/([A-Za-z0-9/]{20,100})",
-}
-"""What must be in a text -> what stands before a secret, and the secret."""
+    r"wandb[^\n]{0,80}?\b([0-9a-f]{40})\b",
+    r"hooks\.slack\.com/services/([A-Za-z0-9/]{20,100})",
+)
+"""What stands before a secret, and the secret."""
 _BEGIN, _END = (re.compile(rf"-----{word} (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----") for word in ("BEGIN", "END"))
 LONGEST_KEY = 32 << 10
 """Characters from the begin of a private key to its end."""
@@ -62,13 +63,12 @@ class Secrets(Literal):
     """Whatever opens a door."""
 
     name, word = "tokens, keys and passwords", "secret"
-    _patterns = tuple(
-        (begin, re.compile(each))
-        for begin, each in [
-            *((begin, rf"(?<![A-Za-z0-9])({look})") for begin, look in _LOOKS.items()),
-            *_TOLD.items(),
-        ]
-    )
+    _patterns = tuple(re.compile(each, re.ASCII) for each in (*(rf"(?<![A-Za-z0-9])({one})" for one in _LOOKS), *_TOLD))
+
+    @property
+    def looks(self) -> Sequence[Look]:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        return [look(each, self.add) for each in self._patterns]
 
     def key(self, text: str) -> str | None:
         """One that is no number, no word that says that there is none, and no name of a variable."""
@@ -81,13 +81,6 @@ class Secrets(Literal):
             return None
         # A word in a sentence (``token: unexpected``) is none; what opens doors has digits, or is long.
         return None if text.isalpha() and len(text) < 20 and text.islower() else text
-
-    def learn(self, text: str) -> None:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        for begin, each in self._patterns:
-            if begin in text:
-                for found in each.findall(text):
-                    self.add(found)
 
     def replaced(self, text: str) -> str:
         """Private keys go as whole blocks, whose lines stay."""
@@ -120,10 +113,10 @@ class Emails(Literal):
         """Not the accounts that code is fetched by, nor what is an example already."""
         return None if text.startswith(("git@", "noreply@")) or text.endswith("@example.org") else text
 
-    def learn(self, text: str) -> None:
+    @property
+    def looks(self) -> Sequence[Look]:
         """See :class:`trackside.bundle.redact.kind.Kind`."""
-        if "@" in text:
-            super().learn(text)
+        return (look(self.pattern, self.add, rb"[A-Za-z0-9._%+-]@[A-Za-z0-9-]"),)
 
     def settle(self) -> None:
         """See :class:`trackside.bundle.redact.kind.Kind`."""
