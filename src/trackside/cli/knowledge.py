@@ -18,8 +18,9 @@ def explain(family: str) -> None:
 
     found = find_family(family)
     if found is None:
-        known = ", ".join(f"{each.code} {each.id}" for each in families())
-        fail(f"no family {family!r}; known: {known}", EXIT_USAGE)
+        like = [each for each in families() if family.lower() in f"{each.id} {each.title}".lower()]
+        known = ", ".join(f"{each.code} {each.id}" for each in like or families())
+        fail(f"no family {family!r}; {'did you mean' if like else 'known'}: {known}", EXIT_USAGE)
     click.echo(f"{found.code} {found.id}\n\n{inspect.cleandoc(found.doc)}")
     if found.pictured is not None:
         click.echo("\nA typical case\n--------------")
@@ -37,13 +38,15 @@ def families() -> None:
 
 
 @click.command()
-def schema() -> None:
-    """Print the JSON Schema of the verdict document."""
+@click.argument("document", type=click.Choice(["verdict", "comparison"]), default="verdict")
+def schema(document: str) -> None:
+    """Print the JSON Schema of what 'diagnose --json' or 'compare --json' writes."""
     import json
 
-    from trackside.show.document import json_schema
+    from trackside.show import comparison
+    from trackside.show import document as verdict
 
-    click.echo(json.dumps(json_schema(), indent=2))
+    click.echo(json.dumps((comparison if document == "comparison" else verdict).json_schema(), indent=2))
 
 
 @click.command()

@@ -129,7 +129,7 @@ def _told(
     grid = evidence.grid(seen.basis or "")
     if grid is None:
         return (), ()
-    unit = "" if grid.unit in ("ratio", "launches", "collectives") else None
+    unit = "" if grid.unit in ("launches", "collectives") else None
     level = grid.during(start, end).value("median", unit=unit)
     before = grid.during(0.0, start).value("median", unit=unit)
     if level.value is None or before.value is None:

@@ -183,7 +183,7 @@ def worked_on(evidence: Evidence, run: Run, seen: Activity, limits: Limits) -> C
     ):
         return None
     last = float(seen.times[seen.active][-1])
-    unit = "" if grid.unit in ("ratio", "launches", "collectives") else None
+    unit = "" if grid.unit in ("launches", "collectives") else None
     before, late = grid.during(0.0, last - 10 * seen.step), grid.during(last - 10 * seen.step, last)
     usual, figure = before.value("median", unit=unit), late.value("median", unit=unit)
     if figure.value is None or seen.times[seen.seen][-1] - last > limits.windows * seen.step:

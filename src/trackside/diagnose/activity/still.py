@@ -15,7 +15,7 @@ from trackside.diagnose.gpus import of_gpu
 from trackside.model import Claim, Value
 from trackside.query import Reducer, derived
 
-UNITLESS = ("ratio", "launches", "collectives")
+UNITLESS = ("launches", "collectives")
 """Units that a sentence names itself."""
 _ACTIVITY = {"engine": "engine activity", "sm": "SM activity"}
 """Ask -> what it is called beside its level."""
