@@ -79,6 +79,12 @@ def test_a_job_is_found_by_its_id_alone(site: Path) -> None:
     assert "was made with slurm, which is not set here" in without.stderr
 
 
+def test_the_page_shows_what_stands_around_a_line_of_the_jobs_output(site: Path) -> None:
+    assert asked(site, "--html", str(site / "page.html")).exit_code == 0
+    page = (site / "page.html").read_text()
+    assert "Traceback (most recent call last)" in page, "the lines before the one that is cited"
+
+
 def test_nobody_knows_it(site: Path) -> None:
     (site / "rows").write_text(SACCT)
     result = asked(site, job="4711")

@@ -12,7 +12,7 @@ import click
 from trackside.cli.terminal import EXIT_OUTPUT, EXIT_USAGE, fail
 
 if TYPE_CHECKING:
-    from trackside.api import Case
+    from trackside.api import Case, Paths
     from trackside.show.document import VerdictDoc
 
 HTML = click.option(
@@ -42,14 +42,15 @@ class Page:
         if not os.path.isdir(folder):
             fail(f"--html {file}: there is no folder {folder}", EXIT_USAGE)
 
-    def __call__(self, doc: VerdictDoc, case: Case) -> None:
+    def __call__(self, doc: VerdictDoc, case: Case, files: Paths | None = None) -> None:
+        """``files``: where the lines around a citation are looked up; those that the document names, unless given."""
         if self._file is None:
             return
         from trackside.read.excerpts import excerpts
         from trackside.show.report.page import page, places
         from trackside.stores.embedded.layout import Directory
 
-        files = [path for path in doc.paths if not Directory(path).exists]
+        files = [path for path in (doc.paths if files is None else files) if not Directory(path).exists]
         data = page(doc, case.verdict, case.store, excerpts(files, places(doc).values()))
         try:
             _replace(self._file, data)

@@ -153,7 +153,7 @@ def _asked(
     with gathered(site, job, paths, tick, store or "") as found:
         case = found.judge(now)
         doc = document(case.verdict, [*([store] if store else []), *paths], found.asked, site.price)
-        page(doc, case)
+        page(doc, case, found.files)
     if site.metadata:
         _record(site.metadata, case.verdict, doc, job)
     return doc, found.stage

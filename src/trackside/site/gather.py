@@ -49,6 +49,8 @@ class Gathered:
     asked: tuple[str, ...] = ()
     curves: list[PrometheusCurves] = field(default_factory=list)
     """The run's in the server of metrics, once they were opened."""
+    files: api.Paths = ()
+    """What was read of files: those that were given, and the job's output as Slurm names it."""
 
     def judge(self, now: float | None = None) -> api.Case:
         """Judge it. ``now``: taken as the present for a run still going.
@@ -114,14 +116,15 @@ def gathered(
                 closing(PrometheusCurves(site.metrics, Scope(told.start, told.end, told.nodes, told.names)))
             )
             curves.begin()
-        loaded = _read(stack, job, [*paths, *told.files], told, store, tick, copies)
+        files = [*paths, *told.files]
+        loaded = _read(stack, job, files, told, store, tick, copies)
         for row in told.rows:
             loaded.inputs.append(row)
             if row.status in ("unreadable", "refused"):
                 loaded.store.unanswered(row.plane or "scheduler", row.path, row.note)
         _take_lines(loaded, site, slurm)
         asked = names_of(site, slurm is not None)
-        found = Gathered(loaded, told.stage, asked, [curves] if curves is not None else [])
+        found = Gathered(loaded, told.stage, asked, [curves] if curves is not None else [], files)
         if site.metrics is not None:
             loaded.live = _opener(found, site.metrics, stack)
         if not asked and not paths and not store:
