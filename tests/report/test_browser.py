@@ -190,9 +190,10 @@ def test_the_theme_can_be_switched(opened: Opened) -> None:
     for theme in ("light", "dark"):
         with opened("hang", theme) as page:
             before = page.evaluate(ground), page.evaluate(bars)
-            button = page.get_by_role("button", name="Dark")
-            assert button.get_attribute("aria-pressed") == str(theme == "dark").lower()
+            button = page.get_by_role("button", name="theme")
+            assert button.inner_text() == ("Light theme" if theme == "dark" else "Dark theme")  # what it switches to
             button.click()
+            assert button.inner_text() == ("Dark theme" if theme == "dark" else "Light theme")
             page.wait_for_function(f"(before) => String({bars}) !== before", arg=",".join(map(str, before[1])))
             seen[theme], switched = before, (page.evaluate(ground), page.evaluate(bars))
             assert switched[0] != before[0]
@@ -205,6 +206,7 @@ def test_a_link_opens_what_is_folded_and_a_button_copies(opened: Opened) -> None
     with opened("hang") as page:
         folded = page.locator("details.more .citation").first
         assert not folded.is_visible()
+        page.locator("details:has(.families) > summary").press("Enter")
         page.locator(f".families a[href='#{folded.get_attribute('id')}']").first.click()
         folded.wait_for(state="visible")
         page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -222,6 +224,31 @@ def test_it_can_be_read_by_everybody(opened: Opened, name: str) -> None:
             found = Axe().run(page, options={"resultTypes": ["violations"], **rules}).response["violations"]
             said = [(each["id"], each["impact"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found]
             assert said == [], theme
+
+
+OUTSIDE = """(chart) => {
+    const box = chart.getBoundingClientRect();
+    const texts = [...chart.querySelectorAll("svg text")].filter((each) => each.textContent.trim() && each.getAttribute("opacity") !== "0");
+    return texts.filter((each) => { const at = each.getBoundingClientRect(); return at.left < box.left - 1 || at.right > box.right + 1; })
+        .map((each) => each.textContent);
+}"""
+
+
+def test_a_narrow_page_cuts_nothing_and_scrolls_nowhere(opened: Opened) -> None:
+    with opened("hang") as page:
+        shown = page.locator(".chart svg text")
+        wide = set(shown.all_text_contents())
+        page.set_viewport_size({"width": 400, "height": 900})
+        page.wait_for_function(
+            "[...document.querySelectorAll('.chart')].every((each) => each.scrollWidth <= each.clientWidth)"
+        )
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        for chart in page.locator(".chart").all():
+            assert chart.evaluate(OUTSIDE) == []
+        assert {"engine active", "SM active", "median", "highest"} <= wide & set(shown.all_text_contents())
+        page.set_viewport_size({"width": 1280, "height": 2400})
+        ends = "[...document.querySelectorAll('.chart svg')].map((each) => each.getBoundingClientRect().width)"
+        page.wait_for_function(f"{ends}.every((each) => each > 800)")
 
 
 def test_text_of_others_does_nothing(opened: Opened) -> None:

@@ -78,6 +78,48 @@ def test_all_of_the_verdict_is_on_the_page(hang: tuple[VerdictDoc, str]) -> None
     }
 
 
+def test_one_screen_tells_what_to_do_and_what_it_cost(hang: tuple[VerdictDoc, str]) -> None:
+    doc, page = hang
+    elements = Elements(page)
+    (told,) = [text for attributes, text in elements.of("dl") if attributes["class"] == "told"]
+    named = ["Family", "Culprit", "Confidence", "To act", "What to do", "Cost"]
+    assert [text for _, text in elements.of("dt") if text in named] == named
+    assert doc.actions
+    for action in doc.actions[:2]:
+        assert action.text in told
+        assert action.command is None or action.command in told
+    assert f"{doc.waste.gpu_hours:g} GPU-hours" in told if doc.waste else "Cost" not in told
+    assert page.count(doc.actions[0].text) == 1
+
+
+def test_what_was_ruled_out_is_folded_and_what_was_found_leads_to_it(hang: tuple[VerdictDoc, str]) -> None:
+    doc, page = hang
+    elements = Elements(page)
+    said = [text.strip() for _, text in elements.of("summary")]
+    assert f"{len(doc.ruled_out)} families ruled out" in said
+    open_, folded = (text for attributes, text in elements.of("table") if "families" in str(attributes.get("class")))
+    for each in doc.ruled_out:
+        assert each.because in folded
+    for unknown in doc.unknown:
+        assert f"{unknown.family} {unknown.id}" in open_
+    for found in (*doc.consequences, *doc.warnings):
+        assert f"{found.family} {found.id}" in open_
+        assert found.shows[0].text not in open_
+        assert elements.of("a", href=f"#found-{found.family}")
+
+
+def test_nothing_is_announced_that_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing\n")
+    _, page = made(tmp_path)
+    elements = Elements(page.decode())
+    assert not [text for _, text in elements.of("dl") if not text.strip()]
+    assert not [
+        text
+        for attributes, text in elements.of("td")
+        if attributes.get("data-of") == "How it is told" and not text.strip()
+    ]
+
+
 def test_every_citation_is_there_once_and_every_link_leads_somewhere(hang: tuple[VerdictDoc, str]) -> None:
     doc, page = hang
     elements = Elements(page)

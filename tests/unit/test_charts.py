@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from trackside.model import Event, Record, Role, Run, Verdict
 from trackside.query import Store
 from trackside.show.charts import happenings, reduce
 from trackside.show.charts.chart import PAINT, Chart, Drawn, charts, drawings
+from trackside.show.charts.phases import first_cause, titled
 from trackside.show.charts.still import DARK, LIGHT, standalone
 from trackside.stores.memory import MemoryStore
 
@@ -239,8 +241,53 @@ def test_the_culprit_is_marked_in_rows_table_caption_and_lines() -> None:
 
 
 def test_the_metric_to_begin_with_is_the_one_that_tells() -> None:
-    assert signal(drawn(straggling(), *points(), job("COMPLETED"))["ranks"], "choice") == "power"
+    straggler = straggling().per_gpu("gpu_temperature_celsius", 50.0, {"n2:3": 90.0})
+    assert signal(drawn(straggler, *points(), job("COMPLETED"))["ranks"], "choice") == "sm"  # the finding cites it
     assert signal(drawn(working(), *points(), job("COMPLETED"))["ranks"], "choice") == "sm"
+
+
+def test_what_was_slow_from_the_start_began_at_no_moment() -> None:
+    found = drawn(straggling(), *points(), job("COMPLETED"))
+    for slug in ("timeline", "busy-wait", "ranks"):
+        assert "first cause" not in json.dumps(found[slug].spec)
+    assert "It began" not in found["timeline"].caption
+
+
+def test_what_became_slow_began_then() -> None:
+    run, steady = straggling().store(*points(), job("COMPLETED"))
+    verdict = engine.diagnose(steady, run)
+    assert verdict.family == "D3"
+    _, store = straggling().store(*points(10, START + 60, 20.0), *points(10, START + 300, 60.0), job("COMPLETED"))
+    for since, begun in ((START + 90, False), (START + 290, True)):
+        moved = replace(verdict, primary=replace(verdict.primary, since=since))
+        assert (first_cause(moved, store) is not None) is begun
+
+
+def test_of_what_was_not_sampled_nothing_is_said() -> None:
+    cluster = Cluster(nodes=1, gpus=4)
+    held = np.where((cluster.times < START + 300) | (cluster.times > END - 300), 1.0, np.nan)
+    cluster.per_gpu("gpu_utilization_ratio", held)
+    found = drawn(cluster, job("COMPLETED"))
+    spans = [row for row in found["timeline"].rows if row[2] == "phases"]
+    assert [row[4].partition(":")[0] for row in spans] == ["GPUs busy", "GPUs busy"]  # utilisation proves no work
+    assert found["busy-wait"].caption.startswith("While its GPUs were busy")
+
+
+def test_a_reading_without_neighbours_is_a_dot() -> None:
+    assert reduce.alone(np.array([1.0, np.nan, 1.0, 2.0, np.nan, 3.0])).tolist() == [1, 0, 0, 0, 0, 1]
+    cluster = Cluster(nodes=1, gpus=2)
+    middle = cluster.times[np.abs(cluster.times - (START + END) / 2).argmin()]
+    dense = (cluster.times < START + 300) | (cluster.times > END - 300)
+    held = np.where(dense | (cluster.times == middle), 0.5, np.nan)
+    cluster.per_gpu("gpu_utilization_ratio", held).per_gpu("gpu_memory_used_bytes", held * GIB)
+    found = drawn(cluster, job("COMPLETED"))
+    for slug in ("busy-wait", "memory"):
+        assert sum(columns(found[slug])["alone"]) == 1
+        assert '"datum.alone' in json.dumps(found[slug].spec)
+
+
+def test_a_gpu_of_no_known_node_is_named_by_its_index() -> None:
+    assert (titled(":2"), titled("n1:2")) == ("GPU 2", "n1:2")
 
 
 def test_a_thousand_rows_stay_small_quick_and_usable() -> None:

@@ -11,7 +11,7 @@ from trackside.model import Verdict
 from trackside.query import Grid, Store, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn
-from trackside.show.charts.phases import ASKS, apart, first_cause, over_window, phases, run_window, shaded
+from trackside.show.charts.phases import ASKS, apart, first_cause, over_window, phases, run_window, shaded, titled
 from trackside.show.charts.time_axis import (
     PHASES,
     TOP,
@@ -21,6 +21,7 @@ from trackside.show.charts.time_axis import (
     at_cursor,
     at_ends,
     bands,
+    dots,
     dragged,
     figure,
     heading,
@@ -34,7 +35,6 @@ from trackside.show.charts.time_axis import (
     y_axis,
     y_scale,
 )
-from trackside.show.inert import shown
 from trackside.show.wording import ratio, word
 
 SM = metric("gpu_sm_active_ratio").over("run", "avg")
@@ -46,8 +46,13 @@ BUSY = {
 HEIGHT = 190
 HEAD = 22 + PHASES
 """Pixels of the plot, and where its heading stands above it."""
+FULL = 1.03
+"""Share of time at the top edge: a dot at 1 is whole."""
 GAP = 0.4
 """A gap wide enough to be named in the picture."""
+_WHILE = {
+    "training": "While it trained", "GPUs at work": "While its GPUs worked", "GPUs busy": "While its GPUs were busy",
+}  # fmt: skip
 Matrix = reduce.Matrix
 
 
@@ -71,6 +76,7 @@ def draw(verdict: Verdict, store: Store) -> Drawn | None:
     if len(levels) == 2:
         columns["under"] = np.fmin(columns["sm"], columns["busy"])
     columns |= {f"own{place}": reduce.line(values) for place, values in enumerate(own.values())}
+    columns["alone"] = reduce.alone(columns["sm" if sm is not None else "busy"])
     rows = _rows(verdict, store, [each for each in (sm, busy) if each is not None])
     return Drawn(
         _spec(window, columns, verdict, store, name, list(own), grid),
@@ -95,7 +101,7 @@ def _worked(verdict: Verdict, store: Store, grid: Grid) -> tuple[str, Flags]:
     for each in phases(verdict, store):
         if each.training:
             flags |= over_window(grid, (each.start, each.end))
-            words = "While it trained" if each.name == "training" else "While its GPUs worked"
+            words = _WHILE.get(each.name, words)
     return (words, flags) if flags.any() else ("Over the whole run", ~flags)
 
 
@@ -140,24 +146,25 @@ def _spec(
     for key, title, colour, dash in (("busy", name, "second", (6, 2)), ("sm", "SM active", "accent", ())):
         if key in columns:
             marks.append(area("curve", f"{key}_low", f"{key}_high", "y", colour, 0.15))
-            marks.append(line("curve", key, "y", colour, dash=dash, wide=2))
+            marks += [line("curve", key, "y", colour, dash=dash, wide=2), dots("curve", key, "y", colour, "alone")]
             ends.append((title, reduce.settled(columns[key]), colour))
     for place, gpu in enumerate(own):
-        marks.append(line("curve", f"own{place}", "y", "bad", dash=(1, 2), wide=2))
-        ends.append((shown(gpu), reduce.settled(columns[f"own{place}"]), "bad"))
+        key = f"own{place}"
+        marks += [line("curve", key, "y", "bad", dash=(1, 2), wide=2), dots("curve", key, "y", "bad", "alone")]
+        ends.append((titled(gpu), reduce.settled(columns[f"own{place}"]), "bad"))
     marks += _named_gap(columns)
     parts = [(key, title) for key, title in (("busy", name), ("sm", "SM")) if key in columns]
-    parts += [(f"own{place}", shown(gpu)) for place, gpu in enumerate(own)]
+    parts += [(f"own{place}", titled(gpu)) for place, gpu in enumerate(own)]
     told = at_cursor("curve", columns["t"], grid.step, parts, ".2f")
-    cause = first_cause(verdict)
+    cause = first_cause(verdict, store)
     return figure(
         HEIGHT,
         window,
         [
             *bands(shaded(verdict, store), HEIGHT),
             heading("share of time", -HEAD),
-            panel(0, HEIGHT, marks, scales=[y_scale("y", 0, 1, HEIGHT, nice=False)], axes=[y_axis("y", form=".1f")]),
-            *at_ends([(text, HEIGHT * (1 - place), colour) for text, place, colour in ends], HEIGHT),
+            panel(0, HEIGHT, marks, scales=[y_scale("y", 0, FULL, HEIGHT, nice=False)], axes=[y_axis("y", form=".1f")]),
+            *at_ends([(text, HEIGHT * (1 - place / FULL), colour) for text, place, colour in ends], HEIGHT),
             *(named_moment(*cause, HEIGHT, "bad", y=-5 - PHASES) if cause else []),
             readout(told, -HEAD),
             dragged(HEIGHT),
@@ -184,7 +191,12 @@ def _named_gap(columns: dict[str, Matrix]) -> list[Json]:
     at = f"scale('x', {float(columns['t'][place])!r})"
     return [
         label(
-            "busy, not working", signal(at), HEIGHT * (1 - level), baseline="middle", align="center", fontStyle="italic"
+            "busy, not working",
+            signal(at),
+            HEIGHT * (1 - level / FULL),
+            baseline="middle",
+            align="center",
+            fontStyle="italic",
         )
     ]
 

@@ -25,6 +25,8 @@ WIDTH, HEIGHT = 860, 220
 LEFT, RIGHT = 118, 138
 """Pixels beside the plot of every chart, for labels: the signal ``width`` is a page's width less these, and what stands
 below one another lines up."""
+NARROW_LEFT, NARROW_RIGHT = 96, 14
+"""The same on a narrow page, which sets the signal ``narrow``: labels that stood at the right stand in the plot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Drawn:
     ``moment`` (milliseconds or null). The chart sets these from the mouse: moving it, dragging a stretch, the wheel
     with a modifier key, a double click to see all again; the page sets them from the keyboard and its other charts.
     What is read at ``moment`` stands in text marks whose names begin with ``reading``.
+    Every chart has the signal ``narrow``, which a page sets together with the padding ``NARROW_LEFT, NARROW_RIGHT``.
     A chart over steps has the same, in steps: ``axis`` says which, and only those over time go together.
     ``caption``: one or two sentences that say what is seen. ``columns`` and ``rows``: the same as a table of text, at
     most some fifty rows. ``rasters``: by the name of the data set that the page fills with ``{width, height, values}``.

@@ -7,8 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trackside.show.charts.chart import LEFT, Raster
-from trackside.show.charts.time_axis import Json, clock, dragged, figure, label, mark, named_moment, rule, signal
+from trackside.show.charts.chart import LEFT, NARROW_LEFT, Raster
+from trackside.show.charts.time_axis import (
+    Json,
+    clock,
+    dragged,
+    figure,
+    label,
+    mark,
+    named_moment,
+    rule,
+    signal,
+    text_of,
+)
 
 TALLEST, ROOM, MOST_ROOM = 16, 480, 1280
 """Pixels of a row at most, and of all rows; these may take more, so that a row is a pixel, but not more than that."""
@@ -189,7 +200,8 @@ def _labels(drawn: Map) -> list[Json]:
         found.append(_label(drawn.names[row], place * (LENS + GAP) + LENS / 2, bad=True))
         if drawn.ranks[row]:
             y = place * (LENS + GAP) + LENS / 2
-            found.append(label(f"rank {drawn.ranks[row]}", signal("width + 8"), y, "bad", baseline="middle"))
+            rank = signal(f"narrow ? '' : {text_of(f'rank {drawn.ranks[row]}')}")  # its name under the cursor says it
+            found.append(label(rank, signal("width + 8"), y, "bad", baseline="middle"))
     free = -100.0
     before = ""
     for row, name in enumerate(drawn.names):
@@ -209,7 +221,8 @@ def _labels(drawn: Map) -> list[Json]:
 def _label(text: str, y: float, *, bad: bool) -> Json:
     look: dict[str, Any] = {"fontWeight": "bold"} if bad else {"opacity": 0.85}
     colour = "bad" if bad else "ink"
-    return label(text, -13, y, colour, align="right", baseline="middle", fontSize=10, limit=LEFT - 14, **look)
+    room = signal(f"(narrow ? {NARROW_LEFT} : {LEFT}) - 14")
+    return label(text, -13, y, colour, align="right", baseline="middle", fontSize=10, limit=room, **look)
 
 
 def _pointers(y: float, size: float) -> list[Json]:
@@ -224,18 +237,20 @@ def _pointers(y: float, size: float) -> list[Json]:
 
 def _key() -> list[Json]:
     """What is shown and what its colours mean, above the plot; and what is under the cursor."""
-    x, y = 190, -48
+    y, edge = -48, -NARROW_LEFT + 4
+    x, wide = "(narrow ? 60 : 190)", f"(narrow ? {RAMP / 2} : {RAMP})"
     value = "format(layer.{}, layer.form)"
     shade = signal(f"scale('heat', {LIGHTEST} + {DARKEST - LIGHTEST} * datum.x / {RAMP})")
-    shades = {"x": signal(f"datum.x + {x}"), "y": y, "width": 2.5, "height": 10, "fill": shade}
+    shades = {"x": signal(f"{x} + datum.x * {wide} / {RAMP}"), "y": y, "width": 2.5, "height": 10, "fill": shade}
     pointed = "isValid(row) && isValid(moment)"
     words = f"names[row] + '   ' + {clock('moment')} + '   ' + told"
+    read = signal(f"{pointed} ? {words} : isValid(moment) ? {clock('moment')} : ''")
     return [
-        label(signal("layer.title"), 0, y + 9, fontWeight="bold", fontSize=12),
+        label(signal("layer.title"), signal(f"narrow ? {edge} : 0"), y + 9, fontWeight="bold", fontSize=12),
         mark("rect", shades, "shades"),
-        label(signal(value.format("low")), x - 6, y + 9, align="right"),
-        label(signal(value.format("high") + " + layer.unit"), x + RAMP + 6, y + 9),
-        {**label(signal(f"{pointed} ? {words} : isValid(moment) ? {clock('moment')} : ''"), 0, -20), "name": "reading"},
+        label(signal(value.format("low")), signal(f"{x} - 6"), y + 9, align="right"),
+        label(signal(value.format("high") + " + layer.unit"), signal(f"{x} + {wide} + 6"), y + 9),
+        {**label(read, signal(f"narrow ? {edge} : 0"), -20), "name": "reading"},
     ]
 
 

@@ -9,7 +9,7 @@ from trackside.model import Verdict
 from trackside.query import Frame, Grid, Store, events, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn
-from trackside.show.charts.phases import ASKS, apart, finding, gpus_of, run_window, shaded, timed
+from trackside.show.charts.phases import ASKS, apart, finding, gpus_of, run_window, shaded, timed, titled
 from trackside.show.charts.time_axis import (
     PHASES,
     TOP,
@@ -19,6 +19,7 @@ from trackside.show.charts.time_axis import (
     at_cursor,
     at_ends,
     bands,
+    dots,
     dragged,
     figure,
     heading,
@@ -32,7 +33,6 @@ from trackside.show.charts.time_axis import (
     y_axis,
     y_scale,
 )
-from trackside.show.inert import shown
 from trackside.show.wording import size, word
 
 USED = metric("gpu_memory_used_bytes").over("run", "max")
@@ -60,6 +60,7 @@ def draw(verdict: Verdict, store: Store) -> Drawn | None:
         "median": fewer.middle, "low": fewer.low, "high": fewer.high,
     }  # fmt: skip
     columns |= {f"own{place}": reduce.line(values / GIB) for place, values in enumerate(own.values())}
+    columns["alone"] = reduce.alone(columns["median"])
     moments = _moments(verdict, store, window)
     return Drawn(
         _spec(window, columns, verdict, store, list(own), capacity, moments, used),
@@ -115,7 +116,7 @@ def _rows(verdict: Verdict, used: Grid, capacity: float | None) -> list[tuple[st
     for place in np.argsort(-np.nan_to_num(most), kind="stable")[:50]:
         gpu = gpus[place] or str(used.series[place].get("gpu_uuid") or "")
         share = word(float(most[place]) / capacity, "share") if capacity else "not known"
-        rows.append((shown(gpu), size(float(most[place])), size(float(middles[place])), share))
+        rows.append((titled(gpu), size(float(most[place])), size(float(middles[place])), share))
     return rows
 
 
@@ -137,9 +138,9 @@ def _spec(
     if several:
         marks.append(area("curve", "low", "high", "y", "accent", 0.15))
         lines.append(("high", "highest", "second", (6, 2)))
-    lines += [(f"own{place}", shown(gpu), "bad", (1, 2)) for place, gpu in enumerate(own)]
+    lines += [(f"own{place}", titled(gpu), "bad", (1, 2)) for place, gpu in enumerate(own)]
     for key, title, colour, dash in lines:
-        marks.append(line("curve", key, "y", colour, dash=dash, wide=2))
+        marks += [line("curve", key, "y", colour, dash=dash, wide=2), dots("curve", key, "y", colour, "alone")]
         ends.append((title, HEIGHT * (1 - reduce.settled(columns[key]) / top), colour))
     if capacity:
         level = HEIGHT * (1 - capacity / GIB / top)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from trackside.diagnose.activity.activity import Flags, Matrix, activity, gpu_of, spells
+import numpy as np
+
+from trackside.diagnose.activity.activity import Activity, Flags, Matrix, activity, gpu_of, spells
 from trackside.diagnose.activity.signals import ACTIVITY
 from trackside.diagnose.family import Evidence
 from trackside.diagnose.gpus import of_ranks
@@ -16,6 +18,7 @@ from trackside.diagnose.training.sampled import GAUGES, points_of
 from trackside.model import Event, Finding, Outcome, Run, Verdict
 from trackside.query import Grid, Query, Store, events
 from trackside.show.charts.time_axis import Span
+from trackside.show.inert import shown
 
 ASKS: Mapping[str, Query] = {
     "progress": events("progress"),
@@ -26,6 +29,10 @@ ASKS: Mapping[str, Query] = {
 """What tells of phases; a chart that shows them spreads it into its asks."""
 PAUSE, PAUSE_SHARE = 10.0, 0.04
 """A gap between two training points is worth showing from so many times the usual one on, and so much of the run."""
+SLOWER, FEWEST_STEPS = 1.2, 3
+"""Times as long that the middle step took after a moment as before it, of so many each, so that it became slow then."""
+SLOW = ("D1", "D2", "D3")
+"""Families of runs that are slow, maybe from the start."""
 OWN = 3
 """Culprits that have a line of their own beside all others."""
 _GPU_SIGNALS = ("sm", "engine", "utilisation", "power")
@@ -72,11 +79,7 @@ def phases(verdict: Verdict, store: Store) -> tuple[Phase, ...]:
     if window is None:
         return ()
     found = evidence(store)
-    times = sorted(
-        row.time
-        for row in training_points(points_of(found))
-        if row.time is not None and window[0] <= row.time <= window[1]
-    )
+    times = _stepped(found, window)
     return tuple(_stepping(times, window) if len(times) > 1 else _working(found, verdict.run, window))
 
 
@@ -98,32 +101,44 @@ def _stepping(times: Sequence[float], window: Span) -> Iterator[Phase]:
 
 
 def _working(found: Evidence, run: Run, window: Span) -> Iterator[Phase]:
+    """By stretches that were sampled: where nothing was for long, nothing is said."""
     seen = activity(found, run)
     if seen is None:
         return
-    work = [
-        (float(seen.times[start]) - seen.step, float(seen.times[stop - 1]))
-        for start, stop in spells(seen.active)
-        if seen.times[stop - 1] > window[0] and seen.times[start] - seen.step < window[1]
-    ]
-    if not work:
-        yield Phase("no work", *window)
-        return
     worth = PAUSE_SHARE * (window[1] - window[0])
-    joined = [work[0]]
-    for start, end in work[1:]:
-        if start - joined[-1][1] <= worth:
+    work = _joined(_within(seen, seen.active, window), worth)
+    name = "GPUs busy" if seen.basis == "utilisation" else "GPUs at work"  # which proves no work
+    sampled: Flags = np.logical_or.reduce(seen.known, axis=0)
+    for start, end in _joined(_within(seen, sampled, window), max(worth, seen.step)):
+        edge = start
+        for begun, over in work:
+            if over <= edge or begun >= end:
+                continue
+            if begun > edge:
+                yield Phase("no work", edge, begun)
+            yield Phase(name, max(begun, edge), min(over, end), True)
+            edge = min(over, end)
+        if edge < end:
+            yield Phase("no work", edge, end)
+
+
+def _within(seen: Activity, flags: Flags, window: Span) -> list[Span]:
+    """The stretches of windows that are set, as far as they lie in the run's."""
+    found = [(float(seen.times[start]) - seen.step, float(seen.times[stop - 1])) for start, stop in spells(flags)]
+    return [
+        (max(start, window[0]), min(end, window[1])) for start, end in found if end > window[0] and start < window[1]
+    ]
+
+
+def _joined(spans: Sequence[Span], apart: float) -> list[Span]:
+    """Stretches of which no two are closer than that."""
+    joined: list[Span] = []
+    for start, end in spans:
+        if joined and start - joined[-1][1] <= apart:
             joined[-1] = joined[-1][0], end
         else:
             joined.append((start, end))
-    edge = window[0]
-    for start, end in joined:
-        if start > edge:
-            yield Phase("no work", edge, start)
-        yield Phase("GPUs at work", max(start, window[0]), min(end, window[1]), True)
-        edge = end
-    if edge < window[1]:
-        yield Phase("no work", edge, window[1])
+    return joined
 
 
 def shaded(verdict: Verdict, store: Store) -> list[tuple[float, float, str]]:
@@ -131,12 +146,30 @@ def shaded(verdict: Verdict, store: Store) -> list[tuple[float, float, str]]:
     return [(each.start, each.end, each.name) for each in phases(verdict, store) if not each.training]
 
 
-def first_cause(verdict: Verdict) -> tuple[float, str] | None:
+def first_cause(verdict: Verdict, store: Store) -> tuple[float, str] | None:
     """When it began, by the primary finding, and what to call that moment."""
     primary = verdict.primary
     if primary.since is None or primary.outcome is not Outcome.FOUND or primary.family == "G1":
         return None
+    if primary.family in SLOW and not _slowed(verdict, store, primary.since):
+        return None
     return primary.since, primary.title.partition(":")[0]
+
+
+def _slowed(verdict: Verdict, store: Store, since: float) -> bool:
+    """Whether the steps took clearly longer from then on than before: what was slow from the start began at no moment,
+    and ``since`` is only where the judged stretch begins."""
+    window = run_window(verdict, store)
+    times = [] if window is None else _stepped(evidence(store), window)
+    gaps = [(after, after - before) for before, after in pairwise(times)]
+    before, later = [gap for at, gap in gaps if at <= since], [gap for at, gap in gaps if at > since]
+    return min(len(before), len(later)) >= FEWEST_STEPS and median(later) >= SLOWER * median(before)
+
+
+def _stepped(found: Evidence, window: Span) -> list[float]:
+    """When the training points of the run's window were."""
+    rows = training_points(points_of(found))
+    return sorted(row.time for row in rows if row.time is not None and window[0] <= row.time <= window[1])
 
 
 def culprits(verdict: Verdict, gpus: Sequence[str]) -> tuple[str, ...]:
@@ -149,6 +182,11 @@ def culprits(verdict: Verdict, gpus: Sequence[str]) -> tuple[str, ...]:
         named = [gpu for gpu in gpus if gpu.rpartition(":")[0] in primary.nodes]
     kept = set(named)
     return tuple(gpu for gpu in gpus if gpu in kept) if 2 * len(kept) <= len(gpus) else ()
+
+
+def titled(gpu: str) -> str:
+    """A GPU as a person reads it: ``node:index``, and ``GPU 2`` where no node is known."""
+    return shown(f"GPU {gpu[1:]}" if gpu.startswith(":") else gpu)
 
 
 def gpus_of(grid: Grid, run: Run) -> list[str]:

@@ -12,12 +12,11 @@ from trackside.catalog.natural import natural
 from trackside.diagnose.activity.activity import middle
 from trackside.diagnose.gpus import ranks_at
 from trackside.model import Verdict
-from trackside.query import Grid, Query, Store, metric
+from trackside.query import Grid, Query, QueryError, Store, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn, Raster
 from trackside.show.charts.heat_map import Map, heat_map
-from trackside.show.charts.phases import culprits, first_cause, gpus_of
-from trackside.show.inert import shown
+from trackside.show.charts.phases import culprits, first_cause, gpus_of, titled
 from trackside.show.wording import word
 
 Matrix = reduce.Matrix
@@ -26,6 +25,8 @@ CELLS = 900_000
 OUTSTANDING, CLEARLY = 0.15, 0.15
 """Share of the range by which culprits differ from the others where they stand out, and by how much more they must in
 another metric for that one to be shown first."""
+ACTIVE = ("sm", "engine", "utilisation")
+"""Layers that tell what a GPU does."""
 LISTED = 50
 """Rows of the table."""
 
@@ -112,11 +113,11 @@ def draw(verdict: Verdict, store: Store) -> Drawn | None:
     rasters = {each.layer.key: each.raster for each in seen}
     choices = {each.layer.key: each.layer.title for each in seen}
     forms = {each.layer.key: each.layer.form for each in seen}
-    cause = first_cause(verdict)
+    cause = first_cause(verdict, store)
     drawn = Map(
-        tuple(shown(gpu) for gpu in gpus), _ranks(verdict, gpus), tuple(gpus.index(gpu) for gpu in marked),
+        tuple(titled(gpu) for gpu in gpus), _ranks(verdict, gpus), tuple(gpus.index(gpu) for gpu in marked),
         rasters, choices, forms, start, step, columns, None if cause is None else cause[0],
-        _telling(seen, tuple(gpus.index(gpu) for gpu in marked), start, step, cause),
+        _first(seen, verdict, tuple(gpus.index(gpu) for gpu in marked), start, step, cause),
     )  # fmt: skip
     return Drawn(
         heat_map(drawn),
@@ -158,11 +159,47 @@ def _ranks(verdict: Verdict, gpus: Sequence[str]) -> tuple[str, ...]:
     return tuple(told.get(gpu, "") for gpu in gpus)
 
 
+def _first(
+    seen: Sequence[Seen],
+    verdict: Verdict,
+    marked: Sequence[int],
+    start: float,
+    step: float,
+    cause: tuple[float, str] | None,
+) -> str:
+    """The layer to begin with: the first that the finding cites of its culprits; else, of those that it cites, or of
+    those that tell activity, the one that tells most."""
+    at_culprits, cited = _cited(verdict)
+    held = [each.layer.key for each in seen]
+    for key in at_culprits:
+        if key in held:
+            return key
+    some = [each for each in seen if each.layer.key in cited] or [each for each in seen if each.layer.key in ACTIVE]
+    return _telling(some or seen, marked, start, step, cause)
+
+
+def _cited(verdict: Verdict) -> tuple[list[str], list[str]]:
+    """The layers that the primary finding cites of the GPUs that it names, and all that it cites, in its order."""
+    primary, layers = verdict.primary, {layer.query.kind: layer.key for layer in LAYERS}
+    at_culprits, every = [], []
+    for cite in (cite for claim in primary.shows for cite in claim.cites):
+        try:
+            query = Query.parse(cite.query)
+        except QueryError:
+            continue
+        if query.subject == "metric" and query.kind in layers:
+            every.append(layers[query.kind])
+            of = dict(query.filters)
+            if f"{of.get('node') or ''}:{of.get('gpu') or ''}" in primary.gpus:
+                at_culprits.append(layers[query.kind])
+    return at_culprits, every
+
+
 def _telling(
     seen: Sequence[Seen], marked: Sequence[int], start: float, step: float, cause: tuple[float, str] | None
 ) -> str:
-    """The layer to begin with: the one in which the culprits stand out from the others since it began, if so; where
-    there are none in particular, the one in which all changed then."""
+    """The layer in which the culprits stand out from the others since it began, if so; where there are none in
+    particular, the one in which all changed then."""
     best, most = seen[0].layer.key, OUTSTANDING
     since = max(0, int((cause[0] - start) // step)) if cause is not None else 0
     rows = np.zeros(len(seen[0].values), dtype=bool)
@@ -183,7 +220,7 @@ def _telling(
 def _caption(seen: Sequence[Seen], gpus: Sequence[str], marked: Sequence[str], step: float) -> str:
     means = [each.layer.title for each in seen if each.layer.how == "avg"]
     peaks = [each.layer.title for each in seen if each.layer.how == "max"]
-    told = f"{len(gpus):,} GPUs over time, a row each; a cell is {word(step, 's')}."
+    told = f"{word(len(gpus), 'GPUs')} over time, a row each; a cell is {word(step, 's')}."
     if means:
         told += f" Of {_listed(means)} a cell shows the mean"
         told += f", of {_listed(peaks)} the highest reading." if peaks else "."
@@ -192,7 +229,7 @@ def _caption(seen: Sequence[Seen], gpus: Sequence[str], marked: Sequence[str], s
     told += " Blank: not sampled."
     if marked:
         one = len(marked) == 1
-        told += f" Marked: {shown(word(tuple(marked)))}, the culprit{'' if one else 's'}."
+        told += f" Marked: {word(tuple(titled(gpu) for gpu in marked))}, the culprit{'' if one else 's'}."
     return told
 
 

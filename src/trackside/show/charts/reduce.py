@@ -70,6 +70,13 @@ def cells(values: Matrix, most: int, how: Literal["avg", "min", "max"]) -> Matri
     return np.where(counts > 0, np.nansum(parts, axis=2) / np.maximum(counts, 1), np.nan)
 
 
+def alone(values: Matrix) -> Matrix:
+    """(T,) 1 where a point of a curve has none on either side, so that no line goes through it."""
+    known = np.concatenate([[False], ~np.isnan(values), [False]])
+    single: Matrix = (known[1:-1] & ~known[:-2] & ~known[2:]).astype(np.float64)
+    return single
+
+
 def settled(values: Matrix) -> float:
     """Where a curve is towards its end: the median of its last tenth; 0 where nothing was sampled."""
     known = values[~np.isnan(values)]

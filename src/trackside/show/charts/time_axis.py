@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.show.charts.chart import LEFT, RIGHT, WIDTH
+from trackside.show.charts.chart import LEFT, NARROW_LEFT, NARROW_RIGHT, RIGHT, WIDTH
 
 Json = dict[str, Any]
 Span = tuple[float, float]
@@ -20,12 +20,16 @@ TOP, BOTTOM = 38, 42
 """Pixels above and below the plot."""
 NARROW = 480
 """Pixels of a plot in which a heading and what is read have no room beside each other."""
+ABOVE = 10
+"""Pixels from the end of a line to the middle of a label above or below it."""
 PHASES = 16
 """Pixels more above it, where phases are named."""
 _FORMATS = {
     "year": "%Y", "quarter": "%b %Y", "month": "%b %Y", "week": "%-d %b", "date": "%-d %b", "day": "%-d %b",
     "hours": "%H:%M", "minutes": "%H:%M", "seconds": "%H:%M:%S", "milliseconds": ":%S.%L",
 }  # fmt: skip
+LETTER = 6.6
+"""Pixels of a letter in bold, on average."""
 _SLIGHT = 4
 """Pixels that the mouse may move in a click that drags nothing."""
 
@@ -52,7 +56,7 @@ def figure(
         "autosize": "none",
         "padding": {"left": LEFT, "right": RIGHT, "top": top, "bottom": BOTTOM},
         "background": signal("ground"),
-        "signals": [*_zoom(full), *signals],
+        "signals": [{"name": "narrow", "value": False}, *_zoom(full), *signals],
         "data": list(data),
         "scales": [{**scale, "range": [0, signal("width")], "zero": False}, *scales],
         "axes": [_x_axis(span, axis, title, grid)],
@@ -177,7 +181,7 @@ def at_x(field: str, **more: Any) -> Json:
     return {"scale": "x", "field": field, **more}
 
 
-def rule(at: str, height: float, colour: str, *, dash: Sequence[int] = (), y: float = 0, wide: float = 1) -> Json:
+def rule(at: str, height: float, colour: str, *, dash: Sequence[int] = (), y: Any = 0, wide: float = 1) -> Json:
     """A vertical line where an expression gives a place on the horizontal axis, if it gives one in sight."""
     inside = f"isValid({at}) && {at} >= shown[0] && {at} <= shown[1]"
     place = signal(f"isValid({at}) ? scale('x', {at}) : 0")
@@ -197,14 +201,17 @@ def named_moment(
     at = repr(seconds * 1000 if axis == "time" else seconds)
     place = f"scale('x', {at})"
     inside = f"{at} >= shown[0] && {at} <= shown[1]"
+    left = f"{place} > 0.6 * width"
+    last = f"width + {NARROW_RIGHT - 2} - {LETTER * len(text):.0f}"  # where the text ends at the edge of a narrow page
     return [
-        rule(at, height, colour, dash=(5, 3), y=y - 6, wide=1.5),
+        rule(at, height, colour, dash=(5, 3), y=signal(f"narrow ? {y + 3} : {y - 6}"), wide=1.5),
         label(
             signal(f"{inside} ? {text_of(text)} : ''"),
-            signal(f"{place} + ({place} > 0.6 * width ? -4 : 4)"),
+            signal(f"narrow ? max({2 - NARROW_LEFT}, min({place} + 4, {last})) : {place} + ({left} ? -4 : 4)"),
             y,
             colour,
-            align=signal(f"{place} > 0.6 * width ? 'right' : 'left'"),
+            align=signal(f"{left} && !narrow ? 'right' : 'left'"),
+            limit=signal(f"narrow ? width + {NARROW_LEFT + NARROW_RIGHT - 4} : 0"),
             fontWeight="bold",
         ),
     ]
@@ -234,6 +241,12 @@ def line(data: str, field: str, scale: str, colour: str, *, dash: Sequence[int] 
     return mark("line", {"x": at_x("t"), "y": {"scale": scale, "field": field}, **look}, data)
 
 
+def dots(data: str, field: str, scale: str, colour: str, alone: str) -> Json:
+    """Dots where the column ``alone`` marks points through which no line goes."""
+    look = {"fill": signal(colour), "size": 26, "opacity": signal(f"datum.{alone} && isValid(datum.{field}) ? 1 : 0")}
+    return mark("symbol", {"x": at_x("t"), "y": {"scale": scale, "field": field}, **look}, data)
+
+
 def area(data: str, low: str, high: str, scale: str, colour: str, opacity: float) -> Json:
     """The room between two columns."""
     edges = {"y": {"scale": scale, "field": high}, "y2": {"scale": scale, "field": low}}
@@ -244,12 +257,20 @@ def area(data: str, low: str, high: str, scale: str, colour: str, opacity: float
 
 
 def at_ends(names: Sequence[tuple[str, float, str]], height: float, y: float = 0) -> list[Json]:
-    """Labels (text, place in pixels, colour) at the right edge of a panel, kept apart."""
-    places = spread([place for _, place, _ in names], height)
-    return [
-        label(text, signal("width + 8"), y + place, colour, baseline="middle", limit=RIGHT - 10)
-        for (text, _, colour), place in zip(names, places, strict=True)
-    ]
+    """Labels (text, place in pixels, colour) at the right edge of a panel, kept apart; on a narrow page in the panel,
+    above the ends of the lines."""
+    beside = spread([place for _, place, _ in names], height)
+    inside = spread([place - ABOVE if place > 2 * ABOVE else place + ABOVE for _, place, _ in names], height - ABOVE)
+    found = []
+    for (text, _, colour), wide, small in zip(names, beside, inside, strict=True):
+        place = signal(f"{y} + (narrow ? {small!r} : {wide!r})")
+        look = {"baseline": "middle", "align": signal("narrow ? 'right' : 'left'"),
+                "limit": signal(f"narrow ? width - 8 : {RIGHT - 10}")}  # fmt: skip
+        at = signal("narrow ? width - 3 : width + 8")
+        halo = {"stroke": signal("ground"), "strokeWidth": 4, "strokeJoin": "round"}
+        found.append(label(signal(f"narrow ? {text_of(text)} : ''"), at, place, "ground", **look, **halo))
+        found.append(label(text, at, place, colour, **look))
+    return found
 
 
 def panel(y: float, height: int, marks: Sequence[Json], *, scales: Sequence[Json], axes: Sequence[Json]) -> Json:

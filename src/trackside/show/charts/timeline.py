@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from trackside.catalog.job_states import ALIVE
 from trackside.model import Record, Verdict
 from trackside.query import Frame, Store, record
-from trackside.show.charts.chart import Chart, Drawn
+from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, RIGHT, Chart, Drawn
 from trackside.show.charts.happenings import EVENT_ASKS, HARDWARE, Happening, by_lane, counted, held_down, merged, said
 from trackside.show.charts.phases import ASKS, first_cause, phases, run_window
 from trackside.show.charts.time_axis import (
@@ -60,7 +60,7 @@ def draw(verdict: Verdict, store: Store) -> Drawn | None:
     if not bars and not happened:
         return None
     lanes = _lanes(bars, happened)
-    cause = first_cause(verdict)
+    cause = first_cause(verdict, store)
     return Drawn(
         _spec(span, bars, happened, lanes, cause),
         _caption(verdict, window, happened, untimed, cause),
@@ -207,7 +207,10 @@ def _spec(
     places = {lane: LANE * (place + 0.5) for place, lane in enumerate(lanes)}
     marks: list[Json] = []
     for lane, y in places.items():
-        marks.append(label(lane, -12, y, align="right", baseline="middle", limit=104))
+        room, size = signal(f"narrow ? {NARROW_LEFT - 6} : 104"), signal("narrow ? 10 : 11")
+        marks.append(
+            label(lane, signal("narrow ? -4 : -12"), y, align="right", baseline="middle", limit=room, fontSize=size)
+        )
         if not any(bar.lane == lane for bar in bars):
             marks.append(mark("rule", {"x": 0, "x2": signal("width"), "y": y, "stroke": signal("faint")}))
     inside = {"type": "group", "clip": True, "marks": [*_bars(), *_events()]}
@@ -301,7 +304,8 @@ def _events() -> list[Json]:
 
 def _counts() -> Json:
     """How many events a mark stands for, above its right where there is room; not cut off at the edge."""
-    room = "scale('x', datum.next) - scale('x', datum.t) > 14 + 6 * length(datum.count)"
+    until = f"min(scale('x', datum.next), width + (narrow ? {NARROW_RIGHT} : {RIGHT}))"
+    room = f"{until} - scale('x', datum.t) > 14 + 6 * length(datum.count)"
     count = {
         "text": signal(f"datum.t >= shown[0] && datum.t <= shown[1] && {room} ? datum.count : ''"),
         "x": {"scale": "x", "field": "t", "offset": 6},

@@ -13,7 +13,7 @@ import msgspec
 
 from trackside.model import Verdict
 from trackside.query import Store
-from trackside.show.charts.chart import Chart, Drawn, Raster, drawings
+from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, Chart, Drawn, Raster, drawings
 from trackside.show.inert import visible
 
 _MARKUP = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
@@ -39,6 +39,7 @@ class Figure:
             "slug": self.chart.slug,
             "axis": self.drawn.axis,
             "timed": self.timed,
+            "narrow": {"left": NARROW_LEFT, "right": NARROW_RIGHT},
             "spec": self.drawn.spec,
             "rasters": {name: _packed(raster) for name, raster in self.drawn.rasters.items()},
         }

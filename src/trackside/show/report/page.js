@@ -1,7 +1,8 @@
 "use strict";
 (() => {
   const root = document.documentElement;
-  const LEAST = 220; // pixels of a plot; a narrower page scrolls what stands beside it
+  const LEAST = 160; // pixels of a plot; a narrower page scrolls what stands beside it
+  const NARROW = 560; // pixels of a page in which there is no room for labels at the right
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const clock = (ms) => new Date(ms).toISOString().slice(0, 19).replace("T", " ") + " UTC";
 
@@ -49,7 +50,7 @@
 
   const button = document.getElementById("theme");
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
-  const themed = () => button.setAttribute("aria-pressed", String(isDark()));
+  const themed = () => { button.textContent = isDark() ? "Light theme" : "Dark theme"; }; // what it switches to
   button.hidden = false;
   button.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
@@ -73,7 +74,7 @@
 
   // -- charts
 
-  const views = []; // {view, box, axis, timed, extra: pixels beside the plot, width: of the plot}
+  const views = []; // {view, box, axis, timed, paddings: by whether the page is narrow, width: of the plot}
   const announced = document.getElementById("announced");
   let saying = 0;
 
@@ -138,13 +139,14 @@
   const loader = { load: refused, sanitize: refused, http: refused, file: refused };
 
   async function draw(box, described) {
-    const { spec, rasters, axis, timed } = described;
+    const { spec, rasters, axis, timed, narrow } = described;
     spec.data.forEach(read);
     const grids = Object.entries(rasters);
     for (const [name, raster] of grids) spec.data.find((each) => each.name === name).values = [await unpacked(raster)];
-    const extra = spec.padding.left + spec.padding.right;
-    const each = { box, axis, timed, extra, width: plot(box.clientWidth, extra) };
-    const { view } = await vegaEmbed(box, { ...spec, width: each.width }, {
+    const each = { box, axis, timed, paddings: { false: spec.padding, true: { ...spec.padding, ...narrow } } };
+    Object.assign(each, sized(each, box.clientWidth));
+    const signals = spec.signals.map((given) => (given.name === "narrow" ? { ...given, value: each.narrow } : given));
+    const { view } = await vegaEmbed(box, { ...spec, signals, width: each.width, padding: each.paddings[each.narrow] }, {
       mode: "vega", renderer: grids.length ? "canvas" : "svg", config: config(), loader, tooltip,
       actions: false, defaultStyle: false, hover: true, ast: true, // ast: nothing is compiled, so the page needs no eval
     });
@@ -156,13 +158,17 @@
     new ResizeObserver(() => fitted(each)).observe(box);
   }
 
-  const plot = (width, extra) => Math.max(LEAST, Math.floor(width - extra));
+  function sized(each, width) {
+    const narrow = width < NARROW;
+    const { left, right } = each.paddings[narrow];
+    return { narrow, width: Math.max(LEAST, Math.floor(width - left - right)) };
+  }
 
   function fitted(each, width = each.box.clientWidth) {
-    const wanted = plot(width, each.extra);
-    if (each.width === wanted) return;
-    each.width = wanted;
-    each.view.width(wanted).runAsync();
+    const wanted = sized(each, width);
+    if (each.width === wanted.width && each.narrow === wanted.narrow) return;
+    Object.assign(each, wanted);
+    each.view.padding(each.paddings[each.narrow]).signal("narrow", each.narrow).width(each.width).runAsync();
   }
 
   function choose(each, slug) {

@@ -16,15 +16,19 @@ from trackside.query import Query, QueryError, Store
 from trackside.read.excerpts import Excerpt
 from trackside.show import citing, heading
 from trackside.show.charts.chart import PAINT
-from trackside.show.document import CiteDoc, InputDoc, ProgressDoc, SecondaryDoc, VerdictDoc
+from trackside.show.charts.phases import SLOW, first_cause
+from trackside.show.document import CiteDoc, InputDoc, ProgressDoc, VerdictDoc
 from trackside.show.inert import visible
 from trackside.show.report import assets
 from trackside.show.report.figures import figures, script_data
+from trackside.show.waste import in_brief
 from trackside.show.wording import duration, moment, with_stop, word
 from trackside.stores.embedded.layout import Directory
 
 INPUTS_SHOWN, INPUTS_LISTED = 12, 1000
 """Inputs that are seen at once, and in all; the JSON document lists every one."""
+ACTIONS_FIRST = 2
+"""Actions that stand at the top; the others follow what the verdict implies."""
 CITED_AT_ONCE = 4
 """Numbers after a claim, from which on they are said as a range."""
 CULPRITS = {
@@ -77,6 +81,8 @@ class Row:
     why: Sequence[str]
     cites: Sequence[str]
     collect: Sequence[str]
+    at: str = ""
+    """The part of the page that shows it."""
 
 
 def places(doc: VerdictDoc) -> dict[str, Position]:
@@ -102,7 +108,8 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
     """The page, in UTF-8. ``around``: what stands around the :func:`places` that are cited, as far as it was found."""
     drawn = list(figures(verdict, store))
     script, style, vega = assets.own("page.js"), assets.own("page.css"), assets.vega() if drawn else ""
-    citations, first = list(_citations(doc, around)), _first(doc)
+    citations, first, rows = list(_citations(doc, around)), _first(doc), list(_rows(doc))
+    begun = doc.primary.family not in SLOW or first_cause(verdict, store) is not None
     html = _environment().get_template("page.html").render(
         doc=doc,
         policy=assets.policy([each for each in (vega, script) if each], style),
@@ -116,10 +123,15 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         culprit=CULPRITS.get(doc.primary.culprit, doc.primary.culprit),
         acts=ACTS.get(doc.primary.culprit, ""),
         certain=CERTAINTIES.get(doc.primary.certainty or "", ""),
+        since=doc.primary.since if begun else None,
+        actions=doc.actions[:ACTIONS_FIRST],
+        more_actions=doc.actions[ACTIONS_FIRST:],
+        cost=in_brief(doc.waste),
         facts=list(facts(doc)),
         first=[each for each in citations if each.id in first],
         rest=[each for each in citations if each.id not in first],
-        rows=list(_rows(doc)),
+        told=[each for each in rows if each.state != "ruled out"],
+        ruled_out=[each for each in rows if each.state == "ruled out"],
         collect=_collect(doc),
         inputs=_inputs(doc.inputs),
         unread=sum(each.status != "read" for each in doc.inputs),
@@ -281,18 +293,18 @@ def _rows(doc: VerdictDoc) -> Iterator[Row]:
         found[unknown.family] = Row(unknown.family, unknown.id, "", "unknown", unknown.missing, [], unknown.collect)
     for state, findings in (("warning", doc.warnings), ("consequence", doc.consequences)):
         for finding in findings:
-            found[finding.family] = _found(finding, state)
+            found[finding.family] = Row(
+                finding.family, finding.id, finding.title, state, [heading.where(finding)], [], [],
+                f"found-{finding.family}",
+            )  # fmt: skip
     first = doc.primary
-    found[first.family] = Row(first.family, first.id, first.title, "found", [heading.where(first)], [], [])
+    found[first.family] = Row(
+        first.family, first.id, first.title, "found", [heading.where(first)], [], [], "shows" if doc.shows else ""
+    )
     for code in sorted(found):
         row = found[code]
         yield Row(code, row.id, row.title or titles.get(code, ""), row.state, [each for each in row.why if each],
-                  row.cites, row.collect)  # fmt: skip
-
-
-def _found(finding: SecondaryDoc, state: str) -> Row:
-    cites = [name for claim in finding.shows for name in claim.cites]
-    return Row(finding.family, finding.id, finding.title, state, [claim.text for claim in finding.shows], cites, [])
+                  row.cites, row.collect, row.at)  # fmt: skip
 
 
 def _collect(doc: VerdictDoc) -> list[tuple[str, Sequence[str]]]:
