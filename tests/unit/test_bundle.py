@@ -109,6 +109,20 @@ class TestScenarios:
         assert called("verify", tmp_path / "less.tsb").exit_code == 0
 
 
+class TestRedacted:
+    def test_what_was_replaced_and_that_it_is_to_be_read_is_said_to_whoever_looks_on(
+        self, run: Path, tmp_path: Path
+    ) -> None:
+        (run / "env.out").write_text("HF_TOKEN=abc12345\nUSER=jdoe\n" + LOG)
+        result = called("bundle", run, "-o", tmp_path / "red.tsb", "--redact")
+        assert result.exit_code == 0, result.output
+        assert "replaced: 1 tokens, keys and passwords, 1 user names" in result.stderr
+        assert "left out: weights.bin" in result.stderr
+        assert "Read it before you send it" in result.stderr
+        assert "replaced:" not in result.stdout
+        assert "Read it before" not in called("bundle", run, "-o", tmp_path / "plain.tsb").stderr
+
+
 class TestContent:
     def test_anybody_can_open_it(self, bundle: Path) -> None:
         with zipfile.ZipFile(bundle) as archive:

@@ -121,6 +121,62 @@ class TestSecrets:
         assert text == "before\n[private key]\n\n\n\nafter\n"
 
 
+MARKED = re.compile(r"(⟦.*?⟧|⦃.*?⦄)")
+CASES = [
+    line
+    for line in (Path(__file__).parent / "bundle_leaks.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+]
+
+
+def is_as_marked(case: str, found: str) -> bool:
+    """Whether what is marked is gone from a line, and all else is there."""
+    parts = MARKED.split(case)
+    rest = "".join("(.{1,60}?)" if number % 2 else re.escape(part) for number, part in enumerate(parts))
+    match = re.fullmatch(rest, found)
+    marked = zip(parts[1::2], match.groups(), strict=True) if match else ()
+    return match is not None and not any(part[0] == "⟦" and part[1:-1] in now for part, now in marked)
+
+
+class TestLeaks:
+    """Lines of ``bundle_leaks.txt``: a new case is a new line there."""
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_a_line_alone(self, case: str) -> None:
+        (text,) = redacted(re.sub("[⟦⟧⦃⦄]", "", case) + "\n")
+        assert is_as_marked(case, text.removesuffix("\n")), text
+
+    def test_all_in_one_log(self) -> None:
+        """What one line tells holds for the others too; nothing that is marked comes back."""
+        (text,) = redacted("".join(re.sub("[⟦⟧⦃⦄]", "", case) + "\n" for case in CASES))
+        lines = text.splitlines()
+        assert len(lines) == len(CASES)
+        for case, line in zip(CASES, lines, strict=True):
+            if MARKED.search(case):
+                assert is_as_marked(case, line), line
+
+    def test_tokens_in_urls_are_no_mail_and_buckets_no_hosts(self) -> None:
+        redactor = Redactor()
+        redactor.learn(
+            f"https://{TOKENS['GitHub']}@github.com/x s3://acme-secret-bucket/x https://mrossi:pa55@proxy.acme.com\n"
+        )
+        redactor.settle()
+        assert redactor.replaced == {
+            "tokens, keys and passwords": 2, "buckets": 1, "host names": 1, "user names": 1,
+        }  # fmt: skip
+
+    def test_what_is_rare_goes_wherever_it_stands_and_words_only_where_they_were_told(self) -> None:
+        text, elsewhere = redacted(
+            "https://wandb.ai/acme/llm/runs/1 --password horse WANDB_API_KEY=abc12345\n", "acme horse llm abc12345\n"
+        )
+        assert text == "https://wandb.ai/team-1/project-1/runs/1 --password secret-2 WANDB_API_KEY=secret-1\n"
+        assert elsewhere == "team-1 horse llm secret-1\n"
+
+    def test_of_a_key_that_is_cut_off_what_is_there_goes(self) -> None:
+        (text,) = redacted(f"a\n-----BEGIN PRIVATE {'KEY'}-----\nMIIEvQIBADANBgkq\nstep 1 loss 2\n" + "step\n" * 9000)
+        assert text.startswith("a\n[private key]\n\nstep 1 loss 2\n")
+
+
 class TestNames:
     def test_what_tells_nothing_stays(self) -> None:
         assert redacted(STAYS, LOG)[0] == STAYS
@@ -283,6 +339,7 @@ class TestSieve:
         monkeypatch.setattr("trackside.bundle.redact.sieve.matcher", partial(make, prefer=matcher))
         monkeypatch.setattr("trackside.bundle.redact.redactor._learner", Sieve)
         lines = [*LOG.splitlines(), *STAYS.splitlines(), *TOKENS.values(), *(each.format(it) for each, it in SAID)]
+        lines += [re.sub("[⟦⟧⦃⦄]", "", case) for case in CASES]
         text = "".join(f"{line}\n" for line in lines)
         found = self.learned(text)
         monkeypatch.setattr(

@@ -171,23 +171,29 @@ def _tell(out: str, written: Written) -> None:
     first = written.verdict.primary
     click.echo(f"{out}: {written.size:,} bytes; verdict {first.family} {first.id}, as of the inputs")
     click.echo(f"sha256 {written.sha256}")
-    _list(written.manifest)
+    _list(written.manifest, err=written.manifest.redacted)
+    if written.manifest.redacted:
+        click.echo(
+            f"Read it before you send it: unzip it, or 'trackside bundle --check {shown(out)}' lists what is in it;"
+            " docs/bundle.md says what is not recognised.",
+            err=True,
+        )
 
 
-def _list(manifest: Manifest) -> None:
-    """What is in it, and what isn't."""
+def _list(manifest: Manifest, err: bool = False) -> None:
+    """What is in it, and what isn't. ``err``: to whoever looks on, not into a pipe."""
     for doc in manifest.inputs:
         if doc.member is None:
-            click.echo(shown(f"left out: {doc.path}: {doc.because}"))
+            click.echo(shown(f"left out: {doc.path}: {doc.because}"), err=err)
         elif doc.kept:
-            click.echo(shown(f"in part: {doc.path}: {doc.kept}"))
+            click.echo(shown(f"in part: {doc.path}: {doc.kept}"), err=err)
     if manifest.replaced:
         counts = ", ".join(f"{count:,} {kind}" for kind, count in manifest.replaced.items())
-        click.echo(f"replaced: {counts}")
+        click.echo(f"replaced: {counts}", err=err)
     elif manifest.redacted:
-        click.echo("replaced: nothing was found that had to be")
+        click.echo("replaced: nothing was found that had to be", err=err)
     for note in manifest.notes:
-        click.echo(shown(f"note: {note}"))
+        click.echo(shown(f"note: {note}"), err=err)
 
 
 def _check(paths: Sequence[str]) -> None:

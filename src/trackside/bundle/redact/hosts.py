@@ -54,10 +54,21 @@ _STANDS = (
     (re.compile(r"(?<=\w)@(?![\w-]+\.[a-z]{2,3}\b(?!\.))([A-Za-z0-9][\w.-]*)(?=[:\s~$#\])])", re.ASCII), b""),
     (
         re.compile(
+            # What a bucket's URL names is no host.
+            r"(?<!\bs3)(?<!\bs3[an])(?<!\bgs)(?<!\bgcs)(?<!\baz)(?<!\babfs)(?<!\babfss)(?<!\bwasbs)(?<!\bfile)"
             r"://(?:[^/\s@\"']{1,200}@|(?![^/\s@\"']{1,200}@))"
             r"([A-Za-z0-9-]+|(?:[A-Za-z0-9-]+\.){1,5}(?:internal|local|lan|corp|intra|intranet|cluster))(?=[:/\s\"']|$)"
         ),
         rb"://",
+    ),
+    (re.compile(r"://[^/\s\"'<>]{1,300}@([A-Za-z][\w-]*(?:\.[\w-]+)+)", re.ASCII), rb"://[^/\s\"'<>]{1,300}@"),
+    (
+        re.compile(
+            r"\b(?:[A-Z][A-Z0-9_]*_)?(?:PROXY|URL|URI|ENDPOINT|HOST|proxy)=[\"']?(?:[a-z]{2,9}://)?([A-Za-z][\w-]*(?:\.[\w-]+){1,5})"
+            r"(?=[:/\s\"']|$)",
+            re.ASCII,
+        ),
+        rb"(?:PROXY|URL|URI|ENDPOINT|HOST|proxy)=",
     ),
 )
 """What a host's name stands in, and the sign of it where it has one of its own."""
@@ -90,7 +101,7 @@ _FULLY = re.compile(
 _FULLY_SIGN = rb"[a-z0-9-]\.(?:" + "|".join(sorted(_TOP)).encode() + rb")(?:[^a-z0-9_-]|$)"
 _NO_SCOPE = AFTER + "(?!::)"
 """A word before two colons is a name in C++."""
-_FILES = frozenset(
+FILES = frozenset(
     """
 bin bz cfg conf core cpp csv cu dmp dump err gz html ini json jsonl kern log md npy npz out parquet pdf pickle pkl png
 prom pt pth py safetensors sh so sqlite stderr stdout svg tar tfevents tgz toml trace tsv txt xml xz yaml yml zip zst
@@ -99,6 +110,12 @@ prom pt pth py safetensors sh so sqlite stderr stdout svg tar tfevents tgz toml 
 """What names of files end in."""
 _NOBODY = frozenset({"localhost", "localdomain", "none", "null", "unknown", "n/a", "nan", "all", "any", "assigned"})
 """Names that no host has, though records write them."""
+_PUBLIC = re.compile(
+    r"(?i)(?:^|\.)(?:github|gitlab|bitbucket|huggingface|hf|wandb|comet|neptune|pypi|pythonhosted|pytorch|nvidia|docker"
+    r"|googleapis|google|amazonaws|windows|azure|clear|sentry|anaconda|ghcr|quay|gcr|openai|anthropic|slack|example)"
+    r"\.(?:com|org|co|ai|ml|io|net)$"
+)
+"""Hosts of services that everybody uses."""
 _FLAGS = re.IGNORECASE | re.ASCII
 _NAMED = re.compile(
     r"(?<![A-Za-z0-9_.-])([A-Za-z0-9][A-Za-z0-9-]{1,62})\.((?:[A-Za-z][A-Za-z0-9-]{0,62}\.){1,4}[A-Za-z]{2,15})(?![\w.-])",
@@ -156,7 +173,7 @@ class Hosts:
 
     def _of_known(self, found: tuple[str, str]) -> None:
         short, domain = found
-        if short.lower() in self._known and domain.rpartition(".")[2].lower() not in _FILES:
+        if short.lower() in self._known and domain.rpartition(".")[2].lower() not in FILES:
             self._domains.add(domain.lower())
 
     def _fully(self, found: tuple[str, str]) -> None:
@@ -166,6 +183,8 @@ class Hosts:
 
     def add(self, text: str, sure: bool = False) -> None:
         """A host, or a list of them. ``sure``: a record says so, however odd the name looks."""
+        if not sure and _PUBLIC.search(text):
+            return
         for full in expand(text.strip(",.-"), MOST - len(self._known)):
             short, _, domain = full.partition(".")
             if not _FULL.fullmatch(short) or len(short) < 2 or not any(letter.isalpha() for letter in short):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from trackside.bundle.redact.kind import Trace
+from trackside.bundle.redact.kind import AFTER, BEFORE, Trace, word
 from trackside.bundle.redact.sieve import Look, Sign, literal, look
 
 MOST = 20_000
@@ -60,6 +60,79 @@ class Literal:
     def traces(self) -> Iterable[Trace]:
         """See :class:`trackside.bundle.redact.kind.Kind`: wherever they stand."""
         return (Trace(key, name, "", "", exact=True) for key, name in self._names.items())
+
+
+class Told(Literal):
+    """Things that what stands before them tells: the patterns have two groups, what stands before and the thing.
+
+    One that is like no word of a log is replaced wherever it stands, any other (``--password horse``) only where the
+    same stands before it.
+    """
+
+    whole = True
+    """Whether they are words of their own, rather than parts of others too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._placed: dict[str, tuple[str, str]] = {}
+        """What stands before and the thing, as one text -> the two."""
+        self._any_placed: tuple[re.Pattern[str], ...] = ()
+
+    def is_rare(self, key: str) -> bool:
+        """Whether it means the same wherever it stands."""
+        raise NotImplementedError
+
+    def tell(self, found: tuple[str, str]) -> None:
+        """One with what stands before it. Raises TooMany."""
+        before, text = found
+        if (key := self.key(text)) is None:
+            return
+        self._placed[before + key] = before, key
+        if self.is_rare(key):
+            self._found.add(key)
+        if len(self._placed) > MOST:
+            raise TooMany(f"more than {MOST:,} {self.name}")
+
+    def settle(self) -> None:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        things = self._found | {key for _, key in self._placed.values()}
+        number = 0
+        for key in sorted(things):
+            number += 1
+            while (name := f"{self.word}-{number}") in things:
+                number += 1
+            self._names[key] = name
+        # What has blanks goes first: of ``'correct horse'`` another pattern may have seen the first word alone.
+        blank = {both for both, (_, key) in self._placed.items() if " " in key}
+        patterns = any_of(blank, after=AFTER), any_of(self._placed.keys() - blank, after=AFTER)
+        self._any_placed = tuple(each for each in patterns if each is not None)
+        self._any = any_of(self._found, BEFORE, AFTER) if self.whole else any_of(self._found)
+
+    def signs(self) -> Iterable[Sign]:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        yield from (literal(both) for both, (_, key) in self._placed.items() if key not in self._found)
+        yield from (word(key) if self.whole else literal(key) for key in self._found)
+
+    def replaced(self, text: str) -> str:
+        """See :class:`trackside.bundle.redact.kind.Kind`: where they were told."""
+        for pattern in self._any_placed:
+            text = pattern.sub(self._in_place, text)
+        return text
+
+    def _in_place(self, match: re.Match[str]) -> str:
+        before, key = self._placed[match[0]]
+        return before + self._names[key]
+
+    def replaced_elsewhere(self, text: str) -> str:
+        """Those that are rare, wherever else they stand."""
+        return super().replaced(text)
+
+    def traces(self) -> Iterable[Trace]:
+        """See :class:`trackside.bundle.redact.kind.Kind`."""
+        for both, (_, key) in self._placed.items():
+            yield Trace(both, self._names[key], "", exact=True)
+        for key in self._found:
+            yield Trace(key, self._names[key], exact=True) if self.whole else Trace(key, self._names[key], "", "", True)
 
 
 class TooMany(ValueError):

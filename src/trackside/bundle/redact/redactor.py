@@ -12,6 +12,7 @@ from trackside.bundle.redact.hardware import GpuUuids, Guids, MachineIds, Serial
 from trackside.bundle.redact.hosts import Hosts
 from trackside.bundle.redact.kind import Kind
 from trackside.bundle.redact.people import Words, accounts, clusters, users
+from trackside.bundle.redact.projects import Buckets, Owners, Projects
 from trackside.bundle.redact.secrets import Emails, Secrets
 from trackside.bundle.redact.sieve import Look, Sieve, Sign
 from trackside.bundle.redact.tables import cells
@@ -35,9 +36,11 @@ class Redactor:
         self._heads: dict[str, str] = {}
         self._hosts, self._users, self._accounts, self._clusters = Hosts(), users(), accounts(), clusters()
         # What holds other things goes first: a URL has a password, an address of mail a user and a host.
+        # What the surroundings tell goes before what would change the surroundings.
+        self._told = Buckets(), Projects(), Owners()
         self.kinds: tuple[Kind, ...] = (
-            Words(also), Secrets(), Emails(), GpuUuids(), Serials(), MachineIds(), Guids(), Mac(), IPv6(), IPv4(),
-            self._hosts, self._users, self._accounts, self._clusters,
+            Secrets(), *self._told, Words(also), Emails(), GpuUuids(), Serials(), MachineIds(), Guids(), Mac(),
+            IPv6(), IPv4(), self._hosts, self._users, self._accounts, self._clusters,
         )  # fmt: skip
         self._looks: list[Look] = []
         self._learner = self._sieve = Sieve(())
@@ -158,6 +161,8 @@ class Redactor:
     def _all(self, text: str) -> str:
         for kind in self.kinds:
             text = kind.replaced(text)
+        for told in self._told:
+            text = told.replaced_elsewhere(text)
         return text
 
     def stream(self, stream: io.BufferedIOBase) -> Iterator[bytes]:
