@@ -6,6 +6,7 @@ import io
 import json
 import math
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,9 @@ def test_a_throttled_run_parts_when_its_clock_falls(apart: dict[str, Any]) -> No
     doc = apart
     assert doc["answer"][0].startswith("A: G1 healthy. B: B3 clock-throttle (thermal), rank 7")
     assert doc["answer"][1].startswith("B took 1.56 times as long a step: 3.11 s in A, 4.84 s in B")
-    assert "14 min after the start" in doc["answer"][2]
+    assert "more than at A's pace" in doc["answer"][2]
+    assert doc["answer"][3].startswith("They part 14 min after the start: ")
+    assert "SM clock, lowest of all 1,980 MHz in A, 990 MHz in B" in doc["answer"][3]
     assert 800 <= doc["partings"][0]["seconds"] <= 900
     clock = row(doc, "SM clock, lowest of all")
     assert (clock["a"], clock["b"], clock["differs"]) == (1.98e9, 9.9e8, True)
@@ -96,7 +99,8 @@ def test_swapped_it_is_the_mirror(pair: tuple[Path, Path], apart: dict[str, Any]
 
 def test_a_run_beside_itself(pair: tuple[Path, Path]) -> None:
     doc = told(pair[0], pair[0])
-    assert doc["answer"][0].startswith("No difference found in ")
+    assert doc["answer"][0] == "A and B are the same input: it is compared with itself."
+    assert doc["answer"][1].startswith("No difference found in ")
     assert doc["partings"] == []
     assert not any(each["differs"] for each in doc["rows"])
 
@@ -129,16 +133,81 @@ def test_every_value_cites_its_own_run_and_can_be_asked_again(apart: dict[str, A
     ("bad", "family", "first"),
     [
         ("d3/sim-slow-gpu-16", "D3 straggler", "the fault of run B begins"),
-        ("e1/sim-explode", "E1 loss-divergence", "learning rate"),
-        ("b1/sim-midrun-one-rank-watchdog", "B1 cuda-oom", "learning rate"),
+        ("e1/sim-explode", "E1 loss-divergence", "loss "),
+        ("b1/sim-midrun-one-rank-watchdog", "B1 cuda-oom", "the fault of run B begins"),
     ],
 )
 def test_a_good_run_beside_bad_ones(pair: tuple[Path, Path], bad: str, family: str, first: str) -> None:
     doc = told(pair[0], inputs(bad))
-    assert family in doc["answer"][0]
-    assert doc["partings"][0]["label"].startswith(first)
+    assert family in " ".join(doc["answer"])
+    (parting,) = (line for line in doc["answer"] if line.startswith("They part"))
+    assert first in parting
+    assert "learning rate" not in parting
     assert all(each["cites_a"] or each["cites_b"] for each in doc["partings"])
     assert all(each["label"].startswith(each["name"]) for each in doc["partings"])
+
+
+def test_a_learning_rate_of_another_schedule_is_no_parting(pair: tuple[Path, Path]) -> None:
+    """More steps are planned: what follows from that is told as such."""
+    doc = told(pair[0], inputs("b1/sim-midrun-one-rank-watchdog"))
+    assert row(doc, "steps planned")["differs"] is True
+    along = {each["name"]: each["follows"] for each in doc["following"]}
+    assert along["learning rate"].startswith("steps planned (")
+    assert "learning rate" not in {each["name"] for each in doc["partings"]}
+    assert any("which may be why these part: learning rate" in line for line in doc["answer"])
+
+
+def test_a_slow_down_is_told_in_gpu_hours_and_money(pair: tuple[Path, Path], apart: dict[str, Any]) -> None:
+    result = run(*pair, "--price", "2 EUR", "--json")
+    slow = json.loads(result.stdout)["slowdown"]
+    figures = re.fullmatch(
+        r"(\d+) GPUs x ([\d,]+) steps x \(([\d.]+) s - ([\d.]+) s\) / 3,600 s an hour = ([\d.]+) GPU-hours",
+        slow["formula"],
+    )
+    assert figures is not None
+    gpus, steps, longer, shorter, hours = (float(each.replace(",", "")) for each in figures.groups())
+    assert hours == slow["gpu_hours"] == pytest.approx(gpus * steps * (longer - shorter) / 3600, abs=1e-3)
+    assert (slow["slower"], slow["cost"], slow["currency"]) == ("b", pytest.approx(2 * hours, abs=0.01), "EUR")
+    assert slow["cites_a"]
+    assert slow["cites_b"]
+    assert "as much work" in slow["assumption"]
+    assert apart["slowdown"]["cost"] is None
+    assert told(*reversed(pair))["slowdown"]["slower"] == "a"
+
+
+def test_steps_of_other_sizes_are_not_priced(pair: tuple[Path, Path]) -> None:
+    """Fewer GPUs, smaller batches: how much longer a step took is told with that."""
+    doc = told(pair[0], inputs("b1/sim-midrun-one-rank-watchdog"))
+    assert row(doc, "GPUs")["differs"] is True
+    assert doc["slowdown"] is None
+    slow = [line for line in doc["answer"] if "times as long a step" in line]
+    assert all("a step of one is not a step of the other, as they differ in GPUs (" in line for line in slow)
+    assert slow
+
+
+def test_runs_of_other_work_are_said_not_to_be_comparable(tmp_path: Path) -> None:
+    head = "Namespace(batch_size=32, model='{}', dataset='{}')\n"
+    one = log(tmp_path / "a.out", 1, head=head.format("gpt2", "pile"))
+    other = log(tmp_path / "b.out", 1, head=head.format("bert", "books"), part=20)
+    first = told(one, other)["answer"][0]
+    assert first.startswith("These two don't look comparable: they differ in ")
+    assert "model (gpt2 / bert)" in first
+    assert "dataset (pile / books)" in first
+    assert not told(one, log(tmp_path / "c.out", 1, head=head.format("gpt2", "pile"), part=20))["answer"][0].startswith(
+        "T"
+    )
+
+
+def test_labels_are_as_wide_as_they_are(apart: dict[str, Any], sides: tuple[Side, Side]) -> None:
+    out = io.StringIO()
+    render(comparison(compare(*sides)), Console(file=out, width=120, highlight=False))
+    assert any(line.startswith("  SM clock, lowest of all  ") for line in out.getvalue().splitlines())
+    long = next(
+        each["label"]
+        for each in apart["rows"]
+        if each["seconds"] is None and each["differs"] and 26 < len(each["label"]) < 46
+    )
+    assert any(line.startswith(f"  {long} ") for line in out.getvalue().splitlines())
 
 
 def test_metrics_alone_and_logs_alone(pair: tuple[Path, Path], tmp_path: Path) -> None:

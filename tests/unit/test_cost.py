@@ -101,6 +101,41 @@ def test_without_a_checkpoint_all_work_is_lost_and_it_says_what_it_takes_for_gra
     assert "without a word in the log" in waste.lost[0].assumption
 
 
+def test_what_an_assumption_makes_a_bound_is_said_to_be_one(made: Made) -> None:
+    waste = made([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 940))
+    assert waste.lost_at_most
+    assert in_brief(waste).endswith("up to all of them lost")
+    sure = made([*steps(10, 200, 60), saved(200, 631), *steps(210, 300, 660), *CRASH], row("FAILED", "1:0", 0, 940))
+    assert not sure.lost_at_most
+    assert "up to" not in in_brief(sure)
+
+
+def test_after_the_last_sign_of_work_its_gpus_stood_idle(made: Made) -> None:
+    """A crash whose trace bears no time, and an end that comes 50 points later."""
+    waste = made([*steps(10, 300, 60), *CRASH], row("FAILED", "1:0", 0, 2430))
+    assert kinds(waste) == {
+        "work": pytest.approx(8 * 930 / 3600, abs=1e-3),
+        "stopped": pytest.approx(8 * 1500 / 3600, abs=1e-3),
+    }
+
+
+def test_held_and_lost_are_counted_by_one_clock(made: Made) -> None:
+    """A record whose Elapsed is a second longer than from its start to its end."""
+    record = row("FAILED", "1:0", 0, 940).replace("00:15:40", "00:15:41").replace("0:15:40", "0:15:41")
+    waste = made([*steps(10, 300, 60), *CRASH], record)
+    assert waste.lost_gpu_hours == waste.gpu_hours == pytest.approx(8 * 940 / 3600, abs=1e-3)
+
+
+def test_a_diverged_run_without_a_checkpoint_makes_the_same_assumption() -> None:
+    """What came before is lost as well, at most; where a checkpoint is told of, it is not."""
+    _, waste = judged("e1/sim-explode")
+    assert waste is not None
+    parts = {part.kind: part for part in waste.lost}
+    assert set(parts) == {"work", "spoilt"}
+    assert (parts["work"].at_most, parts["spoilt"].at_most) == (True, False)
+    assert waste.lost_gpu_hours == waste.gpu_hours
+
+
 def test_a_failed_start_costs_everything(made: Made) -> None:
     waste = made(CRASH, row("FAILED", "1:0", 0, 41))
     assert kinds(waste) == {"startup": waste.gpu_hours}
@@ -134,6 +169,36 @@ def test_an_attempt_that_was_started_over_is_lost_wholly(made: Made) -> None:
     log = [*steps(10, 200, 60), *steps(10, 300, 2060), "Training completed"]
     rows = row("PREEMPTED", "0:0", 0, 640) + row("COMPLETED", "0:0", 2000, 3000, restarts=1)
     assert kinds(made(log, rows)) == {"attempt": pytest.approx(8 * 640 / 3600, abs=1e-3)}
+
+
+def test_what_a_preempted_run_did_after_its_checkpoint_and_its_second_start_are_lost() -> None:
+    """The next attempt loads the checkpoint of a step that both logs' points only lie around."""
+    _, waste = judged("f2/preempted-then-completed")
+    assert waste is not None
+    redone, again = waste.lost
+    assert (redone.kind, again.kind) == ("attempt", "attempt")
+    assert "after its checkpoint at step" in redone.what
+    assert "start-up" in again.what
+    assert not waste.unknown
+
+
+def test_the_start_up_after_an_attempt_that_was_used_is_lost(made: Made) -> None:
+    log = [
+        *steps(10, 200, 60), saved(200, 631), *steps(210, 220, 660), "loaded checkpoint /ckpt/step_200.pt (step 200)",
+        *steps(230, 300, 2120), "Training completed",
+    ]  # fmt: skip
+    rows = row("PREEMPTED", "0:0", 0, 700) + row("COMPLETED", "0:0", 2000, 2600, restarts=1)
+    redone, again = made(log, rows).lost
+    assert redone.gpu_hours == pytest.approx(8 * (700 - 631) / 3600, abs=1e-3)
+    assert again.gpu_hours == pytest.approx(8 * (120 - 30 * 3) / 3600, abs=1e-3)
+
+
+def test_from_where_an_attempt_went_on_is_not_made_up(made: Made) -> None:
+    """The points leave a gap and no line tells what was loaded."""
+    log = [*steps(10, 220, 60), *steps(230, 300, 2060), "Training completed"]
+    rows = row("PREEMPTED", "0:0", 0, 700) + row("COMPLETED", "0:0", 2000, 2600, restarts=1)
+    waste = made(log, rows)
+    assert any("from where the next one went on" in text for text in waste.unknown)
 
 
 def test_where_it_cannot_be_told_it_says_why(made: Made, tmp_path: Path) -> None:
@@ -190,7 +255,7 @@ def worked_out(formula: str) -> float:
     )
     left = re.sub(r", \d{4}-\S+ \S+ UTC to \d{4}-\S+ \S+ UTC,", "", left)
     left = (
-        re.sub(r" (?:GPUs?|steps|s a step|s|of the attempt|of its steps)\b", "", left)
+        re.sub(r" (?:GPUs?|steps|s a step|s longer|s an hour|s|of the attempt|of its steps)\b", "", left)
         .replace(",", "")
         .replace(" x ", " * ")
     )
@@ -215,6 +280,7 @@ def test_a_slow_down_costs_what_the_good_phase_would_have_saved(
     run, since = case.verdict.run, case.verdict.primary.since
     assert run.end is not None
     assert since is not None
+    assert re.search(r"where [\d,]+ s of the [\d,]+ s.* x \(1 - [\d,.]+ / [\d,.]+\), medians of \w", part.formula)
     whole = (run.n_gpus or 0) * (run.end - since) / 3600
     assert least <= part.gpu_hours / whole <= most
 
@@ -249,7 +315,7 @@ def test_money_is_hours_times_the_price() -> None:
     assert waste.lost_cost == round(waste.lost_gpu_hours * 2.5, 2)
     assert waste.cost_formula == f"{waste.gpu_hours:g} GPU-hours x 2.5 EUR = {waste.cost:,.2f} EUR"
     assert all(part.cost == round(part.gpu_hours * 2.5, 2) for part in waste.lost)
-    assert in_brief(waste).endswith(f"all of them lost ({waste.lost_cost:,.2f} EUR)")
+    assert in_brief(waste).endswith(f"up to all of them lost (up to {waste.lost_cost:,.2f} EUR)")
 
 
 def test_no_price_no_money() -> None:
@@ -269,7 +335,12 @@ def test_no_price_no_money() -> None:
     [
         ("2.50", {}, "2.5 USD"),
         ("2.50 EUR", {}, "2.5 EUR"),
-        ("3€", {}, "3 €"),
+        ("3€", {}, "3 EUR"),
+        ("€2.50", {}, "2.5 EUR"),
+        ("$2.50", {}, "2.5 USD"),
+        ("2.50$", {}, "2.5 USD"),
+        ("$2.50 USD", {}, "2.5 USD"),
+        ("EUR 2.50", {}, "2.5 EUR"),
         (None, {"TRACKSIDE_COST_PRICE_PER_GPU_HOUR": "4", "TRACKSIDE_COST_CURRENCY": "CHF"}, "4 CHF"),
         ("2", {"TRACKSIDE_COST_PRICE_PER_GPU_HOUR": "4", "TRACKSIDE_COST_CURRENCY": "CHF"}, "2 CHF"),
     ],
@@ -294,7 +365,7 @@ def test_the_price_of_the_file(tmp_path: Path) -> None:
     assert load(None, environ={"XDG_CONFIG_HOME": str(tmp_path)}).price == NONE
 
 
-@pytest.mark.parametrize("text", ["abc", "-3", "2.5.1", "EUR 2"])
+@pytest.mark.parametrize("text", ["abc", "-3", "2.5.1", "$2 EUR", "EUR"])
 def test_a_price_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
     told = CliRunner().invoke(main, ["diagnose", str(tmp_path), "--price", text])
     assert told.exit_code == 2
@@ -313,3 +384,24 @@ def test_a_wrong_file_leaves_the_verdict_without_a_price(tmp_path: Path, monkeyp
 def test_a_part_without_a_formula_can_not_be_made() -> None:
     with pytest.raises(TypeError):
         LossDoc("work", "the work", 1.0)  # type: ignore[call-arg]
+
+
+def told(folder: Path, *flags: str) -> str:
+    result = CliRunner().invoke(main, ["diagnose", str(folder), *flags])
+    assert result.exit_code == 0, result.output
+    return " ".join(result.stdout.replace("\\", "").split())
+
+
+def test_who_asks_for_money_is_told_why_there_is_none(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("\n".join(CRASH))
+    for flags in ((), ("--markdown",)):
+        assert "how many GPUs it held" in told(tmp_path, "--price", "2", *flags)
+        assert "how many GPUs it held" not in told(tmp_path, *flags)
+
+
+def test_markdown_tells_the_formulas(tmp_path: Path) -> None:
+    (tmp_path / "train.out").write_text("\n".join(CRASH))
+    (tmp_path / "sacct.psv").write_text(HEAD + row("FAILED", "1:0", 0, 3600))
+    assert "8 GPUs x 3,600 s / 3,600 s an hour = 8 GPU-hours; 8 GPU-hours x 2 EUR" in told(
+        tmp_path, "--price", "2 EUR", "--markdown"
+    )

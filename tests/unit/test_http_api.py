@@ -150,7 +150,7 @@ def test_the_sites_price_is_in_the_document(tmp_path: Path, archive: Archive) ->
         "sacct.txt": f"{header}|AllocTRES\n{row}|billing=8,gres/gpu=8,node=1\n",
     }
     ingest([write(tmp_path / "a", files)], tmp_path / "store")
-    with serving(Handlers(archive, StoreDiagnoser(tmp_path / "store"), Price(2.5, "EUR"))) as ask:
+    with serving(Handlers(archive, StoreDiagnoser(tmp_path / "store"), price=Price(2.5, "EUR"))) as ask:
         waste = json.loads(ask("/runs/9/diagnose", "POST").data)["waste"]
     assert (waste["price"], waste["currency"]) == (2.5, "EUR")
     assert waste["cost"] == round(waste["gpu_hours"] * 2.5, 2) > 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trackside.cli.cost import PRICE, price_flags, price_of
 from trackside.cli.terminal import EXIT_USAGE, bar, console, errors, fail, output
 
 if TYPE_CHECKING:
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
 )
 @click.option("--job-a", metavar="ID", help="Which job, where RUN_A holds several.")
 @click.option("--job-b", metavar="ID", help="Which job, where RUN_B holds several.")
+@PRICE
 @click.option("--json", "as_json", is_flag=True, help="Print the published JSON document instead of text.")
 @click.option("-v", "--verbose", is_flag=True, help="What is the same as well, every rule and every citation.")
 @click.option("--exit-code", is_flag=True, help="Exit 0 where no difference was found, 10 where one was.")
 def compare(
-    run_a: str, run_b: str, store: str | None, job_a: str | None, job_b: str | None, as_json: bool, verbose: bool,
-    exit_code: bool,
+    run_a: str, run_b: str, store: str | None, job_a: str | None, job_b: str | None, price: str | None, as_json: bool,
+    verbose: bool, exit_code: bool,
 ) -> None:  # fmt: skip
     """Put two runs beside each other: the last good one and the bad one, say.
 
@@ -39,9 +41,10 @@ def compare(
     from trackside.compare.compare import compare as compared
     from trackside.show.comparison import comparison, encode, render
 
+    of_an_hour = price_flags(price)
     with errors(), _side(run_a, job_a, store) as a, _side(run_b, job_b, store) as b:
         found = compared(a, b)
-        doc = comparison(found, ([run_a], [run_b]))
+        doc = comparison(found, ([run_a], [run_b]), price_of(of_an_hour), _same(run_a, run_b) and a.run.id == b.run.id)
     with output():
         if as_json:
             sys.stdout.buffer.write(encode(doc))
@@ -75,6 +78,14 @@ def _side(path: str, job: str | None, store: str | None) -> Iterator[Side]:
         if not Directory(path).exists:  # a store keeps what logs tell, not their lines
             side = replace(side, settings=settings([path], side.run.log_paths, _begun(side)))
         yield side
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether both are the same file or folder, or the same job of a store."""
+    import os
+
+    there = os.path.lexists(one) and os.path.lexists(other)
+    return os.path.realpath(one) == os.path.realpath(other) if there else one == other
 
 
 def _begun(side: Side) -> dict[str, int]:

@@ -16,9 +16,14 @@ if TYPE_CHECKING:
     from trackside.show.price import Price
 
 PRICE = click.option(
-    "--price", metavar="AMOUNT", help="Of a GPU-hour, to say what the run cost: 2.50, or '2.50 EUR' (USD unless named)."
+    "--price",
+    metavar="AMOUNT",
+    help="Of a GPU-hour, to say what the run cost: 2.50, '2.50 EUR' or €2.50 (USD unless named).",
 )
-_PRICE = re.compile(r"(?P<amount>\d{1,9}(?:\.\d{1,6})?)\s*(?P<currency>[^\W\d_]{1,12}|[$€£¥₹])?")
+_NAME = r"[^\W\d_]{1,12}|[$€£¥₹]"
+_PRICE = re.compile(rf"(?P<before>{_NAME})?\s*(?P<amount>\d{{1,9}}(?:\.\d{{1,6}})?)\s*(?P<after>{_NAME})?")
+_NAMES = {"$": "USD", "€": "EUR", "£": "GBP", "₹": "INR"}
+"""Sign -> currency; others stand as they are."""
 _SECTION = "TRACKSIDE_COST_"
 
 
@@ -27,9 +32,10 @@ def price_flags(text: str | None) -> dict[str, object]:
     if text is None:
         return {}
     told = _PRICE.fullmatch(text.strip())
-    if told is None:
-        fail(f"--price {text!r}: write an amount of money for a GPU-hour, 2.50 or '2.50 EUR'", EXIT_USAGE)
-    currency = {"cost.currency": told["currency"]} if told["currency"] else {}
+    names = {_NAMES.get(name, name) for name in told.group("before", "after") if name} if told is not None else set()
+    if told is None or len(names) > 1:
+        fail(f"--price {text!r}: write an amount of money for a GPU-hour, 2.50, '2.50 EUR' or '$2.50'", EXIT_USAGE)
+    currency = {"cost.currency": names.pop()} if names else {}
     return {"cost.price_per_gpu_hour": float(told["amount"]), **currency}
 
 

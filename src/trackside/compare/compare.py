@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trackside.compare import facts, training
+from trackside.compare.setup import following, sizes, unlike
 from trackside.compare.side import MEASURED, Row, Side
+from trackside.compare.slowdown import Slowdown, slowdown
+from trackside.diagnose.family import families
+from trackside.model import Outcome
 
 SETUP = ("setup", "place")
 """Topics of what was so before the run began."""
+TOGETHER_S = 60.0
+"""Seconds between differences that are told in one breath: scrapes and printed steps are so far apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``rows``: all that was compared. ``partings``: where they part, the earliest first."""
+    """``rows``: all that was compared. ``partings``: where they part, the earliest first; ``following``: where they do
+    as they were set up differently."""
 
     a: Side
     b: Side
     rows: tuple[Row, ...]
     partings: tuple[Row, ...]
+    following: tuple[Row, ...] = ()
+    slowdown: Slowdown | None = None
+
+    @property
+    def unlike(self) -> list[Row]:
+        """What tells that they did not do the same work."""
+        return unlike(self.rows)
+
+    @property
+    def sizes(self) -> list[Row]:
+        """What makes a step of one another amount of work, or done by another number of GPUs."""
+        return sizes(self.rows)
+
+    @property
+    def first(self) -> list[Row]:
+        """Where they part first: by what the fault of one was told by, else by anything."""
+        names = {name for side in (self.a, self.b) for name in _told_by(side)}
+        explaining = [row for row in self.partings if row.of in names or (not row.of and row.topic == "outcome")]
+        chosen = (explaining or list(self.partings))[:1]
+        return [row for row in self.partings if row in chosen or any(_together(row, one) for one in chosen)]
 
     @property
     def differing(self) -> list[Row]:
@@ -38,8 +67,33 @@ def compare(a: Side, b: Side) -> Comparison:
         from trackside.compare import measured  # arrays: only where something was measured
 
         rows += measured.rows(a, b)
+    rows = following(rows)
+    names = {name for side in (a, b) for name in _told_by(side)}
     partings = sorted([row for row in (*rows, *facts.onset(a, b)) if row.parts], key=lambda row: _moment(a, b, row))
-    return Comparison(a, b, tuple(rows), tuple(partings))
+    along = [row for row in partings if row.follows and (row.of not in names or row.of == "lr")]
+    apart = [row for row in partings if row not in along]
+    return Comparison(a, b, tuple(rows), tuple(apart), tuple(along), slowdown(a, b, rows))
+
+
+_ASKED = re.compile(r"metric\((\w+)\)|events\(progress\).*\.\w+\((\w+)\)$")
+
+
+def _told_by(side: Side) -> Iterator[str]:
+    """The metrics that show the fault of a run; where it is one of learning, the fields of training points that do."""
+    loses = next((family.loses for family in families() if family.code == side.primary.family), "nothing")
+    if side.primary.outcome is Outcome.FOUND and loses != "nothing":
+        for claim in side.primary.shows:
+            for cite in claim.cites:
+                told = _ASKED.search(cite.query)
+                if told is not None and (told[1] or loses == "result"):
+                    yield told[1] or told[2]
+
+
+def _together(one: Row, other: Row) -> bool:
+    """Whether two differences begin at one place."""
+    if one.seconds is None or other.seconds is None:
+        return one.step is not None and one.step == other.step
+    return abs(one.seconds - other.seconds) <= TOGETHER_S
 
 
 def _moment(a: Side, b: Side, row: Row) -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from trackside.compare.side import Row, Setting, Side, either
+from trackside.compare.side import Row, Setting, Side, either, gpus
 from trackside.diagnose.cost.held import Held, held
 from trackside.diagnose.cost.work import moment
-from trackside.model import Cite, Claim, Outcome, Value
+from trackside.diagnose.training.learning import steps_planned
+from trackside.model import Cite, Claim, Event, Outcome, Value
 from trackside.query import Frame, derived
 
 MOST_SETTINGS = 40
@@ -31,7 +32,7 @@ def rows(a: Side, b: Side) -> Iterator[Row]:
     yield either("outcome", "exit code", a.recorded("exit_code"), b.recorded("exit_code"))
     yield either("outcome", "time held", a.recorded("elapsed_s", "s"), b.recorded("elapsed_s", "s"), 0.1)
     yield _nodes(a, b)
-    yield either("place", "GPUs", _gpus(a), _gpus(b))
+    yield either("place", "GPUs", gpus(a), gpus(b))
     yield either("setup", "framework", _framework(a), _framework(b))
     yield _commands(a, b)
     for field, label in PLAN.items():
@@ -56,16 +57,24 @@ def _onset(letter: str, side: Side, told: Held | None) -> Iterator[Row]:
     primary = side.primary
     label = f"the fault of run {letter} begins: {primary.title}"
     since = moment(primary, told) if told is not None else None
+    seconds: float | None
     at = primary.at
-    near = next((row for row in reversed(side.points) if at and (row.at.path, row.at.line) == (at.path, at.line)), None)
+    before = (row for row in reversed(side.points) if at and row.at.path == at.path and row.at.line <= at.line)
+    near = next(before, None)
     if since is not None and told is not None:
         value, seconds, step = derived(primary.id, since), since.number - told.start.number, None
     elif near is not None and isinstance(last := near.get("step"), (int, float)):
-        value, seconds, step = derived(primary.id, side.progress.value(near, "step")), None, float(last)
+        value, seconds, step = derived(primary.id, side.progress.value(near, "step")), _since(side, near), float(last)
     else:
         return
     mine, others = (value, None) if letter == "A" else (None, value)
     yield Row("outcome", label, mine, others, True, step=step, seconds=seconds)
+
+
+def _since(side: Side, point: Event) -> float | None:
+    """Seconds from the run's start to a training point."""
+    start = side.run.start
+    return None if start is None or point.time is None or point.time < start else point.time - start
 
 
 def _verdict(side: Side) -> Value | None:
@@ -89,11 +98,6 @@ def _nodes(a: Side, b: Side) -> Row:
 def _node_names(side: Side) -> Value | None:
     told = side.recorded("nodes")
     return None if told is None or not side.run.nodes else derived(tuple(sorted(side.run.nodes)), told)
-
-
-def _gpus(side: Side) -> Value | None:
-    told = held(side.evidence, side.run)
-    return told.gpus if isinstance(told, Held) else None
 
 
 def _framework(side: Side) -> Value | None:
@@ -136,6 +140,8 @@ def _anonymous(side: Side, told: Value | None) -> Value | None:
 
 
 def _planned(side: Side, field: str) -> Value | None:
+    if field == "total_steps":
+        return steps_planned(side.progress, side.evidence["plans"])
     frame = side.evidence["plans"]
     row = next((row for row in reversed(frame.events) if row.get(field) is not None), None)
     return None if row is None else frame.value(row, field)

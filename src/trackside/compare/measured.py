@@ -31,8 +31,8 @@ def rows(a: Side, b: Side) -> Iterator[Row]:
         yield either(TOPIC, f"{label}, median", _median(one), _median(other), share)
         if odd and one is not None and other is not None and len(one) > 1 and len(other) > 1:
             yield either(TOPIC, f"{label}, {odd} of all", _odd(one, odd), _odd(other, odd), share)
-        if name in CURVES and one is not None and other is not None:
-            yield from _when(a, b, one, other, label, odd, share)
+        if name in CURVES:
+            yield from _when(a, b, name, (label, odd, share))
 
 
 def _median(grid: Grid | None) -> Value | None:
@@ -51,9 +51,10 @@ def _odd(grid: Grid, which: str) -> Value | None:
     return grid.one(int(np.nanargmin(levels) if which == "lowest" else np.nanargmax(levels))).value("median")
 
 
-def _when(a: Side, b: Side, one: Grid, other: Grid, label: str, odd: str, share: float) -> Iterator[Row]:
+def _when(a: Side, b: Side, metric: str, how: tuple[str, str, float]) -> Iterator[Row]:
     """From when on, counted from each run's start, the two differ."""
-    if a.run.start is None or b.run.start is None:
+    one, other, (label, odd, share) = a.grid(metric), b.grid(metric), how
+    if one is None or other is None or a.run.start is None or b.run.start is None:
         return
     step = max(one.step, other.step, COARSEST_S)
     curves = [_curve(grid, side.run.start or 0.0, step, odd) for grid, side in ((one, a), (other, b))]
@@ -72,7 +73,8 @@ def _when(a: Side, b: Side, one: Grid, other: Grid, label: str, odd: str, share:
         return
     name = f"{label}, {odd} of all" if odd else label
     here_on = f"{name}{',' if odd else ''} from here on"
-    yield Row(TOPIC, here_on, mine, others, True, rule(share, f"windows of {step:g} s"), seconds=since, name=name)
+    how_told = rule(share, f"windows of {step:g} s")
+    yield Row(TOPIC, here_on, mine, others, True, how_told, seconds=since, name=name, of=metric)
 
 
 def _curve(grid: Grid, start: float, step: float, odd: str) -> Matrix:

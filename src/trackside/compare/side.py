@@ -8,7 +8,7 @@ from functools import cached_property
 
 from trackside.diagnose.checks import telemetry
 from trackside.diagnose.cost.asked import Asked
-from trackside.diagnose.cost.held import HOLDING
+from trackside.diagnose.cost.held import HOLDING, Held, held
 from trackside.diagnose.cost.work import WORK
 from trackside.diagnose.family import Evidence
 from trackside.diagnose.training.learning import curve
@@ -116,11 +116,21 @@ class Row:
     place: str = ""
     """The same in words, where neither of the two tells it: an epoch."""
     name: str = ""
+    of: str = ""
+    """The metric, or the field of a training point, that it is about."""
+    follows: tuple[Row, ...] = ()
+    """What was set up differently and may bring it along."""
 
     @property
     def parts(self) -> bool:
         """Whether it says from where on they differ."""
         return self.differs is True and (self.step is not None or self.seconds is not None or bool(self.place))
+
+
+def gpus(side: Side) -> Value | None:
+    """How many GPUs it held."""
+    told = held(side.evidence, side.run)
+    return told.gpus if isinstance(told, Held) else None
 
 
 Told = Callable[[Side], Value | None]

@@ -66,7 +66,7 @@ def _curve(a: Side, b: Side, both: Sequence[Pair], name: str, label: str, unit: 
         last = f"{at}, the last of {len(held):,} that both print"
         return Row(TOPIC, last, *values, False, rule(share, "steps"), name=at)
     seconds = _seconds(a, b, one, other)
-    return Row(TOPIC, at, *values, True, rule(share, "steps"), step=step, seconds=seconds, name=label)
+    return Row(TOPIC, at, *values, True, rule(share, "steps"), step=step, seconds=seconds, name=label, of=name)
 
 
 def _evaluations(a: Side, b: Side) -> Iterator[Row]:
@@ -148,12 +148,19 @@ def _last(side: Side) -> Value | None:
 
 def _held(side: Side) -> Value | None:
     """The whole time of the run over its steps: start-up, saves and pauses are in it."""
-    last, elapsed = _last(side), side.recorded("elapsed_s", "s")
-    first = side.points[0].get("step") if side.points else None
-    if last is None or elapsed is None or last.number < LEAST or not isinstance(first, (int, float)):
+    done, elapsed = steps_done(side), side.recorded("elapsed_s", "s")
+    if done is None or elapsed is None:
         return None
-    done = last.number - (first if first > last.number / 2 else 0)  # a run that goes on from a checkpoint
-    return derived(float(f"{elapsed.number / done:.4g}"), elapsed, last, unit="s") if done > 0 else None
+    return derived(float(f"{elapsed.number / done.number:.4g}"), elapsed, done, unit="s")
+
+
+def steps_done(side: Side) -> Value | None:
+    """How many steps it did, the earlier ones of a run that goes on from a checkpoint left out."""
+    last, first = _last(side), side.points[0].get("step") if side.points else None
+    if last is None or last.number < LEAST or not isinstance(first, (int, float)):
+        return None
+    done = last.number - (first if first > last.number / 2 else 0)
+    return derived(done, last, unit="steps") if done > 0 else None
 
 
 def _begun(side: Side) -> Value | None:

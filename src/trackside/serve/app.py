@@ -65,7 +65,7 @@ def serve(options: ServeOptions, site: Site | None = None) -> None:
         archive = Archive.open(options.metadata or _beside(options.store), later=bool(options.metadata))
         stack.callback(archive.close)
         price = NO_PRICE if site is None else site.price
-        handlers = Handlers(archive, _diagnoser(options.store, site, intake), price)
+        handlers = Handlers(archive, _diagnoser(options.store, site, intake), price=price)
         stack.callback(handlers.close)  # what waits for a thread would be worked on before the process ends
         routes = api.bound(handlers, lambda request: read.admit(request.headers.get("authorization", "")))
         app = application(intake, write, read, routes, partial(_pruned, archive, options.keeping.verdict_days))

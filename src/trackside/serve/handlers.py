@@ -103,9 +103,9 @@ class Handlers:
 
     archive: Archive
     diagnoser: Diagnoser
-    price: Price = NO_PRICE
     judging: Workers = field(default_factory=lambda: Workers("judging", 2, 30, 60.0))
     looking: Workers = field(default_factory=lambda: Workers("looking", 8, 200, 30.0))
+    price: Price = NO_PRICE
 
     def close(self) -> None:
         """Take nothing more."""

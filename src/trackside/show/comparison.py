@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,11 +14,13 @@ from rich.text import Text
 
 from trackside.compare.compare import Comparison
 from trackside.compare.side import Row
-from trackside.compare.training import STEP_TIME, TIME_HELD
+from trackside.compare.slowdown import Slowdown, pace
+from trackside.compare.training import TIME_HELD
 from trackside.model import Cite, Scalar, Value
 from trackside.show import heading
 from trackside.show.document import CiteDoc, FindingDoc, Json, RunDoc, VerdictDoc, citation, document, plain
 from trackside.show.inert import encodable
+from trackside.show.price import NO_PRICE, Price
 from trackside.show.text import trimmed
 from trackside.show.wording import duration, word
 
@@ -37,6 +40,9 @@ SHOWN = 5
 """Partings, and values of one cell, that are shown."""
 WIDEST, SHORT = 60, 24
 """Characters of a value in the first lines; of a setting there."""
+LABELS = 0.4
+"""Of the width of a table, at most."""
+SAME_INPUT = "A and B are the same input: it is compared with itself."
 
 
 class SideDoc(msgspec.Struct, frozen=True):
@@ -70,6 +76,23 @@ class RowDoc(msgspec.Struct, frozen=True):
     """The values in words."""
     name: str = ""
     """Of what has a course: the label without where the difference begins, or up to where they go together."""
+    follows: str = ""
+    """What was set up differently and may bring the difference along."""
+
+
+class SlowdownDoc(msgspec.Struct, frozen=True):
+    """What the slower run took longer for the same steps. Money is GPU-hours times the price, or null."""
+
+    slower: str
+    """a or b"""
+    gpu_hours: float
+    formula: str
+    assumption: str
+    cites_a: list[str]
+    cites_b: list[str]
+    cost: float | None = None
+    currency: str | None = None
+    cost_formula: str = ""
 
 
 class ComparisonDoc(msgspec.Struct, frozen=True):
@@ -85,6 +108,9 @@ class ComparisonDoc(msgspec.Struct, frozen=True):
     """Where they part, the earliest first."""
     cites: dict[str, CiteDoc]
     version: str
+    following: list[RowDoc] = []
+    """Where they part as they were set up differently, the earliest first."""
+    slowdown: SlowdownDoc | None = None
 
 
 class _Cites:
@@ -107,44 +133,74 @@ class _Cites:
         return {name: citation(cite) for (_, cite), name in self._ids.items()}
 
 
-def comparison(found: Comparison, paths: tuple[Sequence[str], Sequence[str]] = ((), ())) -> ComparisonDoc:
-    """A comparison in its published form; ``paths``: the inputs of each run as the user gave them."""
+def comparison(
+    found: Comparison, paths: tuple[Sequence[str], Sequence[str]] = ((), ()), price: Price = NO_PRICE,
+    same: bool = False,
+) -> ComparisonDoc:  # fmt: skip
+    """A comparison in its published form; ``paths``: the inputs of each run as the user gave them, ``same``: whether
+    these are one and the same."""
     cites = _Cites()
     docs = [document(side.verdict) for side in (found.a, found.b)]
     rows = [_row(row, cites) for row in found.rows]
     partings = [_row(row, cites) for row in found.partings]
+    along = [_row(row, cites) for row in found.following]
+    slowdown = _slowdown(found.slowdown, cites, price)
     sides = [
         SideDoc([encodable(path) for path in given], doc.run, doc.primary)
         for doc, given in zip(docs, paths, strict=True)
     ]
     return ComparisonDoc(
         schema=SCHEMA,
-        answer=answer(found, docs),
+        answer=[*([SAME_INPUT] if same else []), *answer(found, docs, slowdown)],
         a=sides[0],
         b=sides[1],
         rows=rows,
         partings=partings,
         cites=cites.docs(),
         version=found.a.verdict.version,
+        following=along,
+        slowdown=slowdown,
     )
 
 
-def answer(found: Comparison, docs: Sequence[VerdictDoc]) -> list[str]:
+def _slowdown(found: Slowdown | None, cites: _Cites, price: Price) -> SlowdownDoc | None:
+    if found is None:
+        return None
+    mine, others = [found.gpus, found.steps, found.slow], [found.fast]
+    a, b = (mine, others) if found.letter == "A" else (others, mine)
+    figures = [word(each.number) for each in (found.steps, found.slow, found.fast)]
+    held = (
+        " The time of a step is the time held over the steps done: stops and the start-up count." if found.held else ""
+    )
+    return SlowdownDoc(
+        slower=found.letter.lower(),
+        gpu_hours=found.hours,
+        formula=f"{word(found.gpus.value, found.gpus.unit)} x {figures[0]} steps x ({figures[1]} s - {figures[2]} s) / "
+        f"3,600 s an hour = {found.hours:,.10g} GPU-hours",
+        assumption="A step of one is as much work as a step of the other." + held,
+        cites_a=[name for value in a for name in cites.ids("a", value)],
+        cites_b=[name for value in b for name in cites.ids("b", value)],
+        cost=price.of(found.hours),
+        currency=price.currency if price.price_per_gpu_hour else None,
+        cost_formula=price.formula(found.hours),
+    )
+
+
+def answer(found: Comparison, docs: Sequence[VerdictDoc], slowdown: SlowdownDoc | None = None) -> list[str]:
     """What a reader wants first."""
     compared = [row for row in found.rows if row.differs is not None]
     if not found.differing:
         untold = len(found.rows) - len(compared)
         open_ = f"; {untold} could not be compared" if untold else ""
         return [f"No difference found in {len(compared)} things that were compared{open_}."]
-    told = [_ended(docs), *_pace(found)]
-    if found.partings:
-        first = found.partings[0]
-        same = [row for row in found.partings if (row.step, row.seconds) == (first.step, first.seconds)]
-        told.append(f"They part {_where(first)}: {'; '.join(map(_both, same[:3]))}.")
-    else:
+    told = [*_unlike(found), _ended(docs), *_pace(found, slowdown is None), *_price(slowdown)]
+    if first := found.first:
+        told.append(f"They part {_where(first[0])}: {'; '.join(map(_both, first[:3]))}.")
+    elif not found.following:
         told.append(_together(found))
+    told += _following(found.following)
     if found.setup:
-        rows = [f"{row.label} ({_brief(row.a, SHORT)} / {_brief(row.b, SHORT)})" for row in found.setup]
+        rows = [_in_figures(row) for row in found.setup]
         more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
         told.append(f"Set up differently: {', '.join(rows[:SHOWN])}{more}.")
     elif any(row.topic == "setup" and row.label != "framework" and row.differs is False for row in found.rows):
@@ -162,6 +218,43 @@ def _ended(docs: Sequence[VerdictDoc]) -> str:
     return f"A: {words[0]}. B: {words[1]}."
 
 
+def _unlike(found: Comparison) -> list[str]:
+    """That they don't look comparable, and why."""
+    if not found.unlike:
+        return []
+    why = ", ".join(map(_in_figures, found.unlike[:SHOWN]))
+    return [f"These two don't look comparable: they differ in {why}. What follows may be for that alone."]
+
+
+def _following(rows: Sequence[Row]) -> list[str]:
+    """What parts as the runs were set up differently, by what it follows from."""
+    causes: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        causes.setdefault(tuple(map(_in_figures, row.follows)), []).append(row)
+    return [
+        f"They differ in {', '.join(why)}, which may be why these part: "
+        + "; ".join(f"{row.name or row.label} {_where(row)}" for row in together[:SHOWN])
+        + "."
+        for why, together in causes.items()
+    ]
+
+
+def _in_figures(row: Row) -> str:
+    """``steps planned (548 / 574)``: a unit that the label names is not said again."""
+    told = [_brief(value if value is None or value.unit not in row.label else replace(value, unit=""), SHORT)
+            for value in (row.a, row.b)]  # fmt: skip
+    return f"{row.label} ({' / '.join(told)})"
+
+
+def _price(doc: SlowdownDoc | None) -> list[str]:
+    """What the slower one's longer steps came to."""
+    if doc is None:
+        return []
+    money = "" if doc.cost is None else f" ({doc.cost:,.2f} {doc.currency})"
+    other = "A" if doc.slower == "b" else "B"
+    return [f"That is {doc.gpu_hours:g} GPU-hours{money} more than at {other}'s pace: {doc.formula}. {doc.assumption}"]
+
+
 def _together(found: Comparison) -> str:
     """That they don't part, as far as both tell."""
     alike = [row.name for row in found.rows if row.differs is False and row.name]
@@ -170,17 +263,20 @@ def _together(found: Comparison) -> str:
     return f"Where they part is not told; at equal steps they go together, up to {', '.join(alike)}."
 
 
-def _pace(found: Comparison) -> list[str]:
-    """How many times as long one took for the same."""
-    for label in (STEP_TIME, TIME_HELD):
-        row = next((row for row in found.rows if row.label == label and row.differs is not None), None)
-        if row is not None and row.a is not None and row.b is not None and row.a.number > 0 and row.b.number > 0:
-            if not row.differs:
-                return []
-            slow, ratio = ("B", row.b.number / row.a.number) if row.b.number > row.a.number else (
-                "A", row.a.number / row.b.number)  # fmt: skip
-            return [f"{slow} took {ratio:.2f} times as long a step: {_word(row.a)} in A, {_word(row.b)} in B."]
-    return []
+def _pace(found: Comparison, alone: bool) -> list[str]:
+    """How many times as long one took for the same; ``alone``: no further sentence says how that is counted."""
+    row = pace(found.rows)
+    if row is None or row.a is None or row.b is None or not row.differs:
+        return []
+    slow, ratio = ("B", row.b.number / row.a.number) if row.b.number > row.a.number else (
+        "A", row.a.number / row.b.number)  # fmt: skip
+    told = f"{slow} took {ratio:.2f} times as long a step: {_word(row.a)} in A, {_word(row.b)} in B"
+    if alone and row.label == TIME_HELD:
+        told += ", by the time held over the steps done, so that stops count"
+    if not found.sizes:
+        return [f"{told}."]
+    why = ", ".join(map(_in_figures, found.sizes[:3]))
+    return [f"{told}; but a step of one is not a step of the other, as they differ in {why}."]
 
 
 def _where(row: Row) -> str:
@@ -212,7 +308,7 @@ def _row(row: Row, cites: _Cites) -> RowDoc:
         topic=row.topic, label=row.label, a=_json(row.a), b=_json(row.b), unit=unit, differs=row.differs,
         rule=row.rule, why=row.why, cites_a=cites.ids("a", row.a), cites_b=cites.ids("b", row.b), step=row.step,
         seconds=row.seconds, place=row.place, text_a=_word(row.a), text_b=_word(row.b),
-        name=row.name,
+        name=row.name, follows=", ".join(map(_in_figures, row.follows)),
     )  # fmt: skip
 
 
@@ -238,12 +334,15 @@ def _render(doc: ComparisonDoc, console: Console, verbose: bool) -> None:
     if doc.partings:
         _heading(console, "Where they part, the earliest first")
         console.print(_partings(doc.partings if verbose else doc.partings[:SHOWN]))
+    if doc.following:
+        _heading(console, "What may follow from how they were set up")
+        console.print(_partings(doc.following if verbose else doc.following[:SHOWN]))
     for topic, title in TOPICS.items():
         rows = [row for row in doc.rows if row.topic == topic and (verbose or row.differs)]
         rows = rows if verbose else [row for row in rows if row.seconds is None or row.topic != "metrics"]  # said above
         if rows:
             _heading(console, title)
-            console.print(_table(rows, doc.cites, verbose))
+            console.print(_table(rows, doc.cites, verbose, console.width))
     if not verbose:
         _rest(doc, console)
 
@@ -273,10 +372,12 @@ def _partings(rows: Iterable[RowDoc]) -> RenderableType:
     return grid
 
 
-def _table(rows: Iterable[RowDoc], cites: dict[str, CiteDoc], verbose: bool) -> RenderableType:
+def _table(rows: Iterable[RowDoc], cites: dict[str, CiteDoc], verbose: bool, width: int) -> RenderableType:
+    """The labels as wide as they are, up to a share of the terminal; the values share the rest."""
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    for title, share in (("", 3), ("A", 4), ("B", 4)):
-        grid.add_column(title, ratio=share, overflow="fold")
+    grid.add_column(max_width=max(16, int(LABELS * width)), overflow="fold")
+    for title in "AB":
+        grid.add_column(title, ratio=1, overflow="fold")
     grid.add_row("", Text("A", style="dim"), Text("B", style="dim"))
     for row in rows:
         style = "yellow" if row.differs else "dim" if row.differs is None else ""

@@ -223,6 +223,8 @@ class VerdictDoc(msgspec.Struct, frozen=True):
     """Servers and commands that were asked beside the paths."""
     waste_unknown: list[str] = []
     """Why there is no ``waste``."""
+    priced: bool = False
+    """Whether a price of a GPU-hour was given."""
 
 
 def uncited(doc: VerdictDoc) -> list[str]:
@@ -342,6 +344,7 @@ def document(
             for c in verdict.curves
         ],
         asked=list(asked),
+        priced=bool(price.price_per_gpu_hour),
     )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from trackside.show import citing, heading
 from trackside.show.document import CiteDoc, ClaimDoc, SecondaryDoc, TextDoc, VerdictDoc
 from trackside.show.inert import shown
+from trackside.show.waste import in_lines
+from trackside.show.wording import with_stop
 
 LONGEST_QUOTE = 300
 """Characters of a cited line."""
@@ -36,6 +38,7 @@ def render(doc: VerdictDoc) -> str:
         _section("What it cannot decide", _sentences(doc.cannot_decide)),
         _section("Consequences", map(_secondary, doc.consequences)),
         _section("Warnings", map(_secondary, doc.warnings)),
+        _section("What it cost", _costs(doc)),
         _section("Evidence", [_evidence(name, doc.cites[name]) for name in citing.of_verdict(doc)]),
         _families(doc),
         f"trackside {escaped(doc.version)}",
@@ -91,6 +94,12 @@ def _evidence(name: str, cite: CiteDoc) -> str:
         cut = line if len(line) <= LONGEST_QUOTE else line[: LONGEST_QUOTE - 1] + "\N{HORIZONTAL ELLIPSIS}"
         return f"{place}: {code(cut)}"
     return f"{place} = {escaped(citing.figure(cite))}"
+
+
+def _costs(doc: VerdictDoc) -> list[str]:
+    """What it held and lost, with the formulas: where a price was given, or something was lost."""
+    lost = doc.waste is not None and doc.waste.lost
+    return [escaped(with_stop(text)) for text in in_lines(doc.waste, doc.waste_unknown)] if doc.priced or lost else []
 
 
 def _families(doc: VerdictDoc) -> str:

@@ -41,8 +41,8 @@ def _render(doc: VerdictDoc, console: Console, verbose: bool) -> None:
     _section(console, "What it cannot decide", [_bullet(claim.text) for claim in doc.cannot_decide])
     _section(console, "Consequences", [_secondary(f, doc.cites, verbose) for f in doc.consequences])
     _section(console, "Warnings", [_secondary(f, doc.cites, verbose) for f in doc.warnings])
-    priced = doc.waste is not None and (verbose or doc.waste.price is not None)
-    _section(console, "What it cost", [_bullet(text) for text in in_lines(doc.waste)] if doc.waste and priced else [])
+    costs = in_lines(doc.waste, doc.waste_unknown) if verbose or doc.priced else []
+    _section(console, "What it cost", [_bullet(text) for text in costs])
     _section(console, "All families", [_reasons(doc) if verbose else _matrix(doc)])
     _section(console, "Inputs", _inputs(doc.inputs, verbose))
 

@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from trackside.diagnose.cost.cost import SAYS
+from trackside.diagnose.cost.parts import AT_MOST
 from trackside.model import Cite, Claim, Cost, Loss
 from trackside.show.price import NO_PRICE, Price
-from trackside.show.wording import said, sentence, word
+from trackside.show.wording import said, sentence
 
+ROUNDED = 0.0005
+"""GPU-hours by which a figure may be off for being told to the thousandth."""
 Number = Callable[[Iterable[Cite]], list[str]]
 """Gives citations their ids."""
 
@@ -27,6 +30,8 @@ class LossDoc(msgspec.Struct, frozen=True):
     assumption: str
     cites: list[str]
     cost: float | None = None
+    at_most: bool = False
+    """Whether it can have been less, by what is taken for granted."""
 
 
 class WasteDoc(msgspec.Struct, frozen=True):
@@ -46,6 +51,8 @@ class WasteDoc(msgspec.Struct, frozen=True):
     """Of a GPU-hour."""
     cost_formula: str = ""
     lost_formula: str = ""
+    lost_at_most: bool = False
+    """Whether one of the parts can have been less (see ``at_most``)."""
     unknown: list[str] = []
     """What can't be told, and why."""
 
@@ -55,7 +62,9 @@ def waste(cost: Cost | None, number: Number, price: Price = NO_PRICE) -> WasteDo
     if cost is None or cost.held is None or not isinstance(cost.held.value, (int, float)):
         return None
     held, lost = cost.held.number, [_loss(each, number, price) for each in cost.lost]
-    total = min(held, round(math.fsum(each.gpu_hours for each in lost), 3))  # each is rounded by itself
+    total = round(math.fsum(each.gpu_hours for each in lost), 3)
+    if held - total <= ROUNDED * (len(lost) + 1):  # each is rounded by itself
+        total = held
     known = bool(lost) or not cost.unknown
     priced = bool(price.price_per_gpu_hour)
     return WasteDoc(
@@ -71,6 +80,7 @@ def waste(cost: Cost | None, number: Number, price: Price = NO_PRICE) -> WasteDo
         price=price.price_per_gpu_hour if priced else None,
         cost_formula=price.formula(held),
         lost_formula=price.formula(total) if known and lost else "",
+        lost_at_most=any(each.at_most for each in lost),
         unknown=untold(cost),
     )
 
@@ -88,20 +98,30 @@ def in_brief(doc: WasteDoc | None) -> str:
     money = "" if doc.cost is None else f" ({doc.cost:,.2f} {doc.currency})"
     if not doc.lost_gpu_hours:
         return held + money
-    least = "at least " if doc.unknown else ""
-    share = f", {least}{'all' if doc.lost_gpu_hours >= doc.gpu_hours else word(doc.lost_gpu_hours)} of them lost"
-    return held + share + ("" if doc.lost_cost is None else f" ({doc.lost_cost:,.2f} {doc.currency})")
+    how = f"{bound(doc)} " if bound(doc) else ""
+    share = f", {how}{'all' if doc.lost_gpu_hours >= doc.gpu_hours else f'{doc.lost_gpu_hours:g}'} of them lost"
+    return held + share + ("" if doc.lost_cost is None else f" ({how}{doc.lost_cost:,.2f} {doc.currency})")
 
 
-def in_lines(doc: WasteDoc) -> list[str]:
-    """The whole and each part, with formula and assumption; then what can't be told."""
+def bound(doc: WasteDoc) -> str:
+    """How what was lost is to be taken: ``up to`` it, ``at least`` it, ``about`` it where both would hold; or empty."""
+    if doc.lost_at_most:
+        return "about" if doc.unknown else "up to"
+    return "at least" if doc.unknown else ""
+
+
+def in_lines(doc: WasteDoc | None, unknown: Iterable[str] = ()) -> list[str]:
+    """The whole and each part, with formula and assumption; then what can't be told: ``unknown`` where nothing can."""
+    if doc is None:
+        return [text[:1].upper() + text[1:] for text in unknown]
     money = f"; {doc.cost_formula}" if doc.cost_formula else ""
     told = [f"Held: {doc.formula}{money}"]
     for part in doc.lost:
         price = "" if part.cost is None else f"; that is {part.cost:,.2f} {doc.currency}"
-        told.append(f"{part.what}: {part.formula}{price}. {part.assumption}")
+        what = f"{part.what}, at most" if part.at_most else part.what
+        told.append(f"{what}: {part.formula}{price}. {part.assumption}")
     if doc.lost_formula:
-        told.append(f"{'At least lost' if doc.unknown else 'Lost'}: {doc.lost_formula}")
+        told.append(f"Lost{f', {bound(doc)}' if bound(doc) else ''}: {doc.lost_formula}")
     return [*told, *(text[:1].upper() + text[1:] for text in doc.unknown)]
 
 
@@ -115,6 +135,7 @@ def _loss(loss: Loss, number: Number, price: Price) -> LossDoc:
         assumption=_said(loss.assumption),
         cites=number(cites),
         cost=price.of(loss.gpu_hours.number),
+        at_most=loss.assumption.key in AT_MOST,
     )
 
 

@@ -16,6 +16,7 @@ from trackside.diagnose.cost.asked import Asked
 from trackside.diagnose.cost.earlier import EARLIER_SAYS, earlier
 from trackside.diagnose.cost.held import HOLDING, Held, hour, hours, length
 from trackside.diagnose.cost.parts import PARTS_SAYS, span, steps
+from trackside.diagnose.cost.signs import SIGNS, last_work
 from trackside.diagnose.cost.slower import PACE_SAYS, slower
 from trackside.diagnose.cost.work import WORK, Work, moment, work
 from trackside.diagnose.family import Evidence, Loses, claim, families
@@ -61,13 +62,19 @@ class Told:
         return bad or (self.primary.outcome is Outcome.FOUND and self.loses in ("work", "standstill", "all"))
 
 
-def cost(store: Store, run: Run, primary: Finding, warnings: Sequence[Finding], trust: Trust) -> Cost:
+def cost(
+    store: Store, run: Run, primary: Finding, warnings: Sequence[Finding], trust: Trust,
+    consequences: Sequence[Finding] = (),
+) -> Cost:  # fmt: skip
     """What the run held, and what its fault cost of it."""
-    evidence = Evidence(Asked(store, trust, {**HOLDING, **WORK}))
+    evidence = Evidence(Asked(store, trust, {**HOLDING, **WORK, **SIGNS}))
     held = holding.held(evidence, run)
     if isinstance(held, Claim):
         return Cost(unknown=(held,))
-    parts = [*earlier(evidence, run, held), *_parts(store, evidence, run, primary, warnings, trust, held)]
+    done = work(evidence, run, held)
+    told = _told(evidence, run, primary, consequences, held, done)
+    own = not told.failed or done.saved(told.stopped.number) is not None  # else all of the last attempt is lost
+    parts = [*earlier(evidence, run, held, own and told.loses != "all"), *_parts(store, told, warnings, trust)]
     return Cost(
         held.hours,
         held.formula,
@@ -77,17 +84,30 @@ def cost(store: Store, run: Run, primary: Finding, warnings: Sequence[Finding], 
     )
 
 
-def _parts(
-    store: Store, evidence: Evidence, run: Run, primary: Finding, warnings: Sequence[Finding], trust: Trust, held: Held
-) -> Iterator[Loss | Claim]:
+def _told(
+    evidence: Evidence, run: Run, primary: Finding, consequences: Sequence[Finding], held: Held, done: Work
+) -> Told:
+    nature = _nature()
+    loses = nature.get(primary.family, "work")
+    hung = [moment(finding, held) for finding in consequences if nature.get(finding.family) == "standstill"]
+    stopped = _stopped(primary, held, done, loses)
+    if stopped is held.end and done.finished is None and loses == "work" and primary.outcome is Outcome.FOUND:
+        stopped = last_work(evidence, done) or next((since for since in hung if since is not None), stopped)
+    return Told(run, primary, held, done, loses, stopped)
+
+
+def _nature() -> Mapping[str, Loses]:
+    """Family -> what its fault costs."""
+    return {family.code: family.loses for family in families()}
+
+
+def _parts(store: Store, told: Told, warnings: Sequence[Finding], trust: Trust) -> Iterator[Loss | Claim]:
     """Of the last attempt."""
-    nature = {family.code: family.loses for family in families()}
+    nature = _nature()
+    run, primary, held, done, loses = told.run, told.primary, told.held, told.work, told.loses
     for finding in (primary, *warnings):
         if nature.get(finding.family) == "pause":
             yield from _pause(finding, held)
-    done = work(evidence, run, held)
-    loses = nature.get(primary.family, "work")
-    told = Told(run, primary, held, done, loses, _stopped(primary, held, done, loses))
     if primary.outcome is not Outcome.FOUND and not told.failed:
         if run.disposition != "COMPLETED":
             yield claim("undecided")
@@ -172,19 +192,28 @@ def _spoilt(told: Told) -> Iterator[Loss | Claim]:
     at = told.primary.at
     if since is not None:
         saved = done.saved(since.number)
-        known = saved is not None and saved.time is not None
-        yield span(
-            "spoilt_since_save" if known else "spoilt", held, saved.time if saved and saved.time else since, held.end
-        )
+        if saved is not None and saved.time is not None:
+            yield span("spoilt_since_save", held, saved.time, held.end)
+        elif saved is not None:
+            yield span("spoilt_undated", held, since, held.end)
+        else:
+            yield span("unsaved_before", held, held.start, since)
+            yield span("spoilt", held, since, held.end)
         return
     point = done.before(at) if at is not None else None
     last, pace = done.last_step, done.pace
     if point is None or point.get("step") is None or last is None:
         yield claim("no_onset")
     elif pace is not None:
-        yield steps("spoilt_steps", held, done.step(point), last, pace)
+        first = done.step(point)
+        if done.saved(held.end.number) is None:
+            yield steps("unsaved_steps", held, derived(0, first), first, pace)
+        yield steps("spoilt_steps", held, first, last, pace)
     else:
-        yield _share(told, done.step(point), last)
+        first = done.step(point)
+        if done.saved(held.end.number) is None:
+            yield _share_before(told, first, last)
+        yield _share(told, first, last)
 
 
 def _share(told: Told, first: Value, last: Value) -> Loss:
@@ -220,14 +249,25 @@ def _repeated(told: Told) -> Iterator[Loss | Claim]:
         yield steps("repeated", told.held, derived(0, first), until, pace)
 
 
+def _share_before(told: Told, until: Value, last: Value) -> Loss:
+    lost, formula = _share_to(told, until, last)
+    return Loss("work", lost, claim("unsaved_steps", last=until), formula, claim("assume_unsaved"))
+
+
 def _share_repeated(told: Told, until: Value, last: Value) -> Loss:
+    lost, formula = _share_to(told, until, last)
+    what = claim("repeated", first=derived(0, until), last=until)
+    return Loss("repeated", lost, what, formula, claim("assume_even"))
+
+
+def _share_to(told: Told, until: Value, last: Value) -> tuple[Value, Claim]:
+    """The steps up to one, as a share of the run's time."""
     held = told.held
     lasted = length(held.start, held.end)
     seconds = derived(round(min(1.0, until.number / last.number) * lasted.number), lasted, until, last, unit="s")
     lost = hours(held.gpus, seconds)
     values = {"gpus": held.gpus, "lasted": lasted, "first": until, "last": last, "hour": hour(lasted), "hours": lost}
-    what = claim("repeated", first=derived(0, until), last=until)
-    return Loss("repeated", lost, what, claim("by_share_of", **values), claim("assume_even"))
+    return lost, claim("by_share_of", **values)
 
 
 def _until(told: Told) -> Value | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -32,8 +33,8 @@ HOLDING: Mapping[str, Query] = {
 }
 """What tells."""
 SAYS: Mapping[str, str] = {
-    "held": "{gpus} x {seconds:plain} s / {hour:plain} s = {hours:plain} GPU-hours",
-    "held_by_attempt": "{gpus} x {seconds:plain} s in {attempts:plain} attempts / {hour:plain} s = "
+    "held": "{gpus} x {seconds:plain} s / {hour:plain} s an hour = {hours:plain} GPU-hours",
+    "held_by_attempt": "{gpus} x {seconds:plain} s in {attempts:plain} attempts / {hour:plain} s an hour = "
     "{hours:plain} GPU-hours",
     "by_scheduler": "as the scheduler has it, from start to end",
     "by_metrics": "for as long as its GPUs were measured",
@@ -90,9 +91,8 @@ def hours(gpus: Value, seconds: Value, *sources: Value) -> Value:
 
 
 def length(start: Value, end: Value) -> Value:
-    """Seconds between two moments, whole from a minute on: as they are shown."""
-    seconds = max(0.0, end.number - start.number)
-    return derived(round(seconds, 0 if seconds >= 60 else 1), start, end, unit="s")
+    """Seconds between two moments, each counted to the second as it is shown: parts that meet add up to the whole."""
+    return derived(max(0, math.floor(end.number) - math.floor(start.number)), start, end, unit="s")
 
 
 def hour(source: Value) -> Value:
@@ -101,9 +101,7 @@ def hour(source: Value) -> Value:
 
 
 def _of(jobs: Frame, run: Run, gpus: Value, start: Value, end: Value, way: str) -> Held:
-    row = last_job(jobs)
-    elapsed = number(row, "elapsed_s") if row is not None and way == "by_scheduler" else None
-    seconds = length(start, end) if elapsed is None or row is None else jobs.value(row, "elapsed_s", "s")
+    seconds = length(start, end)
     earlier = _earlier(jobs, run) if way == "by_scheduler" else []
     told = {"gpus": gpus, "seconds": seconds, "hour": hour(gpus)}
     key = "held"

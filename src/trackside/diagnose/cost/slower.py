@@ -22,12 +22,12 @@ LEAST = 1.1
 
 PACE_SAYS: Mapping[str, str] = {
     "slow": "the time that the same work took longer, from when it slowed down",
-    "by_pace": "{gpus} x {seconds:plain} s, {since} to {until}, x ({ratio:plain} - {one:plain}) / "
-    "{ratio:plain} / {hour:plain} s = {hours:plain} GPU-hours, where {ratio:plain} = {slow} / {fast}, medians of "
-    "{measure}",
-    "by_rate": "{gpus} x {seconds:plain} s, {since} to {until}, x ({ratio:plain} - {one:plain}) / "
-    "{ratio:plain} / {hour:plain} s = {hours:plain} GPU-hours, where {ratio:plain} = {fast} / {slow}, medians of "
-    "{measure}",
+    "by_pace": "{gpus} x {longer:plain} s longer / {hour:plain} s an hour = {hours:plain} GPU-hours, where "
+    "{longer:plain} s of the {seconds:plain} s, {since} to {until}, are what it took longer: {seconds:plain} s x "
+    "({one:plain} - {fast:plain} / {slow:plain}), medians of {measure} before and after",
+    "by_rate": "{gpus} x {longer:plain} s longer / {hour:plain} s an hour = {hours:plain} GPU-hours, where "
+    "{longer:plain} s of the {seconds:plain} s, {since} to {until}, are what it took longer: {seconds:plain} s x "
+    "({one:plain} - {slow:plain} / {fast:plain}), medians of {measure} after and before",
     "no_good_phase": "the slow-down: the run has no good phase before it to be compared with; compare it with a good "
     "run (trackside compare)",
     "not_slower": "the slow-down: the run went no faster before the fault was seen; compare it with a good run "
@@ -35,8 +35,10 @@ PACE_SAYS: Mapping[str, str] = {
 }
 """Sentences."""
 MEASURES: Mapping[str, str] = {
-    "step": "seconds a step", "throughput": "throughput", "launches": "kernel launches", "work": "SM activity",
+    "step": "seconds a step", "throughput": "throughput", "launches": "kernel launches in {window:g} s",
+    "work": "SM activity",
 }  # fmt: skip
+"""What was compared; ``window``: seconds in which launches were counted."""
 
 
 def slower(
@@ -59,19 +61,19 @@ def slower(
     elif found.slowdown < LEAST:
         yield claim("not_slower")
     else:
-        yield _loss(held, since, until, found)
+        grid = evidence.grid("launches") if found.kind == "launches" else None
+        measure = MEASURES[found.kind].format(window=0.0 if grid is None else grid.step)
+        yield _loss(held, since, until, found, measure)
 
 
-def _loss(held: Held, since: Value, until: Value, found: Pace) -> Loss:
+def _loss(held: Held, since: Value, until: Value, found: Pace, measure: str) -> Loss:
     seconds = length(since, until)
-    ratio = derived(float(f"{found.slowdown:.4g}"), found.before, found.during)
-    longer = derived(seconds.number * (ratio.number - 1) / ratio.number, seconds, ratio, unit="s")
+    longer = derived(round(seconds.number * (1 - 1 / found.slowdown)), seconds, found.before, found.during, unit="s")
     lost = hours(held.gpus, longer)
     formula = claim(
         "by_pace" if found.kind == "step" else "by_rate",
-        gpus=held.gpus, seconds=seconds, since=since, until=until, ratio=ratio, one=derived(1, ratio),
-        hour=hour(ratio), hours=lost, slow=found.during, fast=found.before,
-        measure=derived(MEASURES[found.kind], found.before),
+        gpus=held.gpus, seconds=seconds, since=since, until=until, longer=longer, one=derived(1, longer),
+        hour=hour(longer), hours=lost, slow=found.during, fast=found.before, measure=derived(measure, found.before),
     )  # fmt: skip
     kind, assumed = KINDS["slow"]
     return Loss(kind, lost, claim("slow"), formula, claim(assumed))

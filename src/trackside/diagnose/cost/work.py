@@ -21,6 +21,7 @@ WORK: Mapping[str, Query] = {
     "evaluations": events("evaluation"),
     "ends": events("training_end"),
     "parents": events("parent_progress"),
+    "starts": events("training_start"),
 }
 """What tells."""
 
