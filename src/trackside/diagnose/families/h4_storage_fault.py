@@ -128,6 +128,7 @@ FAMILY = Family(
     code="H4",
     id="storage-fault",
     title="Storage fault: a file system refused",
+    pictured=("storage-gone", "busy-wait"),
     asks={
         **ENDING,
         "faults": events("storage_fault"),
