@@ -203,7 +203,7 @@ def test_a_part_of_slurm_is_dead(cluster: Cluster) -> None:
         cluster.kill("slurmdbd")
         answer = cluster.ask(job)
         assert (answer.known, answer.stage) == (True, "going")
-        assert "Connection refused" in notes(answer)
+        assert re.search("Connection refused|endpoint is not connected", notes(answer))  # by how far it is dead
         cluster.kill("slurmctld")
         answer = cluster.ask(job, timeout_s=3.0)
         assert (answer.known, answer.stage) == (False, "unknown")

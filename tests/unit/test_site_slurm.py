@@ -384,6 +384,13 @@ def test_a_requeued_job_that_waits_again_goes_on(bin_: Bin) -> None:
     assert ask(bin_, "6").stage == "going"
 
 
+def test_a_requeue_whose_next_attempt_is_not_accounted_yet_goes_on(bin_: Bin) -> None:
+    head, *rows = (OURS / "6.sacct").read_text().splitlines()
+    bin_.say("sacct -D -j 6", "\n".join([head, rows[0].replace("FAILED", "REQUEUED")]) + "\n")
+    bin_.say("scontrol show job -d 6", status=1, error="slurm_load_jobs error: Unable to contact slurm controller")
+    assert ask(bin_, "6").stage == "going"
+
+
 # -- output files
 
 

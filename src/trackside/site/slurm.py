@@ -316,9 +316,9 @@ def _meant(jobs: Jobs, ids: Iterable[str]) -> list[Job]:
 
 
 def _over(job: Job, sources: Sequence[str]) -> bool:
-    """Whether the last attempt that these sources tell of is over; a requeued job that waits again is not."""
+    """Whether the last attempt that these sources tell of is over and no other is to follow, as on a requeue."""
     told = attempts_of([row for row in job.rows if row.get("source") in sources])
-    return bool(told) and told[-1].over
+    return bool(told) and told[-1].over and told[-1].state != "REQUEUED"
 
 
 def _user() -> str:
