@@ -10,7 +10,7 @@ import pytest
 
 from trackside.site import config
 from trackside.site.config import Site, load
-from trackside.site.settings import ConfigError, Settings
+from trackside.settings import ConfigError, Settings
 from trackside.stores.unanswered import shown_url
 
 WHOLE = """\

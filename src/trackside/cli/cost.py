@@ -44,9 +44,9 @@ def price_of(flags: Mapping[str, object], environ: Mapping[str, str] = os.enviro
 
     ``flags``: what :func:`price_flags` gave.
     """
+    from trackside.settings import ConfigError
     from trackside.show.price import Price
     from trackside.site.file import find
-    from trackside.site.settings import ConfigError
 
     if find(None, environ, []) is not None or any(name.startswith(_SECTION) for name in environ):
         from trackside.site.config import load

@@ -56,8 +56,8 @@ def site_of(given: Mapping[str, Any], more: Mapping[str, object] | None = None) 
 
     ``more``: a command's own flags, by the settings that they are.
     """
+    from trackside.settings import ConfigError
     from trackside.site.config import load
-    from trackside.site.settings import ConfigError
 
     flags: dict[str, object] = {
         **(more or {}),

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trackside.settings import NAMED, PREFIX, SECRETS, Index, Section, Settings
 from trackside.show.price import NO_PRICE, Price
 from trackside.site.file import find
 from trackside.site.journal import JournalOptions
-from trackside.site.settings import NAMED, PREFIX, SECRETS, Index, Section, Settings
 from trackside.site.slurm_options import SlurmOptions
 from trackside.stores.http.endpoint import EndpointOptions
 from trackside.stores.logs.store import LogOptions

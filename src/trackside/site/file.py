@@ -7,7 +7,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from trackside.site.settings import PREFIX
+from trackside.settings import PREFIX
 
 NAME = "trackside.toml"
 
