@@ -1,0 +1,1 @@
+"""One source of readings a file. A module here that defines ``SOURCE`` is registered by being there."""
