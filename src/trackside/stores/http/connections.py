@@ -87,20 +87,8 @@ class _Connection(HTTPConnection):
             return super().getresponse()
 
 
-class _SecureConnection(HTTPSConnection):
-    def __init__(self, sockets: Sockets, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self._sockets = sockets
-
-    def connect(self) -> None:
-        """And let it be shut from elsewhere."""
-        super().connect()
-        self._sockets.add(self.sock)
-
-    def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
-        """The answer's head, within the timeout."""
-        with _head_ended(self):
-            return super().getresponse()
+class _SecureConnection(_Connection, HTTPSConnection):
+    """The same over TLS."""
 
 
 @contextmanager
