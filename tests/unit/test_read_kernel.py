@@ -12,7 +12,7 @@ from trackside.logs import scan as scan_module
 from trackside.logs.line import Line
 from trackside.logs.matcher import matcher
 from trackside.logs.pattern import Parser, Pattern
-from trackside.logs.scan import Rules
+from trackside.logs.scan import Rules, scan_text
 from trackside.model import Event, Input, Role
 from trackside.read.detect import detect, read_source
 from trackside.read.format import HEAD, Collected, Source
@@ -215,3 +215,13 @@ def test_a_plane_without_patterns_is_read(monkeypatch: pytest.MonkeyPatch) -> No
     finally:
         scan_module.rules.cache_clear()
     assert (row.status, row.rows, events) == ("read", 1, [])
+
+
+def test_the_step_is_the_victims_though_the_limit_was_its_jobs() -> None:
+    told = (
+        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=step_0,mems_allowed=0,"
+        "oom_memcg=/slurm/uid_1000/job_77,task_memcg=/slurm/uid_1000/job_77/step_0/task_1,task=python3,pid=812,uid=1000\n"
+        "Memory cgroup out of memory: Killed process 812 (python3) total-vm:9kB, anon-rss:8kB, file-rss:0kB, shmem-rss:0kB\n"
+    )
+    (kill,) = [event for event in scan_text(told, plane="kernel") if event.kind == "oom_kill"]
+    assert (kill.fields["step"], kill.fields["cgroup"]) == ("77.0", "/slurm/uid_1000/job_77")

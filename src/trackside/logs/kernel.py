@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from trackside.catalog.signals import signal_name
 from trackside.logs.line import Line
@@ -49,7 +50,7 @@ def _killed(line: Line) -> Event | None:
         rss_bytes=sum(sizes) * 1024 if sizes else None,
         limit_bytes=_limit(line) if in_group else None,
         cgroup=group,
-        step=_step(group),
+        step=_step(told),
     )
 
 
@@ -75,7 +76,7 @@ def _constraint(line: Line) -> Event | None:
         comm=fields.get("task"),
         limit_bytes=_limit(line) if group else None,
         cgroup=group,
-        step=_step(group),
+        step=_step(fields),
     )
 
 
@@ -88,8 +89,9 @@ def _limit(line: Line) -> int | None:
     return None
 
 
-def _step(group: str | None) -> str | None:
-    found = _SLURM.search(group or "")
+def _step(told: Mapping[str, str]) -> str | None:
+    """The victim's own: the limit that was met may be that of its whole job, or the machine's."""
+    found = _SLURM.search(told.get("task_memcg", "")) or _SLURM.search(told.get("oom_memcg", ""))
     return f"{found[1]}.{found[2]}" if found else None
 
 
