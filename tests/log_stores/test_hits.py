@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trackside.catalog.streams import is_node_log, node_in, stream_path, tag_of
+from trackside.catalog.streams import is_node_log, is_stream_of, node_in, stream_path, tag_of
 from trackside.logs.scan import scan_text
 from trackside.model import Event
 from trackside.read.detect import read_source
@@ -168,3 +168,20 @@ def test_paths_tell_what_they_are_made_of() -> None:
     assert is_node_log(stream_path({"host": "n1", "unit": "sshd"}))
     assert tag_of({"filename": "/var/log/kern.log"}) == "kernel"
     assert stream_path({"lsf_job": "77"}, {"lsf_job": "job"}) == "job-77/slurm-77.out.log"
+
+
+@pytest.mark.parametrize(
+    ("labels", "job", "file", "is_it"),
+    [
+        ({"node": "n1", "filename": "/work/slurm-42.out"}, "42", "/work/slurm-42.out", True),
+        ({"filename": "/work/slurm-42.out"}, "42", "/work/slurm-42.out", True),
+        ({"node": "n1", "rank": "3", "filename": "/work/logs/train.log"}, "42", "/work/logs/train.log", True),
+        ({"node": "n1", "filename": "/work/run7/train.log"}, "42", "/work/run8/train.log", False),
+        ({"node": "n1", "filename": "/work/slurm-42.out"}, "41", "/work/slurm-42.out", False),
+        ({"node": "n1", "filename": "hang"}, "42", "/work/slurm-42.out", False),
+    ],
+)
+def test_which_file_a_stream_holds(labels: dict[str, str], job: str, file: str, is_it: bool) -> None:
+    path = stream_path({"slurm_job_id": "42", **labels})
+    assert is_stream_of(f"store/received/logs/{path}", job, file) is is_it
+    assert is_stream_of(f"{path}.zst", job, file) is is_it

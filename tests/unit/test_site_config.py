@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from trackside.settings import ConfigError, Settings
+from trackside.settings.secrets import HIDDEN, shown_url
+from trackside.settings.shown import in_force
 from trackside.site import config
 from trackside.site.config import Site, load
-from trackside.settings import ConfigError, Settings
-from trackside.stores.unanswered import shown_url
 
 WHOLE = """\
 [metrics]
@@ -211,7 +212,7 @@ def test_no_secret_is_ever_shown(folder: Path) -> None:
         assert secret not in shown
         assert secret not in repr(site.metrics)
         assert secret not in repr(site.slurm)
-    assert f'metadata.url = "postgresql://trackside:{config.HIDDEN}@db/trackside"' in shown
+    assert f'metadata.url = "postgresql://trackside:{HIDDEN}@db/trackside"' in shown
     assert 'X-Scope-OrgID" = "gpu"' in shown
     assert "logs[1].url" in shown
 
@@ -308,7 +309,7 @@ def test_secrets_in_parameters_and_headers_are_hidden(folder: Path) -> None:
     )
     settings = Settings(config.SECTIONS)
     settings.read_file(path)
-    shown = {each.name: each.value for each in config._shown(settings)}
+    shown = {each.name: each.value for each in in_force(settings, ("metrics", "logs", "journal"))}
     assert "s3cr" not in str(shown)
     assert shown["metrics.extra_params"] == '{"dedup" = "true", "access_token" = "(hidden)"}'
     assert shown["logs.headers"] == '{"X-Api-Key" = "(hidden)", "X-Scope-OrgID" = "gpu"}'

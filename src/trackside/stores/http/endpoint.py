@@ -27,9 +27,10 @@ from urllib3.exceptions import (
     SSLError,
 )
 
+from trackside.settings.secrets import shown_url
 from trackside.stores.http.connections import Sockets, ended, pool
 from trackside.stores.http.options import EndpointOptions, identity, tls
-from trackside.stores.unanswered import Passing, Unanswered, plain, refusal, shown_url
+from trackside.stores.unanswered import Passing, Unanswered, plain, refusal
 
 __all__ = ["Endpoint", "EndpointOptions", "Response", "Traffic", "Unanswered"]
 

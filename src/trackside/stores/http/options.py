@@ -12,7 +12,8 @@ from urllib.parse import unquote, urlsplit
 import urllib3
 from urllib3.exceptions import InsecureRequestWarning
 
-from trackside.stores.unanswered import plain, shown_url
+from trackside.settings.secrets import shown_url
+from trackside.stores.unanswered import plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

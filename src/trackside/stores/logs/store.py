@@ -18,9 +18,9 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import trackside.stores.logs.engines as room
 from trackside.catalog.streams import ROLES
+from trackside.settings.secrets import shown_url
 from trackside.stores.http.endpoint import EndpointOptions, Unanswered
 from trackside.stores.logs.answers import SECOND
-from trackside.stores.unanswered import shown_url
 
 T = TypeVar("T")
 _MS = 1_000_000

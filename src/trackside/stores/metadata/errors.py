@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from trackside.stores.unanswered import HIDDEN, is_secret, shown_url
+from trackside.settings.secrets import HIDDEN, is_secret, shown_url
 
 if TYPE_CHECKING:  # who only wants to catch an ArchiveError may not have the extra
     import sqlalchemy as sa

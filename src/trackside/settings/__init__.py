@@ -53,6 +53,13 @@ class Section:
     parts: tuple[type, ...]
     left_out: frozenset[str] = frozenset()
     several: bool = False
+    prefix: str = PREFIX
+    """What its variables in the environment begin with."""
+
+    @property
+    def variable(self) -> str:
+        """The beginning of its keys' variables."""
+        return f"{self.prefix}{self.name.replace('.', '_').upper()}_"
 
     def types(self) -> dict[str, Any]:
         """Key -> the type of its value, secrets' files included."""
@@ -100,13 +107,14 @@ class Settings:
         lines, folder = _lines(text), str(path.resolve().parent)
 
         def origin(name: str, at: int, key: str = "") -> str:
-            line = lines.get((name, at, key)) or lines.get((name, at, ""))
+            outer, _, inner = name.rpartition(".")
+            line = lines.get((name, at, key)) or lines.get((name, at, "")) or lines.get((outer, 0, inner))
             return f"{path} line {line}" if line else str(path)
 
         for name, at, table in _tables(document, self.sections):
             section = self.sections.get(name)
             if section is None:
-                raise ConfigError(f"{origin(name, 0)}: there is no section [{name}]{_nearest(name, self.sections)}")
+                raise ConfigError(f"{origin(name, 0)}: there is no section [{name}]{nearest(name, self.sections)}")
             if not isinstance(table, dict) or (at and not section.several):
                 form = f"[[{name}]] or [{name}]" if section.several else f"[{name}]"
                 raise ConfigError(f"{origin(name, at)}: {name} is a table: write {form} with its keys below")
@@ -116,12 +124,12 @@ class Settings:
 
     def read_environment(self, environ: Mapping[str, str]) -> None:
         """Take ``TRACKSIDE_<SECTION>_<KEY>`` variables. Raises ConfigError for a section's that is none of its keys."""
-        longest_first = sorted(self.sections, key=len, reverse=True)
+        longest_first = sorted(self.sections.values(), key=lambda each: len(each.variable), reverse=True)
         for name, value in sorted(environ.items()):
-            section = next((each for each in longest_first if name.startswith(_variable(each))), None)
+            section = next((each for each in longest_first if name.startswith(each.variable)), None)
             if section is not None:
-                key = name.removeprefix(_variable(section)).lower()
-                self._set(section, key, Given(value, name, os.getcwd(), True))
+                key = name.removeprefix(section.variable).lower()
+                self.set(section.name, key, Given(value, name, os.getcwd(), True))
 
     def read_flags(self, flags: Mapping[str, object]) -> None:
         """Take ``{"metrics.url": ...}`` of the command line; None is one that was not given. Raises ConfigError."""
@@ -129,9 +137,10 @@ class Settings:
             section, _, key = name.rpartition(".")
             if value is not None:
                 flag = f"--{name.replace('.', '-').replace('_', '-')}"
-                self._set(section, key, Given(value, flag, os.getcwd(), isinstance(value, str)))
+                self.set(section, key, Given(value, flag, os.getcwd(), isinstance(value, str)))
 
-    def _set(self, name: str, key: str, given: Given) -> None:
+    def set(self, name: str, key: str, given: Given) -> None:
+        """Take one value. Raises ConfigError for a key that the section hasn't."""
         section = self.sections[name]
         there = self.indices(name) or [(name, 0)]
         if len(there) > 1:
@@ -142,7 +151,7 @@ class Settings:
     def _known(section: Section, key: str, origin: str) -> str:
         if key in section.types():
             return key
-        raise ConfigError(f"{origin}: [{section.name}] has no key {key!r}{_nearest(key, section.types())}")
+        raise ConfigError(f"{origin}: [{section.name}] has no key {key!r}{nearest(key, section.types())}")
 
     def values(self, index: Index, environ: Mapping[str, str], warnings: list[str]) -> dict[str, Any]:
         """The values of one table, converted, paths made whole and secrets fetched. Raises ConfigError."""
@@ -171,14 +180,15 @@ class Settings:
         return ConfigError(f"{origin}: [{index[0]}] {message}")
 
 
-def _variable(section: str) -> str:
-    return f"{PREFIX}{section.replace('.', '_').upper()}_"
-
-
 def _tables(document: Mapping[str, Any], sections: Iterable[str]) -> Iterator[tuple[str, int, Any]]:
-    """(section, which of several, table) of a document; a table in a table is a section ``outer.inner`` if known."""
+    """(section, which of several, table) of a document; a table in a table is a section ``outer.inner`` if known, or
+    if ``outer`` is none by itself."""
     for name, content in document.items():
+        alone = name in sections or not any(each.startswith(f"{name}.") for each in sections)
         for at, table in enumerate(content if isinstance(content, list) else [content]):
+            if not alone and isinstance(table, dict):
+                yield from ((f"{name}.{key}", 0, each) for key, each in table.items())
+                continue
             inner = [key for key in table if f"{name}.{key}" in sections] if isinstance(table, dict) else []
             for key in inner:
                 yield f"{name}.{key}", 0, table[key]
@@ -210,7 +220,8 @@ def _lines(text: str) -> dict[tuple[str, int, str], int]:
     return found
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known name that a word may be meant for, or all of them, as the end of a message."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, 1, 0.5)
     return f"; do you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
