@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, Protocol
 
 from trackside.agent.node import Node
@@ -93,6 +94,9 @@ class Context:
     """An instance of the source's ``options``, or None where it has none."""
     say: Callable[[str], object]
     """Takes a line for the agent's own log."""
+    state: Path | None = None
+    """A folder that outlives the agent, where a source keeps how far it has read in a file ``ID.json`` or such; None:
+    there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ class Metric:
 _LISTED = "dcgm-exporter gives it when its counters file lists {}"
 _PROFILING = _LISTED + " (profiling fields are off by default)"
 _MOUNTSTATS = "node_exporter gives it with --collector.mountstats"
+_AGENT = "trackside agent gives it where Slurm puts jobs in cgroups"
 
 
 def _profiled(field: str, meaning: str) -> Metric:
@@ -78,6 +79,11 @@ def _profiled(field: str, meaning: str) -> Metric:
 
 def _listed(unit: str, kind: Kind, field: str, meaning: str, *labels: str) -> Metric:
     return Metric(unit, kind, meaning, labels, _LISTED.format(field))
+
+
+def _grouped(unit: str, kind: Kind, meaning: str, *labels: str) -> Metric:
+    """Of a job, step or task on one node: ``cgroup`` is ``job_42/step_0/task_3``, whose parts the others repeat."""
+    return Metric(unit, kind, meaning, ("cgroup", "step", "task", *labels), _AGENT)
 
 
 METRICS: Mapping[str, Metric] = {
@@ -255,6 +261,11 @@ METRICS: Mapping[str, Metric] = {
     "host_disk_busy_seconds_total": Metric("s", "counter", "time a disk was busy", ("device",)),
     "host_disk_read_bytes_total": Metric("bytes", "counter", "bytes read from a disk", ("device",)),
     "host_disk_written_bytes_total": Metric("bytes", "counter", "bytes written to a disk", ("device",)),
+    "host_disk_operations_total": Metric("operations", "counter", "reads and writes that a disk finished", ("device", "op")),
+    "host_disk_operation_seconds_total": Metric(
+        "s", "counter", "time of a disk's reads and writes, each from queue to end", ("device", "op")
+    ),
+    "host_disk_requests": Metric("requests", "gauge", "requests that a disk has not finished", ("device",)),
     "host_filesystem_free_bytes": Metric("bytes", "gauge", "space left", ("mountpoint",)),
     "host_filesystem_total_bytes": Metric("bytes", "gauge", "space in all", ("mountpoint",)),
     "host_filesystem_files_free": Metric("inodes", "gauge", "inodes left", ("mountpoint",)),
@@ -267,6 +278,16 @@ METRICS: Mapping[str, Metric] = {
     "host_nfs_operations_total": Metric("calls", "counter", "NFS operations by kind", ("mountpoint", "op"), _MOUNTSTATS),
     "host_nfs_operation_seconds_total": Metric(
         "s", "counter", "time of NFS operations, from queue to answer", ("mountpoint", "op"), _MOUNTSTATS
+    ),
+    "host_nfs_round_trip_seconds_total": Metric(
+        "s", "counter", "time of NFS operations between sending and answer", ("mountpoint", "op"), _MOUNTSTATS
+    ),
+    "host_nfs_resent_total": Metric("calls", "counter", "NFS requests sent again on a mount", ("mountpoint",), _MOUNTSTATS),
+    "host_nfs_timeouts_total": Metric(
+        "calls", "counter", "NFS requests not answered after all retries", ("mountpoint",), _MOUNTSTATS
+    ),
+    "host_nfs_backlog_total": Metric(
+        "requests", "counter", "requests found waiting for a slot whenever one was sent, summed", ("mountpoint",), _MOUNTSTATS
     ),
     "host_network_tx_bytes_total": Metric("bytes", "counter", "bytes sent", ("device",)),
     "host_network_rx_bytes_total": Metric("bytes", "counter", "bytes received", ("device",)),
@@ -293,11 +314,50 @@ METRICS: Mapping[str, Metric] = {
     "host_boot_time_seconds": Metric("time", "gauge", "POSIX time of the last boot"),
     "host_time_seconds": Metric("time", "gauge", "the node's own clock when it was sampled"),
     "host_clock_offset_seconds": Metric("s", "gauge", "how far the node's clock is off, as NTP says", bounds=(-1e9, 1e9)),
+    # -- a job's share of the host
+    "host_cgroup_cpu_seconds_total": _grouped("s", "counter", "CPU time of a cgroup: user, system", "mode"),
+    "host_cgroup_cpu_throttled_seconds_total": _grouped("s", "counter", "time a cgroup was held at its CPU quota"),
+    "host_cgroup_memory_used_bytes": _grouped("bytes", "gauge", "memory that counts against the limit, caches included"),
+    "host_cgroup_memory_peak_bytes": _grouped("bytes", "gauge", "the most memory that a cgroup ever had"),
+    "host_cgroup_memory_limit_bytes": _grouped("bytes", "gauge", "memory that a cgroup may have"),
+    "host_cgroup_memory_bytes": _grouped("bytes", "gauge", "memory of a cgroup by kind: anon, file, shmem", "kind"),
+    "host_cgroup_memory_events_total": _grouped(
+        "events", "counter", "times a cgroup met its memory limits: low, high, max, oom, oom_kill, oom_group_kill", "kind"
+    ),
+    "host_cgroup_pressure_seconds_total": _grouped(
+        "s", "counter", "time a cgroup's tasks stalled; level: some, full", "resource", "level"
+    ),
+    "host_cgroup_tasks": _grouped("tasks", "gauge", "processes and threads of a cgroup"),
     # -- the monitors themselves
     "scrape_up": Metric("bool", "gauge", "whether the exporter answered", ("target",)),
     "scrape_seconds": Metric("s", "gauge", "time the exporter took to answer", ("target",)),
     "scrape_samples": Metric("samples", "gauge", "samples that the exporter gave", ("target",)),
     "exporter_success": Metric("bool", "gauge", "whether a part of an exporter worked", ("collector",)),
+    # -- the scheduler
+    "slurm_controller_up": Metric("bool", "gauge", "whether slurmctld answered what it was asked last"),
+    "slurm_daemon_up": Metric("bool", "gauge", "whether a daemon of Slurm's runs on the node: slurmd", ("daemon",)),
+    "slurm_jobs": Metric("jobs", "gauge", "jobs that wait or run, tasks of arrays each", ("state", "partition")),
+    "slurm_jobs_pending": Metric("jobs", "gauge", "jobs that wait, by what for", ("reason", "partition")),
+    "slurm_pending_oldest_seconds": Metric(
+        "s", "gauge", "longest time that a job waits since it could have started", ("partition",)
+    ),
+    "slurm_job_events_total": Metric(
+        "jobs", "counter", "jobs submitted, started, completed, cancelled, failed; from midnight on", ("event",)
+    ),
+    "slurm_nodes": Metric("nodes", "gauge", "nodes by state: idle, mixed, allocated, draining, drain, down and others", ("state",)),
+    "slurm_node_available": Metric("bool", "gauge", "whether a node takes work: neither down nor drained"),
+    "slurm_node_state_seconds_total": Metric("s", "counter", "time that a node was in a state, as it was seen", ("state",)),
+    "slurm_server_threads": Metric("threads", "gauge", "threads of slurmctld that answer requests: 256 are all"),
+    "slurm_agent_queue": Metric("messages", "gauge", "messages that slurmctld has yet to send to nodes"),
+    "slurm_accounting_queue": Metric("messages", "gauge", "messages that slurmctld has yet to send to accounting"),
+    "slurm_schedule_cycle_seconds": Metric(
+        "s", "gauge", "time of a scheduling cycle: of main or backfill; last, mean, max", ("scheduler", "statistic")
+    ),
+    "slurm_schedule_cycles_total": Metric("cycles", "counter", "scheduling cycles; from midnight on", ("scheduler",)),
+    "slurm_schedule_queue_jobs": Metric("jobs", "gauge", "jobs that the last cycle looked at", ("scheduler",)),
+    "slurm_backfilled_jobs_total": Metric("jobs", "counter", "jobs that backfill started"),
+    "slurm_rpcs_total": Metric("requests", "counter", "requests that slurmctld answered, by kind", ("rpc",)),
+    "slurm_rpc_seconds_total": Metric("s", "counter", "time that it took to answer them", ("rpc",)),
     # -- training
     "training_loss": Metric("", "gauge", "training loss; inf where it was no finite number", diverges=True),
     "training_validation_loss": Metric("", "gauge", "loss on held-out data"),
@@ -328,16 +388,52 @@ METRICS: Mapping[str, Metric] = {
     "trackside_cuda_kernel_launches_total": Metric("launches", "counter", "kernel launches since the process started"),
     "trackside_cuda_api_seconds_total": Metric("s", "counter", "time in CUDA API calls", ("api",)),
     "trackside_cuda_api_calls_total": Metric("calls", "counter", "CUDA API calls", ("api",)),
-    "trackside_cuda_memcpy_bytes_total": Metric("bytes", "counter", "bytes copied: h2d, d2h, d2d, p2p", ("direction",)),
+    "trackside_cuda_memcpy_bytes_total": Metric("bytes", "counter", "bytes copied: h2d, d2h, d2d, p2p, h2h; default: unsaid", ("direction",)),
     "trackside_nccl_collectives_started_total": Metric("collectives", "counter", "collectives begun", ("op", "comm")),
     "trackside_nccl_collectives_completed_total": Metric("collectives", "counter", "collectives done", ("op", "comm")),
     "trackside_nccl_collective_seconds_total": Metric("s", "counter", "time in collectives", ("op", "comm")),
+    "trackside_nccl_collectives_in_flight": Metric(
+        "collectives", "gauge", "collectives that were begun and not seen to be done", ("op", "comm")
+    ),
+    "trackside_nccl_oldest_in_flight_seconds": Metric(
+        "s", "gauge", "age of the oldest collective not seen to be done; 0 where none is in flight", ("comm",)
+    ),
+    "trackside_nccl_enqueue_seconds_total": Metric(
+        "s", "counter", "time of the host in calls that enqueue collectives", ("op", "comm")
+    ),
     "trackside_nccl_communicators": Metric("communicators", "gauge", "live communicators"),
     "trackside_gpu_process_attached": Metric("bool", "gauge", "1 while a process holds a CUDA context"),
-    "trackside_tracer_attached": Metric("bool", "gauge", "whether tracing saw this process at all"),
-    "trackside_tracer_lost_events_total": Metric("events", "counter", "events the tracer could not keep"),
+    "trackside_job_processes": Metric("processes", "gauge", "processes of a job on the node"),
+    "trackside_job_ranks": Metric("ranks", "gauge", "ranks of a job that have a process on the node"),
+    "trackside_owner_processes": Metric(
+        "processes", "gauge", "processes of a rank, or of a container; carries step, task, local rank, container and pod",
+        ("step", "task", "local_rank", "container", "pod"),
+    ),
+    "trackside_unread_processes": Metric(
+        "processes", "gauge", "processes of jobs whose environment may not be read: their ranks are unknown"
+    ),
+    "trackside_tracer_attached": Metric("bool", "gauge", "whether tracing saw this process at all", ("collector",)),
+    "trackside_tracer_lost_events_total": Metric("events", "counter", "events the tracer could not keep", ("collector",)),
     "trackside_collector_success": Metric("bool", "gauge", "whether a collector worked", ("collector",)),
     "trackside_collector_seconds": Metric("s", "gauge", "time a collector took", ("collector",)),
+    "trackside_collector_failures": Metric("readings", "gauge", "readings that failed since the last that didn't", ("collector",)),
+    "trackside_collector_last_success_time": Metric("time", "gauge", "POSIX time of a collector's last reading that worked", ("collector",)),
+    "trackside_collector_lost_total": Metric(
+        "things", "counter", "what a collector could not keep, by what it was: lines, bytes, events", ("collector", "kind")
+    ),
+    "trackside_agent_memory_bytes": Metric("bytes", "gauge", "resident memory of the agent"),
+    "trackside_agent_cpu_seconds_total": Metric("s", "counter", "CPU time of the agent"),
+    "trackside_agent_start_time": Metric("time", "gauge", "POSIX time of the agent's start"),
+    "trackside_send_success": Metric("bool", "gauge", "whether the last try to send got through: remote_write, loki", ("receiver",)),
+    "trackside_send_last_success_time": Metric("time", "gauge", "POSIX time when something got through last", ("receiver",)),
+    "trackside_send_sent_total": Metric("things", "counter", "samples or lines that a receiver took", ("receiver",)),
+    "trackside_send_failures_total": Metric("requests", "counter", "requests that did not get through, and were tried again", ("receiver",)),
+    "trackside_send_waiting": Metric("things", "gauge", "samples or lines that wait to be sent", ("receiver",)),
+    "trackside_send_waiting_bytes": Metric("bytes", "gauge", "the spool's: on disk, in memory", ("receiver", "kind")),
+    "trackside_send_lost_total": Metric(
+        "things", "counter",
+        "samples or lines that were not sent: refused, spool_full, memory_full, damaged, blocked", ("receiver", "reason"),
+    ),
 }  # fmt: skip
 """our name -> what it is"""
 
@@ -345,5 +441,5 @@ METRICS: Mapping[str, Metric] = {
 @cache
 def labels_of(name: str) -> frozenset[str]:
     """The labels that a metric of ours may carry."""
-    common = OF_NODE if name.startswith(("host_", "scrape_", "exporter_")) else COMMON
+    common = OF_NODE if name.startswith(("host_", "scrape_", "exporter_", "slurm_")) else COMMON
     return common.union(METRICS[name].labels)

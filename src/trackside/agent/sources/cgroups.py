@@ -1,0 +1,219 @@
+"""CPU, memory and pressure of each Slurm job, step and task on this node, from its cgroups.
+
+    v2  /sys/fs/cgroup/system.slice/[NODE_]slurmstepd.scope/job_42/step_0/user/task_3
+    v1  /sys/fs/cgroup/{memory,cpuacct}/slurm[_NODE]/uid_1000/job_42/step_0/task_3
+
+The name with the node's in it is that of a Slurm built for several slurmd on a host; then only our own node's is read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from trackside.agent.cgroup_path import step_name
+from trackside.agent.pressure import parse_pressure
+from trackside.agent.pseudo_files import keyed, number, once
+from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable, pairs
+
+_LEVEL = re.compile(r"(job|step|task)_([A-Za-z0-9]{1,20})\Z")
+_HERTZ = os.sysconf("SC_CLK_TCK")
+_UNLIMITED = 1 << 60
+"""Version 1 writes the largest multiple of a page for no limit."""
+_EVENTS = {name.encode(): name for name in ("low", "high", "max", "oom", "oom_kill", "oom_group_kill")}
+_KINDS_2 = {b"anon": "anon", b"file": "file", b"shmem": "shmem"}
+_KINDS_1 = {b"total_rss": "anon", b"total_cache": "file", b"total_shmem": "shmem"}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``most``: cgroups that are read, jobs before steps before tasks. ``tasks``: whether those of tasks are.
+    ``roots``: where Slurm's cgroups are, below the mount, if that is elsewhere."""
+
+    most: int = 200
+    tasks: bool = True
+    roots: tuple[str, ...] = ()
+
+
+class Group(NamedTuple):
+    """One cgroup of a job, a step or a task. ``name``: ``job_42/step_0/task_3``; ``path``: below its root."""
+
+    level: int
+    name: str
+    path: str
+    labels: Labels
+
+
+def groups_in(root: str, tasks: bool = True, most: int = 10_000) -> list[Group]:
+    """Slurm's cgroups below a root, jobs first. Folders of other names (``uid_1000``, ``user``) are looked into where
+    Slurm has such; the rest is passed over."""
+    found: list[Group] = []
+    open_: list[tuple[str, tuple[str, ...]]] = [("", ())]
+    while open_ and len(found) < most:
+        path, names = open_.pop(0)
+        for entry in _folders(f"{root}/{path}"):
+            below = f"{path}/{entry}" if path else entry
+            told = _LEVEL.match(entry)
+            if told is not None and told[1] == ("job", "step", "task", "")[len(names)]:
+                inner = (*names, entry)
+                found.append(_group(inner, below))
+                if len(inner) < (3 if tasks else 2):
+                    open_.append((below, inner))
+            elif (not names and entry.startswith("uid_")) or (len(names) == 2 and entry == "user"):
+                open_.append((below, names))
+    return sorted(found, key=lambda group: group.level)[:most]
+
+
+def _folders(path: str) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+def _group(names: tuple[str, ...], path: str) -> Group:
+    parts = dict(each.split("_", 1) for each in names)
+    if "step" in parts:
+        parts["step"] = step_name(parts["step"])
+    name = "/".join(names)
+    return Group(len(names), name, path, pairs({"cgroup": name, **parts}))
+
+
+class _Cgroups:
+    def __init__(self, context: Context) -> None:
+        self._mount, self._node, self._options = context.node.sys / "fs/cgroup", context.node.name, context.options
+        self._version, self._roots = 0, dict[str, str]()
+        if not any((self._mount / name).exists() for name in ("cgroup.procs", "unified", "memory", "cpuacct")):
+            raise Unavailable(f"{self._mount} has no cgroups", "mount them there, in a container the host's read-only")
+
+    def collect(self, reading: Reading) -> None:
+        if not self._roots or not all(map(os.path.isdir, self._roots.values())):  # slurmd makes them when it needs them
+            self._version, self._roots = roots_of(self._mount, self._node, self._options.roots)
+        read = _version_2 if self._version == 2 else _version_1
+        groups = self._groups()
+        if len(groups) > self._options.most:
+            reading.warnings.append(f"this node has more than {self._options.most} cgroups of jobs: see most")
+        for group in groups[: self._options.most]:
+            for metric, value, labels in read(self._roots, group):
+                reading.samples.append(Sample(metric, _with(group.labels, labels), float(value)))
+
+    def _groups(self) -> list[Group]:
+        """All there are, and one beyond what is read."""
+        found: dict[str, Group] = {}
+        for root in self._roots.values():
+            for group in groups_in(root, self._options.tasks, self._options.most + 1):
+                found.setdefault(group.name, group)
+        return sorted(found.values(), key=lambda group: group.level)
+
+    def close(self) -> None:
+        """It holds nothing: an open file keeps a cgroup that Slurm has removed."""
+
+
+Values = Iterator[tuple[str, float, Mapping[str, str]]]
+"""(metric, value, labels beside the cgroup's)"""
+
+
+def _version_2(roots: Mapping[str, str], group: Group) -> Values:
+    folder = f"{roots['']}/{group.path}"
+    cpu = keyed(_text(f"{folder}/cpu.stat"), (b"user_usec", b"system_usec", b"throttled_usec"))
+    for key, mode in ((b"user_usec", "user"), (b"system_usec", "system")):
+        if key in cpu:
+            yield "host_cgroup_cpu_seconds_total", cpu[key] / 1e6, {"mode": mode}
+    if b"throttled_usec" in cpu:
+        yield "host_cgroup_cpu_throttled_seconds_total", cpu[b"throttled_usec"] / 1e6, {}
+    yield from _bytes(folder, {"memory.current": "used", "memory.peak": "peak", "memory.max": "limit"})
+    for key, value in keyed(_text(f"{folder}/memory.stat"), _KINDS_2).items():
+        yield "host_cgroup_memory_bytes", value, {"kind": _KINDS_2[key]}
+    if group.level < 3:
+        for key, value in keyed(_text(f"{folder}/memory.events"), _EVENTS).items():
+            yield "host_cgroup_memory_events_total", value, {"kind": _EVENTS[key]}
+    if group.level == 1:
+        for resource in ("cpu", "io", "memory"):
+            for level, seconds in parse_pressure(_text(f"{folder}/{resource}.pressure")).items():
+                yield "host_cgroup_pressure_seconds_total", seconds, {"resource": resource, "level": level}
+        tasks = number(_text(f"{folder}/pids.current").strip())
+        if tasks is not None:
+            yield "host_cgroup_tasks", tasks, {}
+
+
+def _version_1(roots: Mapping[str, str], group: Group) -> Values:
+    if "cpu" in roots:
+        for key, ticks in keyed(_text(f"{roots['cpu']}/{group.path}/cpuacct.stat"), (b"user", b"system")).items():
+            yield "host_cgroup_cpu_seconds_total", ticks / _HERTZ, {"mode": key.decode()}
+    if "memory" not in roots:
+        return
+    folder = f"{roots['memory']}/{group.path}"
+    yield from _bytes(
+        folder,
+        {"memory.usage_in_bytes": "used", "memory.max_usage_in_bytes": "peak", "memory.limit_in_bytes": "limit"},
+    )
+    for key, value in keyed(_text(f"{folder}/memory.stat"), _KINDS_1).items():
+        yield "host_cgroup_memory_bytes", value, {"kind": _KINDS_1[key]}
+    met = number(_text(f"{folder}/memory.failcnt").strip())
+    if met is not None:
+        yield "host_cgroup_memory_events_total", met, {"kind": "max"}
+    for value in keyed(_text(f"{folder}/memory.oom_control"), (b"oom_kill",)).values():
+        yield "host_cgroup_memory_events_total", value, {"kind": "oom_kill"}
+
+
+def _bytes(folder: str, files: Mapping[str, str]) -> Values:
+    for file, what in files.items():
+        value = number(_text(f"{folder}/{file}").strip())
+        if value is not None and value < _UNLIMITED:
+            yield f"host_cgroup_memory_{what}_bytes", value, {}
+
+
+def _text(path: str) -> bytes:
+    """Empty where the group is gone, or this kernel hasn't got the file."""
+    try:
+        return once(path)
+    except OSError:
+        return b""
+
+
+def _with(labels: Labels, more: Mapping[str, str]) -> Labels:
+    return tuple(sorted((*labels, *more.items()))) if more else labels
+
+
+def roots_of(cgroups: Path, node: str, elsewhere: Iterable[str] = ()) -> tuple[int, dict[str, str]]:
+    """(version, folder by controller) of Slurm's cgroups below a mount; version 0 where there are none."""
+    scopes = (f"system.slice/{node}_slurmstepd.scope", "system.slice/slurmstepd.scope")
+    for mount in (cgroups, cgroups / "unified"):
+        for scope in (*elsewhere, *scopes):
+            if (mount / "cgroup.procs").exists() and (mount / scope).is_dir():
+                return 2, {"": os.fspath(mount / scope)}
+    found: dict[str, str] = {}
+    for controller, folders in (("memory", ("memory",)), ("cpu", ("cpuacct", "cpu,cpuacct", "cpuacct,cpu"))):
+        for folder in folders:
+            for name in (*elsewhere, f"slurm_{node}", "slurm"):
+                if (cgroups / folder / name).is_dir():
+                    found.setdefault(controller, os.fspath(cgroups / folder / name))
+    return (1, found) if found else (0, {})
+
+
+def _open(context: Context) -> Collector:
+    return _Cgroups(context)
+
+
+SOURCE = Source(
+    id="cgroups",
+    title="CPU, memory and pressure of each Slurm job, step and task",
+    open=_open,
+    metrics=(
+        "host_cgroup_cpu_seconds_total",
+        "host_cgroup_cpu_throttled_seconds_total",
+        "host_cgroup_memory_bytes",
+        "host_cgroup_memory_events_total",
+        "host_cgroup_memory_limit_bytes",
+        "host_cgroup_memory_peak_bytes",
+        "host_cgroup_memory_used_bytes",
+        "host_cgroup_pressure_seconds_total",
+        "host_cgroup_tasks",
+    ),
+    options=Options,
+)

@@ -1,0 +1,152 @@
+"""Ports of InfiniBand, RoCE and EFA adapters: /sys/class/infiniband."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trackside.agent.pseudo_files import PseudoFile, names_in, number
+from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable, pairs
+
+MOST_PORTS = 128
+LOOK_EVERY = 20
+"""Readings after which adapters are looked for anew."""
+WORD = 4
+"""Bytes; what port_xmit_data and port_rcv_data count in."""
+_RATE = re.compile(rb"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec")
+
+COUNTERS = {
+    "counters/port_xmit_data": ("host_infiniband_tx_bytes_total", WORD),
+    "counters/port_rcv_data": ("host_infiniband_rx_bytes_total", WORD),
+    "counters/link_downed": ("host_infiniband_link_downs_total", 1),
+    "counters/port_xmit_wait": ("host_infiniband_waits_total", 1),
+    "hw_counters/tx_bytes": ("host_infiniband_tx_bytes_total", 1),
+    "hw_counters/rx_bytes": ("host_infiniband_rx_bytes_total", 1),
+}
+"""File -> metric, and the factor to its unit. EFA has its bytes among hw_counters."""
+ERRORS = {
+    "counters/symbol_error": "symbol",
+    "counters/link_error_recovery": "link_recovery",
+    "counters/local_link_integrity_errors": "local_integrity",
+    "counters/excessive_buffer_overrun_errors": "buffer_overrun",
+    "counters/port_rcv_errors": "receive",
+    "counters/port_rcv_remote_physical_errors": "receive_remote",
+    "counters/port_rcv_switch_relay_errors": "receive_relay",
+    "counters/port_rcv_constraint_errors": "receive_constraint",
+    "counters/port_xmit_constraint_errors": "transmit_constraint",
+    "counters/port_xmit_discards": "discards",
+    "counters/VL15_dropped": "management_dropped",
+    "hw_counters/rx_drops": "discards_received",
+    "hw_counters/packet_seq_err": "sequence",
+    "hw_counters/out_of_sequence": "out_of_sequence",
+    "hw_counters/local_ack_timeout_err": "ack_timeout",
+    "hw_counters/rnr_nak_retry_err": "not_ready_retry",
+}
+"""File -> kind of error. Those of hw_counters are how RoCE says that packets were lost."""
+
+
+@dataclass(slots=True)
+class _Port:
+    labels: Labels
+    state: PseudoFile
+    rate: PseudoFile
+    counters: list[tuple[PseudoFile, str, Labels, int]] = field(default_factory=list)
+    """(file, metric, labels, factor)"""
+
+    def files(self) -> list[PseudoFile]:
+        return [self.state, self.rate, *(file for file, *_ in self.counters)]
+
+
+class _Infiniband:
+    def __init__(self, context: Context) -> None:
+        self._folder = context.node.sys / "class/infiniband"
+        self._ports: dict[tuple[str, str], _Port] = {}
+        self._readings = 0
+        self._look()
+
+    def _look(self) -> None:
+        found = [
+            (device, port)
+            for device in names_in(self._folder, MOST_PORTS)
+            for port in names_in(self._folder / device / "ports", MOST_PORTS)
+        ][:MOST_PORTS]
+        for key in self._ports.keys() - set(found):
+            _close(self._ports.pop(key))
+        for device, port in found:
+            if (device, port) not in self._ports:
+                self._ports[device, port] = _port(self._folder / device / "ports" / port, device, port)
+        if not self._ports:
+            raise Unavailable(f"{self._folder} has no adapter")
+
+    def collect(self, reading: Reading) -> None:
+        self._readings += 1
+        if self._readings % LOOK_EVERY == 0:
+            self._look()
+        for port in self._ports.values():
+            _add(reading, port)
+
+    def close(self) -> None:
+        for port in self._ports.values():
+            _close(port)
+
+
+def _port(folder: Path, device: str, number_: str) -> _Port:
+    labels = pairs({"device": device, "port": number_})
+    port = _Port(labels, PseudoFile(folder / "state"), PseudoFile(folder / "rate"))
+    there = {f"{part}/{name}" for part in ("counters", "hw_counters") for name in names_in(folder / part, 1000)}
+    given: set[str] = set()
+    for name, (metric, factor) in COUNTERS.items():
+        if name in there and metric not in given:
+            given.add(metric)
+            port.counters.append((PseudoFile(folder / name), metric, labels, factor))
+    for name, kind in ERRORS.items():
+        if name in there:
+            of_kind = pairs({**dict(labels), "kind": kind})
+            port.counters.append((PseudoFile(folder / name), "host_infiniband_errors_total", of_kind, 1))
+    return port
+
+
+def _add(reading: Reading, port: _Port) -> None:
+    samples = reading.samples
+    try:
+        state, rate = port.state.read(64), port.rate.read(64)
+    except OSError:
+        return  # the adapter is being reset, or went
+    code = number(state.partition(b":")[0].strip())
+    if code is not None:
+        samples.append(Sample("host_infiniband_state", port.labels, float(code)))
+    if told := _RATE.match(rate):
+        samples.append(Sample("host_infiniband_rate_bytes_per_second", port.labels, float(told[1]) * 1e9 / 8))
+    for file, metric, labels, factor in port.counters:
+        try:
+            value = number(file.read(64).strip())
+        except OSError:
+            continue  # a counter that this adapter hasn't got, though its file is there
+        if value is not None:
+            samples.append(Sample(metric, labels, float(value * factor)))
+
+
+def _close(port: _Port) -> None:
+    for file in port.files():
+        file.close()
+
+
+def _open(context: Context) -> Collector:
+    return _Infiniband(context)
+
+
+SOURCE = Source(
+    id="infiniband",
+    title="ports of InfiniBand, RoCE and EFA adapters",
+    open=_open,
+    metrics=(
+        "host_infiniband_errors_total",
+        "host_infiniband_link_downs_total",
+        "host_infiniband_rate_bytes_per_second",
+        "host_infiniband_rx_bytes_total",
+        "host_infiniband_state",
+        "host_infiniband_tx_bytes_total",
+        "host_infiniband_waits_total",
+    ),
+)

@@ -1,0 +1,183 @@
+"""The kernel's messages as lines: Xid, memory kills, hung tasks, storage and links tell of themselves there."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from trackside.agent.kernel.choice import Allowance, Policy, chosen
+from trackside.agent.kernel.clock import KernelClock
+from trackside.agent.kernel.journal import Journal
+from trackside.agent.kernel.neighbours import is_one_of_several, of_others
+from trackside.agent.kernel.position import Remembered, recall, remember, whole
+from trackside.agent.kernel.ring import Record, Ring
+from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
+from trackside.agent.taken_over import TAKEN_OVER, XID_LINES
+
+MOST_RECORDS = 20_000
+"""Of one reading; the next goes on from there."""
+XIDS_HELD_S = 60.0
+"""How long after a reading the source ``gpu`` needs not tell of Xids itself."""
+_REMEDY = (
+    "run it as root or with CAP_SYSLOG (AmbientCapabilities=CAP_SYSLOG), in a container with the host's /dev/kmsg; or"
+    " put its user in the group systemd-journal"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``policy``: all lines, or only those that Trackside reads. ``lines_per_s``, ``burst``: how many are sent, those
+    that it reads first. ``look_back_s``: how far back it begins where nothing tells how far an earlier agent came."""
+
+    policy: Policy = "all"
+    lines_per_s: float = 100.0
+    burst: int = 5000
+    look_back_s: float = 3600.0
+    journalctl: str = "journalctl"
+
+    def __post_init__(self) -> None:
+        if self.lines_per_s < 0 or self.burst < 1 or self.look_back_s < 0:
+            raise ValueError("lines_per_s and look_back_s can't be negative, and burst must be 1 at least")
+
+
+class Reader(Protocol):
+    """Where the lines come from."""
+
+    def read(self, reading: Reading) -> list[tuple[int, str]]:
+        """(POSIX nanoseconds, text) since the last time. Raises Unavailable."""
+        ...
+
+    def position(self) -> Remembered:
+        """Where to go on."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class RingReader:
+    """Lines of the ring, with the time of day."""
+
+    def __init__(self, path: Path, boot: str, position: Remembered, look_back_s: float) -> None:
+        """Raises OSError."""
+        known = position if boot and position.get("boot") == boot else {}
+        last = whole(known, "sequence")
+        self._boot = boot
+        self._clock = KernelClock(whole(known, "base_ns"), whole(known, "drift_ns") or 0)
+        # After a reboot since an earlier agent's last reading all of the ring is new.
+        self._oldest_ns = 0 if position.get("boot") else self._clock.now_ns() - int(look_back_s * 1e9)
+        self._ring = Ring(path, -1 if last is None else last)
+
+    def read(self, reading: Reading) -> list[tuple[int, str]]:
+        clock, records = self._clock, list[Record]()
+        clock.look()
+        try:
+            records.extend(self._ring.records(MOST_RECORDS))
+        except OSError as error:
+            if not records:
+                raise Unavailable(f"the kernel's ring can't be read any more: {error.strerror}") from error
+        if records:
+            clock.fit(records[0].time_us, records[-1].time_us)
+        timed = ((clock.time_ns(record.time_us), record) for record in records)
+        found = [(time_ns, line) for time_ns, record in timed if time_ns >= self._oldest_ns for line in record.lines]
+        if len(records) < MOST_RECORDS:
+            clock.emptied()
+            self._oldest_ns = 0
+        if self._ring.lost:
+            reading.lost["lines"] = reading.lost.get("lines", 0) + self._ring.lost
+            reading.warnings.append(f"{self._ring.lost} kernel messages were overwritten before they were read")
+            self._ring.lost = 0
+        return found
+
+    def position(self) -> Remembered:
+        clock = self._clock
+        if not self._boot or self._ring.last < 0:
+            return {}
+        place = {"sequence": self._ring.last, "base_ns": clock.base_ns, "drift_ns": clock.drift_ns}
+        return {"boot": self._boot, **place}
+
+    def close(self) -> None:
+        self._ring.close()
+
+
+class _KernelLog:
+    def __init__(self, context: Context) -> None:
+        self._options = context.options
+        self._allowance = Allowance(self._options.lines_per_s, self._options.burst)
+        self._file = None if context.state is None else context.state / "kernel_log.json"
+        self._kept = recall(self._file)
+        self._reader = _reader(context, self._kept)
+        self._node = context.node
+
+    def collect(self, reading: Reading) -> None:
+        if failure := self._remember():  # what was handed over before is in the runner's hands by now
+            reading.warnings.append(failure)
+        lines = self._reader.read(reading)
+        TAKEN_OVER.give("kernel_log", [XID_LINES], XIDS_HELD_S)
+        if any(text.startswith("oom-kill:") for _, text in lines) and is_one_of_several(
+            self._node.sys, self._node.name
+        ):
+            others = of_others([text for _, text in lines], self._node.name)
+            lines = [line for place, line in enumerate(lines) if place not in others]
+        if not lines:
+            return
+        places, left_out = chosen([text for _, text in lines], self._options.policy, self._allowance, time.monotonic())
+        for place in places:
+            time_ns, text = lines[place]
+            reading.line(text, time_ns, unit="kernel")
+        if left_out:
+            reading.lost["lines"] = reading.lost.get("lines", 0) + left_out
+            reading.warnings.append(f"{left_out} kernel lines were left out: more than lines_per_s allows")
+
+    def _remember(self) -> str:
+        """Gives why it could not be written; empty: it was, or need not be."""
+        position = self._reader.position()
+        if self._file is not None and position and position != self._kept:
+            try:
+                remember(self._file, position)
+            except OSError as error:
+                return f"{self._file} can't be written: {error.strerror}"
+            self._kept = position
+        return ""
+
+    def close(self) -> None:
+        TAKEN_OVER.free("kernel_log")
+        self._remember()
+        self._reader.close()
+
+
+def _reader(context: Context, position: Remembered) -> Reader:
+    """The ring, else the journal. Raises Unavailable."""
+    options, ring = context.options, context.node.dev / "kmsg"
+    try:
+        boot = (context.node.proc / "sys/kernel/random/boot_id").read_text("ascii").strip()
+    except (OSError, ValueError):
+        boot = ""
+    try:
+        return RingReader(ring, boot, position, options.look_back_s)
+    except OSError as error:
+        why = f"{ring} can't be read: {error.strerror}"
+    try:
+        found = Journal(options.journalctl, position, options.look_back_s)
+    except Unavailable as error:
+        raise Unavailable(f"{why}, and {error.reason}", _REMEDY) from None
+    context.say(f"{why}; the kernel's messages are read from the journal")
+    return found
+
+
+def _open(context: Context) -> Collector:
+    return _KernelLog(context)
+
+
+SOURCE = Source(
+    id="kernel_log",
+    title="the kernel's messages",
+    open=_open,
+    lines="what the kernel says, with unit=kernel",
+    interval_s=2.0,
+    needs="CAP_SYSLOG, or the group systemd-journal",
+    options=Options,
+)

@@ -1,0 +1,73 @@
+"""Host memory, swap, major faults, kills for want of memory, memory errors: /proc/meminfo, /proc/vmstat, EDAC."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trackside.agent.kernel.neighbours import is_one_of_several
+from trackside.agent.pseudo_files import PseudoFile, keyed, names_in, number, required
+from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
+
+MEMINFO = {
+    b"MemTotal": "host_memory_total_bytes",
+    b"MemAvailable": "host_memory_available_bytes",
+    b"MemFree": "host_memory_free_bytes",
+    b"SwapTotal": "host_swap_total_bytes",
+    b"SwapFree": "host_swap_free_bytes",
+    b"Shmem": "host_shm_bytes",
+}
+VMSTAT = {b"pgmajfault": "host_major_faults_total", b"oom_kill": "host_oom_kills_total"}
+EDAC = {"ce_count": "correctable", "ue_count": "uncorrectable"}
+MOST_CONTROLLERS = 64
+
+
+class _Memory:
+    def __init__(self, context: Context) -> None:
+        proc, edac = context.node.proc, context.node.sys / "devices/system/edac/mc"
+        self._meminfo, self._vmstat = PseudoFile(proc / "meminfo"), PseudoFile(proc / "vmstat")
+        self._errors = [
+            (PseudoFile(Path(edac, name, file)), name, kind)
+            for name in names_in(edac, MOST_CONTROLLERS)
+            if name.startswith("mc")
+            for file, kind in EDAC.items()
+        ]
+        self._sys, self._node = context.node.sys, context.node.name
+        required(self._meminfo)
+
+    def collect(self, reading: Reading) -> None:
+        found = keyed(required(self._meminfo), MEMINFO)
+        if b"MemTotal" not in found:
+            raise Unavailable(f"{self._meminfo.path} does not say how much memory there is")
+        for key, value in found.items():
+            reading.sample(MEMINFO[key], value)
+        try:
+            counts = keyed(self._vmstat.read(), VMSTAT)
+            if is_one_of_several(self._sys, self._node):
+                counts.pop(b"oom_kill", None)  # its kernel counts those of all; each node's own are in its kernel log
+            for key, value in counts.items():
+                reading.sample(VMSTAT[key], value)
+        except OSError as error:
+            reading.warnings.append(f"{self._vmstat.path}: {error.strerror}")
+        for file, controller, kind in self._errors:
+            try:
+                errors = number(file.read(64).strip())
+            except OSError:
+                continue  # the driver was unloaded
+            if errors is not None:
+                reading.sample("host_memory_errors_total", errors, device=controller, kind=kind)
+
+    def close(self) -> None:
+        for file in (self._meminfo, self._vmstat, *(file for file, _, _ in self._errors)):
+            file.close()
+
+
+def _open(context: Context) -> Collector:
+    return _Memory(context)
+
+
+SOURCE = Source(
+    id="memory",
+    title="host memory, swap, major faults, kills for want of memory, memory errors",
+    open=_open,
+    metrics=(*MEMINFO.values(), *VMSTAT.values(), "host_memory_errors_total"),
+)

@@ -1,0 +1,104 @@
+"""A reading as text: what the goldens of the agent's sources hold.
+
+Give a test the fixture ``rewrite`` (``pytest --rewrite`` writes the goldens anew) and call::
+
+    held_against(folder / "expected.txt", exposition(reading), rewrite)
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from trackside.agent.node import Node
+from trackside.agent.owners import NoOwners, Owners
+from trackside.agent.source import Collector, Context, LogLine, Reading, Sample, Source
+from trackside.catalog.metrics import METRICS, labels_of
+
+_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+def exposition(reading: Reading) -> str:
+    """Samples in Prometheus' text format, sorted by metric and labels; then what else a reading holds, in its order.
+
+    Lines look like ``# line 2026-03-02T08:00:00.000000000Z {unit="kernel"} text``, what was lost and warned of like
+    ``# lost lines 3`` and ``# warning text``.
+    """
+    parts = [_sample(each) for each in sorted(reading.samples, key=lambda each: (each.metric, _sortable(each)))]
+    parts += [_line(each) for each in reading.lines]
+    parts += [f"# lost {what} {count}" for what, count in sorted(reading.lost.items())]
+    parts += [f"# warning {text}" for text in reading.warnings]
+    return "".join(f"{part}\n" for part in parts)
+
+
+def held_against(golden: Path, text: str, rewrite: bool) -> None:
+    """Compare a text with a golden file, or with ``rewrite`` write it anew: look at what changed then."""
+    if rewrite:
+        golden.parent.mkdir(parents=True, exist_ok=True)
+        golden.write_text(text, "utf-8")
+    assert golden.is_file(), f"{golden} is missing: pytest --rewrite writes it"
+    assert text == golden.read_text("utf-8"), f"differs from {golden}: pytest --rewrite writes it anew"
+
+
+def conform(reading: Reading, source: Source, bounds: bool = True) -> None:
+    """Fail where a sample is none that the source declares, has labels that its metric may not carry, a value beyond
+    the catalogue's bounds, or the same labels as another."""
+    seen: set[tuple[str, object]] = set()
+    for sample in reading.samples:
+        metric = METRICS[sample.metric]
+        assert sample.metric in source.metrics, f"{source.id} does not declare {sample.metric}"
+        names = [name for name, _ in sample.labels]
+        assert names == sorted(names), f"labels of {sample} are not sorted"
+        assert set(names) <= labels_of(sample.metric), f"{sample} has labels that its metric may not carry"
+        assert all(value for _, value in sample.labels), f"{sample} has an empty label"
+        plausible = metric.low <= sample.value <= metric.high or metric.diverges
+        assert plausible or not bounds, f"{sample} is beyond its metric's bounds"
+        assert (sample.metric, sample.labels) not in seen, f"{sample} stands there twice"
+        seen.add((sample.metric, sample.labels))
+
+
+def opened(
+    source: Source,
+    node: Node | None = None,
+    owners: Owners | None = None,
+    options: object = None,
+    say: Callable[[str], object] = lambda text: None,
+) -> Collector:
+    """A source as the runner opens it, with its default options unless others are given."""
+    if options is None and source.options is not None:
+        options = source.options()
+    return source.open(Context(node or Node("n1"), owners or NoOwners(), options, say))
+
+
+def _sample(sample: Sample) -> str:
+    return f"{sample.metric}{_labels(sample.labels)} {_number(sample.value)}"
+
+
+def _line(line: LogLine) -> str:
+    return f"# line {_stamp(line.time_ns)} {_labels(line.labels)} {line.text}"
+
+
+def _labels(labels: tuple[tuple[str, str], ...]) -> str:
+    inside = ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in labels)
+    return f"{{{inside}}}" if inside else ""
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value.is_integer() and abs(value) < 1e16 else repr(value)
+
+
+def _stamp(time_ns: int) -> str:
+    seconds, ns = divmod(time_ns, 1_000_000_000)
+    return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%dT%H:%M:%S}.{ns:09}Z"
+
+
+def _sortable(sample: Sample) -> list[tuple[str, list[tuple[int, str]]]]:
+    """Labels so that cpu 10 comes after cpu 9."""
+    return [
+        (name, [(int(digits or -1), text) for digits, text in _PARTS.findall(value)]) for name, value in sample.labels
+    ]
+
+
+_PARTS = re.compile(r"(\d{1,18})|(\D+)")

@@ -1,0 +1,547 @@
+"""The kernel's messages: from ring or journal to lines, and what the receiver's reader makes of those."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.readings import exposition, held_against, opened
+from tests.unit.receiving import flushed, said
+from tests.unit.receiving import opened as receiver
+from trackside.agent.kernel.choice import Allowance, chosen, known
+from trackside.agent.kernel.clock import KernelClock
+from trackside.agent.kernel.journal import parse_entry
+from trackside.agent.kernel.position import recall
+from trackside.agent.kernel.ring import Ring, parse_records
+from trackside.agent.node import Node
+from trackside.agent.owners import NoOwners
+from trackside.agent.source import Collector, Context, Reading, Unavailable
+from trackside.agent.sources import kernel_log
+from trackside.agent.sources.kernel_log import Options
+from trackside.stores.embedded.snapshot import Snapshot
+
+SECOND = 1_000_000_000
+BOOTED_NS = 1_772_438_400 * SECOND
+"""2026-03-02T08:00:00Z"""
+UP_NS = 9_000 * SECOND
+BOOT = "5e2f3a70-88a1-4ad8-b0f3-0c8f4e0f9a11"
+HERE = Path(__file__).parent
+
+
+class Times:
+    """The clocks of a machine."""
+
+    def __init__(self) -> None:
+        self.up_ns, self.booted_ns = UP_NS, BOOTED_NS
+
+    def now(self) -> int:
+        return self.booted_ns + self.up_ns
+
+    def monotonic(self) -> int:
+        return self.up_ns
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> Times:
+    times = Times()
+    clock = functools.partial(KernelClock, now_ns=times.now, monotonic_ns=times.monotonic)
+    monkeypatch.setattr(kernel_log, "KernelClock", clock)
+    return times
+
+
+class Machine:
+    """A node with a ring that is a file; lines are added with :meth:`say`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.node = Node("n1", folder / "proc", folder / "sys", folder / "dev")
+        self.state = folder / "state"
+        for path in (self.node.dev, self.state, self.node.proc / "sys/kernel/random"):
+            path.mkdir(parents=True)
+        self.ring = self.node.dev / "kmsg"
+        self.ring.touch()
+        self.sequence = 0
+        self.boot(BOOT)
+
+    def boot(self, name: str) -> None:
+        (self.node.proc / "sys/kernel/random/boot_id").write_text(name + "\n")
+
+    def say(self, text: str, up_s: float = UP_NS / 1e9, skip: int = 0) -> None:
+        self.sequence += 1 + skip
+        with self.ring.open("a") as file:
+            file.write(f"4,{self.sequence},{int(up_s * 1e6)},-;{text}\n")
+
+    def agent(self, **options: Any) -> Collector:
+        return kernel_log.SOURCE.open(Context(self.node, NoOwners(), Options(**options), print, self.state))
+
+
+@pytest.fixture
+def machine(tmp_path: Path, times: Times) -> Machine:
+    return Machine(tmp_path)
+
+
+def lines(collector: Collector) -> list[str]:
+    reading = Reading()
+    collector.collect(reading)
+    return [each.text for each in reading.lines]
+
+
+# -- records
+
+
+def test_texts_are_as_dmesg_prints_them() -> None:
+    data = (
+        b"4,9,12,-,caller=T1;a \\x09tab\\x0asecond \\xc3\\xa9\\xff \\x5c\n SUBSYSTEM=pci\n DEVICE=+pci:0000:05:00.0\n"
+    )
+    (record,) = parse_records(data)
+    assert record.lines == ["a \ttab", "second é� \\"]
+    assert (record.sequence, record.time_us) == (9, 12)
+
+
+def ring_of(reads: Sequence[bytes | int], after: int = -1) -> Ring:
+    """A ring that answers reads one after the other: with data, or an error's number."""
+    left = list(reads)
+
+    def read(fd: int, size: int) -> bytes:
+        answer = left.pop(0) if left else errno.EAGAIN
+        if isinstance(answer, int):
+            raise OSError(answer, os.strerror(answer))
+        return answer
+
+    return Ring(Path("/dev/null"), after, read)
+
+
+def of(sequence: int, text: str = "text", flag: str = "-") -> bytes:
+    return f"6,{sequence},{sequence * 1000},{flag};{text}\n".encode()
+
+
+def test_a_gap_in_the_numbers_is_what_was_lost() -> None:
+    ring = ring_of([of(1), of(2), errno.EPIPE, of(40), of(41)])
+    assert [record.sequence for record in ring.records(100)] == [1, 2, 40, 41]
+    assert ring.lost == 37
+    ring.close()
+
+
+def test_what_is_known_is_passed_over_and_nothing_else_counts_as_lost() -> None:
+    ring = ring_of([of(5), of(6), of(7)], after=6)
+    assert [record.sequence for record in ring.records(100)] == [7]
+    assert ring.lost == 0
+    ring.close()
+
+
+def test_pieces_of_a_line_are_one_line() -> None:
+    ring = ring_of([of(1, "oom_kill_", "c"), of(2, "process", "+"), of(3, ", done", "+"), of(4, "next")])
+    assert [record.text for record in ring.records(100)] == ["oom_kill_process, done", "next"]
+    ring.close()
+
+
+def test_a_ring_that_always_has_more_is_left_after_a_while() -> None:
+    numbers = iter(range(10**9))
+    ring = Ring(Path("/dev/null"), -1, lambda fd, size: of(next(numbers)))
+    assert len(list(ring.records(500))) == 500
+    overwritten = Ring(Path("/dev/null"), -1, raising(errno.EPIPE))
+    assert list(overwritten.records(500)) == []
+    ring.close()
+    overwritten.close()
+
+
+def raising(number: int) -> Callable[[int, int], bytes]:
+    def read(fd: int, size: int) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    return read
+
+
+# -- time
+
+
+def test_the_time_of_day_follows_the_clock_when_it_is_set(machine: Machine, times: Times) -> None:
+    agent = machine.agent()
+    machine.say("before")
+    times.up_ns += 2 * SECOND
+    machine.say("after", 9001.5)
+    reading = Reading()
+    agent.collect(reading)
+    assert [each.time_ns - BOOTED_NS for each in reading.lines] == [9_000 * SECOND, 9_001_500_000_000]
+    times.booted_ns += 3600 * SECOND  # somebody sets the clock
+    times.up_ns += 2 * SECOND
+    machine.say("set", 9003)
+    reading = Reading()
+    agent.collect(reading)
+    assert [each.time_ns - BOOTED_NS for each in reading.lines] == [(9_003 + 3600) * SECOND]
+    agent.close()
+
+
+@pytest.mark.parametrize("off_s", [-80.0, 80.0])
+def test_the_kernels_clock_may_be_a_minute_off(off_s: float, machine: Machine, times: Times) -> None:
+    """After months of uptime; what is read live tells how far, and from then on all is right."""
+    agent = machine.agent()
+    assert lines(agent) == []
+    at = []
+    for seconds in (2, 4, 6):
+        times.up_ns = UP_NS + seconds * SECOND
+        machine.say("tick", UP_NS / 1e9 + seconds - 0.5 + off_s)
+        reading = Reading()
+        agent.collect(reading)
+        at += [each.time_ns - BOOTED_NS - UP_NS for each in reading.lines]
+    assert len(at) == 3
+    for time_ns, seconds in zip(at, (2, 4, 6), strict=True):
+        assert (seconds - 2.2) * SECOND <= time_ns <= (seconds + 0.2) * SECOND
+    agent.close()
+
+
+def test_lines_of_one_reading_keep_their_order_and_distances(machine: Machine, times: Times) -> None:
+    """Though the last of them says that the kernel's clock is ahead."""
+    agent = machine.agent()
+    for up_s in (9_000.0, 9_000.3, 9_000.6):
+        machine.say("tick", up_s)
+    reading = Reading()
+    agent.collect(reading)
+    assert [each.time_ns - BOOTED_NS - UP_NS for each in reading.lines] == [-600_000_000, -300_000_000, 0]
+    agent.close()
+
+
+def test_a_time_that_cannot_be_spoils_no_other(machine: Machine, times: Times) -> None:
+    agent = machine.agent()
+    machine.say("damaged", 1e12)
+    machine.say("sound", 8_999.0)
+    reading = Reading()
+    agent.collect(reading)
+    assert [each.time_ns - BOOTED_NS - UP_NS for each in reading.lines] == [0, -SECOND]
+    agent.close()
+
+
+# -- from one agent to the next
+
+
+def test_an_agent_goes_on_where_the_last_one_was(machine: Machine, times: Times) -> None:
+    agent = machine.agent()
+    machine.say("one")
+    assert lines(agent) == ["one"]
+    machine.say("two")
+    assert lines(agent) == ["two"]
+    agent.close()
+    machine.say("three")
+    agent = machine.agent()
+    assert lines(agent) == ["three"]
+    agent.close()
+
+
+def test_one_that_is_killed_sends_its_last_reading_again_at_the_same_times(machine: Machine, times: Times) -> None:
+    agent = machine.agent()
+    machine.say("one")
+    assert lines(agent) == ["one"]
+    machine.say("two")
+    first = Reading()
+    agent.collect(first)  # and then it is killed: nobody knows whether this was sent
+    times.booted_ns += 5_000_000  # within what clocks jitter
+    second = Reading()
+    machine.agent().collect(second)
+    assert [(each.text, each.time_ns) for each in second.lines] == [(each.text, each.time_ns) for each in first.lines]
+
+
+def test_after_a_reboot_all_is_new(machine: Machine, times: Times) -> None:
+    agent = machine.agent()
+    machine.say("one")
+    assert lines(agent) == ["one"]
+    agent.close()
+    machine.ring.write_text("")
+    machine.sequence = 0
+    machine.boot("another")
+    machine.say("Linux version 6.8.0-60-generic (buildd@lcy02) (gcc 13.3.0) #63-Ubuntu SMP", 0.0)
+    assert lines(machine.agent()) == ["Linux version 6.8.0-60-generic (buildd@lcy02) (gcc 13.3.0) #63-Ubuntu SMP"]
+
+
+def test_the_first_one_looks_back_an_hour(machine: Machine, times: Times) -> None:
+    machine.say("of yesterday", 100.0)
+    machine.say("of just now", 8_000.0)
+    agent = machine.agent()
+    assert lines(agent) == ["of just now"]
+    agent.close()
+    assert recall(machine.state / "kernel_log.json")["sequence"] == 2
+
+
+def test_a_damaged_state_is_no_state(machine: Machine, times: Times) -> None:
+    machine.say("one")
+    for text in ("", "[]", "{", '{"boot": 5, "sequence": "x"}', '{"sequence": true}', "\0"):
+        (machine.state / "kernel_log.json").write_text(text)
+        assert lines(machine.agent()) == ["one"]
+
+
+def test_a_state_that_cannot_be_written_is_said(machine: Machine) -> None:
+    machine.say("one")
+    agent = machine.agent()
+    lines(agent)
+    machine.state.rmdir()
+    reading = Reading()
+    agent.collect(reading)
+    assert "kernel_log.json can't be written" in reading.warnings[0]
+    agent.close()
+
+
+# -- what is sent
+
+
+def test_lost_lines_are_counted_and_said(machine: Machine) -> None:
+    agent = machine.agent()
+    machine.say("one")
+    machine.say("two", skip=12)
+    reading = Reading()
+    agent.collect(reading)
+    assert reading.lost == {"lines": 12}
+    assert reading.warnings == ["12 kernel messages were overwritten before they were read"]
+    agent.close()
+
+
+XID = "NVRM: Xid (PCI:0000:5d:00): 79, pid=4120, name=python3, GPU has fallen off the bus."
+
+
+def test_in_a_flood_what_can_be_read_goes_first(machine: Machine) -> None:
+    agent = machine.agent(lines_per_s=0.0, burst=100)
+    for number in range(5_000):
+        machine.say(f"nfs: page allocation stalls for {number}ms")
+    machine.say(XID)
+    reading = Reading()
+    agent.collect(reading)
+    assert len(reading.lines) == 100
+    assert reading.lines[-1].text == XID
+    assert reading.lost == {"lines": 4_901}
+    agent.close()
+
+
+def test_only_known_lines_where_that_is_the_policy(machine: Machine) -> None:
+    agent = machine.agent(policy="known")
+    for text in (
+        "usb 1-1: new high-speed USB device",
+        XID,
+        "python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0",
+    ):
+        machine.say(text)
+    assert lines(agent) == [XID, "python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0"]
+    agent.close()
+
+
+def test_places_of_known_lines_hold_with_odd_ones_between() -> None:
+    given = ["a\rb", "", "x\x00y", XID, "\u2028", "INFO: task python:280058 blocked for more than 120 seconds."]
+    assert known(given) == {3, 5}
+
+
+def test_a_rate_allows_bursts_after_a_quiet_time() -> None:
+    allowance = Allowance(10.0, 50)
+    assert allowance.take(80, 0.0) == 50
+    assert allowance.take(80, 1.0) == 10
+    assert allowance.take(80, 1000.0) == 50
+    assert chosen(["x"] * 5, "all", Allowance(1.0, 9), 0.0) == ([0, 1, 2, 3, 4], 0)
+
+
+def test_the_odd_ring(times: Times, rewrite: bool) -> None:
+    top = HERE / "hosts/odd"
+    collector = opened(
+        kernel_log.SOURCE, Node("n1", top / "proc", top / "sys", top / "dev"), options=Options(look_back_s=1e9)
+    )
+    reading = Reading()
+    collector.collect(reading)
+    held_against(top / "expected_kernel_log.txt", exposition(reading), rewrite)
+    collector.close()
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "own", "kept"),
+    [
+        ("/slurm_n2/uid_1000/job_9/step_0", "fs/cgroup/memory/slurm_n1", False),
+        ("/slurm_n1/uid_1000/job_9/step_0", "fs/cgroup/memory/slurm_n1", True),
+        ("/system.slice/n2_slurmstepd.scope/job_9/step_0", "fs/cgroup/system.slice/n1_slurmstepd.scope", False),
+        ("/slurm_gpu01/uid_1000/job_9/step_0", "fs/cgroup/memory/slurm_gpu01", True),
+        ("/slurm/uid_1000/job_9/step_0", "fs/cgroup/memory/slurm", True),
+        ("/user.slice/user-1000.slice", "fs/cgroup/memory/slurm_n1", True),
+    ],
+)
+def test_nodes_that_share_a_kernel_tell_their_own_kills(cgroup: str, own: str, kept: bool, machine: Machine) -> None:
+    """Only where the cgroups here have this node's name: else another name may be its own under Slurm."""
+    (machine.node.sys / own).mkdir(parents=True)
+    agent = machine.agent()
+    machine.say("usb 1-1: new device")
+    report = (
+        "python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+        "memory: usage 102400kB, limit 102400kB, failcnt 12",
+        f"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),oom_memcg={cgroup},task_memcg={cgroup}/task_0,task=python3,pid=77,uid=9",
+        "Memory cgroup out of memory: Killed process 77 (python3) total-vm:1000kB, anon-rss:300kB",
+    )
+    for text in report:
+        machine.say(text)
+    machine.say(XID)
+    assert lines(agent) == ["usb 1-1: new device", *(report if kept else ()), XID]
+    agent.close()
+
+
+# -- where the ring may not be read
+
+
+def journalctl(folder: Path, text: str) -> str:
+    path = folder / "journalctl"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def entry(message: object, cursor: str) -> str:
+    return json.dumps({"__REALTIME_TIMESTAMP": "1772438400000123", "MESSAGE": message, "__CURSOR": cursor})
+
+
+def test_the_journal_takes_its_place(machine: Machine) -> None:
+    machine.ring.unlink()
+    asked = machine.state / "asked"
+    told = [entry(XID, "c1"), entry([104, 105, 255], "c2"), "no entry", entry(None, "c3"), entry("two\nlines", "c4")]
+    here = machine.state / "told"
+    here.write_text("\n".join(told) + "\n")
+    program = journalctl(
+        machine.state, f'case "$*" in *"-n 1"*) echo yes;; *) echo "$*" >> {asked}; cat {here}; exec sleep 600;; esac'
+    )
+    agent = machine.agent(journalctl=program)
+    reading = Reading()
+    end = time.monotonic() + 10
+    while len(reading.lines) < 4 and time.monotonic() < end:
+        agent.collect(reading)
+        time.sleep(0.01)
+    assert [each.text for each in reading.lines] == [XID, "hi�", "two", "lines"]
+    assert reading.lines[0].time_ns == 1_772_438_400_000_123_000
+    agent.close()
+    assert recall(machine.state / "kernel_log.json") == {"cursor": "c4"}
+    agent = machine.agent(journalctl=program)
+    while len(asked.read_text().splitlines()) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    agent.close()
+    first, second = asked.read_text().splitlines()
+    assert "--since=@" in first
+    assert "--after-cursor=c4" in second
+
+
+def test_a_journal_that_ends_is_opened_again_by_the_runner(machine: Machine) -> None:
+    machine.ring.unlink()
+    program = journalctl(machine.state, 'case "$*" in *"-n 1"*) echo yes;; *) exec >&-; exit 3;; esac')
+    agent = machine.agent(journalctl=program)
+    time.sleep(0.5)
+    with pytest.raises(Unavailable, match="journalctl ended with status 3"):
+        agent.collect(Reading())
+    agent.close()
+
+
+@pytest.mark.parametrize(
+    "answer", ["exit 0", "echo 'No journal files were opened due to insufficient permissions.' >&2; exit 1"]
+)
+def test_where_neither_may_be_read_it_says_what_would_help(answer: str, machine: Machine) -> None:
+    machine.ring.unlink()
+    with pytest.raises(Unavailable) as caught:
+        machine.agent(journalctl=journalctl(machine.state, answer))
+    assert "kmsg can't be read: No such file or directory, and" in caught.value.reason
+    assert "CAP_SYSLOG" in caught.value.remedy
+    assert "systemd-journal" in caught.value.remedy
+    with pytest.raises(Unavailable, match="can't be asked"):
+        machine.agent(journalctl="/nowhere/journalctl")
+
+
+def test_entries_that_are_none() -> None:
+    for text in (
+        b"",
+        b"[]",
+        b"{}",
+        b'{"MESSAGE": "x"}',
+        b'{"MESSAGE": [999], "__REALTIME_TIMESTAMP": "1"}',
+        b"[" * 5000,
+    ):
+        assert parse_entry(text) is None
+
+
+# -- to the receiver
+
+
+CASES = sorted((HERE / "kernel").glob("*.kmsg"))
+
+
+def received(reading: Reading, folder: Path, node: str) -> list[dict[str, Any]]:
+    """The events that a receiver's store has of the lines of a reading, sent as the runner sends them."""
+    intake = receiver(folder)
+    by_labels: dict[tuple[tuple[str, str], ...], list[tuple[int, str]]] = {}
+    for line in reading.lines:
+        # times of the tests of the receiver count from the same second
+        by_labels.setdefault((("node", node), *line.labels), []).append((line.time_ns - BOOTED_NS, line.text))
+    for labels, rows in by_labels.items():
+        said(intake, dict(labels), rows).result(10)
+    flushed(intake)
+    intake.close()
+    with Snapshot.open(folder) as snapshot:
+        found = snapshot.rows(
+            f"SELECT kind, plane, role, node, time, fields FROM {snapshot.table('events')}"
+            " WHERE kind NOT IN ('kernel_log', 'log_activity') ORDER BY line, kind"
+        )
+    return [
+        {"kind": kind, "plane": plane, "role": role, "node": of, "time": time_s, **json.loads(fields or "{}")}
+        for kind, plane, role, of, time_s, fields in found
+    ]
+
+
+@pytest.mark.parametrize("policy", ["all", "known"])
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+def test_events_after_the_receiver(
+    case: Path, policy: str, machine: Machine, times: Times, tmp_path: Path, rewrite: bool
+) -> None:
+    """Of the lines as the kernel writes them: what happened, on which node, and when."""
+    times.up_ns += 60 * SECOND
+    agent = machine.agent(policy=policy)
+    machine.ring.write_bytes(case.read_bytes())
+    reading = Reading()
+    agent.collect(reading)
+    agent.close()
+    assert all(dict(line.labels) == {"unit": "kernel"} for line in reading.lines)
+    found = received(reading, tmp_path / "store", "gpu017")
+    assert {(each["node"], each["plane"]) for each in found} == {("gpu017", "kernel")}
+    told = "".join(f"{json.dumps(each)}\n" for each in found)
+    held_against(case.with_suffix(".events"), told, rewrite and policy == "all")
+
+
+def test_an_oom_report_in_two_readings_is_one_event(machine: Machine, tmp_path: Path) -> None:
+    """The limit of the job's cgroup stands far above the kill; lines keep their order though the kernel's clock is
+    found to be ahead between the two."""
+    whole = (HERE / "kernel/oom-of-a-job.kmsg").read_bytes()
+    cut = whole.index(b"6,915,")
+    agent, reading = machine.agent(), Reading()
+    for part in (whole[:cut], whole[cut:]):
+        with machine.ring.open("ab") as file:
+            file.write(part)
+        agent.collect(reading)
+    agent.close()
+    (event,) = received(reading, tmp_path / "store", "gpu017")
+    assert (event["kind"], event["step"], event["limit_bytes"]) == ("oom_kill", "4242.0", 503_316_480 * 1024)
+
+
+# -- the real thing
+
+
+def test_the_real_ring() -> None:
+    """This machine's, where it may be read and written to."""
+    try:
+        agent = opened(kernel_log.SOURCE, options=Options(look_back_s=0.0))
+    except Unavailable as error:
+        pytest.skip(error.reason)
+    try:
+        agent.collect(Reading())
+        mark = f"trackside test {os.getpid()} {time.monotonic_ns()}"
+        try:
+            Path("/dev/kmsg").write_text(f"<4>{mark}\n")
+        except OSError as error:
+            pytest.skip(f"/dev/kmsg can't be written to: {error.strerror}")
+        written_ns = time.time_ns()
+        reading = Reading()
+        agent.collect(reading)
+        (line,) = [each for each in reading.lines if each.text == mark]
+        assert abs(line.time_ns - written_ns) < 2 * SECOND
+    finally:
+        agent.close()
