@@ -1,0 +1,85 @@
+"""A stand-in ``libnvidia-ml.so.1``: GPUs that are not there, played by a script (README.md)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SCRIPT = "TRACKSIDE_NVML_SCRIPT"
+"""The environment variable that names the script."""
+Value = str | int | float
+
+
+def build(folder: Path) -> Path:
+    """Build the library in a folder, or take the one there if it is newer than its source. Gives its path."""
+    library = folder / "libnvidia-ml.so.1"
+    sources = sorted(HERE.glob("*.[ch]"))
+    if library.exists() and library.stat().st_mtime > max(each.stat().st_mtime for each in sources):
+        return library
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f".libnvidia-ml.{os.getpid()}"  # several processes may build at once
+    command = [
+        *_compiler(),
+        "-O2",
+        "-std=gnu11",
+        "-fvisibility=hidden",
+        "-fPIC",
+        "-shared",
+        "-Wl,-soname,libnvidia-ml.so.1",
+        "-o",
+        str(part),
+    ]
+    command += [str(each) for each in sources if each.suffix == ".c"]
+    done = subprocess.run([*command, "-lm", "-lpthread"], capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the stand-in NVML does not build:\n{done.stderr}")
+    part.rename(library)
+    return library
+
+
+def _compiler() -> list[str]:
+    found = shutil.which("gcc") or shutil.which("cc")
+    return [found] if found else [sys.executable, "-m", "ziglang", "cc"]
+
+
+def environment(library: Path, script: Path | None, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment in which a new process finds this library in place of the driver's."""
+    given = dict(os.environ if base is None else base)
+    known = given.get("LD_LIBRARY_PATH")
+    given["LD_LIBRARY_PATH"] = f"{library.parent}:{known}" if known else str(library.parent)
+    if script is not None:
+        given[SCRIPT] = str(script)
+    return given
+
+
+class Script:
+    """Writes a script. Each call adds its line at once, so GPUs can be directed while an agent reads them."""
+
+    def __init__(self, path: Path, **node: Value) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        head = " ".join(f"{key}={value}" for key, value in node.items())
+        path.write_text(f"node {head}\n" if head else "", "utf-8")
+
+    def at(self, when: float, gpus: str | int = "*", /, **settings: Value | Iterable[Value]) -> None:
+        """From ``when`` on (seconds since the library was loaded) these GPUs say so."""
+        self._add(f"{when:g}", gpus, settings)
+
+    def now(self, gpus: str | int = "*", /, **settings: Value | Iterable[Value]) -> None:
+        """From now on these GPUs say so."""
+        self._add(f"@{time.time():.3f}", gpus, settings)
+
+    def _add(self, when: str, gpus: str | int, settings: Mapping[str, Value | Iterable[Value]]) -> None:
+        words = [
+            f"{key}={each}"
+            for key, value in settings.items()
+            for each in ((value,) if isinstance(value, str | int | float) else value)
+        ]
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{when} {gpus} {' '.join(words)}\n")

@@ -1,0 +1,130 @@
+"""NVML's fields: counters and levels that one call gives together.
+
+Numbers and units: nvml.h, as nvidia-ml-py declares them. Times are in nanoseconds, power in milliwatts, energy in
+millijoules, NVLink traffic in KiB before Blackwell and in bytes since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from trackside.agent.source import Labels
+
+ALL_LINKS = 0xFFFFFFFF
+MOST_LINKS = 36
+_VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Which member of a value holds it, by its type's number."""
+
+
+class Field(NamedTuple):
+    """One field. ``scope``: which link it is asked of, where it is a link's."""
+
+    number: int
+    metric: str
+    labels: Labels = ()
+    scale: float = 1.0
+    scope: int = 0
+
+
+def _held_down(number: int, reason: str) -> Field:
+    return Field(number, "gpu_throttle_seconds_total", (("reason", reason),), 1e-9)
+
+
+def _nvlink(number: int, kind: str) -> Field:
+    return Field(number, "gpu_nvlink_errors_total", (("kind", kind),))
+
+
+FIELDS: tuple[Field, ...] = (
+    Field(3, "gpu_ecc_correctable_total"),
+    Field(4, "gpu_ecc_uncorrectable_total"),
+    Field(5, "gpu_ecc_correctable_lifetime_total"),
+    Field(6, "gpu_ecc_uncorrectable_lifetime_total"),
+    Field(29, "gpu_pages_retired_total", (("cause", "single_bit"),)),
+    Field(30, "gpu_pages_retired_total", (("cause", "double_bit"),)),
+    Field(31, "gpu_pages_pending"),
+    Field(142, "gpu_rows_remapped_correctable_total"),
+    Field(143, "gpu_rows_remapped_uncorrectable_total"),
+    Field(144, "gpu_row_remap_pending"),
+    Field(145, "gpu_row_remap_failed"),
+    Field(82, "gpu_memory_temperature_celsius"),
+    Field(83, "gpu_energy_joules_total", (), 1e-3),
+    Field(186, "gpu_power_instant_watts", (), 1e-3),
+    Field(94, "gpu_pcie_replays_total"),
+    Field(173, "gpu_pcie_errors_total", (("kind", "correctable"),)),
+    Field(174, "gpu_pcie_errors_total", (("kind", "nack_received"),)),
+    Field(177, "gpu_pcie_errors_total", (("kind", "nack_sent"),)),
+    Field(197, "gpu_pcie_tx_bytes_total"),
+    Field(198, "gpu_pcie_rx_bytes_total"),
+    Field(138, "gpu_nvlink_tx_bytes_total", (), 1024.0, ALL_LINKS),
+    Field(139, "gpu_nvlink_rx_bytes_total", (), 1024.0, ALL_LINKS),
+    Field(230, "gpu_recovery_action"),
+    _held_down(74, "sw_power_cap"),
+    _held_down(75, "thermal"),
+    _held_down(76, "sync_boost"),
+    _held_down(77, "board_limit"),
+    _held_down(78, "low_utilization"),
+    _held_down(79, "reliability"),
+    _held_down(80, "below_application_clocks"),
+    _held_down(81, "below_base_clocks"),
+    _held_down(269, "sw_thermal_slowdown"),
+    _held_down(270, "hw_thermal_slowdown"),
+    _held_down(271, "hw_power_brake_slowdown"),
+    _nvlink(38, "crc_flit"),
+    _nvlink(45, "crc_data"),
+    _nvlink(52, "replay"),
+    _nvlink(59, "recovery"),
+    _nvlink(160, "ecc"),
+)
+"""Asked at each reading."""
+
+LINK_COUNTERS: Sequence[tuple[int, str]] = ((2, "crc_flit"), (3, "crc_data"), (0, "replay"), (1, "recovery"))
+"""nvmlDeviceGetNvLinkErrorCounter: a link's share of the totals above, asked for where there are any."""
+
+_NVLINK5 = (
+    Field(202, "gpu_nvlink_tx_bytes_total"),
+    Field(204, "gpu_nvlink_rx_bytes_total"),
+    _nvlink(206, "malformed"),
+    _nvlink(207, "buffer_overrun"),
+    _nvlink(208, "receive"),
+    _nvlink(209, "remote"),
+    _nvlink(210, "general"),
+    _nvlink(211, "local_integrity"),
+    _nvlink(212, "discards"),
+    _nvlink(213, "recovered"),
+    _nvlink(214, "recovery_failed"),
+    _nvlink(215, "recovery"),
+    _nvlink(219, "effective"),
+    _nvlink(221, "symbol"),
+)
+
+
+def by_link(links: int) -> tuple[Field, ...]:
+    """What Blackwell and later count link by link, in place of the totals."""
+    return tuple(field._replace(scope=link) for field in _NVLINK5 for link in range(min(links, MOST_LINKS)))
+
+
+class Asked:
+    """Fields of one GPU, asked by one call. The array is kept: making it anew costs more than the call."""
+
+    def __init__(self, api: Any, fields: Sequence[Field]) -> None:
+        self.fields = tuple(fields)
+        self._array = (api.c_nvmlFieldValue_t * len(self.fields))()
+        self._call = api.nvmlLib.nvmlDeviceGetFieldValues
+        for value, field in zip(self._array, self.fields, strict=True):
+            value.fieldId, value.scopeId = field.number, field.scope
+
+    def ask(self, handle: Any) -> tuple[int, list[tuple[Field, int, float]]]:
+        """NVML's answer to the call, and of each field its code and value, in its metric's unit."""
+        if not self.fields:
+            return 0, []
+        code = int(self._call(handle, len(self.fields), self._array))
+        if code:
+            return code, []
+        found = []
+        for value, field in zip(self._array, self.fields, strict=True):
+            place = value.valueType
+            known = value.nvmlReturn == 0 and place < len(_VALUES)
+            number = float(getattr(value.value, _VALUES[place])) * field.scale if known else 0.0
+            found.append((field, value.nvmlReturn, number))
+        return code, found

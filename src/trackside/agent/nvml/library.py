@@ -1,0 +1,96 @@
+"""The driver's library and the GPUs that it sees. nvidia-ml-py is imported when a source is opened, never before."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from trackside.agent.source import Unavailable
+from trackside.catalog.labels import pci_address
+
+NOT_SUPPORTED = frozenset({2, 3, 4, 13, 22, 25})
+"""NVML's codes for what this GPU, driver or user can't have: invalid argument (a field of newer drivers), not
+supported, no permission, function not found, no ECC on a vGPU, version mismatch of an argument."""
+NO_PERMISSION = 4
+TIMEOUT = 10
+LOST = frozenset({15, 16})
+"""The GPU is lost, or needs a reset."""
+GONE = frozenset({1, 9, 18})
+"""The library itself is of no use any more: uninitialized, driver not loaded, driver and library differ."""
+MOST_GPUS = 64
+
+_REMEDIES = {
+    4: "give the agent access to /dev/nvidiactl and /dev/nvidia*",
+    9: "load the driver (modprobe nvidia) and look at what the kernel says of it (dmesg)",
+    12: "install NVIDIA's driver; a container needs NVIDIA's runtime and NVIDIA_DRIVER_CAPABILITIES=utility",
+    18: "reload the driver or reboot the node: the driver was updated beneath it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU. ``handle``: NVML's, None for one that was lost before it could be asked its name."""
+
+    index: int
+    handle: Any
+    uuid: str = ""
+    model: str = ""
+    pci: str = ""
+    mig: bool = False
+    """Whether it is split into GPU instances."""
+
+
+class Library:
+    """NVML, begun. Each source begins and ends it for itself: the library counts."""
+
+    def __init__(self) -> None:
+        """Raises Unavailable where there is no such library, no driver, or no GPU."""
+        try:
+            self.api: Any = importlib.import_module("pynvml")
+        except ImportError:
+            raise Unavailable("nvidia-ml-py is not installed", "pip install 'trackside[agent]'") from None
+        self.error: Any = self.api.NVMLError
+        try:
+            self.api.nvmlInit()
+        except self.error as error:
+            raise Unavailable(f"NVML can't be used: {error}", _REMEDIES.get(error.value, "")) from None
+        try:
+            self.driver = str(self.api.nvmlSystemGetDriverVersion())
+            self.devices = self._devices()
+        except self.error as error:
+            self.close()
+            raise Unavailable(f"NVML can't be used: {error}", _REMEDIES.get(error.value, "")) from None
+        if not self.devices:
+            self.close()
+            raise Unavailable("NVML sees no GPU", "look at what the kernel says of the driver (dmesg)")
+
+    def _devices(self) -> tuple[Device, ...]:
+        return tuple(self._device(index) for index in range(min(self.api.nvmlDeviceGetCount(), MOST_GPUS)))
+
+    def _device(self, index: int) -> Device:
+        api = self.api
+        try:
+            handle = api.nvmlDeviceGetHandleByIndex(index)
+            pci = pci_address(_text(api.nvmlDeviceGetPciInfo(handle).busId))
+            uuid, model = _text(api.nvmlDeviceGetUUID(handle)), _text(api.nvmlDeviceGetName(handle))
+        except self.error as error:
+            if error.value in GONE:
+                raise
+            return Device(index, None)
+        try:
+            mig = bool(api.nvmlDeviceGetMigMode(handle)[0])
+        except self.error:
+            mig = False
+        return Device(index, handle, uuid, model, pci, mig)
+
+    def close(self) -> None:
+        """End it."""
+        try:
+            self.api.nvmlShutdown()
+        except self.error:
+            return  # the driver went away before
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -1,0 +1,77 @@
+"""``make gpu-check`` against scripted GPUs: the program itself, without its trainings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lab.gpu.watch import Watch
+from tools import gpu_check
+
+from trackside.agent.source import Reading, Unavailable
+
+PROGRAM = Path(gpu_check.__file__)
+
+
+class Scripted:
+    """Gives one reading after another."""
+
+    def __init__(self, *values: float) -> None:
+        self._values = list(values)
+
+    def collect(self, reading: Reading) -> None:
+        if not self._values:
+            raise Unavailable("it went away")
+        reading.sample("gpu_energy_joules_total", self._values.pop(0), gpu=0)
+
+    def close(self) -> None:
+        pass
+
+
+def test_it_goes_through_on_scripted_gpus(tmp_path: Path) -> None:
+    command = [sys.executable, str(PROGRAM), "--stand-in", "--cases", "", "--interval", "0.2", "--work", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "gpu: all values are within the catalogue's bounds, and no counter fell" in done.stdout
+    assert "gpu_sm_active_ratio" in done.stdout
+    assert done.stdout.endswith("GPUs were scripted: this says nothing of a real one\n")
+
+
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    """In a process that finds no library: on a machine with a GPU there is one."""
+    program = f"import sys, runpy, pynvml; pynvml.nvmlInit = lambda: (_ for _ in ()).throw(pynvml.NVMLError_LibraryNotFound()); sys.argv = ['gpu_check', '--work', {str(tmp_path)!r}]; runpy.run_path({str(PROGRAM)!r}, run_name='__main__')"
+    environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 2, "nothing was checked"
+    assert "could not  gpu: NVML can't be used" in done.stdout
+    assert "install NVIDIA's driver" in done.stdout
+
+
+def test_what_is_wrong_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    report = gpu_check.Report()
+    watch = Watch({"gpu": Scripted(5, 7, 3, 1e30)}, 0.01)
+    for _ in range(4):
+        watch._read("gpu", watch._collectors["gpu"])
+    gpu_check.held_to_the_catalogue(report, watch, gpu_check.source_of("gpu"))
+    assert report.failed == 1
+    assert "WRONG      gpu_energy_joules_total: a counter that fell" in capsys.readouterr().out
+
+
+def test_a_scenario_holds_what_was_seen(tmp_path: Path) -> None:
+    watch = Watch({"gpu": Scripted(5, 7)}, 0.01)
+    for _ in range(3):
+        watch._read("gpu", watch._collectors["gpu"])
+    assert watch.warnings == {"gpu: it went away": 1}
+    (tmp_path / "train.log").write_text("iter 1/2\n")
+    case = gpu_check.CASES[0]
+    facts = {"gpus": "1 x NVIDIA H100", "driver": "580"}
+    folder = gpu_check.record(case, tmp_path / "out", tmp_path, watch, facts)
+    assert json.loads((folder / "expected.json").read_text())["family"] == "G1"
+    assert json.loads((folder / "machine.json").read_text()) == facts
+    first = (folder / "inputs/gpu.prom.gz").read_bytes()
+    watch.write(folder / "inputs/gpu.prom.gz", "gpu-01")
+    assert (folder / "inputs/gpu.prom.gz").read_bytes() == first

@@ -1,0 +1,397 @@
+#!/usr/bin/env python3
+"""The agent's GPU side on a machine that has one: every reading against NVML, probes on the real libraries, real faults.
+
+``make gpu-check`` on a machine with an NVIDIA GPU. It needs Python 3.11, nvidia-ml-py and, for the trainings, a Python
+with a CUDA build of torch (``--python``). What it could not do it says; it fails only for what it did and found wrong.
+``--stand-in`` goes the same way with scripted GPUs and torch on the CPU: that proves this program, and no reading.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import datetime as dt
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+for folder in (ROOT, ROOT / "src"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+from lab import nvml
+from lab.gpu.cases import CASES, Case
+from lab.gpu.watch import Watch, conforms, opened
+from lab.sanitise import Sanitiser
+
+from trackside.agent.nvml.gpu import Gpu
+from trackside.agent.nvml.library import Library
+from trackside.agent.source import Collector, Sample, Source, Unavailable
+from trackside.catalog.metrics import METRICS
+
+TRAIN = ROOT / "lab/gpu/train.py"
+NODE = "gpu-01"
+GPU_SOURCES, TRACERS = ("gpu", "gpm"), ("cuda", "nccl")
+Look = Callable[[Watch, int], str]
+
+
+@dataclass
+class Report:
+    """What was done, line by line."""
+
+    failed: int = 0
+    undone: list[str] = field(default_factory=list)
+
+    def ok(self, text: str) -> None:
+        print(f"  ok         {text}", flush=True)
+
+    def wrong(self, text: str) -> None:
+        self.failed += 1
+        print(f"  WRONG      {text}", flush=True)
+
+    def could_not(self, text: str) -> None:
+        self.undone.append(text)
+        print(f"  could not  {text}", flush=True)
+
+    def head(self, text: str) -> None:
+        print(f"\n{text}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--stand-in", action="store_true", help="scripted GPUs and torch on the CPU")
+    parser.add_argument("--python", default="", help="a Python with torch; else this one, or the first that has it")
+    parser.add_argument("--cases", default=",".join(case.how for case in CASES), help="which trainings; '' for none")
+    parser.add_argument("--seconds", type=float, default=180.0, help="of each training")
+    parser.add_argument("--interval", type=float, default=2.0, help="seconds between readings")
+    parser.add_argument("--work", type=Path, default=ROOT / ".cache/gpu-check", help="for files on the way")
+    parser.add_argument("--record", type=Path, help="where scenarios go; WORK/scenarios")
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    args.record = args.record or args.work / "scenarios"
+    report = Report()
+    script = stand_in(args.work) if args.stand_in else None
+    report.head("GPUs")
+    collectors = open_sources(report, GPU_SOURCES)
+    if "gpu" in collectors:
+        library = Library()
+        facts = machine(library)
+        print("".join(f"  {name:<10} {value}\n" for name, value in facts.items()), end="")
+        report.head("Readings, at rest")
+        idle = at_rest(report, collectors, args.interval)
+        card = Gpu(library, library.devices[0])
+        for _ in card.read():
+            pass
+        print(f"    GPU 0 does not support: {', '.join(sorted(card.unsupported())) or 'nothing that was asked'}")
+        beside_nvidia_smi(report, idle)
+        report.head("Probes")
+        tracers = open_sources(report, TRACERS)
+        report.head("Trainings")
+        python, device = torch_of(report, args)
+        for case in [each for each in CASES if each.how in args.cases.split(",")] if python else []:
+            play(report, case, args, python, device, {**collectors, **tracers}, script, facts)
+        for collector in {**collectors, **tracers}.values():
+            collector.close()
+        library.close()
+    print(f"\n{report.failed} wrong, {len(report.undone)} could not be done")
+    if args.stand_in:
+        print("GPUs were scripted: this says nothing of a real one")
+    if "gpu" not in collectors:
+        return 2
+    return 1 if report.failed else 0
+
+
+def stand_in(work: Path) -> nvml.Script:
+    """A GPU that works as the trainings do."""
+    ctypes.CDLL(str(nvml.build(ROOT / ".cache/nvml")))
+    script = nvml.Script(work / "script", gpus=1, seed="gpu-check")
+    os.environ[nvml.SCRIPT] = str(script.path)
+    return script
+
+
+def open_sources(report: Report, wanted: tuple[str, ...]) -> dict[str, Collector]:
+    """Those of the agent's sources that open here."""
+    found: dict[str, Collector] = {}
+    for name in wanted:
+        said: list[str] = []
+        try:
+            source = source_of(name)
+        except ImportError as error:
+            report.could_not(f"{name}: {error}")
+            continue
+        try:
+            found[name] = opened(source, said)
+            report.ok(f"{name}: {source.title}")
+        except Unavailable as error:
+            report.could_not(f"{name}: {error.reason}" + (f" ({error.remedy})" if error.remedy else ""))
+        except Exception as error:  # noqa: BLE001  a tracer that breaks must not hide the rest
+            report.wrong(f"{name} does not open: {type(error).__name__}: {error}")
+        for line in said:
+            print(f"             {name}: {line}")
+    return found
+
+
+def source_of(name: str) -> Source:
+    """One source, without what the others need."""
+    found: Source = importlib.import_module(f"trackside.agent.sources.{name}").SOURCE
+    return found
+
+
+def machine(library: Library) -> dict[str, str]:
+    """What this machine is, without its name."""
+    cards, cuda = library.devices, library.api.nvmlSystemGetCudaDriverVersion_v2()
+    return {
+        "gpus": f"{len(cards)} x {', '.join(sorted({card.model for card in cards}))}",
+        "driver": library.driver,
+        "nvml": str(library.api.nvmlSystemGetNVMLVersion()),
+        "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
+        "mig": ", ".join(str(card.index) for card in cards if card.mig) or "off",
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "cpus": str(os.cpu_count()),
+    }
+
+
+# -- readings
+
+
+def at_rest(report: Report, collectors: Mapping[str, Collector], interval_s: float) -> Watch:
+    """Five readings while nothing is asked of the GPUs: what there is, whether it can be, and what it costs."""
+    with Watch(collectors, min(interval_s, 1.0)) as watch:
+        time.sleep(5 * min(interval_s, 1.0) + 1)
+    for name in collectors:
+        source = source_of(name)
+        given = {metric for metric, _ in watch.samples if metric in source.metrics}
+        for metric in source.metrics:
+            values = watch.of(metric)
+            if values and metric in given:
+                print(f"    {metric:<42} {min(values):>18.6g} to {max(values):<18.6g} {METRICS[metric].unit}")
+        missing = [metric for metric in source.metrics if metric not in given]
+        if missing:
+            report.could_not(f"{name}: not told by this GPU or driver: {', '.join(missing)}")
+        held_to_the_catalogue(report, watch, source)
+        cpu, wall = (sorted(each[place] for each in watch.spent[name]) for place in (0, 1))
+        middle = len(cpu) // 2
+        report.ok(f"{name}: a reading takes {cpu[middle] * 1e3:.1f} ms of CPU, {wall[middle] * 1e3:.1f} ms in all")
+    for warning, count in watch.warnings.items():
+        report.wrong(f"{warning} ({count} times)")
+    return watch
+
+
+def held_to_the_catalogue(report: Report, watch: Watch, source: Source) -> None:
+    """Names, labels, bounds; counters that fall."""
+    bad: dict[str, str] = {}
+    for (metric, labels), points in watch.samples.items():
+        if metric not in source.metrics:
+            continue
+        for _, value in points:
+            if problem := conforms(Sample(metric, labels, value), source):
+                bad[metric] = problem
+        falls = any(after < before for (_, before), (_, after) in pairwise(points))
+        if METRICS[metric].kind == "counter" and falls:
+            bad[metric] = "a counter that fell"
+    for metric, problem in bad.items():
+        report.wrong(f"{metric}: {problem}")
+    if not bad:
+        report.ok(f"{source.id}: all values are within the catalogue's bounds, and no counter fell")
+
+
+_SMI = {
+    "memory.total": ("gpu_memory_total_bytes", 1 << 20, 0.01, 0.0),
+    "memory.used": ("gpu_memory_used_bytes", 1 << 20, 0.05, float(600 << 20)),
+    "temperature.gpu": ("gpu_temperature_celsius", 1.0, 0.1, 5.0),
+    "power.draw": ("gpu_power_watts", 1.0, 0.25, 15.0),
+    "power.limit": ("gpu_power_limit_watts", 1.0, 0.01, 0.0),
+    "clocks.max.sm": ("gpu_sm_clock_max_hertz", 1e6, 0.0, 0.0),
+    "pcie.link.gen.max": ("gpu_pcie_link_generation_max", 1.0, 0.0, 0.0),
+    "ecc.errors.uncorrected.volatile.total": ("gpu_ecc_uncorrectable_total", 1.0, 0.0, 0.0),
+}
+"""nvidia-smi's field -> ours, the factor to it, and how much they may differ: a share, and an amount."""
+
+
+def beside_nvidia_smi(report: Report, watch: Watch) -> None:
+    """The same values by another way to them."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        report.could_not("compare with nvidia-smi: there is none")
+        return
+    query = [program, "-i", "0", f"--query-gpu={','.join(_SMI)}", "--format=csv,noheader,nounits"]
+    done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        report.could_not(f"compare with nvidia-smi: it says {(done.stdout + done.stderr).strip()[:200]}")
+        return
+    for cell, (name, (metric, factor, share, amount)) in zip(done.stdout.split(","), _SMI.items(), strict=False):
+        ours = [
+            points[-1][1]
+            for (each, labels), points in watch.samples.items()
+            if each == metric and ("gpu", "0") in labels
+        ]
+        try:
+            theirs = float(cell) * factor
+        except ValueError:
+            continue  # [N/A]
+        if not ours:
+            report.wrong(f"nvidia-smi tells {name}, the agent nothing")
+        elif abs(ours[0] - theirs) > share * theirs + amount:
+            report.wrong(f"{metric} is {ours[0]:g}, nvidia-smi's {name} is {theirs:g}")
+        else:
+            report.ok(f"{metric} agrees with nvidia-smi's {name}: {ours[0]:g}")
+
+
+# -- trainings
+
+
+def torch_of(report: Report, args: argparse.Namespace) -> tuple[str, str]:
+    """A Python with torch, and the device to train on; empty where there is none."""
+    asked = "import torch; print(torch.__version__, torch.cuda.is_available())"
+    others = [sys.executable, shutil.which("python3") or "", str(ROOT / ".cache/cluster-demo/venv/bin/python")]
+    for python in [args.python] if args.python else others:
+        if not python or not Path(python).exists():
+            continue
+        done = subprocess.run([python, "-c", asked], capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode:
+            continue
+        version, able = done.stdout.split()[-2:]
+        if able == "True" or args.stand_in:
+            report.ok(f"torch {version} of {'the GPU' if able == 'True' else 'the CPU'}")
+            return python, "cuda" if able == "True" and not args.stand_in else "cpu"
+        report.could_not(f"train: torch {version} sees no GPU")
+    report.could_not("train: no Python with a torch that could was found (--python)")
+    return "", ""
+
+
+def play(
+    report: Report,
+    case: Case,
+    args: argparse.Namespace,
+    python: str,
+    device: str,
+    collectors: Mapping[str, Collector],
+    script: nvml.Script | None,
+    facts: Mapping[str, str],
+) -> None:
+    """One training, watched; then what the readings must show, the scenario, and what Trackside makes of it."""
+    if case.needs_cuda and device != "cuda":
+        report.could_not(f"{case.how}: it takes a GPU")
+        return
+    work = args.work / "runs" / case.how
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    command = [python, "-u", str(TRAIN), "--how", case.how, "--device", device, "--seconds", f"{args.seconds:g}"]
+    environment = {**os.environ, **case.environment}
+    with Watch(collectors, args.interval) as watch, (work / "train.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=work)
+        if script is not None:
+            script.now(0, process=f"{process.pid}:60GiB", **case.played[0])
+            script.path.open("a").write(
+                f"@{time.time() + args.seconds / 3:.3f} 0 {' '.join(f'{k}={v}' for k, v in case.played[1].items())}\n"
+            )
+        status = ended(process, args.seconds, case)
+    if script is not None:
+        script.now(0, process=process.pid, ok="*", **{**CASES[3].played[1], "power": 71})
+    text = (work / "train.log").read_text("utf-8", "replace")
+    if not re.search(case.mark, text):
+        report.wrong(f"{case.how}: the fault did not happen (exit {status}): {text.strip()[-300:]}")
+        return
+    for problem in [each for each in seen(case, watch, process.pid, device, script is not None) if each]:
+        report.wrong(f"{case.how}: {problem}")
+    for warning, count in watch.warnings.items():
+        report.wrong(f"{case.how}: {warning} ({count} times)")
+    folder = record(case, args.record, work, watch, {**facts, "torch": text.split()[1], "exit": str(status)})
+    judge(report, case, folder)
+
+
+def ended(process: subprocess.Popen[bytes], seconds: float, case: Case) -> int:
+    """Its exit status; one that hangs by design is ended as a batch system would."""
+    try:
+        return process.wait(seconds if case.ended_by_us else 4 * seconds + 120)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)
+    try:
+        return process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def seen(case: Case, watch: Watch, pid: int, device: str, scripted: bool) -> list[str]:
+    """What the readings must show of such a training and don't."""
+    if device != "cuda" and not scripted:
+        return []
+    busy, memory = max(watch.of("gpu_utilization_ratio"), default=0.0), watch.of("gpu_memory_used_bytes")
+    pids = {dict(labels).get("pid") for metric, labels in watch.samples if metric == "gpu_process_memory_used_bytes"}
+    active = watch.of("gpu_sm_active_ratio")
+    launches = watch.of("trackside_cuda_kernel_launches_total")
+    return [
+        "" if busy > 0.05 else f"utilisation never rose over {busy:g}",
+        "" if memory and max(memory) - min(memory) > 1 << 30 else "memory in use did not rise by a GiB",
+        "" if not active or max(active) > 0.02 else f"SM activity never rose over {max(active):g}",
+        "" if str(pid) in pids or not pids else f"process {pid} is not listed on a GPU, {sorted(map(str, pids))} are",
+        "" if scripted or not launches or max(launches) > 100 else "the probes saw no kernel launches",
+    ]
+
+
+def record(case: Case, top: Path, work: Path, watch: Watch, facts: Mapping[str, str]) -> Path:
+    """The scenario: inputs, expected verdict, story, and the machine's facts."""
+    folder = top / case.folder
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "inputs").mkdir(parents=True)
+    Sanitiser(work, NODE).copy(work / "train.log", folder / "inputs/train.log")
+    watch.write(folder / "inputs/gpu.prom.gz", NODE)
+    if kernel := [line for line in watch.lines if "NVRM" in line.text]:
+        stamped = [
+            f"{dt.datetime.fromtimestamp(line.time_ns / 1e9, dt.UTC).isoformat()} {NODE} kernel: {line.text}\n"
+            for line in kernel
+        ]
+        (folder / "inputs/kernel.log").write_text("".join(stamped), "utf-8")
+    (folder / "expected.json").write_text(json.dumps(dict(case.expected), indent=1) + "\n", "utf-8")
+    (folder / "machine.json").write_text(json.dumps(dict(facts), indent=1) + "\n", "utf-8")
+    (folder / "story.md").write_text(
+        f"{case.story}\n\nRecorded on {facts['gpus']}, driver {facts['driver']}.\n", "utf-8"
+    )
+    return folder
+
+
+def judge(report: Report, case: Case, folder: Path) -> None:
+    """What ``trackside diagnose`` says of it, where all that it needs is installed."""
+    missing = [
+        name for name in ("click", "duckdb", "msgspec", "numpy", "rich") if importlib.util.find_spec(name) is None
+    ]
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    if missing:
+        report.could_not(f"{case.how}: judge {folder} ({size // 1000} kB): {', '.join(missing)} not installed")
+        return
+    program = "from trackside.cli import main; main()"
+    command = [sys.executable, "-c", program, "diagnose", str(folder / "inputs"), "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+    try:
+        primary: dict[str, Any] = json.loads(done.stdout)["primary"]
+    except (ValueError, KeyError):
+        report.wrong(f"{case.how}: no verdict: {done.stderr.strip()[-300:]}")
+        return
+    keys = [key for key in case.expected if key in ("family", "variant")]
+    said = " ".join(str(primary.get(key)) for key in keys)
+    text = f"{case.how}: {said}, {primary['certainty']}; recorded in {folder} ({size // 1000} kB)"
+    if all(primary.get(key) == case.expected[key] for key in keys):
+        report.ok(text)
+    else:
+        report.wrong(f"{text}, expected {' '.join(str(case.expected[key]) for key in keys)}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
