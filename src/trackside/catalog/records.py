@@ -107,6 +107,7 @@ RECORDS: Mapping[str, RecordKind] = {
         "collective",
         {
             "rank": "global rank",
+            "job": "job, where the dump came with it",
             "world_size": "ranks, where it can be told",
             "entries": "entries in the ring",
             "version": "dump version",
@@ -121,6 +122,7 @@ RECORDS: Mapping[str, RecordKind] = {
         "collective",
         {
             "rank": "global rank",
+            "job": "job, where the dump came with it",
             "group": "group id or name",
             "description": "group description",
             "ranks": "tuple of member ranks",

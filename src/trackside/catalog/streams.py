@@ -61,8 +61,8 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 """Our name of what a label tells -> names that collectors give it, the surest first. Compared as :func:`plain` has them.
 ``job`` comes last among the ids: many collectors put the name of their own configuration there."""
 _FORMS = {"job": Label("job", "job"), "node": Label("node", "host"), "rank": Label("rank", "index")}
-DAEMONS = frozenset({"slurmctld", "slurmd", "slurmdbd"})
-"""Their logs are read as the scheduler's own words, so each has a file of its own."""
+DAEMONS = frozenset({"slurmctld", "slurmd", "slurmdbd", "scontrol"})
+"""Their logs, and what that command says, are read as the scheduler's own words, so each has a file of its own."""
 _KERNEL = re.compile(r"kern(?:el)?|kmsg|dmesg", re.IGNORECASE)
 _KERNEL_FILE = re.compile(r"(?:^|/)(?:kern|kernel|dmesg|kmsg)(?:[._-][\w.-]*)?\Z", re.IGNORECASE)
 MOST_NAME = 240
@@ -180,6 +180,14 @@ def node_in(path: str) -> str | None:
     """The node that the path of a job's stream names."""
     found = _NODE_IN.search(path)
     return found[1] if found else None
+
+
+def is_stream_of(path: str, job: str, file: str) -> bool:
+    """Whether it is the path of a stream (:func:`stream_path`) that holds the lines of a job's file, sent from whatever
+    node."""
+    folder, _, leaf = path.removesuffix(".zst").rpartition("/")
+    own = re.sub(r"@[^/@]*\.log\Z", ".log", re.sub(r"^(slurm-[^.]+\.)rank\d+\.", r"\1", leaf))
+    return re.search(rf"(?:^|[/!])job-{re.escape(job)}\Z", folder) is not None and own == _job_leaf(job, "", "", file)
 
 
 def is_node_log(path: str) -> bool:

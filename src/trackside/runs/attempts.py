@@ -107,7 +107,8 @@ def attempts_of(rows: Sequence[Record]) -> tuple[Told, ...]:
         else:
             groups.append([row])
     told = [Told(tuple(sorted(group, key=_finality))) for group in groups]
-    told.sort(key=lambda each: min(_begun(row) for row in each.rows))
+    # A job that goes back to the queue as its prolog fails keeps its submission: what waited then is of the next start.
+    told.sort(key=lambda each: min(_begun(row) for row in _started(each.rows) or each.rows))
     return _of_one_job(told)
 
 
@@ -142,6 +143,10 @@ def _begun(row: Record) -> float:
         if isinstance(value, (int, float)):
             return float(value)
     return float("inf")
+
+
+def _started(rows: Sequence[Record]) -> list[Record]:
+    return [row for row in rows if row.get("start") is not None]
 
 
 def _finality(row: Record) -> tuple[int, int, float]:

@@ -21,6 +21,8 @@ from trackside.stores.memory import MemoryStore
 
 _SIZES = ("host", "distributed_init", "distributed_ready", "nccl_init")
 _FRAMEWORKS = ("training_plan", "training_start", "training_end")
+_DUMPS = ("flight_recorder", "flight_recorder_group")
+"""Kinds of records that may name the job that they are of."""
 _EXITS = ("process_exit", "launcher_failure")
 
 
@@ -75,6 +77,11 @@ def resolve(
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
     jobs = collect(row for row in rows if isinstance(row, Record))
     free = set(assign(jobs, files, ids_inside(events)))
+    if not len(jobs):  # stacks of a job's processes are all that there is
+        for id_ in sorted(
+            {str(named) for row in rows if row.kind == "stack" and (named := row.get("job")) is not None}
+        ):
+            jobs.add(id_)
     chosen = _asked(jobs, job) if job is not None else _choose(jobs)
     told = attempts_of(chosen.rows)
     parent, parent_by = parent_of(chosen, jobs, len(numbered(told)))
@@ -216,7 +223,10 @@ def _narrow(rows: Iterable[Row], store: MemoryStore, job: Job, others: frozenset
     narrow = MemoryStore(planes=store.planes)
     for row in rows:
         if isinstance(row, Record):
-            if row.kind == "job" or (row.kind == "step" and str(row.get("job")) not in job.names):
+            told = row.get("job")
+            if row.kind == "job" or (row.kind == "step" and str(told) not in job.names):
+                continue
+            if told is not None and row.kind in _DUMPS and job.id and str(told) not in job.names:
                 continue
             narrow.add_record(row)
         elif row.plane == "log":
@@ -232,6 +242,9 @@ def _narrow(rows: Iterable[Row], store: MemoryStore, job: Job, others: frozenset
 
 def _concerns(event: Event, job: Job) -> bool:
     """Whether a row that is in no job's log is about this job: its nodes' states are, other jobs' fates are not."""
+    if event.plane == "trace":
+        told = event.get("job")
+        return told is None or not job.id or bool({str(told), plain_id(str(told))} & job.names)
     if event.plane != "scheduler":
         return True
     if event.kind == "log_activity":

@@ -72,14 +72,14 @@ def _read(source: Source, sink: Sink) -> Result:
         raise ValueError("no job id: run sacct with JobID among the columns of --format")
     count = 0
     for row in table.rows(rows_below(table, source.lines())):
-        sink.record(_record(source.path, row))
+        sink.record(record_of(source.path, row))
         count += 1
     if table.lost:
         return Result(count, "partial", f"{table.lost} lines fit no row (a separator or line break inside a name)")
     return Result(count) if count else Result(0, "empty", "a header and no job")
 
 
-def _record(path: str, row: Row) -> Record:
+def record_of(path: str, row: Row) -> Record:
     """A job or a step, by its id."""
     parts = slurm.split_job_id(row.get("jobid", "jobidraw") or "")
     job, array, step = parts if parts is not None else (row.get("jobid", "jobidraw") or "", None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 from trackside.model import Record
 from trackside.read import slurm
@@ -73,11 +74,17 @@ def _sniff_nodes(source: Source) -> Match | None:
     return Match(0.95, "scontrol show node") if " State=" in source.text else None
 
 
+def jobs_in(lines: Iterable[tuple[int, int, str]], path: str) -> Iterator[Record]:
+    """The jobs of these lines (number, offset, text) of an input."""
+    for block in blocks(lines, "JobId", _JOB_KEYS, _JOB_LINES, _JOB_REPEATED):
+        text = f"{block.text.strip()} JobState={block.get('JobState')} ExitCode={block.get('ExitCode')}"
+        yield Record("job", block.at(path), "scheduler", _job(block), text)
+
+
 def _read_jobs(source: Source, sink: Sink) -> Result:
     count = 0
-    for block in blocks(source.lines(), "JobId", _JOB_KEYS, _JOB_LINES, _JOB_REPEATED):
-        text = f"{block.text.strip()} JobState={block.get('JobState')} ExitCode={block.get('ExitCode')}"
-        sink.record(Record("job", block.at(source.path), "scheduler", _job(block), text))
+    for record in jobs_in(source.lines(), source.path):
+        sink.record(record)
         count += 1
     return Result(count)
 
@@ -144,9 +151,9 @@ def _read_steps(source: Source, sink: Sink) -> Result:
     return Result(count)
 
 
-def _read_nodes(source: Source, sink: Sink) -> Result:
-    count = 0
-    for block in blocks(source.lines(), "NodeName", _NODE_KEYS, _NODE_LINES):
+def nodes_in(lines: Iterable[tuple[int, int, str]], path: str) -> Iterator[Record]:
+    """The nodes of these lines (number, offset, text) of an input."""
+    for block in blocks(lines, "NodeName", _NODE_KEYS, _NODE_LINES):
         reason = slurm.known(block.get("Reason"))
         signed = _REASON.match(reason or "")
         fields = slurm.node_fields(
@@ -159,7 +166,13 @@ def _read_nodes(source: Source, sink: Sink) -> Result:
             source="scontrol",
         )
         text = f"NodeName={block.get('NodeName')} State={block.get('State')}" + (f" Reason={reason}" if reason else "")
-        sink.record(Record("node", block.at(source.path), "scheduler", fields, text))
+        yield Record("node", block.at(path), "scheduler", fields, text)
+
+
+def _read_nodes(source: Source, sink: Sink) -> Result:
+    count = 0
+    for record in nodes_in(source.lines(), source.path):
+        sink.record(record)
         count += 1
     return Result(count)
 

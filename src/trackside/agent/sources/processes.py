@@ -1,0 +1,80 @@
+"""Whose the node's processes are: renews the map that the other sources ask, and tells what of each job is here."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from trackside.agent.owners import Owner
+from trackside.agent.processes import ProcessMap
+from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
+
+MOST_RANKS = 1024
+"""Ranks of a node that are told one by one."""
+_NO_TASKS = frozenset({"extern"})
+"""Steps that hold none of a job's own processes."""
+
+
+class _Processes:
+    def __init__(self, map_: ProcessMap) -> None:
+        self._map = map_
+
+    def collect(self, reading: Reading) -> None:
+        try:
+            self._map.renew()
+        except OSError as error:
+            raise Unavailable(f"the processes can't be listed: {error}") from error
+        processes: Counter[str] = Counter()
+        owners: Counter[Owner] = Counter()
+        for each in self._map.processes():
+            if each.owner.job is not None and each.owner.step not in _NO_TASKS:
+                processes[each.owner.job] += 1
+            if each.owner.rank is not None or each.owner.container is not None:
+                owners[each.owner] += 1
+        for job, count in processes.items():
+            reading.sample("trackside_job_processes", count, job=job)
+        ranks = Counter(job for job, rank in {(each.job, each.rank) for each in owners if each.rank is not None} if job)
+        for job, count in ranks.items():
+            reading.sample("trackside_job_ranks", count, job=job)
+        for owner, count in owners.most_common(MOST_RANKS):
+            reading.sample("trackside_owner_processes", count, **_labels(owner))
+        if len(owners) > MOST_RANKS:
+            reading.lost["owners"] = len(owners) - MOST_RANKS
+        if self._map.unread:
+            reading.sample("trackside_unread_processes", self._map.unread)
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+
+def _labels(owner: Owner) -> dict[str, str | int | None]:
+    return {
+        "job": owner.job,
+        "user": owner.user,
+        "step": owner.step,
+        "task": owner.task,
+        "rank": owner.rank,
+        "local_rank": owner.local_rank,
+        "container": owner.container[:12] if owner.container else None,
+        "pod": owner.pod,
+    }
+
+
+def _open(context: Context) -> Collector:
+    if not isinstance(context.owners, ProcessMap):
+        raise Unavailable("the agent keeps no map of processes", "this is a defect of the agent: report it")
+    return _Processes(context.owners)
+
+
+SOURCE = Source(
+    id="processes",
+    title="processes of jobs and containers: whose each is, by cgroup and environment",
+    open=_open,
+    metrics=(
+        "trackside_job_processes",
+        "trackside_job_ranks",
+        "trackside_owner_processes",
+        "trackside_unread_processes",
+    ),
+    interval_s=5.0,
+    needs="CAP_SYS_PTRACE, to read the environment of other users' processes: without it ranks are unknown",
+)

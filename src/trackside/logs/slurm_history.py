@@ -1,0 +1,124 @@
+"""The life of jobs and nodes as the agent tells it beside the controller: a sentence, a tab, Slurm's own record."""
+
+from __future__ import annotations
+
+import re
+
+from trackside.logs.line import Line
+from trackside.logs.pattern import Parser, Pattern
+from trackside.model import Event, Role
+
+_JOB = re.compile(
+    r"(?:^|: )(?P<said>job (?P<id>\d{1,12}(?:[_+]\d{1,8})?)(?:_\[[^\t\]]{1,500}\])? (?P<verb>submitted|requeued|started|"
+    r"suspended|resumed|updated|waits|ended)\b(?P<rest>[^\t]{0,3000}))\tJobId=\d"
+)
+_ENDED = re.compile(r" (?P<state>[A-Z_]{4,20})(?:, exit code (?P<code>\d{1,5}))?(?:, signal (?P<signal>\d{1,5}))?")
+_WAITS = re.compile(r"(?:^|,)(?: waits)? for (?P<reason>[^\t]{1,300}?)(?:, before for .*)?\Z")
+_NODE = re.compile(
+    r"(?:^|: )(?P<said>node (?P<name>[\w.-]{1,80}) (?:is (?P<state>[A-Z_]{2,24}[A-Z_+*~#!%$@^-]{0,120})(?:: "
+    r"(?P<reason>[^\t]{1,1000}?))?|booted))\tNodeName="
+)
+_SIGNED = re.compile(r"\s*\[[^@\[\]]*@\d+\]\Z")
+_STATES = frozenset(
+    ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE", "BOOT_FAIL")
+) | {"REVOKED", "REQUEUED"}
+_VERBS = {"waits": "waiting"}
+
+
+def happening(line: Line) -> Event | None:
+    """What a line tells of a job or a node."""
+    return _job(line) or _node(line)
+
+
+def _job(line: Line) -> Event | None:
+    found = _JOB.search(line.text)
+    if found is None:
+        return None
+    said, job, verb, rest = found["said"], found["id"], found["verb"], found["rest"]
+    if verb == "ended":
+        ended = _ENDED.match(rest)
+        if ended is None or ended["state"] not in _STATES:
+            return None
+        code, signal = (int(ended[name]) if ended[name] else None for name in ("code", "signal"))
+        state = ended["state"].lower()
+        return line.event(
+            "job_state", Role.FACT, job=job, text=said, state=state, exit_code=code, signal=signal
+        )  # fmt: skip
+    waits = _WAITS.search(rest) if verb in ("submitted", "requeued", "waits") else None
+    return line.event(
+        "job_state",
+        Role.FACT,
+        text=said,
+        job=job,
+        state=_VERBS.get(verb, verb),
+        nodes=rest.removeprefix(" on ") if verb == "started" and rest.startswith(" on ") else None,
+        reason=waits["reason"] if waits else rest.removeprefix(": ") if verb == "updated" else None,
+    )
+
+
+def _node(line: Line) -> Event | None:
+    found = _NODE.search(line.text)
+    if found is None:
+        return None
+    said, name, raw = found["said"], found["name"], found["state"]
+    if raw is None:
+        return line.event("node_state", Role.ROOT, node=name, text=said, state="rebooted")
+    state = _state_of(raw)
+    role = {"down": Role.ROOT, "drain": Role.CONFIRMATION}.get(state, Role.FACT)
+    reason = _SIGNED.sub("", found["reason"]) if found["reason"] else None
+    return line.event("node_state", role, node=name, text=said, state=state, reason=reason if state != "up" else None)
+
+
+def _state_of(raw: str) -> str:
+    words = re.split(r"[+*~#!%$@^-]", raw)
+    if "DOWN" in words or "ERROR" in words:
+        return "down"
+    if "NOT_RESPONDING" in words or raw.endswith("*"):
+        return "not_responding"
+    return "drain" if {"DRAIN", "FAIL"} & set(words) else "up"
+
+
+PARSER = Parser(
+    id="slurm_history",
+    title="Slurm's jobs and nodes over time, as the agent tells of them",
+    kind="system",
+    planes=("scheduler",),
+    patterns=(
+        Pattern(
+            "job",
+            (
+                rb"job [0-9][^ \t\n\r]{0,520} (submitted|requeued|started|suspended|resumed|updated|waits|ended)"
+                rb"[^\t\n\r]*\tJobId=[0-9]"
+            ),
+            _job,
+            "Only with Slurm's own record behind the sentence; what accounting adds is a record and no turn of its own.",
+            matches=(
+                "job 7 submitted, waits for Resources\tJobId=7 JobName=train\tUserId=alice(1001)",
+                "job 60_[4-9] waits for JobArrayTaskLimit, before for Priority\tJobId=60 ArrayJobId=60 ArrayTaskId=4-9",
+                "job 60_3 started on n[1-2]\tJobId=64 ArrayJobId=60 ArrayTaskId=3 JobName=train",
+                "job 7 updated: TimeLimit 01:00:00 -> 02:00:00\tJobId=7 JobName=train",
+                "job 7 ended FAILED, exit code 0, signal 9\tJobId=7 JobName=train",
+                "job 73+1 ended TIMEOUT, exit code 0\tJobId=74 HetJobId=73 HetJobOffset=1 JobName=train",
+            ),
+            avoids=(
+                "job 7 ended FAILED, exit code 1",
+                "job 7 accounted for as FAILED\tJobID=7\tJobIDRaw=7\tState=FAILED",
+                "job 7 ended WELL, I think\tJobId=7 JobName=train",
+                "[2026-11-21T07:53:47.1] [7.batch] done with job",
+            ),
+        ),
+        Pattern(
+            "node",
+            rb"node [^ \t\n\r]{1,80} (is [A-Z]|booted)[^\t\n\r]*\tNodeName=",
+            _node,
+            "A state that comes with its record; DRAIN says that no work is to come, not that any was lost.",
+            matches=(
+                "node n3 is DOWN+NOT_RESPONDING: Not responding [slurm@1795312000]\tNodeName=n3 Arch=x86_64",
+                "node n4 is IDLE+DRAIN: bad fan [root@1795312000]\tNodeName=n4 Arch=x86_64",
+                "node n4 is IDLE\tNodeName=n4 Arch=x86_64",
+                "node n4 booted\tNodeName=n4 Arch=x86_64",
+            ),
+            avoids=("node n3 is DOWN: for the night", "[2026-11-21T07:58:20.1] node n3 returned to service"),
+        ),
+    ),
+)

@@ -1,0 +1,111 @@
+"""The source of a node of Slurm's: whether slurmd runs, and its log."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.agent.readings import conform, exposition, opened
+from trackside.agent.node import Node
+from trackside.agent.slurm import daemon_log
+from trackside.agent.slurm.configuration import find, value
+from trackside.agent.slurm.daemon_log import DaemonLog
+from trackside.agent.source import Reading, Unavailable
+from trackside.agent.sources.slurm_node import SOURCE, Options
+
+CONF = """# a cluster
+ClusterName=lab
+#SlurmdLogFile=/not/this
+slurmdlogfile = "{0}/slurmd.%n.log"   # one a node
+SlurmdPidFile={0}/slurmd.%n.pid
+SlurmctldLogFile={0}/%h.log
+"""
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    path = tmp_path / "slurm.conf"
+    path.write_text(CONF.format(tmp_path))
+    return path
+
+
+def read(collector: object) -> Reading:
+    reading = Reading()
+    collector.collect(reading)  # type: ignore[attr-defined]
+    conform(reading, SOURCE)
+    return reading
+
+
+def test_settings(conf: Path, tmp_path: Path) -> None:
+    assert find(str(conf)) == conf
+    assert find("", {"SLURM_CONF": str(conf)}) == conf
+    assert find(str(tmp_path / "nowhere")) is None
+    assert value(conf, "SlurmdLogFile", "n1") == f"{tmp_path}/slurmd.n1.log"
+    assert value(conf, "SlurmctldLogFile", "n1") == f"{tmp_path}/{os.uname().nodename}.log"
+    assert value(conf, "SlurmSchedLogFile", "n1") is None
+
+
+def test_a_node(conf: Path, tmp_path: Path) -> None:
+    proc = tmp_path / "proc"
+    for pid, comm in ((70, "slurmd"), (71, "sshd")):
+        (proc / str(pid)).mkdir(parents=True)
+        (proc / str(pid) / "comm").write_text(f"{comm}\n")
+    log, pid_file = tmp_path / "slurmd.n1.log", tmp_path / "slurmd.n1.pid"
+    said: list[str] = []
+    collector = opened(SOURCE, Node("n1", proc=proc), options=Options(conf=str(conf)), say=said.append)
+    reading = read(collector)
+    assert "slurmd.n1.log can't be read" in said[0]
+    assert (
+        exposition(reading)
+        == f'slurm_daemon_up{{daemon="slurmd"}} 0\n# warning {log} can\'t be read: No such file or directory\n'
+    )
+    pid_file.write_text("70\n")
+    log.write_text("[2026-11-22T02:00:01.250] [7.batch] done with job\n")
+    reading = read(collector)
+    assert [(dict(line.labels), line.text) for line in reading.lines] == [
+        ({"unit": "slurmd"}, "[2026-11-22T02:00:01.250] [7.batch] done with job")
+    ]
+    written = time.mktime((2026, 11, 22, 2, 0, 1, 0, 0, -1))
+    assert reading.lines[0].time_ns == min(int(written) * 1_000_000_000 + 250_000_000, reading.time_ns)
+    assert [sample.value for sample in reading.samples] == [1.0]
+    for text in ("71\n", "99\n", "../70", "", "70\0"):  # another's number, nobody's, none
+        pid_file.write_text(text)
+        assert [sample.value for sample in read(collector).samples] == [0.0], text
+    collector.close()
+
+
+def test_a_slurmd_that_writes_to_the_journal(tmp_path: Path) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("ClusterName=lab\n")
+    assert read(opened(SOURCE, Node("n1", proc=tmp_path), options=Options(conf=str(conf)))).lines == []
+
+
+def test_where_there_is_no_slurm(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"no slurm\.conf"):
+        opened(SOURCE, options=Options(conf=str(tmp_path / "nowhere")))
+
+
+def test_a_large_log_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon_log, "MOST_BYTES", 1000)
+    monkeypatch.setattr(daemon_log, "BEFORE", 300)
+    path = tmp_path / "slurmd.log"
+    path.write_text("".join(f"line {number:04}\n" for number in range(1000)))
+    log = DaemonLog(path, "slurmd")
+    reading = Reading()
+    log.collect(reading)
+    assert [line.text for line in reading.lines] == [f"line {number:04}" for number in range(971, 1000)]
+    with path.open("a") as file:
+        file.write("".join(f"more {number:04}\n" for number in range(300)) + "x" * 40_000 + "\nlast\n")
+    found: list[str] = []
+    for _ in range(60):
+        reading = Reading()
+        log.collect(reading)
+        assert sum(len(line.text) for line in reading.lines) <= 20_000
+        found += [line.text for line in reading.lines]
+    assert found[:300] == [f"more {number:04}" for number in range(300)]
+    assert "".join(found[300:-1]) == "x" * 40_000
+    assert found[-1] == "last"
+    log.close()
