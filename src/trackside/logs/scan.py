@@ -73,13 +73,13 @@ def scan(stream: BinaryIO, sink: Sink, scratch: Scratch, *, engine: str | None =
     tail = b""
     for buffer, begin, end, base in _buffers(stream, done):
         if done.bytes == 0:
-            _learn(buffer[: 64 << 10], scratch, done)
+            learn(buffer[: 64 << 10], scratch, done)
         number, counted = done.lines + 1, begin
-        for start, stop, owners in _segments(buffer, compiled.matcher.hits(buffer), begin, end):
+        for start, stop, owners in segments(buffer, compiled.matcher.hits(buffer), begin, end):
             number += buffer.count(b"\n", counted, start)
             counted = start
             line = Line(buffer, start, stop, number, base + start, scratch)
-            for event in _parse(line, owners, compiled, done):
+            for event in parsed(line, owners, compiled, done):
                 keep.add(event)
         done.lines += buffer.count(b"\n", begin, end)
         done.bytes = base + end
@@ -118,7 +118,7 @@ def _buffers(stream: BinaryIO, done: Scanned) -> Iterator[tuple[bytes, int, int,
         carry, begin, base = buffer[cut:], end - cut, base + cut
 
 
-def _segments(buffer: bytes, hits: list[Hit], begin: int, end: int) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+def segments(buffer: bytes, hits: list[Hit], begin: int, end: int) -> Iterator[tuple[int, int, tuple[int, ...]]]:
     """(start, stop, pattern indices) of each segment that was hit and starts in [begin, end)."""
     index, count = 0, len(hits)
     while index < count:
@@ -145,7 +145,7 @@ def _segments(buffer: bytes, hits: list[Hit], begin: int, end: int) -> Iterator[
         yield start, stop, tuple(sorted(owners))
 
 
-def _parse(line: Line, owners: tuple[int, ...], compiled: Rules, done: Scanned) -> Iterator[Event]:
+def parsed(line: Line, owners: tuple[int, ...], compiled: Rules, done: Scanned) -> Iterator[Event]:
     """Events of one line. Within one parser the first pattern that reads the line wins; a generic
     parser sees only lines of which nobody has read progress."""
     claimed: set[str] = set()
@@ -197,7 +197,7 @@ class _Kept:
                 self._sink(event)
 
 
-def _learn(head: bytes, scratch: Scratch, done: Scanned) -> None:
+def learn(head: bytes, scratch: Scratch, done: Scanned) -> None:
     """What the first bytes say of the whole file: labels, year, first time."""
     scratch.srun_labels = scratch.srun_labels or has_srun_labels(head)
     text = head.decode("utf-8", "replace")

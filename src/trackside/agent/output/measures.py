@@ -1,0 +1,42 @@
+"""Progress that a job printed, as metrics: what a dashboard draws while the job runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from trackside.model import Event
+
+METRICS: Mapping[str, str] = {
+    "step": "training_step",
+    "epoch": "training_epoch",
+    "loss": "training_loss",
+    "grad_norm": "training_gradient_norm",
+    "lr": "training_learning_rate",
+    "step_time_s": "training_step_seconds",
+    "data_time_s": "training_data_loading_seconds",
+}
+"""Field of a progress event -> metric."""
+RATES: Mapping[str, str] = {"samples/s": "training_samples_per_second", "tokens/s": "training_tokens_per_second"}
+"""Unit of its throughput -> metric."""
+DIVERGES = frozenset(("training_loss", "training_gradient_norm"))
+"""Those that are inf where they were no finite number."""
+ALL = (*METRICS.values(), *RATES.values())
+
+
+def measures(events: Iterable[Event]) -> dict[str, float]:
+    """By metric, the last value that these events tell."""
+    found: dict[str, float] = {}
+    for event in events:
+        if event.kind != "progress" or event.fields.get("split", "train") != "train":
+            continue
+        told = {METRICS[name]: value for name, value in event.fields.items() if name in METRICS}
+        if rate := RATES.get(str(event.fields.get("throughput_unit", ""))):
+            told[rate] = event.fields.get("throughput")
+        for metric, value in told.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                if math.isfinite(value):
+                    found[metric] = float(value)
+                elif metric in DIVERGES:
+                    found[metric] = math.inf
+    return found

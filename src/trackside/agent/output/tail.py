@@ -1,0 +1,92 @@
+"""One file that grows: its new bytes, each once, whatever becomes of the file meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+
+HEAD = 512
+"""Bytes of a file's beginning that tell it from another one with its inode."""
+JOINT = 16
+"""Bytes before what is new that must be what they were: else the file was written anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """A file's first bytes: how many of them, and their digest."""
+
+    size: int
+    digest: str
+
+    @classmethod
+    def of(cls, descriptor: int, size: int = HEAD) -> Fingerprint:
+        """Of an open file. Raises OSError."""
+        head = os.pread(descriptor, min(size, HEAD), 0)
+        return cls(len(head), hashlib.blake2b(head, digest_size=12).hexdigest())
+
+
+class Tail:
+    """Follows one inode from ``offset`` on. Raises OSError where it can't be opened."""
+
+    def __init__(self, link: str, offset: int = 0) -> None:
+        self._descriptor = os.open(link, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+        status = os.fstat(self._descriptor)
+        self.key = (status.st_dev, status.st_ino)
+        self.size = status.st_size
+        self.offset = offset
+        self._joint = os.pread(self._descriptor, JOINT, max(0, offset - JOINT))[: min(offset, JOINT)]
+        self.begun_anew = 0
+        """How often the file was cut or written over."""
+        self.lost = 0
+        """Bytes that were there, and gone before they could be read."""
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Of its beginning as it is now. Raises OSError."""
+        return Fingerprint.of(self._descriptor, self.offset)
+
+    def is_as(self, known: Fingerprint, offset: int) -> bool:
+        """Whether it is the file that was read up to ``offset`` before, by its beginning. Raises OSError."""
+        return self.size >= offset and Fingerprint.of(self._descriptor, known.size) == known
+
+    def read(self, most: int) -> bytes:
+        """New bytes, at most so many; of a file that was cut, those from its beginning. Raises OSError."""
+        size = os.fstat(self._descriptor).st_size
+        if size < self.offset:
+            return self._anew(size, most)
+        if size == self.offset:
+            self.size = size
+            return b""
+        back = len(self._joint)
+        data = os.pread(self._descriptor, most + back, self.offset - back)
+        if data[:back] != self._joint:
+            return self._anew(size, most)
+        self.size = size
+        return self._taken(data[back:])
+
+    def before(self, place: int, count: int) -> bytes:
+        """So many bytes that end at a place, less where the file's begin is nearer. Raises OSError."""
+        begin = max(0, place - count)
+        return os.pread(self._descriptor, place - begin, begin)
+
+    def is_gone(self) -> bool:
+        """Whether no name leads to it any more."""
+        return os.fstat(self._descriptor).st_nlink == 0
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _anew(self, size: int, most: int) -> bytes:
+        self.begun_anew += 1
+        self.lost += max(0, self.size - self.offset)
+        self.offset, self._joint, self.size = 0, b"", size
+        return self._taken(os.pread(self._descriptor, most, 0))
+
+    def _taken(self, data: bytes) -> bytes:
+        self.offset += len(data)
+        self._joint = (self._joint + data)[-JOINT:]
+        return data
