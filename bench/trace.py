@@ -1,0 +1,212 @@
+"""What a probe costs the process that is traced, and reading costs the agent: on stub libraries, beside bpftrace.
+
+    python bench/trace.py             needs root, and bpftrace for the rows of its own
+
+Nanoseconds are CPU time of the calling thread, the least of five runs; what the empty call costs untraced is taken off.
+A stub's functions begin as those of NVIDIA's libraries do: what the first instruction is decides what a probe costs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.agent.trace.callers import SONAMES, Caller, Jobs, calling, collected, compiled, context
+
+from trackside.agent.sources import cuda, nccl
+from trackside.agent.trace import probes
+
+CALLS, RUNS = 100_000, 5
+PROCESSES = 64
+LOOP = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+double loop(void *library, const char *name, long calls, void *comm, void *stream) {
+    int (*call)(void *, void *, long, int, int, void *, void *) = dlsym(library, name);
+    struct timespec from, to;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+    for (long i = 0; i < calls; i++)
+        call(0, stream, 64, 1, 0, comm, stream);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+    return ((to.tv_sec - from.tv_sec) * 1e9 + to.tv_nsec - from.tv_nsec) / calls;
+}
+"""
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        stubs = {kind: compiled(folder, kind) for kind in SONAMES}
+        loop = folder / "loop.so"
+        (folder / "loop.c").write_text(LOOP)
+        subprocess.run([sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-O2", "-o", str(loop), str(folder / "loop.c")], check=True)  # fmt: skip
+        print(f"calling thread, ns a call ({CALLS:,} calls, least of {RUNS})")
+        per_call(stubs, loop)
+        print(f"\nagent, {PROCESSES} processes")
+        reading(stubs)
+
+
+def per_call(stubs: dict[str, Path], loop: Path) -> None:
+    jobs = Jobs()
+    with calling(stubs["cudart"], stubs["nccl"], loop) as process:
+        jobs.add(process)
+        process.do("libraries['loop'].loop.restype = ctypes.c_double")
+        comm = process.do("value = join('ncclCommInitRank', 8, 0, b'x' * 100)")[1]
+        base = {name: timed(process, name, comm) for name in ("cudaLaunchKernel", "cudaStreamSynchronize", "cudaEventRecord", "ncclAllReduce")}  # fmt: skip
+        row("untraced cudaLaunchKernel", base["cudaLaunchKernel"], 0.0)
+        for way in probes.WAYS:
+            probes.WAYS = (way,)
+            for text, one_in in (("counted", 0), ("counted, 1 in 16 timed (default)", 16), ("every call timed", 1)):
+                with opened(cuda, jobs, timed_one_in=one_in):
+                    row(f"{way}: launch {text}", timed(process, "cudaLaunchKernel", comm), base["cudaLaunchKernel"])
+            with opened(nccl, jobs):
+                row(f"{way}: collective followed", timed(process, "ncclAllReduce", comm), base["ncclAllReduce"])
+                row(
+                    f"{way}: event recorded on its stream",
+                    timed(process, "cudaEventRecord", comm),
+                    base["cudaEventRecord"],
+                )
+        probes.WAYS = ("session", "multi", "perf")
+        with opened(cuda, jobs), opened(nccl, jobs):
+            row("both sources: launch", timed(process, "cudaLaunchKernel", comm), base["cudaLaunchKernel"])
+            row(
+                "both sources: stream wait",
+                timed(process, "cudaStreamSynchronize", comm),
+                base["cudaStreamSynchronize"],
+            )
+        for text, script in PEER.items():
+            with bpftrace(script.replace("LIB", str(stubs["cudart"]))) as there:
+                if there:
+                    row(f"bpftrace: {text}", timed(process, "cudaLaunchKernel", comm), base["cudaLaunchKernel"])
+
+
+PEER = {
+    "count by process and function": "uprobe:LIB:cudaLaunchKernel { @[pid, func] = count(); }",
+    "latency histogram": "uprobe:LIB:cudaLaunchKernel { @at[tid] = nsecs; } "
+    "uretprobe:LIB:cudaLaunchKernel /@at[tid]/ { @ = hist(nsecs - @at[tid]); delete(@at[tid]); }",
+}
+
+
+def row(text: str, ns: float, base: float) -> None:
+    print(f"  {text:<48} {ns:8.1f}   +{ns - base:.0f}")
+
+
+def timed(process: Caller, name: str, comm: int) -> float:
+    library = "libnccl" if name.startswith("nccl") else "libcudart"
+    call = f"libraries['loop'].loop(ctypes.c_void_p(libraries['{library}']._handle), b'{name}', ctypes.c_long({CALLS}), ctypes.c_void_p({comm}), ctypes.c_void_p(0x7000))"
+    return min(float(process.do(f"value = {call}")) for _ in range(RUNS))
+
+
+@contextmanager
+def opened(module: Any, jobs: Jobs, **options: Any) -> Iterator[Any]:
+    kind = module.SOURCE.options
+    collector = module.SOURCE.open(context(jobs, kind(**options)))
+    try:
+        yield collector
+    finally:
+        collector.close()
+
+
+@contextmanager
+def bpftrace(script: str) -> Iterator[bool]:
+    path = shutil.which("bpftrace")
+    if path is None:
+        print("  (bpftrace is not installed)")
+        yield False
+        return
+    said = 'interval:ms:500 { if (@said == 0) { printf("ready\\n"); @said = 1; } }'
+    with subprocess.Popen(
+        [path, "-B", "none", "-e", f"{script} {said}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as tracer:
+        assert tracer.stdout is not None
+        while "ready" not in (line := tracer.stdout.readline()) and line:
+            pass
+        try:
+            yield True
+        finally:
+            tracer.send_signal(signal.SIGINT)
+            tracer.communicate()
+
+
+def reading(stubs: dict[str, Path]) -> None:
+    memory()
+    jobs, processes = Listed(), list[Caller]()
+    with ExitStack() as stack:
+        for _ in range(PROCESSES):
+            process = stack.enter_context(calling(stubs["cudart"], stubs["nccl"]))
+            jobs.add(process)
+            processes.append(process)
+        sources = [stack.enter_context(opened(module, jobs)) for module in (cuda, nccl)]
+        exercise(processes)
+        for name, collector in zip(("cuda", "nccl"), sources, strict=True):
+            samples = collected(collector).samples
+            spent = cpu(lambda collector=collector: collected(collector))
+            print(f"  {name}: {1000 * spent:.2f} ms of CPU a reading, {len(samples)} samples")
+            print(
+                f"  {name}: {1000 * cpu(collector.tracer.follow):.2f} ms of CPU a look at the processes (each second)"
+            )
+
+
+def exercise(processes: list[Caller]) -> None:
+    """Some calls of each kind in every process."""
+    for caller in processes:
+        comm = caller.do("value = join('ncclCommInitRank', 64, 0, b'y' * 100)")[1]
+        for name in ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaEventQuery", "cudaSetDevice"):
+            caller.call(name, 0, 0, 64, 1, 0, 0, times=10)
+        caller.call("ncclAllReduce", 0, 0, 10, 7, 0, comm, 0x7000, times=10)
+        caller.call("cudaEventRecord", 0x9000, 0x7000)
+
+
+def cpu(work: Any, times: int = 20) -> float:
+    begin = time.process_time()
+    for _ in range(times):
+        work()
+    return (time.process_time() - begin) / times
+
+
+MEMORY = """
+import resource
+from pathlib import Path
+from tests.agent.trace.callers import Jobs, collected, context
+from trackside.agent.source import sources
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+found = sources()
+before = resident()
+held = [found[name].open(context(Jobs(), found[name].options())) for name in ("cuda", "nccl")]
+for each in held:
+    collected(each)
+print(f"{before:.1f} {resident():.1f}")
+"""
+
+
+def memory() -> None:
+    """Of a process that has all sources imported, before and after tracing is switched on."""
+    said = subprocess.run([sys.executable, "-c", MEMORY], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    before, after = map(float, said.split())
+    print(f"  memory: {after - before:.1f} MB more with both sources on ({before:.1f} MB before)")
+
+
+class Listed(Jobs):
+    """Owners whose list of processes costs nothing to ask for, as the agent's map."""
+
+    def processes(self) -> Any:
+        if not hasattr(self, "known"):
+            self.known = super().processes()
+        return self.known
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Stub libraries, compiled once a session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.agent.trace.callers import SONAMES, Caller, Jobs, calling, compiled
+from trackside.agent.trace import probes
+
+
+@pytest.fixture(scope="session")
+def stubs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Kind -> its stub library."""
+    folder = tmp_path_factory.mktemp("stubs")
+    return {kind: compiled(folder, kind) for kind in SONAMES}
+
+
+@pytest.fixture(params=probes.WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each way to attach, alone."""
+    monkeypatch.setattr(probes, "WAYS", (request.param,))
+    return str(request.param)
+
+
+@pytest.fixture
+def jobs() -> Jobs:
+    return Jobs()
+
+
+@pytest.fixture
+def caller(stubs: dict[str, Path], jobs: Jobs) -> Iterator[Caller]:
+    """Rank 0 of job 42, with all stubs loaded."""
+    with calling(stubs["cudart"], stubs["cuda"], stubs["nccl"]) as process:
+        jobs.add(process)
+        yield process

@@ -1,0 +1,95 @@
+"""The programs are compiled when a package is made, and their lack is said."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import struct
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from trackside.agent.source import Unavailable
+from trackside.agent.trace import libbpf
+
+ROOT = Path(__file__).parents[3]
+OBJECTS = {f"{name}.{machine}.o" for name in ("cuda", "nccl", "written") for machine in ("x86_64", "aarch64")}
+BPF_MACHINE = 247
+
+
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, build: ModuleType) -> Path:
+    """As much of one as a package needs."""
+    shutil.copytree(ROOT / build.TRACE, tmp_path / build.TRACE, ignore=shutil.ignore_patterns("objects", "__pycache__"))
+    for name in ("hatch_build.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "src/trackside/__init__.py").touch()
+    return tmp_path
+
+
+def test_every_program_for_every_machine(checkout: Path, build: ModuleType) -> None:
+    assert build.compile_programs(checkout) == ""
+    made = checkout / build.TRACE / "objects"
+    assert {each.name for each in made.iterdir()} == OBJECTS
+    for each in made.iterdir():
+        data = each.read_bytes()
+        assert struct.unpack_from("<H", data, 18)[0] == BPF_MACHINE
+        assert b".BTF" in data
+        assert os.fsencode(checkout) not in data  # nothing of where it was made
+
+
+def test_they_are_in_the_wheel_and_made_for_an_editable_install(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, build: ModuleType
+) -> None:
+    from hatchling.build import build_editable, build_wheel
+
+    monkeypatch.chdir(checkout)
+    wheel = build_wheel(str(checkout / "dist"))
+    with zipfile.ZipFile(checkout / "dist" / wheel) as archive:
+        names = {name.rpartition("/")[2] for name in archive.namelist() if "/trace/objects/" in name}
+    assert wheel.endswith("-py3-none-any.whl")
+    assert names == OBJECTS
+    shutil.rmtree(checkout / build.TRACE / "objects")
+    build_editable(str(checkout / "dist"))
+    assert {each.name for each in (checkout / build.TRACE / "objects").iterdir()} == OBJECTS
+
+
+def test_without_a_compiler_the_wheel_is_made_and_says_so(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, build: ModuleType
+) -> None:
+    monkeypatch.setattr(build, "compilers", list)
+    said: list[str] = []
+
+    class App:
+        display_warning = staticmethod(said.append)
+
+    hook = build.ProgramsHook(str(checkout), {}, None, None, "", "wheel", App())
+    hook.initialize("standard", {"artifacts": []})
+    assert "WITHOUT tracing" in said[0]
+    assert "neither the Python package ziglang nor clang" in said[0]
+
+
+def test_an_error_in_a_program_is_shown_and_no_old_object_stays(checkout: Path, build: ModuleType) -> None:
+    assert build.compile_programs(checkout) == ""
+    (checkout / build.TRACE / "programs" / "cuda.bpf.c").write_text("int broken(\n")
+    assert "cuda.bpf.c" in build.compile_programs(checkout)
+    assert list((checkout / build.TRACE / "objects").iterdir()) == []
+
+
+def test_a_package_without_them_says_so_on_the_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(libbpf, "OBJECTS", tmp_path)
+    with pytest.raises(Unavailable, match="tracing was not built into this package"):
+        libbpf.machine_code("cuda")

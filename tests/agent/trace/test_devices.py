@@ -1,0 +1,65 @@
+"""Which GPU a process works on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trackside.agent.owners import NoOwners, Owner
+from trackside.agent.trace.devices import Devices
+
+
+class Driver(NoOwners):
+    """What a GPU's driver says of who holds it."""
+
+    def __init__(self, **held: Owner) -> None:
+        self.held = {name.removeprefix("gpu"): owner for name, owner in held.items()}
+
+    def of_gpu(self, gpu: str) -> Owner | None:
+        return self.held.get(gpu)
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Path:
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+RANK = Owner(job="42", rank=5, local_rank=1)
+
+
+@pytest.mark.parametrize(
+    ("visible", "chosen", "expected"),
+    [
+        (None, 0b10, ("1", None)),
+        (None, 0b11, ("1", None)),  # both, of which its local rank is one
+        (None, 0b1101, (None, None)),
+        (None, 0, (None, None)),
+        (("0", "1", "2", "3"), 0b100, ("2", None)),
+        (("3", "2", "1", "0"), 0b1, ("3", None)),
+        (("0",), 0b1, (None, None)),  # within the job's cgroup the first is any
+        (("GPU-aaa", "GPU-bbb"), 0b10, (None, "GPU-bbb")),
+        (("MIG-aaa",), 0b1, (None, None)),
+        (("0",), 0b10, (None, None)),
+        ((), 0b1, (None, None)),
+    ],
+)
+def test_by_the_device_that_it_chose(
+    dev: Path, visible: tuple[str, ...] | None, chosen: int, expected: tuple[str | None, str | None]
+) -> None:
+    assert Devices(dev, NoOwners()).of(RANK, visible, chosen) == expected
+
+
+def test_what_the_driver_says_comes_first(dev: Path) -> None:
+    devices = Devices(dev, Driver(gpu3=RANK, gpu2=Owner(job="42", rank=6)))
+    assert devices.of(RANK, ("0",), 0b1) == ("3", None)
+
+
+def test_of_one_that_holds_several_none_is_named(dev: Path) -> None:
+    assert Devices(dev, Driver(gpu3=RANK, gpu2=RANK)).of(RANK, None, 0b1) == (None, None)
+
+
+def test_a_node_without_any(tmp_path: Path) -> None:
+    assert Devices(tmp_path / "none", Driver()).of(None, None, 0) == (None, None)

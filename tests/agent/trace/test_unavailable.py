@@ -1,0 +1,102 @@
+"""Where the kernel, a right or the library is missing, tracing says so and the agent goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.agent.trace.callers import Jobs, context, need_bpf
+from trackside.agent.source import Unavailable
+from trackside.agent.sources import cuda, nccl
+from trackside.agent.trace import libbpf, probes
+
+
+@pytest.fixture
+def no_cache() -> Iterator[None]:
+    libbpf.library.cache_clear()
+    yield
+    libbpf.library.cache_clear()
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_no_libbpf(monkeypatch: pytest.MonkeyPatch, jobs: Jobs) -> None:
+    monkeypatch.setattr(libbpf, "NAMES", ("libbpf-that-is-not-there.so",))
+    with pytest.raises(Unavailable) as error:
+        nccl.SOURCE.open(context(jobs, nccl.NcclOptions()))
+    assert "libbpf is not installed" in error.value.reason
+    assert "libbpf1" in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("number", "reason", "remedy"),
+    [
+        (errno.EPERM, "refuses", "CAP_BPF, CAP_PERFMON"),
+        (errno.ENOSYS, "without BPF", "CONFIG_BPF_SYSCALL"),
+        (errno.EINVAL, "Invalid argument", "5.15"),
+    ],
+)
+def test_what_the_kernel_refuses(number: int, reason: str, remedy: str) -> None:
+    error = libbpf.refused(number, "BPF programs")
+    assert reason in error.reason
+    assert remedy in error.remedy
+
+
+def test_without_the_rights() -> None:
+    """In a process that has given them up."""
+    need_bpf()
+    if os.geteuid() != 0:
+        pytest.skip("only root has rights to give up")
+    script = (
+        "import ctypes, os\n"
+        "number = {'x86_64': 126, 'aarch64': 91}[os.uname().machine]\n"  # capset
+        "nothing = (ctypes.c_uint32 * 6)()\n"
+        "assert ctypes.CDLL(None).syscall(number, (ctypes.c_uint32 * 2)(0x20080522, 0), nothing) == 0\n"
+        "from trackside.agent.trace.probes import Probes\n"
+        "from trackside.agent.source import Unavailable\n"
+        "try: Probes('cuda')\n"
+        "except Unavailable as error: print(error.reason, '|', error.remedy)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert "the kernel refuses BPF programs to this process | run the agent with CAP_BPF" in done.stdout, done.stderr
+
+
+def test_an_older_kernel_falls_back(monkeypatch: pytest.MonkeyPatch, jobs: Jobs) -> None:
+    need_bpf()
+    real = probes.bpf
+
+    def older(command: int, attributes: bytes) -> int:
+        kind = int.from_bytes(attributes[8:12], "little")
+        if kind in (probes.MULTI, probes.SESSION):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(command, attributes)
+
+    monkeypatch.setattr(probes, "bpf", older)
+    collector = cuda.SOURCE.open(context(jobs, cuda.CudaOptions()))
+    try:
+        assert collector.tracer.way == "perf"
+    finally:
+        collector.close()
+
+
+def test_programs_for_the_other_machine_pass_the_verifier_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_bpf()
+    for name in ("cuda", "nccl"):
+        code = (libbpf.OBJECTS / f"{name}.aarch64.o").read_bytes()
+        monkeypatch.setattr(libbpf, "machine_code", lambda _, code=code: code)
+        libbpf.Loaded(name, ("entry", "leave"), (0, 0), ("session",)).close()
+
+
+def test_nothing_of_it_is_loaded_while_it_is_off() -> None:
+    script = (
+        "import sys\n"
+        "from trackside.agent.source import sources\n"
+        "assert not sources()['cuda'].on and not sources()['nccl'].on and not sources()['written'].on\n"
+        "print([name for name in sys.modules if name.startswith('trackside.agent.trace')])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
