@@ -85,7 +85,7 @@ def test_an_xid_comes_once_and_only_to_those_who_asked(monkeypatch: pytest.Monke
     for handle in handles:
         pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
     script.now(1, xid=79)
-    assert pynvml.nvmlEventSetWait_v2(events, 500).eventData == 79
+    assert pynvml.nvmlEventSetWait_v2(events, 10_000).eventData == 79
     script.now(0, utilization=5)
     with pytest.raises(pynvml.NVMLError_Timeout):
         pynvml.nvmlEventSetWait_v2(events, 100)

@@ -72,6 +72,7 @@ HEADS = [
     b'{\n "dmesg": [\n {\n "time": 1.5,\n "msg": "NVRM: Xid"\n},\n',
     b'{"dmesg": [{"time": 1.5, "msg": "NVRM: Xid"}',
     b"n1:81:82 [0] NCCL INFO Bootstrap : Using eth0\n",
+    b'[hang] job 7 rank 3 pid 1 thread 1 "MainThread" idle at a.py:1 in f: f (a.py:1) | native: x\n[hang] ',
     b"[171167.620236] NVRM: Xid (PCI:0000:3b:00): 79, pid=1\n",
     b'{"pg_config": {"0": {"ranks": "[0, 1]"}}, "pg_status": {"0": {}}, "nccl_version": "2", "entries": [',
     b"\x80\x02}(X\x09\0\0\0pg_configq\0}X\x09\0\0\0pg_statusq\1}u.",
@@ -96,6 +97,8 @@ SEEDS = [
     b'{"MESSAGE": [' + b"300," * 9000,
     b'{"current_steps": ' + b"9" * 5000 + b', "total_steps": 1}',
     b"\x80\x02}X\x09\0\0\0pg_config",
+    b'[hang] job 7 thread 1 "a" idle at ' + b"a: | native: " * 9000,
+    b"[hang] job 7 rank 3 pid 1 flight recorder a1b2c3d4 piece 1/1: eJwDAAAAAAE=\n" * 3000,
 ]
 
 

@@ -66,6 +66,17 @@ def outcome(finding: Finding) -> tuple[Outcome, Certainty | None]:
 
 # -- C2
 
+
+def test_a_standstill_is_compared_with_work_not_with_the_start_up() -> None:
+    """Most of the time before it was imports and data."""
+    cluster = hung(give=("engine", "memory"))
+    working = np.where(cluster.times < 2400, 0.0, np.where(cluster.times < STOP, 0.7, 0.03))
+    cluster.per_gpu("gpu_sm_active_ratio", working, {AWAY: np.where(cluster.times < STOP, working, 0.0)})
+    finding = judged(cluster, "C2", until_stop(), TIMEOUT)
+    [rest] = [each for each in finding.shows if each.key == "rest_sm"]
+    assert rest.values["before"].number == pytest.approx(0.7)
+
+
 HANGS: dict[str, Callable[[], Cluster]] = {
     "spinning hardly": hung,
     "sampled every minute": lambda: hung(interval=60.0),

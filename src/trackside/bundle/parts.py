@@ -15,6 +15,7 @@ import msgspec
 from trackside.bundle.redact.redactor import Redactor
 from trackside.bundle.samples import Wanted, export
 from trackside.bundle.slicing import FORMATS, SMALL, Slice, Spots
+from trackside.catalog.hang_lines import read_piece
 from trackside.model import Input
 from trackside.read.bundle import PIECE, InputDoc, is_bundle_file
 from trackside.read.format import Source
@@ -115,6 +116,9 @@ class Single:
             except (ValueError, RecursionError):
                 return self._left(Input(row.path, None, "refused", "binary: can't be redacted", 0), row.path)
             kept = "as JSON".__str__
+        elif row.format == "hang-report" and self.redactor is not None:
+            stream = _Chained(line for line in stream if read_piece(line) is None)
+            kept = "flight recorders in it left out: packed, they can't be redacted".__str__
         elif row.format in FORMATS and self._is_large(row, source):
             cut = Slice(stream, (self.spots or {}).get(source.path, Spots()))
             stream = _Chained(cut)

@@ -13,7 +13,7 @@ from trackside.diagnose.activity.apart import Apart
 from trackside.diagnose.family import Evidence, claim
 from trackside.diagnose.gpus import of_gpu
 from trackside.model import Claim, Value
-from trackside.query import Reducer, derived
+from trackside.query import Grid, Reducer, derived
 
 UNITLESS = ("launches", "collectives")
 """Units that a sentence names itself."""
@@ -56,10 +56,14 @@ class Still:
         grid = self.evidence.grid(name)
         if grid is None:
             return None
-        start = float(grid.times[0]) - grid.step
-        part = grid.during(start, self.after) if before else grid.during(self.after, self.until)
+        part = grid.during(self._worked_from(grid), self.after) if before else grid.during(self.after, self.until)
         value = part.value(how, unit="" if grid.unit in UNITLESS else None)
         return None if value.value is None else value
+
+    def _worked_from(self, grid: Grid) -> float:
+        """When the first work was seen: what was before it, the run's start-up, is no level to compare with."""
+        worked = self.seen.times[self.seen.active & (self.seen.times <= self.after)]
+        return float(worked[0]) - self.seen.step if len(worked) else float(grid.times[0]) - grid.step
 
     def _of_those(self, name: str, rows: Flags) -> Value | None:
         """The median of some of the GPUs during the standstill."""

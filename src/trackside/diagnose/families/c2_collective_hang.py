@@ -14,13 +14,16 @@ collective is its last completed one, or it is missing from the others' reports.
 In metrics: no launches and no collectives to the end while memory stays held; engine activity at its height with SM
 activity near zero, or at most what the spinning keeps; and the GPU that the others wait for cold, gone, or behind.
 Or, where the ranks had met and no step was ever done: GPUs that are busy all the while and move no data.
+In stacks taken while it hangs (by the agent, or with py-spy): all ranks wait in one collective, at one line, but the
+one that stands elsewhere.
 
 Not this when
 -------------
 The GPUs worked up to the end, or the pause is no longer than ones that the run came back from. SM activity or power
 fell alike on all GPUs with no word of the log: that may be lighter work.
 A rank raised, was killed or ran out of memory: that is the cause, and this its consequence. The ranks never met:
-that is start-up. Evaluation, saves and compilation pause and go on.
+that is start-up. No rank's stack waits for others, or the run went on after its stacks were taken. Evaluation, saves
+and compilation pause and go on.
 
 Impact
 ------
@@ -33,7 +36,7 @@ on, so that a lost peer fails fast and tells which one.
 
 What it cannot tell
 -------------------
-Why that rank stayed away, where nothing on its host says so.
+Why that rank stayed away, where nothing on its host says so and no stack of it was taken.
 
 References
 ----------
@@ -49,24 +52,21 @@ from typing import TYPE_CHECKING
 from trackside.diagnose.activity.signals import NEED, STANDSTILL, STILL_GOING, STILL_SAYS, Limits, nodes_of, watched
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.gpus import of_ranks, ranks_at
-from trackside.diagnose.ranks import named
+from trackside.diagnose.ranks import named, world_size
 from trackside.diagnose.training.learning import training_points
-from trackside.diagnose.words import absentee
+from trackside.diagnose.words import absentee, stacks
 from trackside.diagnose.words.absentee import Absentee, host_trouble, trigger
+from trackside.diagnose.words.complaints import STRONG, are_startup, complaints, stopped_at
 from trackside.diagnose.words.ending import abnormal_end, completed, disposition, ended_at
 from trackside.diagnose.words.exceptions import earliest_first, last_words
-from trackside.diagnose.words.order import followed_by
 from trackside.diagnose.words.silence import REAPED, ended, several_ranks, stood_still, unaccounted
-from trackside.model import Certainty, Claim, Culprit, Event, Finding, Role, Run, Value
+from trackside.diagnose.words.stacks import Stood, stood
+from trackside.model import Action, Certainty, Claim, Culprit, Event, Finding, Outcome, Role, Run, Value
 from trackside.query import events, record
 
 if TYPE_CHECKING:
     from trackside.diagnose.activity.still import Still
 
-STRONG = ("mismatches", "timeouts", "heartbeats", "states")
-"""Asks whose rows alone say that a collective did not go through."""
-WEAK = ("peers", "nccl", "exceptions")
-"""A peer that is gone, as seen from the others."""
 COLLECT = (
     "every rank's output from all nodes, with time stamps",
     "Flight Recorder dumps (TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT set)",
@@ -88,18 +88,22 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     if well is not None:
         return absent(claim("completed", state=well))
     points = training_points(evidence["progress"])
-    signs = _signs(evidence, points)
-    if _startup(evidence, signs, points):
+    signs = complaints(evidence, points)
+    if are_startup(evidence, signs, points):
         return absent(claim("startup", count=evidence["progress"].reduce("count")))
     if signs:
-        return _complained(evidence, run, signs, _standing(evidence, run, limits, True, _stopped(signs, points)))
+        return _complained(evidence, run, signs, _standing(evidence, run, limits, True, stopped_at(signs, points)))
     dumps = evidence["dumps"]
     if dumps and (absentee.from_dumps(dumps)) is not None:
         return _dumped(evidence, run, _standing(evidence, run, limits, True, None))
-    waiting = [row for row in evidence["stacks"].events if row.get("collective") is not None]
-    if waiting:
-        return _caught(evidence, run, waiting, _standing(evidence, run, limits, True, None))
-    return _silent(evidence, run, limits, points)
+    caught = stood(evidence, points)
+    if caught is not None and caught.waiting:
+        return _caught(evidence, run, caught, _standing(evidence, run, limits, True, None), limits)
+    known, world = len(caught.ranks) if caught is not None else 0, world_size(run) or 2
+    if caught is not None and 1 < world <= known:
+        return absent(*caught.shows())
+    silent = _silent(evidence, run, limits, points)
+    return unknown([SOME], COLLECT) if 0 < known < world and silent.outcome is Outcome.ABSENT else silent
 
 
 def _standing(evidence: Evidence, run: Run, limits: Limits, beside: bool, stopped: float | None) -> Standing:
@@ -113,42 +117,6 @@ def _standing(evidence: Evidence, run: Run, limits: Limits, beside: bool, stoppe
     if still is None and stopped is not None:
         still = within(evidence, run, seen, stopped, limits)
     return Standing(still, worked_on(evidence, run, seen, limits) if still is None else None)
-
-
-def _stopped(signs: Sequence[tuple[str, Event]], points: Sequence[Event]) -> float | None:
-    """When it stopped, by the log: a watchdog complains its own time after the collective was entered."""
-    first = min((row.time for _, row in signs if row.time is not None), default=None)
-    last = max((row.time for row in points if row.time is not None), default=None)
-    waited = [row.get("timeout_s") for _, row in signs]
-    longest = max((float(each) for each in waited if isinstance(each, (int, float))), default=0.0)
-    if first is None:
-        return last
-    return first - longest if last is None else max(last, first - longest)
-
-
-def _signs(evidence: Evidence, points: Sequence[Event]) -> list[tuple[str, Event]]:
-    """(ask, row) of what ranks say of others, after which training did not go on and was not over either."""
-    over = [row for row in evidence["ends"].events if row.get("status") != "aborted"]
-    crashed = abnormal_end(evidence) is not None
-    kept: list[tuple[str, Event]] = []
-    for name in (*STRONG, *WEAK):
-        rows = [row for row in evidence[name].events if row.role in (Role.CASCADE, Role.ROOT)]
-        if name == "exceptions":
-            rows = [row for row in rows if row.get("about") == "collective"]
-        rows = last_words(rows, points, crashed=crashed)
-        kept += [(name, row) for row in rows if not over or followed_by(over[-1], [row]) is None]
-    return kept
-
-
-def _startup(evidence: Evidence, signs: Sequence[tuple[str, Event]], points: Sequence[Event]) -> bool:
-    """Whether no collective can have completed yet: that is a matter of the rendezvous."""
-    if points or not signs:
-        return False
-    timed = [row for name, row in signs if name == "timeouts"]
-    if timed and all(row.get("seq") in (0, 1) for row in timed):
-        return True
-    done = [row for row in evidence["communicators"].events if row.get("complete")]
-    return not timed and not evidence["ready"] and not done and not any(name == "mismatches" for name, _ in signs)
 
 
 def _complained(evidence: Evidence, run: Run, signs: Sequence[tuple[str, Event]], standing: Standing) -> Finding:
@@ -177,13 +145,16 @@ def _dumped(evidence: Evidence, run: Run, standing: Standing) -> Finding:
     return _found(evidence, run, [], None, Certainty.SUPPORTED, away, "unknown", standing.still)
 
 
-def _caught(evidence: Evidence, run: Run, waiting: Sequence[Event], standing: Standing) -> Finding:
-    """Stacks taken on the spot stand in a collective: somebody was looking because it did not move."""
-    stacks = evidence["stacks"]
-    shows = [claim("stacks", call=stacks.value(waiting[0], "collective"), line=stacks.value(waiting[0], "text"))]
-    sure = host_trouble(evidence) is not None or standing.still is not None
-    certainty = Certainty.SUPPORTED if sure else Certainty.POSSIBLE
-    return _found(evidence, run, shows, None, certainty, None, "unknown", standing.still)
+def _caught(evidence: Evidence, run: Run, caught: Stood, standing: Standing, limits: Limits) -> Finding:
+    """Stacks taken on the spot stand in a collective: somebody was looking because it did not move. Those of the ranks
+    themselves, which say who is not there, are a witness of their own."""
+    away, state = caught.absentee(), disposition(evidence)
+    second = standing.still is not None or host_trouble(evidence) is not None
+    second = second or stood_still(evidence, run, limits) is not None
+    certainty = Certainty.SUPPORTED if second or (away is not None and caught.suspected) else Certainty.POSSIBLE
+    if second and away is not None and state is not None and state.value in REAPED:
+        certainty = Certainty.ESTABLISHED
+    return _found(evidence, run, [], None, certainty, away, None if away is not None else "unknown", standing.still)
 
 
 def _silent(evidence: Evidence, run: Run, limits: Limits, points: Sequence[Event]) -> Finding:
@@ -283,13 +254,22 @@ def _found(
     culprit: Culprit | None,
     still: Still | None,
 ) -> Finding:
-    """The culprit: the machine's word first; else the job's, where a rank told why or its GPU works on something else,
-    or its peers on the same node name it, so that no network lies between them; else it is open: code, data, storage
-    or the network may have kept the rank away."""
-    trouble = host_trouble(evidence)
+    """The culprit: the machine's word first; else the job's, where a rank told why, its stack shows its line of code or
+    its GPU works on something else, or its peers on the same node name it, so that no network lies between them; else
+    it is open: code, data, storage or the network may have kept the rank away."""
+    trouble, caught = host_trouble(evidence), stood(evidence, training_points(evidence["progress"]))
     told_of = away is not None or trouble is not None or (bool(shows) and shows[0].key in _TELLING) or still is not None
     if still is not None:
         shows = [*still.shows(), *shows]
+    line: Value | None = None
+    if caught is not None and caught.waiting:
+        told_of = True
+        shows += caught.shows()
+        own = caught.absentee()
+        away = own if away is None else away
+        if away is not None and own is not None and set(own.ranks) & set(away.ranks):
+            line = caught.place()
+            shows += caught.lines(away.ranks) if away.claim != own.claim else []
     if away is not None:
         shows.append(away.claim)
     ranks, gpus = _where(evidence, run, away, still)
@@ -306,10 +286,12 @@ def _found(
         culprit = "job"
     elif still is not None and still.apart.why == "computing" and set(gpus) == set(still.odd):
         culprit, own_work = "job", True
-    elif culprit is None and away is not None and away.own and len(run.nodes) == 1:
+    elif line is not None or (culprit is None and away is not None and away.own and len(run.nodes) == 1):
         culprit = "job"
     told = [each for each in evidence["exceptions"].events if each.get("about") == "collective"]
-    look = "look_rank" if ranks or gpus else "look_ranks" if told_of else "look_all"
+    look = (
+        "look_line" if line is not None else "look_rank" if ranks or gpus else "look_ranks" if told_of else "look_all"
+    )
     since = row.time if row is not None else None
     if still is not None:
         since = still.since if since is None or row in point else min(since, still.since)
@@ -318,9 +300,11 @@ def _found(
         culprit or "unknown",
         shows,
         implies=[claim("frozen" if told_of else "seems_frozen")],
-        cannot_decide=[] if cause is not None or own_work else [claim("why" if ranks or gpus else "which")],
+        cannot_decide=[]
+        if cause is not None or own_work or line is not None
+        else [claim("why" if ranks or gpus else "which")],
         actions=[
-            action(_MENDED.get(cause.key if cause is not None else "", look)),
+            _next(cause, look, line),
             action("watchdog", "settings"),
         ],
         since=since,
@@ -332,8 +316,16 @@ def _found(
     )
 
 
+def _next(cause: Claim | None, look: str, line: Value | None) -> Action:
+    mend = _MENDED.get(cause.key) if cause is not None else None
+    if mend is None and line is not None:
+        return action(look, place=line)
+    return action(mend or look)
+
+
+SOME = "where the other ranks stand: the stacks of some alone were taken"
 OPEN = "what the run did in its last part: its steps, at their pace, leave much of its time open"
-_TELLING = ("timed_out", "heartbeat", "state", "mismatch", "peer", "stacks")
+_TELLING = ("timed_out", "heartbeat", "state", "mismatch", "peer")
 """First claims that speak of a collective, not only of a silence."""
 _MENDED = {"worker_died": "mend_worker", "some_worker_died": "mend_worker", "had_raised": "mend_error"}
 """What to do about the trigger that is known."""
@@ -379,6 +371,7 @@ FAMILY = Family(
     collect=COLLECT,
     says={
         **absentee.SAYS,
+        **stacks.SAYS,
         **STILL_SAYS,
         "timed_out": "a collective timed out: {line}",
         "heartbeat": "a rank's watchdog no longer answered: {line}",
@@ -386,7 +379,6 @@ FAMILY = Family(
         "mismatch": "the ranks did not enter the same collective: {line}",
         "peer": "a rank lost another one: {line}",
         "waited": "{ranks} waited and complained",
-        "stacks": "a stack taken on the spot waits in {call}: {line}",
         "silent": "nothing was heard of the run for {seconds} before its end",
         "unaccounted": "the steps done, at their printed pace, leave {seconds} of the run unaccounted for",
         "ended_at": "the run ended at {time}",
@@ -402,6 +394,8 @@ FAMILY = Family(
         "more of it, or fewer workers",
         "mend_error": "mend the error that the rank had raised: the others only waited for it",
         "look_rank": "look at the log, the node, the data and the storage of the rank that is named",
+        "look_line": "look at the line that the others wait for, {place}: what it waits for itself, and why no other "
+        "rank is there",
         "look_ranks": "find the rank that did not complain, and look at its log and its node",
         "watchdog": "keep the watchdog on and record collectives, so that a lost peer fails fast and is named",
         "settings": "export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
@@ -411,6 +405,7 @@ FAMILY = Family(
     },
     going={
         **STILL_GOING,
+        **stacks.STILL_SAYS,
         "silent": "nothing has been heard of the run for {seconds}",
         "frozen": "the run is frozen in a collective; GPUs that look busy only wait",
         "seems_frozen": "several ranks that stop without a word are most often frozen in a collective; "

@@ -9,7 +9,8 @@ What it looks like
 ------------------
 In metrics: memory or allocation held, engine and SM activity and kernel launches near zero for long; stronger still
 when no process ever attached to the GPU. A single GPU may also be kept busy by one kernel that never ends.
-Without metrics only a shadow of it: an empty or silent log of a job that ran until its time limit.
+A stack taken while it hangs (by the agent, or with py-spy) names the line of code that the process stands at.
+Without either only a shadow of it: an empty or silent log of a job that ran until its time limit.
 
 Not this when
 -------------
@@ -27,7 +28,8 @@ Cancel it; look where the process waits (py-spy, /proc/PID/stack), and rerun wit
 
 What it cannot tell
 -------------------
-The host-side cause. Without GPU metrics: whether the GPU was idle at all, so that it stays possible only.
+The host-side cause, where no stack was taken. Without GPU metrics: whether the GPU was idle at all, so that a silent
+log alone stays possible only.
 
 References
 ----------
@@ -36,16 +38,19 @@ The catalogue of failure families, C3.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trackside.diagnose.activity.signals import NEED, STANDSTILL, STILL_GOING, STILL_SAYS, Limits, nodes_of, watched
 from trackside.diagnose.family import Evidence, Family, absent, action, claim, found, unknown
 from trackside.diagnose.gpus import ranks_at
 from trackside.diagnose.training.learning import training_points
+from trackside.diagnose.words import absentee, stacks
 from trackside.diagnose.words.ending import OWN_END_SAYS, completed, disposition, last_sign, own_end
 from trackside.diagnose.words.silence import REAPED, duration, several_ranks, stood_still
-from trackside.model import Certainty, Claim, Finding, Role, Run, Value
-from trackside.query import derived, events
+from trackside.diagnose.words.stacks import Stood, stood
+from trackside.model import Certainty, Claim, Finding, Outcome, Role, Run, Value
+from trackside.query import derived, events, record
 
 if TYPE_CHECKING:
     from trackside.diagnose.activity.activity import Activity
@@ -77,9 +82,44 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     if own:
         return absent(claim("raised", type=evidence["exceptions"].value(own[0], "type")))
     end = state if state is not None else evidence["notices"].value(limit[0], "text") if limit else None
+    caught = stood(evidence, training_points(evidence["progress"]))
+    if caught is not None and caught.waiting and (len(caught.ranks) > 1 or several_ranks(evidence, run)):
+        return absent(*caught.shows())
+    away = absentee.from_dumps(evidence["dumps"])
+    if away is not None:
+        return absent(away.claim)
     seen = watched(evidence, run)
     told = _by_metrics(evidence, run, limits, seen, end) if seen is not None else None
-    return told if told is not None else _by_log(evidence, run, limits, end)
+    if caught is not None and told is not None and told.outcome is Outcome.FOUND:
+        return _at_its_line(told, caught, Certainty.ESTABLISHED)
+    if told is not None:
+        return told
+    quiet = stood_still(evidence, run, limits) if caught is not None else None
+    if caught is not None and (caught.suspected or quiet is not None):
+        shows = [claim("silent", seconds=quiet[0])] if quiet is not None and quiet[1] else []
+        shows += [claim("reaped", state=end)] if end is not None else []
+        whole = len(caught.ranks) >= (run.n_ranks or 1)  # of the others, some may be waited for elsewhere
+        certainty = Certainty.SUPPORTED if whole else Certainty.POSSIBLE
+        return _at_its_line(_found(evidence, shows, caught), caught, certainty)
+    return _by_log(evidence, run, limits, end)
+
+
+def _at_its_line(finding: Finding, caught: Stood, certainty: Certainty) -> Finding:
+    """What was found, and the line of code that the process stands at: a witness of its own."""
+    place = caught.place()
+    if place is None:
+        return finding
+    told = [each for each in caught.shows() if each not in finding.shows]
+    planes = tuple(dict.fromkeys([*finding.planes, *(cite.plane for each in told for cite in each.cites)]))
+    return replace(
+        finding,
+        certainty=certainty,
+        shows=(*finding.shows, *told),
+        planes=planes,
+        ranks=finding.ranks or tuple(sorted(caught.ranks)),
+        cannot_decide=tuple(each for each in finding.cannot_decide if each.key != "why"),
+        actions=(action("look_line", place=place),),
+    )
 
 
 def _by_metrics(evidence: Evidence, run: Run, limits: Limits, seen: Activity, end: Value | None) -> Finding | None:
@@ -201,7 +241,8 @@ def _said(evidence: Evidence) -> Value | None:
     return derived(max(0, own), *sources, unit="lines")
 
 
-def _found(evidence: Evidence, shows: list[Claim]) -> Finding:
+def _found(evidence: Evidence, shows: list[Claim], caught: Stood | None = None) -> Finding:
+    shows = [*shows, *(caught.shows() if caught is not None else ())]
     last = evidence["logs"].events[-1:]
     return found(
         Certainty.POSSIBLE,
@@ -222,8 +263,10 @@ FAMILY = Family(
     asks={
         **STANDSTILL,
         "exceptions": events("exception"),
+        "stacks": events("stack"),
+        "dumps": record("flight_recorder_group"),
     },
-    needs=(("jobs", "notices", *NEED),),
+    needs=(("jobs", "notices", "stacks", *NEED),),
     limits=Limits(),
     explains=("F3", "H1"),
     rivals=("C1", "C2", "D1"),
@@ -231,6 +274,8 @@ FAMILY = Family(
     by_silence=True,
     says={
         **STILL_SAYS,
+        **absentee.SAYS,
+        **stacks.SAYS,
         "formed": "the GPUs of {nodes} nodes, whose ranks were to meet, never worked: that is the rendezvous",
         "on_the_host": "the job went on by itself without its GPU, last at {time}",
         "waiting": "{count} stopped together: that is an affair between ranks",
@@ -245,6 +290,8 @@ FAMILY = Family(
         "why": "what the process waits for on the host: a lock, a pipe, storage or a stuck worker",
         "no_metric": "whether the GPU was idle: no GPU metric was given",
         "look": "see where the process waits, cancel it, and rerun with a wall-clock limit",
+        "look_line": "look at the line that it stands at, {place}, and at what it waits for there; cancel the job, and "
+        "rerun with a wall-clock limit",
         "stack": "py-spy dump --pid PID; cat /proc/PID/stack",
         "completed": "the run ended well: {state}",
         **OWN_END_SAYS,
@@ -256,6 +303,7 @@ FAMILY = Family(
     },
     going={
         **STILL_GOING,
+        **stacks.STILL_SAYS,
         "silent": "nothing has been heard of the job for {seconds}",
         "reaped": "it goes on: {state}",
         "brief": "it has been there for {seconds} only: {state}",

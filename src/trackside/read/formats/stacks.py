@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 
+from trackside.catalog.hang_lines import MOST_FRAMES
+from trackside.catalog.python_stack import Call
 from trackside.model import Event, Position
 from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.stacks import stack_fields
 
 _THREAD = re.compile(r'\s*Thread (?:0x)?([0-9A-Fa-f]{1,16}) \([\w+ ]{1,40}\)(?:: "([^"\n]{0,100})")?\s*$')
-_FRAME = re.compile(r"\s+(\S{1,200}) \((\S{1,500}?)(?::\d{1,7})?\)\s*$")
-_COLLECTIVE = re.compile(
-    r"(?:monitored_)?barrier|all_?reduce\w*|all_?gather\w*|reduce_?scatter\w*|broadcast\w*|all_?to_?all\w*|wait_for_everyone"
-)
-MAX_FRAMES = 40
+_FRAME = re.compile(r"\s+(\S{1,200}) \((\S{1,500}?)(?::(\d{1,7}))?\)\s*$")
 
 
 def _sniff(source: Source) -> Match | None:
@@ -26,27 +25,40 @@ def _sniff(source: Source) -> Match | None:
 
 def _read(source: Source, sink: Sink) -> Result:
     stacks = 0
-    head: tuple[Position, str, str] | None = None
-    frames: list[str] = []
+    head: tuple[Position, str, str, str | None] | None = None
+    calls: list[Call] = []
     for number, offset, text in source.lines():
         if found := _THREAD.match(text):
-            stacks += _give(sink, head, frames)
-            head, frames = (Position(source.path, number, offset, len(text)), text.strip(), found[1]), []
-        elif head is not None and len(frames) < MAX_FRAMES and (frame := _FRAME.match(text)):
-            frames.append(frame[1])
-    stacks += _give(sink, head, frames)
+            stacks += _give(sink, head, calls)
+            head, calls = (Position(source.path, number, offset, len(text)), text.strip(), found[1], found[2]), []
+        elif head is not None and len(calls) < MOST_FRAMES and (frame := _FRAME.match(text)):
+            calls.append(Call(frame[1], frame[2], int(frame[3] or 0)))
+    stacks += _give(sink, head, calls)
     return Result(stacks)
 
 
-def _give(sink: Sink, head: tuple[Position, str, str] | None, frames: list[str]) -> int:
-    if head is None or not frames:
+def _give(sink: Sink, head: tuple[Position, str, str, str | None] | None, calls: list[Call]) -> int:
+    if head is None or not calls:
         return 0
-    at, text, pid = head
-    inside = next((name for name in frames if _COLLECTIVE.fullmatch(name)), None)
-    fields = {"pid": pid, "top": frames[0], "collective": inside, "frames": ";".join(frames)}
+    at, text, pid, thread = head
+    fields = {"pid": pid, "thread": thread, **stack_fields(_python(calls), _native(calls))}
     told = {name: value for name, value in fields.items() if value is not None}
-    sink.event(Event("stack", at, "trace", text=f"{text} in {frames[0]}", parser="py-spy", fields=told))
+    sink.event(Event("stack", at, "trace", text=f"{text} in {calls[0].name}", parser="py-spy", fields=told))
     return 1
+
+
+def _python(calls: list[Call]) -> list[Call]:
+    """``--native`` puts frames of shared libraries between them."""
+    return [call for call in calls if not _is_library(call)] or calls
+
+
+def _native(calls: list[Call]) -> list[str]:
+    first = next((place for place, call in enumerate(calls) if not _is_library(call)), 0)
+    return [call.name for call in calls[:first]]
+
+
+def _is_library(call: Call) -> bool:
+    return re.search(r"\.so(?:\.\d+)*\Z", call.file) is not None
 
 
 FORMAT = Format("py-spy-dump", "Python stacks of living processes (py-spy dump)", "trace", _sniff, _read)

@@ -1,0 +1,503 @@
+"""The source ``hang`` on real processes: those that hang, those that only say nothing, and those that go away."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.agent.hanging import QUICK, Jobs, Listed, collected, files, moved, reported, running, said, watching
+from trackside import api
+from trackside.agent.hang import kernel, py_spy, recorder
+from trackside.agent.hang.ranks import Rank, jobs_of
+from trackside.agent.hang.report import Taker
+from trackside.agent.hang.watch import Suspicion
+from trackside.agent.source import Reading, Unavailable
+from trackside.catalog.hang_lines import (
+    Piece,
+    Resumed,
+    State,
+    Thread,
+    Who,
+    piece_line,
+    pieces_of,
+    read_line,
+    read_piece,
+    thread_line,
+)
+from trackside.catalog.python_stack import Call
+
+BARRIER = """
+import sys, threading, time
+
+rank = int(sys.argv[1])
+lock = threading.Lock()
+
+
+def load_batch(step):
+    if rank == 2 and step == 8:
+        time.sleep(10000)
+
+
+def all_reduce(step):
+    if step == 8 and rank != 2:
+        lock.acquire()
+        lock.acquire()
+
+
+def main():
+    for step in range(100000):
+        load_batch(step)
+        all_reduce(step)
+        print("step", step, flush=True)
+        time.sleep(0.1)
+
+
+main()
+"""
+PAUSED = """
+import os, sys, time
+for step in range(100000):
+    print("step", step, "of 100000", flush=True)
+    while step == 8 and not os.path.exists("go"):
+        time.sleep(0.05)
+    time.sleep(0.1)
+"""
+AT_WORK = {
+    "computes": "while True:\n    x = [n * 2 for n in range(2000000)]\n",
+    "compiles": "import os\nwhile True:\n    if os.fork() == 0:\n        sum(range(10**6)); os._exit(0)\n    os.wait()\n",
+    "saves": "import time\nwhile True:\n    open('model.bin', 'wb').write(b'x' * (1 << 20)); time.sleep(0.05)\n",
+    "reads": "import time\nopen('data.bin', 'wb').write(b'x' * (1 << 20))\nwhile True:\n    open('data.bin', 'rb').read(); time.sleep(0.05)\n",
+}
+TALK = "import time\nfor step in range(12):\n    print('step', step, flush=True); time.sleep(0.1)\n"
+
+
+def ranks_of(jobs: Jobs) -> list[Rank]:
+    return list(jobs_of(jobs.processes()).get("4242", ()))
+
+
+class TestReported:
+    def test_where_each_rank_stands(self, tmp_path: Path) -> None:
+        with running(BARRIER, tmp_path, ranks=4) as started:
+            collector = watching(Jobs(*(each.pid for each in started)))
+            reading = collected(collector, reported, 25.0)
+            assert reported(reading.lines)
+            assert all(each.poll() is None for each in started)
+            more = collected(collector, lambda lines: bool(lines), 2.0)
+            assert not more.lines, "once a hang"
+        threads = {
+            who.rank: told for line in reading.lines if (found := read_line(line.text)) for who, told in [found]
+            if isinstance(told, Thread)
+        }  # fmt: skip
+        lines = BARRIER.splitlines()
+        assert {rank: told.place for rank, told in threads.items()} == {
+            **{rank: f"train.py:{lines.index('        lock.acquire()') + 2} in all_reduce" for rank in (0, 1, 3)},
+            2: f"train.py:{lines.index('        time.sleep(10000)') + 1} in load_batch",
+        }
+        assert "time_sleep" in threads[2].native
+        states = [
+            told for line in reading.lines if (found := read_line(line.text)) and isinstance(told := found[1], State)
+        ]
+        assert {state.state for state in states} == {"S"}
+        assert {state.wait for state in states} >= {"hrtimer_nanosleep"}
+        first = next(line for line in reading.lines if "MainThread" in line.text)
+        assert dict(first.labels)["rank"] == "2", "the one that stands apart comes first"
+        assert all(dict(line.labels)["slurm_job_id"] == "4242" for line in reading.lines)
+        assert len({line.time_ns for line in reading.lines}) == len(reading.lines)
+
+    def test_taken_back_when_it_goes_on(self, tmp_path: Path) -> None:
+        with running(PAUSED, tmp_path, ranks=2) as started:
+            collector = watching(Jobs(*(each.pid for each in started)))
+            assert reported(collected(collector, reported, 25.0).lines)
+            (tmp_path / "go").touch()
+            reading = collected(collector, lambda lines: bool(lines), 10.0)
+        told = [read_line(line.text) for line in reading.lines]
+        assert [found is not None and isinstance(found[1], Resumed) for found in told] == [True] * 3
+        assert [found[0].rank for found in told if found] == [None, 0, 1]
+
+    def test_one_that_is_stopped(self, tmp_path: Path) -> None:
+        """It does not answer to ptrace: its stack is read without."""
+        with running(PAUSED, tmp_path) as started:
+            time.sleep(1.5)
+            os.kill(started[0].pid, signal.SIGSTOP)
+            reading = collected(watching(Jobs(started[0].pid), replace(QUICK, settled_s=0.0)), reported, 25.0)
+            assert Path(f"/proc/{started[0].pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        assert said(reading, "state T")
+        assert said(reading, "train.py:", "MainThread")
+
+    @pytest.mark.parametrize("what", AT_WORK)
+    def test_not_while_it_works(self, what: str, tmp_path: Path) -> None:
+        with running(TALK + AT_WORK[what], tmp_path) as started:
+            reading = collected(watching(Jobs(started[0].pid)), reported, 5.0)
+        assert not reading.lines
+
+    def test_not_at_startup(self, tmp_path: Path) -> None:
+        with running("print('loading', flush=True)\nimport time\ntime.sleep(1000)", tmp_path) as started:
+            reading = collected(watching(Jobs(started[0].pid)), reported, 4.0)
+        assert not reading.lines
+
+    def test_a_pipe_for_output(self, tmp_path: Path) -> None:
+        """Under srun standard output is no file: what is written is told by the counters."""
+        script = tmp_path / "train.py"
+        script.write_text(PAUSED)
+        process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, cwd=tmp_path)
+        try:
+            collector = watching(Jobs(process.pid))
+            reading = collected(collector, reported, 25.0)
+        finally:
+            process.kill()
+            process.communicate()
+        assert said(reading, "no output for", "s between outputs before")
+
+
+class TestBounds:
+    def test_64_ranks(self, tmp_path: Path) -> None:
+        """Stacks of some, states of all, and all of it within its bytes."""
+        with running("import time\ntime.sleep(1000)", tmp_path, ranks=64) as started:
+            jobs = Jobs(*(each.pid for each in started))
+            deadline = time.monotonic() + 60
+            while len(ranks_of(jobs)) < 64 and time.monotonic() < deadline:
+                time.sleep(0.2)
+            time.sleep(1.0)
+            ranks, reading = ranks_of(jobs), Reading()
+            taker = Taker(Path("/proc"), replace(QUICK, ranks=8, bytes=7_500), py_spy.program())
+            suspicion = Suspicion(10.0, 1.0, 10.0, tuple(rank.key for rank in ranks), ())
+            begin = time.monotonic()
+            taker.report(reading, "4242", ranks, suspicion, {})
+            assert time.monotonic() - begin < 20.0
+        assert len(said(reading, "state")) == 64
+        assert sum(len(line.text) for line in reading.lines) <= 7_500
+        assert len(said(reading, "MainThread")) + reading.lost["hang_lines"] >= 8
+
+    def test_time_for_all(self, tmp_path: Path) -> None:
+        with running("import time\ntime.sleep(1000)", tmp_path, ranks=6) as started:
+            slow = program(tmp_path, "sleep 60")
+            jobs = Jobs(*(each.pid for each in started))
+            time.sleep(0.5)
+            ranks, reading = ranks_of(jobs), Reading()
+            taker = Taker(Path("/proc"), replace(QUICK, one_s=0.5, all_s=1.2), slow)
+            begin = time.monotonic()
+            taker.report(reading, "4242", ranks, Suspicion(None, None, 9.0, (), ()), {})
+            assert time.monotonic() - begin < 4.0
+        assert said(reading, "took more than 0.5 s")
+        assert said(reading, "the 1.2 s for all ranks are over")
+
+    def test_a_process_that_dies_meanwhile(self, tmp_path: Path) -> None:
+        with running("import time\ntime.sleep(1000)", tmp_path, ranks=3) as started:
+            time.sleep(0.5)
+            jobs = Jobs(*(each.pid for each in started))
+            ranks, reading = ranks_of(jobs), Reading()
+            pids = [rank.main.pid for rank in ranks]
+            spy = program(tmp_path, f'kill -9 {pids[1]} {pids[2]}\nsleep 0.1\nexec {py_spy.program()} "$@"')
+            Taker(Path("/proc"), QUICK, spy).report(reading, "4242", ranks, Suspicion(9.0, 1.0, 9.0, (), ()), {})
+        assert len(said(reading, "no stack: ")) >= 2
+        assert len(said(reading, "state S")) == 3
+
+
+def program(folder: Path, script: str) -> str:
+    """A stand-in for py-spy."""
+    path = folder / "spy"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+class TestPySpy:
+    @pytest.fixture
+    def sleeper(self, tmp_path: Path) -> int:
+        with running("import time\ntime.sleep(1000)", tmp_path) as started:
+            time.sleep(0.5)
+            yield started[0].pid  # type: ignore[misc]
+
+    def test_real(self, sleeper: int) -> None:
+        spy = py_spy.program()
+        assert spy is not None
+        (thread,) = py_spy.stacks(spy, sleeper, timeout_s=5.0, native=True)
+        assert (thread.tid, thread.name, thread.place) == (sleeper, "MainThread", "train.py:2 in <module>")
+        assert "time_sleep" in thread.native
+        (again,) = py_spy.stacks(spy, sleeper, timeout_s=5.0, nonblocking=True)
+        assert again.calls == thread.calls
+        assert not again.native
+
+    @pytest.mark.parametrize(
+        ("script", "words"),
+        [
+            ("echo '{\"not\": a stack'", "printed what is not read"),
+            ("head -c 100 /dev/urandom", "printed what is not read"),
+            ("echo '[{\"frames\": 7}]'", "printed what is not read"),
+            ("echo '[]'", "saw no Python thread"),
+            ("yes", "printed more than 4 MiB and was ended"),
+            ("sleep 60", "took more than 1 s and was ended"),
+            ("sleep 60 & wait", "took more than 1 s and was ended"),
+            ("exec >&- 2>&-; sleep 60", "took more than 1 s and was ended"),
+            ("echo 'Permission Denied: Try running again with elevated permissions' >&2; exit 1", "may not be looked into"),
+            ("echo 'Error: Failed to open process - check if it is running.' >&2; exit 1", "has ended or is no Python"),
+            ("echo 'Error: Failed to find python version' >&2; exit 1", "py-spy: Failed to find python version"),
+            ("exit 3", "py-spy: no word of why"),
+        ],
+    )  # fmt: skip
+    def test_played(self, script: str, words: str, sleeper: int, tmp_path: Path) -> None:
+        begin = time.monotonic()
+        with pytest.raises(py_spy.NoStack, match=words):
+            py_spy.stacks(program(tmp_path, script), sleeper, timeout_s=1.0)
+        assert time.monotonic() - begin < 4.0
+
+    def test_not_there(self, sleeper: int, tmp_path: Path) -> None:
+        with pytest.raises(py_spy.NoStack, match="can't be started"):
+            py_spy.stacks(str(tmp_path / "nowhere"), sleeper, timeout_s=1.0)
+        assert py_spy.program(str(tmp_path / "nowhere")) is None
+        heard: list[str] = []
+        watching(Jobs(sleeper), replace(QUICK, py_spy=str(tmp_path / "nowhere")), heard.append)
+        assert heard
+        assert "no py-spy at" in heard[0]
+
+    def test_without_it_only_sleep_counts(self, tmp_path: Path) -> None:
+        with running(PAUSED, tmp_path) as started:
+            options = replace(QUICK, py_spy=str(tmp_path / "nowhere"))
+            reading = collected(watching(Jobs(started[0].pid), options), reported, 25.0)
+        assert said(reading, "state S")
+        assert said(reading, "no stack: py-spy is not there")
+
+    def test_a_hanging_one_leaves_the_process_alone(self, sleeper: int) -> None:
+        """Ended while it holds the process, it lets go."""
+        spy = py_spy.program()
+        assert spy is not None
+        for wait in (0.0, 0.005, 0.01, 0.02, 0.04, 0.06):
+            child = subprocess.Popen([spy, "dump", "--native", "--pid", str(sleeper)], stdout=-3, stderr=-3)
+            time.sleep(wait)
+            child.kill()
+            child.wait()
+        time.sleep(0.1)
+        assert Path(f"/proc/{sleeper}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up its rights")
+    def test_unprivileged(self, sleeper: int) -> None:
+        """Another user's process: no stack, and what would give it."""
+        spy = Path("/tmp") / f"py-spy-{os.getpid()}"
+        shutil.copy(py_spy.program() or "", spy)
+        spy.chmod(0o755)
+        asked = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(spy), "dump", "--pid", str(sleeper)]
+        try:
+            told = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=False)
+        finally:
+            spy.unlink()
+        assert told.returncode == 1
+        assert "may not be looked into" in py_spy.reason(told.stderr)
+
+    def test_what_is_lacking(self, tmp_path: Path) -> None:
+        (tmp_path / "none").write_text("Name:\tagent\nCapEff:\t0000000000000000\n")
+        (tmp_path / "all").write_text("CapEff:\t000001ffffffffff\n")
+        (tmp_path / "yama").write_text("1\n")
+        (tmp_path / "off").write_text("3\n")
+        none = py_spy.may_not(tmp_path / "none", tmp_path / "yama")
+        assert none == "give the agent CAP_SYS_PTRACE (kernel.yama.ptrace_scope is 1)"
+        assert "CAP_SYS_PTRACE" in py_spy.may_not(tmp_path / "none", tmp_path / "nowhere")
+        assert "until the next boot" in py_spy.may_not(tmp_path / "all", tmp_path / "off")
+        assert "user namespace" in py_spy.may_not(tmp_path / "all", tmp_path / "nowhere")
+
+
+RECORDER = """
+import os, sys, time
+pipe, dump = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"], os.environ["TORCH_FR_DUMP_TEMP_FILE"]
+name = f"{pipe}{sys.argv[1]}.pipe"
+os.mkfifo(name)
+read = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
+for step in range(10):
+    print("step", step, flush=True)
+    time.sleep(0.1)
+while True:
+    time.sleep(0.2)
+    if os.read(read, 128):
+        with open(f"{dump}{sys.argv[1]}", "wb") as file:
+            file.write(open(f"ring{sys.argv[1]}", "rb").read())
+"""
+
+
+def ring(enqueued: int, completed: int) -> bytes:
+    """A dump of one of two ranks."""
+    entry = {
+        "record_id": enqueued, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": enqueued,
+        "profiling_name": "nccl:all_reduce", "state": "started", "time_created_ns": 10**18, "is_p2p": False,
+    }  # fmt: skip
+    status = {
+        "last_enqueued_collective": enqueued,
+        "last_started_collective": enqueued,
+        "last_completed_collective": completed,
+    }
+    return pickle.dumps(
+        {
+            "version": "2.4",
+            "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+            "pg_status": {"0": status},
+            "entries": [entry] if enqueued > completed else [],
+        },
+        protocol=2,
+    )
+
+
+def recorded(folder: Path) -> list[dict[str, object]]:
+    """What is read of flight recorders."""
+    rows = [row for row in api.load([folder]).store.all_rows() if row.kind.startswith("flight_recorder")]
+    return [{"kind": row.kind, **row.fields} for row in rows]
+
+
+class TestRecorder:
+    def test_asked_and_sent(self, tmp_path: Path) -> None:
+        """What is sent is what the recorder wrote, and reads as its own file does."""
+        rings = [ring(40, 39), ring(39, 39)]
+        for rank in (0, 1):
+            (tmp_path / f"ring{rank}").write_bytes(rings[rank])
+        environ = {
+            "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/ask_",
+            "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/dump_",
+            "TORCH_FR_BUFFER_SIZE": "2000",
+        }
+        with running(RECORDER, tmp_path, ranks=2, **environ) as started:
+            reading = collected(watching(Jobs(*(each.pid for each in started))), reported, 25.0)
+        assert len(said(reading, "flight recorder", "piece")) == 2
+        run = tmp_path / "run"
+        for path, text in files(reading.lines).items():
+            (run / path).parent.mkdir(parents=True, exist_ok=True)
+            (run / path).write_text(text)
+            (direct := tmp_path / "direct").mkdir(exist_ok=True)
+        for rank in (0, 1):
+            (direct / f"nccl_trace_rank_{rank}").write_bytes(rings[rank])
+        assert recorded(run) == [{**told, "job": "4242"} for told in recorded(direct)]
+        verdict = api.diagnose(run)
+        assert (verdict.family, verdict.primary.ranks, verdict.run.id) == ("C2", (1,), "4242")
+        assert "dump" in [claim.key for claim in verdict.primary.shows]
+
+    def test_a_redacted_bundle_holds_no_dump(self, tmp_path: Path) -> None:
+        """What is packed can't be redacted."""
+        who, data = Who("7", 3, 9), base64.b64encode(zlib.compress(ring(40, 39))).decode()
+        thread = Thread(9, "MainThread", "idle", "a.py:1 in f", (Call("f", "a.py", 1),))
+        lines = [thread_line(who, thread), piece_line(who, Piece("a" * 8, 1, 1, data)), "step 1"]
+        told = [f"2026-11-22T02:03:04.000000005Z stdout F {line}".encode() + b"\n" for line in lines]
+        assert [read_piece(line) is not None for line in told] == [False, True, False]
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "hang.log").write_bytes(b"".join(told[:2]))
+        bundle = tmp_path / "out.trackside"
+        for redacted in (False, True):
+            bundle.unlink(missing_ok=True)
+            command = [sys.executable, "-m", "trackside", "bundle", str(tmp_path / "run"), "-o", str(bundle)]
+            subprocess.run(command + ["--redact"] * redacted, check=True, capture_output=True, timeout=60)
+            kinds = {row.kind for row in api.load([bundle]).store.all_rows()}
+            assert "stack" in kinds
+            assert ("flight_recorder" in kinds) is not redacted
+
+    def test_pieces_that_are_lost_or_hostile(self, tmp_path: Path) -> None:
+        who, data = Who("7", 3, 9), base64.b64encode(zlib.compress(ring(40, 39))).decode()
+        evil = base64.b64encode(zlib.compress(pickle.dumps(os.system))).decode()
+        bomb = base64.b64encode(zlib.compress(bytes(80 << 20))).decode()
+        for words, parts in {
+            "1 of its 2 pieces": [piece_line(who, Piece("a" * 8, 2, 2, data))],
+            "pieces are damaged": [piece_line(who, Piece("a" * 8, 1, 1, "AAAA"))],
+            "cut off": [
+                piece_line(who, Piece("a" * 8, 1, 1, base64.b64encode(zlib.compress(b"x" * 99)[:-6]).decode()))
+            ],
+            "cut off or far too large": [piece_line(who, each) for each in pieces_of(bomb, "b" * 8, 48 << 10)],
+            "no dump of a flight recorder": [piece_line(who, Piece("a" * 8, 1, 1, evil))],
+        }.items():
+            (tmp_path / "hang.log").write_text("".join(f"{line}\n" for line in parts))
+            (row,) = api.load([tmp_path]).inputs
+            assert row.format == "hang-report"
+            assert words in row.note, (words, row)
+            assert not recorded(tmp_path)
+
+    def found(self, folder: Path, **environ: str) -> recorder.Recorder | None:
+        (process,) = [each for each in Jobs(os.getpid()).processes() if each.pid == os.getpid()]
+        owned = replace(moved(process, rank=3), environ={"RANK": "3", **environ})
+        return recorder.recorder(Path("/proc"), Rank("7", 3, owned))
+
+    def test_only_a_pipe_of_its_own_user_is_written_to(self, tmp_path: Path) -> None:
+        ring = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/p", "TORCH_NCCL_TRACE_BUFFER_SIZE": "100"}
+        found = self.found(tmp_path, **ring)
+        assert found is not None
+        assert not recorder.ask(found), "no pipe is there"
+        victim = tmp_path / "p3.pipe"
+        victim.write_text("mine")
+        assert not recorder.ask(found)
+        assert victim.read_text() == "mine", "a plain file is left alone"
+        victim.unlink()
+        os.mkfifo(tmp_path / "real")
+        victim.symlink_to(tmp_path / "real")
+        reader = os.open(tmp_path / "real", os.O_RDONLY | os.O_NONBLOCK)
+        assert not recorder.ask(found), "no link is followed"
+        victim.unlink()
+        os.rename(tmp_path / "real", victim)
+        assert not recorder.ask(replace(found, uid=found.uid + 1)), "nor another user's pipe"
+        assert recorder.ask(found)
+        assert os.read(reader, 10) == b"1"
+        os.close(reader)
+        assert not recorder.ask(found), "nobody reads it"
+
+    def test_only_a_file_of_its_own_user_is_read(self, tmp_path: Path) -> None:
+        found = self.found(tmp_path, TORCH_FR_DUMP_TEMP_FILE=f"{tmp_path}/d")
+        assert found is not None
+        assert found.pipe is None
+        dump = tmp_path / "d3"
+        (tmp_path / "secret").write_bytes(b"secret")
+        dump.symlink_to(tmp_path / "secret")
+        with pytest.raises(recorder.NoDump, match="no dump"):
+            recorder.pieces(found, 0, 1 << 20)
+        dump.unlink()
+        dump.write_bytes(pickle.dumps({"entries": []}))
+        assert recorder.pieces(found, 0, 1 << 20)
+        with pytest.raises(recorder.NoDump, match="no dump"):
+            recorder.pieces(found, time.time_ns() + 10**9, 1 << 20)
+        with pytest.raises(recorder.NoDump, match="no dump"):
+            recorder.pieces(replace(found, uid=found.uid + 1), 0, 1 << 20)
+        dump.write_bytes(os.urandom(5000))
+        with pytest.raises(recorder.NoDump, match=f"too large to be sent: {dump}"):
+            recorder.pieces(found, 0, 1000)
+
+    def test_where_it_dumps(self, tmp_path: Path) -> None:
+        assert self.found(tmp_path) is None
+        found = self.found(tmp_path, TORCH_NCCL_TRACE_BUFFER_SIZE="2000")
+        assert found is not None
+        assert [path.name for path in found.dumps] == ["comm_lib_trace_rank_3", "nccl_trace_rank_3"]
+        off = self.found(tmp_path, TORCH_NCCL_DEBUG_INFO_PIPE_FILE="/x/p", TORCH_NCCL_TRACE_BUFFER_SIZE="0")
+        assert off is not None
+        assert off.pipe is None, "a ring of nothing is never dumped"
+
+
+def test_a_kernel_that_says_nothing(tmp_path: Path) -> None:
+    """Unprivileged, wchan is 0 and the rest may not be read."""
+    task = tmp_path / "9" / "task" / "9"
+    task.mkdir(parents=True)
+    (task / "stat").write_text("9 (py thon) D 1 1 1 0")
+    (task / "wchan").write_text("0")
+    (process,) = [each for each in Jobs(os.getpid()).processes() if each.pid == os.getpid()]
+    seen = kernel.seen(tmp_path, Rank("7", 0, replace(process, pid=9)))
+    assert seen is not None
+    assert (seen.state.state, seen.state.wait, seen.state.syscall, seen.stack) == ("D", "", "", ())
+    assert kernel.seen(tmp_path, Rank("7", 0, replace(process, pid=10))) is None
+
+
+def test_processes_that_are_no_more() -> None:
+    (process,) = [each for each in Jobs(os.getpid()).processes() if each.pid == os.getpid()]
+    collector = watching(Listed([moved(replace(process, pid=2**22 - 1), rank=0)]))
+    for _ in range(3):
+        reading = Reading()
+        collector.collect(reading)
+        assert not reading.lines
+    collector.close()
+
+
+def test_no_proc(tmp_path: Path) -> None:
+    from tests.agent.readings import opened
+    from trackside.agent.node import Node
+    from trackside.agent.sources.hang import SOURCE
+
+    with pytest.raises(Unavailable, match="no proc file system"):
+        opened(SOURCE, Node("n1", proc=tmp_path))

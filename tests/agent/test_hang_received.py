@@ -1,0 +1,150 @@
+"""From processes that hang to the line of code in the verdict: over HTTP, through a real receiver and its store."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.agent.hanging import Jobs, collected, reported, running, watching
+from tests.unit.receiving import JSON, Running
+from trackside import api
+from trackside.agent.source import LogLine
+from trackside.model import Certainty, Verdict
+from trackside.show.document import document, encode
+from trackside.show.wording import said
+from trackside.stores.receiver.options import Keeping, ServeOptions
+
+LIBRARY = """
+import os, time
+
+def all_reduce(step, ranks):
+    open(f"there-{os.environ['RANK']}-{step}", "w").close()
+    while not all(os.path.exists(f"there-{rank}-{step}") for rank in range(ranks)):
+        time.sleep(0.05)
+"""
+"""A collective of files, where PyTorch's is."""
+TRAINING = """
+import sys, time
+sys.path.insert(0, "site-packages")
+from torch.distributed.distributed_c10d import all_reduce
+
+rank, ranks = int(sys.argv[1]), int(sys.argv[2])
+
+
+def load_batch(step):
+    if rank == 1 and step == 12:
+        time.sleep(10000)
+
+
+def train():
+    for step in range(100):
+        load_batch(step)
+        all_reduce(step, ranks)
+        if rank == 0:
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            print(f"{now} step {step} loss {2.5 / (step + 1):.4f}", flush=True)
+        time.sleep(0.1)
+
+
+train()
+"""
+ASLEEP, WAITING = (
+    1 + TRAINING.splitlines().index(line) for line in ("        time.sleep(10000)", "        all_reduce(step, ranks)")
+)
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[Running]:
+    server = Running(ServeOptions(store=str(tmp_path / "store"), keeping=Keeping(flush_s=3600.0)))
+    yield server
+    server.close()
+
+
+def pushed(receiver: Running, lines: Sequence[LogLine]) -> None:
+    """As the agent's sender does: the node is added, and lines of equal labels are one stream."""
+    streams = defaultdict(list)
+    for line in lines:
+        streams[line.labels].append([str(line.time_ns), line.text])
+    body = {"streams": [{"stream": {**dict(of), "node": "n1"}, "values": rows} for of, rows in streams.items()]}
+    assert receiver.ask("/loki/api/v1/push", json.dumps(body).encode(), JSON).status == 204
+
+
+def hung(folder: Path, program: str) -> list[LogLine]:
+    """What the agent sends of three ranks, their output too."""
+    library = folder / "site-packages" / "torch" / "distributed"
+    library.mkdir(parents=True)
+    (library / "distributed_c10d.py").write_text(LIBRARY)
+    with running(program, folder, ranks=3) as started:
+        found = collected(watching(Jobs(*(each.pid for each in started))), reported, 40.0)
+    output = (folder / "slurm-4242.out").read_text().splitlines()
+    labels = (("filename", "slurm-4242.out"), ("slurm_job_id", "4242"), ("stream", "stdout"))
+    begin = time.time_ns() - 120 * 10**9
+    return [*(LogLine(begin + n, labels, text) for n, text in enumerate(output)), *found.lines]
+
+
+def diagnosed(receiver: Running, tmp_path: Path) -> Verdict:
+    receiver.intake.flush(True).result(30)
+    return api.diagnose_stored(tmp_path / "store", "4242")
+
+
+def sentences(verdict: Verdict) -> str:
+    from trackside.diagnose.family import find_family
+
+    family = find_family(verdict.family)
+    assert family is not None
+    return "\n".join(said(claim, family.sentences(verdict.run)) for claim in verdict.primary.shows)
+
+
+def test_the_line_of_the_rank_that_stays_away(receiver: Running, tmp_path: Path) -> None:
+    lines = hung(tmp_path / "job", TRAINING)
+    pushed(receiver, lines)
+    pushed(receiver, lines)  # sent twice, as after an answer that was lost
+    verdict = diagnosed(receiver, tmp_path)
+    assert (verdict.family, verdict.primary.ranks, verdict.primary.culprit) == ("C2", (1,), "job")
+    assert verdict.primary.certainty is Certainty.SUPPORTED
+    assert not verdict.primary.cannot_decide
+    told = sentences(verdict)
+    assert f"Ranks 0, 2 waited in all_reduce, at train.py:{WAITING} in train" in told
+    assert f"Rank 1 did not come to it, and stood at train.py:{ASLEEP} in load_batch" in told
+    assert f"train.py:{ASLEEP}" in encode(document(verdict)).decode()
+    assert verdict.progress is not None
+    assert verdict.progress.points == 12
+
+
+def test_stacks_are_no_sign_of_life(receiver: Running, tmp_path: Path) -> None:
+    """The agent's lines come after the silence began: they are no output of the job."""
+    pushed(receiver, hung(tmp_path / "job", TRAINING))
+    receiver.intake.flush(True).result(30)
+    _, store = api.select(api.load([tmp_path / "store" / "received" / "logs"]), "4242")
+    logs = [row for row in store.all_rows() if row.kind == "log_activity"]
+    assert [row.get("lines") for row in logs] == [12]
+
+
+def test_another_job_of_the_node(receiver: Running, tmp_path: Path) -> None:
+    """What one job's stacks show is nothing of another's."""
+    lines = hung(tmp_path / "job", TRAINING)
+    pushed(receiver, lines)
+    other = [
+        LogLine(
+            lines[0].time_ns + n, (("filename", "slurm-77.out"), ("slurm_job_id", "77")), f"step {n} loss {9 - n}.5"
+        )
+        for n in range(8)
+    ]
+    pushed(receiver, other)
+    receiver.intake.flush(True).result(30)
+    verdict = api.diagnose_stored(tmp_path / "store", "77")
+    assert verdict.family not in ("C2", "C3")
+    assert diagnosed(receiver, tmp_path).family == "C2"
+
+
+def test_nobody_waits(receiver: Running, tmp_path: Path) -> None:
+    pushed(receiver, hung(tmp_path / "job", TRAINING.replace("rank == 1 and ", "")))
+    verdict = diagnosed(receiver, tmp_path)
+    assert (verdict.family, verdict.primary.ranks) == ("C3", (0, 1, 2))
+    assert f"Ranks 0-2 stood at train.py:{ASLEEP} in load_batch" in sentences(verdict)
+    assert "why" not in [claim.key for claim in verdict.primary.cannot_decide]

@@ -1,0 +1,239 @@
+"""Stacks of processes: which frame is the job's own, what they wait in, and what families say of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trackside import api
+from trackside.catalog.hang_lines import (
+    Resumed,
+    State,
+    Thread,
+    Who,
+    native_name,
+    read_line,
+    resumed_line,
+    state_line,
+    thread_line,
+    words_line,
+)
+from trackside.catalog.python_stack import Call, collective_in, is_own, own_call, waits_for_gpu
+from trackside.diagnose.family import find_family
+from trackside.model import Certainty, Outcome, Verdict
+from trackside.show.wording import said
+
+LOG = "".join(
+    f"2026-03-02T08:{step // 60:02}:{step % 60:02}Z step {step} loss {4 - step / 40:.3f}\n" for step in range(100)
+)
+SIZE = "2026-03-02T08:00:00Z world_size=4\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [
+        ("/home/u/proj/train.py", True),
+        ("train.py", True),
+        ("src/models/layers.py", True),
+        ("/opt/conda/lib/python3.11/site-packages/torch/nn/modules/module.py", False),
+        ("/usr/lib/python3/dist-packages/yaml/__init__.py", False),
+        ("/root/.pyenv/versions/3.11.7/lib/python3.11/threading.py", False),
+        ("torch/distributed/distributed_c10d.py", False),
+        ("threading.py", False),
+        ("multiprocessing/connection.py", False),
+        ("accelerate/utils/other.py", False),
+        ("<frozen importlib._bootstrap>", False),
+        ("<string>", False),
+        ("<ipython-input-3-0a1b>", True),
+        ("", False),
+    ],
+)
+def test_own_code(file: str, own: bool) -> None:
+    assert is_own(file) is own
+
+
+C10D = "torch/distributed/distributed_c10d.py"
+
+
+@pytest.mark.parametrize(
+    ("calls", "native", "collective", "gpu"),
+    [
+        ([("all_reduce", C10D), ("_exception_logger.<locals>.wrapper", "torch/distributed/c10d_logger.py")], [], "all_reduce", False),
+        ([("barrier", C10D), ("Accelerator.wait_for_everyone", "accelerate/accelerator.py")], [], "wait_for_everyone", False),
+        ([("recv", C10D)], [], "recv", False),
+        ([("Connection.recv", "multiprocessing/connection.py")], [], None, False),
+        ([("_engine_run_backward", "torch/autograd/graph.py")], [], None, True),
+        ([("_engine_run_backward", "torch/autograd/graph.py")], ["pthread_cond_wait", "c10d::Reducer::finalize_backward"], "c10d::Reducer::finalize_backward", True),
+        ([], ["syscall", "cuEventSynchronize"], None, True),
+        ([], ["poll", "ncclGroupEnd"], "ncclGroupEnd", False),
+        ([], ["clock_nanosleep", "time_sleep"], None, False),
+        ([("synchronize", "torch/cuda/__init__.py")], [], None, True),
+        ([("Condition.wait", "threading.py"), ("Queue.get", "queue.py")], ["futex"], None, False),
+    ],
+)  # fmt: skip
+def test_what_it_waits_in(calls: list[tuple[str, str]], native: list[str], collective: str | None, gpu: bool) -> None:
+    found = [Call(name, file, 1) for name, file in calls]
+    assert own_call(found) is None
+    assert collective_in(found, native) == collective
+    assert waits_for_gpu(found, native) is gpu
+
+
+def test_native_names() -> None:
+    name = "void gloo::(anonymous namespace)::run<float, std::function<void (int)> >(int, char const*) const"
+    assert native_name(name) == "void_gloo::::run"
+    assert native_name("c10d::Work::wait(std::chrono::duration<long, std::ratio<1l, 1000l> >)") == "c10d::Work::wait"
+    assert native_name("a; b | c" * 999) == ("a_b_c" * 999)[:120]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        State("pt_main_thread", "D", "rpc_wait_bit_killable", "0", 1.25, {"S": 24, "D": 1}),
+        State("python3", "S"),
+        Thread(978, "pin memory \"x\"\n", "idle", "", (Call("Queue.get", "queue.py", 171),)),
+        Thread(977, "MainThread", "active", "a b.py:7 in <module>", (Call("f", "a b.py", 7),), ("futex", "x::y")),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("who", [Who("4242", 3, 977), Who("60_3"), Who("73+1", None, 5)])
+def test_lines_are_read_back(told: State | Thread, who: Who) -> None:
+    text = state_line(who, told) if isinstance(told, State) else thread_line(who, told)
+    found = read_line(text)
+    assert found is not None
+    assert found[0] == who
+    again = found[1]
+    assert isinstance(again, type(told))
+    assert (state_line(who, again) if isinstance(again, State) else thread_line(who, again)) == text  # type: ignore[arg-type]
+
+
+def test_lines_for_people() -> None:
+    assert read_line(words_line(Who("7", 1, 2), "no stack: why\nnot")) == (Who("7", 1, 2), None)
+    assert read_line(resumed_line(Who("7", 1), 431.6)) == (Who("7", 1), Resumed(432))
+    assert read_line("[hang] nonsense") is None
+    assert read_line("step 1 loss 2.0") is None
+
+
+def verdict(folder: Path, stacks: str, log: str = SIZE + LOG, name: str = "stacks.txt") -> Verdict:
+    (folder / "slurm-4242.out").write_text(log)
+    if stacks:
+        (folder / name).write_text(stacks)
+    return api.diagnose(folder)
+
+
+def sentences(found: Verdict) -> list[str]:
+    family = find_family(found.family)
+    assert family is not None
+    return [said(claim, family.sentences(found.run)) for claim in found.primary.shows]
+
+
+def ours(*threads: tuple[int, str, list[tuple[str, str, int]]], minute: int = 20) -> str:
+    """The agent's lines: rank, place, frames."""
+    lines = [
+        thread_line(Who("4242", rank, 900 + rank), Thread(900 + rank, "MainThread", "idle", place, tuple(Call(*c) for c in calls)))
+        for rank, place, calls in threads
+    ]  # fmt: skip
+    return "".join(f"2026-03-02T08:{minute}:00.{n:09}Z stdout F {line}\n" for n, line in enumerate(lines))
+
+
+def waits(rank: int, call: str = "all_reduce", line: int = 31) -> tuple[int, str, list[tuple[str, str, int]]]:
+    return rank, f"train.py:{line} in step", [(call, C10D, 2806), ("step", "train.py", line)]
+
+
+def sleeps(rank: int) -> tuple[int, str, list[tuple[str, str, int]]]:
+    return rank, "data.py:42 in load_batch", [("load_batch", "data.py", 42), ("main", "train.py", 20)]
+
+
+class TestCollectiveHang:
+    def test_the_rank_and_its_line(self, tmp_path: Path) -> None:
+        found = verdict(tmp_path, ours(waits(0), waits(1), waits(2), sleeps(3)))
+        assert (found.family, found.primary.ranks, found.primary.culprit) == ("C2", (3,), "job")
+        assert found.primary.certainty is Certainty.SUPPORTED
+        told = sentences(found)
+        assert "Ranks 0-2 waited in all_reduce, at train.py:31 in step" in told
+        assert "Rank 3 did not come to it, and stood at data.py:42 in load_batch" in told
+        assert not found.primary.cannot_decide
+
+    def test_py_spy_dumps_say_it_in_the_same_words(self, tmp_path: Path) -> None:
+        """Whoever took them: without ranks, by process."""
+        wait = f"    all_reduce ({C10D}:2806)\n    step (train.py:31)\n"
+        dumps = [f'Thread {pid} (idle): "MainThread"\n{wait}' for pid in (11, 12)]
+        dumps.append('Thread 13 (idle): "MainThread"\n    load_batch (data.py:42)\n    main (train.py:20)\n')
+        dumps.append('Thread 14 (idle): "pin"\n    run (other.py:1)\n')
+        found = verdict(tmp_path, "".join(dumps))
+        assert found.family == "C2"
+        told = sentences(found)
+        assert "process 11 and process 12 waited in all_reduce, at train.py:31 in step" in told
+        assert "process 13 did not come to it, and stood at data.py:42 in load_batch" in told
+        assert not any("other.py" in sentence for sentence in told)
+
+    def test_parted_ways(self, tmp_path: Path) -> None:
+        found = verdict(tmp_path, ours(waits(0), waits(1), waits(2), waits(3, "barrier", 77)))
+        assert (found.family, found.primary.ranks) == ("C2", (3,))
+        assert "Rank 3 waited in another collective than the others: barrier, at train.py:77 in step" in sentences(
+            found
+        )
+
+    def test_those_that_wait_alone(self, tmp_path: Path) -> None:
+        """A node whose neighbour has no agent: who is missing stays open."""
+        found = verdict(tmp_path, ours(waits(0), waits(1)))
+        assert (found.family, found.primary.ranks, found.primary.culprit) == ("C2", (), "unknown")
+        assert [claim.key for claim in found.primary.cannot_decide] == ["which"]
+
+    def test_one_that_sleeps_uninterruptibly(self, tmp_path: Path) -> None:
+        state = state_line(Who("4242", 3, 903), State("python", "D", "rpc_wait_bit_killable"))
+        others = [state_line(Who("4242", rank, 900 + rank), State("python", "S", "futex")) for rank in range(3)]
+        lines = "".join(f"2026-03-02T08:19:00.{n:09}Z stdout F {line}\n" for n, line in enumerate([state, *others]))
+        found = verdict(tmp_path, lines + ours(waits(0), waits(1), waits(2), sleeps(3)))
+        assert (found.family, found.primary.ranks, found.primary.culprit) == ("C2", (3,), "infrastructure")
+
+    def test_not_what_was_before_progress(self, tmp_path: Path) -> None:
+        found = verdict(tmp_path, ours(waits(0), waits(1), waits(2), sleeps(3), minute=1).replace("08:1:", "08:01:"))
+        assert found.family not in ("C2", "C3")
+
+    def test_not_what_was_taken_back(self, tmp_path: Path) -> None:
+        """Where the log has no times, the agent's word is all that tells."""
+        log = "".join(line.split(" ", 1)[1] for line in (SIZE + LOG).splitlines(keepends=True))
+        stacks = ours(waits(0), waits(1), waits(2), sleeps(3))
+        assert verdict(tmp_path, stacks, log).family == "C2"
+        back = f"2026-03-02T08:25:00.000000000Z stdout F {resumed_line(Who('4242'), 300)}\n"
+        found = verdict(tmp_path, stacks + back, log)
+        assert found.family not in ("C2", "C3")
+
+    def test_the_last_of_several_times_counts(self, tmp_path: Path) -> None:
+        first = ours(waits(0), waits(1), sleeps(2), waits(3), minute=15)
+        back = f"2026-03-02T08:16:00.000000000Z stdout F {resumed_line(Who('4242'), 60)}\n"
+        found = verdict(tmp_path, first + back + ours(waits(0), waits(1), waits(2), sleeps(3)))
+        assert found.primary.ranks == (3,)
+
+
+class TestIdleHang:
+    def test_nobody_waits(self, tmp_path: Path) -> None:
+        found = verdict(tmp_path, ours(*(sleeps(rank) for rank in range(4))))
+        assert (found.family, found.primary.ranks) == ("C3", (0, 1, 2, 3))
+        assert "Ranks 0-3 stood at data.py:42 in load_batch" in sentences(found)
+        assert "why" not in [claim.key for claim in found.primary.cannot_decide]
+        ruled_out = [finding for finding in found.ruled_out if finding.family == "C2"]
+        assert ruled_out
+        assert ruled_out[0].outcome is Outcome.ABSENT
+
+    def test_nor_where_the_log_fell_silent(self, tmp_path: Path) -> None:
+        """Silence of several ranks alone looks like a collective; their stacks know better."""
+        (tmp_path / "sacct.txt").write_text(
+            "JobID|State|ExitCode|Start|End|Timelimit\n"
+            "4242|TIMEOUT|0:0|2026-03-02T08:00:00|2026-03-02T10:00:00|02:00:00\n"
+        )
+        assert verdict(tmp_path, "").family == "C2"
+        found = verdict(tmp_path, ours(*(sleeps(rank) for rank in range(4))))
+        assert (found.family, found.primary.certainty) == ("C3", Certainty.SUPPORTED)
+        told = verdict(tmp_path, ours(waits(0), waits(1), waits(2), sleeps(3)))
+        assert (told.family, told.primary.ranks, told.primary.certainty) == ("C2", (3,), Certainty.ESTABLISHED)
+
+    def test_some_ranks_alone_tell_nothing_of_the_others(self, tmp_path: Path) -> None:
+        found = verdict(tmp_path, ours(sleeps(0), sleeps(1)))
+        assert (found.family, found.primary.certainty) == ("C3", Certainty.POSSIBLE)
+        assert "C2" in [finding.family for finding in found.unknown]
+
+    def test_a_dump_of_a_process_at_work_is_no_hang(self, tmp_path: Path) -> None:
+        """Anybody may look at a run that does well."""
+        found = verdict(tmp_path, 'Thread 13 (active): "MainThread"\n    load_batch (data.py:42)\n', LOG)
+        assert found.family not in ("C2", "C3")
