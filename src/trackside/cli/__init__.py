@@ -6,7 +6,7 @@ import gc
 
 import click
 
-from trackside.cli import bundle, compare, knowledge, live, stores, verdicts
+from trackside.cli import agent, bundle, compare, knowledge, live, stores, verdicts
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -26,6 +26,6 @@ def main() -> None:
 for command in (
     verdicts.diagnose, verdicts.verify, bundle.bundle, compare.compare, knowledge.explain, knowledge.families,
     stores.inputs, knowledge.schema, knowledge.simulate, stores.ingest, stores.runs, stores.compact, live.serve,
-    live.config,
+    live.config, agent.agent,
 ):  # fmt: skip
     main.add_command(command)

@@ -1,0 +1,233 @@
+"""What the agent costs a node of eight GPUs without tracing, beside node_exporter on the same node in the same minutes.
+
+    python bench/agent.py [--seconds 180] [--gpus 8] [--workers 128] [--profile]
+
+The GPUs are played (lab/nvml). The agent runs with its defaults, sends samples and lines to a receiver that takes all,
+and is scraped every 15 s, as is node_exporter. ``--workers`` sleeping processes belong to a job of eight ranks that
+prints a line of progress a second each. CPU seconds are by the process's own clock; memory is the process's own, at its most. ``--profile`` shows which of the agent's threads took the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from lab import nvml
+from tests.services import free_port
+
+SCRAPE_S = 15.0
+WARM_S = 20.0
+"""Before it counts: what only starting costs is told apart."""
+JOB = "4242"
+
+
+@dataclass
+class Usage:
+    """What a process took. ``cpu_s`` since it began; ``steady_s`` over ``seconds``."""
+
+    pid: int
+    began_s: float = 0.0
+    cpu_s: float = 0.0
+    seconds: float = 0.0
+    peak_mib: float = 0.0
+    mean_mib: list[float] = field(default_factory=list)
+
+    @property
+    def percent(self) -> float:
+        """Of one core."""
+        return 100 * (self.cpu_s - self.began_s) / self.seconds
+
+    def look(self) -> None:
+        """Note what it took by now."""
+        self.cpu_s = time.clock_gettime(~self.pid << 3 | 2)  # the process's own clock: ticks would miss short work
+        status = dict(
+            line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines() if ":" in line
+        )
+        self.peak_mib = int(status["VmHWM"].split()[0]) / 1024
+        self.mean_mib.append(int(status["VmRSS"].split()[0]) / 1024)
+
+
+@dataclass
+class Sink:
+    """A receiver that takes all."""
+
+    port: int
+    requests: int = 0
+    bytes: int = 0
+
+
+@contextmanager
+def sink() -> Iterator[Sink]:
+    """In this process: its CPU is not the agent's."""
+    told = Sink(0)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            told.bytes += len(self.rfile.read(int(self.headers["Content-Length"])))
+            told.requests += 1
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *given: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    told.port = server.server_port
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield told
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def started(command: list[str], log: Path, environ: dict[str, str] | None = None) -> Iterator[int]:
+    """A process while the block runs; its id."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environ)
+    try:
+        yield process.pid
+        if process.poll() is not None:
+            raise RuntimeError(f"{command[0]} ended with {process.returncode}: {log.read_text()[-2000:]}")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(15)
+
+
+_RANK = "import sys, time\nfor step in range(10**6):\n    print(f'step {step} loss {2 / (1 + step)}', flush=True)\n    time.sleep(1)"
+
+
+@contextmanager
+def job(folder: Path, workers: int) -> Iterator[None]:
+    """Eight ranks that print to one file, as Slurm has them write, and processes that sleep beside them."""
+    with ExitStack() as open_:
+        out = open_.enter_context((folder / f"slurm-{JOB}.out").open("wb"))
+        processes = []
+        for number in range(8 + workers):
+            rank = number % 8
+            environ = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": JOB, "SLURM_PROCID": str(rank), "SLURM_NTASKS": "8",
+                       "RANK": str(rank), "WORLD_SIZE": "8", "LOCAL_RANK": str(rank), "CUDA_VISIBLE_DEVICES": str(rank)}  # fmt: skip
+            command = [sys.executable, "-S", "-c", _RANK] if number < 8 else ["sleep", "100000"]
+            processes.append(subprocess.Popen(command, stdout=out, stderr=out, env=environ))
+        try:
+            yield
+        finally:
+            for process in processes:
+                process.kill()
+            for process in processes:
+                process.wait()
+
+
+def scrape(url: str) -> int:
+    """Bytes of one answer."""
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return len(answer.read())
+
+
+def threads(pid: int) -> dict[str, float]:
+    """CPU seconds by the name of a thread."""
+    found: dict[str, float] = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):
+            name = (task / "comm").read_text().strip()
+            found[name] = found.get(name, 0.0) + int((task / "schedstat").read_text().split()[0]) / 1e9
+    return found
+
+
+def forks() -> int:
+    """Processes and threads that ever began on this machine."""
+    return next(
+        int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line.startswith("processes ")
+    )
+
+
+def main() -> int:
+    """Run both, and say what each took."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=180.0)
+    parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--workers", type=int, default=128)
+    parser.add_argument("--only", nargs="+", default=[], help="these of the agent's sources alone")
+    parser.add_argument("--profile", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-agent-") as name, ExitStack() as open_:
+        folder = Path(name)
+        script = nvml.Script(folder / "script", gpus=given.gpus)
+        environ = nvml.environment(nvml.build(ROOT / ".cache/nvml"), script.path) | {
+            "STATE_DIRECTORY": str(folder / "state")
+        }
+        to = open_.enter_context(sink())
+        open_.enter_context(job(folder, given.workers))
+        mine, theirs = free_port(), free_port()
+        command = [sys.executable, "-m", "trackside.agent", "run", "--listen", f"127.0.0.1:{mine}", "--node", "n1",
+                   "--remote-write", f"http://127.0.0.1:{to.port}", "--loki", f"http://127.0.0.1:{to.port}"]  # fmt: skip
+        command += ["--only", *given.only] if given.only else []
+        usages = {"trackside agent": Usage(open_.enter_context(started(command, folder / "agent.log", environ)))}
+        urls = {"trackside agent": f"http://127.0.0.1:{mine}/metrics"}
+        peer = shutil.which("prometheus-node-exporter")
+        if peer is not None:
+            command = [peer, f"--web.listen-address=127.0.0.1:{theirs}"]
+            usages["node_exporter"] = Usage(open_.enter_context(started(command, folder / "peer.log")))
+            urls["node_exporter"] = f"http://127.0.0.1:{theirs}/metrics"
+        time.sleep(WARM_S)
+        begin = time.monotonic()
+        for usage in usages.values():
+            usage.look()
+            usage.began_s = usage.cpu_s
+        starting = usages["trackside agent"].cpu_s
+        before = threads(usages["trackside agent"].pid)
+        sent, begun = to.bytes, forks()
+        while (passed := time.monotonic() - begin) < given.seconds:
+            sizes = {who: scrape(url) for who, url in urls.items()}
+            for usage in usages.values():
+                usage.look()
+            time.sleep(min(SCRAPE_S, given.seconds - passed))
+        for usage in usages.values():
+            usage.look()
+            usage.seconds = time.monotonic() - begin
+        begun = forks() - begun
+        with urllib.request.urlopen(urls["trackside agent"], timeout=10) as answer:
+            samples = sum(not line.startswith(b"#") for line in answer)
+        seconds = usages["trackside agent"].seconds
+        print(f"{given.gpus} GPUs (played), {8 + given.workers} processes of a job, {seconds:.0f} s")
+        print(
+            f"{begun / seconds:.0f} processes and threads a second began on this machine meanwhile: each is looked at"
+        )
+        for who, usage in usages.items():
+            mean = sum(usage.mean_mib) / len(usage.mean_mib)
+            print(
+                f"{who:16} {usage.percent:6.2f} % of a core   {mean:6.1f} MiB, at most {usage.peak_mib:.1f}   {sizes[who]:,} bytes a scrape"
+            )
+        print(
+            f"the agent: {samples:,} series; {(to.bytes - sent) / usages['trackside agent'].seconds:,.0f} bytes/s sent in {to.requests} requests; {starting:.2f} CPU s to start"
+        )
+        if given.profile:
+            after = threads(usages["trackside agent"].pid)
+            spent = {each: after[each] - before.get(each, 0.0) for each in after}
+            for each, seconds in sorted(spent.items(), key=lambda pair: -pair[1]):
+                print(f"  {each:24} {100 * seconds / usages['trackside agent'].seconds:6.3f} %")
+        print((folder / "agent.log").read_text() if given.profile else "", end="")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

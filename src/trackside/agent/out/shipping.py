@@ -1,0 +1,184 @@
+"""From a spool to its receiver: in order, again and again until the receiver has it, and never what it won't take."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from trackside.agent.out.http import Answer, ReceiverOptions, Sender, Unreachable
+from trackside.agent.out.spool import Batch, Spool
+from trackside.agent.source import Reading
+
+FIRST_AGAIN_S, LAST_AGAIN_S = 0.5, 60.0
+"""Between tries: twice as long each time, by half of it random, so that not all nodes come back at once."""
+MOST_AFTER_S = 300.0
+"""However long a receiver asks to be let alone."""
+MOST_RECORDS = 1024
+SAY_S = 60.0
+"""How often that which stays the same is logged."""
+IMPOSSIBLE = frozenset({400, 406, 409, 410, 411, 412, 413, 414, 415, 416, 417, 421, 422, 431})
+"""What a receiver answers to a body that it will never take. Others of 400 and above may pass: a token that is being
+changed, a URL that is not served yet."""
+Outcome = Literal["sent", "refused", "again"]
+
+
+class Wire(Protocol):
+    """What is spoken to a receiver."""
+
+    name: str
+    path: str
+
+    def records(self, reading: Reading) -> Iterator[tuple[bytes, int]]:
+        """What is to be sent of a reading, in pieces, and how many things each holds."""
+        ...
+
+    def body(self, records: Sequence[bytes]) -> tuple[bytes, Mapping[str, str]]:
+        """One request of several pieces, and its headers."""
+        ...
+
+
+@dataclass(slots=True)
+class Sent:
+    """How it went so far. ``failures``: tries in a row that did not get through."""
+
+    count: int = 0
+    requests: int = 0
+    bytes: int = 0
+    failures: int = 0
+    failed: int = 0
+    reason: str = ""
+    last_success: float = 0.0
+
+
+class Shipping:
+    """One receiver, its spool, and the thread between them."""
+
+    def __init__(self, protocol: Wire, options: ReceiverOptions, spool: Spool, say: Callable[[str], object]) -> None:
+        """Raises ValueError for certificates that can't be used."""
+        self.protocol, self.spool, self.sent = protocol, spool, Sent()
+        self._say = say
+        self._options = options
+        self._sender = Sender(options, protocol.path)
+        self._most_records = MOST_RECORDS
+        self._said: dict[str, float] = {}
+        self._stopping = threading.Event()
+        self._until = float("inf")
+        self._thread = threading.Thread(target=self._ship, name=f"send-{protocol.name}", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Where it sends to, without secrets."""
+        return self._sender.shown
+
+    def start(self) -> None:
+        """Send from now on."""
+        self._thread.start()
+
+    def take(self, reading: Reading) -> bool:
+        """Spool what is to be sent of a reading; whether all of it is on disk."""
+        kept = [self.spool.append(record, count) for record, count in self.protocol.records(reading)]
+        return all(kept)
+
+    def stop(self, within_s: float) -> None:
+        """Send what waits, as far as there is time; the rest stays in the spool."""
+        self._until = time.monotonic() + within_s
+        self._stopping.set()
+        self.spool.wake()
+        if self._thread.is_alive():
+            self._thread.join(within_s + 1.0)
+
+    # -- its thread
+
+    def _ship(self) -> None:
+        while not self._stopping.is_set():
+            self.spool.sync()
+            if self.spool.wait(1.0):
+                self._stopping.wait(self._options.wait_s)  # for company
+                self._pass_on()
+        self._pass_on()
+        self._sender.close()
+
+    def _pass_on(self) -> None:
+        """Send all that waits, or try to until it is told to end."""
+        while time.monotonic() < self._until:
+            self.spool.sync()
+            try:
+                batch = self.spool.batch(self._options.batch_bytes, self._most_records)
+            except OSError as error:
+                self._complain("the spool can't be read", str(error.strerror))
+                return
+            if batch is None:
+                return
+            outcome, after_s = self._try(batch)
+            if outcome == "again":
+                self.spool.released(batch)
+                if self._stopping.is_set():
+                    return
+                self._stopping.wait(after_s)
+            elif outcome == "refused" and len(batch.records) > 1:
+                self.spool.released(batch)
+                self._most_records = len(batch.records) // 2  # which of them is it?
+            elif outcome == "refused":
+                self.spool.refused(batch)
+            else:
+                self.spool.done(batch)
+                self._most_records = min(2 * self._most_records, MOST_RECORDS)
+
+    def _try(self, batch: Batch) -> tuple[Outcome, float]:
+        """Send a batch; what came of it, and how long to wait until the next try."""
+        sent = self.sent
+        sent.requests += 1
+        try:
+            body, headers = self.protocol.body(batch.records)
+            answer = self._sender.post(body, headers)
+        except Unreachable as error:
+            return "again", self._failed(str(error), 0.0)
+        except Exception as error:  # noqa: BLE001  whatever it is, this thread must not end by it
+            return "again", self._failed(f"{self.url}: {type(error).__name__}: {error}", 0.0)
+        if 200 <= answer.status < 300:
+            if sent.failures:
+                self._say(f"{self.url} answers again")
+                self._said.clear()
+            sent.count += batch.count
+            sent.bytes += len(body)
+            sent.failures, sent.reason, sent.last_success = 0, "", time.time()
+            return "sent", 0.0
+        text = f"{self.url} answered {answer.status}" + (f": {answer.words}" if answer.words else "")
+        if answer.status in IMPOSSIBLE:
+            if len(batch.records) == 1:
+                sent.reason = text
+                self._complain(text, f"so {batch.count:,} are lost")
+            return "refused", 0.0
+        return "again", self._failed(text + _remedy(answer), answer.after_s)
+
+    def _failed(self, reason: str, after_s: float) -> float:
+        """Note a failure; seconds until the next try."""
+        sent = self.sent
+        sent.failures += 1
+        sent.failed += 1
+        sent.reason = reason
+        self._complain(reason, "what waits is kept, and tried again")
+        wait_s = min(FIRST_AGAIN_S * 2.0 ** min(sent.failures - 1, 10), LAST_AGAIN_S)
+        return max(min(after_s, MOST_AFTER_S), wait_s) * random.uniform(1.0, 1.5)
+
+    def _complain(self, what: str, then: str) -> None:
+        """Log what went wrong, the same once a minute."""
+        now = time.monotonic()
+        if len(self._said) > 64:
+            self._said.clear()
+        if now - self._said.get(what, -SAY_S) >= SAY_S:
+            self._said[what] = now
+            self._say(f"{self.protocol.name}: {what}; {then}")
+
+
+def _remedy(answer: Answer) -> str:
+    """What may help against an answer."""
+    if answer.status in (401, 403, 407):
+        return " (check the token, or the user and the tenant)"
+    if answer.status in (404, 405):
+        return " (is the URL's path right?)"
+    return " (it points elsewhere: give that URL)" if 300 <= answer.status < 400 else ""

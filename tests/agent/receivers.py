@@ -1,0 +1,98 @@
+"""Receivers that behave as a test wants, for the agent's senders."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import cramjam
+
+from trackside.agent.out.http import ReceiverOptions
+from trackside.serve.protocols import loki_push, remote_write
+from trackside.serve.protocols.series_key import labels_of
+
+
+@dataclass
+class Request:
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    def samples(self) -> list[tuple[str, dict[str, str], int, float]]:
+        """(metric, labels, ms, value) of a remote write, read as the receiver reads it."""
+        block = remote_write.decode(bytes(cramjam.snappy.decompress_raw(self.body)), 1)
+        named = [labels_of(key) for key in block.keys]
+        rows = zip(block.index.tolist(), block.times_ms.tolist(), block.values.tolist(), strict=True)
+        return [(*named[at], time_ms, value) for at, time_ms, value in rows]
+
+    def lines(self) -> list[tuple[dict[str, str], int, str]]:
+        """(labels, ns, text) of a Loki push, read as the receiver reads it."""
+        streams = loki_push.decode(gzip.decompress(self.body), "application/json")
+        return [(each.labels, at, text) for each in streams for at, text in zip(each.times_ns, each.lines, strict=True)]
+
+
+Reply = tuple[int, str, Mapping[str, str]]
+
+
+@dataclass
+class Scripted:
+    """``reply`` says what a request is answered; ``taken`` are those that got a 2xx."""
+
+    reply: Callable[[Request], Reply] = lambda request: (204, "", {})
+    asked: list[Request] = field(default_factory=list)
+    taken: list[Request] = field(default_factory=list)
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def options(self, **given: Any) -> ReceiverOptions:
+        return ReceiverOptions(url=self.url, **{"wait_s": 0.0, "timeout_s": 5.0, **given})
+
+
+@contextmanager
+def scripted(reply: Callable[[Request], Reply] | None = None, port: int = 0) -> Iterator[Scripted]:
+    """A receiver over HTTP that keeps connections, while the block runs."""
+    told = Scripted() if reply is None else Scripted(reply)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            request = Request(self.path, dict(self.headers), body)
+            told.asked.append(request)
+            status, text, headers = told.reply(request)
+            if 200 <= status < 300:
+                told.taken.append(request)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            if status != 204:
+                self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *given: object) -> None: ...
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *given: object) -> None: ...
+
+    server = Server(("127.0.0.1", port), Handler)
+    told.port = server.server_port
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield told
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,143 @@
+"""``trackside agent check``: what works here and what does not, and an exit status that tells."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.receivers import scripted
+from tests.services import free_port
+from tests.unit.receiving import Running
+from trackside.agent import privileges
+from trackside.agent.__main__ import main
+from trackside.agent.out.scrape import Scrape
+from trackside.agent.out.spool import Spool, SpoolOptions
+from trackside.stores.receiver.options import ServeOptions
+
+
+def check(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    """Exit status, line by id, and the text for people of the same."""
+    common = ["check", "--config", str(folder / "agent.toml"), "--spool", str(folder / "spool")]
+    if "--listen" not in arguments:
+        common += ["--listen", f"127.0.0.1:{free_port()}"]
+    (folder / "agent.toml").touch()
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        status = main([*common, *arguments, "--json"])
+    report = json.loads(out.getvalue())
+    assert report["ok"] == (status == 0)
+    lines = {line["id"]: line for part in ("sources", "outputs", "surroundings") for line in report[part]}
+    return status, lines, err.getvalue()
+
+
+def test_each_source_has_a_line(tmp_path: Path) -> None:
+    status, lines, _ = check(tmp_path, "--only", "cpu", "clock")
+    assert status == 0
+    assert lines["cpu"]["state"] == "works"
+    assert "samples" in lines["cpu"]["text"]
+    assert (lines["memory"]["state"], "--only" in lines["memory"]["text"]) == ("off", True)
+    assert lines["send"]["state"] == "off"
+    assert lines["privileges"]["text"].startswith(f"uid {os.geteuid()}, ")
+
+
+def test_for_people_it_is_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--only", "cpu", "--listen", ""]) == 0
+    out = capsys.readouterr().out
+    assert next(line for line in out.splitlines() if line.startswith("  cpu ")).split()[:2] == ["cpu", "works"]
+    assert out.endswith("all that is asked for works\n")
+
+
+def test_what_a_node_hasn_t_got_is_no_fault_unless_it_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "agent.toml").write_text(f"[agent]\nsys = '{tmp_path}'\n")
+    status, lines, _ = check(tmp_path, "--without", "cpu")
+    assert lines["infiniband"]["state"] == "unavailable"
+    assert lines["infiniband"]["text"]
+    (tmp_path / "agent.toml").write_text(f"[agent]\nsys = '{tmp_path}'\n[collect.infiniband]\non = true\n")
+    status, lines, _ = check(tmp_path, "--without", "cpu")
+    assert lines["infiniband"]["asked"]
+    assert status == 1
+
+
+def test_a_receiver_that_takes_the_token_works_and_another_does_not(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("0123456789abcdef0123456789abcdef\n")
+    (tmp_path / "tokens").chmod(0o600)
+    receiver = Running(ServeOptions(store=str(tmp_path / "store"), write_token_files=(str(tmp_path / "tokens"),)))
+    config = "[send.remote_write]\nurl = '{url}'\nbearer = '{token}'\n[send.loki]\nurl = '{url}'\nbearer = '{token}'\n"
+    try:
+        (tmp_path / "agent.toml").write_text(config.format(url=receiver.url, token="0123456789abcdef0123456789abcdef"))
+        status, lines, _ = check(tmp_path, "--only", "cpu")
+        assert (status, lines["remote_write"]["state"], lines["loki"]["state"]) == (0, "works", "works"), lines
+        assert lines["spool"]["state"] == "works"
+        (tmp_path / "agent.toml").write_text(config.format(url=receiver.url, token="another-token-0123"))
+        status, lines, _ = check(tmp_path, "--only", "cpu")
+        assert (status, lines["remote_write"]["state"], lines["loki"]["state"]) == (1, "unavailable", "unavailable")
+        assert "answers 401" in lines["loki"]["text"]
+        assert lines["loki"]["remedy"] == "check the token, or the user and the tenant"
+    finally:
+        receiver.close()
+
+
+def test_a_receiver_that_isn_t_there(tmp_path: Path) -> None:
+    status, lines, _ = check(tmp_path, "--only", "cpu", "--remote-write", f"http://127.0.0.1:{free_port()}")
+    assert status == 1
+    assert "connection refused" in lines["remote_write"]["text"]
+
+
+def test_a_receiver_that_refuses_an_empty_body_is_there(tmp_path: Path) -> None:
+    with scripted(lambda request: (400, "no streams", {})) as receiver:
+        status, lines, _ = check(tmp_path, "--only", "cpu", "--loki", receiver.url)
+    assert (status, lines["loki"]["state"]) == (0, "works")
+
+
+def test_a_spool_that_can_t_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with scripted() as receiver:
+        status, lines, _ = check(
+            tmp_path, "--only", "cpu", "--remote-write", receiver.url, "--spool", str(tmp_path / "file" / "spool")
+        )
+    assert (status, lines["spool"]["state"]) == (1, "unavailable")
+    assert "spool.path" in lines["spool"]["remedy"]
+
+
+def test_beside_an_agent_that_runs_it_disturbs_nothing(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool" / "remote_write", SpoolOptions(), print)
+    server = Scrape(("127.0.0.1", 0), str, str)
+    server.start()
+    try:
+        with scripted() as receiver:
+            where = f"127.0.0.1:{server.server_port}"
+            status, lines, _ = check(tmp_path, "--only", "cpu", "--remote-write", receiver.url, "--listen", where)
+        assert status == 0, lines
+        assert "an agent serves it" in lines["/metrics"]["text"]
+    finally:
+        server.stop()
+        spool.close()
+    assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == ["remote_write"]
+
+
+def test_a_port_that_another_has(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        status, lines, _ = check(tmp_path, "--only", "cpu", "--listen", f"127.0.0.1:{other.getsockname()[1]}")
+    assert (status, lines["/metrics"]["state"]) == (1, "unavailable")
+    assert "in use" in lines["/metrics"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("bits", "told"),
+    [
+        ("0000000000000000", ["no capabilities"]),
+        ("000001ffffffffff", ["all capabilities"]),
+        ("0000000400080000", ["CAP_SYS_PTRACE", "CAP_SYSLOG"]),
+        ("000001fffeffffff", ["all capabilities but CAP_SYS_RESOURCE"]),
+    ],
+)
+def test_capabilities_by_name(tmp_path: Path, bits: str, told: list[str]) -> None:
+    (tmp_path / "status").write_text(f"Name:\tx\nCapPrm:\t0\nCapEff:\t{bits}\n")
+    assert privileges.effective(str(tmp_path / "status")) == told

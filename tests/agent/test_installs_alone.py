@@ -1,0 +1,58 @@
+"""The agent needs the standard library and a few small packages: none of what diagnosing and serving need."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NEEDS = ("msgspec", "hyperscan", "nvidia-ml-py")
+
+
+def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [str(each) for each in command], capture_output=True, text=True, timeout=400, check=False, **options
+    )  # type: ignore[call-overload]
+    assert isinstance(done.stdout, str)
+    return done
+
+
+@pytest.mark.service
+def test_a_wheel_and_three_packages_are_enough(tmp_path: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("TRACKSIDE_", "PYTHON"))}
+    built = run(
+        sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "dist", cwd=ROOT, env=environ
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    [wheel] = (tmp_path / "dist").glob("*.whl")
+    made = run(sys.executable, "-m", "venv", tmp_path / "venv", env=environ)
+    assert made.returncode == 0, made.stderr
+    python = tmp_path / "venv/bin/python"
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+    versions = [f"{name}=={importlib.metadata.version(name)}" for name in NEEDS]
+    installed = run(*pip, wheel, *versions, env=environ)
+    assert installed.returncode == 0, installed.stderr
+    agent = (python, "-m", "trackside.agent")
+    environ |= {"STATE_DIRECTORY": str(tmp_path / "state")}
+
+    shown = run(*agent, "run", "--once", "--print", "--only", "cpu", "memory", env=environ, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "host_cpu_seconds_total{" in shown.stdout
+
+    checked = run(*agent, "check", "--listen", "", "--json", env=environ, cwd=tmp_path)
+    report = json.loads(checked.stdout)
+    lines = {line["id"]: line for line in report["sources"] + report["surroundings"]}
+    assert not [line for line in report["sources"] if line["state"] in ("fails", "hangs")], checked.stdout
+    assert lines["cpu"]["state"] == "works"
+    assert lines["nvidia-ml-py"]["state"] == lines["hyperscan"]["state"] == "works"
+    assert lines["cramjam"]["state"] == "unavailable"
+
+    listed = run(python, "-m", "pip", "list", "--format=json", "--disable-pip-version-check", env=environ)
+    names = {each["name"] for each in json.loads(listed.stdout)} - {"pip", "setuptools"}
+    assert names == {"trackside", *NEEDS}

@@ -1,0 +1,101 @@
+"""Lines as Loki's push: what is sent is what was written, down to the receiver's files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.agent.receivers import Request
+from tests.unit.receiving import Running, lines
+from trackside.agent.out.http import ReceiverOptions, Sender
+from trackside.agent.out.identity import Identity
+from trackside.agent.out.loki_push import PIECE_BYTES, LokiPush
+from trackside.agent.source import Reading
+from trackside.stores.receiver.options import ServeOptions
+
+WIRE = LokiPush(Identity("n1"))
+
+
+def sent(reading: Reading, wire: LokiPush = WIRE) -> list[tuple[dict[str, str], int, str]]:
+    body, headers = wire.body([record for record, _ in wire.records(reading)])
+    return Request("", headers, body).lines()
+
+
+def test_lines_keep_their_labels_times_and_order() -> None:
+    reading = Reading(time_ns=1_772_438_400_000_000_000)
+    reading.line("first", slurm_job_id=4242, rank=0)
+    reading.line("of another", slurm_job_id=4242, rank=1)
+    reading.line("second", 1_772_438_400_000_000_007, slurm_job_id=4242, rank=0)
+    assert sent(reading) == [
+        ({"node": "n1", "rank": "0", "slurm_job_id": "4242"}, 1_772_438_400_000_000_000, "first"),
+        ({"node": "n1", "rank": "0", "slurm_job_id": "4242"}, 1_772_438_400_000_000_007, "second"),
+        ({"node": "n1", "rank": "1", "slurm_job_id": "4242"}, 1_772_438_400_000_000_000, "of another"),
+    ]
+
+
+def test_several_readings_are_one_push() -> None:
+    records = []
+    for number in range(5):
+        reading = Reading(time_ns=number)
+        reading.line(f"line {number}", unit="kernel")
+        records += [record for record, _ in WIRE.records(reading)]
+    body, headers = WIRE.body(records)
+    assert [text for _, _, text in Request("", headers, body).lines()] == [f"line {number}" for number in range(5)]
+    assert json.loads(gzip.decompress(body))["streams"][0] == {
+        "stream": {"node": "n1", "unit": "kernel"},
+        "values": [["0", "line 0"]],
+    }
+    assert headers == {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+
+
+def test_a_tenant_is_named() -> None:
+    assert LokiPush(Identity("n1"), "gpu").body([])[1]["X-Scope-OrgID"] == "gpu"
+
+
+@given(st.text(st.characters(), max_size=200))
+def test_any_text_gets_through(text: str) -> None:
+    """Control characters, quotes, other scripts; of half a surrogate pair a mark remains."""
+    reading = Reading()
+    reading.line(text, unit="u")
+    ((_, _, found),) = sent(reading)
+    assert found == text.encode("utf-8", "replace").decode()
+
+
+def test_a_burst_is_several_records_in_order() -> None:
+    reading = Reading()
+    for number in range(50_000):
+        reading.line(f"{number} " + "x" * 60, number, rank=number % 2)
+    records = list(WIRE.records(reading))
+    assert max(len(record) for record, _ in records) < 2 * PIECE_BYTES
+    assert sum(count for _, count in records) == 50_000
+    body, headers = WIRE.body([record for record, _ in records])
+    for rank in ("0", "1"):
+        times = [at for labels, at, _ in Request("", headers, body).lines() if labels["rank"] == rank]
+        assert times == list(range(int(rank), 50_000, 2))
+
+
+def test_lines_are_in_the_receiver_s_files(tmp_path: Path) -> None:
+    receiver = Running(ServeOptions(store=str(tmp_path / "store")))
+    try:
+        reading = Reading(time_ns=time.time_ns())
+        reading.line("step 1 loss 2.0", slurm_job_id=4242, rank=3, stream="stdout")
+        reading.line("step 2 loss \N{GREEK SMALL LETTER ALPHA}", slurm_job_id=4242, rank=3, stream="stdout")
+        reading.line("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", unit="kernel")
+        sender = Sender(ReceiverOptions(url=receiver.url), WIRE.path)
+        body, headers = WIRE.body([record for record, _ in WIRE.records(reading)])
+        for _ in range(2):  # the second time as one whose answer was lost
+            assert sender.post(body, headers).status == 204
+        sender.close()
+    finally:
+        receiver.close()
+    found = lines(tmp_path / "store")
+    assert sorted(found) == ["job-4242/slurm-4242.rank3@n1.log", "nodes/n1/system.log"]
+    texts = found["job-4242/slurm-4242.rank3@n1.log"]
+    assert [text.partition("Z ")[2] for text in texts] == ["stdout F step 1 loss 2.0", "stdout F step 2 loss α"]
+    assert len(found["nodes/n1/system.log"]) == 1
+    assert "Xid (PCI:0000:3b:00): 79" in found["nodes/n1/system.log"][0]

@@ -1,0 +1,260 @@
+"""The agent's settings: file, environment and flags; what is wrong is named with where it stands."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import subprocess
+import sys
+import tomllib
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from trackside.agent.__main__ import main
+from trackside.agent.config import Config, load
+from trackside.agent.source import sources
+from trackside.cli import main as trackside
+from trackside.settings import ConfigError, Given
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("TRACKSIDE_") or name in ("STATE_DIRECTORY", "SLURMD_NODENAME"):
+            monkeypatch.delenv(name)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "agent.toml"
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def loaded(folder: Path, text: str, **environ: str) -> Config:
+    return load(written(folder, text), environ=environ)
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        status = main(arguments)
+    return status, out.getvalue(), err.getvalue()
+
+
+def test_without_any_it_collects_and_serves_on_this_machine_alone() -> None:
+    config = load(environ={})
+    assert config.agent.address == ("127.0.0.1", 9481)
+    assert config.remote_write is None
+    assert config.loki is None
+    assert str(config.state) == "/var/lib/trackside-agent"
+    on = {each.source.id for each in config.collections if each.on}
+    assert on == {id_ for id_, source in sources().items() if source.on}
+    assert "cpu" in on
+    assert not {"cuda", "nccl"} & on  # tracing is asked for
+
+
+def test_the_file_is_taken_apart(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cr3t\n")
+    (tmp_path / "token").chmod(0o600)
+    config = loaded(
+        tmp_path,
+        """
+        [agent]
+        node = "gpu-01"
+        listen = "[::1]:9999"
+        state = "/srv/agent"
+        proc = "/host/proc"
+        labels = { cluster = "a", rack = "7" }
+        [collect.cpu]
+        on = false
+        [collect.memory]
+        interval_s = 5
+        timeout_s = 2.5
+        [send.remote_write]
+        url = "https://receiver:9480/api/v1/write"
+        bearer_file = "token"
+        headers = { X-Scope-OrgID = "gpu" }
+        timeout_s = 7
+        [send.loki]
+        url = "http://user:pass@loki:3100"
+        tenant = "gpu"
+        [spool]
+        most_bytes = 1048576
+        """,
+    )
+    assert (config.node.name, config.node.proc) == ("gpu-01", Path("/host/proc"))
+    assert config.agent.address == ("::1", 9999)
+    assert config.agent.labels == {"cluster": "a", "rack": "7"}
+    by_id = {each.source.id: each for each in config.collections}
+    assert not by_id["cpu"].on
+    assert (by_id["memory"].interval_s, by_id["memory"].timeout_s) == (5.0, 2.5)
+    assert config.remote_write is not None
+    assert config.remote_write.receiver.bearer == "s3cr3t"
+    assert config.remote_write.receiver.timeout_s == 7.0
+    assert config.loki is not None
+    assert (config.loki.tenant, config.loki.receiver.user, config.loki.receiver.url) == (
+        "gpu",
+        "user",
+        "http://loki:3100",
+    )
+    assert config.spool_folder == Path("/srv/agent/spool")
+
+
+def test_the_environment_goes_over_the_file_and_flags_over_both(tmp_path: Path) -> None:
+    path = written(tmp_path, '[agent]\nnode = "file"\njob = "1"\nlisten = ""\n[collect.cpu]\non = false\n')
+    environ = {
+        "TRACKSIDE_AGENT_CONFIG": str(path),
+        "TRACKSIDE_AGENT_NODE": "environment",
+        "TRACKSIDE_AGENT_JOB": "2",
+        "TRACKSIDE_AGENT_COLLECT_CPU_ON": "true",
+        "TRACKSIDE_AGENT_COLLECT_KERNEL_LOG_INTERVAL_S": "3",
+        "TRACKSIDE_AGENT_SEND_REMOTE_WRITE_URL": "http://r",
+        "TRACKSIDE_AGENT_SEND_REMOTE_WRITE_BEARER": "$TOKEN",
+        "TRACKSIDE_AGENT_LABELS": '{ cluster = "a" }',
+        "TOKEN": "t0ken",
+    }
+    config = load(flags={"agent.job": Given("3", "--job", text=True)}, environ=environ)
+    assert (config.node.name, config.agent.job, config.agent.listen) == ("environment", "3", "")
+    by_id = {each.source.id: each for each in config.collections}
+    assert (by_id["cpu"].on, by_id["cpu"].origin) == (True, "TRACKSIDE_AGENT_COLLECT_CPU_ON")
+    assert by_id["kernel_log"].interval_s == 3.0
+    assert config.remote_write is not None
+    assert config.remote_write.receiver.bearer == "t0ken"
+    assert config.agent.labels == {"cluster": "a"}
+
+
+def test_systemd_and_slurm_have_their_say() -> None:
+    config = load(environ={"STATE_DIRECTORY": "/var/lib/trackside-agent:/var/lib/other"})
+    assert str(config.state) == "/var/lib/trackside-agent"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[agent]\nnod = 1\n", "agent.toml line 2: [agent] has no key 'nod'; do you mean 'node'?"),
+        ("[agent]\nnode = 1\n", "agent.toml line 2: agent.node must be a text and not 1"),
+        ("[agent]\nlisten = '9481'\n", "agent.toml line 2: [agent] listen: '9481' is no HOST:PORT"),
+        ("[agent]\nlabels = { 'a-b' = 'x' }\n", "labels: 'a-b' can't be the name of a label"),
+        ("[agnt]\nnode = 'x'\n", "agent.toml line 1: there is no section [agnt]; do you mean 'agent'?"),
+        ("[collect.gpuu]\non = true\n", "agent.toml line 1: there is no section [collect.gpuu]; do you mean 'collect.gpu'?"),
+        ("[collect]\ncpu = true\n", "agent.toml line 2: collect.cpu is a table"),
+        ("[collect.cpu]\n\non = 'yes'\n", "agent.toml line 3: collect.cpu.on must be true or false and not 'yes'"),
+        ("[collect.cpu]\ninterval_s = 0\n", "agent.toml line 2: [collect.cpu] interval_s is 0: 0.1 to 86400 can be meant"),
+        ("[collect.cpu]\ntimeout_s = -1\n", "timeout_s is -1"),
+        ("[send.loki]\ntenant = 'x'\n", "agent.toml line 2: [send.loki] has no url"),
+        ("[send.loki]\nurl = 'loki:3100'\n", "agent.toml line 2: [send.loki] the url 'loki:3100' must begin with http://"),
+        ("[send.kafka]\nurl = 'x'\n", "there is no section [send.kafka]"),
+        ("[send.remote_write]\nurl = 'http://u:p@r'\nbearer = 'x'\n", "give a bearer token or a user and password, not both"),
+        ("[send.remote_write]\nurl = 'http://r'\nbearer_file = 'none'\n", "none can't be read: No such file"),
+        ("[send.remote_write]\nurl = 'http://r'\nbearer = '$NONE'\n", "the environment variable NONE that it names is not set"),
+        ("[spool]\nmost_bytes = 'much'\n", "agent.toml line 2: spool.most_bytes must be a whole number and not 'much'"),
+        ("[spool]\nmost_bytes = 1\n", "most_bytes and memory_bytes must be 65536 or more"),
+        ("node = 1\n[", "agent.toml is no TOML"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, text)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "gpuu"], "--only: there is no source 'gpuu'; do you mean 'gpu'?"),
+        (["--trace", "cuda,ncl"], "--trace: there is no source 'ncl'; do you mean 'nccl'?"),
+        (["--listen", "nowhere"], "--listen: [agent] listen: 'nowhere' is no HOST:PORT"),
+        (["--remote-write", "receiver:9480"], "--remote-write: [send.remote_write] the url 'receiver:9480' must begin"),
+        (["--config", "/none.toml"], "/none.toml can't be read: No such file or directory"),
+    ],
+)
+def test_flags_are_named_too(arguments: list[str], message: str) -> None:
+    status, _, err = run("config", *arguments)
+    assert status == 2
+    assert message in err
+
+
+def test_a_variable_that_is_none_of_its_is_named() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"TRACKSIDE_AGENT_COLLECT_CPU_INTERVAL: \[collect.cpu\] has no key 'interval'; do you mean 'interval_s'",
+    ):
+        load(environ={"TRACKSIDE_AGENT_COLLECT_CPU_INTERVAL": "3"})
+
+
+def test_switches(tmp_path: Path) -> None:
+    def on(*arguments: str) -> set[str]:
+        status, out, err = run("config", "--config", str(written(tmp_path, "")), *arguments)
+        assert status == 0, err
+        return {id_ for id_, table in tomllib.loads(out)["collect"].items() if table["on"]}
+
+    default = {id_ for id_, source in sources().items() if source.on}
+    assert on("--only", "cpu,memory", "cuda") == {"cpu", "memory", "cuda"}
+    assert on("--source", "cpu", "--source", "memory") == {"cpu", "memory"}
+    assert on("--without", "cpu") == default - {"cpu"}
+    assert on("--trace", "cuda,nccl") == default | {"cuda", "nccl"}
+    assert on("--controller") == default | {"controller"}
+    assert on("--only", "cpu", "--controller") == {"cpu", "controller"}
+
+
+def test_what_is_shown_is_toml_with_origins_and_without_secrets(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "[send.remote_write]\nurl = 'http://r/w?token=hunter2'\nbearer = 'hunter2'\nheaders = { X-Api-Key = 'hunter2', X-Org = 'gpu' }\n"
+        "[send.loki]\nurl = 'http://u:hunter2@l'\n",
+    )
+    status, out, err = run("config", "--config", str(path), "--node", "n7")
+    assert status == 0
+    assert "hunter2" not in out + err
+    found = tomllib.loads(out)
+    assert found["agent"]["node"] == "n7"
+    assert found["send"]["remote_write"]["headers"] == {"X-Api-Key": "(hidden)", "X-Org": "gpu"}
+    assert 'node = "n7"  # --node' in out
+    assert f"# {path} line 2" in out
+    assert "hunter2" not in repr(load(path))
+
+
+def test_a_file_with_a_secret_that_all_may_read_is_warned_of(tmp_path: Path) -> None:
+    path = written(tmp_path, "[send.loki]\nurl = 'http://l'\nbearer = 'hunter2'\n")
+    path.chmod(path.stat().st_mode | stat.S_IROTH)
+    status, _, err = run("config", "--config", str(path))
+    assert status == 0
+    assert (
+        f"{path} holds a secret (send.loki.bearer), and every user may read it: use bearer_file or a $VARIABLE" in err
+    )
+
+
+def test_trackside_agent_passes_everything_through() -> None:
+    for arguments in (["--help"], ["run", "--help"], ["config", "--node", "n9"]):
+        theirs = CliRunner().invoke(trackside, ["agent", *arguments])
+        assert theirs.exit_code == 0, theirs.output
+        assert "usage: trackside agent" in theirs.output or 'node = "n9"' in theirs.output
+    assert CliRunner().invoke(trackside, ["agent", "config", "--nod-e", "x"]).exit_code == 2
+
+
+def test_the_agent_s_command_line_loads_nothing_of_the_rest() -> None:
+    code = (
+        "import sys, trackside.agent.__main__, trackside.agent.source\n"
+        "trackside.agent.source.sources()\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {
+        "numpy",
+        "duckdb",
+        "click",
+        "rich",
+        "urllib3",
+        "zstandard",
+        "starlette",
+        "sqlalchemy",
+        "pynvml",
+    }
+    assert "msgspec" in loaded
