@@ -9,6 +9,7 @@ from trackside.agent.hang.ranks import jobs_of
 from trackside.agent.hang.seen import Seen
 from trackside.agent.hang.watch import Key, Kind, Thresholds, Watch, kind_of
 from trackside.agent.owners import Owner, Process
+from trackside.agent.source import Reading
 
 LIMITS = Thresholds()
 RANKS: list[Key] = [(100 + rank, 5) for rank in range(4)]
@@ -143,21 +144,29 @@ def test_gpus_that_work_are_work() -> None:
 
 
 def test_what_other_sources_saw() -> None:
-    now = [0.0]
-    seen = Seen(lambda: now[0])
+    now, shown = [0.0], Reading()
+    seen = Seen(lambda metric: [each for each in shown.samples if each.metric == metric], lambda: now[0])
+
+    def look(**completed: float) -> None:
+        shown.samples.clear()
+        shown.sample("gpu_sm_active_ratio", 0.05, gpu=0)
+        shown.sample("gpu_sm_active_ratio", 0.7, gpu=1)
+        for op, count in completed.items():
+            shown.sample("trackside_nccl_collectives_completed_total", count, pid=7, op=op)
+        seen.look()
+
     assert seen.works(("0",), 0.2) is None
     assert seen.frozen_s(7) is None
-    seen.gpu_work("0", 0.05)
-    seen.gpu_work("1", 0.7)
-    seen.collectives(7, 40)
+    look(AllReduce=40, Broadcast=2)
     now[0] = 30.0
-    seen.collectives(7, 40)
+    look(AllReduce=40, Broadcast=2)
     assert seen.works(("0",), 0.2) is False
     assert seen.works(("0", "1"), 0.2) is True
     assert seen.frozen_s(7) == 30.0
-    seen.collectives(7, 41)
+    look(AllReduce=40, Broadcast=3)
     assert seen.frozen_s(7) == 0.0
-    now[0] = 120.0
+    shown.samples.clear()
+    seen.look()
     assert seen.works(("0",), 0.2) is None
     assert seen.frozen_s(7) is None
 

@@ -25,7 +25,7 @@ from trackside.agent.config import Collection
 from trackside.agent.node import Node
 from trackside.agent.owners import NoOwners
 from trackside.agent.runner import Running, Ticks
-from trackside.agent.source import Context, Reading, Source, Unavailable
+from trackside.agent.source import Context, Reading, Sample, Source, Unavailable
 
 NODE = Node("n1")
 
@@ -43,6 +43,11 @@ class Taken:
 
     def forget(self, source: str) -> None:
         self.events.append((source, None))
+
+    def shown(self, metric: str) -> list[Sample]:
+        return [
+            sample for _, reading in self.events if reading for sample in reading.samples if sample.metric == metric
+        ]
 
     def readings(self, source: str) -> list[Reading]:
         return [reading for id_, reading in self.events if id_ == source and reading is not None]

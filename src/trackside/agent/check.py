@@ -10,6 +10,7 @@ import shutil
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ from trackside.agent.out.spool import InUse, Spool
 from trackside.agent.owners import Owners
 from trackside.agent.privileges import effective
 from trackside.agent.runner import OPEN_S, Running
-from trackside.agent.source import Reading
+from trackside.agent.source import Reading, Sample
 
 SLURM_COMMANDS = ("scontrol", "squeue", "sinfo", "sdiag")
 SLURM_FILES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
@@ -93,6 +94,10 @@ class _Readings:
 
     def forget(self, source: str) -> None:
         """It stays counted."""
+
+    def shown(self, metric: str) -> Sequence[Sample]:
+        """Nothing: each is looked at by itself."""
+        return ()
 
 
 def check(config: Config, owners: Owners) -> Report:

@@ -15,7 +15,7 @@ from trackside.agent.out.identity import Identity
 from trackside.agent.owners import Owners
 from trackside.agent.processes import ProcessMap
 from trackside.agent.runner import Outlet, Running
-from trackside.agent.source import LogLine, Reading, sources
+from trackside.agent.source import LogLine, Reading, Sample, sources
 from trackside.settings import ConfigError, Given, nearest
 from trackside.settings.shown import as_toml
 
@@ -113,6 +113,10 @@ class Shown:
 
     def forget(self, source: str) -> None:
         """It stays: all is of one moment."""
+
+    def shown(self, metric: str) -> Sequence[Sample]:
+        """See :meth:`Board.shown`."""
+        return self.board.shown(metric)
 
 
 def _read(found: Config, outlet: Outlet) -> int:

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
@@ -24,7 +24,7 @@ from trackside.agent.out.snappy import compressor
 from trackside.agent.out.spool import InUse, Spool
 from trackside.agent.owners import Owners
 from trackside.agent.runner import Running
-from trackside.agent.source import Reading
+from trackside.agent.source import Reading, Sample
 from trackside.settings import ConfigError
 
 OWN_S = 15.0
@@ -72,6 +72,10 @@ class Outlets:
     def forget(self, source: str) -> None:
         """It is no longer shown; what was spooled was true."""
         self.board.forget(source)
+
+    def shown(self, metric: str) -> Sequence[Sample]:
+        """See :meth:`Board.shown`."""
+        return self.board.shown(metric)
 
     def close(self, within_s: float) -> None:
         """Send what waits, as far as there is time."""

@@ -6,7 +6,7 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from trackside.agent.config import Collection
 from trackside.agent.node import Node
 from trackside.agent.owners import Owners
-from trackside.agent.source import Collector, Context, Reading, Unavailable
+from trackside.agent.source import Collector, Context, Reading, Sample, Unavailable
 
 OPEN_S = 60.0
 """How long a source may take to open, at least: a driver that nobody keeps loaded takes its time."""
@@ -49,6 +49,10 @@ class Outlet(Protocol):
 
     def forget(self, source: str) -> None:
         """What a source gave is no longer so."""
+        ...
+
+    def shown(self, metric: str) -> Sequence[Sample]:
+        """The samples of a metric in the newest readings of all sources."""
         ...
 
 
@@ -135,7 +139,7 @@ class Running:
             self.health = Health("off", f"switched off ({self.collection.origin})")
 
     def _opened(self, collection: Collection) -> Collector | None:
-        context = Context(self.node, self.owners, collection.options, self.say, self.state)
+        context = Context(self.node, self.owners, collection.options, self.say, self.state, self.outlet.shown)
         self._at_work(max(OPEN_S, collection.timeout_s))
         try:
             return collection.source.open(context)

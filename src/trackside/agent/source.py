@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -84,6 +84,15 @@ class Collector(Protocol):
         ...
 
 
+class Remembering(Collector, Protocol):
+    """One that must know how far what it gave is safe."""
+
+    def accepted(self) -> None:
+        """Everything that is sent on has the last reading on disk. Where it has not, nothing is said, and what that
+        reading held is wanted again."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a source is opened with."""
@@ -97,6 +106,8 @@ class Context:
     state: Path | None = None
     """A folder that outlives the agent, where a source keeps how far it has read in a file ``ID.json`` or such; None:
     there is none."""
+    shown: Callable[[str], Sequence[Sample]] = lambda metric: ()
+    """The samples of a metric that all sources, this one too, gave last."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def seen(proc: Path, rank: Rank, cores: float | None = None) -> Seen | None:
     stack = tuple(
         line.partition("] ")[2].partition("+")[0] for line in _text(at / "stack").splitlines()[:16] if "] " in line
     )
-    state = State(
+    told = State(
         comm=rank.main.comm or "?",
         state=states.get(chosen, "S"),
         wait=wait if wait not in _IDLE else (stack[0] if stack else ""),
@@ -50,7 +50,7 @@ def seen(proc: Path, rank: Rank, cores: float | None = None) -> Seen | None:
         cores=cores,
         each=Counter(states.values()),
     )
-    return Seen(state, stack)
+    return Seen(told, stack)
 
 
 def _state(folder: Path) -> str | None:

@@ -36,6 +36,12 @@ class Board:
         with self._lock:
             self._newest.pop(source, None)
 
+    def shown(self, metric: str) -> list[Sample]:
+        """The newest samples of a metric."""
+        with self._lock:
+            newest = list(self._newest.values())
+        return [sample for samples in newest for sample in samples if sample.metric == metric]
+
     def text(self) -> str:
         """All samples, by metric."""
         with self._lock:

@@ -17,7 +17,7 @@ from trackside.agent.hang import py_spy
 from trackside.agent.hang.doings import TICKS, Counts, counts, last_output_ns, since
 from trackside.agent.hang.ranks import Rank, jobs_of
 from trackside.agent.hang.report import Bounds, Taker, comparable
-from trackside.agent.hang.seen import SEEN
+from trackside.agent.hang.seen import Seen
 from trackside.agent.hang.watch import Key, Kind, Suspicion, Thresholds, Watch, kind_of
 from trackside.agent.source import Context, Reading, Source, Unavailable
 
@@ -57,6 +57,7 @@ class Hangs:
         options = context.options if isinstance(context.options, Options) else Options()
         self._options, self._owners, self._proc = options, context.owners, context.node.proc
         self._jobs: dict[str, _Job] = {}
+        self._seen = Seen(context.shown)
         program = py_spy.program(options.py_spy)
         if program is None:
             context.say(
@@ -69,6 +70,7 @@ class Hangs:
     def collect(self, reading: Reading) -> None:
         """Read the counters of all ranks, and report the jobs that seem to hang."""
         jobs = jobs_of(self._owners.processes())
+        self._seen.look()
         for job in self._jobs.keys() - jobs.keys():
             del self._jobs[job]
         for job, ranks in jobs.items():
@@ -113,11 +115,11 @@ class Hangs:
         known.counts, known.read, known.new = dict(read), now, False
 
     def _works(self, rank: Rank) -> bool | None:
-        return SEEN.works(rank.main.visible_gpus, SM_WORKS)
+        return self._seen.works(rank.main.visible_gpus, SM_WORKS)
 
     def _kind(self, rank: Rank, kind: Kind) -> Kind:
         """Collectives that are completed are work, whatever else is seen."""
-        frozen = SEEN.frozen_s(rank.main.pid)
+        frozen = self._seen.frozen_s(rank.main.pid)
         return "working" if frozen is not None and frozen < self._limits.still_s else kind
 
     def _confirmed(self, watch: Watch, ranks: Sequence[Rank], suspicion: Suspicion, now: float) -> bool:
