@@ -318,6 +318,19 @@ def test_f1_names_the_node() -> None:
     assert (finding.family, finding.nodes, finding.culprit) == ("F1", ("n3",), "infrastructure")
 
 
+@pytest.mark.parametrize(("complained", "first"), [(1750.0, "F1"), (1250.0, "C2")])
+def test_f1_is_noticed_later_than_it_happens(complained: float, first: str) -> None:
+    """Peers complain at once, the controller gives a node up after SlurmdTimeout; not of a hang long before it."""
+    trained = curve(FALLING, time=lambda i: complained - 300 + 10 * i)
+    lost = ev("peer_lost", 700, Role.CASCADE, time=complained, text="Connection closed by peer", rank=0)
+    told = notice("node_failure", time=2000.0, node="n3", text="srun: error: Node failure on n3")
+    rows = store(trained, lost, told, job("NODE_FAIL"))
+    both = [family for family in families() if family.code in ("C2", "F1")]
+    findings = engine.judge_all(rows, Run(nodes=("n2", "n3"), start=900.0, end=2000.0, n_ranks=2), both)
+    assert [finding.outcome for finding in findings] == [FOUND, FOUND]
+    assert arbitrate(findings, both).primary.family == first
+
+
 def node(state: str, when: float) -> Record:
     fields: dict[str, Any] = {"name": "n3", "state": state, "reason": "Not responding", "reason_time": when}
     return Record("node", Position("nodes.txt", 1), "scheduler", fields)

@@ -157,9 +157,23 @@ def test_a_kill_that_stopped_training_long_before_the_end() -> None:
     assert (finding.outcome, finding.latent, finding.nodes) == (FOUND, False, ("n2",))
 
 
-def oom_kill(scope: str, node: str | None = "n2") -> Event:
-    fields = {"scope": scope, "pid": 12, "time": 4980.0, "text": "Out of memory: Killed process 12 (python3)"}
+def oom_kill(scope: str, node: str | None = "n2", **more: str) -> Event:
+    fields = {"scope": scope, "pid": 12, "time": 4980.0, "text": "Out of memory: Killed process 12 (python3)", **more}
     return event("oom_kill", 3, role=Role.ROOT, plane="kernel", path="dmesg", node=node, **fields)
+
+
+def test_kills_that_the_kernel_gives_to_other_jobs_are_not_this_runs() -> None:
+    """On a node that several jobs share its count of kills is everybody's; its lines name the cgroups."""
+    theirs, mine = (oom_kill("cgroup", cgroup=f"/slurm/uid_0/job_{number}") for number in (99, 7))
+    finding = host(cold(), 0.5, 1).judge("A2", killed(), theirs, FAILED)
+    assert "oom_counted" not in keys(finding)
+    assert [each.key for each in finding.cannot_decide] == ["who_else"]
+    assert "oom_counted" in keys(
+        host(cold(), 0.5, 2).judge("A2", killed(), theirs, FAILED)
+    )  # the other kill is nobody's
+    assert "oom_counted" in keys(host(cold(), 0.5, 1).judge("A2", killed(), theirs, mine, FAILED))
+    healthy = host(working(), 0.5, 1).judge("A2", *points(), theirs, FAILED)
+    assert (healthy.outcome, "none_counted" in keys(healthy)) == (ABSENT, False)
 
 
 @pytest.mark.parametrize(
@@ -212,6 +226,20 @@ def test_the_memory_that_the_job_had_asked_for() -> None:
     assert [each.key for each in blind.implies] == ["implies_near_limit"]
 
 
+def test_what_the_jobs_own_cgroup_held_counts_before_what_the_node_lost() -> None:
+    """Of 900 GiB that were left on the node at first, 400 went: most of it to another job."""
+
+    def judged(own: float) -> Finding:
+        cluster = host(cold(), 0.5, 0)
+        cluster.put("host_cgroup_memory_bytes", own, node="n2", job="7", cgroup="job_7", kind="anon")
+        return cluster.judge("A2", killed(), asked(420 * GIB))
+
+    assert not {"asked_reached", "cgroup_reached"} & set(keys(judged(40 * GIB)))
+    assert [each.key for each in judged(40 * GIB).implies] == ["implies_other_kill"]
+    assert "cgroup_reached" in keys(judged(410 * GIB))
+    assert [each.key for each in judged(410 * GIB).implies] == ["implies_near_limit"]
+
+
 def test_host_memory_that_killed_nothing_is_said() -> None:
     finding = host(working(), 0.5, 0).judge("A2", *points(), FAILED)
     assert (finding.outcome, keys(finding)[1:]) == (ABSENT, ["none_counted", "host_ample_all"])
@@ -222,9 +250,9 @@ def test_host_memory_that_killed_nothing_is_said() -> None:
 # -- E1
 
 
-def losses(curve: Any, **gauges: Any) -> Cluster:
+def losses(curve: Any, cluster: Cluster | None = None, **gauges: Any) -> Cluster:
     """Gauges of a training loop, each sampled every 15 s; a step takes as long."""
-    cluster = working()
+    cluster = cluster or working()
     steps = np.arange(len(cluster.times), dtype=np.float64)
     for name, values in {"training_loss": curve(cluster), "training_step": steps, **gauges}.items():
         cluster.put(name, values, node="n1")
@@ -254,6 +282,14 @@ def test_loss_that_only_gauges_tell(case: str) -> None:
     assert {"completed", "gpus_busy"} <= set(keys(finding))
     assert finding.since is not None
     assert finding.since >= 2300
+
+
+def test_gpus_that_rested_for_most_of_a_short_run_are_not_said_to_have_worked() -> None:
+    curve, _ = SHAPES["not finite to the end"]
+    resting = Cluster()
+    resting.per_gpu("gpu_sm_active_ratio", np.where(resting.times >= 4500, 0.8, 0.0))
+    cluster = losses(curve, resting)
+    assert "gpus_busy" not in keys(cluster.judge("E1", COMPLETED, planes=NO_LOG))
 
 
 def test_dead_to_the_digit_at_its_end() -> None:

@@ -197,6 +197,20 @@ def test_a_store_and_slurm_together(site: Path) -> None:
     assert again.exit_code == 0, again.output
 
 
+@pytest.mark.parametrize("sent", [True, False])
+def test_output_that_is_not_here_and_was_sent_instead_is_no_gap(site: Path, sent: bool) -> None:
+    output = (site / "work" / "slurm-41.out").rename(site / "elsewhere").read_text()
+    lines = "".join(f"2026-11-21T10:00:00.{at:09d}Z stdout F {line}\n" for at, line in enumerate(output.splitlines()))
+    job = "41" if sent else "40"  # another job's output says nothing of this one's
+    took = write(site / "took", {f"job-{job}/slurm-{job}.out@gpu017.log": lines})
+    ingest([took], site / "store")
+    doc = json.loads(asked(site, "--store", str(site / "store"), "--json").stdout)
+    row = next(row for row in doc["inputs"] if row["path"].endswith("work/slurm-41.out"))
+    assert "it is not on this machine" in row["note"]
+    gaps = [reason for each in doc["unknown"] for reason in each["missing"] if "not on this machine" in reason]
+    assert bool(gaps) is not sent
+
+
 def test_a_store_that_has_nothing_of_it_is_no_end(site: Path) -> None:
     metrics = {"gpu.prom": "".join(scrape("gpu099", second, 91.0) for second in range(0, 600, 15)), "a.out": "x\n"}
     ingest([write(site / "metrics", metrics)], site / "store")

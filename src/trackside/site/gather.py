@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from trackside import api
-from trackside.catalog.streams import told
+from trackside.catalog.streams import is_stream_of, told
 from trackside.diagnose import engine
 from trackside.model import Event, Input, InputStatus, Plane, Run, Verdict
 from trackside.query import UNABLE, Frame, events
@@ -118,11 +118,11 @@ def gathered(
             curves.begin()
         files = [*paths, *told.files]
         loaded = _read(stack, job, files, told, store, tick, copies)
-        for row in told.rows:
-            loaded.inputs.append(row)
-            if row.status in ("unreadable", "refused"):
-                loaded.store.unanswered(row.plane or "scheduler", row.path, row.note)
+        loaded.inputs += told.rows
         _take_lines(loaded, site, slurm)
+        for row in told.rows:
+            if row.status in ("unreadable", "refused") and not _sent(loaded, row, told):
+                loaded.store.unanswered(row.plane or "scheduler", row.path, row.note)
         asked = names_of(site, slurm is not None)
         found = Gathered(loaded, told.stage, asked, [curves] if curves is not None else [], files)
         if site.metrics is not None:
@@ -175,6 +175,13 @@ def _take_lines(loaded: api.Loaded, site: Site, slurm: SlurmAnswer | None) -> No
     if site.journal is not None:
         for found in journal(site.journal, _wanted(loaded, slurm)[0]):
             _take_log(loaded, "journalctl", found)
+
+
+def _sent(loaded: api.Loaded, row: Input, slurm: SlurmAnswer) -> bool:
+    """Whether an output file that can't be read here was sent line by line by somebody who could."""
+    ids = slurm.elsewhere.get(row.path, ())
+    read = [each.path for each in loaded.inputs if each.status in ("read", "partial")]
+    return any(is_stream_of(path, job, row.path) for job in ids for path in read)
 
 
 @contextmanager

@@ -46,6 +46,8 @@ class SlurmAnswer:
     """What could not be asked or read, and why."""
     files: tuple[Checked, ...] = ()
     """Of output, that are here and readable: the job's, then its parents'."""
+    elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Paths of output that are not here, or not to be read -> the ids of the job whose they are."""
     stage: Stage = "unknown"
     parents: tuple[str, ...] = ()
     """Jobs whose records were taken along: those it waited for, or the last of its name."""
@@ -124,6 +126,7 @@ class _Asking:
     rows: list[Input] = field(default_factory=list)
     found: Collected = field(default_factory=Collected)
     files: list[Checked] = field(default_factory=list)
+    elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)
     parents: list[str] = field(default_factory=list)
     scripts: dict[str, str] = field(default_factory=dict)
     accounted: bool = False
@@ -166,6 +169,7 @@ class _Asking:
             tuple(self.replies),
             (*self.rows, *self._runaways()),
             tuple(dict.fromkeys(self.files)),
+            self.elsewhere,
             stage,
             tuple(self.parents),
             next((str(name) for job in mine if (name := job.first("cluster"))), self.slurm.cluster),
@@ -263,6 +267,7 @@ class _Asking:
             found = outputs(job, self._script(job) if unnamed and self.accounted else "")
             self.files += found.files
             self.rows += found.rows
+            self.elsewhere |= dict.fromkeys((row.path for row in found.rows), tuple(sorted(job.names)))
 
     def _script(self, job: Job) -> str:
         """The batch script, which is one for all tasks of an array."""

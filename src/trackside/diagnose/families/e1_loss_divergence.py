@@ -86,7 +86,7 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     well = completed(evidence)
     more = [claim("completed", state=well)] if well is not None else []
     sm = evidence.grid("sm")
-    if sm is not None:
+    if sm is not None and _works(sm.value("median")):
         more.append(claim("gpus_busy", sm=sm.value("median")))
     suspects = _memory_errors(evidence, run, finding.since)
     if suspects:
@@ -253,6 +253,13 @@ def _nearest(line: Curve, at: int) -> Value:
     """The first or last finite loss."""
     places = [place for place, loss in enumerate(line.losses) if loss == loss and abs(loss) != float("inf")]
     return line.loss(places[at] if places else at)
+
+
+def _works(sm: Value) -> bool:
+    """Whether SM activity is that of work; in a run of less than some minutes the start-up may be most of it."""
+    from trackside.diagnose.activity.activity import FLOORS
+
+    return sm.value is not None and sm.number > FLOORS.sm
 
 
 def _count(line: Curve) -> Value:

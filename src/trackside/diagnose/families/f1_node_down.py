@@ -134,7 +134,7 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
         implies=[claim("recovered" if over else "lost")],
         cannot_decide=[claim("why")],
         actions=[action("rerun")] + ([action("look", "show_node", node=named[0])] if named else []),
-        since=_since(failed, told, gone),
+        since=_since(evidence, failed, told, gone, limits),
         at=told[0].at if told else None,
         nodes=tuple(dict.fromkeys(nodes)),
         variant="recovered" if over else None,
@@ -151,11 +151,21 @@ def _words(evidence: Evidence, failed: list[Record], told: list[Event]) -> list[
     return shows + [claim("notice", line=evidence["notices"].value(event, "text")) for event in told[:1]]
 
 
-def _since(failed: list[Record], told: list[Event], gone: list[Gone]) -> float | None:
-    """When the node was lost: the monitor sees it fall silent before the controller gives it up."""
+def _since(
+    evidence: Evidence, failed: list[Record], told: list[Event], gone: list[Gone], limits: Limits
+) -> float | None:
+    """When the node was lost. The monitor sees it fall silent before the controller gives it up; without one, it may
+    have been as soon as the last training point was printed, and its peers complain long before the controller does."""
     times = [row.get("end") for row in failed] + [event.time for event in told] + [since for since, _ in gone]
     known = [float(time) for time in times if isinstance(time, (int, float))]
-    return min(known) if known else None
+    if not known:
+        return None
+    noticed = min(known)
+    points = [row.time for row in training_points(evidence["progress"]) if row.time is not None]
+    lived = max((time for time in points if time <= noticed), default=None)
+    if gone or lived is None or noticed - lived > limits.around_end_s:
+        return noticed
+    return lived
 
 
 def _silent(evidence: Evidence, run: Run) -> list[Silent]:

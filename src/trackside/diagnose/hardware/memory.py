@@ -21,8 +21,9 @@ HOST_MEMORY: Mapping[str, Query] = {
     "host_low": metric("host_memory_available_bytes").over("around", "min"),
     "host_total": metric("host_memory_total_bytes").over("around", "max"),
     "oom_count": metric("host_oom_kills_total").over("around", "last"),
+    "job_memory": metric("host_cgroup_memory_bytes").where(kind="anon").over("run", "max"),
 }
-"""What tells how full nodes were, and whether their kernels killed for it."""
+"""What tells how full nodes were, whether their kernels killed for it, and what of it was the job's own."""
 BEFORE_WINDOWS = 3
 """Windows before the run that are looked at: what was held earlier was another job's."""
 STEADY = 0.05

@@ -89,7 +89,7 @@ def host_oom(evidence: Evidence, run: Run, progress: Sequence[Event]) -> tuple[V
     """What shows that the kernel, Slurm or Ray killed for host memory in this run, if anything does."""
     kills = evidence["kills"]
     for row in kills.events:
-        if row.role is Role.ROOT and _of_run(row, run) and not _recovered(row, evidence, progress):
+        if row.role is Role.ROOT and of_run(row, run) and not _recovered(row, evidence, progress):
             return kills.value(row, "text"), row
     job, jobs, steps = last_job(evidence["jobs"]), evidence["jobs"], evidence["steps"]
     if job is not None and job.get("state") == "OUT_OF_MEMORY":
@@ -147,7 +147,7 @@ def _number(what: str) -> int:
     )
 
 
-def _of_run(row: Event, run: Run) -> bool:
+def of_run(row: Event, run: Run) -> bool:
     """Whether a kill belongs to the run, where its cgroup or step names a job."""
     ids = {str(name) for name in (run.id, *run.aliases) if name}
     step, cgroup = str(row.get("step") or ""), str(row.get("cgroup") or "")
