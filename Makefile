@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN    := .venv/bin
 READY  := .venv/ready
 DEMO   := .cache/demo
+CLUSTER := .cache/cluster-demo
 
-.PHONY: demo test lint types contracts generated unit services accuracy bench docs lock clean
+.PHONY: demo cluster-demo gpu-check test lint types contracts generated unit services accuracy bench docs lock clean
 
 demo: $(READY)  ## simulates 16 GPUs that spin on a slow network; a utilisation dashboard's view, then the verdict
 	@rm -rf $(DEMO); echo; echo '$$ trackside simulate slow-interconnect -o $(DEMO)'
@@ -14,9 +15,20 @@ demo: $(READY)  ## simulates 16 GPUs that spin on a slow network; a utilisation 
 	@echo; echo '$$ trackside diagnose $(DEMO)/run'; echo
 	@$(BIN)/trackside diagnose $(DEMO)/run
 
+cluster-demo: $(READY) $(CLUSTER)/ready  ## a real Slurm, agents, a receiver, real jobs with faults, a table of verdicts; as root: docs/cluster-demo.md
+	@$(CLUSTER)/venv/bin/python -m lab.demo --trackside $(BIN) $(ARGS)
+
+$(CLUSTER)/ready: lab/demo/requirements.txt
+	@mkdir -p $(CLUSTER) && $(PYTHON) -m venv $(CLUSTER)/venv
+	@$(CLUSTER)/venv/bin/python -m pip install --quiet --disable-pip-version-check -r lab/demo/requirements.txt
+	@touch $@
+
+gpu-check:  ## on a machine with an NVIDIA GPU: the agent's readings and probes, real faults recorded; ARGS=--stand-in without one
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) tools/gpu_check.py $(ARGS)
+
 test: lint types contracts generated unit
 
-$(READY): pyproject.toml requirements.lock
+$(READY): pyproject.toml requirements.lock hatch_build.py $(wildcard src/trackside/agent/trace/programs/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'Trackside needs Python 3.11 or later: make PYTHON=/path/to/python3.11 ...'; exit 1; }
 	@$(PYTHON) -m venv .venv || { echo 'no venv module: install python3-venv'; exit 1; }

@@ -27,14 +27,23 @@ POLL = 0.3
 
 
 class Cluster:
-    """Four nodes, gpu01 to gpu04, with accounting."""
+    """Four nodes, gpu01 to gpu04 unless another prefix is given, with accounting. `conf`: more lines for slurm.conf."""
 
-    def __init__(self, tools: Path) -> None:
+    def __init__(self, tools: Path, prefix: str = PREFIX, conf: str = "") -> None:
         self.tools = tools
+        self.nodes = tuple(f"{prefix}{number}" for number in range(1, 5))
         self.folder = Path(tempfile.mkdtemp(prefix="labslurm-"))
         self.folder.chmod(0o755)
-        self.env = {**os.environ, "SLURM_LAB_PREFIX": PREFIX, "SLURM_CONF": f"{self.folder}/etc/slurm.conf"}
-        self.script("slurm-up")
+        self.env = {**os.environ, "SLURM_LAB_PREFIX": prefix, "SLURM_CONF": f"{self.folder}/etc/slurm.conf"}
+        if conf:
+            more = self.folder / "more.conf"
+            more.write_text(conf)
+            self.env["SLURM_LAB_CONF"] = str(more)
+        try:
+            self.script("slurm-up")
+        except BaseException:
+            self.down()
+            raise
 
     def script(self, name: str, *words: str) -> None:
         command = [str(self.tools / name), str(self.folder), *words]

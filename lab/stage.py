@@ -104,9 +104,9 @@ class Running:
 
 
 class Stage:
-    """A fresh folder that looks like a user's training folder."""
+    """A fresh folder that looks like a user's training folder; `like` is one whose scripts and data it takes over."""
 
-    def __init__(self, work: Path, slurm_tools: Path | None = None) -> None:
+    def __init__(self, work: Path, slurm_tools: Path | None = None, like: Stage | None = None) -> None:
         self.work = work
         self.slurm_tools = slurm_tools
         self.port = free_port()
@@ -114,6 +114,9 @@ class Stage:
         self.node = "gpu017"
         self.names: list[tuple[str, str]] = []
         self.found: dict[str, str] = {}
+        if like is not None:
+            shutil.copytree(like.work, work, dirs_exist_ok=True)
+            return
         for script in TRAIN.glob("*.py"):
             shutil.copy(script, work)
         self.write_corpus()

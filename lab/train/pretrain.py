@@ -15,6 +15,7 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 from collectives import dump_at_failure
+from device import worked
 from native import CRASHES
 from prints import STYLES
 from tinylm import TinyLM, Windows
@@ -166,6 +167,7 @@ def loop(run: Run) -> None:
             began = time.perf_counter()
             loss = run.train_one(tokens, target)
             run.step += 1
+            worked()
             time.sleep(args.pause)
             report(run, loss, began)
             extras(args, run.step)
@@ -191,6 +193,7 @@ def main() -> None:
     run.save()
     say("training finished")
     if dist.is_initialized():
+        dist.barrier()  # nobody leaves while another still talks to it
         dist.destroy_process_group()
 
 

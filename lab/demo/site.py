@@ -1,0 +1,151 @@
+"""The site of the demonstration: a Slurm cluster, an agent on each node, a receiver; up, and always down again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.cluster import Cluster
+from lab.demo.accounts import Accounts
+from lab.demo.agents import started
+from lab.demo.gpus import Gpus
+from lab.demo.programs import Program, Receiver
+from lab.stage import RunFailed, Stage, free_port, process_environ
+
+PREFIXES = ("n", "demo", "na", "nb", "nc", "nd")
+CONF = "FirstJobId=4201\nEpilogSlurmctld={epilog}\n"
+EPILOG = Path(__file__).resolve().parents[2] / "packaging" / "slurm" / "epilog-verdict.sh"
+EPILOG_SETTINGS = """\
+#!/bin/sh
+export TRACKSIDE_URL=http://127.0.0.1:{port} TRACKSIDE_VERDICTS={verdicts} TRACKSIDE_WAIT=10
+exec {script}
+"""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the jobs and those who ask for verdicts need of it."""
+
+    folder: Path
+    cluster: Cluster
+    receiver: Receiver
+    agents: Mapping[str, Program]
+    gpus: Gpus
+    accounts: Accounts
+    like: Stage
+    """A training folder that others are copies of."""
+
+    @property
+    def jobs(self) -> Path:
+        return self.folder / "jobs"
+
+    @property
+    def asked(self) -> Path:
+        """Where the verdicts are kept that the demonstration asked for."""
+        return self.folder / "asked"
+
+    @property
+    def verdicts(self) -> Path:
+        """Where the epilog leaves its own."""
+        return self.folder / "verdicts"
+
+
+def check(tools: Path, trackside: Path) -> None:
+    """Raises RunFailed, in one line, where something is missing."""
+    if not (tools / "slurm-up").is_file():
+        raise RunFailed(
+            f"no Slurm test cluster: {tools}/slurm-up is not there; set TRACKSIDE_SLURM_TOOLS (lab/README.md)"
+        )
+    if os.geteuid() != 0:
+        raise RunFailed("a Slurm is started by root alone; run it as root")
+    if not (trackside / "trackside").is_file():
+        raise RunFailed(f"{trackside}/trackside is not there; run 'make cluster-demo', or give --trackside")
+    install = tools / "slurm-install"
+    if install.is_file():
+        done = subprocess.run([str(install)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RunFailed(f"slurm-install failed: {(done.stderr or done.stdout).strip()[-400:]}")
+
+
+@contextmanager
+def site(tools: Path, trackside: Path, keep: Path | None, say: Callable[[str], None]) -> Iterator[Site]:
+    """Bring it all up. What was started is ended when the block is left, however it is."""
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="ts-demo-", dir="/tmp"))
+        folder.chmod(0o755)
+        stack.callback(_clear, folder, keep)
+        stack.callback(_end_epilogs, folder / "verdicts")
+        for name in ("jobs", "board", "asked", "verdicts"):
+            (folder / name).mkdir()
+        with ThreadPoolExecutor(1) as aside:
+            template = aside.submit(Stage, _made(folder / "template"))
+            port = free_port()
+            cluster = Cluster(tools, free_prefix(), CONF.format(epilog=_epilog(folder, port)))
+            stack.callback(cluster.down)
+            cluster.env["SLURM_TIME_FORMAT"] = "%s"
+            env = {**os.environ, "SLURM_CONF": cluster.env["SLURM_CONF"]}
+            receiver = Receiver(trackside, folder, folder / "jobs", port, env)
+            stack.callback(receiver.program.end)
+            like = template.result()
+        receiver.wait_ready()
+        say(f"Slurm with the nodes {', '.join(cluster.nodes)}; a receiver at {receiver.url}")
+        gpus = Gpus(folder / "board", folder / "gpus", cluster.nodes)
+        stack.callback(gpus.stop)
+        agents = started(trackside, folder, cluster.nodes, receiver, gpus, env)
+        for agent in agents.values():
+            stack.callback(agent.end)
+        say(f"{len(agents)} agents: one a node, and one beside the controller")
+        accounts = Accounts(cluster)
+        stack.callback(accounts.stop)
+        yield Site(folder, cluster, receiver, agents, gpus, accounts, like)
+
+
+def free_prefix() -> str:
+    """Of the nodes' names, one that no other cluster of this machine uses: cgroups are named after nodes."""
+    taken = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        if any(each.startswith("SLURM_LAB_DIR=") for each in process_environ(int(entry.name))):
+            try:
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:
+                continue
+            taken |= {words[at + 1].rstrip("0123456789") for at, word in enumerate(words[:-1]) if word == "-N"}
+    free = [prefix for prefix in PREFIXES if prefix not in taken]
+    if not free:
+        raise RunFailed(f"other clusters of this machine have all of the nodes' names that are tried: {sorted(taken)}")
+    return free[0]
+
+
+def _epilog(folder: Path, port: int) -> Path:
+    """What slurm.conf names as EpilogSlurmctld: the packaged script, and where to ask."""
+    path = folder / "epilog-verdict"
+    path.write_text(EPILOG_SETTINGS.format(port=port, verdicts=folder / "verdicts", script=EPILOG))
+    path.chmod(0o755)
+    return path
+
+
+def _end_epilogs(verdicts: Path) -> None:
+    """Those that still wait: of jobs that ended with the demonstration. Their environment names our own folder."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        if f"TRACKSIDE_VERDICTS={verdicts}" in process_environ(int(entry.name)):
+            with suppress(ProcessLookupError):
+                os.kill(int(entry.name), signal.SIGTERM)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _clear(folder: Path, keep: Path | None) -> None:
+    if keep is not None:
+        shutil.copytree(folder, keep, dirs_exist_ok=True, ignore=shutil.ignore_patterns("template", "*.pt", "*.jsonl"))
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,77 @@
+"""What of the demonstration needs no cluster: when a verdict counts as right, the table, and the declarations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lab.demo.accounts import Account, last_rows
+from lab.demo.fault import Fault, Right
+from lab.demo.faults import FAULTS
+from lab.demo.outcome import Outcome, judged, table, told
+
+from trackside.diagnose.family import find_family
+
+NODES = ("n1", "n2", "n3", "n4")
+HANG = Fault(
+    name="hang",
+    story="",
+    script="",
+    state="CANCELLED",
+    right=Right("C2", culprit="job", ranks=(1,), nodes=(2,), shows="tinylm.py:41", never=("memory",)),
+)
+
+
+def verdict(**primary: Any) -> dict[str, Any]:
+    told = {"family": "C2", "variant": None, "culprit": "job", "ranks": [1], "nodes": ["n2"], "title": "Hang"}
+    told |= {"certainty": "supported", **primary}
+    shows = [{"text": "Rank 1 stood at tinylm.py:41 in f"}]
+    return {"run": {"disposition": "CANCELLED"}, "primary": told, "shows": shows, "implies": [{"text": "It froze"}]}
+
+
+def test_a_right_verdict() -> None:
+    assert judged(HANG, "CANCELLED", verdict(), NODES) == ()
+
+
+@pytest.mark.parametrize(
+    ("primary", "says"),
+    [
+        ({"family": "H1"}, "family is 'H1', not 'C2'"),
+        ({"culprit": "none"}, "culprit is 'none', not 'job'"),
+        ({"ranks": []}, "ranks is [], not [1]"),
+        ({"nodes": ["n1"]}, "nodes is ['n1'], not ['n2']"),
+    ],
+)
+def test_a_wrong_verdict_says_what_is_wrong(primary: dict[str, Any], says: str) -> None:
+    assert judged(HANG, "CANCELLED", verdict(**primary), NODES) == (says,)
+
+
+def test_what_is_shown_and_what_must_not_be() -> None:
+    silent = {**verdict(), "shows": [], "implies": [{"text": "It was short of memory"}]}
+    assert judged(HANG, "CANCELLED", silent, NODES) == (
+        "'tinylm.py:41' is not in what the data shows",
+        "'memory' is said, and isn't so",
+    )
+    assert "Slurm's state is 'FAILED', not 'CANCELLED'" in judged(HANG, "FAILED", verdict(), NODES)
+
+
+def test_the_table() -> None:
+    right = Outcome(HANG, "42", "CANCELLED", verdict(), 9.6)
+    failed = Outcome(HANG, "", "", None, None, ("no verdict",))
+    lines = table([right, failed]).splitlines()
+    assert lines[2].split() == ["hang", "42", "CANCELLED", "C2", "Hang", "supported", "10", "right"]
+    assert (lines[3].split()[-1], lines[4]) == ("WRONG", "    no verdict")
+    assert told(right).splitlines()[0] == "hang: C2 Hang; culprit: job"
+
+
+def test_the_last_attempt_counts_once_it_is_over() -> None:
+    rows = last_rows("7|REQUEUED|1795313210|1795313184\n7|RUNNING|Unknown|1795313220\n8|CANCELLED by 0|1795313210|1\n")
+    assert rows["7"] == Account("RUNNING", None)
+    assert (rows["7"].over, rows["8"].over, rows["8"].state) == (False, True, "CANCELLED")
+
+
+def test_the_declarations_mean_what_there_is() -> None:
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    for fault in FAULTS:
+        assert find_family(fault.right.family) is not None, fault.name
+        assert set(fault.nodes) <= set("1234"), fault.name
