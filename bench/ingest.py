@@ -68,7 +68,7 @@ def json_lines(tables: Sequence[Path], out: Path) -> None:
     """The samples of Parquet files as VictoriaMetrics reads them, a line a series."""
     import duckdb
 
-    from trackside.read.exposition import series_of
+    from trackside.catalog.exposition import series_of
 
     with out.open("w") as file, duckdb.connect() as connection:
         for table in tables:

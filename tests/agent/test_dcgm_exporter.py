@@ -12,14 +12,13 @@ import pytest
 
 from tests.agent.nvml import HERE, played
 from tests.agent.readings import conform, exposition, held_against, opened
-from trackside.agent.exposition_text import parse_series, series_and_values
 from trackside.agent.owners import NoOwners, Owner
 from trackside.agent.source import Collector, Reading, Unavailable
 from trackside.agent.sources import dcgm_exporter, gpm, gpu
 from trackside.agent.taken_over import TAKEN_OVER
 
 PAGE = (HERE / "exporter.prom").read_text("utf-8")
-SCRAPES = Path("/work/shared/data/dcgm-exporter-scrapes")
+SCRAPES = Path(__file__).resolve().parents[3] / "shared/data/dcgm-exporter-scrapes"
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
@@ -217,28 +216,3 @@ def test_series_that_change_with_each_scrape_are_forgotten(exporter: Exporter, m
         )
         assert len(read(collector).samples) == 30
     collector.close()
-
-
-@pytest.mark.parametrize(
-    ("line", "series", "value"),
-    [
-        ('a{b="c",d="e f"} 1', ("a", {"b": "c", "d": "e f"}), 1.0),
-        ('a{b="x}y",} 2.5e3 1700000000000', ("a", {"b": "x}y"}), 2500.0),
-        (r'a{b="q\"\\n\n"} -1', ("a", {"b": 'q"\\n\n'}), -1.0),
-        ("a 3", ("a", {}), 3.0),
-        ("a{} +Inf", ("a", {}), float("inf")),
-        ('a{b="c" d="e"} 1', None, 1.0),
-        ("a{b=c} 1", None, 1.0),
-        ('{b="c"} 1', None, 1.0),
-        ('a{b="c"} one', None, None),
-        ('a{b="c"}', None, None),
-    ],
-)
-def test_lines_of_the_text_format(line: str, series: tuple[str, dict[str, str]] | None, value: float | None) -> None:
-    found = list(series_and_values(f"# HELP a b\n\n{line}\n"))
-    if value is None:
-        assert not found
-        return
-    ((text, number),) = found
-    assert number == value
-    assert parse_series(text) == series

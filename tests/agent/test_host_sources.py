@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.agent.readings import conform, opened
-from trackside.agent.asked_mounts import AskedMounts, Space
+from trackside.agent.host.asked_mounts import AskedMounts, Space
+from trackside.agent.host.pseudo_files import PseudoFile
 from trackside.agent.node import Node
-from trackside.agent.pseudo_files import PseudoFile
 from trackside.agent.source import Collector, Reading, Unavailable, sources
 from trackside.agent.sources import cgroups, filesystems
 

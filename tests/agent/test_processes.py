@@ -11,11 +11,11 @@ import pytest
 
 from tests.agent.readings import conform, exposition, opened
 from trackside.agent import processes
-from trackside.agent.cgroup_path import NOTHING, Membership, membership
-from trackside.agent.job_environment import variables
+from trackside.agent.jobs.cgroup_path import NOTHING, Membership, membership
+from trackside.agent.jobs.environment import variables
+from trackside.agent.jobs.processes import ProcessMap
 from trackside.agent.node import Node
 from trackside.agent.owners import NoOwners, Owner
-from trackside.agent.processes import ProcessMap
 from trackside.agent.source import Reading, Unavailable
 from trackside.agent.sources.processes import SOURCE
 

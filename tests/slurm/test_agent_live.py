@@ -15,9 +15,9 @@ import pytest
 from tests.agent.readings import conform, opened
 from tests.agent.test_slurm_history import Sent, received
 from tests.slurm.test_slurm_live import TOOLS, Cluster, cluster, states
+from trackside.agent.jobs.processes import ProcessMap
 from trackside.agent.node import Node
 from trackside.agent.owners import Owner
-from trackside.agent.processes import ProcessMap
 from trackside.agent.source import Reading
 from trackside.agent.sources import controller as controller_source
 from trackside.agent.sources import slurm_node as slurm_node_source

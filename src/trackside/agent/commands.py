@@ -10,10 +10,10 @@ from trackside.agent.check import check as look_at
 from trackside.agent.check import read_once
 from trackside.agent.config import Config, load
 from trackside.agent.daemon import Agent, Outlets, state_folder
+from trackside.agent.jobs.processes import ProcessMap
 from trackside.agent.out.exposition import Board, line_text
 from trackside.agent.out.identity import Identity
 from trackside.agent.owners import Owners
-from trackside.agent.processes import ProcessMap
 from trackside.agent.runner import Outlet, Running
 from trackside.agent.source import LogLine, Reading, Sample, sources
 from trackside.settings import ConfigError, Given, nearest

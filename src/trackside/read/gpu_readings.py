@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from trackside.catalog.dialect import translate, unit_factor
 from trackside.logs.stamp import find_time
-from trackside.read.exposition import stamp
 from trackside.read.format import Result, Sink, Source
 from trackside.read.measurements import Measurements
+from trackside.read.scrape_times import stamp
 
 BATCH = 1 << 16
 """Values handed on at once."""

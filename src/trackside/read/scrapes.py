@@ -13,12 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from trackside.catalog.dialect import BLANK
+from trackside.catalog.exposition import HELP, line_of, series_of
 from trackside.read.blocks import LONGEST, Block, Blocks
 from trackside.read.decimals import Flags, Floats, Places, decimals
-from trackside.read.exposition import HELP, line_of, series_of, shown, stamp
 from trackside.read.format import Result, Sink, Source
 from trackside.read.keys import Keys
 from trackside.read.measurements import MOST_NAMES, MOST_SERIES, UNKNOWN, Measurements, milliseconds
+from trackside.read.scrape_times import shown, stamp
 
 ODD = -4
 """Bytes that are no series: the grammar is asked what the line is."""

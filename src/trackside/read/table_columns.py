@@ -13,10 +13,10 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from trackside.catalog.dialect import Translated, dialects, translate
+from trackside.catalog.exposition import series_of
 from trackside.catalog.labels import Label, written
 from trackside.catalog.metrics import labels_of
 from trackside.model import Position
-from trackside.read.exposition import series_of
 
 if TYPE_CHECKING:  # imports numpy, which only metrics need
     from trackside.read.measurements import Measurements

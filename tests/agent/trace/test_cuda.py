@@ -15,8 +15,8 @@ import pytest
 from tests.agent.readings import conform
 from tests.agent.trace.callers import Caller, Jobs, calling, collected, context, need_bpf, total, value
 from tests.services import wait_until
+from trackside.agent.jobs.processes import ProcessMap
 from trackside.agent.node import Node
-from trackside.agent.processes import ProcessMap
 from trackside.agent.sources.cuda import SOURCE, CudaOptions
 
 LAUNCHES, CALLS, SECONDS, BYTES = (

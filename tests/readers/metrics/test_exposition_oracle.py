@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 
 from tests.readers.metrics.reading import T0, curves, read
 from trackside.catalog.dialect import Translated, is_blank
+from trackside.catalog.exposition import line_of, number_of, series_of
 from trackside.read import blocks
 from trackside.read.decimals import decimals
-from trackside.read.exposition import line_of, number_of, series_of
 
 NAMES = st.sampled_from(["up", "a:b_c", "DCGM_FI_DEV_GPU_UTIL", "x", "_y9"])
 LABEL_NAMES = st.sampled_from(["gpu", "Hostname", "le", "_a", "UUID"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from trackside.agent.pseudo_files import PseudoFile, lines_of, names_in, number, required
+from trackside.agent.host.pseudo_files import PseudoFile, lines_of, names_in, number, required
 from trackside.agent.source import Collector, Context, Reading, Source
 
 SECTOR = 512

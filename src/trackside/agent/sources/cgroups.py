@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from trackside.agent.cgroup_path import step_name
-from trackside.agent.pressure import parse_pressure
-from trackside.agent.pseudo_files import keyed, number, once
+from trackside.agent.host.pressure import parse_pressure
+from trackside.agent.host.pseudo_files import keyed, number, once
+from trackside.agent.jobs.cgroup_path import step_name
 from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable, pairs
 
 _LEVEL = re.compile(r"(job|step|task)_([A-Za-z0-9]{1,20})\Z")

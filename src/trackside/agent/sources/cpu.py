@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trackside.agent.pseudo_files import PseudoFile, number, required
+from trackside.agent.host.pseudo_files import PseudoFile, number, required
 from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable
 
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")

@@ -14,17 +14,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from trackside.agent.exposition_text import parse_series, series_and_values
 from trackside.agent.owners import Owners
 from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable
 from trackside.agent.taken_over import TAKEN_OVER, Curve, curve
 from trackside.catalog.dialect import BLANK_RANGES, translate
+from trackside.catalog.exposition import line_of, series_of
 from trackside.catalog.metrics import METRICS
 
 ID = "dcgm_exporter"
 WITHIN_S = 3.0
 """One scrape, from the connection to the last byte."""
 MOST_BYTES = 16 << 20
+MOST_LINES, MOST_LINE = 50_000, 8 << 10
 MOST_SERIES = 20_000
 HOLD_S = 30.0
 """How long values stay taken over without a word, at least; else two and a half of the gaps between readings."""
@@ -51,7 +52,7 @@ class _Exporter:
         """Raises Unavailable where nothing of the kind answers."""
         self._owners: Owners = context.owners
         self._url = context.options.url
-        self._known: dict[str, _Known | None] = {}
+        self._known: dict[bytes, _Known | None] = {}
         self._collected = 0.0
         self._samples()
 
@@ -70,7 +71,7 @@ class _Exporter:
         """What it serves now, each curve once: some fields of DCGM are the same thing. Raises Unavailable."""
         found: dict[Curve, Sample] = {}
         owned: dict[str, Labels] = {}
-        for series, value in series_and_values(self._scrape()):
+        for series, value in _measured(self._scrape()):
             known = self._translated(series)
             if known is None or any(low <= value <= high for low, high in BLANK_RANGES):
                 continue
@@ -79,7 +80,7 @@ class _Exporter:
             if metric.low <= value <= metric.high:
                 sample = Sample(known.metric, self._labels(known, owned), value)
                 key = curve(sample.metric, sample.labels)
-                if key not in found or "ENFORCED" in series:  # of two power limits, the one that holds
+                if key not in found or b"ENFORCED" in series:  # of two power limits, the one that holds
                     found[key] = sample
         if not found:
             raise Unavailable(f"what answers at {self._url} tells nothing of a GPU", _REMEDY)
@@ -96,14 +97,14 @@ class _Exporter:
             owned[gpu] = tuple((name, value) for name, value in pairs if value)
         return tuple(sorted({**dict(owned[gpu]), **known.labels}.items()))
 
-    def _translated(self, text: str) -> _Known | None:
+    def _translated(self, text: bytes) -> _Known | None:
         if text not in self._known:
             if len(self._known) >= MOST_SERIES:  # labels that change with each scrape
                 self._known.clear()
             self._known[text] = _in_our_terms(text)
         return self._known[text]
 
-    def _scrape(self) -> str:
+    def _scrape(self) -> bytes:
         """The exporter's page. Raises Unavailable."""
         parts = urlsplit(self._url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -119,7 +120,7 @@ class _Exporter:
             with closing(connection.getresponse()) as answer:
                 if answer.status != http.client.OK:
                     raise Unavailable(f"{self._url} answers {answer.status} {answer.reason}"[:200], _REMEDY)
-                return b"".join(_pieces(answer)).decode("utf-8", "replace")
+                return b"".join(_pieces(answer))
         except (OSError, http.client.HTTPException) as error:
             raise Unavailable(f"no dcgm-exporter answers at {self._url}: {error}"[:300], _REMEDY) from None
         finally:
@@ -141,11 +142,18 @@ def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
             raise TimeoutError(f"its page takes over {WITHIN_S:g} s")
 
 
-def _in_our_terms(text: str) -> _Known | None:
-    series = parse_series(text)
+def _measured(page: bytes) -> Iterator[tuple[bytes, float]]:
+    """(series as it stands there, value) of the page's lines; what is none is passed over."""
+    for text in page.split(b"\n", MOST_LINES)[:MOST_LINES]:
+        if len(text) <= MOST_LINE and not text.startswith(b"#") and (line := line_of(text)) is not None:
+            yield line.series, line.value
+
+
+def _in_our_terms(text: bytes) -> _Known | None:
+    series = series_of(text.decode("utf-8", "replace"))
     if series is None:
         return None
-    ours = translate(series.name, series.labels)
+    ours = translate(*series)
     if ours is None or not ours.metric.startswith("gpu_") or ours.guess:
         return None
     # The node's name is the agent's to give; the driver's version stands on gpu_present.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from trackside.agent.asked_mounts import AskedMounts, Space
-from trackside.agent.pseudo_files import PseudoFile, first_of, lines_of, mount_point, required
+from trackside.agent.host.asked_mounts import AskedMounts, Space
+from trackside.agent.host.pseudo_files import PseudoFile, first_of, lines_of, mount_point, required
 from trackside.agent.source import Collector, Context, Reading, Source
 
 MOST_MOUNTS = 64

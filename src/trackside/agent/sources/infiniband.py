@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trackside.agent.pseudo_files import PseudoFile, names_in, number
+from trackside.agent.host.pseudo_files import PseudoFile, names_in, number
 from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable, pairs
 
 MOST_PORTS = 128

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trackside.agent.pseudo_files import PseudoFile, first_of, lines_of, number, required
+from trackside.agent.host.pseudo_files import PseudoFile, first_of, lines_of, number, required
 from trackside.agent.source import Collector, Context, Reading, Source
 
 MOST_DEVICES = 256

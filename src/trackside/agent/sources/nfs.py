@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from trackside.agent.pseudo_files import PseudoFile, first_of, mount_point, number, required
+from trackside.agent.host.pseudo_files import PseudoFile, first_of, mount_point, number, required
 from trackside.agent.source import Collector, Context, Reading, Source
 
 MOST_MOUNTS = 64

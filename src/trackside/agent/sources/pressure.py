@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 
-from trackside.agent.pressure import RESOURCES, parse_pressure
-from trackside.agent.pseudo_files import PseudoFile
+from trackside.agent.host.pressure import RESOURCES, parse_pressure
+from trackside.agent.host.pseudo_files import PseudoFile
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
 
 _REMEDY = "the kernel must be built with CONFIG_PSI, and started with psi=1 where its default is off"

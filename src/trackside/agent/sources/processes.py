@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from trackside.agent.jobs.processes import ProcessMap
 from trackside.agent.owners import Owner
-from trackside.agent.processes import ProcessMap
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
 
 MOST_RANKS = 1024

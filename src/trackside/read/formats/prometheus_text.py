@@ -7,8 +7,9 @@ Where lines carry no times, the time of a scrape is what a comment or a bare lin
 from __future__ import annotations
 
 from trackside.catalog.dialect import translate
-from trackside.read.exposition import line_of, series_of, stamp
+from trackside.catalog.exposition import line_of, series_of
 from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.scrape_times import stamp
 
 _HEAD_LINES = 400
 _ENOUGH = 0.9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from trackside.agent.cgroup_path import Membership, step_name
+from trackside.agent.jobs.cgroup_path import Membership, step_name
 from trackside.agent.owners import Owner
 from trackside.catalog.streams import short
 

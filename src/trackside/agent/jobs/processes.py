@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trackside.agent.cgroup_path import Membership, membership
-from trackside.agent.job_environment import (
+from trackside.agent.jobs.cgroup_path import Membership, membership
+from trackside.agent.jobs.environment import (
     is_elsewhere,
     is_ranked,
     job_id,
