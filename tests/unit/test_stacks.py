@@ -166,6 +166,17 @@ class TestCollectiveHang:
         assert "process 13 did not come to it, and stood at data.py:42 in load_batch" in told
         assert not any("other.py" in sentence for sentence in told)
 
+    def test_one_in_a_backward_pass_and_one_elsewhere(self, tmp_path: Path) -> None:
+        """Without native frames a rank that waits for its peers' gradients only seems to be in its backward pass."""
+        alone = (
+            0,
+            "train.py:27 in train",
+            [("_engine_run_backward", "torch/autograd/graph.py", 9), ("train", "train.py", 27)],
+        )
+        found = verdict(tmp_path, ours(alone, sleeps(1)), SIZE.replace("=4", "=2") + LOG)
+        assert (found.family, found.primary.ranks) == ("C2", (1,))
+        assert "Rank 0 waited for a backward pass or the GPU, at train.py:27 in train" in sentences(found)
+
     def test_parted_ways(self, tmp_path: Path) -> None:
         found = verdict(tmp_path, ours(waits(0), waits(1), waits(2), waits(3, "barrier", 77)))
         assert (found.family, found.primary.ranks) == ("C2", (3,))

@@ -106,7 +106,9 @@ def stood(evidence: Evidence, points: Sequence[Event]) -> Stood | None:
         return None
     inside = [row for row in chosen if row.get("collective") is not None]
     busy = [row for row in chosen if row.get("collective") is None and row.get("waits") is not None]
-    waiting = [*inside, *busy] if inside or len(busy) > 1 else []
+    # One alone in a backward pass may be at work, unless it was seen to do none.
+    met = inside or len(busy) > 1 or (len(chosen) > 1 and any(row.parser == AGENT for row in busy))
+    waiting = [*inside, *busy] if met else []
     away = [row for row in chosen if row not in waiting]
     return Stood(stacks, tuple(waiting), tuple(away), () if away else _parted(waiting))
 
