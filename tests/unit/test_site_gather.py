@@ -211,6 +211,17 @@ def test_output_that_is_not_here_and_was_sent_instead_is_no_gap(site: Path, sent
     assert bool(gaps) is not sent
 
 
+def test_output_that_is_here_and_was_sent_as_well_counts_once(site: Path) -> None:
+    output = (site / "work" / "slurm-41.out").read_text()
+    lines = "".join(f"2026-11-21T10:00:00.{at:09d}Z stdout F {line}\n" for at, line in enumerate(output.splitlines()))
+    ingest([write(site / "took", {"job-41/slurm-41.out@gpu017.log": lines})], site / "store")
+    alone = json.loads(asked(site, "--json").stdout)
+    both = json.loads(asked(site, "--store", str(site / "store"), "--json").stdout)
+    assert both["progress"] == alone["progress"]
+    assert both["progress"]["points"] > 0
+    assert [row["path"] for row in both["inputs"] if "@gpu017" in row["path"]] == []
+
+
 def test_a_store_that_has_nothing_of_it_is_no_end(site: Path) -> None:
     metrics = {"gpu.prom": "".join(scrape("gpu099", second, 91.0) for second in range(0, 600, 15)), "a.out": "x\n"}
     ingest([write(site / "metrics", metrics)], site / "store")

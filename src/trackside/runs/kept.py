@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from trackside.catalog.streams import is_stream, is_stream_of
 from trackside.logs.series import Away, Counts, Series
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Run
@@ -106,9 +107,11 @@ class _Finder:
     def _of(self, job: str) -> Found:
         told = self._locator.located(job)
         run = told.run
+        twice = self._sent(told)
         logs = [each for each in told.logs if each.path in {*run.log_paths, *run.parent_log_paths}]
+        logs = [each for each in logs if each.id not in twice]
         read = {each.id for each in logs}
-        others = [each for each in told.logs if each.id not in read]
+        others = [each for each in told.logs if each.id not in read | twice]
         home = [each for each in self._inputs if each.id in told.home]
         small = self._is_small(home)
         events, records = self._conditions(told, home, read, small)
@@ -119,7 +122,7 @@ class _Finder:
             if each.owner is not None:
                 found.store.add_event(named_job(each))
         self._train(found.trajectories, logs)
-        theirs = set() if small else {each.id for each in others}
+        theirs = twice if small else twice | {each.id for each in others}
         found.inputs = [
             each.row for each in self._inputs if each.id not in theirs and (each.id in met or each.id in told.home)
         ]
@@ -128,6 +131,15 @@ class _Finder:
         }
         found.scope = self._scope(told)
         return found
+
+    def _sent(self, told: Located) -> set[int]:
+        """Streams of lines that were sent of files which are there themselves: these have all, and each once."""
+        files = [each.path for each in told.logs if not is_stream(each.path)]
+        return {
+            each.id
+            for each in told.logs
+            if any(is_stream_of(each.path, job, file) for job in told.ids for file in files)
+        }
 
     def _is_small(self, home: Sequence[Kept]) -> bool:
         return len(home) <= WHOLE_INPUTS and sum(_row_count(each) for each in home) <= WHOLE_ROWS
