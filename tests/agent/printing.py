@@ -13,6 +13,8 @@ from trackside.agent.source import Context, LogLine, Reading
 from trackside.agent.sources import job_output
 from trackside.agent.sources.job_output import JobOutput
 
+USER = f"Uid:\t{os.getuid()}\t0\t0\t0\nGid:\t{os.getgid()}\t0\t0\t0\nGroups:\t\n"
+
 
 class Host:
     """A node: its processes, and which file each writes to."""
@@ -44,7 +46,7 @@ class Host:
         for number, target in ((1, stdout), (2, stdout if stderr is None else stderr)):
             self.opens(pid, number, target, flags)
         (here / "comm").write_text(comm + "\n")
-        (here / "status").write_text(f"Name:\t{comm}\nState:\tS (sleeping)\nTgid:\t{pid}\nPid:\t{pid}\n")
+        (here / "status").write_text(f"Name:\t{comm}\nState:\tS (sleeping)\nTgid:\t{pid}\nPid:\t{pid}\n{USER}")
         (here / "environ").write_bytes(b"\0".join(f"{k}={v}".encode() for k, v in environ.items()))
         (here / "cmdline").write_bytes(environ.get("_cmdline", comm).encode())
         process = Process(pid, 1000 + pid, 1, comm, owner, None, environ)

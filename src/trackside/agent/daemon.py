@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
@@ -73,9 +73,9 @@ class Outlets:
         """It is no longer shown; what was spooled was true."""
         self.board.forget(source)
 
-    def shown(self, metric: str) -> Sequence[Sample]:
-        """See :meth:`Board.shown`."""
-        return self.board.shown(metric)
+    def newest(self) -> Mapping[str, Sequence[Sample]]:
+        """See :meth:`Board.newest`."""
+        return self.board.newest()
 
     def close(self, within_s: float) -> None:
         """Send what waits, as far as there is time."""
@@ -122,8 +122,8 @@ class Agent:
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT. SIGHUP reads the settings again."""
+        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)  # before a signal may want it
         before = {number: signal.signal(number, self._told) for number in SIGNALS}
-        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             self.start()
             following = 0.0
@@ -203,7 +203,8 @@ def state_folder(path: Path) -> Path | None:
     with suppress(OSError):
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         probe = path / ".written"
-        probe.write_bytes(b"")
+        probe.unlink(missing_ok=True)
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         probe.unlink()
         return path
     return None

@@ -63,6 +63,9 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 _FORMS = {"job": Label("job", "job"), "node": Label("node", "host"), "rank": Label("rank", "index")}
 DAEMONS = frozenset({"slurmctld", "slurmd", "slurmdbd", "scontrol"})
 """Their logs, and what that command says, are read as the scheduler's own words, so each has a file of its own."""
+OF_JOBS = frozenset({"hang", "scontrol"})
+"""Names of the agent's own streams of a job: what it saw of its processes, and what the controller says."""
+_PRINTED = frozenset({"stdout", "stderr"})
 _KERNEL = re.compile(r"kern(?:el)?|kmsg|dmesg", re.IGNORECASE)
 _KERNEL_FILE = re.compile(r"(?:^|/)(?:kern|kernel|dmesg|kmsg)(?:[._-][\w.-]*)?\Z", re.IGNORECASE)
 MOST_NAME = 240
@@ -112,11 +115,13 @@ def tag_of(labels: Mapping[str, str], site: Mapping[str, str] | None = None) -> 
     """Which program of a node wrote a stream, as syslog's tag has it; ``kernel`` for the kernel's messages."""
     units = [labels[name] for name in candidates("unit", labels, site or {})]
     file = told("file", labels, site)
-    if any(_KERNEL.fullmatch(value) for value in units) or _KERNEL_FILE.search(file):
+    # A job may call its output kern.log: what a program printed is no word of the kernel's.
+    printed = told("stream", labels, site) in _PRINTED
+    if (not printed and _KERNEL_FILE.search(file)) or any(_KERNEL.fullmatch(value) for value in units):
         return "kernel"
     name = units[0] if units else file.rpartition("/")[2].removesuffix(".log")
     name = _safe(name.removesuffix(".service").rpartition("/")[2], 60)
-    return name or "unknown"
+    return "unknown" if printed and name == "kernel" else name or "unknown"
 
 
 def stream_path(labels: Mapping[str, str], site: Mapping[str, str] | None = None) -> str:
@@ -169,6 +174,8 @@ def _job_leaf(job: str, node: str, rank: str, file: str) -> str:
     parts += [_safe(above, 60)] if re.search(r"[A-Za-z]\w*\d+\Z", above) and name and job not in above else []
     parts += [_safe(name, 100)] if name else []
     told = ".".join(part for part in parts if part)[: MOST_NAME - len(f"slurm-{job}.{at}.log")].strip("._-")
+    if told.rpartition(".")[2] in OF_JOBS and file not in OF_JOBS:
+        told += ".out"  # a job's own file of that name
     return f"slurm-{job}.{told or 'out'}{at}.log"
 
 
@@ -200,6 +207,15 @@ def streaming_node(path: str) -> str | None:
     """The node of whose programs a stream's path says that it holds lines, each headed by time, host and program."""
     found = _NODE_LOG.search(path)
     return found["node"] if found is not None and found["name"] in ("system", *DAEMONS) else None
+
+
+def is_printed(path: str) -> bool:
+    """Whether it is the path of a job's stream, and none of the agent's own: whatever stands there, the job may have
+    written it."""
+    leaf = path.removesuffix(".zst").rpartition("/")[2]
+    return (
+        _JOB_LOG.search(path) is not None and re.sub(r"(?:@[^/@]*)?\.log\Z", "", leaf).rpartition(".")[2] not in OF_JOBS
+    )
 
 
 def is_stream(path: str) -> bool:

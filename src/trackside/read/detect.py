@@ -8,9 +8,14 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from trackside.model import Event, Input, InputStatus, Record, Samples
+from trackside.catalog.streams import is_printed
+from trackside.model import Event, Input, InputStatus, Plane, Record, Samples
 from trackside.read.archive import printable
 from trackside.read.format import Format, Match, Sink, Source, TooLarge
+
+_NEVER_PRINTED: frozenset[Plane] = frozenset({"scheduler", "kernel"})
+"""Planes of which a job's output is no witness, whatever stands in it: a job could print a node's failure, or another
+job's end."""
 
 
 @cache
@@ -30,7 +35,10 @@ def formats() -> tuple[Format, ...]:
 def detect(source: Source) -> tuple[Format, Match] | None:
     """The surest format and why, or None if nothing recognises the file."""
     best: tuple[Format, Match] | None = None
+    printed = is_printed(source.path)
     for each in formats():
+        if printed and each.plane in _NEVER_PRINTED:
+            continue
         match = each.sniff(source)
         if match is not None and (best is None or match.score > best[1].score):
             best = each, match

@@ -49,7 +49,7 @@ def stacks(
     command += ["--nonblocking"] if nonblocking else ["--native"] if native else []
     try:
         threads = [_thread(each, pid) for each in json.loads(_output(command, timeout_s)) if each["frames"]]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise NoStack(f"py-spy printed what is not read: {type(error).__name__}") from error
     if not threads:
         raise NoStack("py-spy saw no Python thread")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trackside.agent.owners import Process
 
 _WRAPPERS = ("bash", "sh", "dash", "zsh", "srun", "slurmstepd", "slurm_script", "mpirun", "orted", "prterun", "numactl")
 _PYTHON = ("python", "pt_main_thread", "ray::", "uv", "jupyter", "ipython")
+MOST_ABOVE = 64
+"""Processes above one that are looked at: a job could have thousands, each the child of the one before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +66,20 @@ def _launchers(members: Sequence[Process]) -> set[int]:
     found: set[int] = set()
     for process in members:
         own, said = number_of(process), _says_rank(process)
-        above, seen = by_pid.get(process.parent), {process.pid}
-        while above is not None and above.pid not in seen:
-            seen.add(above.pid)
+        for above in _above(process, by_pid):
             if number_of(above) != own or (said and not _says_rank(above)):
                 found.add(above.pid)
-            above = by_pid.get(above.parent)
     return found
+
+
+def _above(process: Process, by_pid: Mapping[int, Process]) -> Iterator[Process]:
+    """What started it, what started that, and so on."""
+    at = by_pid.get(process.parent)
+    for _ in range(MOST_ABOVE):
+        if at is None or at is process:
+            return
+        yield at
+        at = by_pid.get(at.parent)
 
 
 def _says_rank(process: Process) -> bool:
@@ -84,24 +93,12 @@ def _rank(job: str, number: int | None, group: Sequence[Process]) -> Rank | None
     by_pid = {process.pid: process for process in group}
 
     def depth(process: Process) -> int:
-        steps, at = 0, process
-        while at.parent in by_pid and steps < len(group):
-            steps, at = steps + 1, by_pid[at.parent]
-        return steps
+        return sum(1 for _ in _above(process, by_pid))
 
     python = [each for each in group if each.comm.startswith(_PYTHON)]
     plain = [each for each in group if each.comm not in _WRAPPERS]
     if not (python or plain):
         return None
     main = min(python or plain, key=lambda each: (depth(each), each.started, each.pid))
-    below = tuple(each for each in group if each is not main and _is_below(each, main, by_pid))
+    below = tuple(each for each in group if any(above is main for above in _above(each, by_pid)))
     return Rank(job, number, main, below)
-
-
-def _is_below(process: Process, main: Process, by_pid: dict[int, Process]) -> bool:
-    at, seen = process, 0
-    while at.parent in by_pid and seen < len(by_pid):
-        at, seen = by_pid[at.parent], seen + 1
-        if at is main:
-            return True
-    return False

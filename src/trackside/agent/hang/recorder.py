@@ -20,12 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackside.agent.hang.ranks import Rank
+from trackside.agent.user import user_of
 from trackside.catalog.hang_lines import Piece, pieces_of
 
 ASK = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 _PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _RINGS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _OLD_DEFAULT = "/tmp/nccl_trace_rank_"
+MOST_DEFLATED = 8
+"""Bytes of a dump for each byte that may be sent: pickles of the same few frames deflate to a tenth."""
 PIECE = 48 << 10
 """Characters of base64 a line: log stores take 256 KiB a line by default (Loki, max_line_size)."""
 
@@ -50,14 +53,13 @@ def recorder(proc: Path, rank: Rank) -> Recorder | None:
     told = any(name in environ for name in (ASK, *_PREFIXES))
     if not number.isdecimal() or not (told or _has_ring(environ)):
         return None
-    try:
-        uid = os.stat(proc / str(rank.main.pid)).st_uid
-    except OSError:
+    user = user_of(os.fspath(proc), rank.main.pid)
+    if user is None:
         return None
     stem = environ.get(ASK, "")
     pipe = _inside(proc, rank.main.pid, f"{stem}{number}.pipe") if stem and _has_ring(environ) else None
     stems = _stems({**_home(proc, rank.main.pid), **environ})
-    return Recorder(pipe, tuple(_inside(proc, rank.main.pid, f"{each}{number}") for each in stems), uid)
+    return Recorder(pipe, tuple(_inside(proc, rank.main.pid, f"{each}{number}") for each in stems), user.uid)
 
 
 def _home(proc: Path, pid: int) -> dict[str, str]:
@@ -128,9 +130,9 @@ def pieces(found: Recorder, since_ns: int, most: int) -> list[Piece]:
     time, path = max(dumps, default=(0, Path()))
     if time < since_ns or not time:
         raise NoDump("its flight recorder has made no dump")
-    data = _read(path, found.uid, 16 * most)
-    packed = zlib.compress(data, 6)
-    if len(packed) > most or len(data) > 16 * most:
+    data = _read(path, found.uid, MOST_DEFLATED * most)
+    packed = b"" if data is None else zlib.compress(data, 6)
+    if data is None or len(packed) > most:
         shown = "/" + "/".join(path.parts[path.parts.index("root") + 1 :]) if "root" in path.parts else str(path)
         raise NoDump(f"the dump of its flight recorder is too large to be sent: {shown}")
     return list(pieces_of(base64.b64encode(packed).decode(), hashlib.sha256(data).hexdigest()[:8], PIECE))
@@ -144,8 +146,8 @@ def _told(path: Path, uid: int) -> os.stat_result | None:
     return told if stat.S_ISREG(told.st_mode) and told.st_uid == uid else None
 
 
-def _read(path: Path, uid: int, most: int) -> bytes:
-    """A plain file of that user's. Raises NoDump."""
+def _read(path: Path, uid: int, most: int) -> bytes | None:
+    """A plain file of that user's; None of one that is larger. Raises NoDump."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -154,4 +156,5 @@ def _read(path: Path, uid: int, most: int) -> bytes:
         told = os.fstat(descriptor)
         if not stat.S_ISREG(told.st_mode) or told.st_uid != uid:
             raise NoDump("the dump of its flight recorder belongs to somebody else")
-        return file.read(most + 1)
+        data = file.read(most + 1) if told.st_size <= most else None
+        return data if data is not None and len(data) <= most else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 _V1 = re.compile(
-    rb":(?P<controllers>[^:\n]*):[^\n]*/slurm(?:_(?P<node>[\w.-]+))?/uid_\d{1,10}/job_(?P<job>\d{1,10})"
+    rb":(?P<controllers>[^:\n]*):[^\n]*?/slurm(?:_(?P<node>[\w.-]+))?/uid_\d{1,10}/job_(?P<job>\d{1,10})"
     rb"(?:/step_(?P<step>\w{1,20}))?(?:/task_(?P<task>\d{1,7}))?"
 )
 _V2 = re.compile(rb"/(?:(?P<node>[\w.-]+)_)?slurmstepd\.scope/job_(?P<job>\d{1,10})(?:/step_(?P<step>\w{1,20}))?")
@@ -35,6 +35,8 @@ class Membership:
 
 
 NOTHING = Membership()
+_USERS = re.compile(rb"/user\.slice/|/user@\d")
+"""Below it users make cgroups of whatever name."""
 
 
 @lru_cache(maxsize=4096)
@@ -61,16 +63,22 @@ def step_name(step: str) -> str:
 
 def _slurm(text: bytes) -> tuple[str | None, str | None, str | None]:
     """Job, step and node; of several hierarchies the one that tells most."""
-    found = max([*_V1.finditer(text), *_V2.finditer(text)], key=lambda each: each["step"] is not None, default=None)
+    told = [each for each in (*_V1.finditer(text), *_V2.finditer(text)) if not _is_users(text, each.start("job"))]
+    found = max(told, key=lambda each: each["step"] is not None, default=None)
     if found is None:
         return None, None, None
     step, node = found["step"], found["node"]
     return found["job"].decode(), step_name(step.decode()) if step else None, node.decode() if node else None
 
 
+def _is_users(text: bytes, place: int) -> bool:
+    """Whether what stands at a place lies below a slice of users."""
+    return _USERS.search(text, text.rfind(b"\n", 0, place) + 1, place) is not None
+
+
 def _task(text: bytes) -> int | None:
     """Of version 1, and there of the accounting's hierarchy alone: the others count tasks from 0 on each node."""
     for found in _V1.finditer(text):
-        if found["task"] and b"cpuacct" in found["controllers"].split(b","):
+        if found["task"] and not _is_users(text, found.start("job")) and b"cpuacct" in found["controllers"].split(b","):
             return int(found["task"])
     return None

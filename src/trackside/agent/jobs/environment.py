@@ -30,6 +30,9 @@ _ITEM = re.compile(
 """One that may be among them: this is most of what reading a process costs."""
 MOST_FAMILY = 128
 """Variables of :data:`FAMILIES`."""
+MOST_KEPT = 8 << 10
+"""Characters of all that is kept of a process: a job may give each of thousands half a megabyte."""
+_USER = re.compile(r"[\w.@+-]{1,64}")
 _ID = re.compile(r"[0-9]{1,10}\Z")
 _RANKS = (
     ("RANK", "LOCAL_RANK", "WORLD_SIZE"),
@@ -45,12 +48,16 @@ _BY_LAUNCHER = 2
 def variables(data: bytes) -> dict[str, str]:
     """Those variables of ``/proc/PID/environ`` that are asked for, the first of a name."""
     found: dict[str, str] = {}
-    families = 0
-    for name, value in _ITEM.findall(b"\0" + data):
+    families, left = 0, MOST_KEPT
+    for item in _ITEM.finditer(b"\0" + data):
+        name, value = item.groups()
         if name not in NAMES:
             families += 1
             if not name.startswith(FAMILIES) or families > MOST_FAMILY:
                 continue
+        if len(name) + len(value) > left:
+            continue
+        left -= len(name) + len(value)
         found.setdefault(NAMES.get(name) or name.decode("ascii", "replace"), value.decode("utf-8", "replace"))
     return found
 
@@ -73,15 +80,19 @@ def job_number(member: Membership, environ: Mapping[str, str]) -> str | None:
 
 def job_id(number: str, environ: Mapping[str, str]) -> str | None:
     """A job as users write it: ``60_3`` for a task of an array, ``73+1`` for a part of a job; None where the
-    environment is another job's, or tells nothing."""
-    if (first := environ.get(f"{_PART}0")) is not None:
+    environment is another job's, or tells nothing. Numbers rise, so neither can be of a job that came later."""
+    if (first := environ.get(f"{_PART}0")) is not None and _is_before(first, number):
         parts = {value: name[len(_PART) :] for name, value in environ.items() if name.startswith(_PART)}
         if number in parts:
             return f"{first}+{parts[number]}"
     if number not in (environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOBID")):
         return None
     array, task = _id(environ, "SLURM_ARRAY_JOB_ID"), _id(environ, "SLURM_ARRAY_TASK_ID")
-    return f"{array}_{task}" if array and task else number
+    return f"{array}_{task}" if array and task and _is_before(array, number) else number
+
+
+def _is_before(first: str, number: str) -> bool:
+    return _ID.match(first) is not None and int(first) <= int(number)
 
 
 def is_ranked(environ: Mapping[str, str]) -> bool:
@@ -107,10 +118,15 @@ def owner_of(member: Membership, environ: Mapping[str, str], number: str | None,
         rank=rank,
         local_rank=local_rank,
         world_size=world,
-        user=environ.get("SLURM_JOB_USER"),
+        user=_user(environ),
         container=member.container,
         pod=member.pod,
     )
+
+
+def _user(environ: Mapping[str, str]) -> str | None:
+    name = environ.get("SLURM_JOB_USER", "")
+    return name if _USER.fullmatch(name) else None
 
 
 def visible(environ: Mapping[str, str]) -> tuple[str, ...] | None:

@@ -26,6 +26,7 @@ from trackside.agent.jobs.environment import (
 )
 from trackside.agent.node import Node
 from trackside.agent.owners import Owner, Process
+from trackside.agent.user import user_of
 
 MOST = 1 << 16
 """Processes of the node that are looked at."""
@@ -33,6 +34,8 @@ MOST_NEW = 1000
 """Of one renewal but the first: when more begin at once, the rest is read at the next, or when it is asked for."""
 MOST_ENVIRON = 512 << 10
 """Bytes of one environment."""
+MOST_KEPT = 16 << 20
+"""Characters of all environments: beyond it, new ones are not kept, and what they tell of a process is."""
 YOUNG_TICKS = 200
 """Kernel ticks, two seconds: what began since is looked at again."""
 _STEP = 32 << 10
@@ -58,13 +61,16 @@ class _Stat:
 
 @dataclass(slots=True)
 class _Seen:
-    """A process as it was read last; ``process`` None: nobody's. ``number``: Slurm's of its job."""
+    """A process as it was read last; ``process`` None: nobody's. ``number``: Slurm's of its job. ``claims``: only its
+    environment says so, and ``uid`` is its user."""
 
     inode: int
     stat: _Stat
     process: Process | None
     number: str | None = None
     again: bool = False
+    claims: bool = False
+    uid: int | None = None
 
 
 class ProcessMap:
@@ -75,7 +81,13 @@ class ProcessMap:
         self._seen: dict[int, _Seen] = {}
         self._job_ids: dict[str, str] = {}
         """Slurm's number -> the id as users write it, by those environments that could be read."""
+        self._proven: dict[str, frozenset[int]] = {}
+        """Number -> users whose processes are in the job's cgroup."""
+        self._claimed: dict[str, int | None] = {}
+        """Number -> the user whose environment said it first, of jobs without cgroups."""
         self._environs: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+        self._kept = 0
+        """Characters of them."""
         self._turn, self._renewed = 0, False
         self._view: Mapping[int, Process] = {}
         self._gpus: Mapping[str, Owner] = {}
@@ -100,7 +112,7 @@ class ProcessMap:
         if seen is not None and seen.inode == inode and not seen.again:
             return None if known is None else known.owner
         fresh = self._read(pid, inode)
-        if fresh is None or fresh.process is None:
+        if fresh is None or fresh.process is None or not self._is_believed(fresh):
             return None
         return _unranked([fresh.process, *self._view.values()])[0].owner
 
@@ -168,7 +180,7 @@ class ProcessMap:
             return self._read(pid, inode, stat)
         seen.inode = inode
         if seen.process is not None and stat.parent != seen.process.parent:
-            return _Seen(inode, stat, replace(seen.process, parent=stat.parent), seen.number)
+            return replace(seen, stat=stat, process=replace(seen.process, parent=stat.parent))
         return seen
 
     def _read(self, pid: int, inode: int, stat: _Stat | None = None) -> _Seen | None:
@@ -189,24 +201,53 @@ class ProcessMap:
             member, environ or {}, self._node
         ):
             return nobody
-        return self._owned(_Seen(inode, stat, None, number), pid, member, environ)
+        seen = _Seen(inode, stat, None, number)
+        if number is not None:
+            self._prove(seen, pid, member)
+        return self._owned(seen, pid, member, environ)
+
+    def _prove(self, seen: _Seen, pid: int, member: Membership) -> None:
+        """Note whether a process is surely of the job that is told, and whose it is."""
+        proven = self._proven.get(str(seen.number), frozenset())
+        if member.job is not None and proven - {0}:
+            return
+        user = user_of(self._proc, pid)
+        seen.uid = None if user is None else user.uid
+        if member.job is None:
+            # Who may start a container as root may do anything; in a pod, everybody may.
+            seen.claims = not member.container or member.pod is not None or seen.uid != 0
+        elif seen.uid is not None:
+            self._proven[str(seen.number)] = proven | {seen.uid}  # Slurm's own processes are root's
+
+    def _is_believed(self, seen: _Seen) -> bool:
+        """Anybody may write any job into an environment: it counts for processes of the same user as those that are
+        surely the job's, or else as the first that said so."""
+        number = str(seen.number)
+        proven = self._proven.get(number)
+        return not seen.claims or (seen.uid in proven if proven else self._claimed.get(number, seen.uid) == seen.uid)
 
     def _owned(self, seen: _Seen, pid: int, member: Membership, environ: Mapping[str, str] | None) -> _Seen:
         told = environ or {}
         number = seen.number
         job = None if number is None else job_id(number, told)
-        if number is not None and job is not None and job != number:
-            self._job_ids[number] = job
+        if number is not None and job is not None and job != number and self._is_believed(seen):
+            if any(known == job and other != number for other, known in list(self._job_ids.items())):
+                job = number  # that name is another's
+            else:
+                self._job_ids[number] = job
         job = job or (None if number is None else self._job_ids.get(number, number))
         owner = owner_of(member, told, number, job)
-        seen.process = Process(pid, seen.stat.started, seen.stat.parent, seen.stat.comm, owner, visible(told), environ)
+        kept = environ if self._kept <= MOST_KEPT else None
+        seen.process = Process(pid, seen.stat.started, seen.stat.parent, seen.stat.comm, owner, visible(told), kept)
         return seen
 
     def _publish(self) -> None:
         view: dict[int, Process] = {}
         numbers: set[str] = set()
+        for seen in sorted((each for each in self._seen.values() if each.claims), key=lambda each: each.stat.started):
+            self._claimed.setdefault(str(seen.number), seen.uid)
         for pid, seen in self._seen.items():
-            if seen.process is None:
+            if seen.process is None or not self._is_believed(seen):
                 continue
             if seen.number is not None:
                 numbers.add(seen.number)
@@ -217,8 +258,11 @@ class ProcessMap:
         self._view = {each.pid: each for each in _unranked(list(view.values()))}
         self._gpus = _claims(self._view.values())
         self._job_ids = {number: job for number, job in dict(self._job_ids).items() if number in numbers}
-        if len(self._environs) > 2 * len(view) + 64:
+        self._proven = {number: uids for number, uids in self._proven.copy().items() if number in numbers}
+        self._claimed = {number: uid for number, uid in self._claimed.copy().items() if number in numbers}
+        if len(self._environs) > 2 * len(view) + 64 or self._kept > MOST_KEPT:
             self._environs = {tuple(each.environ.items()): each.environ for each in view.values() if each.environ}
+            self._kept = sum(len(name) + len(value) for items in self._environs for name, value in items)
         self.unread = sum(each.environ is None for each in view.values())
 
     # -- one process
@@ -245,7 +289,12 @@ class ProcessMap:
             found = variables(_content(f"{self._proc}/{pid}/environ", MOST_ENVIRON))
         except OSError:
             return None
-        return self._environs.setdefault(tuple(found.items()), found)  # a rank's processes have the same
+        items = tuple(found.items())
+        known = self._environs.get(items)  # a rank's processes have the same
+        if known is None and self._kept <= MOST_KEPT:
+            self._kept += sum(len(name) + len(value) for name, value in items)
+            known = self._environs[items] = found
+        return found if known is None else known
 
     def _ticks(self) -> int:
         """Kernel ticks since boot; 0 where that isn't told."""

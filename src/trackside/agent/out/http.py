@@ -204,7 +204,8 @@ def _reason(error: Exception) -> str:
 
 def _after(text: str) -> float:
     """Seconds, from a number or a date; 0 for neither."""
-    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", text.strip()):
+    text = text.strip()
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", text):
         return float(text)
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time())

@@ -91,14 +91,18 @@ class Scrape(ThreadingHTTPServer):
         if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread can be had on a node that is out of them
+            self._room.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """One request, within its time: a byte now and then would keep the socket's own from passing."""
         timer = threading.Timer(REQUEST_S, self._cut, (request,))
         timer.daemon = True
-        timer.start()
         try:
+            timer.start()
             super().process_request_thread(request, client_address)
         finally:
             timer.cancel()

@@ -34,6 +34,8 @@ _SEED = 0x7261636B
 """Of the checksums: zeros that a power cut leaves are no record."""
 _GONE = frozenset({errno.EIO, errno.ENOENT, errno.ESTALE})
 """What a file that can't be read any more gives; anything else may pass."""
+_OWN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+"""A folder may lie where others can put links to what they may not write themselves."""
 _NAME = re.compile(r"(\d{8})\.spool")
 
 
@@ -90,7 +92,7 @@ class Segments:
             raise
 
     def _lock(self) -> None:
-        self._held = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._held = os.open(self._folder / "lock", _OWN, 0o600)
         try:
             fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -104,7 +106,7 @@ class Segments:
         """Find what the last process left."""
         numbers = sorted(int(found[1]) for name in os.listdir(self._folder) if (found := _NAME.fullmatch(name)))
         self.files.extend(map(Segment, numbers))
-        self._mark = os.open(self._folder / "position", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._mark = os.open(self._folder / "position", _OWN, 0o600)
         self.position = self._position()
         while self.files and self.files[0].number < self.position[0]:  # the crash came before it was deleted
             self._delete(self.files.popleft())

@@ -39,7 +39,7 @@ class Followed:
 
     def __init__(self, held: Held, options: JobOutputOptions, mark: Mark | None, now: float, is_old: bool) -> None:
         self.held, self._options = held, options
-        self._tail = Tail(held.link)
+        self._tail = Tail(held.link, user=held.user)
         self.labels: Labels = _labels(held, options)
         self.skipped = 0
         """Bytes of its begin that were never read."""
@@ -62,14 +62,14 @@ class Followed:
     def _again(self, mark: Mark) -> Before:
         self.labels = mark.labels
         self._tail.close()
-        self._tail = Tail(self.held.link, mark.done)
+        self._tail = Tail(self.held.link, mark.done, self.held.user)
         return Before(mark.done, mark.sent, self._tail.before(mark.done, BEFORE), self._tail.before(HEAD, HEAD))
 
     def _late(self, place: int) -> Before:
         near = self._tail.before(place + (64 << 10), 64 << 10)
         place += near.find(b"\n") + 1
         self._tail.close()
-        self._tail = Tail(self.held.link, place)
+        self._tail = Tail(self.held.link, place, self.held.user)
         self.skipped = place
         return Before(place, place, b"", self._tail.before(HEAD, HEAD))
 
@@ -82,6 +82,11 @@ class Followed:
     def key(self) -> tuple[int, int]:
         """Device and inode."""
         return self._tail.key
+
+    @property
+    def has_more(self) -> bool:
+        """Whether it held more than was read of it last."""
+        return self._tail.has_more
 
     @property
     def mark(self) -> Mark:
@@ -106,6 +111,10 @@ class Followed:
             begin = self._tail.offset - len(data) - len(self._framer.rest)
             if whole := self._framer.feed(data):
                 self._policy.take(whole, begin, time_ns, now)
+            if not data.strip(b"\0") and self._tail.pass_hole():
+                told.sent += self._ended(now, time_ns)
+                place = self._tail.offset
+                self._policy = self._fresh(Before(place, place, b"", self._tail.before(HEAD, HEAD)))
         quiet_s = now - self.grew
         if self._framer.rest and quiet_s >= ENDED_S and not self._is_written():
             told.sent += self._ended(now, time_ns)

@@ -13,11 +13,13 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from trackside.agent.output.sharing import Sharing
 from trackside.agent.owners import Owner, Owners, Process
+from trackside.agent.user import User, user_of
 
 Key = tuple[int, int]
 """Device and inode."""
@@ -31,6 +33,8 @@ EARLY = 3
 """and so often, one right after the other, once it is on the map."""
 MOST_DESCRIPTORS = 256
 """Of one ``srun``."""
+MOST_LOGGED = 256
+"""Folders of launchers."""
 STEP_DAEMON = "slurmstepd"
 """That of a batch script holds the file of its errors, and some moments longer than the script."""
 _ERROR = re.compile(r"\.e(?:rr)?\d*\Z|err", re.IGNORECASE)
@@ -52,6 +56,8 @@ class Held:
     job: str
     rank: int | None = None
     folder: str = ""
+    user: User | None = None
+    """Whose eyes it is read with; None: the agent's own."""
 
 
 class Holders:
@@ -65,8 +71,8 @@ class Holders:
         self._ages: dict[int, int] = {}
         self.refused: set[str] = set()
         """Jobs whose processes' descriptors may not be read."""
-        self.logged: dict[str, tuple[str, str]] = {}
-        """Folders that launchers write their workers' output to -> (job, the root to read them under)."""
+        self.logged: dict[str, tuple[str, str, User]] = {}
+        """Folders that launchers write their workers' output to -> (job, the root to read them under, whose)."""
 
     def newest(self) -> list[Held]:
         """The files of processes that began since this was last asked: a script that fails at once is gone before the
@@ -147,10 +153,11 @@ class Holders:
 
     def _others(self, pid: int) -> list[int]:
         try:
-            numbers = os.listdir(f"{self._proc}/{pid}/fd")
+            with os.scandir(f"{self._proc}/{pid}/fd") as entries:
+                numbers = [int(entry.name) for entry in islice(entries, MOST_DESCRIPTORS)]
         except OSError:
             return []
-        return sorted(int(number) for number in numbers[:MOST_DESCRIPTORS] if int(number) > 2)
+        return sorted(number for number in numbers if number > 2)
 
     def _target(self, pid: int, descriptor: int) -> str:
         try:
@@ -167,12 +174,13 @@ class Holders:
             if not _may_be_file(path):
                 return None
             status = os.stat(link)
+            user = user_of(self._proc, pid)
         except PermissionError:
             self.refused.add(str(owner.job))
             return None
         except OSError:  # it ended meanwhile
             return None
-        if not stat.S_ISREG(status.st_mode) or not self._written(pid, descriptor):
+        if user is None or not stat.S_ISREG(status.st_mode) or not self._written(pid, descriptor):
             return None
         path = path.removesuffix(" (deleted)")
         if not self._sharing.is_ours(path, status.st_dev, self._node, environ or self._environ(pid)):
@@ -181,7 +189,7 @@ class Holders:
         is_error = descriptor == 2 and (comm != STEP_DAEMON or _ERROR.search(path) is not None)
         stream: Literal["stdout", "stderr"] = "stderr" if is_error else "stdout"
         root = f"{self._proc}/{pid}/root"
-        return Held((status.st_dev, status.st_ino), path, link, stream, str(owner.job), rank, root)
+        return Held((status.st_dev, status.st_ino), path, link, stream, str(owner.job), rank, root, user)
 
     def _written(self, pid: int, descriptor: int) -> bool:
         """Whether the descriptor was opened for writing."""
@@ -212,8 +220,11 @@ class Holders:
             folder = os.path.normpath(os.path.join(os.readlink(f"{self._proc}/{pid}/cwd"), told[1]))
         except OSError:
             return
-        if len(self.logged) < 256:
-            self.logged[folder] = (owner.job, f"{self._proc}/{pid}/root")
+        if (user := user_of(self._proc, pid)) is not None:
+            self.logged.pop(folder, None)  # those of launchers that live are told again and again
+            self.logged[folder] = owner.job, f"{self._proc}/{pid}/root", replace(user, own_only=True)
+            if len(self.logged) > MOST_LOGGED:
+                del self.logged[next(iter(self.logged))]
 
 
 def _may_be_file(path: str) -> bool:

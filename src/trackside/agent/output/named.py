@@ -8,17 +8,21 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 from trackside.agent.output.holders import Held
+from trackside.agent.user import User
 
 RECENT_S = 3600.0
 """A file that was not written to for so long is left alone."""
 MOST = 4096
 _JOB = re.compile(r"slurm[-_](\d{1,10})(?:_\d{1,10})?")
 _NUMBER = re.compile(r"(?<![\d.])(\d{3,10})(?!\d)")
-_TREES = ("attempt_*/*/std*.log", "*/attempt_*/*/std*.log")
+_TREES = (("attempt_*", "*", "std*.log"), ("*", "attempt_*", "*", "std*.log"))
 
 
 class Named:
@@ -39,26 +43,53 @@ class Named:
                 if job is not None and (held := _held(path, path, job)) is not None:
                     yield held
 
-    def logged(self, folders: Mapping[str, tuple[str, str]]) -> Iterator[Held]:
-        """Those of torchrun's folders (folder -> job, the root to read it under)."""
-        for folder, (job, root) in folders.items():
+    def logged(self, folders: Mapping[str, tuple[str, str, User]]) -> Iterator[Held]:
+        """Those of torchrun's folders (folder -> job, the root to read it under, whose)."""
+        for folder, (job, root, user) in folders.items():
             top = Path(root) if os.path.isdir(root) else Path("/")
             here = os.path.join(top, folder.lstrip("/"))
             for tree in _TREES:
-                for path in islice(glob.iglob(os.path.join(glob.escape(here), tree)), MOST):
-                    if (held := _held(path, f"{folder}{path[len(here) :]}", job)) is not None:
+                for path in _below(here, tree, Left(MOST)):
+                    if (held := _held(path, f"{folder}{path[len(here) :]}", job, user)) is not None:
                         yield held
 
 
-def _held(link: str, path: str, job: str) -> Held | None:
+@dataclass(slots=True)
+class Left:
+    """How many entries may still be looked at."""
+
+    count: int
+
+
+def _below(folder: str, parts: Sequence[str], left: Left) -> Iterator[str]:
+    """The files below a folder of a job's, each part of whose path is as told."""
     try:
-        status = os.stat(link)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                left.count -= 1
+                if left.count < 0:
+                    return
+                if fnmatchcase(entry.name, parts[0]):
+                    if len(parts) == 1:
+                        yield entry.path
+                    else:
+                        yield from _below(entry.path, parts[1:], left)
     except OSError:
+        return
+
+
+def _held(link: str, path: str, job: str, user: User | None = None) -> Held | None:
+    try:
+        status = os.lstat(link) if user is None else os.stat(link)
+    except OSError:
+        return None
+    if user is not None and not user.may_read(status):
         return None
     if not stat.S_ISREG(status.st_mode) or time.time() - status.st_mtime > RECENT_S:
         return None
-    stream = "stderr" if re.search(r"stderr|\.err?\Z|\.e\d*\Z", path) else "stdout"
-    return Held((status.st_dev, status.st_ino), path, link, "stderr" if stream == "stderr" else "stdout", job)
+    is_error = re.search(r"stderr|\.err?\Z|\.e\d*\Z", path) is not None
+    stream: Literal["stdout", "stderr"] = "stderr" if is_error else "stdout"
+    return Held((status.st_dev, status.st_ino), path, link, stream, job, user=user)
 
 
 def _capturing(pattern: str) -> re.Pattern[str] | None:

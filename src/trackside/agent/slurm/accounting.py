@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trackside.agent.slurm.command import CommandFailed, Commands
-from trackside.agent.slurm.jobs import Happening, is_over
+from trackside.agent.slurm.jobs import Happening
+from trackside.catalog.job_states import is_over
 
 COLUMNS = """
     JobID JobIDRaw JobName User UID Cluster Partition Account QOS State ExitCode DerivedExitCode Reason Submit Eligible

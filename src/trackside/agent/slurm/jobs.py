@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trackside.catalog.job_states import ALIVE, CLEARING, WAITING
+from trackside.catalog.job_states import ALIVE, CLEARING, WAITING, is_over
 
 _VOLATILE = re.compile(r" RunTime=\S+| LastSchedEval=\S+|SecsPreSuspend=\S+")
 """What changes while nothing happens."""
@@ -139,11 +139,6 @@ def job_id(facts: Mapping[str, str]) -> str:
         return f"{array}_{task}" if task.isdecimal() else array
     het, part = facts.get("HetJobId") or facts.get("PackJobId"), facts.get("HetJobOffset") or facts.get("PackJobOffset")
     return f"{het}+{part}" if het and part else facts.get("JobId", "")
-
-
-def is_over(state: str) -> bool:
-    """Whether a job of this state has ended for good, or this attempt of it."""
-    return state not in WAITING | ALIVE | CLEARING
 
 
 def _shown(facts: Mapping[str, str]) -> str:

@@ -24,6 +24,8 @@ PIECE = 256 << 10
 MOST_BYTES = 4 << 20
 """Of all files in one reading. What is more waits where it is: in the files."""
 MOST_LINES = 25_000
+SHARE = 7
+"""Files of one job are followed up to so many times the room that is left."""
 IDLE_S = 10.0
 """Quiet for so long, a file is looked at only so often,"""
 IDLE_LOOK_S = 1.0
@@ -113,7 +115,14 @@ class JobOutput:
             )
 
     def _open(self, held: Held, now: float, reading: Reading) -> None:
-        if len(self._files) >= self._options.most_files:
+        most = self._options.most_files
+        of_job = sum(file.held.job == held.job for file in self._files.values())
+        free = most - len(self._files)
+        if free > 0 and of_job >= SHARE * free:  # whatever one job does, the others' find room
+            words = f"job {held.job} has more than {of_job} files of output; raise most_files to follow all"
+            self._once(reading, f"files of {held.job}", words)
+            return
+        if not free:
             self._once(
                 reading,
                 "files",
@@ -149,7 +158,7 @@ class JobOutput:
                     break
                 told = self._read(file, min(PIECE, left), now, reading)
                 left -= told.bytes
-                if told.bytes == PIECE:
+                if told.bytes and file.has_more:
                     more.append(file)
                 rank = dict(file.labels).get("rank")
                 figures |= {(file.held.job, rank, name): value for name, value in file.measured().items()}

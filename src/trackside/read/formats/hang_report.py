@@ -9,7 +9,7 @@ import zlib
 from dataclasses import dataclass, field, replace
 
 from trackside.catalog.hang_lines import MARK, Piece, Resumed, State, Thread, Who, read_line
-from trackside.catalog.streams import node_in
+from trackside.catalog.streams import is_printed, node_in
 from trackside.logs.line import COLLECTED
 from trackside.logs.stamp import find_time
 from trackside.model import Event, Position, Record, Samples, Scalar
@@ -25,6 +25,8 @@ MOST_PIECES, MOST_DUMPS = 1024, 64
 def _sniff(source: Source) -> Match | None:
     lines = [COLLECTED.sub(b"", line, count=1) for line in source.head.split(b"\n") if line.strip()]
     ours = sum(1 for line in lines if line.startswith(MARK.encode()))
+    if is_printed(source.path):
+        return None  # a job may print the like of any job
     if lines and ours >= 0.9 * len(lines) and read_line(lines[0].decode("utf-8", "replace")) is not None:
         return Match(0.95, "the agent's lines on processes that seem to hang")
     return None
