@@ -4,7 +4,8 @@
 
 The GPUs are played (lab/nvml). The agent runs with its defaults, sends samples and lines to a receiver that takes all,
 and is scraped every 15 s, as is node_exporter. ``--workers`` sleeping processes belong to a job of eight ranks that
-prints a line of progress a second each. CPU seconds are by the process's own clock; memory is the process's own, at its most. ``--profile`` shows which of the agent's threads took the CPU.
+prints a line of progress a second each. CPU seconds are by the process's own clock; memory is the process's own, at its
+most. ``--profile`` shows which of the agent's threads took the CPU.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -35,6 +36,7 @@ SCRAPE_S = 15.0
 WARM_S = 20.0
 """Before it counts: what only starting costs is told apart."""
 JOB = "4242"
+AGENT = "trackside agent"
 
 
 @dataclass
@@ -160,15 +162,19 @@ def forks() -> int:
     )
 
 
-def main() -> int:
-    """Run both, and say what each took."""
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=180.0)
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--workers", type=int, default=128)
     parser.add_argument("--only", nargs="+", default=[], help="these of the agent's sources alone")
     parser.add_argument("--profile", action="store_true")
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run both, and say what each took."""
+    given = arguments()
     with tempfile.TemporaryDirectory(prefix="bench-agent-") as name, ExitStack() as open_:
         folder = Path(name)
         script = nvml.Script(folder / "script", gpus=given.gpus)
@@ -181,52 +187,61 @@ def main() -> int:
         command = [sys.executable, "-m", "trackside.agent", "run", "--listen", f"127.0.0.1:{mine}", "--node", "n1",
                    "--remote-write", f"http://127.0.0.1:{to.port}", "--loki", f"http://127.0.0.1:{to.port}"]  # fmt: skip
         command += ["--only", *given.only] if given.only else []
-        usages = {"trackside agent": Usage(open_.enter_context(started(command, folder / "agent.log", environ)))}
-        urls = {"trackside agent": f"http://127.0.0.1:{mine}/metrics"}
+        usages = {AGENT: Usage(open_.enter_context(started(command, folder / "agent.log", environ)))}
+        urls = {AGENT: f"http://127.0.0.1:{mine}/metrics"}
         peer = shutil.which("prometheus-node-exporter")
         if peer is not None:
             command = [peer, f"--web.listen-address=127.0.0.1:{theirs}"]
             usages["node_exporter"] = Usage(open_.enter_context(started(command, folder / "peer.log")))
             urls["node_exporter"] = f"http://127.0.0.1:{theirs}/metrics"
         time.sleep(WARM_S)
-        begin = time.monotonic()
-        for usage in usages.values():
-            usage.look()
-            usage.began_s = usage.cpu_s
-        starting = usages["trackside agent"].cpu_s
-        before = threads(usages["trackside agent"].pid)
-        sent, begun = to.bytes, forks()
-        while (passed := time.monotonic() - begin) < given.seconds:
-            sizes = {who: scrape(url) for who, url in urls.items()}
-            for usage in usages.values():
-                usage.look()
-            time.sleep(min(SCRAPE_S, given.seconds - passed))
-        for usage in usages.values():
-            usage.look()
-            usage.seconds = time.monotonic() - begin
-        begun = forks() - begun
-        with urllib.request.urlopen(urls["trackside agent"], timeout=10) as answer:
-            samples = sum(not line.startswith(b"#") for line in answer)
-        seconds = usages["trackside agent"].seconds
-        print(f"{given.gpus} GPUs (played), {8 + given.workers} processes of a job, {seconds:.0f} s")
-        print(
-            f"{begun / seconds:.0f} processes and threads a second began on this machine meanwhile: each is looked at"
-        )
-        for who, usage in usages.items():
-            mean = sum(usage.mean_mib) / len(usage.mean_mib)
-            print(
-                f"{who:16} {usage.percent:6.2f} % of a core   {mean:6.1f} MiB, at most {usage.peak_mib:.1f}   {sizes[who]:,} bytes a scrape"
-            )
-        print(
-            f"the agent: {samples:,} series; {(to.bytes - sent) / usages['trackside agent'].seconds:,.0f} bytes/s sent in {to.requests} requests; {starting:.2f} CPU s to start"
-        )
+        print(f"{given.gpus} GPUs (played), {8 + given.workers} processes of a job")
+        before = threads(usages[AGENT].pid)
+        measure(usages, urls, to, given.seconds)
         if given.profile:
-            after = threads(usages["trackside agent"].pid)
-            spent = {each: after[each] - before.get(each, 0.0) for each in after}
-            for each, seconds in sorted(spent.items(), key=lambda pair: -pair[1]):
-                print(f"  {each:24} {100 * seconds / usages['trackside agent'].seconds:6.3f} %")
-        print((folder / "agent.log").read_text() if given.profile else "", end="")
+            profile(before, usages[AGENT])
+            print((folder / "agent.log").read_text(), end="")
     return 0
+
+
+def measure(usages: Mapping[str, Usage], urls: Mapping[str, str], to: Sink, seconds: float) -> None:
+    """Scrape each for so long, and say what it took meanwhile."""
+    begin, sent, begun = time.monotonic(), to.bytes, forks()
+    for usage in usages.values():
+        usage.look()
+        usage.began_s = usage.cpu_s
+    while (passed := time.monotonic() - begin) < seconds:
+        sizes = {who: scrape(url) for who, url in urls.items()}
+        for usage in usages.values():
+            usage.look()
+        time.sleep(min(SCRAPE_S, seconds - passed))
+    for usage in usages.values():
+        usage.look()
+        usage.seconds = time.monotonic() - begin
+    agent, begun = usages[AGENT], forks() - begun
+    with urllib.request.urlopen(urls[AGENT], timeout=10) as answer:
+        samples = sum(not line.startswith(b"#") for line in answer)
+    print(
+        f"{agent.seconds:.0f} s, in which {begun / agent.seconds:.0f} processes and threads a second began on this "
+        "machine: each is looked at"
+    )
+    for who, usage in usages.items():
+        mean = sum(usage.mean_mib) / len(usage.mean_mib)
+        print(
+            f"{who:16} {usage.percent:6.2f} % of a core   {mean:6.1f} MiB, at most {usage.peak_mib:.1f}   "
+            f"{sizes[who]:,} bytes a scrape"
+        )
+    print(
+        f"the agent: {samples:,} series; {(to.bytes - sent) / agent.seconds:,.0f} bytes/s sent in {to.requests} "
+        f"requests; {agent.began_s:.2f} CPU s to start"
+    )
+
+
+def profile(before: Mapping[str, float], usage: Usage) -> None:
+    """Which of its threads took the CPU since then."""
+    spent = {name: seconds - before.get(name, 0.0) for name, seconds in threads(usage.pid).items()}
+    for name, seconds in sorted(spent.items(), key=lambda pair: -pair[1]):
+        print(f"  {name:24} {100 * seconds / usage.seconds:6.3f} %")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def arguments() -> argparse.Namespace:
     run.add_argument("case", nargs="*", help="names as `list` prints them, or a family's folder")
     run.add_argument("--all", action="store_true", help="every case that can run here")
     run.add_argument("--to", type=Path, default=SCENARIOS, help="folder of the scenarios")
-    tools = os.environ.get("TRACKSIDE_SLURM_TOOLS")
+    tools = os.environ.get("SLURM_LAB_TOOLS")
     run.add_argument("--slurm-tools", type=Path, default=Path(tools) if tools else None)
     return parser.parse_args()
 
@@ -46,7 +46,7 @@ def missing(case: Case, slurm_tools: Path | None) -> list[str]:
     lacks = []
     for need in case.needs:
         if need == "slurm":
-            lacks += [] if slurm_tools else ["slurm (set TRACKSIDE_SLURM_TOOLS)"]
+            lacks += [] if slurm_tools else ["slurm (set SLURM_LAB_TOOLS)"]
         elif importlib.util.find_spec(need) is None:
             lacks.append(need)
     return lacks

@@ -1,6 +1,6 @@
 """A real Slurm cluster on this machine, started by scripts that the user names.
 
-The folder of scripts (TRACKSIDE_SLURM_TOOLS) holds `slurm-up DIR`, `slurm-down DIR --purge`
+The folder of scripts (SLURM_LAB_TOOLS) holds `slurm-up DIR`, `slurm-down DIR --purge`
 and `slurm-node DIR kill|start NODE`; `slurm-up` leaves DIR/env.sh, which sets SLURM_CONF.
 """
 

@@ -34,7 +34,7 @@ for folder in (ROOT, ROOT / "src"):
         sys.path.insert(0, str(folder))
 
 from lab import nvml
-from lab.gpu.cases import CASES, Case
+from lab.gpu.cases import CASES, REST, Case
 from lab.gpu.watch import Watch, conforms, opened
 from lab.sanitise import Sanitiser
 
@@ -302,7 +302,7 @@ def play(
             )
         status = ended(process, args.seconds, case)
     if script is not None:
-        script.now(0, process=process.pid, ok="*", **{**CASES[3].played[1], "power": 71})
+        script.now(0, process=process.pid, ok="*", **{**REST, "power": 71})
     text = (work / "train.log").read_text("utf-8", "replace")
     if not re.search(case.mark, text):
         report.wrong(f"{case.how}: the fault did not happen (exit {status}): {text.strip()[-300:]}")

@@ -2,7 +2,7 @@
 
     python -m lab.demo --trackside .venv/bin [--only NAME ...] [--keep DIR]
 
-Needs the cluster's scripts (TRACKSIDE_SLURM_TOOLS, see lab/README.md) and root, as slurmd does. Ends with a table; the
+Needs the cluster's scripts (SLURM_LAB_TOOLS, see lab/README.md) and root, as slurmd does. Ends with a table; the
 exit status is 0 only if every verdict is right.
 """
 
@@ -31,7 +31,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"some of: {', '.join(names)}")
     parser.add_argument("--trackside", type=Path, default=Path(".venv/bin"), help="folder of the programs")
     parser.add_argument("--keep", type=Path, help="keep what agents, receiver and jobs left in this folder")
-    tools = os.environ.get("TRACKSIDE_SLURM_TOOLS")
+    tools = os.environ.get("SLURM_LAB_TOOLS")
     parser.add_argument("--slurm-tools", type=Path, default=Path(tools) if tools else TOOLS)
     return parser.parse_args()
 

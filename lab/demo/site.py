@@ -61,9 +61,7 @@ class Site:
 def check(tools: Path, trackside: Path) -> None:
     """Raises RunFailed, in one line, where something is missing."""
     if not (tools / "slurm-up").is_file():
-        raise RunFailed(
-            f"no Slurm test cluster: {tools}/slurm-up is not there; set TRACKSIDE_SLURM_TOOLS (lab/README.md)"
-        )
+        raise RunFailed(f"no Slurm test cluster: {tools}/slurm-up is not there; set SLURM_LAB_TOOLS (lab/README.md)")
     if os.geteuid() != 0:
         raise RunFailed("a Slurm is started by root alone; run it as root")
     if not (trackside / "trackside").is_file():

@@ -36,7 +36,7 @@ _WORK: Mapping[str, str | int] = {
     "throttle": 4,
     "temperature": "62~1",
 }
-_REST: Mapping[str, str | int] = {
+REST: Mapping[str, str | int] = {
     "utilization": 0,
     "memory_utilization": 0,
     "sm_active": 0,
@@ -48,6 +48,7 @@ _REST: Mapping[str, str | int] = {
     "throttle": 0,
     "temperature": 38,
 }
+"""A GPU that nobody uses."""
 _BURSTS: Mapping[str, str | int] = {
     **_WORK,
     "utilization": "15~15",
@@ -91,7 +92,7 @@ CASES: tuple[Case, ...] = (
         "The same training waits for a queue that nobody fills, from a third of its time on, until it is ended from "
         "outside. It keeps its memory on the GPU.",
         r"(?s)\A(?!.*training finished).*iter \d+/",
-        (_WORK, _REST),
+        (_WORK, REST),
         ended_by_us=True,
     ),
     Case(

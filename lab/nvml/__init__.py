@@ -73,7 +73,7 @@ class Script:
 
     def now(self, gpus: str | int = "*", /, **settings: Value | Iterable[Value]) -> None:
         """From now on these GPUs say so."""
-        self._add(f"@{time.time():.3f}", gpus, settings)
+        self._add(f"@{time.time():.6f}", gpus, settings)
 
     def _add(self, when: str, gpus: str | int, settings: Mapping[str, Value | Iterable[Value]]) -> None:
         words = [

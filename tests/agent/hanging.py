@@ -115,6 +115,15 @@ def running(
             process.wait()
 
 
+def wait_asleep(started: Sequence[subprocess.Popen[bytes]], within_s: float = 60.0) -> None:
+    """Until each of these sleeps in ``time.sleep``: Python is up then, and the script at its line."""
+    until = time.monotonic() + within_s
+    for process in started:
+        while "nanosleep" not in Path(f"/proc/{process.pid}/wchan").read_text():
+            assert time.monotonic() < until, f"{process.pid} never came to sleep"
+            time.sleep(0.02)
+
+
 def watching(jobs: Jobs, options: Options = QUICK, say: Callable[[str], object] = lambda text: None) -> Collector:
     """The source, opened on this machine."""
     return opened(SOURCE, Node("n1"), jobs, options, say)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trackside.agent.node import Node
@@ -65,11 +65,12 @@ def opened(
     owners: Owners | None = None,
     options: object = None,
     say: Callable[[str], object] = lambda text: None,
+    newest: Callable[[], Mapping[str, Sequence[Sample]]] = dict,
 ) -> Collector:
     """A source as the runner opens it, with its default options unless others are given."""
     if options is None and source.options is not None:
         options = source.options()
-    return source.open(Context(node or Node("n1"), owners or NoOwners(), options, say))
+    return source.open(Context(node or Node("n1"), owners or NoOwners(), options, say, newest=newest))
 
 
 def _sample(sample: Sample) -> str:

@@ -366,14 +366,14 @@ def test_a_slow_controller_is_asked_seldom(slurm: Slurm, monkeypatch: pytest.Mon
 
 
 def test_commands_are_bounded(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = Commands(str(slurm.folder), timeout_s=0.5)
+    commands = Commands(str(slurm.folder), timeout_s=2.0)
     slurm.program("scontrol", "echo begun; exec sleep 60")
     lines = commands.lines("scontrol")
     assert next(lines) == "begun"
     begun = time.monotonic()
     with pytest.raises(CommandFailed, match="did not end in time"):
         list(lines)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 15
     slurm.program("scontrol", "exec yes 'a line that comes again and again'")
     monkeypatch.setattr(command_module, "MOST_BYTES", 1 << 20)
     with pytest.raises(CommandFailed, match=r"wrote more than 1,048,576 bytes"):

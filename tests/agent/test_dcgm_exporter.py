@@ -12,10 +12,11 @@ import pytest
 
 from tests.agent.nvml import HERE, played
 from tests.agent.readings import conform, exposition, held_against, opened
+from trackside.agent.out.exposition import Board
+from trackside.agent.out.identity import Identity
 from trackside.agent.owners import NoOwners, Owner
 from trackside.agent.source import Collector, Reading, Unavailable
 from trackside.agent.sources import dcgm_exporter, gpm, gpu
-from trackside.agent.taken_over import TAKEN_OVER
 
 PAGE = (HERE / "exporter.prom").read_text("utf-8")
 SCRAPES = Path(__file__).resolve().parents[3] / "shared/data/dcgm-exporter-scrapes"
@@ -65,7 +66,6 @@ def exporter() -> Iterator[Exporter]:
     server = Exporter()
     yield server
     server.end()
-    TAKEN_OVER.free(dcgm_exporter.ID)
 
 
 class Known(NoOwners):
@@ -113,8 +113,9 @@ def test_nvml_stands_back_while_it_serves_and_returns_when_it_dies(
 ) -> None:
     script = played(monkeypatch, tmp_path, gpus=2)
     script.at(0, "*", utilization=12, sm_active=30)
-    card, monitor, theirs = opened(gpu.SOURCE), opened(gpm.SOURCE), opened_at(exporter.url)
-    sources = {"gpu": card, "gpm": monitor, "dcgm_exporter": theirs}
+    board = Board(Identity("n1"))
+    sources = {each.id: opened(each, newest=board.newest) for each in (gpu.SOURCE, gpm.SOURCE)}
+    sources["dcgm_exporter"] = opened_at(exporter.url)
 
     def once() -> dict[tuple[str, str, str], list[str]]:
         """(metric, GPU, kind) -> the sources that give it; each in its turn, as in one interval."""
@@ -125,7 +126,9 @@ def test_nvml_stands_back_while_it_serves_and_returns_when_it_dies(
             try:
                 sources[name].collect(reading)
             except Unavailable:
+                board.forget(name)
                 continue
+            board.take(name, reading)
             for sample in reading.samples:
                 labels = dict(sample.labels)
                 own = (
@@ -156,14 +159,6 @@ def test_nvml_stands_back_while_it_serves_and_returns_when_it_dies(
         each.close()
 
 
-def test_switched_off_it_lets_go(exporter: Exporter) -> None:
-    collector = opened_at(exporter.url)
-    read(collector)
-    assert TAKEN_OVER.curves()
-    collector.close()
-    assert not TAKEN_OVER.curves()
-
-
 # -- what goes wrong
 
 
@@ -190,7 +185,7 @@ def drip(handler: BaseHTTPRequestHandler) -> None:
 def test_what_is_no_exporter_is_told(
     answer: Answer, reason: str, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dcgm_exporter, "WITHIN_S", 0.3)
+    monkeypatch.setattr(dcgm_exporter, "WITHIN_S", 0.3 if answer is drip else 10.0)
     monkeypatch.setattr(dcgm_exporter, "MOST_BYTES", 20_000)
     exporter.answer = answer
     with pytest.raises(Unavailable, match=reason) as raised:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pynvml
@@ -15,9 +16,10 @@ from tests.agent.nvml import HERE, played
 from tests.agent.readings import conform, exposition, held_against, opened
 from tests.unit import receiving
 from trackside.agent.owners import NoOwners, Owner
-from trackside.agent.source import Collector, Reading, Source, Unavailable
+from trackside.agent.source import Collector, Labels, Reading, Sample, Source, Unavailable
 from trackside.agent.sources import gpm, gpu
-from trackside.agent.taken_over import TAKEN_OVER, XID_LINES, curve
+from trackside.agent.taken_over import DCGM_EXPORTER, KERNEL_LOG
+from trackside.catalog.metrics import DESCRIPTIVE
 from trackside.stores.embedded.snapshot import Snapshot
 
 
@@ -366,24 +368,30 @@ def test_gpus_without_a_monitor_and_split_ones_are_told(
 # -- who else tells it
 
 
+def _undescribed(labels: Labels) -> Labels:
+    """Labels as another source may have them: without what only describes."""
+    return tuple(pair for pair in labels if pair[0] not in DESCRIPTIVE)
+
+
 def test_what_another_source_gives_is_neither_given_nor_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closing: list[Collector]
 ) -> None:
     played(monkeypatch, tmp_path, gpus=2)
-    closing += [opened(gpu.SOURCE), opened(gpm.SOURCE)]
+    others: dict[str, list[Sample]] = {}
+    closing.append(opened(gpu.SOURCE, newest=lambda: others))
     before = read(closing[0])
     mine = [each for each in before.samples if each.metric in ("gpu_power_watts", "gpu_temperature_celsius")]
     mine += [each for each in before.samples if each.metric == "gpu_throttle_seconds_total"][:1]
     asked = []
     real = pynvml.nvmlDeviceGetPowerUsage
     monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", lambda handle: asked.append(1) or real(handle))
-    TAKEN_OVER.give("other", [curve(each.metric, each.labels) for each in mine], 60)
+    others[DCGM_EXPORTER] = [replace(each, labels=_undescribed(each.labels)) for each in mine]
     during = read(closing[0])
     assert {(each.metric, each.labels) for each in before.samples} - {
         (each.metric, each.labels) for each in during.samples
     } == {(each.metric, each.labels) for each in mine}
     assert not asked
-    TAKEN_OVER.give("other", [curve(each.metric, each.labels) for each in mine], -1)  # said nothing for too long
+    del others[DCGM_EXPORTER]
     assert len(read(closing[0]).samples) == len(before.samples)
     assert asked
 
@@ -392,11 +400,13 @@ def test_a_monitor_whose_all_is_taken_over_takes_no_samples(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closing: list[Collector]
 ) -> None:
     played(monkeypatch, tmp_path, gpus=1)
-    closing.append(opened(gpm.SOURCE))
+    others: dict[str, list[Sample]] = {}
+    closing.append(opened(gpm.SOURCE, newest=lambda: others))
     read(closing[0], gpm.SOURCE)
     time.sleep(0.12)
     before = read(closing[0], gpm.SOURCE)
-    TAKEN_OVER.give("other", [curve(each.metric, each.labels) for each in before.samples], 60)
+    assert before.samples
+    others[DCGM_EXPORTER] = before.samples
     monkeypatch.setattr(pynvml, "nvmlGpmSampleGet", None)
     assert not read(closing[0], gpm.SOURCE).samples
 
@@ -405,20 +415,20 @@ def test_an_xid_is_a_line_only_where_nobody_reads_the_kernels(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closing: list[Collector]
 ) -> None:
     script = played(monkeypatch, tmp_path, gpus=2)
-    closing.append(opened(gpu.SOURCE))
+    others: dict[str, list[Sample]] = {}
+    closing.append(opened(gpu.SOURCE, newest=lambda: others))
     read(closing[0])
     script.now(1, xid=94)
     time.sleep(0.1)
     (line,) = read(closing[0]).lines
     assert line.labels == (("unit", "kernel"),)
     assert line.text.startswith("NVRM: Xid (PCI:0000:28:00): 94, told by NVML")
-    TAKEN_OVER.give("kernel_log", [XID_LINES], 60)
+    others[KERNEL_LOG] = []
     script.now(1, xid=95)
     time.sleep(0.1)
     reading = read(closing[0])
     assert not reading.lines
     assert values(reading, "gpu_xid_last") == {"0": 0, "1": 95}
-    TAKEN_OVER.free("kernel_log")
 
 
 def test_what_the_receiver_makes_of_such_a_line(

@@ -145,7 +145,7 @@ def test_gpus_that_work_are_work() -> None:
 
 def test_what_other_sources_saw() -> None:
     now, shown = [0.0], Reading()
-    seen = Seen(lambda metric: [each for each in shown.samples if each.metric == metric], lambda: now[0])
+    seen = Seen(lambda: {"gpm": shown.samples[:2], "nccl": shown.samples[2:]}, lambda: now[0])
 
     def look(**completed: float) -> None:
         shown.samples.clear()

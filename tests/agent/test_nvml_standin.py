@@ -56,7 +56,7 @@ def test_versions_of_structures_are_checked(monkeypatch: pytest.MonkeyPatch, tmp
 def test_a_script_is_played_in_time_and_read_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = played(monkeypatch, tmp_path, gpus=3, seed="n7", driver="570.1")
     script.at(0, "*", utilization=20, memory_used="1GiB+1GiB/s")
-    script.at(1.5, "0,2", utilization=80)
+    script.at(4.0, "0,2", utilization=80)
     pynvml.nvmlInit()
     try:
         assert pynvml.nvmlDeviceGetCount() == 3
@@ -65,7 +65,7 @@ def test_a_script_is_played_in_time_and_read_anew(monkeypatch: pytest.MonkeyPatc
         assert len({pynvml.nvmlDeviceGetUUID(handle) for handle in handles}) == 3
         first = pynvml.nvmlDeviceGetMemoryInfo(handles[0]).used
         assert [pynvml.nvmlDeviceGetUtilizationRates(handle).gpu for handle in handles] == [20, 20, 20]
-        time.sleep(1.6)
+        time.sleep(4.1)
         assert [pynvml.nvmlDeviceGetUtilizationRates(handle).gpu for handle in handles] == [80, 20, 80]
         assert (1 << 30) < pynvml.nvmlDeviceGetMemoryInfo(handles[0]).used - first < (30 << 30)
         script.now(1, utilization=55, process=["12:2GiB", "13:1GiB"])

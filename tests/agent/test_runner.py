@@ -44,10 +44,8 @@ class Taken:
     def forget(self, source: str) -> None:
         self.events.append((source, None))
 
-    def shown(self, metric: str) -> list[Sample]:
-        return [
-            sample for _, reading in self.events if reading for sample in reading.samples if sample.metric == metric
-        ]
+    def newest(self) -> dict[str, list[Sample]]:
+        return {source: reading.samples for source, reading in self.events if reading is not None}
 
     def readings(self, source: str) -> list[Reading]:
         return [reading for id_, reading in self.events if id_ == source and reading is not None]

@@ -71,7 +71,7 @@ def epilog(tmp_path: Path, port: int, **settings: str) -> Path:
         [str(SCRIPT)], env=slurms, capture_output=True, start_new_session=True, timeout=20, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-    assert time.monotonic() - began < 1.0, "it must not wait"
+    assert time.monotonic() - began < 4.0, "it must not wait"
     return folder
 
 
@@ -117,8 +117,8 @@ def wait_for_line(path: Path, words: str) -> str:
 def test_it_gives_up_in_time(tmp_path: Path) -> None:
     """A receiver that takes the question and never answers."""
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as silent:  # it listens, and nobody accepts
-        folder = epilog(tmp_path, silent.server_address[1], TRACKSIDE_LIMIT="3", TRACKSIDE_WAIT="0")
-        end = time.monotonic() + 15
+        folder = epilog(tmp_path, silent.server_address[1], TRACKSIDE_LIMIT="6", TRACKSIDE_WAIT="0")
+        end = time.monotonic() + 30
         while running := of_ours(folder):
             assert time.monotonic() < end, f"still there: {running}"
             time.sleep(0.1)

@@ -114,9 +114,9 @@ class Shown:
     def forget(self, source: str) -> None:
         """It stays: all is of one moment."""
 
-    def shown(self, metric: str) -> Sequence[Sample]:
-        """See :meth:`Board.shown`."""
-        return self.board.shown(metric)
+    def newest(self) -> Mapping[str, Sequence[Sample]]:
+        """See :meth:`Board.newest`."""
+        return self.board.newest()
 
 
 def _read(found: Config, outlet: Outlet) -> int:

@@ -126,8 +126,7 @@ def load(
     ``path``: the file, which must be there; None: ``$TRACKSIDE_AGENT_CONFIG``, which must too, or
     ``/etc/trackside/agent.toml`` if it is. ``flags``: ``{"agent.node": ...}``. Raises ConfigError.
     """
-    named = path or environ.get(f"{PREFIX}CONFIG")
-    file = Path(named) if named else FILE if FILE.is_file() else None
+    file = _file(path or environ.get(f"{PREFIX}CONFIG"))
     settings, warnings = Settings(sections()), list[str]()
     if file is not None:
         settings.read_file(file)
@@ -167,6 +166,13 @@ def load(
         settings=tuple(in_force(settings, ("send.remote_write", "send.loki"))),
         warnings=tuple(dict.fromkeys(warnings)),
     )
+
+
+def _file(named: str | os.PathLike[str] | None) -> Path | None:
+    """The one that is named, else the usual one if it is there."""
+    if named:
+        return Path(named)
+    return FILE if FILE.is_file() else None
 
 
 def _collection(source: Source, values: dict[str, Any], settings: Settings) -> Collection:

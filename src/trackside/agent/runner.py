@@ -6,7 +6,7 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from trackside.agent.config import Collection
 from trackside.agent.node import Node
 from trackside.agent.owners import Owners
-from trackside.agent.source import Collector, Context, Reading, Sample, Unavailable
+from trackside.agent.source import Collector, Context, Reading, Remembering, Sample, Unavailable
 
 OPEN_S = 60.0
 """How long a source may take to open, at least: a driver that nobody keeps loaded takes its time."""
@@ -51,8 +51,8 @@ class Outlet(Protocol):
         """What a source gave is no longer so."""
         ...
 
-    def shown(self, metric: str) -> Sequence[Sample]:
-        """The samples of a metric in the newest readings of all sources."""
+    def newest(self) -> Mapping[str, Sequence[Sample]]:
+        """The samples of each source's newest reading, until it is forgotten."""
         ...
 
 
@@ -139,7 +139,7 @@ class Running:
             self.health = Health("off", f"switched off ({self.collection.origin})")
 
     def _opened(self, collection: Collection) -> Collector | None:
-        context = Context(self.node, self.owners, collection.options, self.say, self.state, self.outlet.shown)
+        context = Context(self.node, self.owners, collection.options, self.say, self.state, self.outlet.newest)
         self._at_work(max(OPEN_S, collection.timeout_s))
         try:
             return collection.source.open(context)
@@ -186,8 +186,8 @@ class Running:
         self._warn(reading.warnings)
         self.lost.update(reading.lost)
         try:
-            if self.outlet.take(self.id, reading) and (accepted := getattr(collector, "accepted", None)) is not None:
-                accepted()
+            if self.outlet.take(self.id, reading) and isinstance(collector, Remembering):
+                collector.accepted()
         except Exception as error:  # noqa: BLE001
             self._failed("fails", f"its reading can't be taken: {_said(error)}")
         return True

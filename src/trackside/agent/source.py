@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from trackside.agent.node import Node
 from trackside.agent.owners import Owners
@@ -84,6 +84,7 @@ class Collector(Protocol):
         ...
 
 
+@runtime_checkable
 class Remembering(Collector, Protocol):
     """One that must know how far what it gave is safe."""
 
@@ -106,8 +107,8 @@ class Context:
     state: Path | None = None
     """A folder that outlives the agent, where a source keeps how far it has read in a file ``ID.json`` or such; None:
     there is none."""
-    shown: Callable[[str], Sequence[Sample]] = lambda metric: ()
-    """The samples of a metric that all sources, this one too, gave last."""
+    newest: Callable[[], Mapping[str, Sequence[Sample]]] = dict
+    """What each source that works, this one too, gave last: its id -> samples."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ def goes_on(state: str | None) -> bool:
     return state in ALIVE
 
 
+def is_over(state: str) -> bool:
+    """Whether a job of this state has ended for good, or this attempt of it."""
+    return state not in WAITING | ALIVE | CLEARING
+
+
 def in_words(state: str) -> str:
     """A state as it is said of a job: whether it has begun, goes on or is over, and Slurm's word."""
     if state in WAITING:

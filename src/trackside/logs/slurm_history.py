@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from trackside.catalog.job_states import ALL_STATES, is_over
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser, Pattern
 from trackside.model import Event, Role
@@ -19,9 +20,7 @@ _NODE = re.compile(
     r"(?P<reason>[^\t]{1,1000}?))?|booted))\tNodeName="
 )
 _SIGNED = re.compile(r"\s*\[[^@\[\]]*@\d+\]\Z")
-_STATES = frozenset(
-    ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE", "BOOT_FAIL")
-) | {"REVOKED", "REQUEUED"}
+_OVER = frozenset(filter(is_over, ALL_STATES))
 _VERBS = {"waits": "waiting"}
 
 
@@ -37,13 +36,11 @@ def _job(line: Line) -> Event | None:
     said, job, verb, rest = found["said"], found["id"], found["verb"], found["rest"]
     if verb == "ended":
         ended = _ENDED.match(rest)
-        if ended is None or ended["state"] not in _STATES:
+        if ended is None or ended["state"] not in _OVER:
             return None
         code, signal = (int(ended[name]) if ended[name] else None for name in ("code", "signal"))
         state = ended["state"].lower()
-        return line.event(
-            "job_state", Role.FACT, job=job, text=said, state=state, exit_code=code, signal=signal
-        )  # fmt: skip
+        return line.event("job_state", Role.FACT, job=job, text=said, state=state, exit_code=code, signal=signal)
     waits = _WAITS.search(rest) if verb in ("submitted", "requeued", "waits") else None
     return line.event(
         "job_state",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trackside.catalog.job_states import ALIVE, CLEARING, WAITING
+from trackside.catalog.job_states import ALIVE, CLEARING, WAITING, is_over
 from trackside.catalog.signals import SLURM_SIGNALS
 from trackside.model import Attempt, Record, Scalar
 from trackside.runs.jobs import SOURCES
@@ -59,7 +59,7 @@ class Told:
     @property
     def over(self) -> bool:
         """Whether its state is final."""
-        return self.state is not None and self.state not in WAITING | _BEGUN
+        return self.state is not None and is_over(self.state)
 
     @property
     def end(self) -> float | None:

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from lab import nvml
 
-from trackside.agent.taken_over import TAKEN_OVER
-
 LIBRARY = Path(__file__).parents[3] / ".cache/nvml"
 HERE = Path(__file__).parent
 
@@ -19,6 +17,4 @@ def played(monkeypatch: pytest.MonkeyPatch, folder: Path, **node: str | int) -> 
     ctypes.CDLL(str(nvml.build(LIBRARY)))
     script = nvml.Script(folder / "script", **node)
     monkeypatch.setenv(nvml.SCRIPT, str(script.path))
-    for source in ("dcgm_exporter", "kernel_log", "other"):
-        TAKEN_OVER.free(source)
     return script

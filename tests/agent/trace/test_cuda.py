@@ -19,6 +19,8 @@ from trackside.agent.jobs.processes import ProcessMap
 from trackside.agent.node import Node
 from trackside.agent.sources.cuda import SOURCE, CudaOptions
 
+pytestmark = pytest.mark.service
+
 LAUNCHES, CALLS, SECONDS, BYTES = (
     "trackside_cuda_kernel_launches_total",
     "trackside_cuda_api_calls_total",

@@ -14,6 +14,8 @@ from trackside.agent.source import Reading
 from trackside.agent.sources.nccl import SOURCE, NcclOptions
 from trackside.agent.trace.collectives import SLOTS, comm_id
 
+pytestmark = pytest.mark.service
+
 STARTED, COMPLETED, IN_FLIGHT, OLDEST, SECONDS, ENQUEUE, LIVE = (
     "trackside_nccl_collectives_started_total",
     "trackside_nccl_collectives_completed_total",

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.agent.trace.callers import need_bpf
 
 SCRIPT = """
@@ -22,6 +24,7 @@ print(resident() - before)
 """
 
 
+@pytest.mark.service
 def test_memory_of_both_sources() -> None:
     need_bpf()
     root = Path(__file__).parents[3]

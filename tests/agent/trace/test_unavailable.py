@@ -46,6 +46,7 @@ def test_what_the_kernel_refuses(number: int, reason: str, remedy: str) -> None:
     assert remedy in error.remedy
 
 
+@pytest.mark.service
 def test_without_the_rights() -> None:
     """In a process that has given them up."""
     need_bpf()
@@ -65,6 +66,7 @@ def test_without_the_rights() -> None:
     assert "the kernel refuses BPF programs to this process | run the agent with CAP_BPF" in done.stdout, done.stderr
 
 
+@pytest.mark.service
 def test_an_older_kernel_falls_back(monkeypatch: pytest.MonkeyPatch, jobs: Jobs) -> None:
     need_bpf()
     real = probes.bpf
@@ -83,6 +85,7 @@ def test_an_older_kernel_falls_back(monkeypatch: pytest.MonkeyPatch, jobs: Jobs)
         collector.close()
 
 
+@pytest.mark.service
 def test_programs_for_the_other_machine_pass_the_verifier_too(monkeypatch: pytest.MonkeyPatch) -> None:
     need_bpf()
     for name in ("cuda", "nccl"):

@@ -17,6 +17,8 @@ from tests.services import wait_until
 from trackside.agent.source import LogLine, Unavailable
 from trackside.agent.sources.written import SOURCE, WrittenOptions
 
+pytestmark = pytest.mark.service
+
 Shell = Callable[..., "subprocess.Popen[bytes]"]
 
 

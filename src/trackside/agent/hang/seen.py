@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from trackside.agent.source import Sample
 
@@ -14,26 +15,25 @@ COMPLETED = "trackside_nccl_collectives_completed_total"
 
 @dataclass(slots=True)
 class Seen:
-    """As of the last :meth:`look`. ``shown`` gives the newest samples of a metric."""
+    """As of the last :meth:`look`. ``newest`` gives each source's newest samples."""
 
-    shown: Callable[[str], Sequence[Sample]]
+    newest: Callable[[], Mapping[str, Sequence[Sample]]]
     clock: Callable[[], float] = time.monotonic
     _work: dict[str, float] = field(default_factory=dict)
     _completed: dict[int, tuple[float, float]] = field(default_factory=dict)
     """pid -> collectives it has completed, and since when so many."""
 
     def look(self) -> None:
-        """See what is shown now."""
+        """See what the others gave last."""
         self._work = {}
-        for sample in self.shown(ACTIVITY):
-            labels = dict(sample.labels)
-            for name in ("gpu", "gpu_uuid"):
-                if name in labels:
-                    self._work[labels[name]] = sample.value
         completed: dict[int, float] = {}
-        for sample in self.shown(COMPLETED):
-            pid = int(dict(sample.labels)["pid"])
-            completed[pid] = completed.get(pid, 0.0) + sample.value
+        for sample in chain.from_iterable(self.newest().values()):
+            if sample.metric == ACTIVITY:
+                labels = dict(sample.labels)
+                self._work |= {labels[name]: sample.value for name in ("gpu", "gpu_uuid") if name in labels}
+            elif sample.metric == COMPLETED:
+                pid = int(dict(sample.labels)["pid"])
+                completed[pid] = completed.get(pid, 0.0) + sample.value
         now = self.clock()
         before = self._completed
         self._completed = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trackside.agent.nvml.fields import FIELDS, MOST_LINKS, Asked, Field, by_link
-from trackside.agent.nvml.library import GONE, LOST, NO_PERMISSION, NOT_SUPPORTED, Device, Library
+from trackside.agent.nvml.library import GONE, LOST, NOT_SUPPORTED, Device, Library
 from trackside.agent.nvml.probes import FAULTY_LINKS, Given, Probe, probes_of
 from trackside.agent.source import Labels, Unavailable
 from trackside.catalog.metrics import METRICS
@@ -127,10 +127,6 @@ class Gpu:
             raise Unavailable(f"NVML went away: {self._error(code)}")
         if code and code not in NOT_SUPPORTED:
             self.failures.append(f"{asked}: {self._error(code)}")
-
-    def refused_for_permission(self) -> list[str]:
-        """What it would tell a user with more rights."""
-        return [name for name, code in self.unsupported().items() if code == NO_PERMISSION]
 
 
 def _plausible(given: Given) -> bool:

@@ -52,8 +52,8 @@ class Whose:
             found = self._made[own] = tuple(sorted({**dict(self._base), **dict(own)}.items()))
         return found
 
-    def add(self, reading: Reading, taken_over: frozenset[Curve], metric: str, own: Labels, value: float) -> None:
-        """Add a sample, unless another source gives it."""
+    def add(self, reading: Reading, others: frozenset[Curve], metric: str, own: Labels, value: float) -> None:
+        """Add a sample, unless its curve is among those that others give."""
         labels = self.labels(own)
-        if not taken_over or curve(metric, labels) not in taken_over:
+        if not others or curve(metric, labels) not in others:
             reading.samples.append(Sample(metric, labels, float(value)))

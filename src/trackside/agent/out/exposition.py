@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from trackside.agent.out.identity import Identity
 from trackside.agent.source import Labels, LogLine, Reading, Sample
@@ -36,11 +36,10 @@ class Board:
         with self._lock:
             self._newest.pop(source, None)
 
-    def shown(self, metric: str) -> list[Sample]:
-        """The newest samples of a metric."""
+    def newest(self) -> Mapping[str, Sequence[Sample]]:
+        """Source -> its newest samples, as of now."""
         with self._lock:
-            newest = list(self._newest.values())
-        return [sample for samples in newest for sample in samples if sample.metric == metric]
+            return dict(self._newest)
 
     def text(self) -> str:
         """All samples, by metric."""

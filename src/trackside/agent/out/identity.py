@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from trackside.agent.source import Labels
+
+JOB = "slurm_job_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +19,14 @@ class Identity:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def of_sample(self, labels: Labels) -> Labels:
-        """All labels of a sample, sorted by name."""
-        return self._with(labels, "job")
+        """All labels of a sample, sorted by name. Its job is called as that of lines: ``job`` is what Prometheus calls
+        the scrape."""
+        return self._with((JOB if name == "job" else name, value) for name, value in labels)
 
     def of_line(self, labels: Labels) -> Labels:
         """All labels of a line, sorted by name."""
-        return self._with(labels, "slurm_job_id")
+        return self._with(labels)
 
-    def _with(self, labels: Labels, job: str) -> Labels:
-        return tuple(
-            sorted({**self.labels, "node": self.node, **({job: self.job} if self.job else {}), **dict(labels)}.items())
-        )
+    def _with(self, labels: Iterable[tuple[str, str]]) -> Labels:
+        own = {**self.labels, "node": self.node, **({JOB: self.job} if self.job else {})}
+        return tuple(sorted({**own, **dict(labels)}.items()))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from trackside.agent.out.http import ReceiverOptions
 from trackside.agent.out.identity import Identity
-from trackside.agent.out.snappy import compressor
+from trackside.agent.out.snappy import compressor, varint
 from trackside.agent.source import Labels, Reading
 
 PATH = "/api/v1/write"
@@ -77,17 +77,6 @@ class RemoteWrite:
             told = sorted((("__name__", metric), *self._identity.of_sample(labels)))
             known = self._known[key] = b"".join(_label(name, value) for name, value in told)
         return known
-
-
-def varint(number: int) -> bytes:
-    """A protobuf varint; negative numbers as 64 bits."""
-    number &= (1 << 64) - 1
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 def _label(name: str, value: str) -> bytes:

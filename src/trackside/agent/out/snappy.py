@@ -24,7 +24,7 @@ def compressor() -> tuple[Callable[[bytes], bytes], bool]:
 
 def literals(data: bytes) -> bytes:
     """A block that holds data as it stands."""
-    out = [_varint(len(data))]
+    out = [varint(len(data))]
     for begin in range(0, len(data), _LITERAL):
         part = data[begin : begin + _LITERAL]
         out += (_tag(len(part) - 1), part)
@@ -38,7 +38,9 @@ def _tag(last: int) -> bytes:
     return bytes((60 << 2, last)) if last < 256 else b"\xf4" + last.to_bytes(2, "little")
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """A number as snappy and protobuf write it; a negative one as 64 bits."""
+    number &= (1 << 64) - 1
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)

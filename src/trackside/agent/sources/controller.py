@@ -15,10 +15,11 @@ from pathlib import Path
 from trackside.agent.slurm.accounting import Accounting
 from trackside.agent.slurm.command import CommandFailed, Commands, blocks
 from trackside.agent.slurm.daemon_log import DaemonLog
-from trackside.agent.slurm.jobs import Happening, Jobs, Queue, is_over
+from trackside.agent.slurm.jobs import Happening, Jobs, Queue
 from trackside.agent.slurm.nodes import Nodes
 from trackside.agent.slurm.statistics import statistics
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
+from trackside.catalog.job_states import is_over
 
 UNIT = "slurmctld"
 SAID = "scontrol"

@@ -16,19 +16,16 @@ from urllib.parse import urlsplit
 
 from trackside.agent.owners import Owners
 from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable
-from trackside.agent.taken_over import TAKEN_OVER, Curve, curve
+from trackside.agent.taken_over import DCGM_EXPORTER, Curve, curve
 from trackside.catalog.dialect import BLANK_RANGES, translate
 from trackside.catalog.exposition import line_of, series_of
 from trackside.catalog.metrics import METRICS
 
-ID = "dcgm_exporter"
 WITHIN_S = 3.0
 """One scrape, from the connection to the last byte."""
 MOST_BYTES = 16 << 20
 MOST_LINES, MOST_LINE = 50_000, 8 << 10
 MOST_SERIES = 20_000
-HOLD_S = 30.0
-"""How long values stay taken over without a word, at least; else two and a half of the gaps between readings."""
 _REMEDY = "none is needed: NVML is read instead; where one listens elsewhere, set url in [collect.dcgm_exporter]"
 
 
@@ -53,19 +50,10 @@ class _Exporter:
         self._owners: Owners = context.owners
         self._url = context.options.url
         self._known: dict[bytes, _Known | None] = {}
-        self._collected = 0.0
         self._samples()
 
     def collect(self, reading: Reading) -> None:
-        try:
-            samples = self._samples()
-        except Unavailable:
-            TAKEN_OVER.free(ID)
-            raise
-        now = time.monotonic()
-        gap, self._collected = now - self._collected if self._collected else 0.0, now
-        TAKEN_OVER.give(ID, samples, max(HOLD_S, 2.5 * gap))
-        reading.samples.extend(samples.values())
+        reading.samples.extend(self._samples().values())
 
     def _samples(self) -> dict[Curve, Sample]:
         """What it serves now, each curve once: some fields of DCGM are the same thing. Raises Unavailable."""
@@ -127,7 +115,7 @@ class _Exporter:
             connection.close()
 
     def close(self) -> None:
-        TAKEN_OVER.free(ID)
+        """It holds nothing."""
 
 
 def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
@@ -166,7 +154,7 @@ def _open(context: Context) -> Collector:
 
 
 SOURCE = Source(
-    id=ID,
+    id=DCGM_EXPORTER,
     title="a dcgm-exporter on this node, in place of reading the same twice",
     open=_open,
     metrics=tuple(name for name in METRICS if name.startswith("gpu_")),

@@ -9,7 +9,7 @@ from typing import Any
 from trackside.agent.nvml.library import GONE, NO_PERMISSION, Device, Library
 from trackside.agent.nvml.whose import Whose
 from trackside.agent.source import Collector, Context, Labels, Reading, Source, Unavailable
-from trackside.agent.taken_over import TAKEN_OVER, Curve, curve
+from trackside.agent.taken_over import Curve, curve, taken_over
 
 _PERCENT, _MIB = 0.01, float(1 << 20)
 _SHARES: dict[int, tuple[str, Labels]] = {
@@ -58,6 +58,7 @@ class _Monitored:
 
 class _Monitor:
     def __init__(self, context: Context, library: Library, devices: list[Device]) -> None:
+        self._context = context
         self._library, self._api, self._error = library, library.api, library.error
         self._gpus = [_Monitored(self._api, device, Whose(context.owners, device)) for device in devices]
         self._answer = self._api.c_nvmlGpmMetricsGet_t(
@@ -67,22 +68,20 @@ class _Monitor:
             self._answer.metrics[place].metricId = number
 
     def collect(self, reading: Reading) -> None:
-        taken_over = TAKEN_OVER.curves()
+        others = taken_over(self._context)
         for gpu in self._gpus:
             gpu.whose.renew()
             try:
-                self._read(gpu, reading, taken_over)
+                self._read(gpu, reading, others)
             except self._error as error:
                 gpu.taken = 0.0
                 if error.value in GONE:
                     raise Unavailable(f"NVML went away: {error}") from None
                 reading.warnings.append(f"GPU {gpu.device.index}: no performance sample: {error}")
 
-    def _read(self, gpu: _Monitored, reading: Reading, taken_over: frozenset[Curve]) -> None:
+    def _read(self, gpu: _Monitored, reading: Reading, others: frozenset[Curve]) -> None:
         """What it did since the last sample. The first one gives nothing."""
-        if taken_over and all(
-            curve(metric, gpu.whose.labels(own)) in taken_over for metric, own, _ in METRICS.values()
-        ):
+        if others and all(curve(metric, gpu.whose.labels(own)) in others for metric, own, _ in METRICS.values()):
             gpu.taken = 0.0
             return
         now = time.monotonic()
@@ -101,7 +100,7 @@ class _Monitor:
         for given, (metric, own, scale) in zip(answer.metrics, METRICS.values(), strict=False):
             value = given.value * scale
             if given.nvmlReturn == 0 and value >= 0 and (scale != _PERCENT or value <= 1.1):
-                gpu.whose.add(reading, taken_over, metric, own, value)
+                gpu.whose.add(reading, others, metric, own, value)
 
     def close(self) -> None:
         for gpu in self._gpus:

@@ -12,7 +12,7 @@ from trackside.agent.nvml.probes import FAULTY_LINKS, PROBES, THROUGHPUT
 from trackside.agent.nvml.whose import Whose
 from trackside.agent.nvml.xids import Xids
 from trackside.agent.source import Collector, Context, Reading, Source
-from trackside.agent.taken_over import TAKEN_OVER, XID_LINES, Curve, curve
+from trackside.agent.taken_over import Curve, curve, is_kernel_read, taken_over
 
 MOST_PROCESSES = 256
 """Of one GPU."""
@@ -33,12 +33,12 @@ class _Card:
         except Lost:
             self.gpu = None
 
-    def spared(self, taken_over: frozenset[Curve]) -> set[str]:
+    def spared(self, others: frozenset[Curve]) -> set[str]:
         """Metrics that need not be asked for: all that this GPU gives of them, another source gives."""
-        if not taken_over:
+        if not others:
             return set()
         # How much memory is in use is asked all the same: it tells whether the list of processes is whole.
-        return {metric for metric, curves in self.curves.items() if curves <= taken_over} - {"gpu_memory_used_bytes"}
+        return {metric for metric, curves in self.curves.items() if curves <= others} - {"gpu_memory_used_bytes"}
 
 
 class _Gpus:
@@ -57,19 +57,19 @@ class _Gpus:
             )
 
     def collect(self, reading: Reading) -> None:
-        taken_over = TAKEN_OVER.curves()
-        self._take_xids(reading, taken_over)
+        others = taken_over(self._context)
+        self._take_xids(reading)
         for card in self._cards:
             card.whose.renew()
-            lost = self._read(card, reading, taken_over)
+            lost = self._read(card, reading, others)
             reading.sample("gpu_present", 0 if lost else 1, driver=self._library.driver, **dict(card.whose.labels()))
             if card.device.index in self._xids.watched or self._last_xid[card.device.index]:
-                card.whose.add(reading, taken_over, "gpu_xid_last", (), self._last_xid[card.device.index])
+                card.whose.add(reading, others, "gpu_xid_last", (), self._last_xid[card.device.index])
             if lost:
                 reading.warnings.append(_lost(card.device, lost))
         reading.sample("gpu_visible_gpus", len(self._cards))
 
-    def _read(self, card: _Card, reading: Reading, taken_over: frozenset[Curve]) -> str:
+    def _read(self, card: _Card, reading: Reading, others: frozenset[Curve]) -> str:
         """All of one GPU; why it is lost, if it is. It costs the others nothing."""
         gpu, whose = card.gpu, card.whose
         if gpu is None:
@@ -77,8 +77,8 @@ class _Gpus:
         seen: dict[str, float] = {}
         curves: dict[str, set[Curve]] = {}
         try:
-            for metric, own, value in gpu.read(card.spared(taken_over)):
-                whose.add(reading, taken_over, metric, own, value)
+            for metric, own, value in gpu.read(card.spared(others)):
+                whose.add(reading, others, metric, own, value)
                 curves.setdefault(metric, set()).add(curve(metric, whose.labels(own)))
                 seen[metric] = value
             self._take_processes(card, reading, seen)
@@ -125,12 +125,12 @@ class _Gpus:
             reading.lost["gpu processes"] = reading.lost.get("gpu processes", 0) + len(found) - MOST_PROCESSES
         return list(found[:MOST_PROCESSES])
 
-    def _take_xids(self, reading: Reading, taken_over: frozenset[Curve]) -> None:
+    def _take_xids(self, reading: Reading) -> None:
         for index, xid in self._xids.come(self._library.devices):
             self._last_xid[index] = xid
             # The kernel's own line says more: process and place. Told twice an Xid would be two, so NVML's word becomes
             # a line, in the form that readers know, only while nobody here reads the kernel's log.
-            if XID_LINES not in taken_over:
+            if not is_kernel_read(self._context):
                 pci = self._cards[index].device.pci
                 reading.line(f"NVRM: Xid (PCI:{pci}): {xid}, told by NVML: the kernel's log is not read", unit="kernel")
 

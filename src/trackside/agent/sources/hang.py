@@ -57,7 +57,7 @@ class Hangs:
         options = context.options if isinstance(context.options, Options) else Options()
         self._options, self._owners, self._proc = options, context.owners, context.node.proc
         self._jobs: dict[str, _Job] = {}
-        self._seen = Seen(context.shown)
+        self._seen = Seen(context.newest)
         program = py_spy.program(options.py_spy)
         if program is None:
             context.say(

@@ -14,12 +14,10 @@ from trackside.agent.kernel.neighbours import is_one_of_several, of_others
 from trackside.agent.kernel.position import Remembered, recall, remember, whole
 from trackside.agent.kernel.ring import Record, Ring
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
-from trackside.agent.taken_over import TAKEN_OVER, XID_LINES
+from trackside.agent.taken_over import KERNEL_LOG
 
 MOST_RECORDS = 20_000
 """Of one reading; the next goes on from there."""
-XIDS_HELD_S = 60.0
-"""How long after a reading the source ``gpu`` needs not tell of Xids itself."""
 _REMEDY = (
     "run it as root or with CAP_SYSLOG (AmbientCapabilities=CAP_SYSLOG), in a container with the host's /dev/kmsg; or"
     " put its user in the group systemd-journal"
@@ -116,7 +114,6 @@ class _KernelLog:
         if failure := self._remember():  # what was handed over before is in the runner's hands by now
             reading.warnings.append(failure)
         lines = self._reader.read(reading)
-        TAKEN_OVER.give("kernel_log", [XID_LINES], XIDS_HELD_S)
         if any(text.startswith("oom-kill:") for _, text in lines) and is_one_of_several(
             self._node.sys, self._node.name
         ):
@@ -144,7 +141,6 @@ class _KernelLog:
         return ""
 
     def close(self) -> None:
-        TAKEN_OVER.free("kernel_log")
         self._remember()
         self._reader.close()
 
@@ -173,7 +169,7 @@ def _open(context: Context) -> Collector:
 
 
 SOURCE = Source(
-    id="kernel_log",
+    id=KERNEL_LOG,
     title="the kernel's messages",
     open=_open,
     lines="what the kernel says, with unit=kernel",

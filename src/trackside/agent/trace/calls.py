@@ -11,7 +11,6 @@ from trackside.agent.trace.functions import DIRECTIONS, Function
 
 CELL_KEY, CELL = struct.Struct("<IHH"), struct.Struct("<QQQ")
 PROCESS_KEY, PROCESS = struct.Struct("<I"), struct.Struct("<QQ")
-NS = 1e-9
 
 
 @dataclass(slots=True)

@@ -111,6 +111,15 @@ INLINE u64 argument(const struct arguments *all, u32 position) {
     return value;
 }
 
+TABLE(lost, PERCPU_ARRAY, 1, u32, u64, 0); /* events, or bytes, of which nothing is told */
+
+INLINE void lose(u64 count) {
+    u32 zero = 0;
+    u64 *sum = map_get(&lost, &zero);
+    if (sum)
+        *sum += count;
+}
+
 /* Of a uprobe that stands at a function's entry and its return: kernel 6.13 and later have them. */
 extern _Bool bpf_session_is_return(void) KSYM;
 extern u64 *bpf_session_cookie(void) KSYM;

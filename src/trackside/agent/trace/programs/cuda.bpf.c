@@ -41,14 +41,6 @@ struct begun {
 TABLE(cells, HASH, 16384, struct cell_of, struct cell, NO_PREALLOC);
 TABLE(processes, HASH, 4096, u32, struct process, NO_PREALLOC);
 TABLE(underway, HASH, 8192, struct call, struct begun, NO_PREALLOC);
-TABLE(lost, PERCPU_ARRAY, 1, u32, u64, 0);
-
-INLINE void lose(void) {
-    u32 zero = 0;
-    u64 *count = map_get(&lost, &zero);
-    if (count)
-        *count += 1;
-}
 
 INLINE u32 nibble(u64 cookie, u32 at) {
     return (cookie >> at) & 15;
@@ -62,7 +54,7 @@ INLINE struct cell *cell(const struct cell_of *key) {
     if (map_put(&cells, key, &none, NOEXIST) < 0) {
         found = map_get(&cells, key); /* another thread was first, or there is no room */
         if (!found)
-            lose();
+            lose(1);
         return found;
     }
     return map_get(&cells, key);
@@ -101,7 +93,7 @@ INLINE void note_context(u32 tgid, u64 device) {
     }
     struct process first = {.has_context = now_ns(), .devices = bits};
     if (map_put(&processes, &tgid, &first, ANY) < 0)
-        lose();
+        lose(1);
 }
 
 INLINE u64 device_of(const struct arguments *given, u64 cookie) {
@@ -147,7 +139,7 @@ int entry(struct regs *ctx) {
     struct call call = {.thread = pid_tgid(), .function = cookie & 0xff};
     struct begun begun = {.at = now_ns(), .device = device_of(&given, cookie)};
     if (map_put(&underway, &call, &begun, ANY) < 0)
-        lose();
+        lose(1);
     return 0;
 }
 

@@ -104,14 +104,6 @@ TABLE(settled, HASH, 4096, u32, u64, NO_PREALLOC); /* process with lanes -> when
 TABLE(calls, HASH, 8192, struct call, struct underway, NO_PREALLOC);
 TABLE(joining, HASH, 1024, struct call, struct communicator, NO_PREALLOC);
 TABLE(blank, ARRAY, 1, u32, struct lane, 0); /* what is too large for a program's stack begins as a copy of it */
-TABLE(lost, PERCPU_ARRAY, 1, u32, u64, 0);
-
-INLINE void lose(void) {
-    u32 zero = 0;
-    u64 *count = map_get(&lost, &zero);
-    if (count)
-        *count += 1;
-}
 
 INLINE u32 nibble(u64 cookie, u32 at) {
     return (cookie >> at) & 15;
@@ -132,7 +124,7 @@ INLINE int keep(u64 cookie, struct underway *underway) {
     underway->at = now_ns();
     if (map_put(&calls, &call, underway, ANY) == 0)
         return WITH_RETURN;
-    lose();
+    lose(1);
     return WITHOUT_RETURN;
 }
 
@@ -148,7 +140,7 @@ INLINE u64 serial_of(u64 address) {
     if (found)
         return found->serial;
     if (!none || (map_put(&communicators, &key, none, NOEXIST) < 0 && !map_get(&communicators, &key)))
-        lose();
+        lose(1);
     found = map_get(&communicators, &key);
     if (!found)
         return 0;
@@ -165,7 +157,7 @@ INLINE struct tally *tally(u32 function, u64 serial) {
     if (map_put(&tallies, &key, &none, NOEXIST) < 0) {
         found = map_get(&tallies, &key);
         if (!found)
-            lose();
+            lose(1);
         return found;
     }
     return map_get(&tallies, &key);
@@ -181,7 +173,7 @@ INLINE struct lane *lane(u64 stream) {
     struct lane *none = map_get(&blank, &zero);
     map_put(&settled, &key.tgid, &never, NOEXIST);
     if (none && map_put(&lanes, &key, none, NOEXIST) < 0 && !map_get(&lanes, &key))
-        lose();
+        lose(1);
     return map_get(&lanes, &key);
 }
 
@@ -229,7 +221,7 @@ INLINE int communicator_begins(const struct arguments *given, u64 cookie) {
         map_put(&joining, &call, none, ANY);
     made = map_get(&joining, &call);
     if (!made) {
-        lose();
+        lose(1);
         return WITHOUT_RETURN;
     }
     if (ranks != NOT_SAID)
@@ -267,7 +259,7 @@ INLINE void communicator_made(struct regs *ctx, u64 cookie, const struct underwa
             if (all)
                 made->rank = at;
             if (key.address && map_put(&communicators, &key, made, ANY) < 0)
-                lose();
+                lose(1);
             made->serial += 1;
         }
     }
@@ -293,7 +285,7 @@ INLINE void recorded(u64 event, u64 stream) {
     struct mark mark = {.stream = stream, .number = found->begun};
     found->watched = 1;
     if (map_put(&marks, &key, &mark, ANY) < 0)
-        lose();
+        lose(1);
 }
 
 INLINE int settling_begins(const struct arguments *given, u64 cookie) {

@@ -32,18 +32,10 @@ struct part {
 
 TABLE(chosen, HASH, 8192, u32, u32, NO_PREALLOC); /* process -> bits of the streams that are wanted: 1 << 1, 1 << 2 */
 TABLE(scratch, PERCPU_ARRAY, 1, u32, struct record, 0);
-TABLE(lost, PERCPU_ARRAY, 1, u32, u64, 0); /* bytes */
 struct {
     int (*type)[RINGBUF];
     int (*max_entries)[8 << 20];
 } ring SEC(".maps");
-
-INLINE void lose(u64 bytes) {
-    u32 zero = 0;
-    u64 *count = map_get(&lost, &zero);
-    if (count)
-        *count += bytes;
-}
 
 INLINE void copy(u32 tgid, u32 stream, u64 from, u64 bytes) {
     u32 zero = 0;
