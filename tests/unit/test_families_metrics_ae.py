@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.unit.grids import END, START, Cluster, event, job, keys, points, worded
+from trackside import api
 from trackside.diagnose.family import find_family
 from trackside.model import Certainty, Event, Finding, Outcome, Plane, Position, Record, Role, Run
 
@@ -377,3 +379,16 @@ def test_a_memory_error_of_another_jobs_gpu_is_no_suspicion() -> None:
     other = event("xid", role=Role.CONFIRMATION, pci="0000:9a:00", **fields)
     assert cluster.judge("E1", own, COMPLETED).culprit == "unknown"
     assert cluster.judge("E1", other, COMPLETED).culprit == "job"
+
+
+def test_g1_curves_alone_do_not_say_how_it_ended(tmp_path: Path) -> None:
+    (tmp_path / "m.prom").write_text(
+        "".join(
+            f'gpu_sm_active_ratio{{node="n1",gpu="0",job="7"}} 0.8 {time}\n'
+            f'training_loss{{node="n1",job="7"}} {4 - step / 80:.4f} {time}\n'
+            for step, time in enumerate(range(1_772_438_400_000, 1_772_441_400_000, 15_000))
+        )
+    )
+    found = api.diagnose(tmp_path)
+    assert (found.family, found.primary.certainty) == ("G1", Certainty.POSSIBLE)
+    assert [action.key for action in found.primary.actions] == ["tell_end"]

@@ -129,6 +129,8 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     )
     implies = [claim("unclean" if work.unclean and implied == "unmeasured" else implied)]
     actions = [action("print_loss")] if not learned else [action("speed" if variant == "slow" else "nothing")]
+    if good is None and not evidence.has("progress"):
+        actions = [action("tell_end")]
     if work.unclean:
         actions = [*(each for each in actions if each.key != "nothing"), action("test_gpu")]
     if work.unused is not None:
@@ -151,8 +153,8 @@ def _certainty(evidence: Evidence, line: Curve, good: Value | None, bad: Value |
     if good is not None:
         whole = line.fell and len(line.finite) >= 5
         return Certainty.ESTABLISHED if whole and work.complete else Certainty.SUPPORTED
-    if line.fell and not still_running(evidence) and bad is None:
-        return Certainty.SUPPORTED
+    if line.fell and evidence.has("progress") and not still_running(evidence) and bad is None:
+        return Certainty.SUPPORTED  # curves alone don't say that it was not killed
     return Certainty.POSSIBLE
 
 
@@ -253,6 +255,7 @@ FAMILY = Family(
         "print_loss": "print the training loss at steps, so that learning can be verified",
         "fewer": "ask for as many GPUs as the job uses, or start a process for each of them",
         "test_gpu": "run the vendor's diagnostics on the GPU that is named before it gets another long job",
+        "tell_end": "give what the job printed, and sacct: curves alone don't tell how it ended",
         "nothing": "nothing to do for this run",
         "ended_badly": "it did not end well: {how}",
         "raised": "it raised {type} and nothing shows that it went on",
