@@ -395,6 +395,33 @@ def test_h1_whose_processes_would_not_end() -> None:
     assert judge("H1", store(*told, job("CANCELLED"))).outcome is ABSENT
 
 
+KILLED = "srun: error: n1: task 1: Killed"
+TERMINATED = "srun: error: n2: task 0: Terminated"
+ENDS = ("srun: Terminating StepId=3.0", "srun: launch/slurm: _step_signal: Terminating StepId=3.0")
+STEP, JOB = (
+    f"slurmstepd-n1: error: *** {what} ON n1 CANCELLED AT 2026-11-22T03:20:00 ***" for what in ("STEP 3.0", "JOB 3")
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "family"),
+    [
+        *(((KILLED, *rest), "A2") for end in ENDS for rest in ((STEP, end, TERMINATED), (end, STEP, TERMINATED))),
+        ((KILLED, ENDS[0], TERMINATED, STEP), "A2"),
+        ((KILLED, ENDS[0].replace("3.0", "3.1"), STEP), "H1"),
+        ((STEP, TERMINATED), "H1"),
+        ((TERMINATED, ENDS[0], STEP), "H1"),
+        ((JOB, ENDS[0], KILLED), "H1"),
+        ((STEP, JOB, ENDS[0], KILLED), "H1"),
+    ],
+)
+def test_h1_is_no_step_that_srun_ended_after_a_task_was_killed(lines: tuple[str, ...], family: str) -> None:
+    text = "\n".join((*(f"step {step}0 loss {3 - step / 10}" for step in range(1, 9)), *lines))
+    rows: list[Row] = [row for row in scan_text(text) if isinstance(row, Event)]
+    chosen = list(families())
+    assert arbitrate(engine.judge_all(store(rows, planes=("log",)), Run(), chosen), chosen).primary.family == family
+
+
 def test_an_end_that_the_run_calls_aborted_is_said() -> None:
     """G1 and the families that an own end rules out speak of the same end in the same words."""
     for status, key in (("aborted", "aborted_itself"), ("success", "ended_itself")):

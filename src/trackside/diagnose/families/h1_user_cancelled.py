@@ -39,7 +39,7 @@ from trackside.diagnose.family import Evidence, Family, absent, action, claim, f
 from trackside.diagnose.training.learning import curve
 from trackside.diagnose.words.ending import ENDING, last_job
 from trackside.diagnose.words.exceptions import unhandled
-from trackside.model import Certainty, Claim, Event, Finding, Position, Record, Run
+from trackside.model import Certainty, Claim, Event, Finding, Position, Record, Role, Run
 from trackside.query import Frame, derived, events
 
 SLURMS_OWN = ("time_limit", "preemption", "requeue", "node_failure", "dependency", "unkillable", "out_of_memory")
@@ -67,8 +67,9 @@ def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
     who = _who(evidence, last)
     shows += who
     told = [row for row in notices.events if row.get("reason") == "cancelled"]
-    if told and (shows or _of_the_job(evidence, told[0])):
-        shows.append(claim("notice", line=notices.value(told[0], "text")))
+    notice = next((row for row in told if shows or _of_the_job(evidence, row)), None)
+    if notice is not None:
+        shows.append(claim("notice", line=notices.value(notice, "text")))
     interrupts = _interrupts(evidence)
     for name, row in interrupts[:1]:
         shows.append(claim("interrupt", line=evidence[name].value(row, "text")))
@@ -138,11 +139,22 @@ def _of_the_job(evidence: Evidence, notice: Event) -> bool:
     """Whether the notice speaks of the whole job: srun also cancels a step when one of its tasks has failed."""
     if "*** JOB" in notice.text:
         return True
+    if _terminated(evidence, notice):
+        return False
     failed = [row for row in evidence["exits"].events if row.get("exit_code") not in (None, 0)]
     failed += [row for row in evidence["exits"].events if row.get("signal") not in (None, 0, 2, 9, 15)]
     failed += [row for row in evidence["launchers"].events if row.get("signal") not in (2, 15)]
     own = unhandled(evidence["exceptions"].events, evidence["progress"].events, crashed=True)
     return not failed and not own
+
+
+def _terminated(evidence: Evidence, notice: Event) -> bool:
+    """Whether srun ended the notice's step itself, as --kill-on-bad-exit has it: it says so, and a task had died of a
+    signal before anything ended the step."""
+    ends = [row for row in evidence["notices"].events if row.get("reason") == "step_ended"]
+    if not any("Terminating " in row.text and row.get("step") in (None, notice.get("step")) for row in ends):
+        return False
+    return any(row.role is Role.ROOT and row.get("signal") not in (None, 0, 2, 15) for row in evidence["exits"].events)
 
 
 def _when(run: Run, told: list[Event], interrupts: list[tuple[str, Event]]) -> tuple[float | None, Position | None]:
