@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trackside.catalog.job_states import WAITING
@@ -23,6 +24,7 @@ from trackside.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from trackside.stores.curves import Curves, Failing
+    from trackside.stores.embedded.snapshot import Snapshot
     from trackside.stores.embedded.spill import Spill
     from trackside.stores.memory_curves import MemoryCurves
 
@@ -49,6 +51,8 @@ class Loaded:
     """Logs that count when it is told whose log is whose, but whose rows are not here."""
     home: frozenset[str] | None = None
     """The logs that came in one folder with the job's; None: all did."""
+    owners: Mapping[str, str] = field(default_factory=dict)
+    """Logs whose job is known, whatever they are called -> its id."""
     job: str | None = None
     """The job that it is to be asked for; None: the one it is about."""
     now: float | None = None
@@ -132,7 +136,7 @@ def load_into(loaded: Loaded, paths: Paths, tick: Callable[[int], None] | None =
 def select(loaded: Loaded, job: str | None = None, now: float | None = None) -> tuple[Run, MemoryStore]:
     """The run and its rows; ``now`` ends a run that is still going. Raises SeveralRuns or NoSuchRun."""
     loaded.done()
-    resolved = resolve(loaded.store, job, [*loaded.trajectories.paths, *loaded.paths], loaded.home)
+    resolved = resolve(loaded.store, job, [*loaded.trajectories.paths, *loaded.paths], loaded.home, loaded.owners)
     for point in loaded.trajectories.points(frozenset(resolved.run.log_paths)):
         resolved.store.add_event(resolved.adjust(point))
     other = loaded.trajectories.differing(frozenset(resolved.run.log_paths)) if resolved.run.id is None else None
@@ -247,10 +251,11 @@ def stored(
     paths: Paths = (),
     tick: Callable[[int], None] | None = None,
     more: Sequence[Source] = (),
+    owners: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Loaded]:
     """What concerns one job of a store, as if it had been loaded; its curves can be asked until the end.
 
-    ``paths`` and ``more``: what else belongs to the job.
+    ``paths`` and ``more``: what else belongs to the job; ``owners``: files of these whose job is known -> its id.
     """
     from trackside.ingest import ingest_into
     from trackside.runs.kept import find
@@ -268,13 +273,37 @@ def stored(
             summary = ingest_into(writer, paths, tick, more)
             given = [row.path for row in (*summary.inputs, *summary.skipped)]
             snapshot = writer.snapshot()
-        found = find(snapshot, job, given)
+        named = _as_kept(snapshot, owners)
+        found = find(snapshot, job, given, named)
         loaded = Loaded(
-            found.store, found.trajectories, found.inputs, paths=found.paths, home=found.home, job=found.job
+            found.store,
+            found.trajectories,
+            found.inputs,
+            paths=found.paths,
+            home=found.home,
+            owners=named,
+            job=found.job,
         )
         if snapshot.manifest.of("spans") or snapshot.manifest.of("waiting"):
             loaded.curves = DuckCurves(snapshot, found.scope)
         yield loaded
+
+
+def _as_kept(snapshot: Snapshot, owners: Mapping[str, str]) -> dict[str, str]:
+    """Files' owners by what the store calls the files, which may have been kept before by another path to them."""
+    if not owners:
+        return {}
+    real = {os.path.realpath(f"/{path}"): job for path, job in owners.items()}
+    leaves = {os.path.basename(path) for path in (*owners, *real)}
+    named = {}
+    for path, root, label in snapshot.rows(f"SELECT path, root, label FROM {snapshot.table('inputs')}"):
+        full = os.path.join(root, label)
+        job = owners.get(label)
+        if job is None and os.path.basename(full) in leaves:
+            job = real.get(os.path.realpath(full))
+        if job is not None:
+            named[path] = job
+    return named
 
 
 @contextmanager

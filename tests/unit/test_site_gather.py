@@ -18,11 +18,13 @@ from tests.unit.stores import SACCT, T0, TRACEBACK, sacct, scrape, steps, write
 from trackside.api import NothingReadable
 from trackside.cli import main
 from trackside.ingest import ingest
+from trackside.model import Verdict
 from trackside.query import Frame, Query
 from trackside.runs.resolve import NoSuchRun
 from trackside.serve.diagnoser import SiteDiagnoser
 from trackside.serve.operations import _problem
 from trackside.site.config import load
+from trackside.site.gather import diagnose
 
 
 def program(path: Path, says: str) -> None:
@@ -307,3 +309,35 @@ def test_the_api_judges_a_store_and_its_site(site: Path) -> None:
         found.diagnose("4711")
     assert _problem(unknown.value, "x").status == 404
     assert len(calls) == 4
+
+
+@pytest.mark.parametrize("name", ["r-%j-%t.log", "%x.%t.txt"])
+@pytest.mark.parametrize("stored", [True, False])
+def test_the_output_of_a_guessed_parent_is_not_the_jobs_own(site: Path, name: str, stored: bool) -> None:
+    """Slurm 22.05 records no paths of output: the files' jobs are known from the submit lines alone."""
+    rows, out = "", site / "work"
+    for day, job in enumerate(("2", "3"), 2):
+        folder = out if "%j" in name else out / job
+        line = f"sbatch --output={folder}/{name} train.sh"
+        rows += f"{sacct(job, day=day, folder=str(out)).strip()}|{line}|{getpass.getuser()}\n"
+    (site / "rows").write_text(f"{SACCT.strip()}|SubmitLine|User\n{rows}")
+    path = site / "bin" / "sacct"
+    path.write_text(path.read_text().replace(" User;;", " SubmitLine User;;"))
+    files = {"r-2-0.log": steps(100), "r-3-0.log": steps(3)}
+    if "%j" not in name:
+        files = {"2/lm.0.txt": steps(100), "3/lm.0.txt": steps(3)}
+    write(out, files)
+    write(site / "old", {"sacct.txt": SACCT + sacct("77")})
+    ingest([site / "old"], site / "store")
+    parents, own = (str(out / each).lstrip("/") for each in sorted(files))
+
+    def judged() -> Verdict:
+        settings = load(str(site / "trackside.toml"))
+        return diagnose(settings, "3", store=str(site / "store") if stored else "")[0]
+
+    run = judged().run
+    assert run.log_paths == (own,)
+    assert run.parent_log_paths in ((), (parents,))
+    Path(f"/{own}").unlink()
+    run = judged().run
+    assert run.log_paths == (), "nor is it where there is nothing else"

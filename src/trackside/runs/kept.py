@@ -6,9 +6,10 @@ A folder of ordinary size that the job's records or logs came from is taken whol
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -60,18 +61,24 @@ class _Where:
     inputs: frozenset[int] | None = None
 
 
-def find(snapshot: Snapshot, job: str | None, given: Collection[str] = ()) -> Found:
+def find(
+    snapshot: Snapshot,
+    job: str | None,
+    given: Collection[str] = (),
+    owners: Mapping[str, str] = MappingProxyType({}),
+) -> Found:
     """What concerns a job, by its id, or by the folder it was ingested from; without, what all is about.
 
-    ``given``: paths of inputs that are known to concern it. Raises SeveralRuns or NoSuchRun.
+    ``given``: paths of inputs that are known to concern it; ``owners``: those of logs whose job is known -> its id.
+    Raises SeveralRuns or NoSuchRun.
     """
-    return _Finder(snapshot, given).found(job)
+    return _Finder(snapshot, given, owners).found(job)
 
 
 class _Finder:
-    def __init__(self, snapshot: Snapshot, given: Collection[str]) -> None:
+    def __init__(self, snapshot: Snapshot, given: Collection[str], owners: Mapping[str, str]) -> None:
         self._snapshot, self._given = snapshot, frozenset(given)
-        self._locator = Locator(snapshot, given)
+        self._locator = Locator(snapshot, given, owners)
         self._inputs = self._locator.inputs
 
     def found(self, job: str | None) -> Found:

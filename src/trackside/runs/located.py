@@ -7,8 +7,9 @@ log could belong to instead are looked up with it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from trackside.model import Event, Input, Plane, Position, Record, Run
@@ -92,10 +93,13 @@ def named_job(each: Kept) -> Event:
 
 
 class Locator:
-    """Finds jobs in one snapshot. ``given``: paths of inputs that are known to concern the job that is asked for."""
+    """Finds jobs in one snapshot. ``given``: paths of inputs that are known to concern the job that is asked for;
+    ``owners``: those of logs whose job is known -> its id."""
 
-    def __init__(self, snapshot: Snapshot, given: Collection[str] = ()) -> None:
-        self._snapshot, self._given = snapshot, frozenset(given)
+    def __init__(
+        self, snapshot: Snapshot, given: Collection[str] = (), owners: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self._snapshot, self._given, self._owners = snapshot, frozenset(given), owners
         self.inputs = inputs_of(snapshot)
         self._logs = [each for each in self.inputs if each.is_log]
         self._numbers_of = {each.id: frozenset(re.findall(r"\d{1,10}", each.path)) for each in self._logs}
@@ -144,7 +148,7 @@ class Locator:
             paths.append(each.path)
             if each.owner is not None:
                 store.add_event(named_job(each))
-        return resolve(store, job, paths, home).run
+        return resolve(store, job, paths, home, self._owners).run
 
     def _family(self, job: str) -> list[Told]:
         """The records of a job, of those it waits for, of namesakes before it, and of whoever writes to its file."""
@@ -208,7 +212,7 @@ class Locator:
         ids = set()
         for each in logs:
             ids |= {number for number in self._numbers_of[each.id] if len(number) >= 3}
-            ids |= {each.owner} if each.owner is not None else set()
+            ids |= {owner for owner in (each.owner, self._owners.get(each.path)) if owner is not None}
         return _once([*family, *self._by_id(ids)]) if ids else list(family)
 
     def _labelled(self, jobs: Collection[str]) -> bool:

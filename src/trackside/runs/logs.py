@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from trackside.model import Event
 from trackside.runs.jobs import Job, Jobs, plain_id
@@ -19,16 +20,20 @@ TELLING = frozenset({"scheduler_notice", "host", "process_exit", "oom_kill"})
 """Kinds of events in a log that may name the job it belongs to."""
 
 
-def assign(jobs: Jobs, paths: Sequence[str], inside: Mapping[str, str]) -> list[str]:
+def assign(
+    jobs: Jobs, paths: Sequence[str], inside: Mapping[str, str], owners: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
     """Give each job the logs that are its own, adding jobs that only logs tell of; the rest is returned.
 
-    ``inside``: path -> job id that the log's own lines name.
+    ``inside``: path -> job id that the log's own lines name; ``owners``: path -> that of the job that is known to have
+    written it, whatever its name.
     """
     free: list[str] = []
     recorded = len(jobs) > 0
     outputs = _outputs(jobs)
     for path in paths:
-        job = _by_name(jobs, path) or outputs.get(leaf_of(path)) or _by_number(jobs, path)
+        job = (jobs.named(owners[path]) or jobs.add(owners[path])) if path in owners else None
+        job = job or _by_name(jobs, path) or outputs.get(leaf_of(path)) or _by_number(jobs, path)
         if job is None and path in inside:
             job = jobs.named(inside[path]) or (None if recorded else jobs.add(inside[path]))
         if job is None and not recorded and (guess := _guess(path)) is not None:

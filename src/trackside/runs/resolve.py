@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from trackside.catalog.natural import natural
 from trackside.model import Event, Record, Run, Scalar
@@ -66,17 +67,22 @@ class Resolved:
 
 
 def resolve(
-    store: MemoryStore, job: str | None = None, paths: Iterable[str] = (), home: Collection[str] | None = None
+    store: MemoryStore,
+    job: str | None = None,
+    paths: Iterable[str] = (),
+    home: Collection[str] | None = None,
+    owners: Mapping[str, str] = MappingProxyType({}),
 ) -> Resolved:
     """Find the run; ``paths`` are files with training points beyond those that have rows in the store.
 
-    ``home``: the logs that came in one folder with the run's; None: all did. Raises SeveralRuns or NoSuchRun.
+    ``home``: the logs that came in one folder with the run's; None: all did. ``owners``: logs whose job is
+    known -> its id. Raises SeveralRuns or NoSuchRun.
     """
     rows = list(store.all_rows())
     events = [row for row in rows if isinstance(row, Event) and row.plane == "log" and row.kind != UNANSWERED]
     files = list(dict.fromkeys([*(event.at.path for event in events), *paths]))
     jobs = collect(row for row in rows if isinstance(row, Record))
-    free = set(assign(jobs, files, ids_inside(events)))
+    free = set(assign(jobs, files, ids_inside(events), owners))
     if not len(jobs):  # stacks of a job's processes are all that there is
         for id_ in sorted(
             {str(named) for row in rows if row.kind == "stack" and (named := row.get("job")) is not None}

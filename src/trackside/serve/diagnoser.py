@@ -146,7 +146,8 @@ def _note(left: Sequence[Lag], loaded: api.Loaded) -> None:
     """Note what of the rest concerns the run that was asked for, or may be its parent's."""
     if not left:
         return
-    run = resolve(loaded.store, loaded.job, [*loaded.trajectories.paths, *loaded.paths], loaded.home).run
+    paths = [*loaded.trajectories.paths, *loaded.paths]
+    run = resolve(loaded.store, loaded.job, paths, loaded.home, loaded.owners).run
     ids = {name for name in (run.id, *run.aliases, run.parent) if name}
     ids |= {re.split(r"[_+]", name)[0] for name in ids}  # lines may name a task's whole array
     for each in left:

@@ -148,13 +148,13 @@ def _read(
     """What Slurm says, files hold, and a store has of the job, unless it has nothing of it."""
     if store:
         with suppress(NoSuchRun):
-            loaded = stack.enter_context(api.stored(store, job, paths, tick, slurm.sources))
+            loaded = stack.enter_context(api.stored(store, job, paths, tick, slurm.sources, slurm.owners))
             loaded.copies = copies
             for found in (*slurm.sources, *walk(slurm.files)) if copies is not None else ():
                 if isinstance(found, Source) and copies is not None:
                     copies(found)
             return loaded
-    loaded = api.Loaded(job=job, copies=copies)
+    loaded = api.Loaded(owners=slurm.owners, job=job, copies=copies)
     for source in slurm.sources:
         loaded.take(source)
     api.load_into(loaded, paths, tick)
@@ -274,7 +274,7 @@ def _wanted(loaded: api.Loaded, slurm: SlurmAnswer | None) -> list[Wanted]:
     if slurm is not None and slurm.known:
         own = Wanted(slurm.names, slurm.nodes, slurm.start, slurm.end)
         return [own, Wanted(slurm.parents, end=slurm.start)] if slurm.parents else [own]
-    run = resolve(loaded.store, loaded.job, loaded.trajectories.paths).run
+    run = resolve(loaded.store, loaded.job, loaded.trajectories.paths, owners=loaded.owners).run
     jobs = tuple(dict.fromkeys(name for name in (loaded.job, run.id, *run.aliases) if name))
     start = None if run.start is None else run.start - ZONES_S
     end = None if run.end is None else run.end + ZONES_S

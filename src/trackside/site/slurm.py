@@ -46,6 +46,8 @@ class SlurmAnswer:
     """What could not be asked or read, and why."""
     files: tuple[Checked, ...] = ()
     """Of output, that are here and readable: the job's, then its parents'."""
+    owners: Mapping[str, str] = field(default_factory=dict)
+    """Paths of the files that are one job's alone, as they are shown when read -> its id."""
     elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Paths of output that are not here, or not to be read -> the ids of the job whose they are."""
     stage: Stage = "unknown"
@@ -126,6 +128,8 @@ class _Asking:
     rows: list[Input] = field(default_factory=list)
     found: Collected = field(default_factory=Collected)
     files: list[Checked] = field(default_factory=list)
+    claims: dict[str, set[str]] = field(default_factory=dict)
+    """Paths of files -> the jobs that write to them."""
     elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)
     parents: list[str] = field(default_factory=list)
     scripts: dict[str, str] = field(default_factory=dict)
@@ -169,6 +173,7 @@ class _Asking:
             tuple(self.replies),
             (*self.rows, *self._runaways()),
             tuple(dict.fromkeys(self.files)),
+            {path.lstrip("/"): next(iter(ids)) for path, ids in self.claims.items() if len(ids) == 1},
             self.elsewhere,
             stage,
             tuple(self.parents),
@@ -266,6 +271,8 @@ class _Asking:
             unnamed = not any(row.get("std_out") for row in job.rows)
             found = outputs(job, self._script(job) if unnamed and self.accounted else "")
             self.files += found.files
+            for path in found.paths:
+                self.claims.setdefault(path, set()).add(job.id)
             self.rows += found.rows
             self.elsewhere |= dict.fromkeys((row.path for row in found.rows), tuple(sorted(job.names)))
 
