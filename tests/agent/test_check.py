@@ -19,6 +19,8 @@ from trackside.agent import privileges
 from trackside.agent.__main__ import main
 from trackside.agent.out.scrape import Scrape
 from trackside.agent.out.spool import Spool, SpoolOptions
+from trackside.agent.source import Reading
+from trackside.agent.sources import memory
 from trackside.stores.receiver.options import ServeOptions
 
 
@@ -141,3 +143,15 @@ def test_a_port_that_another_has(tmp_path: Path) -> None:
 def test_capabilities_by_name(tmp_path: Path, bits: str, told: list[str]) -> None:
     (tmp_path / "status").write_text(f"Name:\tx\nCapPrm:\t0\nCapEff:\t{bits}\n")
     assert privileges.effective(str(tmp_path / "status")) == told
+
+
+def test_what_a_source_says_of_itself_stands_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def collect(collector: object, reading: Reading) -> None:
+        reading.sample("host_memory_total_bytes", 1.0)
+        reading.warnings.append("half of it may not be read")
+
+    monkeypatch.setattr(memory._Memory, "collect", collect)
+    status, lines, _ = check(tmp_path, "--only", "memory")
+    assert status == 0
+    assert lines["memory"]["state"] == "partly"
+    assert lines["memory"]["text"].partition("; ")[2] == "half of it may not be read"

@@ -140,6 +140,7 @@ def test_systemd_and_slurm_have_their_say() -> None:
         ("[agent]\nnode = 1\n", "agent.toml line 2: agent.node must be a text and not 1"),
         ("[agent]\nlisten = '9481'\n", "agent.toml line 2: [agent] listen: '9481' is no HOST:PORT"),
         ("[agent]\nlabels = { 'a-b' = 'x' }\n", "labels: 'a-b' can't be the name of a label"),
+        ("[agent]\nlabels = { node = 'x' }\n", "labels: 'node' is said by the agent itself"),
         ("[agnt]\nnode = 'x'\n", "agent.toml line 1: there is no section [agnt]; do you mean 'agent'?"),
         ("[collect.gpuu]\non = true\n", "agent.toml line 1: there is no section [collect.gpuu]; do you mean 'collect.gpu'?"),
         ("[collect]\ncpu = true\n", "agent.toml line 2: collect.cpu is a table"),

@@ -35,7 +35,7 @@ LIBRARIES = (("nvidia-ml-py", "pynvml"), ("hyperscan", "hyperscan"), ("cramjam",
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that was looked at. ``state``: works, off, unavailable, fails, hangs. ``asked``: somebody wants it, so
+    """One thing that was looked at. ``state``: works, partly, off, unavailable, fails, hangs. ``asked``: somebody wants it, so
     that its not working is a fault."""
 
     id: str
@@ -73,7 +73,8 @@ class Report:
             for line in lines:
                 remedy = f" ({line.remedy})" if line.remedy else ""
                 parts.append(f"  {line.id:{width}}  {line.state:11}  {line.text}{remedy}".rstrip())
-        parts += ["", "all that is asked for works" if self.ok else "not all that is asked for works"]
+        partly = ", some of it in part" if any(line.state == "partly" for line in self.sources) else ""
+        parts += ["", f"all that is asked for works{partly}" if self.ok else "not all that is asked for works"]
         return "\n".join(parts)
 
     def json(self) -> str:
@@ -124,13 +125,13 @@ def read_once(running: list[Running]) -> None:
 
 def _sources(config: Config, owners: Owners) -> list[Line]:
     readings = _Readings()
-    running = [
-        Running(each, config.node, owners, readings, lambda text: None) for each in config.collections if each.on
-    ]
+    said: list[str] = []
+    running = [Running(each, config.node, owners, readings, said.append) for each in config.collections if each.on]
     read_once(running)
     found: dict[str, Line] = {}
     for each in running:
-        found[each.id] = _source(each, *readings.counts.get(each.id, (0, 0)))
+        notes = [text.removeprefix(f"{each.id}: ") for text in said if text.startswith(f"{each.id}: ")]
+        found[each.id] = _source(each, *readings.counts.get(each.id, (0, 0)), notes)
     for other in config.collections:
         if not other.on:
             source = other.source
@@ -139,12 +140,13 @@ def _sources(config: Config, owners: Owners) -> list[Line]:
     return [found[id_] for id_ in sorted(found)]
 
 
-def _source(running: Running, samples: int, lines: int) -> Line:
-    """How one did."""
+def _source(running: Running, samples: int, lines: int, notes: Sequence[str]) -> Line:
+    """How one did; ``notes``: what it said of it."""
     health, collection = running.health, running.collection
     asked, needs = collection.origin != "default", collection.source.needs
     if health.state == "works":
-        return Line(running.id, "works", f"{samples:,} samples, {lines:,} lines in {health.seconds:.3f} s", "", asked)
+        got = f"{samples:,} samples, {lines:,} lines in {health.seconds:.3f} s"
+        return Line(running.id, "partly" if notes else "works", "; ".join((got, *notes)), "", asked)
     remedy = health.remedy or (f"it needs {needs}" if needs and health.state == "unavailable" else "")
     return Line(running.id, health.state, health.reason, remedy, asked)
 

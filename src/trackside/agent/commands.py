@@ -72,7 +72,8 @@ def _loaded(path: str | None, flags: Mapping[str, Given]) -> Config:
 
 def say(text: str) -> None:
     """A line of the agent's own log."""
-    print(f"trackside agent: {text}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"trackside agent: {text}\n")  # at once: several threads have something to say
+    sys.stderr.flush()
 
 
 def run(path: str | None, flags: Mapping[str, Given], once: bool, shown: bool) -> int:

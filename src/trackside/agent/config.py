@@ -23,6 +23,8 @@ PREFIX = "TRACKSIDE_AGENT_"
 FILE = Path("/etc/trackside/agent.toml")
 STATE = "/var/lib/trackside-agent"
 COLLECT, SEND = "collect.", "send."
+OWN = frozenset({"node", "gpu", "gpu_uuid", "rank", "pid", "job", "slurm_job_id", "filename", "stream", "unit"})
+"""Labels that tell whose something is."""
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
 
 
@@ -49,6 +51,8 @@ class AgentOptions:
         for name in self.labels:
             if not _NAME.match(name):
                 raise ValueError(f"labels: {name!r} can't be the name of a label: letters, digits and _")
+            if name in OWN:
+                raise ValueError(f"labels: {name!r} is said by the agent itself, of each sample and line")
         if self.listen:
             host, colon, port = self.listen.rpartition(":")
             if not host or not colon or not port.isdecimal() or int(port) > 65535:
