@@ -35,8 +35,8 @@ LIBRARIES = (("nvidia-ml-py", "pynvml"), ("hyperscan", "hyperscan"), ("cramjam",
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that was looked at. ``state``: works, partly, off, unavailable, fails, hangs. ``asked``: somebody wants it, so
-    that its not working is a fault."""
+    """One thing that was looked at. ``state``: works, partly, off, unavailable, fails, hangs. ``asked``: somebody wants
+    it, so that its not working is a fault."""
 
     id: str
     state: str
