@@ -117,7 +117,7 @@ class TestReported:
             **{rank: f"train.py:{lines.index('        lock.acquire()') + 2} in all_reduce" for rank in (0, 1, 3)},
             2: f"train.py:{lines.index('        time.sleep(10000)') + 1} in load_batch",
         }
-        assert "time_sleep" in threads[2].native
+        assert any("sleep" in name for name in threads[2].native)
         states = [
             told for line in reading.lines if (found := read_line(line.text)) and isinstance(told := found[1], State)
         ]
@@ -237,7 +237,7 @@ class TestPySpy:
         assert spy is not None
         (thread,) = py_spy.stacks(spy, sleeper, timeout_s=5.0, native=True)
         assert (thread.tid, thread.name, thread.place) == (sleeper, "MainThread", "train.py:2 in <module>")
-        assert "time_sleep" in thread.native
+        assert any("sleep" in name for name in thread.native)
         (again,) = py_spy.stacks(spy, sleeper, timeout_s=5.0, nonblocking=True)
         assert again.calls == thread.calls
         assert not again.native
