@@ -16,14 +16,14 @@ _IDLE = ("", "0")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Told:
     """``stack``: functions of the kernel that the thread of ``state`` is in, innermost first; only root may read it."""
 
     state: State
     stack: tuple[str, ...] = ()
 
 
-def seen(proc: Path, rank: Rank, cores: float | None = None) -> Seen | None:
+def seen(proc: Path, rank: Rank, cores: float | None = None) -> Told | None:
     """The state of a rank's process: that of its main thread, but of one that sleeps uninterruptibly if any does. None
     where it has ended."""
     folder = proc / str(rank.main.pid)
@@ -50,7 +50,7 @@ def seen(proc: Path, rank: Rank, cores: float | None = None) -> Seen | None:
         cores=cores,
         each=Counter(states.values()),
     )
-    return Seen(told, stack)
+    return Told(told, stack)
 
 
 def _state(folder: Path) -> str | None:

@@ -214,7 +214,7 @@ def _why(suspicion: Suspicion, count: int) -> str:
     return f"{silent}{usual}; {ranks} on this node {verb} still, for {suspicion.still_s:.0f} s"
 
 
-def _apart(states: Mapping[Key, kernel.Seen], cores: Mapping[Key, float]) -> Callable[[Rank], tuple[int, int]]:
+def _apart(states: Mapping[Key, kernel.Told], cores: Mapping[Key, float]) -> Callable[[Rank], tuple[int, int]]:
     """Orders ranks: those first whose kernel state few others share."""
 
     def manner(rank: Rank) -> tuple[str, str, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Protocol
@@ -126,7 +127,7 @@ class All:
         return found
 
 
-class _Reading:
+class _Reading(ABC):
     """What ``errors`` and ``none`` share: lines are read for what they mean, a moment after they came."""
 
     def __init__(self, scratch: Scratch, options: JobOutputOptions, done: int = 0, before: bytes = b"") -> None:
@@ -218,11 +219,13 @@ class _Reading:
         while len(self._came) > 1 and self._came[1][0] <= self._scanner.base:
             del self._came[0]
 
+    @abstractmethod
     def _read(self, found: list[tuple[Meaning, bool]], begin: int, end: int, now: float, is_silent: bool) -> None:
-        raise NotImplementedError
+        """What becomes of the lines between two places."""
 
+    @abstractmethod
     def _silent(self, now: float) -> None:
-        raise NotImplementedError
+        """Nothing more has come for a while."""
 
 
 class Errors(_Reading):
