@@ -11,11 +11,12 @@ import pytest
 from tools.cases import Case, corpus, misses, scenarios
 
 from trackside import api
-from trackside.diagnose import engine
-from trackside.model import Certainty, Event, Outcome, Plane, Record, Verdict
+from trackside.finding import Certainty, Outcome, Verdict
+from trackside.model import Event, Plane, Record
 from trackside.runs.resolve import SeveralRuns
 from trackside.show.document import decode, document, encode
 from trackside.stores.memory import MemoryStore
+from trackside.verdict import engine
 from trackside.verify import check
 
 CASES = scenarios()

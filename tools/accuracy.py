@@ -2,7 +2,7 @@
 
     python tools/accuracy.py [--only TEXT] [--source TEXT] [--corpus DIR] [--draws N] [--first N] [-v] [--write]
 
-``--write`` fits the confidence table (src/trackside/diagnose/reliability.json) and writes docs/accuracy.md; that takes
+``--write`` fits the confidence table (src/trackside/verdict/reliability.json) and writes docs/accuracy.md; that takes
 the labelled corpus and others' data, which lie beside the checkout. ``--draws`` sets how many runs are simulated at
 random (kind of fault, size, framework, planes, defects of the telemetry): the fit uses one half, the calibration error is
 measured on the other.
@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tools.cases import CORPUS, ROOT, Case, corpus, misses, real_data, scenarios, stated
 from tools.draws import FIRST, drawn, name_of
 from trackside.api import diagnose
-from trackside.diagnose import confidence
-from trackside.model import Verdict
+from trackside.finding import Verdict
 from trackside.runs.resolve import SeveralRuns
+from trackside.verdict import confidence
 
 TABLE = ROOT / "src" / "trackside" / "diagnose" / "reliability.json"
 PAGE = ROOT / "docs" / "accuracy.md"

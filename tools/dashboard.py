@@ -16,7 +16,8 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from trackside import api
-from trackside.query import Grid, metric
+from trackside.evidence import Grid
+from trackside.query import metric
 
 PANELS = (
     ("GPU utilisation", "gpu_utilization_ratio", 100.0, "%"),

@@ -28,7 +28,8 @@ from trackside.api import diagnose
 from trackside.catalog.dialect import dialects
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.throttle import REASONS
-from trackside.diagnose.family import HEADINGS, Family, families
+from trackside.families import families
+from trackside.family import HEADINGS, Family
 from trackside.logs.pattern import parsers
 from trackside.model import Plane
 from trackside.read.detect import formats

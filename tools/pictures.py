@@ -18,7 +18,8 @@ sys.path.insert(0, str(ROOT))
 import vl_convert
 
 from trackside import api
-from trackside.diagnose.family import Family, families, find_family
+from trackside.families import families, find_family
+from trackside.family import Family
 from trackside.show.charts.chart import drawings
 from trackside.show.charts.still import LIGHT, standalone
 from trackside.sim import Scenario, simulate

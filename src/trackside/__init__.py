@@ -8,16 +8,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Sequence
 
-from trackside.model import Verdict
+from trackside.finding import Verdict
 
 __all__ = ["Verdict", "diagnose"]
-
-# A sub-package binds its name here when it is first loaded: that of this name must be there before the function is.
-importlib.import_module("trackside.diagnose")
 
 
 def diagnose(

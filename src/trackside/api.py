@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trackside.catalog.job_states import WAITING
-from trackside.diagnose import engine
+from trackside.finding import Verdict
 from trackside.logs.trajectory import Trajectories
-from trackside.model import Event, Input, Record, Run, Samples, Verdict
+from trackside.model import Event, Input, Record, Run, Samples
 from trackside.read.bundle import asked
 from trackside.read.detect import read_source
 from trackside.read.format import Source
@@ -21,6 +21,7 @@ from trackside.read.walk import walk
 from trackside.runs.resolve import resolve
 from trackside.stores.embedded.layout import Directory, StoreError
 from trackside.stores.memory import MemoryStore
+from trackside.verdict import engine
 
 if TYPE_CHECKING:
     from trackside.stores.curves import Curves, Failing

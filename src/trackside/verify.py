@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from trackside.evidence import Missing, Store, reduced
 from trackside.model import Scalar
-from trackside.query import Missing, Query, QueryError, Store, reduced
+from trackside.query import Query, QueryError
 
 
 class Cited(Protocol):

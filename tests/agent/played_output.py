@@ -15,14 +15,15 @@ from trackside import api
 from trackside.agent.output import followed
 from trackside.agent.output.holders import Held
 from trackside.agent.output.options import JobOutputOptions, Text
-from trackside.diagnose import engine
+from trackside.finding import Verdict
 from trackside.logs.stamp import find_time
-from trackside.model import Run, Verdict
+from trackside.model import Run
 from trackside.runs.resolve import SeveralRuns
 from trackside.serve.protocols.decoded import LineStream
 from trackside.stores.receiver.intake import Intake
 from trackside.stores.receiver.options import Keeping, Limits
 from trackside.stores.receiver.write_ahead import Header
+from trackside.verdict import engine
 
 START = 1_772_438_400.0
 _JOB = re.compile(r"slurm[-_](\d{1,10}(?:_\d{1,10})?)")

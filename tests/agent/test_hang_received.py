@@ -14,7 +14,7 @@ from tests.agent.hanging import Jobs, collected, reported, running, watching
 from tests.unit.receiving import JSON, Running
 from trackside import api
 from trackside.agent.source import LogLine
-from trackside.model import Certainty, Verdict
+from trackside.finding import Certainty, Verdict
 from trackside.show.document import document, encode
 from trackside.show.wording import said
 from trackside.stores.receiver.options import Keeping, ServeOptions
@@ -93,7 +93,7 @@ def diagnosed(receiver: Running, tmp_path: Path) -> Verdict:
 
 
 def sentences(verdict: Verdict) -> str:
-    from trackside.diagnose.family import find_family
+    from trackside.families import find_family
 
     family = find_family(verdict.family)
     assert family is not None

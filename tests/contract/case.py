@@ -39,8 +39,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trackside.evidence import Grid, Missing
 from trackside.model import Run, Scalar
-from trackside.query import Grid, Missing, Query
+from trackside.query import Query
 
 T0 = 1_772_438_400
 """2026-03-02T08:00:00Z"""

@@ -9,7 +9,8 @@ import pytest
 
 from tests.contract.case import Answer, Case, answered, difference, read, same
 from tests.contract.stores import SERVERS, STORES, Given
-from trackside.query import AGGREGATES, ROLLUPS, SPANS, Frame, Grid, Missing, Query, reduced
+from trackside.evidence import Frame, Grid, Missing, reduced
+from trackside.query import AGGREGATES, ROLLUPS, SPANS, Query
 from trackside.runs.metrics import run_metrics
 from trackside.site.gather import ZONES_S
 from trackside.stores.curves import Curves

@@ -15,8 +15,8 @@ from tools.cases import scenarios
 
 from tests.contract.stores import SERVERS, Given
 from trackside import api
+from trackside.finding import Verdict
 from trackside.ingest import ingest
-from trackside.model import Verdict
 from trackside.show.document import decode, document, encode
 from trackside.site.config import Site, load
 from trackside.site.gather import gathered

@@ -17,7 +17,7 @@ from tests import services
 from tests.contract.stores import Given, openmetrics
 from tests.contract.test_verdicts import CASES, differences, plain, without_metrics
 from trackside import api
-from trackside.model import Verdict
+from trackside.finding import Verdict
 from trackside.show.document import VerdictDoc, document
 from trackside.site.config import Site, load
 from trackside.site.gather import gathered

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from tests.unit.grids import named
 from trackside import api
 from trackside.cli import main
-from trackside.diagnose import engine
 from trackside.read.excerpts import excerpts
 from trackside.show.document import VerdictDoc, document
 from trackside.show.report.page import page, places
+from trackside.verdict import engine
 
 RLO, ESC = "\u202e", "\x1b"
 HOSTILE = (

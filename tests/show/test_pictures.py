@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tools.pictures import FOLDER, picture
 
-from trackside.diagnose.family import Family, families, find_family
+from trackside.families import families, find_family
+from trackside.family import Family
 from trackside.sim import catalogue
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from trackside.model import Attempt, Certainty, Cite, Cost, Finding, Outcome, Run, Value, Verdict
+from trackside.evidence import Cite, Value
+from trackside.finding import Certainty, Cost, Finding, Outcome, Verdict
+from trackside.model import Attempt, Run
 from trackside.show.document import document, encode
 
 T0 = 1_772_438_400.0

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trackside.diagnose import engine
-from trackside.diagnose.family import find_family
-from trackside.model import Event, Finding, Plane, Position, Record, Role, Run, Samples, Series
+from trackside.families import find_family
+from trackside.finding import Finding
+from trackside.model import Event, Plane, Position, Record, Role, Run, Samples, Series
 from trackside.runs.metrics import run_metrics
 from trackside.show.wording import said
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_curves import MemoryCurves
+from trackside.verdict import engine
 from trackside.verify import check
 
 START, END = 1000.0, 5000.0

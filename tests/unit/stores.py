@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trackside import api
+from trackside.finding import Verdict
 from trackside.ingest import ingest
-from trackside.model import Verdict
 from trackside.show.document import document, encode
 
 TRACEBACK = (

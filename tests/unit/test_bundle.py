@@ -27,7 +27,8 @@ from trackside.bundle.samples import Wanted, export
 from trackside.bundle.write import Options, write
 from trackside.catalog.metrics import METRICS
 from trackside.cli import main
-from trackside.model import Position, Samples, Series, Verdict
+from trackside.finding import Verdict
+from trackside.model import Position, Samples, Series
 from trackside.read.bundle import HEX, MANIFEST, SEAL, Bundle, Damaged, Manifest, asked, opened
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source

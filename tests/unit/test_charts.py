@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 from tests.unit.grids import END, START, Cluster, Row, event, job, named, points
-from trackside.diagnose import engine
-from trackside.model import Event, Record, Role, Run, Verdict
-from trackside.query import Store
+from trackside.evidence import Store
+from trackside.finding import Verdict
+from trackside.model import Event, Record, Role, Run
 from trackside.show.charts import happenings, reduce
 from trackside.show.charts.chart import PAINT, Chart, Drawn, charts, drawings
 from trackside.show.charts.phases import first_cause, titled
 from trackside.show.charts.still import DARK, LIGHT, standalone
 from trackside.stores.memory import MemoryStore
+from trackside.verdict import engine
 
 vl_convert = pytest.importorskip("vl_convert")
 GIB = 2.0**30

@@ -10,7 +10,7 @@ from lab.demo.fault import Fault, Right
 from lab.demo.faults import FAULTS
 from lab.demo.outcome import Outcome, judged, table, told
 
-from trackside.diagnose.family import find_family
+from trackside.families import find_family
 
 NODES = ("n1", "n2", "n3", "n4")
 HANG = Fault(

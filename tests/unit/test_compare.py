@@ -22,7 +22,8 @@ from trackside.compare.compare import compare
 from trackside.compare.parting import parting
 from trackside.compare.settings import settings
 from trackside.compare.side import Side
-from trackside.query import Query, reduced
+from trackside.evidence import reduced
+from trackside.query import Query
 from trackside.show.comparison import comparison, json_schema, render
 
 

@@ -14,7 +14,7 @@ from tools.cases import scenarios
 
 from trackside import api
 from trackside.cli import main
-from trackside.model import Verdict
+from trackside.finding import Verdict
 from trackside.show.document import document
 from trackside.show.price import Price
 from trackside.show.waste import LossDoc, WasteDoc, in_brief

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from trackside.diagnose import engine
-from trackside.diagnose.checks import preflight
-from trackside.diagnose.family import HEADINGS, find_family
-from trackside.diagnose.words.exceptions import unhandled
-from trackside.model import Certainty, Event, Finding, Outcome, Plane, Position, Record, Role, Run
+from trackside.facts.logs.exceptions import unhandled
+from trackside.facts.trust import preflight
+from trackside.families import find_family
+from trackside.family import HEADINGS
+from trackside.finding import Certainty, Finding, Outcome
+from trackside.model import Event, Plane, Position, Record, Role, Run
 from trackside.show.wording import sentence
 from trackside.stores.memory import MemoryStore
+from trackside.verdict import engine
 
 FOUND, ABSENT, UNKNOWN = Outcome.FOUND, Outcome.ABSENT, Outcome.UNKNOWN
 OURS = ("A1", "A2", "B1", "B2", "B3", "C1", "C2", "C3")

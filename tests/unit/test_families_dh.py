@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from trackside.diagnose import engine
-from trackside.diagnose.arbiter import arbitrate
-from trackside.diagnose.family import families, find_family
+from trackside.families import families, find_family
+from trackside.finding import Certainty, Finding, Outcome
 from trackside.logs.scan import scan_text
-from trackside.model import Certainty, Event, Finding, Outcome, Plane, Position, Record, Role, Run
+from trackside.model import Event, Plane, Position, Record, Role, Run
 from trackside.show.wording import sentence
 from trackside.stores.memory import MemoryStore
+from trackside.verdict import engine
+from trackside.verdict.arbiter import arbitrate
 
 NAN = math.nan
 FOUND, ABSENT, UNKNOWN = Outcome.FOUND, Outcome.ABSENT, Outcome.UNKNOWN

@@ -13,8 +13,9 @@ import pytest
 
 from tests.unit.grids import END, START, Cluster, event, job, keys, points, worded
 from trackside import api
-from trackside.diagnose.family import find_family
-from trackside.model import Certainty, Event, Finding, Outcome, Plane, Position, Record, Role, Run
+from trackside.families import find_family
+from trackside.finding import Certainty, Finding, Outcome
+from trackside.model import Event, Plane, Position, Record, Role, Run
 
 FOUND, ABSENT, UNKNOWN = Outcome.FOUND, Outcome.ABSENT, Outcome.UNKNOWN
 ESTABLISHED, SUPPORTED, POSSIBLE = Certainty.ESTABLISHED, Certainty.SUPPORTED, Certainty.POSSIBLE

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from tests.unit.grids import START, Cluster, event, job, keys
-from trackside.diagnose.arbiter import arbitrate
-from trackside.diagnose.family import families, find_family
-from trackside.model import Certainty, Event, Finding, Outcome, Run
+from trackside.families import families, find_family
+from trackside.finding import Certainty, Finding, Outcome
+from trackside.model import Event, Run
+from trackside.verdict.arbiter import arbitrate
 
 FOUND, ABSENT, UNKNOWN = Outcome.FOUND, Outcome.ABSENT, Outcome.UNKNOWN
 ESTABLISHED, SUPPORTED, POSSIBLE = Certainty.ESTABLISHED, Certainty.SUPPORTED, Certainty.POSSIBLE

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from tests.unit.grids import END, START, Cluster, Row, event, job, keys, points, worded
-from trackside.model import Certainty, Finding, Outcome, Plane, Role
+from trackside.finding import Certainty, Finding, Outcome
+from trackside.model import Plane, Role
 
 FOUND, ABSENT, UNKNOWN = Outcome.FOUND, Outcome.ABSENT, Outcome.UNKNOWN
 ESTABLISHED, SUPPORTED, POSSIBLE = Certainty.ESTABLISHED, Certainty.SUPPORTED, Certainty.POSSIBLE

@@ -13,10 +13,11 @@ from tools.cases import SCENARIOS, simulated
 
 from tests.unit.grids import START, Cluster, event, job, keys, points, worded
 from trackside.api import diagnose
-from trackside.diagnose.family import find_family
-from trackside.diagnose.pace.lagging import Limits, outliers
+from trackside.facts.pace.lagging import Limits, outliers
+from trackside.families import find_family
+from trackside.finding import Certainty, Finding, Outcome
 from trackside.logs.scan import scan_text
-from trackside.model import Certainty, Event, Finding, Outcome
+from trackside.model import Event
 
 FOUND, ABSENT, UNKNOWN = Outcome.FOUND, Outcome.ABSENT, Outcome.UNKNOWN
 ESTABLISHED, SUPPORTED, POSSIBLE = Certainty.ESTABLISHED, Certainty.SUPPORTED, Certainty.POSSIBLE

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.unit.grids import END, START, Cluster, event, job, keys, points, worded
-from trackside.model import Certainty, Event, Outcome, Role
+from trackside.finding import Certainty, Outcome
+from trackside.model import Event, Role
 
 FOUND, ABSENT, UNKNOWN = Outcome.FOUND, Outcome.ABSENT, Outcome.UNKNOWN
 ESTABLISHED, SUPPORTED, POSSIBLE = Certainty.ESTABLISHED, Certainty.SUPPORTED, Certainty.POSSIBLE

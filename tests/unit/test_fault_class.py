@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from trackside.diagnose.words.fault_class import classify
-from trackside.diagnose.words.fault_rules import RULES
-from trackside.model import Certainty, Event, Position
+from trackside.facts.logs.fault_class import classify
+from trackside.facts.logs.fault_rules import RULES
+from trackside.finding import Certainty
+from trackside.model import Event, Position
 
 LINES = [
     line

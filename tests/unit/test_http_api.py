@@ -29,7 +29,7 @@ from tests.services import Postgres
 from tests.unit.archives import T0, run, verdict, written
 from tests.unit.stores import SACCT, TRACEBACK, ingest, sacct, scrape, steps, write
 from trackside.cli import main
-from trackside.model import Verdict
+from trackside.finding import Verdict
 from trackside.runs.listing import Listed
 from trackside.serve.answers import parsed
 from trackside.serve.api import OPERATIONS, bound

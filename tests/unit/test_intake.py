@@ -34,8 +34,8 @@ from tests.unit.receiving import (
     write_request,
 )
 from trackside import api
-from trackside.diagnose import engine
-from trackside.query import UNANSWERED, Missing, events, metric
+from trackside.evidence import UNANSWERED, Missing
+from trackside.query import events, metric
 from trackside.runs.listing import Listed, listing
 from trackside.serve import diagnoser as diagnosers
 from trackside.serve.diagnoser import StoreDiagnoser
@@ -57,6 +57,7 @@ from trackside.stores.receiver.intake import Busy, Intake, NotKept
 from trackside.stores.receiver.options import Keeping, Limits
 from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
+from trackside.verdict import engine
 
 RATIO = "dcgm_prof_sm_active"
 """0 to 1 or percent: only the size of its values tells."""

@@ -15,13 +15,15 @@ from tools.cases import scenarios
 from trackside import api
 from trackside.catalog.job_states import in_words
 from trackside.catalog.pending_reasons import REASONS, pending_reason
-from trackside.diagnose import engine
-from trackside.diagnose.checks import preflight
-from trackside.diagnose.family import Family, families
-from trackside.model import Event, Record, Verdict
+from trackside.facts.trust import preflight
+from trackside.families import families
+from trackside.family import Family
+from trackside.finding import Verdict
+from trackside.model import Event, Record
 from trackside.show.document import VerdictDoc, document
 from trackside.show.text import render
 from trackside.stores.memory import MemoryStore
+from trackside.verdict import engine
 from trackside.verify import check
 
 OVER = re.compile(r"\b(?:it|run|job) ended\b|\bits end\b|\bto the end\b|run's end|in the whole run|\bwill have\b")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackside.diagnose import maths
+from trackside.facts import maths
 
 NAN, INF = math.nan, math.inf
 ANY = st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=60)

@@ -22,7 +22,8 @@ import sqlalchemy as sa
 
 from tests.services import Postgres, postgresql, takes_queries, wait_until
 from tests.unit.archives import T0, run, verdict, written
-from trackside.model import Attempt, Verdict
+from trackside.finding import Verdict
+from trackside.model import Attempt
 from trackside.stores.metadata import migrate as migrating
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.engine import Database

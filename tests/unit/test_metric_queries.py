@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from trackside.evidence import Grid, Missing, reduce_grid, reduced
 from trackside.model import Position, Samples, Series
-from trackside.query import Grid, Missing, Query, QueryError, metric, reduce_grid, reduced
+from trackside.query import Query, QueryError, metric
 from trackside.stores.arithmetic import increase, onset
 from trackside.stores.curves import Kept, RunMetrics, Timing, step_of
 from trackside.stores.memory_curves import MemoryCurves
@@ -104,7 +105,7 @@ def test_every_cut_of_a_grid_cites_what_it_says() -> None:
         for reducer in ("count", "first", "last", "min", "max", "avg", "median", "sum"):
             value = cut.value(reducer)  # type: ignore[arg-type]
             (cite,) = value.cites
-            query = Query.parse(cite.query)
+            query = Query.parse(str(cite.query))
             assert same(value.value, reduced(ask(metrics, query.rows), query)), cite.query
 
 

@@ -14,17 +14,20 @@ from click.testing import CliRunner
 
 from tests.unit.grids import END, START, Cluster, Row, event, job
 from trackside.cli import main
-from trackside.diagnose import engine, plots
-from trackside.diagnose.checks import preflight, telemetry
-from trackside.diagnose.checks.trust import Trust
-from trackside.diagnose.family import Family, absent, claim, families, found
-from trackside.model import Certainty, Claim, Finding, Outcome, Run, Verdict
-from trackside.query import Grid, Missing, Query, metric
+from trackside.evidence import Grid, Missing
+from trackside.facts.trust import preflight, telemetry
+from trackside.facts.trust.trust import Trust
+from trackside.families import families
+from trackside.family import Family
+from trackside.finding import Certainty, Claim, Finding, Outcome, Verdict, absent, claim, found
+from trackside.model import Run
+from trackside.query import Query, metric
 from trackside.show.document import decode, document, encode
 from trackside.show.plot import fewer, line
 from trackside.show.wording import measured, said, span, word
 from trackside.sim import Scenario, simulate
 from trackside.stores.memory import MemoryStore
+from trackside.verdict import engine, plots
 from trackside.verify import check
 
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trackside.model import Cite, Event, Position, Record, Samples, Series, Value
-from trackside.query import Frame, Missing, Query, QueryError, derived, events, metric, record, reduce_rows, reduced
+from trackside.evidence import Cite, Frame, Missing, Value, derived, reduce_rows, reduced
+from trackside.model import Event, Position, Record, Samples, Series
+from trackside.query import Query, QueryError, events, metric, record
 from trackside.stores.curves import Kept, RunMetrics, Timing
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_curves import MemoryCurves
@@ -126,7 +127,7 @@ def test_cited_values_can_be_asked_again() -> None:
     frame = store.ask(events("progress"))
     assert isinstance(frame, Frame)
     for value in (frame.reduce("count"), frame.reduce("min", "loss"), frame.value(frame.rows[1], "loss")):
-        query = Query.parse(value.cites[0].query)
+        query = Query.parse(str(value.cites[0].query))
         again = store.ask(query.rows)
         assert isinstance(again, Frame)
         assert query.reducer is not None
@@ -142,7 +143,7 @@ def test_what_is_left_of_rows_cites_the_whole() -> None:
     values = [left.reduce("count"), left.reduce("min", "loss"), left.where(lambda row: False).reduce("count")]
     assert [value.value for value in values] == [3, 2.0, 3]
     for value in values:
-        query = Query.parse(value.cites[0].query)
+        query = Query.parse(str(value.cites[0].query))
         assert reduced(frame, query) == value.value
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trackside.diagnose.words.flight import missing_ranks, stalls, unfinished_ranks
+from trackside.facts.logs.flight import missing_ranks, stalls, unfinished_ranks
 from trackside.model import Input, Record
 from trackside.read import plain_pickle
 from trackside.read.detect import read_source

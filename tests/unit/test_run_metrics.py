@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
+from trackside.evidence import Grid, Missing
 from trackside.model import Event, Position, Record, Run, Samples, Series
-from trackside.query import Grid, Missing, Query, metric
+from trackside.query import Query, metric
 from trackside.runs.metrics import run_metrics
 from trackside.runs.places import Names
 from trackside.runs.resolve import NoSuchRun, SeveralRuns

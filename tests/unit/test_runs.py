@@ -11,8 +11,9 @@ import pytest
 from tools.cases import CORPUS
 
 from trackside import api
+from trackside.evidence import Frame
 from trackside.model import Event, Position, Record, Run
-from trackside.query import Frame, Query, events, record
+from trackside.query import Query, events, record
 from trackside.runs import clock
 from trackside.runs.attempts import attempts_of, final, numbered
 from trackside.runs.resolve import NoSuchRun, Resolved, SeveralRuns, resolve

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.unit.stores import SACCT, sacct, write
 from trackside import api
-from trackside.model import Verdict
+from trackside.finding import Verdict
 
 
 def log(start: float, steps: int = 30, prefix: str = "") -> str:

@@ -11,9 +11,10 @@ from rich.console import Console
 from tools.cases import SCENARIOS, scenarios
 
 from trackside import api
-from trackside.diagnose.checks import preflight
-from trackside.diagnose.family import HEADINGS, Family, families
-from trackside.model import Cite, Value
+from trackside.evidence import Cite, Value
+from trackside.facts.trust import preflight
+from trackside.families import families
+from trackside.family import HEADINGS, Family
 from trackside.read.detect import of_one
 from trackside.show.citing import line, place
 from trackside.show.document import CiteDoc, document, encode, json_schema

@@ -9,8 +9,8 @@ import pytest
 
 from trackside.api import load
 from trackside.cli import main
-from trackside.diagnose.family import families
-from trackside.model import Culprit
+from trackside.families import families
+from trackside.finding import Culprit
 from trackside.sim import Scenario, Truth, catalogue, simulate
 from trackside.sim.faults import faults
 from trackside.sim.frameworks import frameworks

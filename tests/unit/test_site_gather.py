@@ -17,9 +17,10 @@ from click.testing import CliRunner, Result
 from tests.unit.stores import SACCT, T0, TRACEBACK, sacct, scrape, steps, write
 from trackside.api import NothingReadable
 from trackside.cli import main
+from trackside.evidence import Frame
+from trackside.finding import Verdict
 from trackside.ingest import ingest
-from trackside.model import Verdict
-from trackside.query import Frame, Query
+from trackside.query import Query
 from trackside.runs.resolve import NoSuchRun
 from trackside.serve.diagnoser import SiteDiagnoser
 from trackside.serve.operations import _problem

@@ -20,8 +20,8 @@ from trackside.catalog.hang_lines import (
     words_line,
 )
 from trackside.catalog.python_stack import Call, collective_in, is_own, own_call, waits_for_gpu
-from trackside.diagnose.family import find_family
-from trackside.model import Certainty, Outcome, Verdict
+from trackside.families import find_family
+from trackside.finding import Certainty, Outcome, Verdict
 from trackside.show.wording import said
 
 LOG = "".join(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = ("numpy", "duckdb", "rich", "trackside.diagnose.engine")
+HEAVY = ("numpy", "duckdb", "rich", "trackside.verdict.engine")
 
 
 def test_help_needs_nothing_that_diagnoses() -> None:
@@ -16,9 +16,9 @@ def test_help_needs_nothing_that_diagnoses() -> None:
 
 def test_diagnose_is_the_function_whatever_was_imported_before() -> None:
     code = (
-        "import trackside.diagnose.engine, trackside; from trackside import diagnose; import trackside.api; "
+        "import trackside.verdict.engine, trackside; from trackside import diagnose; import trackside.api; "
         "assert callable(diagnose) and diagnose is trackside.diagnose; "
-        "from trackside.diagnose import engine; print(engine.__name__)"
+        "from trackside.verdict import engine; print(engine.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "trackside.diagnose.engine"
+    assert done.stdout.strip() == "trackside.verdict.engine"

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trackside.evidence import Grid, Missing
 from trackside.model import Input, Position, Samples, Series
-from trackside.query import ROLLUPS, SPANS, Grid, Missing, Query, Reducer, Rollup, Span, metric
+from trackside.query import ROLLUPS, SPANS, Query, Reducer, Rollup, Span, metric
 from trackside.stores.curves import Curves, Engine, RunMetrics, Timing
 from trackside.stores.curves import Kept as KeptSeries
 from trackside.stores.embedded.duck import DuckCurves, _ranges

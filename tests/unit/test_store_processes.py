@@ -207,7 +207,7 @@ def test_compacted_under_a_readers_hands(folder: Path, store: Path) -> None:
             writer.replace((), ())
             writer.directory.sweep()
         run, rows = api.select(loaded, loaded.job)
-        from trackside.diagnose import engine
+        from trackside.verdict import engine
 
         engine.diagnose(rows, run, loaded.inputs, api.package_version())
         assert len(Directory(store).manifests()) > 2

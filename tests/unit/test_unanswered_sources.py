@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 from trackside.api import Loaded, select
-from trackside.diagnose import engine
-from trackside.model import Cite, Position, Samples, Series, Verdict
-from trackside.query import UNANSWERED, Frame, Grid, Missing, events, metric
+from trackside.evidence import UNANSWERED, Cite, Frame, Grid, Missing
+from trackside.finding import Verdict
+from trackside.model import Position, Samples, Series
+from trackside.query import events, metric
 from trackside.show.document import document
 from trackside.stores.curves import Engine, RolledUp, Wanted
 from trackside.stores.joined import JoinedCurves
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_curves import MemoryCurves
 from trackside.stores.unanswered import Unanswered
+from trackside.verdict import engine
 from trackside.verify import check
 
 MINUTE = 60_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trackside.model import Finding, Verdict
+from trackside.finding import Finding, Verdict
 
 
 def differences(before: Verdict, now: Verdict, renamed: Callable[[str], str] = str) -> list[str]:

@@ -20,7 +20,8 @@ from trackside.bundle.redact.redactor import Redactor, pieces
 from trackside.bundle.same import differences
 from trackside.bundle.samples import Wanted
 from trackside.bundle.slicing import spots_of
-from trackside.model import Event, Input, Verdict
+from trackside.finding import Verdict
+from trackside.model import Event, Input
 from trackside.read.bundle import (
     HEX,
     INPUTS,

@@ -14,7 +14,7 @@ def explain(family: str) -> None:
     """Print a family's page; FAMILY is a code or an id, such as b1 or cuda-oom."""
     import inspect
 
-    from trackside.diagnose.family import families, find_family
+    from trackside.families import families, find_family
 
     found = find_family(family)
     if found is None:
@@ -31,7 +31,7 @@ def explain(family: str) -> None:
 @click.command()
 def families() -> None:
     """List the failure families."""
-    from trackside.diagnose.family import families as all_families
+    from trackside.families import families as all_families
 
     for family in all_families():
         click.echo(f"{family.code}  {family.id:<24} {family.title}")

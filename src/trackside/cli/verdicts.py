@@ -19,8 +19,8 @@ from trackside.show.inert import shown
 
 if TYPE_CHECKING:
     from trackside.api import Loaded
-    from trackside.model import Verdict
-    from trackside.query import Store
+    from trackside.evidence import Store
+    from trackside.finding import Verdict
     from trackside.show.document import VerdictDoc
     from trackside.site.config import Site
     from trackside.site.slurm import Stage

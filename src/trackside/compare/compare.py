@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,8 +9,8 @@ from trackside.compare import facts, training
 from trackside.compare.setup import following, sizes, unlike
 from trackside.compare.side import MEASURED, Row, Side
 from trackside.compare.slowdown import Slowdown, slowdown
-from trackside.diagnose.family import families
-from trackside.model import Outcome
+from trackside.families import families
+from trackside.finding import Outcome
 
 SETUP = ("setup", "place")
 """Topics of what was so before the run began."""
@@ -75,18 +74,17 @@ def compare(a: Side, b: Side) -> Comparison:
     return Comparison(a, b, tuple(rows), tuple(apart), tuple(along), slowdown(a, b, rows))
 
 
-_ASKED = re.compile(r"metric\((\w+)\)|events\(progress\).*\.\w+\((\w+)\)$")
-
-
 def _told_by(side: Side) -> Iterator[str]:
     """The metrics that show the fault of a run; where it is one of learning, the fields of training points that do."""
     loses = next((family.loses for family in families() if family.code == side.primary.family), "nothing")
     if side.primary.outcome is Outcome.FOUND and loses != "nothing":
         for claim in side.primary.shows:
             for cite in claim.cites:
-                told = _ASKED.search(cite.query)
-                if told is not None and (told[1] or loses == "result"):
-                    yield told[1] or told[2]
+                query = cite.query
+                if query is not None and query.subject == "metric":
+                    yield query.kind
+                elif query is not None and query.kind == "progress" and query.reduced and loses == "result":
+                    yield query.reduced
 
 
 def _together(one: Row, other: Row) -> bool:

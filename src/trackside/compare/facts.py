@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 
 from trackside.compare.side import Row, Setting, Side, either, gpus
-from trackside.diagnose.cost.held import Held, held
-from trackside.diagnose.cost.work import moment
-from trackside.diagnose.training.learning import steps_planned
-from trackside.model import Cite, Claim, Event, Outcome, Value
-from trackside.query import Frame, derived
+from trackside.evidence import Cite, Frame, Value, derived
+from trackside.facts.cost.held import Held, held
+from trackside.facts.cost.work import moment
+from trackside.facts.training.learning import steps_planned
+from trackside.finding import Claim, Outcome
+from trackside.model import Event
 
 MOST_SETTINGS = 40
 """Differences of settings that are told one by one."""
@@ -215,4 +216,4 @@ def _normal(side: Side, setting: Setting) -> str:
 
 def _quoted(setting: Setting) -> Value:
     """A line of the log, cited by its place: it is no event, so that there is no query for it."""
-    return Value(setting.value, (Cite("log", "files", "", str(setting.at), setting.value, text=setting.text),))
+    return Value(setting.value, (Cite("log", "files", None, str(setting.at), setting.value, text=setting.text),))

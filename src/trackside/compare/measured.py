@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from trackside.compare.parting import LEAST, parting, rule
 from trackside.compare.side import MEASURED, Row, Side, either
-from trackside.model import Value
-from trackside.query import Grid, derived
+from trackside.evidence import Grid, Value, derived
 
 TOPIC = "metrics"
 COARSEST_S = 30.0

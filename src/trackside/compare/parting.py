@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trackside.diagnose import maths
+from trackside.facts import maths
 
 LEAST = 5
 """Points of both, below which nothing is said."""

@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.diagnose.checks import telemetry
-from trackside.diagnose.cost.asked import Asked
-from trackside.diagnose.cost.held import HOLDING, Held, held
-from trackside.diagnose.cost.work import WORK
-from trackside.diagnose.family import Evidence
-from trackside.diagnose.training.learning import curve
-from trackside.diagnose.words.ending import last_job
-from trackside.model import Event, Finding, Position, Record, Run, Value, Verdict
-from trackside.query import Frame, Grid, Query, Store, events, metric
+from trackside.evidence import Evidence, Frame, Grid, Store, Value
+from trackside.facts.cost.asked import Asked
+from trackside.facts.cost.held import HOLDING, Held, held
+from trackside.facts.cost.work import WORK
+from trackside.facts.logs.ending import last_job
+from trackside.facts.training.learning import curve
+from trackside.facts.trust import telemetry
+from trackside.finding import Finding, Verdict
+from trackside.model import Event, Position, Record, Run
+from trackside.query import Query, events, metric
 
 MEASURED: Mapping[str, tuple[str, str, float]] = {
     "gpu_sm_active_ratio": ("SM activity", "", 0.1),

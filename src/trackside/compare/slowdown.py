@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from trackside.compare.setup import sizes, unlike
 from trackside.compare.side import Row, Side, gpus
 from trackside.compare.training import STEP_TIME, TIME_HELD, steps_done
-from trackside.diagnose.words.ending import BAD_STATES
-from trackside.model import Value
-from trackside.query import derived
+from trackside.evidence import Value, derived
+from trackside.facts.logs.ending import BAD_STATES
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from statistics import median
 
 from trackside.compare.parting import LEAST, parting, rule
 from trackside.compare.side import Row, Side, either
-from trackside.diagnose.training.learning import number, step_seconds
-from trackside.model import Event, Value
-from trackside.query import derived
+from trackside.evidence import Value, derived
+from trackside.facts.training.learning import number, step_seconds
+from trackside.model import Event
 
 TOPIC = "training"
 STEP_TIME, TIME_HELD = "time of a step, median", "time held for each step"

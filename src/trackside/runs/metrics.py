@@ -12,8 +12,9 @@ import numpy as np
 from trackside.catalog.job_states import ALIVE
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.natural import natural, whole_number
+from trackside.evidence import Frame
 from trackside.model import Record, Run
-from trackside.query import Frame, Query, Row, events, record
+from trackside.query import Query, Row, events, record
 from trackside.runs import occupancy
 from trackside.runs.clock import REACH_S, offset_of
 from trackside.runs.holding import Asked, Holding, held_by

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from trackside.catalog.natural import natural
+from trackside.evidence import UNANSWERED
 from trackside.model import Event, Record, Run, Scalar
-from trackside.query import UNANSWERED, Row
+from trackside.query import Row
 from trackside.runs import clock
 from trackside.runs.attempts import Told, attempts_of, final, numbered
 from trackside.runs.clock import Span

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from trackside.evidence import Frame, Grid, Missing, Store, reduced
 from trackside.model import Event, Scalar
-from trackside.query import Frame, Grid, Missing, Query, QueryError, Row, Store, reduced
+from trackside.query import Query, QueryError, Row
 from trackside.serve.problems import Problem
 from trackside.show.document import LONGEST_TEXT, Json, plain
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trackside.api import package_version
-from trackside.model import Culprit
+from trackside.finding import Culprit
 from trackside.serve import openapi
 from trackside.serve.answers import MOST_QUERY, AnswerDoc
 from trackside.serve.diagnoser import Diagnoser

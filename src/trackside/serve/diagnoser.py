@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from trackside import api
-from trackside.model import Verdict
-from trackside.query import Store
+from trackside.evidence import Store
+from trackside.finding import Verdict
 from trackside.runs.listing import Listed, listing
 from trackside.runs.resolve import resolve
 from trackside.serve.fresh import Lag

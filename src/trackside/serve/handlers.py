@@ -15,7 +15,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trackside.diagnose.family import Family, families, find_family
+from trackside.families import families, find_family
+from trackside.family import Family
 from trackside.runs.listing import Listed
 from trackside.serve.answers import AnswerDoc, answered, parsed
 from trackside.serve.diagnoser import Diagnoser

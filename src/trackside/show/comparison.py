@@ -16,7 +16,8 @@ from trackside.compare.compare import Comparison
 from trackside.compare.side import Row
 from trackside.compare.slowdown import Slowdown, pace
 from trackside.compare.training import TIME_HELD
-from trackside.model import Cite, Scalar, Value
+from trackside.evidence import Cite, Value
+from trackside.model import Scalar
 from trackside.show import heading
 from trackside.show.document import CiteDoc, FindingDoc, Json, RunDoc, VerdictDoc, citation, document, plain
 from trackside.show.inert import encodable

@@ -12,9 +12,11 @@ from typing import Any
 import msgspec
 
 from trackside.catalog.job_states import goes_on
-from trackside.diagnose.checks import preflight
-from trackside.diagnose.family import families
-from trackside.model import Action, Attempt, Cite, Claim, Finding, Run, Scalar, Verdict
+from trackside.evidence import Cite
+from trackside.facts.trust import preflight
+from trackside.families import families
+from trackside.finding import Action, Claim, Finding, Verdict
+from trackside.model import Attempt, Run, Scalar
 from trackside.show.inert import encodable
 from trackside.show.price import NO_PRICE, Price
 from trackside.show.waste import WasteDoc, untold, waste
@@ -256,7 +258,7 @@ def citation(cite: Cite) -> CiteDoc:
     return CiteDoc(
         plane=cite.plane,
         store=cite.store,
-        query=cite.query,
+        query="" if cite.query is None else str(cite.query),
         where=cite.where,
         window=None if cite.window is None else list(cite.window),
         value=plain(cite.value),

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from trackside.diagnose.cost.cost import SAYS
-from trackside.diagnose.cost.parts import AT_MOST
-from trackside.model import Cite, Claim, Cost, Loss
+from trackside.evidence import Cite
+from trackside.facts.cost.cost import SAYS
+from trackside.facts.cost.parts import AT_MOST
+from trackside.finding import Claim, Cost, Loss
 from trackside.show.price import NO_PRICE, Price
 from trackside.show.wording import said, sentence
 

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trackside.catalog.metrics import METRICS
-from trackside.model import Claim, Scalar, Value
+from trackside.evidence import Value
+from trackside.finding import Claim
+from trackside.model import Scalar
 from trackside.query import Query, QueryError
 
 LONGEST = 160

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from trackside import api
 from trackside.catalog.streams import is_stream_of, told
-from trackside.diagnose import engine
-from trackside.model import Event, Input, InputStatus, Plane, Run, Verdict
-from trackside.query import UNABLE, Frame, events
+from trackside.evidence import UNABLE, Frame
+from trackside.finding import Verdict
+from trackside.model import Event, Input, InputStatus, Plane, Run
+from trackside.query import events
 from trackside.read.format import Source
 from trackside.read.walk import Found, walk
 from trackside.runs.resolve import NoSuchRun, resolve
@@ -28,6 +29,7 @@ from trackside.stores.logs.store import Line, LogOptions, LogStore, LogStream, S
 from trackside.stores.memory import MemoryStore
 from trackside.stores.prometheus.curves import PrometheusCurves, PrometheusOptions, Scope
 from trackside.stores.unanswered import Unanswered
+from trackside.verdict import engine
 
 Tick = Callable[[int], None]
 ZONES_S = 15 * 3600.0

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from trackside.evidence import Grid
 from trackside.model import Series
-from trackside.query import Aggregate, Grid
+from trackside.query import Aggregate
 
 
 def filled(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from trackside.catalog.metrics import DESCRIPTIVE, METRICS
 from trackside.catalog.natural import Key, natural
+from trackside.evidence import NOT_GIVEN, UNABLE, Grid, Missing
 from trackside.model import Scalar, Series
-from trackside.query import MOST_ASKED, NOT_GIVEN, UNABLE, Grid, Missing, Query, Span
+from trackside.query import MOST_ASKED, Query, Span
 from trackside.stores.arithmetic import grouped, increase, onset
 from trackside.stores.unanswered import Unanswered
 

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from trackside.evidence import NOT_GIVEN, UNABLE, UNANSWERED, Frame, Grid, Missing
 from trackside.model import Event, Plane, Position, Record
-from trackside.query import NOT_GIVEN, UNABLE, UNANSWERED, Frame, Grid, Missing, Query, Row
+from trackside.query import Query, Row
 
 if TYPE_CHECKING:
     from trackside.stores.curves import RunMetrics

@@ -6,9 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from trackside.diagnose.activity.activity import Flags, middle
-from trackside.model import Verdict
-from trackside.query import Grid, Store, metric
+from trackside.evidence import Grid, Store
+from trackside.facts.gpu.activity import Flags, middle
+from trackside.finding import Verdict
+from trackside.query import metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn
 from trackside.show.charts.phases import ASKS, apart, first_cause, over_window, phases, run_window, shaded, titled

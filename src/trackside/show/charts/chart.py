@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
-from trackside.diagnose.engine import Answer, ask
-from trackside.model import Verdict
-from trackside.query import Query, Store
+from trackside.evidence import Store
+from trackside.finding import Verdict
+from trackside.query import Query
+from trackside.verdict.engine import Answer, ask
 
 PAINT = ("ink", "faint", "ground", "accent", "second", "third", "bad", "warn", "good", "band")
 """Signals with the colours of the page: text, grid lines, background; series in their order; what marks a fault, a

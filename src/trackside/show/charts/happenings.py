@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from trackside.catalog.events import EVENTS
 from trackside.catalog.throttle import REASONS, mask, reasons_in
 from trackside.catalog.xid import XIDS
-from trackside.diagnose.activity.activity import spells
-from trackside.diagnose.gpus import name_of
+from trackside.evidence import Frame, Grid, Store
+from trackside.facts.gpu.activity import spells
+from trackside.facts.gpus import name_of
 from trackside.model import Event, Role
-from trackside.query import Frame, Grid, Query, Store, events, metric
+from trackside.query import Query, events, metric
 from trackside.show.charts.time_axis import Span
 from trackside.show.inert import shown
 from trackside.show.wording import moment, word

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trackside.diagnose.family import Evidence
-from trackside.diagnose.training.learning import Curve, curve, number
-from trackside.diagnose.training.sampled import GAUGES, points_of
-from trackside.model import Event, Verdict
-from trackside.query import Frame, Grid, Store, events, metric
+from trackside.evidence import Evidence, Frame, Grid, Store
+from trackside.facts.training.learning import Curve, curve, number
+from trackside.facts.training.sampled import GAUGES, points_of
+from trackside.finding import Verdict
+from trackside.model import Event
+from trackside.query import events, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn
 from trackside.show.charts.phases import ASKS, finding, run_window

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackside.diagnose.activity.activity import middle
-from trackside.model import Verdict
-from trackside.query import Frame, Grid, Store, events, metric
+from trackside.evidence import Frame, Grid, Store
+from trackside.facts.gpu.activity import middle
+from trackside.finding import Verdict
+from trackside.query import events, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn
 from trackside.show.charts.phases import ASKS, apart, finding, gpus_of, run_window, shaded, timed, titled

@@ -9,14 +9,15 @@ from statistics import median
 
 import numpy as np
 
-from trackside.diagnose.activity.activity import Activity, Flags, Matrix, activity, gpu_of, spells
-from trackside.diagnose.activity.signals import ACTIVITY
-from trackside.diagnose.family import Evidence
-from trackside.diagnose.gpus import of_ranks
-from trackside.diagnose.training.learning import training_points
-from trackside.diagnose.training.sampled import GAUGES, points_of
-from trackside.model import Event, Finding, Outcome, Run, Verdict
-from trackside.query import Grid, Query, Store, events
+from trackside.evidence import Evidence, Grid, Store
+from trackside.facts.gpu.activity import Activity, Flags, Matrix, activity, gpu_of, spells
+from trackside.facts.gpu.signals import ACTIVITY
+from trackside.facts.gpus import of_ranks
+from trackside.facts.training.learning import training_points
+from trackside.facts.training.sampled import GAUGES, points_of
+from trackside.finding import Finding, Outcome, Verdict
+from trackside.model import Event, Run
+from trackside.query import Query, events
 from trackside.show.charts.time_axis import Span
 from trackside.show.inert import shown
 

@@ -9,10 +9,11 @@ from typing import Any, Literal
 import numpy as np
 
 from trackside.catalog.natural import natural
-from trackside.diagnose.activity.activity import middle
-from trackside.diagnose.gpus import ranks_at
-from trackside.model import Verdict
-from trackside.query import Grid, Query, QueryError, Store, metric
+from trackside.evidence import Grid, Store
+from trackside.facts.gpu.activity import middle
+from trackside.facts.gpus import ranks_at
+from trackside.finding import Verdict
+from trackside.query import Query, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn, Raster
 from trackside.show.charts.heat_map import Map, heat_map
@@ -183,11 +184,8 @@ def _cited(verdict: Verdict) -> tuple[list[str], list[str]]:
     primary, layers = verdict.primary, {layer.query.kind: layer.key for layer in LAYERS}
     at_culprits, every = [], []
     for cite in (cite for claim in primary.shows for cite in claim.cites):
-        try:
-            query = Query.parse(cite.query)
-        except QueryError:
-            continue
-        if query.subject == "metric" and query.kind in layers:
+        query = cite.query
+        if query is not None and query.subject == "metric" and query.kind in layers:
             every.append(layers[query.kind])
             of = dict(query.filters)
             if f"{of.get('node') or ''}:{of.get('gpu') or ''}" in primary.gpus:

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from trackside.catalog.job_states import ALIVE
-from trackside.model import Record, Verdict
-from trackside.query import Frame, Store, record
+from trackside.evidence import Frame, Store
+from trackside.finding import Verdict
+from trackside.model import Record
+from trackside.query import record
 from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, RIGHT, Chart, Drawn
 from trackside.show.charts.happenings import EVENT_ASKS, HARDWARE, Happening, by_lane, counted, held_down, merged, said
 from trackside.show.charts.phases import ASKS, first_cause, phases, run_window

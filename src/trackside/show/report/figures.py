@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from trackside.model import Verdict
-from trackside.query import Store
+from trackside.evidence import Store
+from trackside.finding import Verdict
 from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, Chart, Drawn, Raster, drawings
 from trackside.show.inert import visible
 

@@ -10,9 +10,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from trackside.diagnose.family import families
-from trackside.model import Position, Verdict
-from trackside.query import Query, QueryError, Store
+from trackside.evidence import Store
+from trackside.families import families
+from trackside.finding import Verdict
+from trackside.model import Position
+from trackside.query import Query, QueryError
 from trackside.read.excerpts import Excerpt
 from trackside.show import citing, heading
 from trackside.show.charts.chart import PAINT

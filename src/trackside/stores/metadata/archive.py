@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 import zstandard
 
-from trackside.model import Verdict
+from trackside.finding import Verdict
 from trackside.stores.metadata import facts
 from trackside.stores.metadata.engine import Database
 from trackside.stores.metadata.errors import ArchiveError

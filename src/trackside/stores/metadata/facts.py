@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from trackside.catalog.job_states import goes_on
-from trackside.model import Verdict
+from trackside.finding import Verdict
 from trackside.stores.metadata.errors import ArchiveError
 
 LONGEST_TEXT = 500

@@ -1,1 +1,0 @@
-"""ONE FAILURE FAMILY = ONE FILE. A module here that defines ``FAMILY`` is registered by being there."""

@@ -1,0 +1,327 @@
+"""What did the GPUs do, window by window: work, wait while looking busy, or nothing. Pure, on arrays.
+
+Work is told by kernel launches where they were traced, else by SM activity, else by power above the GPU's own lowest
+(unless no kernel ran, which overrules it), else by NVML's utilisation, which proves idleness but no work. Levels are
+each GPU's own, because workloads differ.
+Arrays are (GPUs, windows), NaN where nothing was sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trackside.catalog.natural import whole_number
+from trackside.evidence import Evidence, Grid
+from trackside.facts.gpu.signals import ACTIVITY
+from trackside.facts.gpus import aligned, name_of
+from trackside.model import Run, Series
+
+Matrix = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Basis = Literal["launches", "sm", "power", "collectives", "utilisation"]
+
+
+@dataclass(frozen=True)
+class Floors:
+    """Below what a GPU does no work. Shares of its own level in two consecutive windows."""
+
+    sm: float = 0.03
+    """SM activity of an idle GPU reads 0; monitoring and a context's own kernels give under a hundredth."""
+    sm_share: float = 0.25
+    """A collective that spins keeps a few tens of a card's hundred and more SMs."""
+    launch_share: float = 0.02
+    """Watchdogs and loggers launch something now and then."""
+    power_share: float = 0.35
+    """Of the way from the lowest power to the working level: cards that spin drew 85 W of 400 where idle ones drew 60
+    (public nvidia-smi output of a hang on A100s)."""
+    power_range: float = 1.4
+    """Working level over the lowest, without which power tells nothing."""
+    power_alone: float = 2.5
+    """The same, where nothing says if a kernel ran: a context without work takes 116 W of an H100 that draws 70 without
+    one, 75 of an L40S's 34."""
+    utilisation: float = 0.05
+    unmistakable_sm: float = 0.25
+    """SM activity that is work whatever the tracer says, where it is half of the GPU's level at least."""
+    isolated: int = 10
+    """Windows of rest on one side before which a single busy one is a blip and no return to work."""
+    cold: float = 0.1
+    """Engine activity of a GPU on which nothing runs."""
+    pinned: float = 0.9
+    """Engine activity of GPUs that only spin: a kernel is resident all the time."""
+    waiting_share: float = 0.7
+    """Of the SM activity or power before, at which GPUs that are pinned wait for one that went cold for good: a
+    collective that spins keeps up to a fifth of the card's SMs."""
+    for_good: int = 3
+    """Windows to the end, below which a GPU that is cold may only be late."""
+
+
+@dataclass(frozen=True, eq=False)
+class Activity:
+    """The run's GPUs over its windows."""
+
+    gpus: tuple[str, ...]
+    """``node:index``, those of :attr:`Run.gpus` first and in its order."""
+    times: Matrix
+    """Ends of the windows, (T,), POSIX seconds."""
+    step: float
+    readings: float
+    """Samples of a GPU in a window, of the signal that has the fewest."""
+    sm: Matrix | None
+    busy: Matrix | None
+    """Engine activity, else NVML utilisation."""
+    busy_by: Literal["engine", "utilisation"] | None
+    power: Matrix | None
+    launches: Matrix | None
+    """Launches in a window."""
+    collectives: Matrix | None
+    """Collectives completed in a window."""
+    basis: Basis | None
+    """The best signal that tells work; None where only what proves nothing was sampled."""
+    working: Flags
+    known: Flags
+    """Whether anything tells if it worked."""
+
+    @cached_property
+    def users(self) -> Flags:
+        """(G,) The GPUs that did any work."""
+        counts: NDArray[np.intp] = self.working.sum(axis=1)
+        return counts >= (2 if len(self.times) > 4 else 1)
+
+    @cached_property
+    def watched(self) -> Flags:
+        """(G, T) Whether the GPU itself was sampled, and not only its process; else whether this was."""
+        levels = [each for each in (self.sm, self.busy, self.power) if each is not None]
+        if not levels:
+            return self.known
+        sampled: Flags = np.any(~np.isnan(np.stack(levels)), axis=0)
+        return sampled
+
+    @cached_property
+    def seen(self) -> Flags:
+        """(T,) Windows in which at least half of the GPUs in use were watched."""
+        rows = self.users if self.users.any() else np.ones(len(self.gpus), dtype=bool)
+        counts: NDArray[np.intp] = self.known[rows].sum(axis=0)
+        return counts >= max(1, int(rows.sum()) / 2)
+
+    @cached_property
+    def active(self) -> Flags:
+        """(T,) Windows in which the run did work: most of the GPUs in use, or collectives that were completed."""
+        users = self.users
+        if not users.any():
+            return np.zeros(len(self.times), dtype=bool)
+        working = (self.working & self.known)[users].sum(axis=0)
+        flags: Flags = working > 0.5 * np.maximum(self.known[users].sum(axis=0), 1)
+        if self.collectives is not None:
+            rate = self.collectives / np.fmax(level(self.collectives), 1.0)[:, None]
+            with np.errstate(invalid="ignore"):
+                flags = flags | ((rate > FLOORS.launch_share).sum(axis=0) > 0.5 * users.sum())
+        return _without_blips(flags)
+
+    def signal(self, name: str) -> Matrix | None:
+        """The array of an ask of :data:`ACTIVITY`."""
+        if name in ("engine", "utilisation"):
+            return self.busy if name == self.busy_by else None
+        found: Matrix | None = getattr(self, name)
+        return found
+
+    def named(self, rows: Flags | Iterable[int]) -> tuple[str, ...]:
+        """The GPUs of these rows."""
+        picked = np.flatnonzero(rows) if isinstance(rows, np.ndarray) and rows.dtype == bool else list(rows)
+        return tuple(self.gpus[int(row)] for row in picked)
+
+
+FLOORS = Floors()
+
+
+def activity(evidence: Evidence, run: Run) -> Activity | None:
+    """What the run's GPUs did; None where no metric tells."""
+    grids = tuple((name, grid) for name in ACTIVITY if (grid := evidence.grid(name)) is not None and len(grid.times))
+    return _activity(grids, run.gpus, run.n_ranks) if grids else None
+
+
+@lru_cache(maxsize=1)  # the families of one run ask for the same
+def _activity(held: tuple[tuple[str, Grid], ...], order: tuple[str, ...], n_ranks: int | None) -> Activity | None:
+    grids = dict(held)
+    times, step = held[0][1].times, held[0][1].step
+    placed = {name: [gpu_of(each, order, n_ranks) for each in grid.series] for name, grid in grids.items()}
+    gpus = tuple(name for name in dict.fromkeys([*order, *(n for each in placed.values() for n in each)]) if name)
+    if not gpus:
+        return None
+
+    def level_of(name: str) -> Matrix | None:
+        return aligned(grids[name], gpus, times) if name in grids else None
+
+    def count_of(name: str) -> Matrix | None:
+        return summed(grids[name], placed[name], gpus, times) if name in grids else None
+
+    sm, engine, utilisation = level_of("sm"), level_of("engine"), level_of("utilisation")
+    busy = engine if engine is not None else utilisation
+    power, launches, collectives = level_of("power"), _trusted(count_of("launches"), sm, busy), count_of("collectives")
+    working, known, basis = _work((len(gpus), len(times)), {
+        "launches": launches, "sm": sm, "power": power, "collectives": collectives, "utilisation": busy
+    })  # fmt: skip
+    if busy is not None and basis in ("sm", "power"):
+        working &= ~_waiting(working, busy, sm if basis == "sm" else power)
+    by: Literal["engine", "utilisation"] = "engine" if engine is not None else "utilisation"
+    readings = min(grid.samples / max(1, int((~np.isnan(grid.values)).sum())) for grid in grids.values())
+    return Activity(gpus, times, step, readings, sm, busy, None if busy is None else by, power, launches, collectives,
+                    basis, working, known)  # fmt: skip
+
+
+def gpu_of(series: Series, order: Sequence[str], n_ranks: int | None) -> str:
+    """``node:index`` of a curve, by its GPU or else by its rank; empty where neither is told."""
+    if series.get("gpu"):
+        return name_of(series)
+    rank = whole_number(series.get("rank") or "")
+    if rank is not None and n_ranks == len(order) and rank < len(order):
+        return order[rank]
+    return ""
+
+
+def summed(grid: Grid, placed: Sequence[str], gpus: Sequence[str], times: Matrix) -> Matrix:
+    """Counters of one GPU added up: (GPUs, windows), NaN where none was sampled."""
+    out = np.full((len(gpus), len(times)), np.nan)
+    if len(grid.times) != len(times) or not np.array_equal(grid.times, times):
+        return out
+    place = {name: row for row, name in enumerate(gpus)}
+    for row, name in enumerate(placed):
+        if name in place:
+            here, more = out[place[name]], grid.values[row]
+            out[place[name]] = np.where(np.isnan(here), more, here + np.nan_to_num(more))
+    return out
+
+
+def level(values: Matrix) -> Matrix:
+    """(G,) The most that each held in two consecutive windows: its working level, single spikes left out."""
+    if values.shape[1] < 2:
+        most: Matrix = np.fmax.reduce(values, axis=1)
+        return most
+    pairs: Matrix = np.fmax.reduce(np.minimum(values[:, :-1], values[:, 1:]), axis=1)
+    return np.where(np.isnan(pairs), np.fmax.reduce(values, axis=1), pairs)
+
+
+def middle(values: Matrix, axis: int | None = None) -> Matrix:
+    """Median over the values that were sampled; NaN where there are none."""
+    held = ~np.isnan(values)
+    if axis is None:
+        return np.median(values[held]) if held.any() else np.float64(np.nan)  # type: ignore[return-value]
+    shape = held.any(axis=axis)
+    out = np.full(shape.shape, np.nan)
+    if shape.any():
+        out[shape] = np.nanmedian(values[shape] if axis == 1 else values[:, shape], axis=axis)
+    return out
+
+
+def mean(values: Matrix) -> Matrix:
+    """(G,) Mean over the windows that were sampled; NaN where there are none."""
+    held = ~np.isnan(values)
+    counts = held.sum(axis=1)
+    total: Matrix = np.where(held, values, 0.0).sum(axis=1)
+    return np.where(counts > 0, total / np.maximum(counts, 1), np.nan)
+
+
+def spells(flags: Flags) -> list[tuple[int, int]]:
+    """The stretches of set flags as [start, stop)."""
+    edges = np.diff(np.concatenate([[0], flags.astype(np.int8), [0]]))
+    return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
+
+
+def _without_blips(flags: Flags) -> Flags:
+    """Single windows long after the last other one left out: a tear-down or a monitor's own kernel."""
+    kept = flags.copy()
+    before: int | None = None
+    for start, stop in spells(flags):
+        if stop - start == 1 and before is not None and start - before >= FLOORS.isolated:
+            kept[start] = False
+        else:
+            before = stop
+    return kept
+
+
+def _trusted(launches: Matrix | None, sm: Matrix | None, busy: Matrix | None) -> Matrix | None:
+    """Launches without those of GPUs on which the tracer saw nothing at all while they were busy."""
+    if launches is None:
+        return None
+    none = np.nan_to_num(level(launches)) <= 0
+    for signal, least in ((sm, 0.1), (busy, 0.3)):
+        if signal is not None:
+            none_here = none & (np.nan_to_num(level(signal)) >= least)
+            launches = np.where(none_here[:, None], np.nan, launches)
+    return launches
+
+
+def _work(shape: tuple[int, int], signals: Mapping[Basis, Matrix | None]) -> tuple[Flags, Flags, Basis | None]:
+    """(working, known, best basis), cell by cell from the best signal that was sampled there."""
+    working, known = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
+    basis: Basis | None = None
+    with np.errstate(invalid="ignore"):
+        for name, signal in signals.items():
+            if signal is None:
+                continue
+            told, works = _told(name, signal, signals["sm"], signals["utilisation"])
+            told &= ~known
+            working |= told & works
+            known |= told
+            if basis is None and told.any():
+                basis = name
+    return working, known, basis
+
+
+def _waiting(working: Flags, busy: Matrix, signal: Matrix | None) -> Flags:
+    """(G, T) What looks like work of GPUs that wait for others which went cold for good: pinned, and at less than the
+    level that they had. Ranks of one job step together, so nobody works on after one of them has stopped."""
+    none = np.zeros_like(working)
+    users = working.sum(axis=1) >= 2
+    with np.errstate(invalid="ignore"):
+        warm = (busy > FLOORS.cold) & users[:, None]
+    if signal is None or not warm.any():
+        return none
+    count = busy.shape[1]
+    last = np.where(warm.any(axis=1), count - 1 - warm[:, ::-1].argmax(axis=1), -1)
+    end = int(last.max())
+    sampled = (~np.isnan(busy))[:, : end + 1]
+    late = users & (last >= 0) & (np.array([int(row[at + 1 :].sum()) for row, at in zip(sampled, last, strict=True)])
+                                  >= FLOORS.for_good)  # fmt: skip
+    others = users & ~late
+    if not late.any() or int(late.sum()) > int(others.sum()):
+        return none
+    start = int(last[late].max()) + 1
+    before = middle(np.where(working, signal, np.nan)[others][:, :start], axis=1)
+    with np.errstate(invalid="ignore"):
+        pinned = middle(busy[others][:, start : end + 1]) >= FLOORS.pinned
+        less = middle(signal[others][:, start : end + 1], axis=1) <= FLOORS.waiting_share * before
+    if not pinned or not less.mean() > 0.5:
+        return none
+    none[np.flatnonzero(others)[less], start:] = True
+    return none
+
+
+def _told(name: Basis, signal: Matrix, sm: Matrix | None, busy: Matrix | None) -> tuple[Flags, Flags]:
+    """Where one signal tells, and where it tells work; ``busy``: whether a kernel ran, which no watt outweighs."""
+    told = ~np.isnan(signal)
+    own = level(signal)[:, None]
+    match name:
+        case "launches" | "collectives":
+            works = signal > FLOORS.launch_share * own
+            if sm is not None:
+                works |= (sm > 0.5 * level(sm)[:, None]) & (sm >= FLOORS.unmistakable_sm)
+        case "sm":
+            works = signal > np.fmax(FLOORS.sm_share * own, FLOORS.sm)
+        case "power":
+            lowest = np.fmin.reduce(-level(-signal))
+            wide = np.full(signal.shape, FLOORS.power_alone)
+            if busy is not None:
+                wide[~np.isnan(busy)] = FLOORS.power_range
+            told &= own >= wide * lowest
+            works = signal > lowest + FLOORS.power_share * (own - lowest)
+            if busy is not None:
+                works &= ~(busy <= FLOORS.utilisation)
+        case "utilisation":
+            works = signal > FLOORS.utilisation
+    return told, works

@@ -1,0 +1,135 @@
+"""Which GPU a curve, a rank or a kernel message belongs to. Pure.
+
+A GPU is named as ``node:index``, as in :attr:`trackside.model.Run.gpus`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trackside.evidence import Grid
+from trackside.finding import Finding
+from trackside.model import Run, Series
+
+if TYPE_CHECKING:  # only runs with metrics need numpy
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+def name_of(series: Series) -> str:
+    """``node:index``."""
+    return f"{series.get('node') or ''}:{series.get('gpu') or ''}"
+
+
+def names(grid: Grid | None) -> list[str]:
+    """The GPU of every series."""
+    return [] if grid is None else [name_of(each) for each in grid.series]
+
+
+def all_names(*grids: Grid | None) -> tuple[str, ...]:
+    """Every GPU that any of these grids shows, in the order in which they come."""
+    return tuple(dict.fromkeys(name for grid in grids for name in names(grid)))
+
+
+def aligned(grid: Grid | None, gpus: Sequence[str], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The grid's values for these GPUs at these window ends: (GPUs, windows), NaN where it has none.
+
+    Of several series of one GPU (its MIG instances) the largest counts.
+    """
+    import numpy as np
+
+    out = np.full((len(gpus), len(times)), np.nan)
+    if grid is None or not len(times) or not len(grid.times):
+        return out
+    columns = np.searchsorted(grid.times, times)
+    known = columns < len(grid.times)
+    known[known] = grid.times[columns[known]] == times[known]
+    place = {name: row for row, name in enumerate(gpus)}
+    for row, name in enumerate(names(grid)):
+        if name in place:
+            values = grid.values[row, columns[known]]
+            out[place[name], known] = np.fmax(out[place[name], known], values)
+    return out
+
+
+def of_gpu(grid: Grid, gpu: str) -> Grid:
+    """What the grid holds of one GPU."""
+    node, _, index = gpu.rpartition(":")
+    return grid.where(**({"node": node} if node else {}), gpu=index)
+
+
+def of_ranks(run: Run, ranks: Iterable[int]) -> tuple[str, ...]:
+    """The GPUs of these ranks: one a rank, as launchers place them; none where the run is known to differ."""
+    if not _one_each(run):
+        return ()
+    return tuple(run.gpus[rank] for rank in ranks if 0 <= rank < len(run.gpus))
+
+
+def ranks_at(run: Run, gpus: Iterable[str]) -> tuple[int, ...]:
+    """The ranks on these GPUs: one a GPU, as launchers place them; none where the run is known to differ."""
+    if not _one_each(run):
+        return ()
+    place = {name: rank for rank, name in enumerate(run.gpus)}
+    return tuple(sorted(place[gpu] for gpu in gpus if gpu in place))
+
+
+def _one_each(run: Run) -> bool:
+    return run.gpus_by != "all" and run.n_ranks in (None, len(run.gpus))
+
+
+def located(finding: Finding, run: Run) -> Finding:
+    """A finding with the node, GPU or rank that it leaves out and the others tell."""
+    gpus, ranks, nodes = finding.gpus, finding.ranks, finding.nodes
+    if gpus and not any(":" in gpu for gpu in gpus):  # a bare index, as a process counts its own GPUs
+        gpus = of_ranks(run, ranks) or gpus
+    ranks = ranks or ranks_at(run, gpus)
+    nodes = nodes or tuple(dict.fromkeys(node for gpu in gpus if (node := gpu.rpartition(":")[0]) in run.nodes))
+    return replace(finding, gpus=gpus, ranks=ranks, nodes=nodes)
+
+
+def at_bus(pci: str, node: str | None, grids: Iterable[Grid | None]) -> frozenset[str]:
+    """The GPUs at a PCI address, of one node or of all, by the addresses that curves carry."""
+    wanted = bus(pci)
+    held = (each for grid in grids if grid is not None for each in grid.series)
+    return frozenset(
+        name_of(each)
+        for each in held
+        if each.get("pci") and bus(str(each.get("pci"))) == wanted and (node is None or each.get("node") == node)
+    )
+
+
+def bus(pci: str) -> tuple[str, ...]:
+    """An address as it can be compared: without its function, the domain's leading zeros and the letters' case."""
+    parts = pci.lower().partition(".")[0].split(":")
+    return tuple(part.lstrip("0") for part in (["0", *parts] if len(parts) == 2 else parts))
+
+
+def one_name_each(told: Iterable[tuple[str | None, str]], run: Run) -> tuple[str, ...]:
+    """Every GPU once, of those that (node, GPU) pairs name as ``node:index`` or by the kernel's PCI address.
+
+    An address that no curve carries is left out where its node has no more of them than GPUs that curves name.
+    """
+    indices: dict[str, None] = {}
+    addresses: dict[tuple[str | None, tuple[str, ...]], str] = {}
+    for node, gpu in told:
+        if gpu in run.gpus or (node is not None and gpu.startswith(f"{node}:")):
+            indices[gpu] = None
+        else:
+            addresses.setdefault((node, bus(gpu)), gpu.partition(".")[0])
+    kept = set(indices)
+    for node, _ in addresses:
+        here = [name for at, name in addresses.items() if at[0] == node]
+        known = [name for name in indices if node is None or name.rpartition(":")[0] == node]
+        kept |= set(here) if len(here) > len(known) else set()
+    return tuple(sorted(kept))
+
+
+def ours(pci: str, node: str | None, grids: Sequence[Grid | None], run: Run) -> bool:
+    """Whether a GPU at an address can be the run's: not where all GPUs of the run are known and it is none of them."""
+    held = [each for grid in grids if grid is not None for each in grid.series]
+    told = {(name_of(each), bus(str(each.get("pci")))) for each in held if each.get("pci")}
+    here = {address for name, address in told if node is None or name.rpartition(":")[0] == node}
+    complete = run.n_gpus is not None and len(run.gpus) == run.n_gpus == len({name for name, _ in told})
+    return not complete or not here or bus(pci) in here

@@ -1,0 +1,143 @@
+"""What counters and sticky gauges did while they were watched: rose, stood, or were only restarted. Pure.
+
+All take a grid of ``last`` values: (series, windows), NaN where nothing was sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trackside.evidence import Grid, Value, derived
+from trackside.model import Series
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One series that took a new value. For a counter, ``by`` is its growth over all that was watched."""
+
+    series: Series
+    before: Value
+    after: Value
+    by: Value
+    since: float
+    """Until then it had its old value; POSIX seconds."""
+    until: float
+    """By then it had its new one."""
+
+
+def rises(grid: Grid | None) -> list[Change]:
+    """The counters that rose, the earliest first.
+
+    A value that is there at first is old. A restart of the exporter is no rise: the counter falls, or is gone for a
+    while, and comes back to a level that it had before.
+    """
+    if grid is None:
+        return []
+    found = [change for row, windows in _changed(grid, rising=True) if (change := _rise(grid, row, windows))]
+    return sorted(found, key=lambda change: change.since)
+
+
+def onsets(grid: Grid | None) -> list[Change]:
+    """The changes of sticky gauges to a value that is not zero and that they did not have before, the earliest first.
+
+    A gauge that is first sampled well after those of its node, and not at zero, counts as changed.
+    """
+    if grid is None:
+        return []
+    found = [
+        _change(grid, row, window)
+        for row, windows in _changed(grid, rising=False)
+        for window in windows
+        if grid.values[row, window] != 0 and grid.values[row, window] not in grid.values[row, :window]
+    ]
+    return sorted([*found, *_late(grid)], key=lambda change: change.since)
+
+
+def standing(grid: Grid | None) -> list[tuple[Series, Value]]:
+    """The series that began and ended above zero and did not rise: (series, level)."""
+    if grid is None:
+        return []
+    rose = {change.series for change in rises(grid)}
+    up = np.flatnonzero(_ends_up(grid.values))
+    kept = [int(row) for row in up if grid.series[row] not in rose]
+    return [(grid.series[row], grid.one(row).value("last", unit="")) for row in kept]
+
+
+def _ends_up(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether the first and the last value of each are above zero."""
+    held = ~np.isnan(values)
+    first, last = held.argmax(axis=1), values.shape[1] - 1 - held[:, ::-1].argmax(axis=1)
+    rows = np.arange(len(values))
+    with np.errstate(invalid="ignore"):
+        up: NDArray[np.bool_] = (values[rows, first] > 0) & (values[rows, last] > 0)
+    return up
+
+
+def _changed(grid: Grid, rising: bool) -> Iterator[tuple[int, NDArray[np.intp]]]:
+    """Each series with a change, and the windows where its value is another (a larger) one than the last known."""
+    before = last_before(grid.values)
+    with np.errstate(invalid="ignore"):
+        other = (grid.values > before) if rising else (grid.values != before)
+    cells = other & ~np.isnan(grid.values) & ~np.isnan(before)
+    for row in np.flatnonzero(cells.any(axis=1)):
+        yield int(row), np.flatnonzero(cells[row])
+
+
+def last_before(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The last value known before each window; NaN where there is none."""
+    place = np.where(np.isnan(values), 0, np.arange(values.shape[1])[None, :])
+    known = np.take_along_axis(values, np.maximum.accumulate(place, axis=1), axis=1)
+    return np.concatenate([np.full((len(values), 1), np.nan), known[:, :-1]], axis=1)
+
+
+def _rise(grid: Grid, row: int, windows: NDArray[np.intp]) -> Change | None:
+    """All genuine growth of one counter, dated by its first."""
+    values = grid.values[row]
+    grown, first = 0.0, -1
+    for window in windows:
+        earlier = values[:window][~np.isnan(values[:window])]
+        value, before, most = values[window], earlier[-1], earlier.max()
+        if value in earlier:
+            continue
+        grown += value - (most if value > most else before)
+        first = int(window) if first < 0 else first
+    if first < 0:
+        return None
+    change = _change(grid, row, first)
+    last = grid.one(row).value("last", unit="")
+    return Change(change.series, change.before, last, derived(float(grown), change.before, last), change.since,
+                  change.until)  # fmt: skip
+
+
+def _change(grid: Grid, row: int, window: int) -> Change:
+    """The change from the last value known before a window to the one in it."""
+    one = grid.one(row)
+    prior = int(np.flatnonzero(~np.isnan(grid.values[row, :window]))[-1])
+    before = one.during(float(grid.times[prior]) - grid.step, float(grid.times[prior])).value("last", unit="")
+    after = one.during(float(grid.times[window]) - grid.step, float(grid.times[window])).value("last", unit="")
+    by = derived(after.number - before.number, before, after)
+    return Change(grid.series[row], before, after, by, float(grid.times[prior]), float(grid.times[window]))
+
+
+LATE_WINDOWS = 3
+"""Windows that a node's other series of the metric must be sampled before one that appears counts as new."""
+
+
+def _late(grid: Grid) -> Iterator[Change]:
+    """Series that appear with a value, after their node's other series had been sampled for a while."""
+    held = ~np.isnan(grid.values)
+    first = np.where(held.any(axis=1), held.argmax(axis=1), grid.values.shape[1])
+    nodes = [each.get("node") for each in grid.series]
+    for row, start in enumerate(first.tolist()):
+        if not LATE_WINDOWS <= start < held.shape[1] or grid.values[row, start] == 0:
+            continue
+        mates = held[[other for other, node in enumerate(nodes) if node == nodes[row]], start - LATE_WINDOWS : start]
+        if mates.any(axis=0).all():
+            one, since, until = grid.one(row), float(grid.times[start - 1]), float(grid.times[start])
+            none = one.during(float(grid.times[0]) - grid.step, since).value("count", unit="")
+            after = one.during(since, until).value("last", unit="")
+            yield Change(grid.series[row], none, after, after, since, until)

@@ -1,0 +1,66 @@
+"""Which of the exceptions in a run's logs can be its cause: the three rules of order. Pure.
+
+1. The rank that complains is rarely the rank at fault: cascades are set aside by role.
+2. The last error printed is often teardown; the first may be handled: progress after it clears it.
+3. A launcher's summary names the first exit, not the first cause: wrappers are set aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from trackside.evidence import Frame, Value
+from trackside.facts.logs.order import followed_by, follows, latest
+from trackside.model import Event, Role
+
+ABOUT_OTHERS = ("wrapper", "signal", "collective", "interrupt")
+
+
+def handled(exception: Event, progress: Iterable[Event]) -> Event | None:
+    """The training point that shows the run went on after this exception, or None."""
+    return followed_by(exception, progress)
+
+
+def unhandled(exceptions: Iterable[Event], progress: Iterable[Event], *, crashed: bool = False) -> list[Event]:
+    """Exceptions of the job's own after which no training point came, earliest first.
+
+    Wrappers, cascades and teardown are left out; copies of one traceback printed in a launcher's summary
+    count only where the rank printed none itself. ``crashed``: see :func:`last_words`.
+    """
+    own = [event for event in exceptions if event.role is Role.ROOT and event.get("about") not in ABOUT_OTHERS]
+    kept = last_words(own, list(progress), crashed=crashed)
+    direct = [event for event in kept if not event.get("in_summary")]
+    return earliest_first(direct or kept)
+
+
+def last_words(events: Iterable[Event], progress: Sequence[Event], *, crashed: bool = False) -> list[Event]:
+    """The events after which no training point came.
+
+    ``crashed``: a process is known to have died with an error. Then output that Python had buffered is written
+    after the traceback, so that unstamped points behind it in the same file don't clear the last one.
+    """
+    told = list(events)
+    ends = latest(progress)
+    kept = [event for event in told if handled(event, ends) is None]
+    if kept or not crashed or not told:
+        return kept
+    last = earliest_first(told)[-1]
+    after = [point for point in progress if follows(point, last)]
+    buffered = all(point.at.path == last.at.path and point.time is None for point in after)
+    return [last] if buffered else []
+
+
+def earliest_first(events: Iterable[Event]) -> list[Event]:
+    """Stable order by time where known on both sides, else by place in the file, else as given."""
+    ordered: list[Event] = []
+    for event in events:
+        place = len(ordered)
+        while place and follows(ordered[place - 1], event):
+            place -= 1
+        ordered.insert(place, event)
+    return ordered
+
+
+def type_and_message(frame: Frame, row: Event) -> dict[str, Value]:
+    """What an exception is and says, as the values of a claim."""
+    return {"type": frame.value(row, "type"), "message": frame.value(row, "message")}

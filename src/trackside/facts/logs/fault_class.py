@@ -1,0 +1,62 @@
+"""Which class of fault an exception of the job's own is: data, config, env, asset or code. Pure.
+
+The rules are in :mod:`trackside.facts.logs.fault_rules`. They look at the exception's type and message, those of
+the oldest one in its chain, the types between, and at the places it passed through.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from trackside.facts.logs.fault_rules import RULES, Fault, Rule
+from trackside.finding import Certainty
+from trackside.model import Event
+
+ADVICE = re.compile(
+    r"(?:CUDA|HIP) kernel errors might be asynchronously reported.*|For debugging consider passing \w+=\d.*"
+    r"|(?:Compile|Device-side assertion tracking was not enabled).{0,60}`?TORCH_USE_\w+_DSA`?.*"
+)
+"""What PyTorch adds to every error of a device: its words (device-side assertions) are no part of the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """The answer, and the rule that gave it."""
+
+    fault: Fault
+    certainty: Certainty
+    rule: str
+
+
+def classify(event: Event) -> Classified:
+    """The class of an ``exception`` event; ``code`` with the least certainty where no rule knows it."""
+    text = _text(event)
+    place = f"{event.get('frames') or ''}\n{event.get('user_code') or ''}".replace(";", "\n")
+    for rule, (wanted, where, unless) in _compiled():
+        if wanted is not None and wanted.search(text) is None:
+            continue
+        if where is not None and where.search(place) is None:
+            continue
+        if unless is not None and unless.search(text) is not None:
+            continue
+        return Classified(rule.fault, rule.certainty, rule.id)
+    return Classified("code", Certainty.POSSIBLE, "none")
+
+
+def _text(event: Event) -> str:
+    """Lines "type: message": last exception, then the oldest, then the types between; module paths of builtins off."""
+    lines = [f"{event.get('type') or ''}: {event.get('message') or ''}"]
+    if event.get("chain"):
+        lines.append(f"{event.get('root_type') or ''}: {event.get('root_message') or ''}")
+        lines.append(str(event.get("chain")).replace(";", "\n"))
+    return ADVICE.sub("", "\n".join(lines)).removeprefix("builtins.").removeprefix("exceptions.")
+
+
+@cache
+def _compiled() -> tuple[tuple[Rule, tuple[re.Pattern[str] | None, ...]], ...]:
+    def each(text: str) -> re.Pattern[str] | None:
+        return re.compile(text, re.MULTILINE) if text else None
+
+    return tuple((rule, (each(rule.text), each(rule.place), each(rule.unless))) for rule in RULES)

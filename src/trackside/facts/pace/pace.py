@@ -1,0 +1,99 @@
+"""How fast a run went in one stretch of time and in another, by whatever tells it best. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from trackside.evidence import Evidence, Frame, Grid, Value, derived
+from trackside.facts.training.learning import number, training_points
+from trackside.model import Event
+from trackside.query import Query, events, metric
+
+PACE: Mapping[str, Query] = {
+    "progress": events("progress"),
+    "step_seconds": metric("training_step_seconds").over("run", "avg"),
+    "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
+    "tokens": metric("training_tokens_per_second").over("run", "avg"),
+    "samples": metric("training_samples_per_second").over("run", "avg"),
+    "launches": metric("trackside_cuda_kernel_launches_total").over("run", "increase").by(
+        "node", "gpu", "rank", how="sum"
+    ),
+}  # fmt: skip
+"""What tells a run's pace."""
+LEAST = 3
+"""Points or windows on either side."""
+LESS = 0.9
+"""Share of the SM activity before, below which it fell: it varies by a few hundredths."""
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """``slowdown``: how many times longer the same work took in the second stretch."""
+
+    kind: str
+    """step, throughput, launches or work (SM activity): what was compared."""
+    before: Value
+    during: Value
+    slowdown: float
+
+
+def pace(evidence: Evidence, before: Span, during: Span) -> Pace | None:
+    """Compare two stretches (start, end]; None where nothing tells."""
+    found = _logged(evidence["progress"], before, during)
+    found = found or _measured(evidence.grid("step_seconds"), "step", before, during)
+    for name in ("tokens", "samples"):
+        found = found or _measured(evidence.grid(name), "throughput", before, during)
+    found = found or _measured(evidence.grid("launches"), "launches", before, during)
+    return found or _worked(evidence.grid("sm"), before, during)
+
+
+def _worked(grid: Grid | None, before: Span, during: Span) -> Pace | None:
+    """SM activity of all GPUs, where it fell: those that wait for a slow one do less; one alone may look the same."""
+    told = _measured(grid, "work", before, during) if grid is not None and len(grid) > 1 else None
+    return told if told is not None and told.slowdown > 1 / LESS else None
+
+
+def _logged(frame: Frame, before: Span, during: Span) -> Pace | None:
+    points = [point for point in training_points(frame) if point.time is not None]
+    told = [_step_time(frame, [p for p in points if a < (p.time or 0.0) <= b]) for a, b in (before, during)]
+    if told[0] is None or told[1] is None or told[0].number <= 0:
+        return None
+    return Pace("step", told[0], told[1], told[1].number / told[0].number)
+
+
+def _step_time(frame: Frame, points: Sequence[Event]) -> Value | None:
+    """Seconds a step: the median of those printed, else of those between points."""
+    printed = [(seconds, row) for row in points if (seconds := number(row, "step_time_s")) is not None]
+    if len(printed) >= LEAST:
+        printed.sort(key=lambda pair: pair[0])
+        return frame.value(printed[len(printed) // 2][1], "step_time_s", "s")
+    paces = [pace for one, other in pairwise(points) if (pace := _between(one, other)) is not None]
+    if len(paces) < LEAST:
+        return None
+    first, last = points[0], points[-1]
+    sources = [frame.value(row, field) for row in (first, last) for field in ("time", "step")]
+    return derived(median(paces), *sources, unit="s")
+
+
+def _between(one: Event, other: Event) -> float | None:
+    steps = (number(other, "step") or 0.0) - (number(one, "step") or 0.0)
+    if one.time is None or other.time is None or steps <= 0 or other.time <= one.time:
+        return None
+    return (other.time - one.time) / steps
+
+
+def _measured(grid: Grid | None, kind: str, before: Span, during: Span) -> Pace | None:
+    if grid is None:
+        return None
+    told = [grid.during(*span) for span in (before, during)]
+    values = [part.value("median") for part in told]
+    if any(part.value("count").number < LEAST for part in told) or any(value.value is None for value in values):
+        return None
+    first, second = values[0].number, values[1].number
+    if first <= 0 or second <= 0:
+        return None
+    return Pace(kind, values[0], values[1], second / first if kind == "step" else first / second)

@@ -1,0 +1,62 @@
+"""Which ranks are meant, and how many there are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trackside.evidence import Frame, Value, derived
+from trackside.model import Event, Run
+
+SIGTERM = 15
+
+
+def rank_of(event: Event, launchers: Frame | None = None) -> int | None:
+    """The global rank of an event: its own, a launcher's word, or that of the launcher's row with the same pid."""
+    told = event.rank if event.rank is not None else event.get("global_rank")
+    if isinstance(told, int):
+        return told
+    pid = event.get("pid")
+    if launchers is not None and isinstance(pid, int):
+        for row in launchers.events:
+            if row.get("pid") == pid and isinstance(row.get("global_rank"), int):
+                return rank_of(row)
+    return None
+
+
+def ranks_of(events: Iterable[Event], launchers: Frame | None = None) -> tuple[int, ...]:
+    """The distinct ranks of events, in order; events of unknown rank don't count."""
+    return tuple(sorted({rank for event in events if (rank := rank_of(event, launchers)) is not None}))
+
+
+def named(frame: Frame, events: Iterable[Event], launchers: Frame | None = None) -> Value | None:
+    """The ranks of some of a frame's events as a value that cites the first event of each; None if unknown."""
+    first: dict[int, Event] = {}
+    for event in events:
+        rank = rank_of(event, launchers)
+        if rank is not None:
+            first.setdefault(rank, event)
+    if not first:
+        return None
+    fields = ((row, "rank" if row.rank is not None else "text") for row in first.values())
+    return derived(tuple(sorted(first)), *(frame.value(row, field) for row, field in fields))
+
+
+def failed_beside(events: Iterable[Event], launchers: Frame) -> Value | None:
+    """The ranks that the launchers' summaries beside these unlabelled tracebacks name, as many as there are tracebacks.
+
+    A rank that printed its own traceback may still be listed as ended by the launcher's SIGTERM.
+    """
+    events = list(events)
+    paths = {event.at.path for event in events}
+    rows = [row for row in launchers.events if row.at.path in paths and row.get("signal") in (None, SIGTERM)]
+    ranks = {int(rank): row for row in rows if isinstance(rank := row.get("global_rank"), int)}
+    if not ranks or len(ranks) != len(events):
+        return None
+    return derived(tuple(sorted(ranks)), *(launchers.value(row, "global_rank") for row in ranks.values()))
+
+
+def world_size(run: Run, *frames: Frame) -> int | None:
+    """Ranks of the run: the scheduler's or launcher's word, else the largest world that the frames' rows tell."""
+    told = [row.get(name) for frame in frames for row in frame.rows for name in ("world_size", "nranks")]
+    sizes = [size for size in told if isinstance(size, int) and size > 0]
+    return max(sizes) if sizes else run.n_ranks

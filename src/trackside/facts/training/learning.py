@@ -1,0 +1,177 @@
+"""What did the run learn: its training points as one curve, steps done and planned, and whether the loss fell. Pure.
+
+A point counts as not finite where the framework hides it: Transformers prints loss 0 beside a nan gradient norm,
+Megatron leaves the loss out, and may or may not count the iteration as nan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trackside.evidence import Frame, Value, derived
+from trackside.facts import maths
+from trackside.model import Event
+from trackside.query import Query, Row, events
+
+LEARNING: Mapping[str, Query] = {
+    "progress": events("progress"),
+    "plans": events("training_plan"),
+    "ends": events("training_end"),
+}
+"""What tells how far the training came; a family spreads it into its asks."""
+
+FREE_OBJECTIVES = (
+    "grpo",
+    "ppo",
+    "rloo",
+    "reinforce",
+    "dpo",
+    "kto",
+    "orpo",
+    "cpo",
+    "simpo",
+    "ipo",
+    "reward",
+    "gan",
+    "rl",
+)
+"""Objectives whose loss is no distance from the truth: near zero, negative or rising is normal."""
+
+
+def number(row: Row, field: str) -> float | None:
+    """A numeric field, or None; booleans are no numbers."""
+    value = row.get(field)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The training points of the last life of the run that holds at least two, and their losses.
+
+    ``rows`` are the points that tell a loss (or that it was not finite); ``losses[i]`` belongs to ``rows[i]``.
+    """
+
+    frame: Frame
+    points: tuple[Event, ...]
+    rows: tuple[Event, ...]
+    losses: tuple[float, ...]
+
+    @property
+    def finite(self) -> list[float]:
+        """The losses that are numbers."""
+        return maths.finite(self.losses)
+
+    @property
+    def level_has_meaning(self) -> bool:
+        """Whether a lower loss is a better model: not so for preference and reinforcement objectives."""
+        if any(value < 0 for value in self.finite):
+            return False
+        return not any(row.get("objective") in FREE_OBJECTIVES or row.get("reward") is not None for row in self.rows)
+
+    @property
+    def fell(self) -> bool:
+        """Whether the loss fell by more than its noise."""
+        return maths.falling(self.finite)
+
+    @property
+    def rose(self) -> bool:
+        """Whether the loss rose by more than its noise."""
+        return maths.rising(self.finite, 0.05)
+
+    def loss(self, index: int) -> Value:
+        """The printed loss of one of ``rows``, cited; the sign of a hidden nan where no loss was printed."""
+        row = self.rows[index]
+        for field in ("loss", "nan_iterations", "grad_norm"):
+            if row.get(field) is not None:
+                return self.frame.value(row, field)
+        return self.frame.value(row, "text")
+
+    def place(self, index: int) -> Value:
+        """Where one of ``rows`` stands: its step, or its epoch, or its line in the log."""
+        row = self.rows[index]
+        field = next((name for name in ("step", "epoch") if row.get(name) is not None), "line")
+        return self.frame.value(row, field, field)
+
+    def series(self, field: str) -> list[float]:
+        """A numeric field over all points that print it."""
+        return [value for row in self.points if (value := number(row, field)) is not None]
+
+
+def training_points(frame: Frame) -> list[Event]:
+    """The points of training, evaluations left out."""
+    return [row for row in frame.events if row.get("split") in (None, "train")]
+
+
+def curve(frame: Frame) -> Curve:
+    """The curve of a frame of progress events."""
+    points = _last_life(training_points(frame))
+    told = [(row, loss) for row in points if (loss := _loss(row)) is not None]
+    return Curve(frame, tuple(points), tuple(row for row, _ in told), tuple(loss for _, loss in told))
+
+
+def _last_life(points: Sequence[Event]) -> list[Event]:
+    """The points of the last life with at least two of them; all where there is no such life."""
+    lives: dict[int, list[Event]] = {}
+    for row in points:
+        lives.setdefault(int(number(row, "run_part") or 0), []).append(row)
+    for part in sorted(lives, reverse=True):
+        if len(lives[part]) > 1:
+            return lives[part]
+    return list(points)
+
+
+def _loss(row: Event) -> float | None:
+    loss, gradient = number(row, "loss"), number(row, "grad_norm")
+    if loss == 0 and gradient is not None and math.isnan(gradient):
+        return math.nan
+    dropped = row.parser == "megatron" and number(row, "skipped") == 0  # it prints no loss that is not above zero
+    return math.nan if loss is None and (dropped or (number(row, "nan_iterations") or 0) > 0) else loss
+
+
+def steps_done(progress: Frame, ends: Frame) -> Value | None:
+    """Optimizer steps that the log shows to be done: the framework's own count, or the last point's step."""
+    points = training_points(progress)
+    best: tuple[float, Value] | None = None
+    for frame, rows, field in ((progress, points[-1:], "step"), (ends, ends.events, "steps")):
+        for row in rows:
+            value = number(row, field)
+            if value is not None and (best is None or value > best[0]):
+                best = value, frame.value(row, field, "steps")
+    return None if best is None else best[1]
+
+
+def steps_planned(progress: Frame, plans: Frame) -> Value | None:
+    """Optimizer steps that were planned, as the framework printed last."""
+    for frame in (plans, progress):
+        for row in reversed(frame.events):
+            if number(row, "total_steps") is not None:
+                return frame.value(row, "total_steps", "steps")
+    return None
+
+
+def steps_left(done: Value | None, planned: Value | None) -> Value | None:
+    """Steps still to do, where both figures are known and the plan was not met."""
+    if done is None or planned is None or not isinstance(done.value, (int, float)):
+        return None
+    if not isinstance(planned.value, (int, float)) or planned.value <= done.value:
+        return None
+    return derived(planned.value - done.value, planned, done, unit="steps")
+
+
+def step_seconds(points: Sequence[Event], frame: Frame) -> Value | None:
+    """Wall seconds a step: as printed (median), or from the times of the first and last stamped points."""
+    printed = [(seconds, row) for row in points if (seconds := number(row, "step_time_s")) is not None and seconds > 0]
+    if printed:
+        printed.sort(key=lambda pair: pair[0])
+        return frame.value(printed[len(printed) // 2][1], "step_time_s", "s")
+    stamped = [row for row in points if row.time is not None and number(row, "step") is not None]
+    if len(stamped) < 2:
+        return None
+    first, last = stamped[0], stamped[-1]
+    steps = (number(last, "step") or 0) - (number(first, "step") or 0)
+    if first.time is None or last.time is None or steps <= 0 or last.time <= first.time:
+        return None
+    sources = [frame.value(row, field) for row in (first, last) for field in ("time", "step")]
+    return derived((last.time - first.time) / steps, *sources, unit="s")

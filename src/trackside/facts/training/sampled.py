@@ -1,0 +1,108 @@
+"""Training points out of sampled gauges, for runs whose log prints none. Pure.
+
+A gauge is scraped many times a step, or skips steps: a point counts once, where the step or the loss changed. A loss
+that is no finite number is inf; where it was not even sampled, the gauges beside it show that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trackside.evidence import Evidence, Frame, Grid, Value
+from trackside.facts.training.learning import training_points
+from trackside.model import Event
+from trackside.query import Query, Reducer, metric
+
+GAUGES: Mapping[str, Query] = {
+    "gauge_loss": metric("training_loss").over("run", "last"),
+    "gauge_norm": metric("training_gradient_norm").over("run", "last"),
+    "gauge_rate": metric("training_learning_rate").over("run", "last"),
+    "gauge_step": metric("training_step").over("run", "last"),
+}
+"""What a training loop exports of its progress; a family spreads it into its asks."""
+FIELDS = {"loss": "gauge_loss", "grad_norm": "gauge_norm", "lr": "gauge_rate", "step": "gauge_step"}
+"""Field of a point -> ask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled(Frame):
+    """Points made of samples; every figure cites the gauge in its window."""
+
+    grids: Mapping[str, Grid] | None = None
+
+    def value(self, row: Event, field: str, unit: str = "") -> Value:  # type: ignore[override]
+        """One field of one point; its time, where the gauge has no such field."""
+        grids = self.grids or {}
+        grid = grids.get(field, grids["loss"])
+        assert row.time is not None
+        part = grid.during(row.time - grid.step, row.time)
+        if field in grids:
+            return part.value("last", unit=unit)
+        return Value(row.time, part.value("count").cites, "time")
+
+    def reduce(self, reducer: Reducer, field: str | None = None, unit: str = "") -> Value:
+        """All points; counts are those of samples of the loss."""
+        grids = self.grids or {}
+        return grids.get(field or "loss", grids["loss"]).value(reducer, unit=unit)
+
+
+def points_of(evidence: Evidence) -> Frame:
+    """The log's points where they tell a loss, else those that were sampled, else the log's."""
+    logged = evidence["progress"]
+    if any(row.get("loss") is not None for row in training_points(logged)):
+        return logged
+    loss = _longest(evidence.grid("gauge_loss"))
+    if loss is None:
+        return logged
+    return _sampled(evidence, loss)
+
+
+def _sampled(evidence: Evidence, loss: Grid) -> Frame:
+    grids = {"loss": loss}
+    for field, name in FIELDS.items():
+        grid = evidence.grid(name)
+        if field != "loss" and grid is not None:
+            grids[field] = _beside(grid, loss)
+    rows: list[Event] = []
+    before: dict[str, float] = {}
+    for place, time in enumerate(loss.times.tolist()):
+        told = {field: float(grid.values[0, place]) for field, grid in grids.items()}
+        if all(math.isnan(value) for value in told.values()):
+            continue
+        fields = {field: value for field, value in told.items() if field == "loss" or not math.isnan(value)}
+        if _again(fields, before):
+            continue
+        before = fields
+        rows.append(Event("progress", loss.series[0].at, "metric", time=time, parser="gauge", fields=fields))
+    return Sampled(evidence["progress"].query, loss.store, tuple(rows), ("metric",), grids)
+
+
+def _again(fields: Mapping[str, float], before: Mapping[str, float]) -> bool:
+    """Whether it is the point before, sampled once more."""
+    if not before:
+        return False
+    if "step" in fields and "step" in before:
+        return fields["step"] == before["step"]
+    same = fields["loss"] == before["loss"] and fields.get("grad_norm") == before.get("grad_norm")
+    return same and math.isfinite(fields["loss"])
+
+
+def _longest(grid: Grid | None) -> Grid | None:
+    """The series with the most samples: ranks export the same, and one of them may have died early."""
+    if grid is None:
+        return None
+    import numpy as np
+
+    return grid.one(int(np.argmax((~np.isnan(grid.values)).sum(axis=1))))
+
+
+def _beside(grid: Grid, loss: Grid) -> Grid:
+    """The series that comes from where the loss does, else the longest."""
+    for place, series in enumerate(grid.series):
+        if series.labels == loss.series[0].labels:
+            return grid.one(place)
+    longest = _longest(grid)
+    assert longest is not None
+    return longest

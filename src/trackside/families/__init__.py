@@ -1,0 +1,27 @@
+"""ONE FAILURE FAMILY = ONE FILE. A module here that defines ``FAMILY`` is registered by being there."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import replace
+from functools import cache
+
+from trackside.family import Family
+
+
+@cache
+def families() -> tuple[Family, ...]:
+    """All families, by code."""
+    found = []
+    for module in pkgutil.iter_modules(__path__):
+        content = importlib.import_module(f"{__name__}.{module.name}")
+        family: Family = content.FAMILY
+        found.append(replace(family, doc=content.__doc__ or ""))
+    return tuple(sorted(found, key=lambda family: family.code))
+
+
+def find_family(name: str) -> Family | None:
+    """A family by code or id, in any case."""
+    wanted = name.lower().replace("_", "-")
+    return next((f for f in families() if wanted in (f.code.lower(), f.id)), None)

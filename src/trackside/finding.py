@@ -1,0 +1,242 @@
+"""WHAT IS SAID OF A RUN: sentences of cited values, findings of families, and the verdict."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trackside.evidence import Cite, Value
+from trackside.model import Input, Plane, Position, Run
+
+Culprit = Literal["job", "infrastructure", "scheduler", "none", "unknown"]
+
+
+class Outcome(enum.StrEnum):
+    """What a family can answer."""
+
+    FOUND = "found"
+    ABSENT = "absent"
+    UNKNOWN = "unknown"
+
+
+class Certainty(enum.StrEnum):
+    """How much the evidence carries: one strong witness or two planes; one plane; a hint."""
+
+    ESTABLISHED = "established"
+    SUPPORTED = "supported"
+    POSSIBLE = "possible"
+
+    @property
+    def strength(self) -> int:
+        """2 for established, 1 for supported, 0 for possible."""
+        return {"established": 2, "supported": 1, "possible": 0}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A sentence still to be said: the family's template ``key`` and the values that fill it."""
+
+    key: str
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def cites(self) -> tuple[Cite, ...]:
+        """The distinct citations of all values, in order."""
+        return tuple(dict.fromkeys(cite for value in self.values.values() for cite in value.cites))
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What to do next: a template key, and optionally the key of a shell command template."""
+
+    key: str
+    values: Mapping[str, Value] = field(default_factory=dict)
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one family says of one run.
+
+    FOUND carries ``shows``; ABSENT carries ``because`` (its counterfactual); UNKNOWN carries ``missing``
+    and ``collect``. ``family`` and ``id`` are filled in by the engine, and ``title`` where the family gave none.
+    """
+
+    outcome: Outcome
+    family: str = ""
+    id: str = ""
+    title: str = ""
+    certainty: Certainty | None = None
+    culprit: Culprit = "unknown"
+    variant: str | None = None
+    fault_class: str | None = None
+    since: float | None = None
+    until: float | None = None
+    at: Position | None = None
+    """Where the first cause stands, for ordering events that have no time."""
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    """As ``node:index`` where metrics name them, else the PCI address of the kernel log."""
+    exception: tuple[str, str] | None = None
+    """(type, message)"""
+    signal: tuple[str, int] | None = None
+    """(name, number)"""
+    shows: tuple[Claim, ...] = ()
+    implies: tuple[Claim, ...] = ()
+    cannot_decide: tuple[Claim, ...] = ()
+    actions: tuple[Action, ...] = ()
+    because: tuple[Claim, ...] = ()
+    missing: tuple[str, ...] = ()
+    collect: tuple[str, ...] = ()
+    latent: bool = False
+    """A condition worth flagging that did not end this run: a warning, never the primary."""
+    planes: tuple[Plane, ...] = ()
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The training trajectory as read from the log; ``points`` counts distinct training points."""
+
+    framework: str | None
+    points: int
+    first: tuple[float | None, float | None]
+    last: tuple[float | None, float | None]
+    """(step, loss)"""
+    planned_steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What one metric did over the run, to be looked at: evenly spaced ``values`` between two moments, POSIX seconds;
+    None where nothing was sampled. Several series are shown by their median."""
+
+    metric: str
+    labels: tuple[tuple[str, str], ...]
+    unit: str
+    series: int
+    window: tuple[float, float]
+    values: tuple[float | None, ...]
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """GPU-hours that a fault cost, as one part of several that do not overlap.
+
+    ``kind``: attempt, startup, work, stopped, paused, slow, spoilt, repeated or all; ``what`` says it in a sentence,
+    ``formula`` how the figure is worked out, ``assumption`` what is taken for granted.
+    """
+
+    kind: str
+    gpu_hours: Value
+    what: Claim
+    formula: Claim
+    assumption: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """GPU-hours: what a run held, and what its fault cost of them. ``unknown``: what can't be told, and why."""
+
+    held: Value | None = None
+    formula: Claim | None = None
+    assumption: Claim | None = None
+    lost: tuple[Loss, ...] = ()
+    unknown: tuple[Claim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer: one primary finding, what it explains, and every other family's word."""
+
+    run: Run
+    primary: Finding
+    consequences: tuple[Finding, ...] = ()
+    warnings: tuple[Finding, ...] = ()
+    ruled_out: tuple[Finding, ...] = ()
+    unknown: tuple[Finding, ...] = ()
+    preflight: tuple[Claim, ...] = ()
+    progress: Progress | None = None
+    cost: Cost | None = None
+    curves: tuple[Curve, ...] = ()
+    """Of the metrics that carry the primary finding."""
+    inputs: tuple[Input, ...] = ()
+    version: str = ""
+    pattern: str = ""
+    """The evidence pattern whose record gives the confidence (docs/accuracy.md)."""
+
+    @property
+    def family(self) -> str:
+        """Code of the primary family, such as ``B1``."""
+        return self.primary.family
+
+    @property
+    def gpu_hours(self) -> Value | None:
+        """What the run held."""
+        return None if self.cost is None else self.cost.held
+
+    @property
+    def confidence(self) -> float | None:
+        """How often a verdict with this evidence pattern is right, 0 to 1."""
+        return self.primary.confidence
+
+
+# -- what a family's judge() returns
+
+
+def found(
+    certainty: Certainty,
+    culprit: Culprit,
+    shows: Iterable[Claim],
+    *,
+    implies: Iterable[Claim] = (),
+    cannot_decide: Iterable[Claim] = (),
+    actions: Iterable[Action] = (),
+    since: float | None = None,
+    at: Position | None = None,
+    **more: Any,
+) -> Finding:
+    """The fault is there. ``shows`` must cite; the planes that agree are read off its citations."""
+    shows = tuple(shows)
+    if not any(claim.cites for claim in shows):
+        raise ValueError("a finding needs at least one cited claim")
+    planes: tuple[Plane, ...] = tuple(dict.fromkeys(cite.plane for claim in shows for cite in claim.cites))
+    return Finding(
+        Outcome.FOUND,
+        certainty=certainty,
+        culprit=culprit,
+        shows=shows,
+        implies=tuple(implies),
+        cannot_decide=tuple(cannot_decide),
+        actions=tuple(actions),
+        since=since,
+        at=at,
+        planes=planes,
+        **more,
+    )
+
+
+def absent(*because: Claim) -> Finding:
+    """The fault is not there, for these cited reasons (the counterfactual)."""
+    if not any(claim.cites for claim in because):
+        raise ValueError("ruling out needs a cited reason")
+    return Finding(Outcome.ABSENT, because=because)
+
+
+def unknown(missing: Iterable[str], collect: Iterable[str] = ()) -> Finding:
+    """Can't be told: what is missing, and what to collect."""
+    return Finding(Outcome.UNKNOWN, missing=tuple(missing), collect=tuple(collect))
+
+
+def claim(key: str, **values: Value) -> Claim:
+    """A sentence: the key of a template in ``says``, and its values."""
+    return Claim(key, values)
+
+
+def action(key: str, command: str | None = None, **values: Value) -> Action:
+    """A next step: template keys of its sentence and, optionally, of a shell command."""
+    return Action(key, values, command)
