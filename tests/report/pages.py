@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from tests.unit.grids import named
+from tests.families.grids import named
 from trackside import api
 from trackside.cli import main
 from trackside.read.excerpts import excerpts

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.grids import END, START, Cluster, Row, event, job, named, points
+from tests.families.grids import Cluster, named
+from tests.families.rows import END, START, Row, event, job, points
 from trackside.evidence import Store
 from trackside.finding import Verdict
 from trackside.model import Event, Record, Role, Run

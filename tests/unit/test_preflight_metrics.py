@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.grids import END, START, Cluster, Row, event, job
+from tests.families.grids import Cluster
+from tests.families.rows import END, START, Row, event, job
 from trackside.cli import main
 from trackside.evidence import Grid, Missing
 from trackside.facts.trust import preflight, telemetry

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trackside.families import find_family
+from tests.families.rows import END, GIB, START, Row, claims, event, job, judge_store, points
 from trackside.finding import Finding
 from trackside.model import Event, Plane, Position, Record, Role, Run, Samples, Series
 from trackside.runs.metrics import run_metrics
-from trackside.show.wording import said
+from trackside.show.document import citation
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_curves import MemoryCurves
-from trackside.verdict import engine
 from trackside.verify import check
 
-START, END = 1000.0, 5000.0
-Row = Event | Record
 Curve = ArrayLike
 """A level, or one value for each of the cluster's sample times; NaN where it was not sampled."""
 
@@ -123,43 +120,13 @@ class Cluster:
         """One family's finding on this cluster; every sentence must fill and every citation must hold again."""
         flat = [row for part in rows for row in (part if isinstance(part, list) else [part])]
         resolved, store = self.store(*flat, run=run, planes=planes)
-        family = find_family(code)
-        assert family is not None
-        finding = engine.judge_all(store, resolved, [family])[0]
-        claims = (*finding.shows, *finding.implies, *finding.cannot_decide, *finding.because)
-        for each in claims:
-            assert said(each, family.says)
-        cites = {str(i): cite for i, cite in enumerate(cite for each in claims for cite in each.cites)}
-        for checked in check(cites, store):
+        finding = judge_store(code, store, resolved)
+        cites = [citation(cite) for claim in claims(finding) for cite in claim.cites]
+        for checked in check({str(i): cite for i, cite in enumerate(cites)}, store):
             assert checked.holds, (
                 f"{checked.cite.query}: {checked.cite.value!r} then, {checked.now!r} now; {checked.problem}"
             )
-        for act in finding.actions:
-            assert act.key in family.says
-            assert act.command is None or act.command in family.says
         return finding
-
-
-def event(kind: str, line: int = 1, **fields: Any) -> Event:
-    """A log event; text, time, rank, node, role, plane and path are not fields of its own."""
-    known = {name: fields.pop(name) for name in ("time", "rank", "node", "role") if name in fields}
-    plane: Plane = fields.pop("plane", "log")
-    path, text = fields.pop("path", "train.log"), fields.pop("text", kind)
-    return Event(kind, Position(path, line, line * 100), plane, text=text, fields=fields, **known)
-
-
-def job(state: str, **fields: Any) -> Record:
-    """The scheduler's record of the run."""
-    fields = {"id": "7", "state": state, "start": START, "end": END, "elapsed_s": END - START, **fields}
-    return Record("job", Position("sacct.txt", 2), "scheduler", fields)
-
-
-def points(count: int = 20, first: float = START + 60, every: float = 60.0, loss: float = 4.0) -> list[Event]:
-    """Training points of a model that learns, ``every`` so many seconds."""
-    return [
-        event("progress", 10 + i, step=i + 1, loss=loss - i * loss / (2 * count), time=first + every * i)
-        for i in range(count)
-    ]
 
 
 def named(text: str, **run: Any) -> tuple[Run, MemoryStore]:
@@ -179,13 +146,125 @@ def named(text: str, **run: Any) -> tuple[Run, MemoryStore]:
     return cluster.store(*rows, run=cluster.run(nodes=(text,), n_gpus=4, disposition=text, **run))
 
 
-def keys(finding: Finding) -> list[str]:
-    """Which sentences it says: shown, or the reasons why it is not there."""
-    return [each.key for each in (*finding.shows, *finding.because)]
+# -- clusters of a certain kind
 
 
-def worded(finding: Finding) -> str:
-    """What it shows, or why it is absent, as text."""
-    family = find_family(finding.family)
-    assert family is not None
-    return "; ".join(said(each, family.says) for each in (*finding.shows, *finding.because))
+NO_LOG: tuple[Plane, ...] = ("scheduler",)
+
+
+def working(**shape: Any) -> Cluster:
+    """A cluster whose GPUs work from start to end."""
+    cluster = Cluster(**shape)
+    return cluster.per_gpu("gpu_sm_active_ratio", cluster.noisy(0.8)).per_gpu("gpu_memory_used_bytes", 60 * GIB)
+
+
+def raised_late(**fields: Any) -> Event:
+    fields = {"type": "ValueError", "message": "no such option", "about": "application", "time": 4900.0, **fields}
+    return event("exception", 50, role=Role.ROOT, **fields)
+
+
+def idle_contexts() -> Cluster:
+    """GPUs with no more than a context on them, and no kernel launched."""
+    cluster = Cluster().per_gpu("gpu_memory_used_bytes", GIB // 2).per_gpu("gpu_memory_total_bytes", 80 * GIB)
+    return cluster.per_gpu("trackside_cuda_kernel_launches_total", 0)
+
+
+SICK = "n2:3"
+Make = Callable[[Cluster], Any]
+AWAY, RANK = "n2:3", 11
+"""The GPU that the others wait for, and its rank of sixteen."""
+STOP = 3000.0
+BEGAN = event("distributed_init", time=1010.0, text="Initializing distributed process group")
+
+
+def until_stop(count: int = 30) -> list[Any]:
+    """Points up to the standstill."""
+    return points(count, START + 60, (STOP - START - 100) / count)
+
+
+def hung(
+    sm: float = 0.03, was: float = 0.7, away: str | None = AWAY, since: float = STOP, until: float = 9e9,
+    give: tuple[str, ...] = ("sm", "engine", "memory"), **shape: Any,
+) -> Cluster:  # fmt: skip
+    """All GPUs work until ``since``; then they spin at ``sm``, and ``away`` does nothing. Work goes on at ``until``."""
+    cluster = Cluster(**shape)
+    for name, metric, usual, then, cold in (
+        ("sm", "gpu_sm_active_ratio", was, sm, 0.0),
+        ("engine", "gpu_engine_active_ratio", 0.97, 1.0, 0.0),
+        ("utilisation", "gpu_utilization_ratio", 0.97, 1.0, 0.0),
+        ("power", "gpu_power_watts", 520.0, 190.0, 75.0),
+        ("memory", "gpu_memory_used_bytes", 60.0 * GIB, 60.0 * GIB, 60.0 * GIB),
+    ):
+        if name in give:
+            spin = cluster.between(since, until, then, usual)
+            rest = cluster.between(since, until, cold, usual)
+            cluster.per_gpu(metric, spin, {away: rest} if away else {})
+    return cluster
+
+
+def traced(cluster: Cluster, launches: float = 0.0, but: dict[str, Any] | None = None) -> Cluster:
+    """Launches of every GPU: 5000 a second until the standstill, then so many."""
+    return cluster.per_gpu("trackside_cuda_kernel_launches_total", cluster.growing(cluster.after(STOP, launches, 5000)),
+                           but)  # fmt: skip
+
+
+def judged(cluster: Cluster, code: str, *rows: Row | list[Any], planes: tuple[Plane, ...] = ("log", "scheduler")) -> Finding:  # fmt: skip
+    return cluster.judge(code, *rows, run=cluster.run(n_ranks=len(cluster.gpus)), planes=planes)
+
+
+def cold(**shape: Any) -> Cluster:
+    cluster = Cluster(**shape).per_gpu("gpu_sm_active_ratio", 0.0).per_gpu("gpu_engine_active_ratio", 0.0)
+    cluster.per_gpu("gpu_memory_used_bytes", 0.5 * GIB).per_gpu("gpu_memory_total_bytes", 80.0 * GIB)
+    return cluster.per_gpu("trackside_tracer_attached", 1)
+
+
+TRACER = "trackside_"
+
+
+def uniform(engine: float, sm: float | None = None, **shape: Any) -> Cluster:
+    """GPUs that all do the same all the time."""
+    made = Cluster(**shape)
+    made.per_gpu("gpu_engine_active_ratio", made.noisy(engine))
+    return made if sm is None else made.per_gpu("gpu_sm_active_ratio", made.noisy(sm))
+
+
+def steps(seconds: float, count: int = 40, **fields: Any) -> list[Event]:
+    """Points of a model that learns, each printing how long a step takes."""
+    return [
+        event(
+            "progress",
+            10 + i,
+            step=10 * (i + 1),
+            loss=4 - i / 20,
+            time=START + 60 + 90 * i,
+            step_time_s=seconds,
+            **fields,
+        )
+        for i in range(count)
+    ]
+
+
+def counted(made: Cluster, rate: float = 100.0, but: dict[str, float] | None = None) -> Cluster:
+    """Kernel launches and collectives of every GPU, at so many launches a second."""
+    rates = {name: made.growing(each) for name, each in (but or {}).items()}
+    made.per_gpu(f"{TRACER}cuda_kernel_launches_total", made.growing(rate), rates)
+    return made.per_gpu(f"{TRACER}nccl_collectives_completed_total", made.growing(2.0), op="AllReduce")
+
+
+def figure(finding: Finding, key: str, name: str) -> float:
+    """A figure of one of its sentences."""
+    return next(each for each in (*finding.shows, *finding.because) if each.key == key).values[name].number
+
+
+def waiting(made: Cluster, share: float, but: dict[str, float] | None = None) -> Cluster:
+    """Time that every rank spends in collectives, as a share."""
+    rates = {name: made.growing(each) for name, each in (but or {}).items()}
+    return made.per_gpu(f"{TRACER}nccl_collective_seconds_total", made.growing(share), rates, op="AllReduce")
+
+
+def restarted() -> Event:
+    return event("launcher_restart", 21, time=2000.5, attempt=1)
+
+
+def later() -> list[Event]:
+    return [event("progress", 30 + i, step=i + 1, loss=4 - i / 10, time=2100.0 + 60 * i) for i in range(10)]

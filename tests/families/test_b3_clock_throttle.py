@@ -1,7 +1,4 @@
-"""B3 on curves built by hand: positives, rivals that must not be found, and blind cases.
-
-``Cluster.judge`` asks every citation again, so each case checks them, too.
-"""
+"""B3 on rows and curves built by hand: positives, rivals that must not be found, and blind cases."""
 
 from __future__ import annotations
 
@@ -11,34 +8,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.grids import START, Cluster, event, job, keys
-from trackside.families import families, find_family
+from tests.families.grids import (
+    SICK,
+    Cluster,
+    working,
+)
+from tests.families.rows import (
+    ABSENT,
+    COMPLETED,
+    ESTABLISHED,
+    FAILED,
+    FOUND,
+    GIB,
+    POSSIBLE,
+    START,
+    SUPPORTED,
+    UNKNOWN,
+    event,
+    job,
+    keys,
+    outcome,
+)
+from trackside.families import families
 from trackside.finding import Certainty, Finding, Outcome
 from trackside.model import Event, Run
 from trackside.verdict.arbiter import arbitrate
-
-FOUND, ABSENT, UNKNOWN = Outcome.FOUND, Outcome.ABSENT, Outcome.UNKNOWN
-ESTABLISHED, SUPPORTED, POSSIBLE = Certainty.ESTABLISHED, Certainty.SUPPORTED, Certainty.POSSIBLE
-GIB = 1 << 30
-SICK = "n2:3"
-FAILED, COMPLETED = job("FAILED", exit_code=1), job("COMPLETED", exit_code=0)
-
-
-def working(**shape: Any) -> Cluster:
-    """A cluster whose GPUs work from start to end."""
-    cluster = Cluster(**shape)
-    return cluster.per_gpu("gpu_sm_active_ratio", cluster.noisy(0.8)).per_gpu("gpu_memory_used_bytes", 60 * GIB)
-
-
-def outcome(finding: Finding) -> tuple[Outcome, Certainty | None, bool]:
-    return finding.outcome, finding.certainty, finding.latent
-
-
-def test_no_digits_in_sentences() -> None:
-    family = find_family("B3")
-    assert family is not None
-    assert not any(any(char.isdigit() for char in text) for text in family.says.values())
-
 
 HOT = (2500.0, 4800.0)
 SPAN = tuple[float, float]

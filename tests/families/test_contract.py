@@ -1,0 +1,34 @@
+"""What every family must hold to, whoever wrote it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.families.rows import UNKNOWN, judge_store, templates
+from trackside.families import families
+from trackside.family import HEADINGS, Family
+from trackside.stores.memory import MemoryStore
+
+ALL = pytest.mark.parametrize("family", families(), ids=lambda family: family.code)
+
+
+@ALL
+def test_documented(family: Family) -> None:
+    assert tuple(family.sections()) == HEADINGS
+    assert all(family.sections().values())
+
+
+@ALL
+def test_no_digits_in_sentences(family: Family) -> None:
+    """Every figure comes from a cited value."""
+    assert not [text for text in templates(family) if any(char.isdigit() for char in text)]
+
+
+@ALL
+def test_blind_is_unknown(family: Family) -> None:
+    """With no input of the planes that it needs, a family does not know, and says what it lacks."""
+    for planes in ((), ("trace",)):
+        finding = judge_store(family.code, MemoryStore((), (), planes))
+        assert finding.outcome is UNKNOWN
+        assert finding.missing
+        assert finding.collect
