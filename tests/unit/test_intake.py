@@ -34,7 +34,7 @@ from tests.unit.receiving import (
     write_request,
 )
 from trackside import api
-from trackside.evidence import UNANSWERED, Missing
+from trackside.evidence import UNANSWERED, MissingAnswer
 from trackside.query import events, metric
 from trackside.runs.listing import Listed, listing
 from trackside.serve import diagnoser as diagnosers
@@ -272,7 +272,7 @@ def asked(store: Path, *names: str) -> tuple[list[str | float], list[str]]:
         run, rows = api.select(loaded, loaded.job)
         answers = [rows.ask(metric(name).over("run", "avg")) for name in names]
         doc = document(engine.diagnose(rows, run))
-    told = [each.reason if isinstance(each, Missing) else float(np.nanmean(each.values)) for each in answers]
+    told = [each.reason if isinstance(each, MissingAnswer) else float(np.nanmean(each.values)) for each in answers]
     return told, [claim.text for claim in doc.preflight if "did not answer" in claim.text]
 
 
@@ -386,7 +386,7 @@ def test_lines_that_were_not_read_are_no_absence(store: Path) -> None:
     with diagnoser.evidence("4242") as rows:
         for question in (events("exception"), events("xid")):
             answer = rows.ask(question)
-            assert isinstance(answer, Missing)
+            assert isinstance(answer, MissingAnswer)
             assert answer.reason == "unable to check: 1 files of received lines are not read yet: ask again"
     assert "1 files of received lines are not read yet" in str(diagnoser.diagnose("4242"))
     intake.close()
@@ -402,7 +402,7 @@ def test_lines_of_other_jobs_that_were_not_read_are_nothing_to_a_run(store: Path
     def unread(job: str) -> str:
         with diagnoser.evidence(job) as rows:
             answer = rows.ask(events("exception"))
-            return answer.reason.removeprefix("unable to check: ") if isinstance(answer, Missing) else ""
+            return answer.reason.removeprefix("unable to check: ") if isinstance(answer, MissingAnswer) else ""
 
     for label in ("4242", "60"):
         said(intake, {"slurm_job_id": label, "host": "n1"}, [(0, "step 1 loss 2.0")]).result(10)

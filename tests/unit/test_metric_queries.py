@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trackside.evidence import Grid, Missing, reduce_grid, reduced
+from trackside.evidence import Grid, MissingAnswer, reduce_grid, reduced
 from trackside.model import Position, Samples, Series
 from trackside.query import Query, QueryError, metric
 from trackside.stores.arithmetic import increase, onset
@@ -137,7 +137,7 @@ def test_growth_in_a_part_is_that_in_the_whole() -> None:
 def test_more_windows_than_can_be_held_are_refused(query: str) -> None:
     metrics = run_metrics({("n1", "0"): [(t, 1.0) for t in range(0, 2001, 20)]}, end=2000)
     answer = metrics.ask(Query.parse(f"metric(gpu_sm_active_ratio).{query}"), "files")
-    assert isinstance(answer, Missing)
+    assert isinstance(answer, MissingAnswer)
     assert "windows" in answer.reason
 
 
@@ -173,13 +173,13 @@ def test_a_sticky_gauge_speaks_when_it_changes() -> None:
 
 def test_not_measured_names_what_and_how_to_get_it() -> None:
     answer = run_metrics(STEADY).ask(metric("gpu_sm_occupancy_ratio").over("run", "avg"), "files")
-    assert isinstance(answer, Missing)
+    assert isinstance(answer, MissingAnswer)
     assert "DCGM_FI_PROF_SM_OCCUPANCY" in answer.reason
 
 
 def test_measured_but_not_then_is_missing() -> None:
     answer = run_metrics(STEADY).ask(metric("gpu_sm_active_ratio").during(9000, 9600).rollup(60, "avg"), "files")
-    assert isinstance(answer, Missing)
+    assert isinstance(answer, MissingAnswer)
 
 
 @pytest.mark.parametrize(

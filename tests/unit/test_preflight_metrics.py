@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from tests.families.grids import Cluster
 from tests.families.rows import END, START, Row, event, job
 from trackside.cli import main
-from trackside.evidence import Grid, Missing
+from trackside.evidence import Grid, MissingAnswer
 from trackside.facts.trust import preflight, telemetry
 from trackside.facts.trust.trust import Trust
 from trackside.families import families
@@ -85,7 +85,7 @@ def test_gpus_that_nothing_tells_apart_are_not_judged() -> None:
     resolved, store = cluster.store(run=run)
     trust = telemetry.examine(store, resolved).trust
     query = metric("gpu_sm_active_ratio").over("run", "avg")
-    assert isinstance(trust.checked(query, store.ask(query)), Missing)
+    assert isinstance(trust.checked(query, store.ask(query)), MissingAnswer)
     other = metric("host_load1").over("run", "avg")
     assert isinstance(trust.checked(other, store.ask(other)), Grid)
 
@@ -222,7 +222,7 @@ def test_launches_of_an_unattached_tracer_prove_nothing() -> None:
     trust = telemetry.examine(store, resolved).trust
     query = metric("trackside_cuda_kernel_launches_total").over("run", "increase")
     answer = trust.checked(query, store.ask(query))
-    assert isinstance(answer, Missing)
+    assert isinstance(answer, MissingAnswer)
     assert "attached" in answer.reason
 
 
@@ -237,10 +237,10 @@ def test_clock_shift_is_said() -> None:
 # -- what the families may make of it
 
 
-def checked(cluster: Cluster, query: Query) -> Grid | Missing:
+def checked(cluster: Cluster, query: Query) -> Grid | MissingAnswer:
     _, store = cluster.store()
     answer = Trust().checked(query, store.ask(query))
-    assert isinstance(answer, (Grid, Missing))
+    assert isinstance(answer, (Grid, MissingAnswer))
     return answer
 
 
@@ -249,7 +249,7 @@ def test_little_seen_is_no_level() -> None:
     cluster.per_gpu("gpu_sm_active_ratio", cluster.until(2400, 0.9)).per_gpu("gpu_xid_last", cluster.until(2400, 0))
     for query in (metric("gpu_sm_active_ratio").over("run", "avg"), metric("gpu_sm_active_ratio").over("run", "max")):
         answer = checked(cluster, query)
-        assert isinstance(answer, Missing)
+        assert isinstance(answer, MissingAnswer)
         assert "less than half" in answer.reason
     assert isinstance(checked(cluster, metric("gpu_sm_active_ratio").over("run", "count")), Grid)
     assert isinstance(checked(cluster, metric("gpu_xid_last").over("run", "onset")), Grid)
@@ -259,21 +259,23 @@ def test_the_end_must_have_been_seen() -> None:
     cluster = Cluster()
     cluster.per_gpu("gpu_sm_active_ratio", cluster.until(END - 400, 0.9))
     answer = checked(cluster, metric("gpu_sm_active_ratio").over("tail", "avg"))
-    assert isinstance(answer, Missing)
+    assert isinstance(answer, MissingAnswer)
     assert "end" in answer.reason
     assert isinstance(checked(cluster, metric("gpu_sm_active_ratio").over("run", "avg")), Grid)
 
 
 def test_two_readings_are_no_share_of_time() -> None:
     cluster = Cluster(interval=3000).per_gpu("gpu_sm_active_ratio", 0.9).per_gpu("gpu_memory_used_bytes", 5e9)
-    assert isinstance(checked(cluster, metric("gpu_sm_active_ratio").over("run", "avg")), Missing)
+    assert isinstance(checked(cluster, metric("gpu_sm_active_ratio").over("run", "avg")), MissingAnswer)
     assert isinstance(checked(cluster, metric("gpu_memory_used_bytes").over("run", "max")), Grid)
 
 
 def test_processes_may_end_before_the_run() -> None:
     cluster = Cluster()
     cluster.per_gpu("trackside_cuda_kernel_launches_total", cluster.until(2000, 5.0), rank="0")
-    assert isinstance(checked(cluster, metric("trackside_cuda_kernel_launches_total").over("tail", "last")), Missing)
+    assert isinstance(
+        checked(cluster, metric("trackside_cuda_kernel_launches_total").over("tail", "last")), MissingAnswer
+    )
     assert isinstance(checked(cluster, metric("trackside_cuda_kernel_launches_total").over("run", "increase")), Grid)
 
 

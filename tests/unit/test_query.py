@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trackside.evidence import Cite, Frame, Missing, Value, derived, reduce_rows, reduced
+from trackside.evidence import Cite, Frame, MissingAnswer, Value, derived, reduce_rows, reduced
 from trackside.model import Event, Position, Record, Samples, Series
 from trackside.query import Query, QueryError, events, metric, record
 from trackside.stores.curves import Kept, RunMetrics, Timing
@@ -97,7 +97,7 @@ def test_any_text_is_an_error_or_is_answered(text: str) -> None:
             query = Query.parse(each)
             assert Query.parse(str(query)) == query
             answer = SMALL.ask(query)
-            if not isinstance(answer, Missing):
+            if not isinstance(answer, MissingAnswer):
                 reduced(answer, query)
 
 
@@ -149,8 +149,8 @@ def test_what_is_left_of_rows_cites_the_whole() -> None:
 
 def test_not_measured_is_not_none() -> None:
     store = MemoryStore([event(1)])
-    assert isinstance(store.ask(record("job")), Missing)
-    assert isinstance(store.ask(metric("gpu_sm_active_ratio")), Missing)
+    assert isinstance(store.ask(record("job")), MissingAnswer)
+    assert isinstance(store.ask(metric("gpu_sm_active_ratio")), MissingAnswer)
     answer = store.ask(events("exception"))
     assert isinstance(answer, Frame)
     assert len(answer) == 0

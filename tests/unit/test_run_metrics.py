@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from trackside.evidence import Grid, Missing
+from trackside.evidence import Grid, MissingAnswer
 from trackside.model import Event, Position, Record, Run, Samples, Series
 from trackside.query import Query, metric
 from trackside.runs.metrics import run_metrics
@@ -267,7 +267,7 @@ def test_the_value_of_a_gauge_tells_the_index() -> None:
 def test_other_nodes_are_left_out_and_said() -> None:
     run, store = Data().put("gpu_utilization_ratio", 0.5, node="login1", gpu="0").resolved()
     answer = store.ask(metric("gpu_utilization_ratio").over("run", "avg"))
-    assert isinstance(answer, Missing)
+    assert isinstance(answer, MissingAnswer)
     assert "other nodes" in answer.reason
     assert run.gpus == ()
 
@@ -343,7 +343,7 @@ def test_metrics_of_another_day_stay_out() -> None:
     data = Data().put("gpu_sm_active_ratio", 0.5, START + 30000, END + 30500, node="n1", gpu="0")
     run, store = data.resolved()
     assert run.metric_offset_s == 0
-    assert isinstance(store.ask(metric("gpu_sm_active_ratio").over("run", "avg")), Missing)
+    assert isinstance(store.ask(metric("gpu_sm_active_ratio").over("run", "avg")), MissingAnswer)
 
 
 def test_no_zone_is_guessed_where_the_window_holds_samples() -> None:
@@ -356,7 +356,7 @@ def test_a_step_that_does_not_divide_the_shift_is_refused() -> None:
     run, store = data.resolved()
     assert run.metric_offset_s == -900
     answer = store.ask(metric("gpu_power_watts").during(0, 1e5).rollup(120, "avg"))
-    assert isinstance(answer, Missing)
+    assert isinstance(answer, MissingAnswer)
     assert "step" in answer.reason
     assert grid(store, metric("gpu_power_watts").over("run", "avg"))
 
@@ -395,7 +395,7 @@ def test_a_log_among_several_jobs_is_matched_by_time() -> None:
     run, store = data.resolved(log(START + 3000, START + 3100), **no_scheduler())
     answer = store.ask(metric("gpu_sm_active_ratio").over("run", "avg"))
     assert run.id is None
-    assert isinstance(answer, Missing)
+    assert isinstance(answer, MissingAnswer)
     assert "--job" in answer.reason
 
 
@@ -443,7 +443,7 @@ def test_log_times_give_the_window() -> None:
 def test_no_metrics_at_all() -> None:
     run, store = Data().resolved()
     assert run.gpus == ()
-    assert isinstance(store.ask(metric("gpu_power_watts").over("run", "avg")), Missing)
+    assert isinstance(store.ask(metric("gpu_power_watts").over("run", "avg")), MissingAnswer)
 
 
 def test_a_part_of_a_grid_cites_no_more_than_the_grid_held() -> None:

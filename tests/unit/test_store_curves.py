@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trackside.evidence import Grid, Missing
+from trackside.evidence import Grid, MissingAnswer
 from trackside.model import Input, Position, Samples, Series
 from trackside.query import ROLLUPS, SPANS, Query, Reducer, Rollup, Span, metric
 from trackside.stores.curves import Curves, Engine, RunMetrics, Timing
@@ -142,7 +142,7 @@ def test_any_part_of_a_grid_cites_what_it_says(
         with Snapshot.open(Path(folder) / "store") as snapshot:
             for store in (asked_of(memory), asked_of(DuckCurves(snapshot))):
                 part = store.ask(asked)
-                if isinstance(part, Missing):
+                if isinstance(part, MissingAnswer):
                     continue
                 assert isinstance(part, Grid)
                 for start, end in parts:

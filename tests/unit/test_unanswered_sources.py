@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trackside.api import Loaded, select
-from trackside.evidence import UNANSWERED, Cite, Frame, Grid, Missing
+from trackside.evidence import UNANSWERED, Cite, Frame, Grid, MissingAnswer
 from trackside.finding import Verdict
 from trackside.model import Position, Samples, Series
 from trackside.query import events, metric
@@ -73,7 +73,7 @@ def test_a_store_that_does_not_answer_is_said_and_rules_nothing_out(whole: bool)
     live = Refusing(whole)
     found, store = verdict(live)
     answer = store.ask(metric("gpu_power_watts").over("run", "avg"))
-    assert isinstance(answer, Missing)
+    assert isinstance(answer, MissingAnswer)
     assert (answer.reason, answer.source) == (f"unable to check: {WHY}", live.name)
     doc = document(found)
     sentence = next(claim for claim in doc.preflight if "metrics:9090" in claim.text)
@@ -107,7 +107,7 @@ def test_no_row_of_a_plane_that_was_not_wholly_read_is_no_answer() -> None:
     store.unanswered("log", "loki http://logs:3100", "the answer broke off")
     store.unanswered("log", "loki http://logs:3100", "and again")
     answer = store.ask(events("exception"))
-    assert isinstance(answer, Missing)
+    assert isinstance(answer, MissingAnswer)
     assert (answer.reason, answer.source) == ("unable to check: the answer broke off", "loki http://logs:3100")
     silent = store.ask(events(UNANSWERED))
     assert isinstance(silent, Frame)
@@ -157,15 +157,15 @@ def test_a_metric_that_one_place_can_not_look_at_is_no_absence(elsewhere: bool) 
     silent = rows.ask(events(UNANSWERED))
     if elsewhere:
         assert isinstance(answer, Grid)
-        assert isinstance(silent, Missing), "there is nothing to tell"
+        assert isinstance(silent, MissingAnswer), "there is nothing to tell"
     else:
         assert isinstance(silent, Frame)
-        assert isinstance(answer, Missing)
+        assert isinstance(answer, MissingAnswer)
         assert answer.reason == "unable to check: its unit is not known"
         assert [row.at.path for row in silent.events] == ["store: gpu_sm_active_ratio"]
     assert isinstance(rows.ask(metric("gpu_power_watts").over("run", "avg")), Grid)
     other = rows.ask(metric("gpu_memory_used_bytes").over("run", "avg"))
-    assert isinstance(other, Missing)
+    assert isinstance(other, MissingAnswer)
     assert other.reason.startswith("gpu_memory_used_bytes was not measured")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
-from trackside.evidence import UNANSWERED, Evidence, Frame, Grid, Missing, Store
+from trackside.evidence import UNANSWERED, Evidence, Frame, Grid, MissingAnswer, Store
 from trackside.facts.cost.cost import cost
 from trackside.facts.gpus import located
 from trackside.facts.trust import preflight, telemetry
@@ -19,7 +19,7 @@ from trackside.model import Event, Input, Plane, Run
 from trackside.query import Query, events
 from trackside.verdict import arbiter, plots
 
-Answer = Frame | Grid | Missing
+Answer = Frame | Grid | MissingAnswer
 
 
 @runtime_checkable
@@ -88,7 +88,7 @@ def _judge(family: Family, evidence: Evidence, run: Run) -> Finding:
     finding = located(family.judge(evidence, run, family.limits), run)
     if finding.outcome is Outcome.UNKNOWN:  # first of all for want of what was asked and not answered
         missing = [
-            answer.reason for answer in evidence.answers.values() if isinstance(answer, Missing) and answer.source
+            answer.reason for answer in evidence.answers.values() if isinstance(answer, MissingAnswer) and answer.source
         ]
         finding = replace(finding, missing=tuple(dict.fromkeys((*missing, *finding.missing))))
     return finding
