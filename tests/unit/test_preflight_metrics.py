@@ -23,7 +23,7 @@ from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Outcome, Verdict, absent, claim, found
 from trackside.model import Run
 from trackside.query import Query, metric
-from trackside.show.document import decode, document, encode
+from trackside.show.document import citation, decode, document, encode
 from trackside.show.plot import fewer, line
 from trackside.show.wording import measured, said, span, word
 from trackside.sim import Scenario, simulate
@@ -36,8 +36,8 @@ def told(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, str]
     """Key -> sentence of what preflight says of the metrics; every citation must hold again."""
     resolved, store = cluster.store(*rows, run=run)
     claims = telemetry.examine(store, resolved).claims
-    cites = {str(i): cite for i, cite in enumerate(cite for each in claims for cite in each.cites)}
-    broken = [one for one in check(cites, store) if not one.holds]
+    cites = [citation(cite) for each in claims for cite in each.cites]
+    broken = [one for one in check({str(i): cite for i, cite in enumerate(cites)}, store) if not one.holds]
     assert not broken, broken
     return {each.key: said(each, preflight.SAYS) for each in claims}
 
@@ -400,7 +400,7 @@ def test_gpu_hours_without_a_scheduler() -> None:
     verdict = engine.diagnose(store, run)
     assert verdict.gpu_hours is not None
     assert verdict.gpu_hours.number == pytest.approx(16 * (END - START) / 3600, rel=0.02)
-    assert all(one.holds for one in check({"c": verdict.gpu_hours.cites[0]}, store))
+    assert all(one.holds for one in check({"c": citation(verdict.gpu_hours.cites[0])}, store))
 
 
 def test_curves_of_the_finding() -> None:
