@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -315,3 +315,21 @@ class Store(Protocol):
     def ask(self, query: Query) -> Answer:
         """Answer one query; Missing where no plane that could show it was read."""
         ...
+
+
+@runtime_checkable
+class BatchStore(Protocol):
+    """A store that answers several questions in fewer passes than one each."""
+
+    def ask_many(self, queries: Sequence[Query]) -> Sequence[Answer]:
+        """The answers, in the order of asking."""
+        ...
+
+    def expect(self, queries: Iterable[Query]) -> None:
+        """Announce questions that will be asked later."""
+        ...
+
+
+def ask_many(store: Store, queries: Sequence[Query]) -> Sequence[Answer]:
+    """The answers to several queries, in their order; together where the store can."""
+    return store.ask_many(queries) if isinstance(store, BatchStore) else [store.ask(query) for query in queries]
