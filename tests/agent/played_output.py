@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tools.cases import Case
 
-from tests.unit.receiving import LineReader, Spoken
+from tests.serve.receiving import LineReader, Spoken
 from trackside import api
 from trackside.agent.output import followed
 from trackside.agent.output.holders import Held

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.hanging import Jobs, collected, reported, running, watching
-from tests.unit.receiving import JSON, Running
+from tests.serve.receiving import JSON, Running
 from trackside import api
 from trackside.agent.source import LogLine
 from trackside.finding import Certainty, Verdict

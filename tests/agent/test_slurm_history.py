@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.receiving import T0_MS, flushed, lines, opened, said
+from tests.serve.receiving import T0_MS, flushed, lines, opened, said
 from trackside.api import diagnose_stored, stored
 from trackside.logs.scan import scan_text
 from trackside.model import Position, Record, Run
