@@ -181,8 +181,10 @@ def _activity(held: tuple[tuple[str, Grid], ...], order: tuple[str, ...], n_rank
         working &= ~_waiting(working, busy, sm if basis == "sm" else power)
     by: Literal["engine", "utilisation"] = "engine" if engine is not None else "utilisation"
     readings = min(grid.samples / max(1, int((~np.isnan(grid.values)).sum())) for grid in grids.values())
-    return GpuActivity(gpus, times, step, readings, sm, busy, None if busy is None else by, power, launches, collectives,
-                    basis, working, known)  # fmt: skip
+    return GpuActivity(
+        gpus, times, step, readings, sm, busy, None if busy is None else by, power, launches, collectives, basis,
+        working, known,
+    )  # fmt: skip
 
 
 def gpu_of(series: Series, order: Sequence[str], n_ranks: int | None) -> str:
