@@ -67,12 +67,12 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
         rest = rests.during(evidence, run, seen, stall.since, stall.until)
         if rest is not None and rest.worked:
             return absent(claim("worked", seconds=stall.seconds))
-        return _found(evidence, stall, *((rest.shows, rest.gpus) if rest is not None else ((), ())), "stood")
+        return _found(evidence, stall, *((rest.claims, rest.gpus) if rest is not None else ((), ())), "stood")
     if stalls.unstamped(training_points(evidence["progress"])):
         pause = rests.longest(evidence, run, seen, limits)
         if pause is not None:
             return _found(evidence, pause.stall, pause.shows, pause.gpus, "rested")
-    return _ruled_out(evidence, run, rests.most(evidence, seen))
+    return _ruled_out(evidence, run, rests.most(evidence, run, seen))
 
 
 def _ruled_out(evidence: Evidence, run: Run, rested: Value | None) -> Finding:
@@ -125,10 +125,6 @@ FAMILY = Family(
     says={
         "stood": "training stood still for {seconds}, from {since} to {until}, and then went on",
         "rested": "the GPUs did no work for {seconds}, from {since} to {until}, and then worked on",
-        "rest": "the GPUs did no work meanwhile ({signal}: {level}, and {before} until then; medians)",
-        "little": "the GPUs did far less meanwhile ({signal}: {level}, and {before} until then; medians)",
-        "odd_cold": "GPU {gpus} was cold while the others waited for it ({signal}: {level})",
-        "odd": "GPU {gpus} stood apart from the others meanwhile",
         "storage": "a file server was away meanwhile: {line}",
         "blocked": "the kernel saw a task hang meanwhile: {line}",
         "survived": "the run lost this time and nothing else; the same stall may hang it the next time",
