@@ -19,7 +19,7 @@ CARD = {
     "Max Graphics Package Power (W)": "290.0",
     "Average Graphics Package Power (W)": "36.5",
     "GPU use (%)": "98",
-    "Memory Activity": "N/A",
+    "Memory GpuActivity": "N/A",
     "PCIe Replay Count": "2",
     "PCI Bus": "0000:83:00.0",
     "VRAM Total Memory (B)": "34342961152",
