@@ -39,6 +39,7 @@ Linux, nfs(5): hard mounts retry for ever; the kernel's hung task detector; the 
 from __future__ import annotations
 
 from trackside.evidence import Evidence, Value, derived
+from trackside.facts.gpu import rests
 from trackside.facts.gpu.signals import NEED, STANDSTILL, watched
 from trackside.facts.pace import stalls
 from trackside.facts.pace.stalls import STALLS, Limits, Stall
@@ -61,8 +62,6 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     seen = watched(evidence, run)
     if seen is None:
         return _found(evidence, stall, (), (), "stood") if stall is not None else _ruled_out(evidence, run, None)
-    from trackside.facts.gpu import rests  # arrays: only where something was measured
-
     if stall is not None:
         rest = rests.during(evidence, run, seen, stall.since, stall.until)
         if rest is not None and rest.worked:

@@ -18,7 +18,7 @@ from trackside.facts.logs.silence import Silence
 from trackside.facts.training.learning import training_points
 from trackside.finding import Claim, Sentence
 
-PINNED = Sentence("the GPUs were busy all the while: {busy} over {seconds} (median)")
+PINNED_ON = Sentence("the GPUs were busy all the while: {busy} over {seconds} (median)")
 NO_STEP = Sentence("the ranks had met ({line}), and the log holds {count:training points}")
 LITTLE_SM = Sentence("their SM activity was {sm} (median), what waiting in a collective alone comes to")
 LITTLE_POWER = Sentence("they drew {power} (median), no more than GPUs that wait busily")
@@ -76,7 +76,7 @@ def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, li
     if moved.moving or not (moved.none or little):
         return STEPPED
     level = activity.grids[activity.busy_by or "engine"].during(start, end).value("median", unit="share")
-    pinned = PINNED(busy=level, seconds=derived(length, level, unit="s"))
+    pinned = PINNED_ON(busy=level, seconds=derived(length, level, unit="s"))
     first = NO_STEP(count=progress.reduce("count"), line=met)
     return FirstStepHang(start, moved.none, (first, pinned, *moved.resting, *little))
 

@@ -29,12 +29,14 @@ IDLE: Mapping[str, Query] = {
 }
 """The questions behind :class:`IdleGpus`."""
 
-COLD_SM = Sentence("SM activity never rose above {most}")
-COLD_ENGINE = Sentence("engine activity never rose above {most}")
-COLD_UTILISATION = Sentence("utilisation never rose above {most}")
-COLD_POWER = Sentence("no GPU drew more than {most}")
-COLD_LAUNCHES = Sentence("kernel launches made in all: {most}", running="kernel launches made so far: {most}")
-COLD_COLLECTIVES = Sentence("collectives completed in all: {most}", running="collectives completed so far: {most}")
+COLD: Mapping[str, Sentence] = {
+    "sm": Sentence("SM activity never rose above {most}"),
+    "engine": Sentence("engine activity never rose above {most}"),
+    "utilisation": Sentence("utilisation never rose above {most}"),
+    "launches": Sentence("kernel launches made in all: {most}", running="kernel launches made so far: {most}"),
+    "collectives": Sentence("collectives completed in all: {most}", running="collectives completed so far: {most}"),
+    "power": Sentence("no GPU drew more than {most}"),
+}
 ALL_COLD = Sentence("{count} on {nodes} did no work in {seconds}, from the start on")
 NO_LAUNCH = Sentence(
     "no kernel launch and no collective of the run was ever seen, though its processes were traced ({traced})",
@@ -49,15 +51,7 @@ NO_PROCESS = Sentence(
     running="no process has held a context on a GPU yet ({attached})",
 )
 CONTEXT_ONLY = Sentence("no GPU held more than {memory} of memory, a context at most")
-MEMORY_HELD = Sentence("up to {memory} of GPU memory was held")
-MOST: Mapping[str, Sentence] = {
-    "sm": COLD_SM,
-    "engine": COLD_ENGINE,
-    "utilisation": COLD_UTILISATION,
-    "launches": COLD_LAUNCHES,
-    "collectives": COLD_COLLECTIVES,
-}
-
+MEMORY_IDLE = Sentence("up to {memory} of GPU memory was held")
 SMALLEST_CARD = 24 * 2**30
 """Bytes of the smallest card in use for training, where its size was not sampled."""
 
@@ -123,20 +117,20 @@ def idle_gpus(
         shows.append(NO_PROCESS(attached=attached.value("max", unit="")))
     small = _context_only(evidence, limits)
     if memory is not None:
-        shows.append((CONTEXT_ONLY if small else MEMORY_HELD)(memory=memory.value("max")))
+        shows.append((CONTEXT_ONLY if small else MEMORY_IDLE)(memory=memory.value("max")))
     return IdleGpus(activity, seconds, small, held, _forming(activity, silence, run), tuple(shows))
 
 
 def _levels(activity: GpuActivity) -> list[Claim]:
     """The most that any signal came to; of power only if no other was sampled."""
     shows: list[Claim] = []
-    for name, sentence in MOST.items():
+    for name in ("sm", "engine", "utilisation", *COUNTED):
         grid = activity.grid(name)
         most = grid.value("sum" if name in COUNTED else "max", unit="") if grid is not None else None
         if most is not None and most.value is not None:
-            shows.append(sentence(most=most))
+            shows.append(COLD[name](most=most))
     power = activity.grid("power")
-    return shows or ([COLD_POWER(most=power.value("max"))] if power is not None else [])
+    return shows or ([COLD["power"](most=power.value("max"))] if power is not None else [])
 
 
 def _counted(activity: GpuActivity, sources: Sequence[Value]) -> dict[str, Value]:

@@ -17,10 +17,10 @@ from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.gpus import of_gpu
 from trackside.finding import Claim, Sentence
 
-RESTED = Sentence("the GPUs did no work meanwhile ({signal}: {level}, and {before} until then; medians)")
+REST = Sentence("the GPUs did no work meanwhile ({signal}: {level}, and {before} until then; medians)")
 LITTLE = Sentence("the GPUs did far less meanwhile ({signal}: {level}, and {before} until then; medians)")
-COLD = Sentence("GPU {gpus} was cold while the others waited for it ({signal}: {level})")
-APART = Sentence("GPU {gpus} stood apart from the others meanwhile")
+ODD_COLD = Sentence("GPU {gpus} was cold while the others waited for it ({signal}: {level})")
+ODD = Sentence("GPU {gpus} stood apart from the others meanwhile")
 
 PROOF = ("launches", "collectives", "sm")
 """Signals that tell rest from work by themselves; power does beside a silence of the log."""
@@ -157,7 +157,7 @@ class GpuPauses:
             return (), ()
         rested = less is None or seen.active[windows].mean() <= self.limits.edge_share
         signal = derived(TITLES[seen.basis], level)
-        shows = [(RESTED if rested else LITTLE)(signal=signal, level=level, before=before)]
+        shows = [(REST if rested else LITTLE)(signal=signal, level=level, before=before)]
         outliers = self.stall.outliers(windows, less)
         gpus = seen.named(outliers.odd)
         busy = seen.grid(seen.busy_by or "power")
@@ -178,5 +178,5 @@ def _apart(during: Grid, gpus: tuple[str, ...], why: Why) -> Claim:
     if why == "cold" and levels:
         most = max(levels, key=lambda value: value.number)
         signal = derived(BUSY_TITLES.get(during.query.kind, "power"), most)
-        return COLD(gpus=derived(gpus, *levels), signal=signal, level=most)
-    return APART(gpus=derived(gpus, *own))
+        return ODD_COLD(gpus=derived(gpus, *levels), signal=signal, level=most)
+    return ODD(gpus=derived(gpus, *own))

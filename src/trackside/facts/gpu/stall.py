@@ -47,27 +47,23 @@ STALL: Mapping[str, Query] = {
 }
 """The questions behind :class:`GpuStall`."""
 
-LAUNCHED_TO_THE_END = Sentence(
-    "kernels were launched up to the end: {level} a window (median)",
-    running="kernels are being launched: {level} a window (median)",
-)
-COMPLETED_TO_THE_END = Sentence(
-    "collectives were completed up to the end: {level} a window (median)",
-    running="collectives are being completed: {level} a window (median)",
-)
-WORKED_TO_THE_END = Sentence(
-    "the GPUs worked up to the end: SM activity {level} (median)",
-    running="the GPUs are at work: SM activity {level} (median)",
-)
-DREW_TO_THE_END = Sentence(
-    "the GPUs drew the power of work up to the end: {level} (median)",
-    running="the GPUs draw the power of work: {level} (median)",
-)
 TO_THE_END: Mapping[str, Sentence] = {
-    "launches": LAUNCHED_TO_THE_END,
-    "collectives": COMPLETED_TO_THE_END,
-    "sm": WORKED_TO_THE_END,
-    "power": DREW_TO_THE_END,
+    "launches": Sentence(
+        "kernels were launched up to the end: {level} a window (median)",
+        running="kernels are being launched: {level} a window (median)",
+    ),
+    "collectives": Sentence(
+        "collectives were completed up to the end: {level} a window (median)",
+        running="collectives are being completed: {level} a window (median)",
+    ),
+    "sm": Sentence(
+        "the GPUs worked up to the end: SM activity {level} (median)",
+        running="the GPUs are at work: SM activity {level} (median)",
+    ),
+    "power": Sentence(
+        "the GPUs drew the power of work up to the end: {level} (median)",
+        running="the GPUs draw the power of work: {level} (median)",
+    ),
 }
 
 

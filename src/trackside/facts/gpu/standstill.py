@@ -17,31 +17,31 @@ from trackside.facts.gpus import of_gpu
 from trackside.finding import Claim, Sentence
 from trackside.query import Reducer
 
-FEW_LAUNCHES = Sentence(
-    "{now} kernel launches were made in the last {seconds}, of {whole} in the whole run",
-    running="{now} kernel launches were made in the last {seconds}, of {whole} so far",
-)
-FEW_COLLECTIVES = Sentence(
-    "{now} collectives were completed in the last {seconds}, of {whole} in the whole run",
-    running="{now} collectives were completed in the last {seconds}, of {whole} so far",
-)
-SM_RESTED = Sentence("SM activity was {now} in the last {seconds} (median of the GPUs) and {before} until then")
-POWER_RESTED = Sentence("the GPUs drew {now} in the last {seconds} (median) and {before} until then")
-BUSY_RESTED = Sentence("the GPUs were busy for {now} of the last {seconds} (median) and for {before} until then")
-SPINNING = Sentence("busy without work: {count}, {signal} {busy}, which is waiting and no health")
-SPINNING_BY_POWER = Sentence("drawing more than idle ones do, without work: {count}, {power}")
-COLD = Sentence("GPU {gpus} went cold: {signal} {level}")
-GONE = Sentence("GPU {gpus} gave no sample any more, the others {samples:plain}")
-BEHIND = Sentence("GPU {gpus} had entered fewer collectives than the others: {mine} of {theirs}")
-ABSENT = Sentence("GPU {gpus} was in no collective while the others were in one: {mine} entered, {theirs} left")
-COMPUTING = Sentence("GPU {gpus} went on with other work")
-FIRST = Sentence("GPU {gpus} stopped before the others")
+REST: Mapping[str, Sentence] = {
+    "launches": Sentence(
+        "{now} kernel launches were made in the last {seconds}, of {whole} in the whole run",
+        running="{now} kernel launches were made in the last {seconds}, of {whole} so far",
+    ),
+    "collectives": Sentence(
+        "{now} collectives were completed in the last {seconds}, of {whole} in the whole run",
+        running="{now} collectives were completed in the last {seconds}, of {whole} so far",
+    ),
+    "sm": Sentence("SM activity was {now} in the last {seconds} (median of the GPUs) and {before} until then"),
+    "power": Sentence("the GPUs drew {now} in the last {seconds} (median) and {before} until then"),
+    "busy": Sentence("the GPUs were busy for {now} of the last {seconds} (median) and for {before} until then"),
+}
+SPIN = Sentence("busy without work: {count}, {signal} {busy}, which is waiting and no health")
+SPIN_POWER = Sentence("drawing more than idle ones do, without work: {count}, {power}")
+ODD: Mapping[str, Sentence] = {
+    "cold": Sentence("GPU {gpus} went cold: {signal} {level}"),
+    "gone": Sentence("GPU {gpus} gave no sample any more, the others {samples:plain}"),
+    "behind": Sentence("GPU {gpus} had entered fewer collectives than the others: {mine} of {theirs}"),
+    "absent": Sentence("GPU {gpus} was in no collective while the others were in one: {mine} entered, {theirs} left"),
+    "computing": Sentence("GPU {gpus} went on with other work"),
+    "first": Sentence("GPU {gpus} stopped before the others"),
+}
 MEMORY_HELD = Sentence("the memory stays held: {memory} (median of the GPUs)")
 
-COUNTS: Mapping[str, Sentence] = {"launches": FEW_LAUNCHES, "collectives": FEW_COLLECTIVES}
-LEVELS: Mapping[str, Sentence] = {
-    "sm": SM_RESTED, "power": POWER_RESTED, "engine": BUSY_RESTED, "utilisation": BUSY_RESTED
-}  # fmt: skip
 TITLES: Mapping[str, str] = {"engine": "engine activity", "sm": "SM activity"}
 """What a signal is called beside its level."""
 MAX_CITED = 8
@@ -97,14 +97,14 @@ class Standstill:
     def _counts(self) -> list[Claim]:
         """Launches and collectives; the levels of activity, of which SM activity always and others without counts."""
         shows: list[Claim] = []
-        for name, sentence in COUNTS.items():
+        for name in COUNTED:
             now, grid = self._figure(name, "sum"), self.grids.get(name)
             if now is not None and grid is not None:
-                shows.append(sentence(now=now, whole=grid.value("sum", unit=""), seconds=self.seconds))
-        for name, sentence in LEVELS.items():
+                shows.append(REST[name](now=now, whole=grid.value("sum", unit=""), seconds=self.seconds))
+        for name, kind in (("sm", "sm"), ("power", "power"), ("engine", "busy"), ("utilisation", "busy")):
             now, before = self._figure(name), self._figure(name, before=True)
             if now is not None and before is not None and (name == "sm" or not shows):
-                shows.append(sentence(now=now, before=before, seconds=self.seconds))
+                shows.append(REST[kind](now=now, before=before, seconds=self.seconds))
         return shows
 
     def _figure(self, name: str, how: Reducer = "median", before: bool = False) -> Value | None:
@@ -140,9 +140,9 @@ class Standstill:
             return []
         number = derived(count, level, unit="GPUs" if count > 1 else "GPU")
         if name == "power":
-            return [SPINNING_BY_POWER(count=number, power=level)]
+            return [SPIN_POWER(count=number, power=level)]
         level = replace(level, unit="share")
-        return [SPINNING(count=number, busy=level, signal=derived(TITLES.get(name, name), level))]
+        return [SPIN(count=number, busy=level, signal=derived(TITLES.get(name, name), level))]
 
     def _apart(self) -> list[Claim]:
         if not self.outliers:
@@ -157,16 +157,16 @@ class Standstill:
         gpus = derived(self.outliers, *own)
         if self.why == "cold":
             most = max(own, key=lambda value: value.number if value.value is not None else -1.0)
-            return [COLD(gpus=gpus, level=most, signal=derived(name, most))]
+            return [ODD["cold"](gpus=gpus, level=most, signal=derived(name, most))]
         if self.why == "gone":
-            return [GONE(gpus=gpus, samples=during.value("count", unit="samples"))]
-        return [COMPUTING(gpus=gpus) if self.why == "computing" else FIRST(gpus=gpus)]
+            return [ODD["gone"](gpus=gpus, samples=during.value("count", unit="samples"))]
+        return [ODD[self.why](gpus=gpus)]
 
     def _by_collectives(self) -> Claim:
         entered, left = self.grids["entered"], self.grids.get("left")
         own = [of_gpu(entered, gpu).value("last", unit="") for gpu in self.outliers[:MAX_CITED]]
         gpus = derived(self.outliers, *own)
         if self.why == "behind" or left is None:
-            return BEHIND(gpus=gpus, mine=own[0], theirs=entered.value("max", unit=""))
+            return ODD["behind"](gpus=gpus, mine=own[0], theirs=entered.value("max", unit=""))
         done = of_gpu(left, self.outliers[0]).value("last", unit="")
-        return ABSENT(gpus=gpus, mine=own[0], theirs=done)
+        return ODD["absent"](gpus=gpus, mine=own[0], theirs=done)

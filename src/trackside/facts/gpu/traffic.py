@@ -25,11 +25,18 @@ TRAFFIC: Mapping[str, Query] = {
 }
 """The questions behind :class:`GpuTraffic`."""
 
-MEMORY_MOVED = Sentence("their memory moved data {level} of the time (mean)")
-MEMORY_RESTED = Sentence("their memory moved data {level} of the time (mean): next to nothing is read or written")
-MEMORY_ACCESSED = Sentence("their memory was read or written {level} of the time (mean)")
-TENSOR_BUSY = Sentence("their tensor pipes were busy {level} of the time (mean)")
-NVLINK_SENT = Sentence("each sent {level} over NVLink (mean)")
+MOVES: Mapping[str, Sentence] = {
+    "dram": Sentence("their memory moved data {level} of the time (mean)"),
+    "copy": Sentence("their memory was read or written {level} of the time (mean)"),
+    "tensor": Sentence("their tensor pipes were busy {level} of the time (mean)"),
+    "nvlink": Sentence("each sent {level} over NVLink (mean)"),
+}
+RESTS: Mapping[str, Sentence] = {
+    "dram": Sentence("their memory moved data {level} of the time (mean): next to nothing is read or written"),
+    "copy": Sentence("their memory was read or written {level} of the time (mean)"),
+    "tensor": Sentence("their tensor pipes were busy {level} of the time (mean)"),
+    "nvlink": Sentence("each sent {level} over NVLink (mean)"),
+}
 
 
 @dataclass(frozen=True)
@@ -40,21 +47,19 @@ class Signal:
     """From here on something advances."""
     rests: float
     """Up to here nothing does."""
-    moving: Sentence
-    resting: Sentence
     alone: bool = True
     """Whether rest of this alone says that nothing moves."""
 
 
 SIGNALS: Mapping[str, Signal] = {
     # a hundredth of an H100's device memory is 33 GB/s; flags that are polled stay cached
-    "dram": Signal(0.01, 0.006, MEMORY_MOVED, MEMORY_RESTED),
+    "dram": Signal(0.01, 0.006),
     # whole per cents of time in which device memory was read or written
-    "copy": Signal(0.015, 0.005, MEMORY_ACCESSED, MEMORY_ACCESSED),
+    "copy": Signal(0.015, 0.005),
     # models in FP32 use none
-    "tensor": Signal(0.005, 0.001, TENSOR_BUSY, TENSOR_BUSY, alone=False),
+    "tensor": Signal(0.005, 0.001, alone=False),
     # gradients of ten million parameters every two seconds; none on one link
-    "nvlink": Signal(1e7, 1e6, NVLINK_SENT, NVLINK_SENT, alone=False),
+    "nvlink": Signal(1e7, 1e6, alone=False),
 }
 """By question, in the order in which they are stated."""
 
@@ -93,9 +98,9 @@ class GpuTraffic:
             unit = "share" if grid.unit == "ratio" else grid.unit
             value = derived(round(level, 4), grid.during(start, end).value("avg", unit=unit), unit=unit)
             if level >= signal.moves:
-                moving.append(signal.moving(level=value))
+                moving.append(MOVES[name](level=value))
             elif level <= signal.rests:
-                resting.append(signal.resting(level=value))
+                resting.append(RESTS[name](level=value))
                 at_rest |= signal.alone
         return Traffic(tuple(moving), tuple(resting), at_rest and not moving)
 
