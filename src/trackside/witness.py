@@ -47,4 +47,4 @@ def weigh(*witnesses: Witness) -> Weight | None:
 
 
 def _claims(witnesses: Iterable[Witness]) -> tuple[Claim, ...]:
-    return tuple(dict.fromkeys(claim for one in witnesses for claim in one.claims))
+    return tuple(claim for one in witnesses for claim in one.claims)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from tools.cases import SCENARIOS, simulated
@@ -11,7 +13,7 @@ from tools.cases import SCENARIOS, simulated
 from trackside import api
 from trackside.families import families, find_family
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Outcome
+from trackside.finding import Action, Certainty, Claim, Finding, Outcome, Sentence
 from trackside.model import Event, Plane, Position, Record, Role, Run
 from trackside.show.wording import said
 from trackside.stores.memory import MemoryStore
@@ -153,8 +155,8 @@ def check_worded(family: Family, finding: Finding) -> None:
     for claim in claims(finding):
         assert worded_claim(family, claim)
     for act in finding.actions:
-        assert act.key in family.says
-        assert act.command is None or act.command in family.says
+        assert isinstance(act.sentence, Sentence) or act.sentence in family.says
+        assert act.command is None or isinstance(act.command, Sentence) or act.command in family.says
 
 
 def judge_store(code: str, where: MemoryStore, run: Run | None = None) -> Finding:
@@ -180,9 +182,28 @@ def example(code: str) -> Finding:
     return api.diagnose(simulated(SCENARIOS / code / "sim-example-of-the-catalogue" / "scenario.toml")).primary
 
 
+def name(said: Claim | Action) -> str:
+    """The name of the constant that holds a sentence, in lower case; of one in a table, with the key there."""
+    return said.sentence if isinstance(said.sentence, str) else constants()[id(said.sentence)]
+
+
+@cache
+def constants() -> dict[int, str]:
+    """The names of all sentences of facts and families, by identity."""
+    families()
+    modules = [module for path, module in sys.modules.items() if path.startswith("trackside.")]
+    names: dict[int, str] = {}
+    for constant, value in (pair for module in modules for pair in vars(module).items()):
+        if isinstance(value, Sentence):
+            names[id(value)] = constant.lower()
+        elif isinstance(value, dict):
+            names |= {id(one): f"{constant}_{key}".lower() for key, one in value.items() if isinstance(one, Sentence)}
+    return names
+
+
 def keys(finding: Finding) -> list[str]:
     """Which sentences it says: shown, or the reasons why it is not there."""
-    return [claim.key for claim in (*finding.shows, *finding.because)]
+    return [name(claim) for claim in (*finding.shows, *finding.because)]
 
 
 def worded(finding: Finding) -> str:

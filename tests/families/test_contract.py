@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from tools.cases import scenarios
 
 from tests.families.rows import UNKNOWN, judge_store, templates
 from trackside.families import families
@@ -35,3 +36,16 @@ def test_blind_is_unknown(family: Family) -> None:
         assert finding.outcome is UNKNOWN
         assert finding.missing
         assert finding.collect
+
+
+@ALL
+def test_scenarios(family: Family) -> None:
+    """At least three: one of it, one in which it must not be found, and one that lacks what it would be told by."""
+    labels = {case.name: case.expected for case in scenarios()}
+    positive = {name for name, label in labels.items() if family.code in {label["family"], *label.get("warns", ())}}
+    rival = {name for name, label in labels.items() if family.code in label.get("never", ())}
+    blind = {name for name, label in labels.items() if family.code in label.get("unknown", ())}
+    assert positive - blind, "no scenario of it"
+    assert rival - blind, "no scenario says `never` of it"
+    assert blind, "no scenario says `unknown` of it"
+    assert len(positive | rival | blind) >= 3

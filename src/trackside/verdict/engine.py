@@ -57,9 +57,7 @@ def _judge(family: Family, facts: Facts) -> Finding:
     if family.limits is not None:
         values["limits"] = family.limits
     judged = guarded(family.code, lambda: family.judge(**values))
-    if isinstance(judged, Missing):
-        return unknown([judged.reason], family.collect)
-    finding = located(judged, facts.run)
+    finding = unknown([judged.reason], family.collect) if isinstance(judged, Missing) else located(judged, facts.run)
     if finding.outcome is Outcome.UNKNOWN:  # first of all for want of what was asked and not answered
         reasons = (*facts.silent_sources(family.facts), *finding.missing)
         finding = replace(finding, missing=tuple(dict.fromkeys(reasons)))
