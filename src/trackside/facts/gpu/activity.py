@@ -137,6 +137,16 @@ class GpuActivity:
         counts: NDArray[np.intp] = self.known[self.used].sum(axis=0)
         return counts >= max(1, int(self.used.sum()) / 2)
 
+    def worked_after(self, moment: float) -> bool | None:
+        """Whether the run's GPUs went on working after a moment; None if nothing that proves work was sampled.
+
+        A spell counts from three windows on: what is torn down may launch a last kernel.
+        """
+        if self.basis in (None, "utilisation"):
+            return None
+        later = self.times - self.step >= moment
+        return None if not (self.seen & later).any() else int((self.active & later).sum()) >= 3
+
     @cached_property
     def active(self) -> Flags:
         """(T,) Windows in which the run did work: most of the GPUs in use, or collectives that were completed."""
