@@ -38,8 +38,8 @@ from tests.families.rows import (
     judge,
     keys,
     log_points,
-    name,
     points,
+    sentence_name,
     worded,
 )
 from trackside.finding import Certainty
@@ -103,7 +103,7 @@ def test_a_standstill_is_compared_with_work_not_with_the_start_up() -> None:
     working = np.where(cluster.times < 2400, 0.0, np.where(cluster.times < STOP, 0.7, 0.03))
     cluster.per_gpu("gpu_sm_active_ratio", working, {AWAY: np.where(cluster.times < STOP, working, 0.0)})
     finding = judged(cluster, "C2", until_stop(), TIMEOUT)
-    [rest] = [each for each in finding.shows if name(each) == "rest_sm"]
+    [rest] = [each for each in finding.shows if sentence_name(each) == "rest_sm"]
     assert rest.values["before"].number == pytest.approx(0.7)
 
 
@@ -147,7 +147,7 @@ def test_what_kept_the_rank_away_stays_open_without_its_word() -> None:
     other = event("dataloader_death", 900, rank=2, role=Role.ROOT, signal=9)
     finding = judged(hung(), "C2", until_stop(), other, TIMEOUT)
     assert "worker_died" not in keys(finding)
-    assert [name(each) for each in finding.cannot_decide] == ["why"]
+    assert [sentence_name(each) for each in finding.cannot_decide] == ["why"]
 
 
 def test_collective_hang_without_a_log() -> None:
@@ -275,8 +275,8 @@ def spun(**moves: float) -> Cluster:
     """GPUs that are busy from the start on, at the power of waiting; and what else was sampled of them."""
     cluster = Cluster().per_gpu("gpu_utilization_ratio", 1.0)
     cluster.per_gpu("gpu_power_watts", cluster.after(1060, 180.0, 70.0))
-    for metric, level in moves.items():
-        cluster.per_gpu(f"gpu_{metric}", level)
+    for name, level in moves.items():
+        cluster.per_gpu(f"gpu_{name}", level)
     return cluster
 
 
