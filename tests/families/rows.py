@@ -190,15 +190,20 @@ def name(said: Claim | Action) -> str:
 @cache
 def constants() -> dict[int, str]:
     """The names of all sentences of facts and families, by identity."""
+    return {id(sentence): name for name, sentence in sentences()}
+
+
+def sentences() -> list[tuple[str, Sentence]]:
+    """All sentences that are constants of facts and families, with their names in lower case."""
     families()
     modules = [module for path, module in sys.modules.items() if path.startswith("trackside.")]
-    names: dict[int, str] = {}
+    named: list[tuple[str, Sentence]] = []
     for constant, value in (pair for module in modules for pair in vars(module).items()):
         if isinstance(value, Sentence):
-            names[id(value)] = constant.lower()
+            named.append((constant.lower(), value))
         elif isinstance(value, dict):
-            names |= {id(one): f"{constant}_{key}".lower() for key, one in value.items() if isinstance(one, Sentence)}
-    return names
+            named += [(f"{constant}_{key}".lower(), one) for key, one in value.items() if isinstance(one, Sentence)]
+    return named
 
 
 def keys(finding: Finding) -> list[str]:
