@@ -110,16 +110,19 @@ def store(*rows: Row | list[Row], planes: tuple[Plane, ...] = ("log", "scheduler
 
 
 def xid_number(number: int, line: int = 5, time: float | None = 4990.0, **fields: Any) -> Event:
+    """An Xid line of the kernel, by its number."""
     role = Role.FACT if number in (13, 31, 43, 45) else Role.CONFIRMATION
     where = {"plane": "kernel", "path": "dmesg.txt", "node": "n1", "pci": "0000:4e:00", **fields}
     return event("xid", line, role, xid=number, time=time, **where)
 
 
 def activity(lines: int, **fields: Any) -> Event:
+    """How much one log held, and from when to when."""
     return event("log_activity", lines, lines=lines, bytes=lines * 80, time=fields.get("last_time"), **fields)
 
 
 def notice(reason: str, line: int = 800, text: str = "", **fields: Any) -> Event:
+    """What Slurm says in the log of why it ended the run."""
     return event(
         "scheduler_notice", line, Role.ROOT, reason=reason, text=text or f"CANCELLED DUE TO {reason}", **fields
     )
