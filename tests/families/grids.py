@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tests.families.rows import END, GIB, START, Row, claims, event, job, judge_store, points
+from tests.families.rows import END, GIB, START, Row, claims, event, job, judge_store, points, sentence_name
 from trackside.finding import Finding
 from trackside.model import Event, Plane, Position, Record, Role, Run, Samples, Series
 from trackside.runs.metrics import run_metrics
@@ -253,7 +253,7 @@ def counted(made: Cluster, rate: float = 100.0, but: dict[str, float] | None = N
 
 def figure(finding: Finding, key: str, name: str) -> float:
     """A figure of one of its sentences."""
-    return next(each for each in (*finding.shows, *finding.because) if each.key == key).values[name].number
+    return next(each for each in (*finding.shows, *finding.because) if sentence_name(each) == key).values[name].number
 
 
 def waiting(made: Cluster, share: float, but: dict[str, float] | None = None) -> Cluster:

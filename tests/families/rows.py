@@ -185,7 +185,7 @@ def example(code: str) -> Finding:
     return api.diagnose(simulated(SCENARIOS / code / "sim-example-of-the-catalogue" / "scenario.toml")).primary
 
 
-def name(said: Claim | Action) -> str:
+def sentence_name(said: Claim | Action) -> str:
     """The name of the constant that holds a sentence, in lower case; of one in a table, with the key there."""
     return said.sentence if isinstance(said.sentence, str) else constants()[id(said.sentence)]
 
@@ -211,7 +211,7 @@ def sentences() -> list[tuple[str, Sentence]]:
 
 def keys(finding: Finding) -> list[str]:
     """Which sentences it says: shown, or the reasons why it is not there."""
-    return [name(claim) for claim in (*finding.shows, *finding.because)]
+    return [sentence_name(claim) for claim in (*finding.shows, *finding.because)]
 
 
 def worded(finding: Finding) -> str:

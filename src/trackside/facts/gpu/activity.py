@@ -66,6 +66,8 @@ class Floors:
 class GpuActivity:
     """The run's GPUs over its windows."""
 
+    grids: Mapping[str, Grid]
+    """The answers to :data:`ACTIVITY`, of those that were sampled."""
     gpus: tuple[str, ...]
     """``node:index``, those of :attr:`Run.gpus` first and in its order."""
     times: Matrix
@@ -110,6 +112,16 @@ class GpuActivity:
         counts: NDArray[np.intp] = self.known[rows].sum(axis=0)
         return counts >= max(1, int(rows.sum()) / 2)
 
+    def worked_after(self, moment: float) -> bool | None:
+        """Whether the run's GPUs went on working after a moment; None if nothing that proves work was sampled.
+
+        A spell counts from three windows on: what is torn down may launch a last kernel.
+        """
+        if self.basis in (None, "utilisation"):
+            return None
+        later = self.times - self.step >= moment
+        return None if not (self.seen & later).any() else int((self.active & later).sum()) >= 3
+
     @cached_property
     def active(self) -> Flags:
         """(T,) Windows in which the run did work: most of the GPUs in use, or collectives that were completed."""
@@ -123,6 +135,10 @@ class GpuActivity:
             with np.errstate(invalid="ignore"):
                 flags = flags | ((rate > FLOORS.launch_share).sum(axis=0) > 0.5 * users.sum())
         return _without_blips(flags)
+
+    def grid(self, name: str) -> Grid | None:
+        """The curves of one of :data:`ACTIVITY`."""
+        return self.grids.get(name)
 
     def signal(self, name: str) -> Matrix | None:
         """The array of an ask of :data:`ACTIVITY`."""
@@ -182,7 +198,7 @@ def _activity(held: tuple[tuple[str, Grid], ...], order: tuple[str, ...], n_rank
     by: Literal["engine", "utilisation"] = "engine" if engine is not None else "utilisation"
     readings = min(grid.samples / max(1, int((~np.isnan(grid.values)).sum())) for grid in grids.values())
     return GpuActivity(
-        gpus, times, step, readings, sm, busy, None if busy is None else by, power, launches, collectives, basis,
+        grids, gpus, times, step, readings, sm, busy, None if busy is None else by, power, launches, collectives, basis,
         working, known,
     )  # fmt: skip
 
