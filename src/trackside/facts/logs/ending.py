@@ -29,6 +29,8 @@ ENDING: Mapping[str, Query] = {
 
 ENDED_ITSELF = Sentence("the run came to its own end: {line}")
 ABORTED_ITSELF = Sentence("the run ended by itself and called that end aborted: {line}")
+ENDED = Sentence("the run ended: {state}")
+RUNNING = Sentence("the scheduler lists it as {state}")
 OWN_END_SAYS: Mapping[str, str] = {}
 """Transitional: see :data:`ENDED_ITSELF`."""
 
@@ -36,6 +38,8 @@ BAD_STATES = frozenset(
     ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED", "PREEMPTED", "DEADLINE", "BOOT_FAIL", "REVOKED")
 )
 LIVE_STATES = ALIVE | CLEARING
+REAPED = ("TIMEOUT", "DEADLINE", "CANCELLED", "RUNNING")
+"""States of runs that did not end by themselves."""
 CUT_SHORT = frozenset(
     ("TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE", "NODE_FAIL", "REQUEUED", "REVOKED", "BOOT_FAIL")
 )
@@ -111,6 +115,16 @@ class Ending:
         return self.state is not None and self.state.value in LIVE_STATES
 
     @cached_property
+    def limit_notices(self) -> tuple[Event, ...]:
+        """The scheduler's notices that the time limit was reached."""
+        return tuple(row for row in self.notices.events if row.get("reason") == "time_limit")
+
+    @property
+    def reaped(self) -> bool:
+        """Whether the run was ended from outside, or goes on."""
+        return (self.state is not None and self.state.value in REAPED) or bool(self.limit_notices)
+
+    @cached_property
     def completed(self) -> Value | None:
         """What shows a good end: COMPLETED with exit code 0, or the job's own closing line if nothing contradicts."""
         if self.state is not None:
@@ -165,6 +179,11 @@ class Ending:
             times = (self.jobs.value(self.job, name, "time") for name in ("start", "end"))
             return derived(end - start, *times, unit="s")
         return None
+
+
+def how_it_ended(state: Value) -> Claim:
+    """How the run ended, or that it did not."""
+    return (RUNNING if state.value in LIVE_STATES else ENDED)(state=state)
 
 
 @fact(ENDING)
