@@ -171,15 +171,17 @@ def unmet(evidence: Evidence, needs: Iterable[str | tuple[str, ...]]) -> Missing
         names = (need,) if isinstance(need, str) else need
         missing = [answer for name in names if (answer := evidence.missing(name)) is not None]
         if len(missing) == len(names):
-            reasons = dict.fromkeys(answer.reason for answer in missing)
-            return Missing(" or ".join(reasons), source=next((a.source for a in missing if a.source), ""))
+            reasons = tuple(dict.fromkeys(answer.reason for answer in missing))
+            source = next((answer.source for answer in missing if answer.source), "")
+            return Missing(" or ".join(reasons), source=source, reasons=reasons)
     return None
 
 
 def all_missing(*facts: object) -> Missing | None:
     """Why none of several facts can be had; None if one is there."""
     missing = [fact for fact in facts if isinstance(fact, Missing)]
-    return Missing(" or ".join(dict.fromkeys(one.reason for one in missing))) if len(missing) == len(facts) else None
+    reasons = tuple(dict.fromkeys(reason for one in missing for reason in one.reasons or (one.reason,)))
+    return Missing(" or ".join(reasons), reasons=reasons) if len(missing) == len(facts) else None
 
 
 def known(fact: Maybe[T]) -> T | None:

@@ -64,7 +64,19 @@ WORKED = {
     "sm": Sentence("SM activity rose to {level}, so the ranks had got past their start"),
     "power": Sentence("a GPU drew {level}, so the ranks had got past their start"),
 }
-UNCLASSED = Sentence("start-up between the ranks failed: {line}")
+FAILED: Mapping[str, Sentence] = {
+    "": Sentence("start-up between the ranks failed: {line}"),
+    "duplicate_rank": Sentence("two processes claimed the same rank: {line}"),
+    "duplicate_gpu": Sentence("two ranks were put on the same GPU: {line}"),
+    "interface": Sentence("the network interface that was named is not there, or not the way to the peers: {line}"),
+    "port_in_use": Sentence("the port is already in use: {line}"),
+    "dns": Sentence("the coordinator's name could not be resolved: {line}"),
+    "refused": Sentence("nobody listened at the coordinator's address: {line}"),
+    "unreachable": Sentence("the coordinator could not be reached: {line}"),
+    "bootstrap": Sentence("NCCL's bootstrap failed: {line}"),
+    "timeout": Sentence("the ranks did not all arrive in time: {line}"),
+    "closed": Sentence("the rendezvous was closed: {line}"),
+}
 ADDRESS = Sentence("the address is {address}")
 ADDRESSES = {
     "port_in_use": Sentence("the port is {address}"),
@@ -118,33 +130,17 @@ CAME_UP = Sentence("the process group came up: {line}")
 NONE = Sentence("the log tells of {count:failures} of the rendezvous")
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """What a failure's reason says, whose it is and what to do."""
-
-    says: Sentence
-    culprit: Culprit
-    remedy: Sentence
-
-
-REASONS: Mapping[str, Reason] = {
-    "duplicate_rank": Reason(Sentence("two processes claimed the same rank: {line}"), "job", FIX_RANKS),
-    "duplicate_gpu": Reason(Sentence("two ranks were put on the same GPU: {line}"), "job", FIX_RANKS),
-    "interface": Reason(
-        Sentence("the network interface that was named is not there, or not the way to the peers: {line}"),
-        "job",
-        FIX_INTERFACE,
-    ),
-    "port_in_use": Reason(Sentence("the port is already in use: {line}"), "job", FIX_PORT),
-    "dns": Reason(Sentence("the coordinator's name could not be resolved: {line}"), "infrastructure", FIX_NAME),
-    # the address was reached and nobody listened: a wrong port, or a coordinator that was not started
-    "refused": Reason(Sentence("nobody listened at the coordinator's address: {line}"), "job", FIX_ADDRESS),
-    "unreachable": Reason(Sentence("the coordinator could not be reached: {line}"), "infrastructure", FIX_NETWORK),
-    "bootstrap": Reason(Sentence("NCCL's bootstrap failed: {line}"), "unknown", FIX_NETWORK),
-    "timeout": Reason(Sentence("the ranks did not all arrive in time: {line}"), "unknown", FIX_NETWORK),
-    "closed": Reason(Sentence("the rendezvous was closed: {line}"), "unknown", FIX_NETWORK),
+REMEDIES: Mapping[str, tuple[Culprit, Sentence]] = {
+    "duplicate_rank": ("job", FIX_RANKS),
+    "duplicate_gpu": ("job", FIX_RANKS),
+    "interface": ("job", FIX_INTERFACE),
+    "port_in_use": ("job", FIX_PORT),
+    "dns": ("infrastructure", FIX_NAME),
+    "refused": ("job", FIX_ADDRESS),
+    "unreachable": ("infrastructure", FIX_NETWORK),
 }
-OTHER = Reason(UNCLASSED, "unknown", FIX_NETWORK)
+"""Reason -> whose it is and what to do; of others it is open, and a matter of the network first. A refused connection
+means that the address was reached and nobody listened there: a wrong port, or a coordinator that was not started."""
 HOST_LIST = re.compile(r"[\w-]\[\d[\d,-]*\]")
 """Slurm's short form of several hosts, given as if it were one host's name: no resolver knows it."""
 
@@ -260,14 +256,13 @@ def _leads(seen: Witnesses) -> Iterator[Lead]:
 def _failed(seen: Witnesses, failures: RendezvousFailures) -> Lead:
     frame, telling = failures.frame, failures.telling
     kind = str(telling.get("reason"))
-    reason = REASONS.get(kind, OTHER)
-    culprit, remedy = reason.culprit, reason.remedy
+    culprit, remedy = REMEDIES.get(kind, ("unknown", FIX_NETWORK))
     if kind == "dns" and HOST_LIST.search(str(telling.get("address") or "")):
         culprit = "job"
     absent_rank = kind == "timeout" and all(row.get("address") is None for row in failures.rows)
     if absent_rank:
         culprit, remedy = "job", FIX_START
-    shows = [reason.says(line=frame.value(telling, "text"))]
+    shows = [FAILED.get(kind, FAILED[""])(line=frame.value(telling, "text"))]
     if telling.get("address") is not None:
         shows.append(ADDRESSES.get(kind, ADDRESS)(address=frame.value(telling, "address")))
     if absent_rank:

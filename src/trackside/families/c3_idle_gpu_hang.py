@@ -82,7 +82,7 @@ SILENT = Sentence(
     "nothing was heard of the job for {seconds} before its end",
     running="nothing has been heard of the job for {seconds}",
 )
-ENDED_FROM_OUTSIDE = Sentence("it was ended from outside: {state}", running="it goes on: {state}")
+REAPED_BY = Sentence("it was ended from outside: {state}", running="it goes on: {state}")
 IDLE = Sentence("the allocation is held and nothing shows that work is done with it; an empty log is not health")
 WHY = Sentence("what the process waits for on the host: a lock, a pipe, storage or a stuck worker")
 NO_METRIC = Sentence("whether the GPU was idle: no GPU metric was given")
@@ -129,7 +129,7 @@ def judge(
     quiet = silence.stall
     if caught is not None and (caught.suspected or quiet is not None):
         shows = [SILENT(seconds=quiet[0])] if quiet is not None and quiet[1] else []
-        shows += [ENDED_FROM_OUTSIDE(state=end)] if end is not None else []
+        shows += [REAPED_BY(state=end)] if end is not None else []
         whole = len(caught.ranks) >= (run.n_ranks or 1)  # of the others, some may be waited for elsewhere
         return _unmeasured(silence, shows, caught, Certainty.SUPPORTED if whole else Certainty.POSSIBLE)
     return _by_log(ending, silence, end, limits)
@@ -208,7 +208,7 @@ def _found(run: Run, silence: Silence, rest: Rest, end: Value | None, caught: Ha
     if empty and said is not None:
         shows.append(EMPTY(count=said))
     if end is not None:
-        shows.append(ENDED_FROM_OUTSIDE(state=end))
+        shows.append(REAPED_BY(state=end))
     line = caught.place if caught is not None else None
     shows += caught.claims if line is not None and caught is not None else ()
     ranks = ranks_at(run, rest.gpus)
@@ -238,7 +238,7 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
     least = limits.imports_s if by_limit else limits.least_s
     if ending.elapsed is not None and ending.elapsed.number < least:
         return absent(BRIEF(seconds=ending.elapsed, state=end))
-    reaped, said = ENDED_FROM_OUTSIDE(state=end), silence.own_lines
+    reaped, said = REAPED_BY(state=end), silence.own_lines
     if said is not None and said.value == 0:
         return _unmeasured(silence, [EMPTY(count=said), reaped])
     met = silence.first_line("progress", "ready", "communicators", "inits")

@@ -44,7 +44,7 @@ FIRST: Mapping[str, Sentence] = {
 }
 WAITED = Sentence("{ranks} waited and complained")
 MISSING = Sentence("{ranks} did not arrive, by the others' reports")
-LATE = Sentence("{ranks} had enqueued fewer collectives than the others")
+BEHIND = Sentence("{ranks} had enqueued fewer collectives than the others")
 QUIET = Sentence("{ranks} said nothing while the others complained")
 
 
@@ -178,4 +178,4 @@ def _behind(*frames: Frame) -> AbsentRanks | None:
     if not behind or len(behind) * 2 > len(last):
         return None
     ranks = tuple(sorted(behind))
-    return AbsentRanks(ranks, LATE(ranks=derived(ranks, *behind.values())))
+    return AbsentRanks(ranks, BEHIND(ranks=derived(ranks, *behind.values())))

@@ -92,6 +92,8 @@ class Ending:
     """The scheduler's notices in the output."""
     unrecorded: Missing | None
     """Why neither a record nor a notice of the scheduler was given; None if one was."""
+    unfiled: Missing | None = None
+    """Why no record of the scheduler was given; None if one was."""
 
     @cached_property
     def job(self) -> Record | None:
@@ -190,7 +192,9 @@ def how_it_ended(state: Value) -> Claim:
 def ending(evidence: Evidence) -> Ending:
     """Of the rows; nothing is needed."""
     jobs, ends, launchers, exits, notices = (evidence[name] for name in ENDING)
-    return Ending(jobs, ends, launchers, exits, notices, unmet(evidence, (("jobs", "notices"),)))
+    return Ending(
+        jobs, ends, launchers, exits, notices, unmet(evidence, (("jobs", "notices"),)), unmet(evidence, ("jobs",))
+    )
 
 
 # -- transitional: for modules that still ask by themselves
