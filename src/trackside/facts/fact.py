@@ -176,6 +176,12 @@ def unmet(evidence: Evidence, needs: Iterable[str | tuple[str, ...]]) -> Missing
     return None
 
 
+def all_missing(*facts: object) -> Missing | None:
+    """Why none of several facts can be had; None if one is there."""
+    missing = [fact for fact in facts if isinstance(fact, Missing)]
+    return Missing(" or ".join(dict.fromkeys(one.reason for one in missing))) if len(missing) == len(facts) else None
+
+
 def guarded(name: str, derive: Callable[[], T]) -> Maybe[T]:
     """The result; after an internal error a warning (which tests treat as an error) and Missing, so that one defect
     leaves one answer open and not the whole verdict."""

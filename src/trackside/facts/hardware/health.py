@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trackside.evidence import Evidence, Grid, Value, derived
+from trackside.facts.fact import fact
 from trackside.facts.gpus import name_of
 from trackside.facts.hardware.memory import during
 from trackside.finding import Certainty, Claim, claim
@@ -178,3 +179,16 @@ def gpus_of(grid: Grid, source: Value) -> Value:
     """How many GPUs a grid holds."""
     count = len({name_of(each) for each in grid.series})
     return derived(count, source, unit="GPU" if count == 1 else "GPUs")
+
+
+@dataclass(frozen=True)
+class CleanCounters:
+    """What shows that no GPU's memory failed."""
+
+    claims: tuple[Claim, ...]
+
+
+@fact(CLEAN)
+def clean_counters(evidence: Evidence) -> CleanCounters:
+    """Of counters of uncorrectable errors; nothing is needed."""
+    return CleanCounters(tuple(clean(evidence)))

@@ -9,7 +9,7 @@ from trackside.catalog.xid import xid
 from trackside.evidence import Evidence, Frame, derived
 from trackside.facts.gpus import at_bus, ours
 from trackside.facts.hardware.health import MEASURED, Fault
-from trackside.facts.logs.taken_out import of_the_run
+from trackside.facts.logs.drained_nodes import of_the_run
 from trackside.finding import Certainty, Claim, claim
 from trackside.model import Event, Role, Run
 
