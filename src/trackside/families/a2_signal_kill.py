@@ -48,36 +48,31 @@ from trackside.catalog.natural import whole_number
 from trackside.catalog.signals import signal_name
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.gpus import homes
-from trackside.facts.hardware.host_memory import HostMemory, HostShortage
+from trackside.facts.hardware.host_memory import HostMemory
+from trackside.facts.logs.death_accounts import ENDED_WELL, STATE, DeathAccount, DeathAccounts
 from trackside.facts.logs.deaths import DIED, DIED_ON, KILL, Death, Deaths
-from trackside.facts.logs.ending import CUT_SHORT, LIVE_STATES, Ending
-from trackside.facts.logs.oom_kills import OomKills, OomReport
+from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.oom_kills import OomReport
 from trackside.facts.logs.order import follows
-from trackside.facts.ranks import ranks_of
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
-from trackside.model import Event, Run
+from trackside.model import Run
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What counts as training, and as stopped by a kill."""
+    """What counts as training."""
 
     training_s: float = 120.0
     """Of GPU work without a readable training point: loading and a first compilation take less."""
-    stopped_s: float = 600.0
-    """Between the last training point and a kill that stopped training: points are printed every few minutes at
-    least."""
 
 
 FAULTS = (4, 7, 8, 11)
 """Signals of a faulting instruction: native code."""
 
 WHICH_SIGNAL = Sentence("which signal ended it: its parent saw only that the process was gone")
-STATE = Sentence("the scheduler recorded {state}")
 WAS_OVER = Sentence("training was over before it: {line}")
-ENDED_WELL = Sentence("the run ended well: {state}")
 NOT_ITS_OWN = Sentence("the signals that were seen belong to a teardown or to another failure: {line}")
 NO_SIGNAL = Sentence("workers reported as ended by a signal: {count}")
 IMPLIES = {
@@ -114,192 +109,62 @@ NATIVE = Sentence(
 )
 
 
-NOT_LOOKED_AT = HostShortage()
-
-
-@dataclass(frozen=True, slots=True)
-class Witness:
-    """What one kind of evidence says of a death."""
-
-    certainty: Certainty
-    number: int | None
-    """The signal; None if it isn't known."""
-    claims: tuple[Claim, ...] = ()
-    row: Event | None = None
-    ranks: tuple[int, ...] = ()
-    room: HostShortage = NOT_LOOKED_AT
-    of_memory: bool = False
-    """Whether it says that host memory was why."""
-    helper: bool = False
-    """Whether the run lived on without the process."""
-    exception: tuple[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class Scene:
-    """The facts that witnesses draw on."""
-
-    deaths: Deaths
-    kills: OomKills
-    memory: HostMemory
-    phase: Phase
-    ending: Ending
-    run: Run
-    limits: Limits
-
-    @property
-    def trained(self) -> bool:
-        """Whether the GPUs worked long enough to have trained."""
-        return self.phase.use.trained(self.limits.training_s) is not None
-
-    def around(self, row: Event | None) -> tuple[Claim, ...]:
-        """The phase, how far the GPUs had been used, and how the run ended."""
-        state = self.ending.state
-        return *self.phase.claims(row, self.limits.training_s), *(() if state is None else (STATE(state=state),))
-
-
 def judge(
-    deaths: Deaths,
-    kills: OomKills,
-    memory: HostMemory,
-    phase: Phase,
-    ending: Ending,
-    run: Run,
-    limits: Limits,
+    accounts: DeathAccounts, deaths: Deaths, memory: HostMemory, phase: Phase, ending: Ending, run: Run, limits: Limits
 ) -> Finding | Missing:
-    """A death that nothing else accounts for, by the first witness that speaks; else one that the run lived on after.
-
-    Witnesses: a report of a fatal signal, a word of the OOM killer, its count, a worker that was lost without a word,
-    the scheduler's record.
-    """
-    if kills.report is not None and ending.completed is not None:
-        return _outlived(kills.report, ending.completed)
-    scene = Scene(deaths, kills, memory, phase, ending, run, limits)
-    speaking = (speak(scene) for speak in (_reported, _said, _counted, _lost, _recorded))
-    if (witness := next((one for one in speaking if one is not None), None)) is not None:
-        return _died(scene, witness)
+    """A death that nothing else accounts for, by the strongest account of it; else one that the run lived on after."""
+    report = accounts.kills.report
+    if report is not None and ending.completed is not None:
+        return _outlived(report, ending.completed)
+    if (account := accounts.first) is not None:
+        return _died(account, phase, ending, run, limits)
     if deaths.survived is not None:
         return _survived(run, *deaths.survived)
     state = None if ending.state is None else ending.state.value
     if isinstance(deaths.exceptions, Missing) and ending.completed is None and state in (None, "FAILED", "RUNNING"):
         return Missing("no job log was given")
-    return _ruled_out(scene)
+    return _ruled_out(deaths, memory, ending)
 
 
-# -- witnesses
-
-
-def _reported(scene: Scene) -> Witness | None:
-    """Reports of a fatal signal that nothing else accounts for."""
-    report, memory, bad = scene.deaths.report, scene.kills.report, scene.ending.abnormal
-    if report is None:
-        return None
-    main, ranks, kill = report.main, report.ranks, report.main.number == KILL
-    elsewhere = bad is not None and bad.cites[0].plane != main.line.cites[0].plane
-    return Witness(
-        Certainty.ESTABLISHED if report.strong or memory is not None or elsewhere else Certainty.SUPPORTED,
-        main.number,
-        report.claims if memory is None or not kill else (*report.claims, memory.claim),
-        main.row,
-        ranks,
-        scene.memory.at(main.row, ranks) if kill else NOT_LOOKED_AT,
-        of_memory=memory is not None,
-        exception=report.exception,
-    )
-
-
-def _said(scene: Scene) -> Witness | None:
-    """A word of the kernel, of Slurm or of Ray that the run ran out of host memory."""
-    report = scene.kills.report
-    if report is None:
-        return None
-    row = report.event
-    ranks = ranks_of([row], scene.ending.launchers) if row is not None else ()
-    return Witness(Certainty.ESTABLISHED, KILL, (report.claim,), row, ranks, scene.memory.at(row), of_memory=True)
-
-
-def _counted(scene: Scene) -> Witness | None:
-    """Without a word of a death: the kernel's count of kills, or memory that was gone, as the run failed."""
-    if scene.deaths.raised or scene.deaths.memory:
-        return None
-    state, well, bad = scene.ending.state, scene.ending.completed, scene.ending.abnormal
-    ended = well is not None or (state is not None and state.value in CUT_SHORT | LIVE_STATES)
-    room = scene.memory.near((), None if ended else scene.run.end)
-    if not room.kills and (ended or bad is None or not room.short):
-        return None
-    if ended and not (bad is not None and _stopped(scene, room.kills[0].until)):
-        how = (ENDED_WELL(state=well),) if well is not None else () if bad is None else (STATE(state=bad),)
-        return Witness(Certainty.POSSIBLE, KILL, how, room=room, of_memory=True, helper=True)
-    twice = bool(room.kills) and (room.short or room.ample) and bad is not None
-    counted = Certainty.ESTABLISHED if twice else Certainty.SUPPORTED
-    return Witness(counted if room.kills else Certainty.POSSIBLE, KILL, room=room, of_memory=True)
-
-
-def _stopped(scene: Scene, moment: float) -> bool:
-    """Whether training went on until about a moment, and not after it."""
-    times = [point.time for point in scene.phase.points() if point.time is not None]
-    end, near_s = scene.run.end, scene.limits.stopped_s
-    return bool(times) and end is not None and abs(max(times) - moment) <= near_s < end - max(times)
-
-
-def _lost(scene: Scene) -> Witness | None:
-    """A worker that went without a word: its signal isn't known."""
-    if scene.deaths.lost is None:
-        return None
-    row, claim = scene.deaths.lost
-    return Witness(Certainty.SUPPORTED, None, (claim,), row)
-
-
-def _recorded(scene: Scene) -> Witness | None:
-    """The signal in the scheduler's records alone, if no exception accounts for the end."""
-    record = scene.deaths.recorded
-    if record is None or scene.deaths.raised:
-        return None
-    room = scene.memory.at(None) if record.number == KILL else NOT_LOOKED_AT
-    certainty = Certainty.POSSIBLE if record.ambiguous else Certainty.SUPPORTED
-    return Witness(certainty, record.number, (record.claim,), room=room)
-
-
-# -- findings
-
-
-def _died(scene: Scene, witness: Witness) -> Finding:
-    """The finding on what the first witness says."""
-    row, room, number, sender = witness.row, witness.room, witness.number, _sender(witness)
-    kill, by_kernel = number in (KILL, None), sender in ("cgroup_oom", "host_oom")
-    doubt = WHO_ELSE if room.ample else WHICH_SIGNAL if number is None else WHO if kill else WHICH_LIBRARY
-    ends = [end for end in scene.ending.ends.events if end.get("status") != "aborted"]
+def _died(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits: Limits) -> Finding:
+    """What ended the process, and in which phase of the run."""
+    row, memory, number, sender = account.row, account.memory, account.number, _sender(account)
+    kill = number in (KILL, None)
+    doubt = WHO_ELSE if memory.ample else WHICH_SIGNAL if number is None else WHO if kill else WHICH_LIBRARY
+    trained = phase.points(row) or (phase.use.trained(limits.training_s) is not None and not account.outlived)
+    shows = list(account.claims)
+    if not account.outlived:
+        shows += [*memory.claims, *phase.claims(row, limits.training_s)]
+        shows += [] if ending.state is None else [STATE(state=ending.state)]
+    ends = [end for end in ending.ends.events if end.get("status") != "aborted"]
     over = [end for end in ends if row is not None and follows(row, end)]
-    around = () if witness.helper else scene.around(row)
-    said = (*room.claims, *witness.claims) if witness.helper else (*witness.claims, *room.claims)
-    trained = scene.phase.points(row) or (scene.trained and not witness.helper)
     return found(
-        witness.certainty,
+        account.certainty,
         "job",
-        [*said, *around, *(WAS_OVER(line=scene.ending.ends.value(end, "text")) for end in over[-1:])],
-        implies=[IMPLIES["helper" if witness.helper else sender]()],
-        cannot_decide=[] if by_kernel else [doubt()],
+        [*shows, *(WAS_OVER(line=ending.ends.value(end, "text")) for end in over[-1:])],
+        implies=[IMPLIES["helper" if account.outlived else sender]()],
+        cannot_decide=[] if sender in ("cgroup_oom", "host_oom") else [doubt()],
         actions=[action(LESS_MEMORY if kill else NATIVE)],
-        since=row.time if row is not None else min((change.since for change in room.kills), default=None),
+        since=row.time if row is not None else min((change.since for change in memory.kills), default=None),
         at=None if row is None else row.at,
         variant="training" if trained else "startup",
-        ranks=witness.ranks,
-        nodes=((row.node,) if row is not None and row.node else room.nodes) or homes(scene.run, witness.ranks),
+        ranks=account.ranks,
+        nodes=((row.node,) if row is not None and row.node else memory.nodes) or homes(run, account.ranks),
         signal=None if number is None else (signal_name(number), number),
-        exception=witness.exception,
-        latent=witness.helper,
+        exception=account.exception,
+        latent=account.outlived,
     )
 
 
-def _sender(witness: Witness) -> str:
+def _sender(account: DeathAccount) -> str:
     """Who or what ended the process: a key of :data:`IMPLIES`; the first that holds."""
-    room, number = witness.room, witness.number
-    by_kernel = number == KILL and bool(witness.of_memory or room.kills or room.short or room.scope is not None)
+    memory, number = account.memory, account.number
+    by_kernel = number == KILL and bool(account.of_memory or memory.kills or memory.short or memory.scope is not None)
     ladder = (
-        ("cgroup_oom", by_kernel and room.own_limit),
+        ("cgroup_oom", by_kernel and memory.own_limit),
         ("host_oom", by_kernel),
-        ("near_limit", number == KILL and room.limit is not None),
-        ("other_kill", number == KILL and room.ample),
+        ("near_limit", number == KILL and memory.limit is not None),
+        ("other_kill", number == KILL and memory.ample),
         ("kill", number in (KILL, None)),
         ("fault", number in FAULTS),
         ("abort", True),
@@ -344,16 +209,16 @@ def _survived(run: Run, death: Death, lived: tuple[Claim, ...]) -> Finding:
     )
 
 
-def _ruled_out(scene: Scene) -> Finding | Missing:
+def _ruled_out(deaths: Deaths, memory: HostMemory, ending: Ending) -> Finding | Missing:
     """What contradicts a death of its own, the strongest first."""
-    ending, clear = scene.ending, scene.memory.unharmed
-    for source, frame in scene.deaths.frames.items():
+    clear = memory.unharmed
+    for source, frame in deaths.frames.items():
         for row in frame.events if source != "workers" else ():
             if row.get("signal") is not None or source == "fatals":
                 return absent(NOT_ITS_OWN(line=frame.value(row, "text")), *clear)
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed), *clear)
-    if not isinstance(scene.phase.trajectory, Missing):
+    if not isinstance(deaths.trajectory, Missing):
         return absent(NO_SIGNAL(count=ending.launchers.reduce("count", "signal")), *clear)
     if ending.state is not None:
         return absent(STATE(state=ending.state), *clear)
