@@ -50,6 +50,8 @@ from trackside.catalog.hang_lines import (
 )
 from trackside.catalog.python_stack import Call
 
+pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
+
 BARRIER = """
 import sys, threading, time
 

@@ -19,6 +19,8 @@ from trackside.show.document import document, encode
 from trackside.show.wording import said
 from trackside.stores.receiver.options import Keeping, ServeOptions
 
+pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
+
 LIBRARY = """
 import os, time
 

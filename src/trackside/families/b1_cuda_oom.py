@@ -48,7 +48,7 @@ from dataclasses import dataclass
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, all_missing
 from trackside.facts.hardware.counters import Change
-from trackside.facts.hardware.health import CLEAN_SAYS, CleanCounters
+from trackside.facts.hardware.error_counters import ErrorCounters
 from trackside.facts.hardware.memory import GpuMemory, Peak
 from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.gpu_memory_errors import GpuMemoryErrors
@@ -122,7 +122,7 @@ class Neighbour:
 def judge(
     errors: Maybe[GpuMemoryErrors],
     memory: Maybe[GpuMemory],
-    counters: CleanCounters,
+    counters: ErrorCounters,
     phase: Phase,
     ending: Ending,
     run: Run,
@@ -149,7 +149,7 @@ def judge(
 def _ran_out(
     errors: GpuMemoryErrors,
     memory: GpuMemory | None,
-    counters: CleanCounters,
+    counters: ErrorCounters,
     phase: Phase,
     ending: Ending,
     run: Run,
@@ -171,7 +171,7 @@ def _ran_out(
         *errors.claims,
         reached,
         NEAR(**told) if near else None,
-        *counters.claims,
+        *counters.unchanged,
         None if count is None else _counted(count),
         pieces,
         *(one.claim for one in neighbours),
@@ -262,7 +262,6 @@ FAMILY = Family(
     title="CUDA out of memory",
     pictured=("cuda-oom-then-watchdog", "memory"),
     judge=judge,
-    says=CLEAN_SAYS,
     limits=Limits(),
     explains=("A2", "C1", "C2", "F3", "A1", "H2"),
     rivals=("A1", "A2"),

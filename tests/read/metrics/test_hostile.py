@@ -97,6 +97,7 @@ def peak_mib(parts: Iterator[bytes]) -> tuple[float, str]:
     return peak, f"{row.format} {row.status}: {row.note}"
 
 
+@pytest.mark.slow  # every allocation is traced
 def test_a_line_without_end_is_not_held() -> None:
     def parts() -> Iterator[bytes]:
         yield f'{UTIL}{{gpu="0"}} 97 {T0}\n'.encode() * 1000
@@ -108,6 +109,7 @@ def test_a_line_without_end_is_not_held() -> None:
     assert peak < 60
 
 
+@pytest.mark.slow  # every allocation is traced
 def test_distinct_series_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("measurements", "scrapes"):
         monkeypatch.setattr(f"trackside.read.{module}.MOST_SERIES", 5000)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from trackside.evidence import Evidence, Frame
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.ending import ending as ending_of
 from trackside.model import Record, Run
 from trackside.query import record
 
@@ -84,11 +83,3 @@ def _start(run: Run) -> float | None:
 def _number(row: Record, field: str) -> float | None:
     value = row.get(field)
     return float(value) if isinstance(value, (int, float)) else None
-
-
-# -- transitional: for modules that still ask by themselves
-
-
-def of_the_run(evidence: Evidence, run: Run) -> tuple[Record, ...]:
-    """Transitional: :attr:`DrainedNodes.rows`."""
-    return drained_nodes(Evidence({"nodes": evidence.answers["nodes"]}), ending_of(evidence), run, Limits()).rows
