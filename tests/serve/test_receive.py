@@ -457,6 +457,7 @@ class Pushing(threading.Thread):
                 time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_killed_at_full_rate_nothing_is_lost_or_doubled(store: Path) -> None:
     """Four senders, lines beside them; ten kills at any moment, also while flushing (every 0.2 s)."""
     arguments = (f"store={str(store)!r}", "keeping=Keeping(flush_s=0.2)")
