@@ -49,6 +49,8 @@ from trackside.stores.metadata.archive import Archive
 from trackside.stores.receiver.intake import Intake
 from trackside.stores.receiver.options import Keeping, Limits, ServeOptions
 
+pytestmark = pytest.mark.slow  # a receiver in a process of its own, started by most
+
 TOKEN, OTHER = "a" * 32, "b" * 32
 OTLP = {
     "resourceMetrics": [
@@ -457,7 +459,6 @@ class Pushing(threading.Thread):
                 time.sleep(0.01)
 
 
-@pytest.mark.slow
 def test_killed_at_full_rate_nothing_is_lost_or_doubled(store: Path) -> None:
     """Four senders, lines beside them; ten kills at any moment, also while flushing (every 0.2 s)."""
     arguments = (f"store={str(store)!r}", "keeping=Keeping(flush_s=0.2)")
