@@ -25,6 +25,7 @@ from tests.messages import FIRST, PUSH, SECOND
 
 from trackside.serve.protocols import loki_push, otlp_logs, otlp_metrics, remote_write
 from trackside.serve.protocols.decoded import LineStream, MetricBlock
+from trackside.serve.protocols.series_key import KnownSeries
 
 NOW = 1_795_253_628_000
 SERIES, METRICS = 15_360, 8
@@ -172,11 +173,27 @@ def counted(given: MetricBlock | list[LineStream]) -> int:
 
 
 def cases() -> Iterator[tuple[str, bytes, Callable[[bytes], Any], Callable[[bytes], None]]]:
-    yield "remote write 1.0, tick", first(SERIES, 1), lambda body: remote_write.decode(body, 1), read_first
-    yield "remote write 1.0, 100 a series", first(154, 100), lambda body: remote_write.decode(body, 1), read_first
-    yield "remote write 2.0, tick", second(SERIES, 1), lambda body: remote_write.decode(body, 2), read_second
-    yield "remote write 2.0, 100 a series", second(154, 100), lambda body: remote_write.decode(body, 2), read_second
-    yield "OTLP metrics, 3 attributes", metrics(SERIES), lambda body: otlp_metrics.decode(body, PROTOBUF), read_metrics
+    known = KnownSeries()
+    yield "remote write 1.0, tick", first(SERIES, 1), lambda body: remote_write.decode(body, 1, known), read_first
+    yield (
+        "remote write 1.0, 100 a series",
+        first(154, 100),
+        lambda body: remote_write.decode(body, 1, known),
+        read_first,
+    )
+    yield "remote write 2.0, tick", second(SERIES, 1), lambda body: remote_write.decode(body, 2, known), read_second
+    yield (
+        "remote write 2.0, 100 a series",
+        second(154, 100),
+        lambda body: remote_write.decode(body, 2, known),
+        read_second,
+    )
+    yield (
+        "OTLP metrics, 3 attributes",
+        metrics(SERIES),
+        lambda body: otlp_metrics.decode(body, PROTOBUF, known),
+        read_metrics,
+    )
     yield "OTLP logs, 1 attribute", logs(LINES), lambda body: otlp_logs.decode(body, PROTOBUF), read_logs
     yield "Loki push", push(LINES), lambda body: loki_push.decode(body, PROTOBUF), read_push
 

@@ -123,5 +123,5 @@ def test_a_hostile_push_costs_what_its_size_allows(what):
 @pytest.mark.parametrize("name", ["remote write 1.0", "OTLP metrics", "Loki push"])
 def test_millions_of_messages_are_too_large(name):
     with pytest.raises(BadRequest, match="at most 1,048,576 are taken") as caught:
-        DECODERS[name](field(1, NAME) * (wire.MOST + 1))
+        DECODERS[name](field(1, NAME) * (wire.MAX_MESSAGES + 1))
     assert caught.value.status == 413

@@ -93,12 +93,13 @@ def _read(body: bytes) -> list[LineStream]:
 def _add_entries(streams: LineStreams, labels: dict[str, str], entries: Iterable[Any]) -> None:
     by_places: dict[Places, LineStream] = {(): streams.of(labels)}
     for entry in entries:
-        timestamp, places = entry.timestamp, _places(entry.metadata)
+        timestamp, metadata = entry.timestamp, entry.metadata
+        places = _places(metadata) if metadata else ()
         stream = by_places.get(places)
         if stream is None:
             stream = by_places[places] = streams.of(labels | dict(places))
         stream.times_ns.append(_checked(timestamp.seconds * _SECOND + timestamp.nanos))
-        stream.lines.append(_text(entry.line))
+        stream.lines.append(entry.line.decode("utf-8", "replace"))
 
 
 def _places(metadata: Iterable[Any]) -> Places:

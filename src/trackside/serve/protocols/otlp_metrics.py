@@ -92,14 +92,12 @@ class _Samples:
         if kind in ("sum", "histogram", "exponential_histogram") and data.aggregation_temporality == _DELTA:
             self.deltas += len(data.data_points)
             return
+        add = self._add_number if kind in ("gauge", "sum") else self._add_distribution
         for point in data.data_points:
-            labels = otlp.texts(point.attributes)
             if point.flags & _NO_VALUE:
                 self.stale += 1
-            elif kind in ("gauge", "sum"):
-                self._add_number(series, labels, point)
             else:
-                self._add_distribution(series, labels, point)
+                add(series, otlp.texts(point.attributes), point)
         if len(self.keys) > MAX_MESSAGES:
             raise TooLarge(f"more than {MAX_MESSAGES:,} points: send less at once")
 
