@@ -402,6 +402,14 @@ def test_what_cannot_be_parted_is_bounded():
     assert caught.value.status == 413
 
 
+@pytest.mark.parametrize(("piece", "message"), [(b"[]", "objects and lists in JSON, at most 1,048,576"), (b"1", "values in JSON, at most 8,388,608")])  # fmt: skip
+def test_json_of_too_many_values_is_too_large(piece, message):
+    body = b'{"unknown": [%s]}' % b",".join([piece] * ((1 << 20) if piece == b"[]" else (8 << 20) + 2))
+    with pytest.raises(BadRequest, match=message) as caught:
+        otlp_logs.decode(body, JSON)
+    assert caught.value.status == 413
+
+
 @pytest.mark.parametrize("ids", [{"traceId": "5b8efff798038103d269b633813fc60c", "spanId": "eee19b7ec3c1b174"}, {"trace_id": "abc", "span_id": "é"}])  # fmt: skip
 def test_ids_in_json_are_hex_or_anything(ids):
     record = {"timeUnixNano": str(NOW), "body": {"stringValue": "traceId"}, "unknown": [{}], **ids}

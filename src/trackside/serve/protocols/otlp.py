@@ -20,6 +20,8 @@ from trackside.serve.protocols.wire import MAX_MESSAGES
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 MAX_PARTS = 1 << 18
 """Resources, scopes and metrics of one request: each costs time, however empty."""
+MAX_JSON_VALUES = 1 << 23
+"""Of one request, by its commas: a short text takes 60 bytes in memory."""
 Plain: TypeAlias = "str | bool | int | float | bytes | list[Plain] | dict[str, Plain] | None"
 _OTHER = re.compile(r"\W")
 _ADDRESS = re.compile(r"\S+:\d+")
@@ -44,9 +46,11 @@ def requests(kind: type[M], body: bytes, content_type: str, shape: Shape) -> Ite
 
 
 def _from_json(kind: type[M], body: bytes) -> M:
-    count = body.count(b"{") + body.count(b"[")
-    if count > MAX_MESSAGES:
-        raise TooLarge(f"{count:,} objects and lists in JSON, at most {MAX_MESSAGES:,} are taken: send less at once")
+    objects, values = body.count(b"{") + body.count(b"["), body.count(b",")
+    if objects > MAX_MESSAGES:
+        raise TooLarge(f"{objects:,} objects and lists in JSON, at most {MAX_MESSAGES:,} are taken: send less at once")
+    if values > MAX_JSON_VALUES:
+        raise TooLarge(f"{values:,} values in JSON, at most {MAX_JSON_VALUES:,} are taken: send less at once")
     try:
         document = _without_ids(msgspec.json.decode(body, type=dict[str, object]))
         message: M = json_format.ParseDict(document, kind(), ignore_unknown_fields=True)
