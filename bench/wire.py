@@ -19,6 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from google.protobuf.json_format import MessageToJson, Parse
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from tests.messages import FIRST, PUSH, SECOND
@@ -30,7 +31,7 @@ from trackside.serve.protocols.series_key import KnownSeries
 NOW = 1_795_253_628_000
 SERIES, METRICS = 15_360, 8
 LINES = 20_000
-PROTOBUF = "application/x-protobuf"
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
 LINE = (
     "2026-11-21 09:33:48,000 INFO iteration {:6d}/ 50000 | loss 2.{:04d} | grad norm 1.20 | lr 3.0e-04 | 512.0 TFLOP/s"
 )
@@ -155,6 +156,10 @@ def read_push(body: bytes) -> None:
             _ = entry.timestamp.seconds, entry.timestamp.nanos, entry.line
 
 
+def read_json(body: bytes) -> None:
+    Parse(body, ExportLogsServiceRequest() if b"resourceLogs" in body[:99] else ExportMetricsServiceRequest())
+
+
 # -- the measurement
 
 
@@ -196,6 +201,10 @@ def cases() -> Iterator[tuple[str, bytes, Callable[[bytes], Any], Callable[[byte
     )
     yield "OTLP logs, 1 attribute", logs(LINES), lambda body: otlp_logs.decode(body, PROTOBUF), read_logs
     yield "Loki push", push(LINES), lambda body: loki_push.decode(body, PROTOBUF), read_push
+    text = MessageToJson(ExportMetricsServiceRequest.FromString(metrics(SERIES)), indent=None).encode()
+    yield "OTLP metrics in JSON", text, lambda body: otlp_metrics.decode(body, JSON, known), read_json
+    text = MessageToJson(ExportLogsServiceRequest.FromString(logs(LINES)), indent=None).encode()
+    yield "OTLP logs in JSON", text, lambda body: otlp_logs.decode(body, JSON), read_json
 
 
 def main() -> None:
