@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from trackside.catalog.slurm.values import split_job_id
 from trackside.model import Input
-from trackside.read import slurm
 from trackside.read.format import HEAD, Source
 from trackside.runs.jobs import plain_id
 from trackside.stores.unanswered import Unanswered
@@ -71,7 +71,7 @@ def failed(path: str, error: Unanswered, remedy: str = "") -> Input:
 
 def job_id(text: str) -> str:
     """A job's id without its step, checked. Raises ValueError for what is none."""
-    parts = slurm.split_job_id(text)
+    parts = split_job_id(text)
     if parts is None or "[" in text:
         raise ValueError(f"{text!r} is no Slurm job id; write 42, 60_3 (a task of an array) or 73+0 (a part)")
     return plain_id(text)
