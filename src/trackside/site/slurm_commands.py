@@ -11,24 +11,16 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 
+from trackside.catalog.slurm.commands import accounting_columns, accounting_table, environment
 from trackside.model import Input
 from trackside.site.command import Finished, run
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import MOST_NODES, Replies, Reply, failed
 from trackside.stores.unanswered import Kind, Unanswered
 
-_COLUMNS = """
-    JobID JobIDRaw JobName User UID Cluster Partition Account QOS State ExitCode DerivedExitCode Reason Submit Eligible
-    Start End ElapsedRaw Suspended TimelimitRaw NNodes NTasks AllocCPUS NodeList FailedNode Restarts AllocTRES ReqTRES
-    ReqMem MaxRSS SubmitLine WorkDir StdOut StdErr
-"""
-"""Those that the readers know; an older sacct is asked for what it has of them."""
 JSON_SINCE = (23, 11)
-SEPARATOR = "\x1f"
 NODES_AT_ONCE = 1000
 """Names in one command: the kernel takes 128 KiB of one argument."""
-_UNSET = re.compile(r"(?:SACCT|SQUEUE|SCONTROL|SINFO)_|SLURM_(?:TIME_FORMAT|BITSTR_LEN|JSON|YAML)\Z")
-"""Variables of the user's that change what the commands print."""
 _UNKNOWN = re.compile(r"Invalid job id|Invalid job/step|[Jj]ob step \S+ not found", re.IGNORECASE)
 _KINDS: tuple[tuple[str, Kind], ...] = (
     (r"accounting storage is disabled", "refused"),
@@ -49,9 +41,8 @@ class Commands:
     def __init__(self, options: SlurmOptions, cluster: str = "", environ: Mapping[str, str] = os.environ) -> None:
         self.cluster = cluster
         self._options, self._path = options, environ.get("PATH", os.defpath)
-        kept = {name: value for name, value in environ.items() if not _UNSET.match(name)}
-        self._env = {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "4096"}
-        self._columns: tuple[str, ...] | None = None
+        self._env = environment(environ)
+        self._columns: list[str] | None = None
         self._version: tuple[int, int] | None = None
 
     def accounting(self, ids: Sequence[str]) -> Replies:
@@ -153,11 +144,10 @@ class Commands:
         """Options for a table of what this sacct has of the columns: an unknown one is an error. Raises Unanswered."""
         if self._columns is None:
             listed = self._run(["sacct", "--helpformat"])
-            known = set(listed.output.decode("ascii", "replace").lower().split())
-            self._columns = tuple(column for column in _COLUMNS.split() if column.lower() in known)
+            self._columns = accounting_columns(listed.output.decode("ascii", "replace"))
             if "JobID" not in self._columns:
                 raise _refusal("sacct", listed)
-        return ["-P", f"--delimiter={SEPARATOR}", f"--format={','.join(self._columns)}"]
+        return accounting_table(self._columns)
 
     def _failed(self, called: Sequence[str], error: Unanswered) -> Input:
         return failed(self._label(called), error)

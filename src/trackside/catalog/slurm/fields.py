@@ -106,10 +106,6 @@ _IDS: Mapping[str, str] = {
 }
 """Tool -> how it spells a job's number, its array's, its task, the tasks that wait, its heterogeneous job, its part."""
 
-_ASKED = (field.spellings["sacct"][0] for field in JOB if "sacct" in field.spellings)
-ACCOUNTING_COLUMNS = tuple(dict.fromkeys(("JobID", "JobIDRaw", *_ASKED, "Account", "QOS", "Suspended")))
-"""What sacct is asked for, and in an older one as far as it has it: a column that it doesn't have is an error."""
-
 _ROWS = {
     (kind, tool): [
         (field.name, field.parse, tuple(name.lower() if tool in _TABLES else name for name in field.spellings[tool]))
