@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
+from trackside.catalog.slurm.fields import Value
 from trackside.catalog.slurm.values import dig
+from trackside.model import Position, Record
 from trackside.read.format import Source
 
 Object = dict[str, Any]
@@ -56,3 +58,9 @@ def command(answer: Object) -> str | None:
 def getter(row: Object) -> Callable[[str], Any]:
     """What finds a value by its path in an object: ``time.start``."""
     return lambda path: dig(row, *path.split("."))
+
+
+def record(kind: str, path: str, ordinal: int, fields: dict[str, Value]) -> Record:
+    """The record of a job or step, by its number in the answer."""
+    text = f"{kind} {fields.get('id')} {fields.get('state')}"
+    return Record(kind, Position(path, ordinal), "scheduler", fields, text)

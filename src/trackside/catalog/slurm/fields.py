@@ -38,14 +38,11 @@ def _field(name: str, parse: Callable[[Any], Value | None], **spellings: str) ->
 
 
 JOB = (
-    _field("name", values.raw, sacct="JobName", scontrol="JobName Name", squeue="NAME STEPNAME", jobcomp="job_name"),
-    _field("name", values.known, slurmdbd="name step.name", slurmctld="name step.name"),
+    _field("name", values.raw, sacct="JobName", scontrol="JobName Name", squeue="NAME STEPNAME", jobcomp="job_name", slurmdbd="name step.name", slurmctld="name step.name"),
     _field("user", values.user_name, sacct="User", scontrol="UserId", squeue="USER USERNAME", jobcomp="username", slurmdbd="user association.user", slurmctld="user_name"),
     _field("uid", values.user_number, sacct="UID", scontrol="UserId", slurmctld="user_id"),
-    _field("cluster", values.raw, sacct="Cluster", scontrol="Cluster", squeue="CLUSTER", jobcomp="cluster"),
-    _field("cluster", values.known, slurmdbd="cluster", slurmctld="cluster"),
-    _field("partition", values.raw, sacct="Partition", scontrol="Partition", squeue="PARTITION", jobcomp="partition"),
-    _field("partition", values.known, slurmdbd="partition", slurmctld="partition"),
+    _field("cluster", values.raw, sacct="Cluster", scontrol="Cluster", squeue="CLUSTER", jobcomp="cluster", slurmdbd="cluster", slurmctld="cluster"),
+    _field("partition", values.raw, sacct="Partition", scontrol="Partition", squeue="PARTITION", jobcomp="partition", slurmdbd="partition", slurmctld="partition"),
     _field("state", values.state, sacct="State", scontrol="JobState State", squeue="STATE STATECOMPACT ST", jobcomp="state", slurmdbd="state.current state", slurmctld="job_state state"),
     _field("cancelled_by", values.canceller, sacct="State", scontrol="JobState", jobcomp="state"),
     _field("cancelled_by", values.known, slurmdbd="kill_request_user"),

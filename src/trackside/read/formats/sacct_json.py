@@ -6,7 +6,6 @@ import re
 
 from trackside.catalog.slurm.fields import Value, job_ids, job_record, step_record
 from trackside.catalog.slurm.values import dig, number
-from trackside.model import Position, Record
 from trackside.read import slurm_json
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.slurm_json import Object
@@ -32,14 +31,11 @@ def _read(source: Source, sink: Sink) -> Result:
     steps = 0
     for ordinal, job in enumerate(jobs, 1):
         fields = _job(job)
-        told = f"job {fields.get('id')} {fields.get('state')}"
-        sink.record(Record("job", Position(source.path, ordinal), "scheduler", fields, told))
+        sink.record(slurm_json.record("job", source.path, ordinal, fields))
         for step in job.get("steps") or ():
             if isinstance(step, dict):
                 steps += 1
-                fields_ = _step(step, str(fields.get("id")))
-                told = f"step {fields_.get('id')} {fields_.get('state')}"
-                sink.record(Record("step", Position(source.path, steps), "scheduler", fields_, told))
+                sink.record(slurm_json.record("step", source.path, steps, _step(step, str(fields.get("id")))))
     return Result(len(jobs) + steps) if jobs else Result(0, "empty", "no job in it")
 
 

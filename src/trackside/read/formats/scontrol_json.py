@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from trackside.catalog.job_states import ALIVE
 from trackside.catalog.slurm import values
@@ -15,7 +15,15 @@ from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.slurm_json import Object
 
 
-def _sniffs(key: str, *words: str) -> Callable[[Source], Match | None]:
+def _format(
+    id_: str,
+    key: str,
+    kind: str,
+    words: tuple[str, ...],
+    records_in: Callable[[Object, list[Object], str], Iterator[Record]],
+) -> Format:
+    """A format of answers with a list ``key``, known by one of ``words`` in it."""
+
     def sniff(source: Source) -> Match | None:
         if slurm_json.looks_like(source, key, *words):
             return Match(0.95, f"Slurm {key} as JSON")
@@ -23,21 +31,28 @@ def _sniffs(key: str, *words: str) -> Callable[[Source], Match | None]:
         bare = slurm_json.looks_like(source, key, "meta") and re.search(r"openapi\\?/v|data_parser", source.text)
         return Match(0.85, f"Slurm {key} as JSON") if bare else None
 
-    return sniff
+    def read(source: Source, sink: Sink) -> Result:
+        answer = slurm_json.document(source)
+        count = 0
+        for record in records_in(answer, slurm_json.objects(answer, key), source.path):
+            sink.record(record)
+            count += 1
+        return Result(count) if count else Result(0, "empty", f"no {kind} in it")
+
+    return Format(id_, f"Slurm controller, {key} as JSON", "scheduler", sniff, read)
 
 
-def _read_jobs(source: Source, sink: Sink) -> Result:
-    answer = slurm_json.document(source)
-    jobs = slurm_json.objects(answer, "jobs")
+def _jobs(answer: Object, jobs: list[Object], path: str) -> Iterator[Record]:
     shared: dict[str, Value | None] = {
-        "source": "scontrol" if slurm_json.command(answer) in ("scontrol", "show") else "squeue",
+        "source": _caller(answer) or "squeue",
         "as_of": time(answer.get("last_update")),
     }
     for ordinal, job in enumerate(jobs, 1):
-        fields = _job(job, shared)
-        told = f"job {fields.get('id')} {fields.get('state')}"
-        sink.record(Record("job", Position(source.path, ordinal), "scheduler", fields, told))
-    return Result(len(jobs)) if jobs else Result(0, "empty", "no job in it")
+        yield slurm_json.record("job", path, ordinal, _job(job, shared))
+
+
+def _caller(answer: Object) -> str | None:
+    return "scontrol" if slurm_json.command(answer) in ("scontrol", "show") else None
 
 
 def _job(job: Object, shared: dict[str, Value | None]) -> dict[str, Value]:
@@ -59,13 +74,9 @@ def _gpus(detail: object, nodes: tuple[str, ...]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _read_steps(source: Source, sink: Sink) -> Result:
-    steps = slurm_json.objects(slurm_json.document(source), "steps")
+def _steps(answer: Object, steps: list[Object], path: str) -> Iterator[Record]:
     for ordinal, step in enumerate(steps, 1):
-        fields = _step(step)
-        told = f"step {fields.get('id')} {fields.get('state')}"
-        sink.record(Record("step", Position(source.path, ordinal), "scheduler", fields, told))
-    return Result(len(steps)) if steps else Result(0, "empty", "no step in it")
+        yield slurm_json.record("step", path, ordinal, _step(step))
 
 
 def _step(step: Object) -> dict[str, Value]:
@@ -77,62 +88,39 @@ def _step(step: Object) -> dict[str, Value]:
     return step_record("slurmctld", slurm_json.getter(step), id=name, job=job, source="scontrol")
 
 
-def _read_nodes(source: Source, sink: Sink) -> Result:
-    answer = slurm_json.document(source)
-    nodes = slurm_json.objects(answer, "nodes")
-    as_of = time(answer.get("last_update"))
-    caller = "scontrol" if slurm_json.command(answer) in ("scontrol", "show") else "sinfo"
+def _nodes(answer: Object, nodes: list[Object], path: str) -> Iterator[Record]:
+    as_of, caller = time(answer.get("last_update")), _caller(answer) or "sinfo"
     for ordinal, node in enumerate(nodes, 1):
         state = values.words(node.get("state")) + values.words(node.get("state_flags"))
         name = str(node.get("name") or node.get("hostname") or "")
         flags = [flag for word in state for flag in word.split("+")]
         fields = node_record("slurmctld", slurm_json.getter(node), name, flags, as_of=as_of, source=caller)
-        _node(source.path, ordinal, fields, sink)
-    return Result(len(nodes)) if nodes else Result(0, "empty", "no node in it")
+        yield _node(path, ordinal, fields)
 
 
-def _read_sinfo(source: Source, sink: Sink) -> Result:
+def _groups(answer: Object, groups: list[Object], path: str) -> Iterator[Record]:
     """sinfo --json since 23.02: groups of nodes of one state, once a partition."""
-    groups = slurm_json.objects(slurm_json.document(source), "sinfo")
-    seen: set[str] = set()
+    first: dict[str, Object] = {}
     for group in groups:
         for name in values.nodes(group.get("nodes")):
-            if name in seen:
-                continue
-            seen.add(name)
-            state = values.words(dig(group, "node", "state"))
-            fields = node_record("slurmctld", slurm_json.getter(group), name, state, source="sinfo")
-            _node(source.path, len(seen), fields, sink)
-    return Result(len(seen)) if seen else Result(0, "empty", "no node in it")
+            first.setdefault(name, group)
+    for ordinal, (name, group) in enumerate(first.items(), 1):
+        state = values.words(dig(group, "node", "state"))
+        yield _node(path, ordinal, node_record("slurmctld", slurm_json.getter(group), name, state, source="sinfo"))
 
 
-def _node(path: str, ordinal: int, fields: dict[str, Value], sink: Sink) -> None:
-    told = f"node {fields.get('name')} {fields.get('state')} {fields.get('reason') or ''}".strip()
-    sink.record(Record("node", Position(path, ordinal), "scheduler", fields, told))
+def _node(path: str, ordinal: int, fields: dict[str, Value]) -> Record:
+    text = f"node {fields.get('name')} {fields.get('state')} {fields.get('reason') or ''}".strip()
+    return Record("node", Position(path, ordinal), "scheduler", fields, text)
 
 
-_TITLE = "Slurm controller, {} as JSON"
 FORMATS = (
-    Format(
-        "slurm-jobs-json",
-        _TITLE.format("jobs"),
-        "scheduler",
-        _sniffs("jobs", "job_state", "accrue_time", "allocating_node", "batch_flag"),
-        _read_jobs,
+    _format("slurm-jobs-json", "jobs", "job", ("job_state", "accrue_time", "allocating_node", "batch_flag"), _jobs),
+    _format(
+        "slurm-steps-json", "steps", "step", ("ResourceManager", "number_tasks", "CPU", "SrunHost", "step"), _steps
     ),
-    Format(
-        "slurm-steps-json",
-        _TITLE.format("steps"),
-        "scheduler",
-        _sniffs("steps", "ResourceManager", "number_tasks", "CPU", "SrunHost", "step"),
-        _read_steps,
+    _format(
+        "slurm-nodes-json", "nodes", "node", ("slurmd_start_time", "real_memory", "next_state_after_reboot"), _nodes
     ),
-    Format(
-        "slurm-nodes-json",
-        _TITLE.format("nodes"),
-        "scheduler",
-        _sniffs("nodes", "slurmd_start_time", "real_memory", "next_state_after_reboot"),
-        _read_nodes,
-    ),
-    Format("sinfo-json", _TITLE.format("sinfo"), "scheduler", _sniffs("sinfo", "node", "port"), _read_sinfo),
+    _format("sinfo-json", "sinfo", "node", ("node", "port"), _groups),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from trackside.catalog.slurm.columns import JOB_KEYS, JOB_LINES, JOB_REPEATED, NODE_KEYS, NODE_LINES, STEP_KEYS
 from trackside.catalog.slurm.fields import job_ids, job_record, node_record, step_record
@@ -12,6 +12,9 @@ from trackside.model import Record
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.slurm_blocks import blocks
 from trackside.read.slurm_table import first_lines
+
+Lines = Iterable[tuple[int, int, str]]
+"""Number, offset and text of each."""
 
 
 def _first(source: Source) -> str:
@@ -35,8 +38,8 @@ def _sniff_nodes(source: Source) -> Match | None:
     return Match(0.95, "scontrol show node") if " State=" in source.text else None
 
 
-def jobs_in(lines: Iterable[tuple[int, int, str]], path: str) -> Iterator[Record]:
-    """The jobs of these lines (number, offset, text) of an input."""
+def jobs_in(lines: Lines, path: str) -> Iterator[Record]:
+    """The jobs of these lines of an input."""
     for block in blocks(lines, "JobId", JOB_KEYS, JOB_LINES, JOB_REPEATED):
         text = f"{block.text.strip()} JobState={block.get('JobState')} ExitCode={block.get('ExitCode')}"
         get = block.values.get
@@ -44,28 +47,18 @@ def jobs_in(lines: Iterable[tuple[int, int, str]], path: str) -> Iterator[Record
         yield Record("job", block.at(path), "scheduler", fields, text)
 
 
-def _read_jobs(source: Source, sink: Sink) -> Result:
-    count = 0
-    for record in jobs_in(source.lines(), source.path):
-        sink.record(record)
-        count += 1
-    return Result(count)
-
-
-def _read_steps(source: Source, sink: Sink) -> Result:
-    count = 0
-    for block in blocks(source.lines(), "StepId", STEP_KEYS):
+def steps_in(lines: Lines, path: str) -> Iterator[Record]:
+    """The steps of these lines of an input."""
+    for block in blocks(lines, "StepId", STEP_KEYS):
         id_ = block.get("StepId") or ""
         parts = split_job_id(id_)
         job = parts[0] if parts else None
         fields = step_record("scontrol", block.values.get, id=id_, job=job, source="scontrol")
-        sink.record(Record("step", block.at(source.path), "scheduler", fields, block.text))
-        count += 1
-    return Result(count)
+        yield Record("step", block.at(path), "scheduler", fields, block.text)
 
 
-def nodes_in(lines: Iterable[tuple[int, int, str]], path: str) -> Iterator[Record]:
-    """The nodes of these lines (number, offset, text) of an input."""
+def nodes_in(lines: Lines, path: str) -> Iterator[Record]:
+    """The nodes of these lines of an input."""
     for block in blocks(lines, "NodeName", NODE_KEYS, NODE_LINES):
         get, reason = block.values.get, known(block.get("Reason"))
         fields = node_record("scontrol", get, get("NodeName", ""), get("State"), source="scontrol")
@@ -73,16 +66,21 @@ def nodes_in(lines: Iterable[tuple[int, int, str]], path: str) -> Iterator[Recor
         yield Record("node", block.at(path), "scheduler", fields, text)
 
 
-def _read_nodes(source: Source, sink: Sink) -> Result:
-    count = 0
-    for record in nodes_in(source.lines(), source.path):
-        sink.record(record)
-        count += 1
-    return Result(count)
+def _reader(records_in: Callable[[Lines, str], Iterator[Record]]) -> Callable[[Source, Sink], Result]:
+    """A format's ``read``."""
+
+    def read(source: Source, sink: Sink) -> Result:
+        count = 0
+        for record in records_in(source.lines(), source.path):
+            sink.record(record)
+            count += 1
+        return Result(count)
+
+    return read
 
 
 FORMATS = (
-    Format("scontrol-job", "scontrol show job", "scheduler", _sniff_jobs, _read_jobs),
-    Format("scontrol-step", "scontrol show step", "scheduler", _sniff_steps, _read_steps),
-    Format("scontrol-node", "scontrol show node", "scheduler", _sniff_nodes, _read_nodes),
+    Format("scontrol-job", "scontrol show job", "scheduler", _sniff_jobs, _reader(jobs_in)),
+    Format("scontrol-step", "scontrol show step", "scheduler", _sniff_steps, _reader(steps_in)),
+    Format("scontrol-node", "scontrol show node", "scheduler", _sniff_nodes, _reader(nodes_in)),
 )
