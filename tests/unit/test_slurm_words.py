@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from trackside.catalog.slurm import fields, values
+from trackside.catalog.records import RECORDS
+from trackside.catalog.slurm import commands, fields, values
 from trackside.catalog.slurm.node_states import node_state_of
 from trackside.read.slurm_table import align
 
@@ -39,9 +40,9 @@ EIGHT = dt.datetime(2026, 11, 21, 8, tzinfo=dt.UTC).timestamp()
         (values.number, {"set": False, "number": 3}, None),
         (values.gpus, [{"type": "gres", "name": "gpu", "count": 8}, {"type": "cpu", "name": "", "count": 2}], 8),
         (values.exit_status, {"return_code": 0, "signal": {"signal_id": 9}}, (0, 9)),
-        (values.user_number, "alice(1001)", 1001),
-        (values.user_number, "1001", 1001),
-        (values.signed_reason, "bad fan [root@1795312000]", ("bad fan", "root", "1795312000")),
+        (values.user, "alice(1001)", ("alice", 1001)),
+        (values.user, "(null)", (None, None)),
+        (values.signed_reason, "bad fan [root@1795312000]", ("bad fan", "root", 1795312000.0)),
         (values.waiting_reason, "(Resources)", "Resources"),
         (values.waiting_reason, "n[1-2]", None),
         (values.state_of, "CANCELLED by 1001", ("CANCELLED", "1001")),
@@ -88,6 +89,31 @@ EIGHT = dt.datetime(2026, 11, 21, 8, tzinfo=dt.UTC).timestamp()
 )
 def test_words(function: Any, text: Any, expected: Any) -> None:
     assert function(text) == expected
+
+
+def test_every_row_of_the_table_can_be_read() -> None:
+    for kind, rows in (("job", fields.JOB), ("step", fields.STEP), ("node", fields.NODE)):
+        for row in rows:
+            assert {name for name in row.names if name != "-"} <= set(RECORDS[kind].fields)
+            assert set(row.spellings) <= set(get_args(fields.Tool))
+
+
+def test_the_best_spelling_that_says_something_counts() -> None:
+    row = {"elapsedraw": "", "elapsed": "01:00", "timelimitraw": "UNLIMITED", "timelimit": "02:00", "state": "F"}
+    assert fields.read("job", "sacct", row.get) == {"elapsed_s": 60.0, "time_limit_s": 120.0, "state": "FAILED"}
+    assert "cancelled_by" not in fields.read("step", "sacct", {"state": "CANCELLED by 7"}.get)
+
+
+def test_an_older_sacct_is_asked_for_what_it_has() -> None:
+    assert commands.accounting_columns("Elapsed\njobid JobIDRaw  State") == ["JobID", "JobIDRaw", "State"]
+    assert {"ElapsedRaw", "AllocTRES", "ReqTRES", "SubmitLine", "StdErr"} <= set(commands.ACCOUNTING_COLUMNS)
+    assert "Elapsed" not in commands.ACCOUNTING_COLUMNS
+
+
+@pytest.mark.parametrize(("task", "id_"), [("3", "60_3"), ("4-9%2", "60_[4-9%2]"), ("", "64"), ("N/A", "64")])
+def test_ids_of_array_tasks(task: str, id_: str) -> None:
+    block = {"JobId": "64", "ArrayJobId": "60", "ArrayTaskId": task}
+    assert fields.job_ids("scontrol", block.get)["id"] == id_
 
 
 def test_node_lists_are_bounded() -> None:

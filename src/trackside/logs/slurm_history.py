@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trackside.catalog.job_states import ALL_STATES, is_over
-from trackside.catalog.slurm.values import reason_text
+from trackside.catalog.slurm.values import signed_reason
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser, Pattern
 from trackside.model import Event, Role
@@ -62,7 +62,7 @@ def _node(line: Line) -> Event | None:
         return line.event("node_state", Role.ROOT, node=name, text=said, state="rebooted")
     state = _state_of(raw)
     role = {"down": Role.ROOT, "drain": Role.CONFIRMATION}.get(state, Role.FACT)
-    reason = reason_text(found["reason"])
+    reason = signed_reason(found["reason"])[0]
     return line.event("node_state", role, node=name, text=said, state=state, reason=reason if state != "up" else None)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from trackside.catalog.slurm.columns import COMMA_FREE, FREE, LIKELY_FREE, SHAPES
+from trackside.read.format import Result
 from trackside.read.slurm_row import Row
 
 MAX_EXTRA = 32
@@ -66,6 +67,12 @@ class Table:
         rows = sum(1 for _ in self.rows(below(self, lines)))
         lost, self.lost = self.lost, 0
         return lost <= max(1, rows)
+
+    def result(self, count: int, none: str, cause: str = "") -> Result:
+        """What came of reading: ``none`` is the note without a row, ``cause`` of lines that fit none."""
+        if self.lost:
+            return Result(count, "partial", f"{self.lost} lines fit no row{cause}")
+        return Result(count) if count else Result(0, "empty", none)
 
     def _emit(self, at: tuple[int, int, str], fields: list[str] | None) -> Iterator[Row]:
         values = {name: value.strip() for name, value in zip(self.columns, fields or (), strict=False) if name}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trackside.catalog.slurm.values import reason_time, time
+from trackside.catalog.slurm.values import signed_reason, time
 
 _HEAD = re.compile(r"(?:^| )(NodeName|State|BootTime)=(\S*)")
 _REASON = re.compile(r"   Reason=(.*)")
@@ -105,5 +105,5 @@ def _changes(name: str, known: _Node | None, node: _Node, now: float) -> Iterabl
     if known is not None and (known.state, known.reason) == (node.state, node.reason):
         return
     new = known is None or known.reason != node.reason
-    since = reason_time(node.reason) if out and new else None
+    since = signed_reason(node.reason)[2] if out and new else None
     yield min(since or now, now), f"node {name} is {node.raw}" + (f": {node.reason}" if out and node.reason else "")

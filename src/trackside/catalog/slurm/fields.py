@@ -7,7 +7,7 @@ ask for and how to read the reply.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from trackside.catalog.job_states import ALIVE, WAITING
@@ -26,29 +26,30 @@ _TABLES = ("sacct", "squeue", "sinfo", "sacctmgr")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a record. ``spellings``: tool -> its names, the best first; ``parse`` reads a value of any of them."""
+    """A field of a record. ``spellings``: tool -> its names, the best first; ``parse`` reads a value of any of them.
 
-    name: str
-    parse: Callable[[Any], Value | None]
+    Where a value is several fields at once, ``names`` are theirs in the order that ``parse`` returns them; ``-``: none.
+    """
+
+    names: tuple[str, ...]
+    parse: Callable[[Any], Any]
     spellings: Mapping[str, tuple[str, ...]]
 
 
-def _field(name: str, parse: Callable[[Any], Value | None], **spellings: str) -> Field:
-    return Field(name, parse, {tool: tuple(names.split()) for tool, names in spellings.items()})
+def _field(names: str, parse: Callable[[Any], Any], **spellings: str) -> Field:
+    return Field(tuple(names.split()), parse, {tool: tuple(text.split()) for tool, text in spellings.items()})
 
 
 JOB = (
     _field("name", values.raw, sacct="JobName", scontrol="JobName Name", squeue="NAME STEPNAME", jobcomp="job_name", slurmdbd="name step.name", slurmctld="name step.name"),
-    _field("user", values.user_name, sacct="User", scontrol="UserId", squeue="USER USERNAME", jobcomp="username", slurmdbd="user association.user", slurmctld="user_name"),
-    _field("uid", values.user_number, sacct="UID", scontrol="UserId", slurmctld="user_id"),
+    _field("user uid", values.user, sacct="User", scontrol="UserId", squeue="USER USERNAME", jobcomp="username", slurmdbd="user association.user", slurmctld="user_name"),
+    _field("uid", values.number, sacct="UID", slurmctld="user_id"),
     _field("cluster", values.raw, sacct="Cluster", scontrol="Cluster", squeue="CLUSTER", jobcomp="cluster", slurmdbd="cluster", slurmctld="cluster"),
     _field("partition", values.raw, sacct="Partition", scontrol="Partition", squeue="PARTITION", jobcomp="partition", slurmdbd="partition", slurmctld="partition"),
-    _field("state", values.state, sacct="State", scontrol="JobState State", squeue="STATE STATECOMPACT ST", jobcomp="state", slurmdbd="state.current state", slurmctld="job_state state"),
-    _field("cancelled_by", values.canceller, sacct="State", scontrol="JobState", jobcomp="state"),
+    _field("state cancelled_by", values.job_state, sacct="State", scontrol="JobState State", squeue="STATE STATECOMPACT ST", jobcomp="state", slurmdbd="state.current state", slurmctld="job_state state"),
     _field("cancelled_by", values.known, slurmdbd="kill_request_user"),
-    _field("exit_code", values.exit_code, sacct="ExitCode", scontrol="ExitCode", jobcomp="exit_code", slurmdbd="exit_code", slurmctld="exit_code"),
-    _field("signal", values.exit_signal, sacct="ExitCode", scontrol="ExitCode", slurmdbd="exit_code", slurmctld="exit_code"),
-    _field("derived_exit_code", values.exit_code, sacct="DerivedExitCode", scontrol="DerivedExitCode", jobcomp="derived_ec", slurmdbd="derived_exit_code", slurmctld="derived_exit_code"),
+    _field("exit_code signal", values.exit_status, sacct="ExitCode", scontrol="ExitCode", jobcomp="exit_code", slurmdbd="exit_code", slurmctld="exit_code"),
+    _field("derived_exit_code -", values.exit_status, sacct="DerivedExitCode", scontrol="DerivedExitCode", jobcomp="derived_ec", slurmdbd="derived_exit_code", slurmctld="derived_exit_code"),
     _field("reason", values.known, sacct="Reason", scontrol="Reason", squeue="REASON", slurmdbd="state.reason", slurmctld="state_reason"),
     _field("reason", values.waiting_reason, squeue="NODELIST NODELIST(REASON)"),
     _field("submit", values.time, sacct="Submit", scontrol="SubmitTime", squeue="SUBMIT_TIME SUBMITTIME", jobcomp="@submit", slurmdbd="time.submission", slurmctld="submit_time"),
@@ -80,18 +81,21 @@ JOB = (
     _field("std_err", values.known, sacct="StdErr", scontrol="StdErr", squeue="STDERR", jobcomp="std_err", slurmdbd="stderr_expanded stderr", slurmctld="standard_error"),
 )  # fmt: skip
 """Fields of jobs and steps; of rows with one name, the first that gives a value counts."""
+_OF_STEPS = RECORDS["step"].fields
 STEP = (
-    *(field for field in JOB if field.name in RECORDS["step"].fields),
+    *(
+        replace(field, names=tuple(name if name in _OF_STEPS else "-" for name in field.names))
+        for field in JOB
+        if field.names[0] in _OF_STEPS
+    ),
     _field("nodes", values.nodes, squeue="NODES"),
 )
 
 NODE = (
-    _field("reason", values.reason_text, scontrol="Reason", sinfo="REASON", sacctmgr="Reason", slurmctld="reason reason.description"),
+    _field("reason reason_user reason_time", values.signed_reason, scontrol="Reason", sinfo="REASON", sacctmgr="Reason", slurmctld="reason reason.description"),
     _field("reason_time", values.time, sinfo="TIMESTAMP", sacctmgr="TimeStart Start", slurmctld="reason_changed_at reason.time"),
-    _field("reason_time", values.reason_time, scontrol="Reason"),
     _field("reason_end", values.time, sacctmgr="TimeEnd End"),
-    _field("reason_user", values.user_name, sinfo="USER USERLONG", sacctmgr="User", slurmctld="reason_set_by_user reason.user"),
-    _field("reason_user", values.reason_user, scontrol="Reason"),
+    _field("reason_user -", values.user, sinfo="USER USERLONG", sacctmgr="User", slurmctld="reason_set_by_user reason.user"),
     _field("boot_time", values.time, scontrol="BootTime", slurmctld="boot_time"),
 )  # fmt: skip
 
@@ -105,14 +109,14 @@ _IDS: Mapping[str, str] = {
 
 _ROWS = {
     (kind, tool): [
-        (field.name, field.parse, tuple(name.lower() if tool in _TABLES else name for name in field.spellings[tool]))
+        (field.names, field.parse, tuple(name.lower() if tool in _TABLES else name for name in field.spellings[tool]))
         for field in fields
         if tool in field.spellings
     ]
     for kind, fields in {"job": JOB, "step": STEP, "node": NODE}.items()
     for tool in get_args(Tool)
 }
-"""(kind of record, tool) -> name, parser and spellings; those of columns in lower case"""
+"""(kind of record, tool) -> names, parser and spellings; those of columns in lower case"""
 
 
 def spelled(tool: Tool, *kinds: str) -> frozenset[str]:
@@ -123,14 +127,16 @@ def spelled(tool: Tool, *kinds: str) -> frozenset[str]:
 def read(kind: str, tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
     """The fields of a record that a tool wrote, without the unknown ones. ``get`` returns the value of a spelling."""
     record: dict[str, Value] = {}
-    for name, parse, spellings in _ROWS[kind, tool]:
-        if name in record:
+    for names, parse, spellings in _ROWS[kind, tool]:
+        if names[0] in record:
             continue
         for spelling in spellings:
             value = get(spelling)
             parsed = None if value is None or value == "" else parse(value)
-            if parsed is not None and parsed != () and parsed != "":
-                record[name] = parsed
+            several = zip(names, parsed, strict=True) if len(names) > 1 and parsed is not None else [(names[0], parsed)]
+            fields = {name: each for name, each in several if name != "-" and each is not None and each not in ((), "")}
+            if fields:
+                record = fields | record
                 break
     return record
 
@@ -161,9 +167,10 @@ def job_record(tool: Tool, get: Callable[[str], Any], **more: Value | None) -> d
     return true_fields(fields)
 
 
-def step_record(tool: Tool, get: Callable[[str], Any], **more: Value | None) -> dict[str, Value]:
-    """A step's fields, ready for a record."""
-    return true_fields({**read("step", tool, get), **more})
+def step_record(tool: Tool, get: Callable[[str], Any], id_: str | None, **more: Value | None) -> dict[str, Value]:
+    """A step's fields, ready for a record. ``id_``: ``60_3.batch``."""
+    job, *_ = values.split_job_id(id_ or "") or (None,)
+    return true_fields({**read("step", tool, get), "id": id_, "job": job, **more})
 
 
 def node_record(

@@ -4,48 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-_NODE_STATES = {
-    "alloc": "allocated",
-    "mix": "mixed",
-    "comp": "allocated",
-    "completing": "allocated",
-    "drng": "allocated",
-    "draining": "allocated",
-    "drain": "idle",
-    "drained": "idle",
-    "plnd": "idle",
-    "planned": "idle",
-    "maint": "idle",
-    "resv": "idle",
-    "reserved": "idle",
-    "fail": "idle",
-    "failg": "allocated",
-    "failing": "allocated",
-    "err": "error",
-    "futr": "future",
-    "unk": "unknown",
-    "boot": "down",
-    "reboot": "down",
+_WORDS = {
+    word: (base, flag)
+    for base, flag, words in (
+        ("allocated", "", "alloc"),
+        ("allocated", "completing", "comp completing"),
+        ("allocated", "drain", "drng draining"),
+        ("allocated", "fail", "failg failing"),
+        ("mixed", "", "mix"),
+        ("idle", "drain", "drain drained"),
+        ("idle", "planned", "plnd planned"),
+        ("idle", "maint", "maint"),
+        ("idle", "reserved", "resv reserved"),
+        ("idle", "fail", "fail"),
+        ("down", "reboot", "boot reboot"),
+        ("error", "", "err"),
+        ("future", "", "futr"),
+        ("unknown", "", "unk"),
+    )
+    for word in words.split()
 }
-"""sinfo's compact words (man sinfo, NODE STATE CODES) -> base state; some name a flag as well."""
-_NODE_FLAGS = {
-    "drng": "drain",
-    "draining": "drain",
-    "drain": "drain",
-    "drained": "drain",
-    "fail": "fail",
-    "failg": "fail",
-    "failing": "fail",
-    "comp": "completing",
-    "completing": "completing",
-    "maint": "maint",
-    "resv": "reserved",
-    "reserved": "reserved",
-    "plnd": "planned",
-    "planned": "planned",
-    "boot": "reboot",
-    "reboot": "reboot",
-}
+"""sinfo's compact words (man sinfo, NODE STATE CODES) -> base state and flag"""
 _NODE_BASES = frozenset({"idle", "allocated", "mixed", "down", "error", "future", "unknown"})
 _NODE_SUFFIXES = {
     "*": "not_responding",
@@ -70,11 +49,11 @@ def node_state_of(text: str | Iterable[str] | None) -> tuple[str | None, tuple[s
         while bare and bare[-1] in _NODE_SUFFIXES:
             flags.append(_NODE_SUFFIXES[bare[-1]])
             bare = bare[:-1]
-        state = _NODE_STATES.get(bare, bare)
+        state, flag = _WORDS.get(bare, (bare, bare))
         if base is None and state in _NODE_BASES:
-            base = state
-            bare = _NODE_FLAGS.get(bare, "")
-        bare = _NODE_FLAGS.get(bare, bare)
+            base, bare = state, "" if state == bare else flag
+        else:
+            bare = flag or bare
         if bare:
             flags.append(bare)
     return base, tuple(dict.fromkeys(flags))

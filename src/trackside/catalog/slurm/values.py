@@ -166,16 +166,6 @@ def wait_status(status: int) -> tuple[int, int]:
     return (status >> 8) & 0xFF, status & 0x7F
 
 
-def exit_code(value: Any) -> int | None:
-    """The exit code of :func:`exit_status`."""
-    return exit_status(value)[0]
-
-
-def exit_signal(value: Any) -> int | None:
-    """The signal of :func:`exit_status`."""
-    return exit_status(value)[1]
-
-
 def state_of(text: str | None) -> tuple[str | None, str | None]:
     """(base state, who cancelled): knows ``CANCELLED by 1001``, short codes and sacct's cut ``OUT_OF_ME+``."""
     text = known(text)
@@ -190,14 +180,9 @@ def state_of(text: str | None) -> tuple[str | None, str | None]:
     return STATES.get(word, word), by
 
 
-def state(value: Any) -> str | None:
-    """A job's state: of a text, or of a JSON list of a base state and its flags."""
-    return state_of(value)[0] if isinstance(value, str) else state_among(words(value))
-
-
-def canceller(value: Any) -> str | None:
-    """Who cancelled a job, by its state."""
-    return state_of(value)[1] if isinstance(value, str) else None
+def job_state(value: Any) -> tuple[str | None, str | None]:
+    """(state, who cancelled) of a text, or of a JSON list of a base state and its flags."""
+    return state_of(value) if isinstance(value, str) else (state_among(words(value)), None)
 
 
 def state_among(states: Iterable[str]) -> str | None:
@@ -242,14 +227,10 @@ def words(value: Any) -> list[str]:
     return [word for word in (value if isinstance(value, list) else [value]) if isinstance(word, str) and word]
 
 
-def user_name(value: Any) -> str | None:
-    """The name in ``alice(1001)`` or ``alice``."""
-    return (known(value) or "").partition("(")[0] or None
-
-
-def user_number(value: Any) -> int | None:
-    """The number in ``alice(1001)`` or ``1001``."""
-    return number(value.partition("(")[2].rstrip(")") or value if isinstance(value, str) else value)
+def user(value: Any) -> tuple[str | None, int | None]:
+    """(name, number) of ``alice(1001)`` or ``alice``."""
+    name, _, number_text = (known(value) or "").partition("(")
+    return name or None, number(number_text.rstrip(")"))
 
 
 def nodes(value: Any) -> tuple[str, ...]:
@@ -262,25 +243,10 @@ def nodes(value: Any) -> tuple[str, ...]:
     return () if text is None or text.startswith("(") else hostlist.expand(text, MAX_NODES)
 
 
-def reason_text(value: Any) -> str | None:
-    """Why a node is out of service, without who said so: of ``bad fan [root@2026-11-21T07:52:36]``."""
-    return signed_reason(value)[0]
-
-
-def signed_reason(value: Any) -> tuple[str | None, str | None, str | None]:
-    """(reason, user, time as text) of ``bad fan [root@2026-11-21T07:52:36]``."""
+def signed_reason(value: Any) -> tuple[str | None, str | None, float | None]:
+    """(reason, user, time) of ``bad fan [root@2026-11-21T07:52:36]``, or of a reason without who set it and when."""
     match = _SIGNED.match(known(value) or "")
-    return (match[1], match[2], match[3]) if match else (known(value), None, None)
-
-
-def reason_user(value: Any) -> str | None:
-    """Who took a node out of service."""
-    return signed_reason(value)[1]
-
-
-def reason_time(value: Any) -> float | None:
-    """When a node was taken out of service."""
-    return time(signed_reason(value)[2])
+    return (match[1], match[2], time(match[3])) if match else (known(value), None, None)
 
 
 def gpus(value: Any) -> int | None:

@@ -11,8 +11,9 @@ import msgspec
 from trackside.catalog.slurm.columns import JOBCOMP_KEYS
 from trackside.catalog.slurm.fields import job_ids, job_record
 from trackside.model import Position, Record
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, Match, Result, Sink, Source, give
 from trackside.read.slurm_blocks import blocks
+from trackside.read.slurm_row import Row
 
 
 def _sniff(source: Source) -> Match | None:
@@ -27,13 +28,13 @@ def _sniff(source: Source) -> Match | None:
 def _read(source: Source, sink: Sink) -> Result:
     if source.text.lstrip().startswith("{"):
         return _read_json(source, sink)
-    count = 0
-    for block in blocks(source.lines(), "JobId", JOBCOMP_KEYS):
-        get = block.values.get
-        fields = job_record("scontrol", get, **job_ids("scontrol", get), source="jobcomp")
-        sink.record(Record("job", block.at(source.path), "scheduler", fields, block.text.strip()))
-        count += 1
-    return Result(count)
+    return Result(give((_record(block, source.path) for block in blocks(source.lines(), "JobId", JOBCOMP_KEYS)), sink))
+
+
+def _record(block: Row, path: str) -> Record:
+    get = block.values.get
+    fields = job_record("scontrol", get, **job_ids("scontrol", get), source="jobcomp")
+    return Record("job", block.at(path), "scheduler", fields, block.text.strip())
 
 
 def _read_json(source: Source, sink: Sink) -> Result:

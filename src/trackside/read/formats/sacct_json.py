@@ -54,7 +54,7 @@ def _step(step: Object, job: str) -> dict[str, Value]:
     if isinstance(name, dict):
         name = name.get("step_id")
     part = str(name if isinstance(name, str) else number(name)).rpartition(".")[2]
-    fields = step_record("slurmdbd", slurm_json.getter(step), id=f"{job}.{part}", job=job, source="sacct")
+    fields = step_record("slurmdbd", slurm_json.getter(step), f"{job}.{part}", source="sacct")
     return _without_false_exit(fields, step)
 
 

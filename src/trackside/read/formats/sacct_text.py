@@ -9,7 +9,7 @@ from trackside.catalog.slurm.columns import SACCT
 from trackside.catalog.slurm.fields import job_record, step_record
 from trackside.catalog.slurm.values import split_job_id
 from trackside.model import Record
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, Match, Result, Sink, Source, give
 from trackside.read.slurm_row import Row
 from trackside.read.slurm_table import below as rows_below
 from trackside.read.slurm_table import first_lines, header_of
@@ -53,13 +53,9 @@ def _read(source: Source, sink: Sink) -> Result:
         raise ValueError("the columns can't be told: run sacct with -P and without --noheader")
     if not {"jobid", "jobidraw"} & set(table.columns):
         raise ValueError("no job id: run sacct with JobID among the columns of --format")
-    count = 0
-    for row in table.rows(rows_below(table, source.lines())):
-        sink.record(record_of(source.path, row))
-        count += 1
-    if table.lost:
-        return Result(count, "partial", f"{table.lost} lines fit no row (a separator or line break inside a name)")
-    return Result(count) if count else Result(0, "empty", "a header and no job")
+    rows = table.rows(rows_below(table, source.lines()))
+    count = give((record_of(source.path, row) for row in rows), sink)
+    return table.result(count, "a header and no job", " (a separator or line break inside a name)")
 
 
 def record_of(path: str, row: Row) -> Record:
@@ -68,7 +64,7 @@ def record_of(path: str, row: Row) -> Record:
     job, array, step = split_job_id(id_) or (id_, None, None)
     get = row.values.get
     if step is not None:
-        fields = step_record("sacct", get, id=f"{job}.{step}", job=job, source="sacct")
+        fields = step_record("sacct", get, f"{job}.{step}", source="sacct")
         return Record("step", row.at(path), "scheduler", fields, row.text)
     raw = split_job_id(row.get("jobidraw") or "")
     fields = job_record("sacct", get, id=job, raw_id=raw[0] if raw else None, array_id=array, source="sacct")

@@ -11,7 +11,7 @@ from trackside.catalog.slurm.fields import Value, job_ids, job_record, node_reco
 from trackside.catalog.slurm.values import dig, time
 from trackside.model import Position, Record
 from trackside.read import slurm_json
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, Match, Result, Sink, Source, give
 from trackside.read.slurm_json import Object
 
 
@@ -33,10 +33,7 @@ def _format(
 
     def read(source: Source, sink: Sink) -> Result:
         answer = slurm_json.document(source)
-        count = 0
-        for record in records_in(answer, slurm_json.objects(answer, key), source.path):
-            sink.record(record)
-            count += 1
+        count = give(records_in(answer, slurm_json.objects(answer, key), source.path), sink)
         return Result(count) if count else Result(0, "empty", f"no {kind} in it")
 
     return Format(id_, f"Slurm controller, {key} as JSON", "scheduler", sniff, read)
@@ -57,7 +54,11 @@ def _caller(answer: Object) -> str | None:
 
 def _job(job: Object, shared: dict[str, Value | None]) -> dict[str, Value]:
     get = slurm_json.getter(job)
-    state, start, end = values.state(job.get("job_state")), time(job.get("start_time")), time(job.get("end_time"))
+    state, start, end = (
+        values.job_state(job.get("job_state"))[0],
+        time(job.get("start_time")),
+        time(job.get("end_time")),
+    )
     last = shared["as_of"] if state in ALIVE else end
     elapsed = last - start if isinstance(last, float) and start is not None and last >= start else None
     gpus = _gpus(job.get("gres_detail"), values.nodes(job.get("nodes")))
@@ -83,9 +84,8 @@ def _step(step: Object) -> dict[str, Value]:
     name = dig(step, "step", "id") or step.get("id")
     if isinstance(name, dict):
         name = f"{values.number(name.get('job_id'))}.{name.get('step_id')}"
-    parts = values.split_job_id(name) if isinstance(name, str) else None
-    job = parts[0] if parts else None
-    return step_record("slurmctld", slurm_json.getter(step), id=name, job=job, source="scontrol")
+    id_ = name if isinstance(name, str) else None
+    return step_record("slurmctld", slurm_json.getter(step), id_, source="scontrol")
 
 
 def _nodes(answer: Object, nodes: list[Object], path: str) -> Iterator[Record]:

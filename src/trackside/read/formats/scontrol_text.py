@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from trackside.catalog.slurm.columns import JOB_KEYS, JOB_LINES, JOB_REPEATED, NODE_KEYS, NODE_LINES, STEP_KEYS
 from trackside.catalog.slurm.fields import job_ids, job_record, node_record, step_record
-from trackside.catalog.slurm.values import known, split_job_id
+from trackside.catalog.slurm.values import known
 from trackside.model import Record
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, Match, Result, Sink, Source, give
 from trackside.read.slurm_blocks import blocks
 from trackside.read.slurm_table import first_lines
 
@@ -50,10 +50,7 @@ def jobs_in(lines: Lines, path: str) -> Iterator[Record]:
 def steps_in(lines: Lines, path: str) -> Iterator[Record]:
     """The steps of these lines of an input."""
     for block in blocks(lines, "StepId", STEP_KEYS):
-        id_ = block.get("StepId") or ""
-        parts = split_job_id(id_)
-        job = parts[0] if parts else None
-        fields = step_record("scontrol", block.values.get, id=id_, job=job, source="scontrol")
+        fields = step_record("scontrol", block.values.get, block.get("StepId"), source="scontrol")
         yield Record("step", block.at(path), "scheduler", fields, block.text)
 
 
@@ -70,11 +67,7 @@ def _reader(records_in: Callable[[Lines, str], Iterator[Record]]) -> Callable[[S
     """A format's ``read``."""
 
     def read(source: Source, sink: Sink) -> Result:
-        count = 0
-        for record in records_in(source.lines(), source.path):
-            sink.record(record)
-            count += 1
-        return Result(count)
+        return Result(give(records_in(source.lines(), source.path), sink))
 
     return read
 

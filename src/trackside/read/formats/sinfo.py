@@ -81,9 +81,7 @@ def _emit(
             # Several nodes of one row keep places of their own, so that each can be cited.
             at = Position(source.path, row.line, row.offset + index, max(0, row.length - index))
             sink.record(Record("node", at, "scheduler", each, row.text.strip()))
-    if table.lost:
-        return Result(len(seen), "partial", f"{table.lost} lines fit no row")
-    return Result(len(seen)) if seen else Result(0, "empty", none)
+    return table.result(len(seen), none)
 
 
 FORMATS = (

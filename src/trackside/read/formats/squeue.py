@@ -9,7 +9,7 @@ from trackside.catalog.slurm.fields import Value, job_record, step_record
 from trackside.catalog.slurm.values import split_job_id
 from trackside.logs.stamp import find_time
 from trackside.model import Record
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, Match, Result, Sink, Source, give
 from trackside.read.slurm_row import Row
 from trackside.read.slurm_table import Table, below, first_lines, header_of
 
@@ -49,15 +49,17 @@ def _read(source: Source, sink: Sink) -> Result:
     if found is None:
         raise ValueError("the header of squeue can't be read: run it without -h")
     table, as_of = found
-    count = 0
-    for row in table.rows(below(table, source.lines())):
-        step = "stepid" in table.columns
-        fields = _step(row) if step else _job(row, as_of)
-        sink.record(Record("step" if step else "job", row.at(source.path), "scheduler", fields, row.text.strip()))
-        count += 1
-    if table.lost:
-        return Result(count, "partial", f"{table.lost} lines fit no row")
-    return Result(count) if count else Result(0, "empty", "a header and no job: it had ended or never was")
+    rows = table.rows(below(table, source.lines()))
+    count = give((_record(row, source.path, as_of) for row in rows), sink)
+    return table.result(count, "a header and no job: it had ended or never was")
+
+
+def _record(row: Row, path: str, as_of: float | None) -> Record:
+    text = row.text.strip()
+    if "stepid" not in row.values:
+        return Record("job", row.at(path), "scheduler", _job(row, as_of), text)
+    fields = step_record("squeue", row.values.get, row.get("stepid"), state="RUNNING", source="squeue")
+    return Record("step", row.at(path), "scheduler", fields, text)
 
 
 def _job(row: Row, as_of: float | None) -> dict[str, Value]:
@@ -75,13 +77,6 @@ def _job(row: Row, as_of: float | None) -> dict[str, Value]:
         source="squeue",
         as_of=as_of,
     )
-
-
-def _step(row: Row) -> dict[str, Value]:
-    id_ = row.get("stepid") or ""
-    parts = split_job_id(id_)
-    job = parts[0] if parts else None
-    return step_record("squeue", row.values.get, id=id_, job=job, state="RUNNING", source="squeue")
 
 
 FORMAT = Format("squeue", "Slurm queue, squeue as text", "scheduler", _sniff, _read)
