@@ -161,4 +161,4 @@ def test_align_gives_the_surplus_to_the_column_that_may_hold_it() -> None:
     ],
 )
 def test_gpus_that_a_job_was_given(gres: str, indices: list[int]) -> None:
-    assert values.held_gpus(("n1",), gres) == tuple(f"n1:{index}" for index in indices)
+    assert values.gpus_on(("n1",), gres) == tuple(f"n1:{index}" for index in indices)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,6 +62,16 @@ class Slurm(Protocol):
     def script(self, id_: str) -> str:
         """The batch script as it was submitted; empty where Slurm keeps none."""
         ...
+
+
+def until_failure(answers: Iterable[Replies]) -> Replies:
+    """All answers until one fails: the others would fail as it did, as slowly."""
+    replies: Replies = []
+    for answer in answers:
+        replies += answer
+        if answer and isinstance(answer[-1], Input):
+            break
+    return replies
 
 
 def failed(path: str, error: Unanswered, remedy: str = "") -> Input:

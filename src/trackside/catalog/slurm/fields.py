@@ -133,8 +133,8 @@ def read(kind: str, tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
         for spelling in spellings:
             value = get(spelling)
             parsed = None if value is None or value == "" else parse(value)
-            several = zip(names, parsed, strict=True) if len(names) > 1 and parsed is not None else [(names[0], parsed)]
-            fields = {name: each for name, each in several if name != "-" and each is not None and each not in ((), "")}
+            pairs = zip(names, parsed, strict=True) if len(names) > 1 and parsed is not None else [(names[0], parsed)]
+            fields = {name: part for name, part in _known(dict(pairs)).items() if name != "-"}
             if fields:
                 record = fields | record
                 break

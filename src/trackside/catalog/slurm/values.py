@@ -196,18 +196,18 @@ def state_among(states: Iterable[str]) -> str | None:
 
 def split_job_id(text: str) -> tuple[str, str | None, str | None] | None:
     """(job id, array id, step) of ``60_3``, ``73+0``, ``7.batch``, ``60_3.0``; None for what is no job id."""
-    found = _JOB_ID.match(text.strip())
-    if found is None:
+    match = _JOB_ID.match(text.strip())
+    if match is None:
         return None
     job = text.strip().partition(".")[0]
-    return job, (found[1] if found[2] else None), found[4]
+    return job, (match[1] if match[2] else None), match[4]
 
 
 def parents_of(text: str | None) -> tuple[str, ...]:
     """The jobs named by a dependency such as ``afterany:41:42,afterok:43_*(unfulfilled)``."""
     parents: list[str] = []
-    for found in _DEPENDENCY.finditer((text or "")[:4000]):
-        parents += [re.sub(r"\(.*|_\*", "", part) for part in found[2].split(":")[1:]]
+    for match in _DEPENDENCY.finditer((text or "")[:4000]):
+        parents += [re.sub(r"\(.*|_\*", "", part) for part in match[2].split(":")[1:]]
     return tuple(dict.fromkeys(parents))
 
 
@@ -218,8 +218,8 @@ def waiting_reason(value: Any) -> str | None:
 
 def dependency_of(command: str | None) -> str | None:
     """The dependency that a command line asks for: ``sbatch --dependency=afterany:41 train.sh``."""
-    found = _DEPENDENCY_OPTION.search((command or "")[:4000])
-    return found[1].strip("\"'") if found and "after" in found[1] else None
+    match = _DEPENDENCY_OPTION.search((command or "")[:4000])
+    return match[1].strip("\"'") if match and "after" in match[1] else None
 
 
 def words(value: Any) -> list[str]:
@@ -280,14 +280,14 @@ def dig(value: Any, *keys: str) -> Any:
 def allocated_gpus(detail: Any) -> tuple[str, ...]:
     """The GPUs of the lines ``n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:h100:4(IDX:0-3)`` of scontrol's ``Nodes=``."""
     lines = [_GPU_DETAIL.match(line) for line in detail.splitlines()] if isinstance(detail, str) else []
-    return tuple(gpu for line in lines if line for gpu in held_gpus(nodes(line[1]), line[2]))
+    return tuple(gpu for line in lines if line for gpu in gpus_on(nodes(line[1]), line[2]))
 
 
-def held_gpus(names: Iterable[str], gres: str) -> tuple[str, ...]:
+def gpus_on(names: Iterable[str], gres: str) -> tuple[str, ...]:
     """``node:index`` of the GPUs that ``gpu:h100:3(IDX:0-1,3),nic:1(IDX:0)`` gives on each of the nodes; before Slurm
     20.02 it is written ``gpu(IDX:0-1,3)``. Slurm counts the GPUs of a node as its gres.conf lists them."""
     indices = [
-        number for found in _GPUS.finditer(gres[:10_000]) for part in found[1].split(",") for number in _numbers(part)
+        number for match in _GPUS.finditer(gres[:10_000]) for part in match[1].split(",") for number in _numbers(part)
     ]
     return tuple(f"{node}:{index}" for node in names for index in dict.fromkeys(indices))
 

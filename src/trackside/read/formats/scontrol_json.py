@@ -71,7 +71,7 @@ def _gpus(detail: object, nodes: tuple[str, ...]) -> tuple[str, ...]:
         return ()
     return tuple(
         gpu for node, gres in zip(nodes, detail, strict=True) if isinstance(gres, str)
-        for gpu in values.held_gpus((node,), gres)
+        for gpu in values.gpus_on((node,), gres)
     )  # fmt: skip
 
 

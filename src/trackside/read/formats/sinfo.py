@@ -19,12 +19,8 @@ def _sniff(source: Source) -> Match | None:
     if found is None:
         return None
     columns = set(found[0].columns)
-    if not columns & {"nodelist", "hostnames", "nodehost"} or not columns & {
-        "state",
-        "statelong",
-        "statecompact",
-        "reason",
-    }:
+    named, described = {"nodelist", "hostnames", "nodehost"}, {"state", "statelong", "statecompact", "reason"}
+    if not columns & named or not columns & described:
         return None
     return Match(0.92, "sinfo -R" if "reason" in columns and "avail" not in columns else "sinfo")
 
