@@ -21,6 +21,7 @@ Tool = Literal["sacct", "scontrol", "squeue", "sinfo", "sacctmgr", "jobcomp", "s
 """``sacct``, ``squeue``, ``sinfo``, ``sacctmgr``: columns of tables; ``scontrol``: keys of its blocks and of
 jobcomp/filetxt; ``jobcomp``: keys of its JSON lines; ``slurmdbd``, ``slurmctld``: paths in the JSON of sacct and slurmdb,
 and in that of scontrol, squeue, sinfo and slurm, of all versions."""
+_EMPTY = ((), "")
 _TABLES = ("sacct", "squeue", "sinfo", "sacctmgr")
 
 
@@ -132,11 +133,13 @@ def read(kind: str, tool: Tool, get: Callable[[str], Any]) -> dict[str, Value]:
             continue
         for spelling in spellings:
             value = get(spelling)
-            parsed = None if value is None or value == "" else parse(value)
-            pairs = zip(names, parsed, strict=True) if len(names) > 1 and parsed is not None else [(names[0], parsed)]
-            fields = {name: part for name, part in _known(dict(pairs)).items() if name != "-"}
+            if value is None or value == "":
+                continue
+            parsed = parse(value)
+            pairs = zip(names, parsed, strict=True) if len(names) > 1 else ((names[0], parsed),)
+            fields = [(name, part) for name, part in pairs if part is not None and part not in _EMPTY and name != "-"]
             if fields:
-                record = fields | record
+                record.update(fields)
                 break
     return record
 
@@ -195,4 +198,4 @@ def true_fields(fields: Mapping[str, Value | None]) -> dict[str, Value]:
 
 
 def _known(fields: Mapping[str, Value | None]) -> dict[str, Value]:
-    return {name: value for name, value in fields.items() if value is not None and value not in ((), "")}
+    return {name: value for name, value in fields.items() if value is not None and value not in _EMPTY}
