@@ -14,9 +14,8 @@ import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from trackside.model import Input
 from trackside.site.slurm_options import SlurmOptions
-from trackside.site.slurm_replies import Replies, Reply, failed
+from trackside.site.slurm_replies import Replies, Reply, failed, until_failure
 from trackside.stores.http.connections import ended
 from trackside.stores.http.endpoint import Endpoint, EndpointOptions
 from trackside.stores.unanswered import Unanswered, plain, refusal
@@ -43,7 +42,7 @@ class Rest:
 
     def accounting(self, ids: Sequence[str]) -> Replies:
         """See :class:`trackside.site.slurm_replies.Slurm`."""
-        return self._each("slurmdb", [f"job/{quote(id_)}" for id_ in ids])
+        return until_failure(self._asked("slurmdb", f"job/{quote(id_)}") for id_ in ids)
 
     def controller(self, id_: str) -> Replies:
         """See :class:`trackside.site.slurm_replies.Slurm`."""
@@ -57,7 +56,7 @@ class Rest:
         """See :class:`trackside.site.slurm_replies.Slurm`."""
         if len(names) > SINGLY:
             return self._asked("slurm", "nodes")
-        return self._each("slurm", [f"node/{quote(name, safe='')}" for name in names])
+        return until_failure(self._asked("slurm", f"node/{quote(name, safe='')}") for name in names)
 
     def namesakes(self, name: str, user: str, since: float, until: float) -> Replies:
         """See :class:`trackside.site.slurm_replies.Slurm`."""
@@ -67,15 +66,6 @@ class Rest:
     def script(self, id_: str) -> str:
         """See :class:`trackside.site.slurm_replies.Slurm`. slurmrestd gives none."""
         return ""
-
-    def _each(self, part: str, what: Sequence[str]) -> Replies:
-        """All answers, until one fails: the others would fail as it did, as slowly."""
-        found: Replies = []
-        for each in what:
-            found += self._asked(part, each)
-            if found and isinstance(found[-1], Input):
-                break
-        return found
 
     def _asked(self, part: str, what: str, query: str = "") -> Replies:
         """The first answer from the newest version down; none where there is no such thing."""
