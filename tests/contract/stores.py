@@ -15,11 +15,11 @@ from pathlib import Path
 
 from tests import services
 from trackside import api
+from trackside.http.options import HttpOptions
 from trackside.ingest import ingest
 from trackside.stores.curves import Curves
 from trackside.stores.embedded.duck import DuckCurves
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.http.endpoint import EndpointOptions
 from trackside.stores.prometheus.curves import PrometheusCurves, PrometheusOptions, Scope
 
 
@@ -46,7 +46,7 @@ class Given:
         """How a server is asked for it."""
         labels = dict(self.relabel.values())
         match = (self.match,) if self.match else ()
-        return PrometheusOptions(endpoint=EndpointOptions(url=url), match=match, labels=labels)
+        return PrometheusOptions(endpoint=HttpOptions(url=url), match=match, labels=labels)
 
 
 Opened = Iterator[Callable[[], Curves]]

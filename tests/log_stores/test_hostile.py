@@ -13,9 +13,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from trackside.http.client import Response
+from trackside.http.options import HttpOptions
+from trackside.http.unanswered import Unanswered
 from trackside.read.format import Source
 from trackside.site.hits import sources
-from trackside.stores.http.endpoint import EndpointOptions, Response, Unanswered
 from trackside.stores.logs.answers import nanoseconds
 from trackside.stores.logs.store import Line, LogOptions, LogStream, Wanted, kinds, open_store, stamp
 
@@ -40,7 +42,7 @@ class Scripted:
 
 
 def opened(kind: str, answer: bytes | Callable[[str], bytes]) -> tuple[Any, LogOptions]:
-    options = LogOptions(kind=kind, endpoint=EndpointOptions(url="http://store"), page=100)
+    options = LogOptions(kind=kind, endpoint=HttpOptions(url="http://store"), page=100)
     store: Any = open_store(options)
     store.endpoint = Scripted(answer)
     return store, options

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
 
-from trackside.stores.unanswered import Unanswered, plain
+from trackside.http.unanswered import Unanswered, plain
 
 PIECE = 1 << 16
 MOST_SAID = 16 << 10

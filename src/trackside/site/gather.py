@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from trackside import api
 from trackside.catalog.streams import is_stream_of, told
 from trackside.diagnose import engine
+from trackside.http.unanswered import Unanswered
 from trackside.model import Event, Input, InputStatus, Plane, Run, Verdict
 from trackside.query import UNABLE, Frame, events
 from trackside.read.format import Source
@@ -27,7 +28,6 @@ from trackside.site.slurm_replies import job_id
 from trackside.stores.logs.store import Line, LogOptions, LogStore, LogStream, Streams, Wanted, name_of, open_store
 from trackside.stores.memory import MemoryStore
 from trackside.stores.prometheus.curves import PrometheusCurves, PrometheusOptions, Scope
-from trackside.stores.unanswered import Unanswered
 
 Tick = Callable[[int], None]
 ZONES_S = 15 * 3600.0

@@ -11,11 +11,11 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 
+from trackside.http.unanswered import Kind, Unanswered
 from trackside.model import Input
 from trackside.site.command import Finished, run
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import MOST_NODES, Replies, Reply, failed
-from trackside.stores.unanswered import Kind, Unanswered
 
 _COLUMNS = """
     JobID JobIDRaw JobName User UID Cluster Partition Account QOS State ExitCode DerivedExitCode Reason Submit Eligible

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from trackside.stores.unanswered import Unanswered, said
+from trackside.http.unanswered import Unanswered, said
 
 T = TypeVar("T", covariant=True)
 SECOND = 1_000_000_000

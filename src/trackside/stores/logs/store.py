@@ -18,8 +18,9 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import trackside.stores.logs.engines as room
 from trackside.catalog.streams import ROLES
+from trackside.http.options import HttpOptions
+from trackside.http.unanswered import Unanswered
 from trackside.settings.secrets import shown_url
-from trackside.stores.http.endpoint import EndpointOptions, Unanswered
 from trackside.stores.logs.answers import SECOND
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class LogOptions:
     """
 
     kind: str
-    endpoint: EndpointOptions
+    endpoint: HttpOptions
     labels: Mapping[str, str] = field(default_factory=dict)
     match: Mapping[str, str] = field(default_factory=dict)
     line_filter: str = ""

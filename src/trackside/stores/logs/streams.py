@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from trackside.catalog.labels import Label, written
 from trackside.catalog.streams import candidates, short, told
-from trackside.stores.http.endpoint import Endpoint
+from trackside.http.client import HttpClient
 from trackside.stores.logs.store import Line, LogOptions, LogStream, Streams, Wanted
 
 NUMERIC = "[0-9]+([_+][0-9]+)?([.][0-9a-z]+)?"
@@ -49,9 +49,9 @@ class LogServer(ABC):
     title: ClassVar[str]
     """What it is, in messages."""
 
-    def __init__(self, options: LogOptions, endpoint: Endpoint | None = None) -> None:
+    def __init__(self, options: LogOptions, endpoint: HttpClient | None = None) -> None:
         self.options = options
-        self.endpoint = endpoint or Endpoint(options.endpoint)
+        self.endpoint = endpoint or HttpClient(options.endpoint)
         self.name = f"{self.title} {self.endpoint.name}"
 
     def streams(self, wanted: Wanted) -> Streams:

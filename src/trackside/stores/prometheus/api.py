@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trackside.stores.http.endpoint import Endpoint, EndpointOptions
+from trackside.http.client import HttpClient
+from trackside.http.options import HttpOptions
+from trackside.http.unanswered import Unanswered
 from trackside.stores.prometheus import matrix, promql
 from trackside.stores.prometheus.matrix import Found, Times, Values
-from trackside.stores.unanswered import Unanswered
 
 MOST_POINTS = 11_000
 """Points of a series that Prometheus gives at once."""
@@ -35,7 +36,7 @@ class PrometheusOptions:
     whether an answer counts that the server itself calls a part.
     """
 
-    endpoint: EndpointOptions
+    endpoint: HttpOptions
     match: Mapping[str, str] | tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     extra_params: Mapping[str, str] = field(default_factory=dict)
@@ -61,9 +62,9 @@ class Page(NamedTuple):
 class Api:
     """A server, asked from any thread. What it can't answer raises Unanswered."""
 
-    def __init__(self, options: PrometheusOptions, endpoint: Endpoint | None = None) -> None:
+    def __init__(self, options: PrometheusOptions, endpoint: HttpClient | None = None) -> None:
         self.options = options
-        self.endpoint = endpoint or Endpoint(options.endpoint)
+        self.endpoint = endpoint or HttpClient(options.endpoint)
         self.pool = ThreadPoolExecutor(self.endpoint.options.concurrency, thread_name_prefix="prometheus")
         """For whole questions; nothing in it waits for another thing in it."""
         self._owned = endpoint is None

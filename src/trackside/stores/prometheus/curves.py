@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
+from trackside.http.client import HttpClient, Traffic
+from trackside.http.unanswered import Unanswered
 from trackside.stores.curves import Engine, Held, RolledUp, Wanted
-from trackside.stores.http.endpoint import Endpoint, Traffic
 from trackside.stores.prometheus.api import Api, PrometheusOptions
 from trackside.stores.prometheus.matrix import Times, Values
 from trackside.stores.prometheus.scope import Concerned, Scope, anything_of, concerned
 from trackside.stores.prometheus.windows import Part, by_source, windows_of
-from trackside.stores.unanswered import Unanswered
 
 __all__ = ["PrometheusCurves", "PrometheusOptions", "Scope"]
 
@@ -53,7 +53,7 @@ class PrometheusCurves:
     """The curves of a server that concern a run. Close them, or questions still under way are waited for at the end."""
 
     def __init__(
-        self, options: PrometheusOptions, scope: Scope | None = None, endpoint: Endpoint | None = None
+        self, options: PrometheusOptions, scope: Scope | None = None, endpoint: HttpClient | None = None
     ) -> None:
         self._api, self._scope = Api(options, endpoint), scope or Scope()
         self._looking: Future[Concerned] | None = None

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.stores.unanswered import Unanswered, plain, said
+from trackside.http.unanswered import Unanswered, plain, said
 
 Values = NDArray[np.float64]
 Times = NDArray[np.int64]

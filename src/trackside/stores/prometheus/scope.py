@@ -16,12 +16,12 @@ from trackside.catalog.dialect import Translated, translate
 from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label, written
 from trackside.catalog.metrics import labels_of
 from trackside.catalog.natural import natural
+from trackside.http.unanswered import Unanswered
 from trackside.model import Position, Series
 from trackside.stores.curves import Held
 from trackside.stores.prometheus import promql
 from trackside.stores.prometheus.api import Api
 from trackside.stores.prometheus.series import COARSE, Source, coarse_step, plain_label
-from trackside.stores.unanswered import Unanswered
 
 AROUND_S = 1800.0
 """What is looked at before and after the run."""

@@ -14,7 +14,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from trackside.stores.http.endpoint import Endpoint, Unanswered
+from trackside.http.client import HttpClient
+from trackside.http.unanswered import Unanswered
 from trackside.stores.logs.answers import decoded, nanoseconds
 from trackside.stores.logs.store import Line, LogOptions, LogStream, Paging, in_slices, stamp
 from trackside.stores.logs.streams import Condition, Conditions, LogServer
@@ -81,7 +82,7 @@ class Elasticsearch(LogServer):
 
     title = "Elasticsearch"
 
-    def __init__(self, options: LogOptions, endpoint: Endpoint | None = None) -> None:
+    def __init__(self, options: LogOptions, endpoint: HttpClient | None = None) -> None:
         super().__init__(options, endpoint)
         self._fields: dict[str, str] = {}
         """Field -> the one to ask for exact values of it: itself, or its ``.keyword``."""

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from trackside.stores.http.endpoint import Response, Unanswered
+from trackside.http.client import Response
+from trackside.http.unanswered import Unanswered, plain
 from trackside.stores.logs.answers import decoded
 from trackside.stores.logs.store import Line, LogStream, Paging, in_slices
 from trackside.stores.logs.streams import Condition, Conditions, LogServer
-from trackside.stores.unanswered import plain
 
 WHOSE = "Loki's"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

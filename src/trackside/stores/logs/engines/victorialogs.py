@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from trackside.stores.http.endpoint import Response, Unanswered
+from trackside.http.client import Response
+from trackside.http.unanswered import Unanswered
 from trackside.stores.logs.answers import SECOND, decoded, nanoseconds
 from trackside.stores.logs.store import Line, LogStream, Paging, in_slices, stamp
 from trackside.stores.logs.streams import Condition, Conditions, LogServer

@@ -11,49 +11,58 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-MOST_SAID = 300
+MAX_WORDS = 300
 """Characters of the server's own words in a reason."""
 Kind = Literal["unreachable", "timeout", "refused", "limited", "unauthorized", "broken", "too_large", "partial"]
+CHECK_IDENTITY = "check the token, the user and the tenant"
 _PASSING: Mapping[int, Kind] = {429: "limited", 502: "unreachable", 503: "limited", 504: "timeout"}
 
 
 class Unanswered(Exception):
-    """A question that a server did not answer. ``str`` is one line: what happened, where, and what may help."""
+    """A question that a server did not answer. ``str`` is one line: what happened, where, and what may help.
 
-    def __init__(self, kind: Kind, reason: str) -> None:
+    ``status``: of the answer that came instead, 0 where none did; ``words``: the server's own in it; ``after``: seconds
+    before which it does not want to be asked again.
+    """
+
+    def __init__(self, kind: Kind, reason: str, status: int = 0, words: str = "", after: float = 0.0) -> None:
         super().__init__(reason)
         self.kind: Kind = kind
+        self.status, self.words, self.after = status, words, after
 
 
 class Passing(Unanswered):
-    """What may pass: to be tried again, not before ``after`` seconds."""
-
-    def __init__(self, kind: Kind, reason: str, after: float = 0.0) -> None:
-        super().__init__(kind, reason)
-        self.after = after
+    """What may pass: to be tried again."""
 
 
 def refusal(url: str, status: int, headers: Mapping[str, str], body: bytes) -> Unanswered:
     """Why a status of 300 or more was given. ``headers`` by name in lower case; of ``body`` the beginning will do."""
     words = said(body)
-    text = f"{url} answered {status}" + (f": {words}" if words else "")
+    kind, remedy = _classified(status, words, headers.get("location", ""))
+    passing = status in _PASSING and kind == _PASSING[status]
+    text = f"{url} answered {status}" + (f": {words}" if words else "") + (f"; {remedy}" if remedy else "")
+    after = _retry_after(headers.get("retry-after", ""))
+    return (Passing if passing else Unanswered)(kind, text, status, words, after)
+
+
+def _classified(status: int, words: str, location: str) -> tuple[Kind, str]:
+    """The kind of a refusal, and what may help."""
     if status < 400:
-        host = urlsplit(headers.get("location", "")).hostname
-        return Unanswered("refused", f"{text}; it points elsewhere{f' ({host})' if host else ''}: give that URL")
-    if status in (401, 403):
-        return Unanswered("unauthorized", f"{text}; check the token, the user and the tenant")
-    if status == 404:
-        return Unanswered("refused", f"{text}; is the URL's path right?")
-    if status not in _PASSING:
-        return Unanswered("refused" if status < 500 else "broken", text)
+        host = urlsplit(location).hostname
+        return "refused", f"it points elsewhere{f' ({host})' if host else ''}: give that URL"
+    if status in (401, 403, 407):
+        return "unauthorized", CHECK_IDENTITY
+    if status in (404, 405):
+        return "refused", "is the URL's path right?"
     if status == 503 and "timeout" in words.lower():
-        return Unanswered("timeout", text)  # the query's own: as slow the next time
-    return Passing(_PASSING[status], text, _retry_after(headers.get("retry-after", "")))
+        return "timeout", ""  # the query's own: as slow the next time
+    return _PASSING.get(status, "refused" if status < 500 else "broken"), ""
 
 
 def _retry_after(text: str) -> float:
     """Seconds, from a number or a date; 0 for neither."""
-    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", text.strip()):
+    text = text.strip()
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", text):
         return float(text)
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
@@ -81,5 +90,5 @@ def said(body: bytes) -> str:
 
 def plain(text: str) -> str:
     """One printable line of bounded length."""
-    line = " ".join("".join(each if each.isprintable() else " " for each in text[: 8 * MOST_SAID]).split())
-    return line if len(line) <= MOST_SAID else line[: MOST_SAID - 3] + "..."
+    line = " ".join("".join(each if each.isprintable() else " " for each in text[: 8 * MAX_WORDS]).split())
+    return line if len(line) <= MAX_WORDS else line[: MAX_WORDS - 3] + "..."
