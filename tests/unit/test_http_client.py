@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.unit.scripted import Request, answer, scripted
+from trackside.agent.out.receiver import ReceiverOptions
 from trackside.http.client import HttpClient
 from trackside.http.options import HttpOptions
 from trackside.http.unanswered import Unanswered
@@ -412,3 +413,22 @@ def test_a_handshake_that_breaks_off_is_tried_again() -> None:
     server.close()
     assert not thread.is_alive()
     assert "trust" not in str(reason)
+
+
+def test_a_receiver_s_url_is_asked_as_it_stands_and_its_parameters_stay_out_of_messages() -> None:
+    with scripted(OK, answer(b"no", "429 Enough", Retry_After="7")) as server:
+        options = ReceiverOptions(url=f"{server.url}/write?token=s3cret")
+        client = HttpClient(options.at("/usual"))
+        assert client.request("POST", "", body=b"x").status == 200
+        assert server.seen[0].target == "/write?token=s3cret"
+        reason = failure(client, "")
+    assert (reason.status, reason.words, reason.after) == (429, "no", 7.0)
+    assert "s3cret" not in f"{options!r} {reason} {client.name}"
+    assert ReceiverOptions(url="http://r").at("/usual").url == "http://r/usual"
+
+
+def test_what_is_no_http_is_said_to_be_none() -> None:
+    with scripted(b"SSH-2.0-OpenSSH_9.2\r\n") as server:
+        reason = failure(endpoint(server.url, retries=0))
+    assert reason.kind == "broken"
+    assert "no HTTP: SSH-2.0-OpenSSH_9.2" in str(reason)

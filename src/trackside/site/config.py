@@ -16,7 +16,7 @@ from trackside.site.file import find
 from trackside.site.journal import JournalOptions
 from trackside.site.slurm_options import SlurmOptions
 from trackside.stores.logs.store import LogOptions
-from trackside.stores.prometheus.api import PrometheusOptions
+from trackside.stores.metric_store import MetricOptions
 from trackside.stores.receiver.options import Keeping, Limits, ServeOptions
 
 
@@ -31,7 +31,7 @@ class _Metadata:
 
 
 SECTIONS = (
-    Section("metrics", (PrometheusOptions, HttpOptions), inner="endpoint"),
+    Section("metrics", (MetricOptions, HttpOptions), inner="endpoint"),
     Section("logs", (LogOptions, HttpOptions), several=True, inner="endpoint"),
     Section("journal", (JournalOptions,)),
     Section("slurm", (SlurmOptions,)),
@@ -49,7 +49,7 @@ SECTIONS = (
 class Site:
     """Where things are at this site. None or empty: not set."""
 
-    metrics: PrometheusOptions | None
+    metrics: MetricOptions | None
     logs: tuple[LogOptions, ...]
     journal: JournalOptions | None
     """None unless the section is there."""

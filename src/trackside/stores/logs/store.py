@@ -7,21 +7,18 @@ are left to the store to filter by; words are not, unless the site says so: a fi
 from __future__ import annotations
 
 import datetime as dt
-import difflib
-import importlib
-import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
-import trackside.stores.logs.engines as room
 from trackside.catalog.streams import ROLES
 from trackside.http.options import HttpOptions
 from trackside.http.unanswered import Unanswered
 from trackside.settings.secrets import shown_url
 from trackside.stores.logs.answers import SECOND
+from trackside.stores.registry import LOGS, check_kind, engine
 
 T = TypeVar("T")
 _MS = 1_000_000
@@ -35,12 +32,6 @@ _TOO_LONG = re.compile(
 )
 _TOO_MANY = re.compile(r"max entries limit|max_entries_limit|Result window is too large", re.IGNORECASE)
 _ALLOWED = re.compile(r"\(\d+ > (\d+)\)|less than or equal to: \[(\d+)\]")
-
-
-@lru_cache(maxsize=1)
-def kinds() -> tuple[str, ...]:
-    """The kinds of log stores that there are."""
-    return tuple(sorted(each.name for each in pkgutil.iter_modules(room.__path__)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +62,7 @@ class LogOptions:
     message_field: str = "message"
 
     def __post_init__(self) -> None:
-        if self.kind not in kinds():
-            close = difflib.get_close_matches(self.kind.lower(), kinds(), 1, 0.5)
-            meant = f"do you mean {close[0]!r}?" if close else f"known: {', '.join(kinds())}"
-            raise ValueError(f"no kind of log store is called {self.kind!r}; {meant}")
+        check_kind(LOGS, self.kind, "log store")
         if wrong := sorted(set(self.labels.values()) - ROLES.keys()):
             raise ValueError(f"a label can tell job, node, rank, file, unit or stream, not {wrong[0]!r}")
         if min(self.page, self.most_lines, self.most_bytes) < 1 or self.margin_s < 0 or self.lookback_s <= 0:
@@ -153,7 +141,7 @@ class _Kind(Protocol):
 
 
 def _kind_of(options: LogOptions) -> _Kind:
-    found: _Kind = importlib.import_module(f"{room.__name__}.{options.kind}").LOG_STORE
+    found: _Kind = engine(LOGS, options.kind, "LOG_STORE")
     return found
 
 

@@ -114,7 +114,7 @@ class Source:
             shared = self._shared(rows)
             for row in rows:
                 parts.setdefault(shared if shared is not None else self._telling(row), []).append(row)
-            site = self._api.options.matchers
+            site = self._api.matchers
             self._selectors[key] = tuple(
                 promql.selector(self.name, (*site, *conditions))
                 for label, chosen in parts.items()
