@@ -22,7 +22,7 @@ from trackside.http.options import HttpOptions
 from trackside.model import Input
 from trackside.read.format import Source
 from trackside.site.hits import sources
-from trackside.stores.logs.store import LogOptions, Wanted, open_store
+from trackside.stores.log_store import LogOptions, Wanted, open_store
 
 T0 = 1_795_253_600
 """POSIX seconds."""

@@ -18,7 +18,8 @@ from trackside.model import Input
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 from trackside.site.hits import Room, sources
-from trackside.stores.logs.store import Line, LogOptions, Paging, Wanted, fewer_of, kinds, name_of, open_store, shorter
+from trackside.stores.log_store import Line, LogOptions, Paging, Wanted, fewer_of, name_of, open_store, shorter
+from trackside.stores.registry import LOGS, kinds
 
 ALL = pytest.mark.parametrize("kind", sorted(SERVERS))
 WANTED = Wanted(("4242",), (), T0, T0 + 60)
@@ -184,13 +185,13 @@ def test_refusals_that_a_smaller_question_gets_around() -> None:
 
 def test_unknown_kinds_and_roles_are_refused() -> None:
     endpoint = HttpOptions(url="http://localhost:1")
-    with pytest.raises(ValueError, match=f"known: {', '.join(kinds())}"):
+    with pytest.raises(ValueError, match=f"known: {', '.join(kinds(LOGS))}"):
         LogOptions(kind="splunk", endpoint=endpoint)
     with pytest.raises(ValueError, match="known: "):
         LogOptions(kind="writer", endpoint=endpoint)  # a module, but of no log store
     with pytest.raises(ValueError, match="do you mean 'loki'"):
         LogOptions(kind="Loki", endpoint=endpoint)
-    assert set(kinds()) == set(SERVERS)
+    assert set(kinds(LOGS)) == set(SERVERS)
     with pytest.raises(ValueError, match="not 'host'"):
         LogOptions(kind="loki", endpoint=endpoint, labels={"h": "host"})
 

@@ -16,8 +16,8 @@ from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 from trackside.read.formats.job_log import rank_of
 from trackside.site.hits import sources
-from trackside.stores.logs.store import Line, LogOptions, LogStream, Streams, Wanted
-from trackside.stores.logs.text import written_lines
+from trackside.stores.log_store import Line, LogOptions, LogStream, Streams, Wanted
+from trackside.stores.log_text import written_lines
 
 T0 = 1_795_253_600_000_000_000
 LOGS = Path(__file__).parent.parent / "logs"

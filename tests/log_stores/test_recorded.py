@@ -20,7 +20,7 @@ from trackside.http.options import HttpOptions
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 from trackside.site.hits import sources
-from trackside.stores.logs.store import LogOptions, Wanted, open_store
+from trackside.stores.log_store import LogOptions, Wanted, open_store
 
 ROOT = CORPUS.parent / "data" / "log-store-responses"
 pytestmark = [

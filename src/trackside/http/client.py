@@ -11,6 +11,7 @@ import random
 import ssl
 import threading
 import time
+import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,8 +39,6 @@ MIN_PAUSE_S = 0.25
 """Before the first retry; twice as long before each further one."""
 MAX_PAUSE_S = 15.0
 """Between retries, unless the server asks for more."""
-DOWN_S = 5.0
-"""For so long after all retries failed to reach the server, nobody else tries: one failure is told at once to all."""
 PIECE_BYTES = 1 << 18
 """Bytes taken from the connection at once."""
 
@@ -173,13 +172,11 @@ class HttpClient:
         yield -1.0
 
     def _given_up(self, failure: Passing) -> Unanswered:
-        if not self.options.retries:  # the caller has a way of its own to come again
-            return failure
-        if failure.after:
+        if failure.after and self.options.retries:
             return Unanswered(failure.kind, f"{failure}; it asks to wait {failure.after:g} s, which is past the "
                               "retries or the deadline")  # fmt: skip
-        if failure.kind == "unreachable":
-            self._down = self._clock() + DOWN_S, failure
+        if failure.kind == "unreachable" and self.options.down_s:
+            self._down = self._clock() + self.options.down_s, failure
         return failure
 
     def _too_late(self) -> Unanswered:
@@ -217,6 +214,9 @@ class HttpClient:
                 preload_content=False, timeout=urllib3.Timeout(connect=timeout, read=timeout),
             )  # fmt: skip
         except (HTTPError, OSError) as error:
+            traceback.clear_frames(
+                error.__traceback__
+            )  # urllib3's hold the error and the body, for as long as they may
             raise self._failed(request, error) from None
         if response.status < 300:
             return response

@@ -31,6 +31,8 @@ class HttpOptions:
     user_agent: ClassVar[str] = "trackside"
     lighter: ClassVar[str] = "ask for less"
     """What helps against a server that is too slow."""
+    down_s: ClassVar[float] = 5.0
+    """For so long after all retries failed to reach the server nobody else tries: all get the same failure at once."""
 
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)

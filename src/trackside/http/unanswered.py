@@ -37,7 +37,7 @@ class Passing(Unanswered):
 
 def refusal(url: str, status: int, headers: Mapping[str, str], body: bytes) -> Unanswered:
     """Why a status of 300 or more was given. ``headers`` by name in lower case; of ``body`` the beginning will do."""
-    words = said(body)
+    words = words_of(body)
     kind, remedy = _classified(status, words, headers.get("location", ""))
     passing = status in _PASSING and kind == _PASSING[status]
     text = f"{url} answered {status}" + (f": {words}" if words else "") + (f"; {remedy}" if remedy else "")
@@ -70,25 +70,27 @@ def _retry_after(text: str) -> float:
         return 0.0
 
 
-def said(body: bytes) -> str:
+def words_of(body: bytes) -> str:
     """A server's own words of an error: its message where the body is JSON that has one, else the text without tags."""
     text = body[: 1 << 14].decode("utf-8", "replace")
     try:
-        told = msgspec.json.decode(body)
+        document = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        told = None
-    if isinstance(told, dict):
-        found = told.get("error") or told.get("message") or told.get("msg") or ""
-        if not found and isinstance(several := told.get("errors"), list):  # slurmrestd
-            each = [one for one in several[:3] if isinstance(one, dict)]
-            found = "; ".join(str(one[key]) for one in each for key in ("error", "description") if one.get(key))
-        if isinstance(found, dict):
-            found = found.get("reason") or found.get("message") or found.get("type") or ""
-        text = str(found) or text
+        document = None
+    if isinstance(document, dict):
+        message = document.get("error") or document.get("message") or document.get("msg") or ""
+        if not message and isinstance(errors := document.get("errors"), list):  # slurmrestd
+            texts = [
+                error.get(key) for error in errors[:3] if isinstance(error, dict) for key in ("error", "description")
+            ]
+            message = "; ".join(str(text) for text in texts if text)
+        if isinstance(message, dict):
+            message = message.get("reason") or message.get("message") or message.get("type") or ""
+        text = str(message) or text
     return plain(re.sub(r"<[^<>]{0,200}>", " ", text))
 
 
 def plain(text: str) -> str:
     """One printable line of bounded length."""
-    line = " ".join("".join(each if each.isprintable() else " " for each in text[: 8 * MAX_WORDS]).split())
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 8 * MAX_WORDS]).split())
     return line if len(line) <= MAX_WORDS else line[: MAX_WORDS - 3] + "..."

@@ -15,7 +15,7 @@ from trackside.show.price import NO_PRICE, Price
 from trackside.site.file import find
 from trackside.site.journal import JournalOptions
 from trackside.site.slurm_options import SlurmOptions
-from trackside.stores.logs.store import LogOptions
+from trackside.stores.log_store import LogOptions
 from trackside.stores.metric_store import MetricOptions
 from trackside.stores.receiver.options import Keeping, Limits, ServeOptions
 

@@ -25,9 +25,8 @@ from trackside.site.hits import Room, sources
 from trackside.site.journal import journal
 from trackside.site.slurm import SlurmAnswer, Stage, live
 from trackside.site.slurm_replies import job_id
-from trackside.stores import metric_store
-from trackside.stores.logs import store as log_store
-from trackside.stores.logs.store import Line, LogOptions, LogStore, LogStream, Streams, Wanted, open_store
+from trackside.stores import log_store, metric_store
+from trackside.stores.log_store import Line, LogOptions, LogStore, LogStream, Streams, Wanted, open_store
 from trackside.stores.memory import MemoryStore
 from trackside.stores.metric_store import MetricOptions, MetricServer, Scope, open_metrics
 
@@ -301,17 +300,17 @@ class _Beyond:
 
     @property
     def name(self) -> str:
-        """See :class:`trackside.stores.logs.store.LogStore`."""
+        """See :class:`trackside.stores.log_store.LogStore`."""
         return self._store.name
 
     def streams(self, wanted: Wanted) -> Streams:
-        """See :class:`trackside.stores.logs.store.LogStore`."""
+        """See :class:`trackside.stores.log_store.LogStore`."""
         found = self._store.streams(wanted)
         left = [each for each in found.streams if told("file", each.labels, self._options.labels) not in self._files]
         return replace(found, streams=tuple(left))
 
     def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
-        """See :class:`trackside.stores.logs.store.LogStore`."""
+        """See :class:`trackside.stores.log_store.LogStore`."""
         return self._store.lines(stream)
 
 

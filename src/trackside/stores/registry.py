@@ -10,7 +10,7 @@ from typing import Any
 METRICS = "trackside.stores.metrics"
 DEFAULT_METRICS = "prometheus"
 """The kind of metric store that a URL alone means."""
-LOGS = "trackside.stores.logs.engines"
+LOGS = "trackside.stores.logs"
 
 
 def kinds(room: str) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ class ReceiverOptions(HttpOptions):
     exact: ClassVar[bool] = True
     user_agent: ClassVar[str] = "trackside-agent"
     lighter: ClassVar[str] = "lower batch_bytes"
+    down_s: ClassVar[float] = 0.0
 
     deadline_s: float = float("inf")
     retries: int = 0

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal, NamedTuple
 from trackside.catalog.labels import Label, written
 from trackside.catalog.streams import candidates, short, told
 from trackside.http.client import HttpClient
-from trackside.stores.logs.store import Line, LogOptions, LogStream, Streams, Wanted
+from trackside.stores.log_store import Line, LogOptions, LogStream, Streams, Wanted
 
 NUMERIC = "[0-9]+([_+][0-9]+)?([.][0-9a-z]+)?"
 """What the id of a Slurm job looks like, as a label's whole value. Regular expressions here are such as RE2 and Lucene
@@ -55,7 +55,7 @@ class LogServer(ABC):
         self.name = f"{self.title} {self.endpoint.name}"
 
     def streams(self, wanted: Wanted) -> Streams:
-        """See :class:`trackside.stores.logs.store.LogStore`."""
+        """See :class:`trackside.stores.log_store.LogStore`."""
         start, end = wanted.window(self.options, time.time())
         names = _Names(self.names(start, end), self.options)
         notes = []
@@ -90,7 +90,7 @@ class LogServer(ABC):
 
     @abstractmethod
     def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
-        """See :class:`trackside.stores.logs.store.LogStore`."""
+        """See :class:`trackside.stores.log_store.LogStore`."""
 
 
 class _Names:

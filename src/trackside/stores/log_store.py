@@ -17,7 +17,7 @@ from trackside.catalog.streams import ROLES
 from trackside.http.options import HttpOptions
 from trackside.http.unanswered import Unanswered
 from trackside.settings.secrets import shown_url
-from trackside.stores.logs.answers import SECOND
+from trackside.stores.log_answers import SECOND
 from trackside.stores.registry import LOGS, check_kind, engine
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ _ALLOWED = re.compile(r"\(\d+ > (\d+)\)|less than or equal to: \[(\d+)\]")
 class LogOptions:
     """A log store and how its labels are called.
 
-    ``kind``: a module of :mod:`trackside.stores.logs.engines`. ``labels``: the site's label -> ``job``, ``node``,
+    ``kind``: a module of :mod:`trackside.stores.logs`. ``labels``: the site's label -> ``job``, ``node``,
     ``rank``, ``file``, ``unit`` or ``stream``. ``match``: label values that every stream must have. ``line_filter``:
     what lines must pass, in the store's own query language; empty: all lines. ``margin_s``: looked at before and after
     the run. ``lookback_s``: how far back, where nothing tells when the run began. ``page``: lines asked for at once.
@@ -130,7 +130,7 @@ class LogStore(Protocol):
 
 
 class _Kind(Protocol):
-    """A kind of log store: what a module of :mod:`trackside.stores.logs.engines` names as its ``LOG_STORE``."""
+    """A kind of log store: what a module of :mod:`trackside.stores.logs` names as its ``LOG_STORE``."""
 
     @property
     def title(self) -> str:
