@@ -29,6 +29,7 @@ from tests.services import Postgres
 from tests.unit.archives import T0, run, verdict, written
 from tests.unit.stores import SACCT, TRACEBACK, ingest, sacct, scrape, steps, write
 from trackside.cli import main
+from trackside.http.unanswered import Unanswered
 from trackside.model import Verdict
 from trackside.runs.listing import Listed
 from trackside.serve.answers import parsed
@@ -43,7 +44,6 @@ from trackside.show.price import Price
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.metadata.rows import place_of
-from trackside.stores.unanswered import Unanswered
 
 UTILISATION = "metric(gpu_utilization_ratio)"
 

@@ -7,6 +7,7 @@ import pytest
 
 from trackside.api import Loaded, select
 from trackside.diagnose import engine
+from trackside.http.unanswered import Unanswered
 from trackside.model import Cite, Position, Samples, Series, Verdict
 from trackside.query import UNANSWERED, Frame, Grid, Missing, events, metric
 from trackside.show.document import document
@@ -14,7 +15,6 @@ from trackside.stores.curves import Engine, RolledUp, Wanted
 from trackside.stores.joined import JoinedCurves
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_curves import MemoryCurves
-from trackside.stores.unanswered import Unanswered
 from trackside.verify import check
 
 MINUTE = 60_000

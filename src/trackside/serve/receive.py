@@ -18,8 +18,8 @@ from trackside.serve.limits import Bodies, Refused, Tokens
 from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge
 from trackside.serve.protocols.series_key import KnownSeries, labels_of
 from trackside.serve.pushes import PUSHES, Push
-from trackside.stores.logs.store import Line
-from trackside.stores.logs.text import written_lines
+from trackside.stores.log_store import Line
+from trackside.stores.log_text import written_lines
 from trackside.stores.receiver.arrivals import LABELS, SERIES, Taken
 from trackside.stores.receiver.intake import Busy, Intake, NotKept
 from trackside.stores.receiver.options import Limits

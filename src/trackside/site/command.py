@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trackside.command import MAX_ERROR_BYTES, Command, CommandStopped
-from trackside.stores.unanswered import Unanswered, plain
+from trackside.http.unanswered import Unanswered, plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 
 from trackside.catalog.slurm.commands import accounting_columns, accounting_table, environment
+from trackside.http.unanswered import Kind, Unanswered
 from trackside.model import Input
 from trackside.site.command import Finished, run
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import MOST_NODES, Replies, Reply, failed, until_failure
-from trackside.stores.unanswered import Kind, Unanswered
 
 JSON_SINCE = (23, 11)
 NODES_AT_ONCE = 1000

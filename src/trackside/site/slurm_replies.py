@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trackside.catalog.slurm.values import split_job_id
+from trackside.http.unanswered import Unanswered
 from trackside.model import Input
 from trackside.read.format import HEAD, Source
 from trackside.runs.jobs import plain_id
-from trackside.stores.unanswered import Unanswered
 
 MOST_NODES = 20_000
 """Nodes whose state is asked for."""

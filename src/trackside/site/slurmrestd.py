@@ -14,11 +14,12 @@ import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError
 
+from trackside.http.client import HttpClient
+from trackside.http.connections import ended
+from trackside.http.options import HttpOptions
+from trackside.http.unanswered import Unanswered, plain, refusal
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import Replies, Reply, failed, until_failure
-from trackside.stores.http.connections import ended
-from trackside.stores.http.endpoint import Endpoint, EndpointOptions
-from trackside.stores.unanswered import Unanswered, plain, refusal
 
 NEWEST, OLDEST = 45, 37
 """Of the API's versions v0.0.NN, those whose answers the readers know; it is tried downwards where no list is given."""
@@ -128,8 +129,8 @@ class _Http:
     """A server at an address."""
 
     def __init__(self, options: SlurmOptions, headers: dict[str, str]) -> None:
-        self._endpoint = Endpoint(
-            EndpointOptions(
+        self._endpoint = HttpClient(
+            HttpOptions(
                 url=options.url, headers=headers, ca=options.ca, cert=options.cert, key=options.key,
                 verify=options.verify, timeout_s=options.timeout_s, deadline_s=max(60.0, 3 * options.timeout_s),
                 retries=1, most_bytes=options.most_bytes,

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from trackside.catalog.dialect import BLANK_RANGES, Guess, is_blank, may_hide_blanks, scale_of
 from trackside.catalog.labels import OWNER, PLACE
 from trackside.catalog.metrics import METRICS
+from trackside.http.unanswered import Unanswered
 from trackside.stores.curves import STEPS_S, Engine
 from trackside.stores.prometheus import promql
 from trackside.stores.prometheus.api import Api
 from trackside.stores.prometheus.matrix import Times, Values
-from trackside.stores.unanswered import Unanswered
 
 FEW = 64
 """Samples of a series in a window up to which they are read, to find the first or the last."""
@@ -114,7 +114,7 @@ class Source:
             shared = self._shared(rows)
             for row in rows:
                 parts.setdefault(shared if shared is not None else self._telling(row), []).append(row)
-            site = self._api.options.matchers
+            site = self._api.matchers
             self._selectors[key] = tuple(
                 promql.selector(self.name, (*site, *conditions))
                 for label, chosen in parts.items()

@@ -14,10 +14,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from trackside.stores.http.endpoint import Endpoint, Unanswered
-from trackside.stores.logs.answers import decoded, nanoseconds
-from trackside.stores.logs.store import Line, LogOptions, LogStream, Paging, in_slices, stamp
-from trackside.stores.logs.streams import Condition, Conditions, LogServer
+from trackside.http.client import HttpClient
+from trackside.http.unanswered import Unanswered
+from trackside.stores.log_answers import decoded, nanoseconds
+from trackside.stores.log_store import Line, LogOptions, LogStream, Paging, in_slices, stamp
+from trackside.stores.log_streams import Condition, Conditions, LogServer
 
 MOST_BUCKETS = 1000
 """Values of fields that are asked for at once."""
@@ -81,7 +82,7 @@ class Elasticsearch(LogServer):
 
     title = "Elasticsearch"
 
-    def __init__(self, options: LogOptions, endpoint: Endpoint | None = None) -> None:
+    def __init__(self, options: LogOptions, endpoint: HttpClient | None = None) -> None:
         super().__init__(options, endpoint)
         self._fields: dict[str, str] = {}
         """Field -> the one to ask for exact values of it: itself, or its ``.keyword``."""
@@ -153,7 +154,7 @@ class Elasticsearch(LogServer):
     # -- lines
 
     def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
-        """See :class:`trackside.stores.logs.store.LogStore`."""
+        """See :class:`trackside.stores.log_store.LogStore`."""
         query: Json = {"bool": json.loads(stream.selector)}
         if self.options.line_filter:
             query["bool"].setdefault("filter", []).append({"query_string": {"query": self.options.line_filter}})

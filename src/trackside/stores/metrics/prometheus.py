@@ -12,15 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
+from trackside.http.unanswered import Unanswered
 from trackside.stores.curves import Engine, Held, RolledUp, Wanted
-from trackside.stores.http.endpoint import Endpoint, Traffic
-from trackside.stores.prometheus.api import Api, PrometheusOptions
+from trackside.stores.metric_store import MetricOptions, MetricServer, Scope
+from trackside.stores.prometheus.api import Api
 from trackside.stores.prometheus.matrix import Times, Values
-from trackside.stores.prometheus.scope import Concerned, Scope, anything_of, concerned
+from trackside.stores.prometheus.scope import Concerned, anything_of, concerned
 from trackside.stores.prometheus.windows import Part, by_source, windows_of
-from trackside.stores.unanswered import Unanswered
-
-__all__ = ["PrometheusCurves", "PrometheusOptions", "Scope"]
 
 TABLES_BYTES = 384 << 20
 """Answers kept in case they, or a part of their windows, are asked again."""
@@ -49,13 +47,14 @@ class _Table:
         return self.coming.result()[:, first : first + (wanted.end_ms - wanted.start_ms) // wanted.step_ms].copy()
 
 
-class PrometheusCurves:
-    """The curves of a server that concern a run. Close them, or questions still under way are waited for at the end."""
+class PrometheusCurves(MetricServer):
+    """The curves of a server that concern a run."""
 
-    def __init__(
-        self, options: PrometheusOptions, scope: Scope | None = None, endpoint: Endpoint | None = None
-    ) -> None:
-        self._api, self._scope = Api(options, endpoint), scope or Scope()
+    title = "prometheus"
+
+    def __init__(self, options: MetricOptions, scope: Scope | None = None) -> None:
+        super().__init__(options, scope)
+        self._api = Api(options, self.endpoint)
         self._looking: Future[Concerned] | None = None
         self._beginning = threading.Lock()
         self._tables: dict[tuple[Groups, int, Engine], _Table] = {}
@@ -63,16 +62,6 @@ class PrometheusCurves:
         self._expected: dict[tuple[Groups, int, Engine], Wanted] = {}
         self._counts: dict[tuple[Groups, int, int], Future[int]] = {}
         """Of what is expected, by groups, start and end."""
-
-    @property
-    def name(self) -> str:
-        """The server, without credentials."""
-        return self._api.name
-
-    @property
-    def traffic(self) -> Traffic:
-        """What was asked so far."""
-        return self._api.endpoint.traffic
 
     @property
     def failed(self) -> Mapping[str, Unanswered]:
@@ -92,7 +81,7 @@ class PrometheusCurves:
 
     def _look(self, looking: Future[Concerned]) -> None:
         try:
-            looking.set_result(concerned(self._api, self._scope))
+            looking.set_result(concerned(self._api, self.scope))
         except BaseException as error:  # noqa: BLE001 - whatever it is, who wants the result is to get it
             looking.set_exception(error)
 
@@ -105,7 +94,7 @@ class PrometheusCurves:
     def anything(self) -> bool:
         """Whether the server has a series under the job's id at all: far cheaper than to look for what it holds, and
         all there is to know of a job whose time and nodes nobody tells. Raises Unanswered."""
-        return anything_of(self._api, self._scope.jobs)
+        return anything_of(self._api, self.scope.jobs)
 
     def held(self) -> Sequence[Held]:
         """See :class:`trackside.stores.curves.Curves`. Raises Unanswered."""
@@ -216,3 +205,6 @@ def _widened(one: Wanted, other: Wanted) -> Wanted:
 
 def _bytes(wanted: Wanted) -> int:
     return 8 * len(wanted.groups) * ((wanted.end_ms - wanted.start_ms) // wanted.step_ms)
+
+
+METRIC_STORE = PrometheusCurves

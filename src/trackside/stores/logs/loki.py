@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from trackside.stores.http.endpoint import Response, Unanswered
-from trackside.stores.logs.answers import decoded
-from trackside.stores.logs.store import Line, LogStream, Paging, in_slices
-from trackside.stores.logs.streams import Condition, Conditions, LogServer
-from trackside.stores.unanswered import plain
+from trackside.http.client import Response
+from trackside.http.unanswered import Unanswered, plain
+from trackside.stores.log_answers import decoded
+from trackside.stores.log_store import Line, LogStream, Paging, in_slices
+from trackside.stores.log_streams import Condition, Conditions, LogServer
 
 WHOSE = "Loki's"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -96,7 +96,7 @@ class Loki(LogServer):
     # -- lines
 
     def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
-        """See :class:`trackside.stores.logs.store.LogStore`."""
+        """See :class:`trackside.stores.log_store.LogStore`."""
         query = f"{stream.selector} {self.options.line_filter}".strip()
 
         def fetch(start: int, end: int, limit: int) -> list[Line]:

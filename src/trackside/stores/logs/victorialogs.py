@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from trackside.stores.http.endpoint import Response, Unanswered
-from trackside.stores.logs.answers import SECOND, decoded, nanoseconds
-from trackside.stores.logs.store import Line, LogStream, Paging, in_slices, stamp
-from trackside.stores.logs.streams import Condition, Conditions, LogServer
+from trackside.http.client import Response
+from trackside.http.unanswered import Unanswered
+from trackside.stores.log_answers import SECOND, decoded, nanoseconds
+from trackside.stores.log_store import Line, LogStream, Paging, in_slices, stamp
+from trackside.stores.log_streams import Condition, Conditions, LogServer
 
 BUCKETS = 500
 """Stretches of a window whose lines are counted, to cut it where a page is full."""
@@ -81,7 +82,7 @@ class VictoriaLogs(LogServer):
     # -- lines
 
     def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
-        """See :class:`trackside.stores.logs.store.LogStore`."""
+        """See :class:`trackside.stores.log_store.LogStore`."""
         query = f"{stream.selector} {self.options.line_filter}".strip()
 
         def fetch(start: int, end: int, limit: int) -> list[Line]:

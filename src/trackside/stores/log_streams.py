@@ -15,8 +15,8 @@ from typing import ClassVar, Literal, NamedTuple
 
 from trackside.catalog.labels import Label, written
 from trackside.catalog.streams import candidates, short, told
-from trackside.stores.http.endpoint import Endpoint
-from trackside.stores.logs.store import Line, LogOptions, LogStream, Streams, Wanted
+from trackside.http.client import HttpClient
+from trackside.stores.log_store import Line, LogOptions, LogStream, Streams, Wanted
 
 NUMERIC = "[0-9]+([_+][0-9]+)?([.][0-9a-z]+)?"
 """What the id of a Slurm job looks like, as a label's whole value. Regular expressions here are such as RE2 and Lucene
@@ -49,13 +49,13 @@ class LogServer(ABC):
     title: ClassVar[str]
     """What it is, in messages."""
 
-    def __init__(self, options: LogOptions, endpoint: Endpoint | None = None) -> None:
+    def __init__(self, options: LogOptions, endpoint: HttpClient | None = None) -> None:
         self.options = options
-        self.endpoint = endpoint or Endpoint(options.endpoint)
+        self.endpoint = endpoint or HttpClient(options.endpoint)
         self.name = f"{self.title} {self.endpoint.name}"
 
     def streams(self, wanted: Wanted) -> Streams:
-        """See :class:`trackside.stores.logs.store.LogStore`."""
+        """See :class:`trackside.stores.log_store.LogStore`."""
         start, end = wanted.window(self.options, time.time())
         names = _Names(self.names(start, end), self.options)
         notes = []
@@ -90,7 +90,7 @@ class LogServer(ABC):
 
     @abstractmethod
     def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
-        """See :class:`trackside.stores.logs.store.LogStore`."""
+        """See :class:`trackside.stores.log_store.LogStore`."""
 
 
 class _Names:

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from trackside.stores.unanswered import Unanswered, said
+from trackside.http.unanswered import Unanswered, words_of
 
 T = TypeVar("T", covariant=True)
 SECOND = 1_000_000_000
@@ -31,7 +31,7 @@ def decoded(decoder: _Decoder[T], body: bytes, where: str, whose: str) -> T:
         except UnicodeDecodeError:
             return decoder.decode(body.decode("utf-8", "replace"))
     except (msgspec.MsgspecError, RecursionError):
-        shown = said(body)[:80]
+        shown = words_of(body)[:80]
         raise Unanswered(
             "broken", f"{where} sent what is no answer of {whose}: {shown!r}; is it the right URL?"
         ) from None

@@ -51,29 +51,29 @@ class Sockets:
         self._all: WeakSet[socket.socket] = WeakSet()
         self._over = False
 
-    def add(self, taken: socket.socket) -> None:
+    def add(self, sock: socket.socket) -> None:
         """Once they were shut, it is shut at once."""
         with self._lock:
-            self._all.add(taken)
+            self._all.add(sock)
             if self._over:
-                _shut(taken)
+                _shut(sock)
 
     def shut(self) -> None:
         """Who reads from one, or writes to it, is told that it ended."""
         with self._lock:
             self._over = True
-            for each in self._all:
-                _shut(each)
+            for sock in self._all:
+                _shut(sock)
 
 
-def _shut(taken: socket.socket) -> None:
+def _shut(sock: socket.socket) -> None:
     with suppress(OSError):  # it ended by itself
-        socket.socket.shutdown(taken, socket.SHUT_RDWR)  # TLS' own would leave who reads now with bytes in cipher
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # TLS' own would leave who reads now with bytes in cipher
 
 
 class _Connection(HTTPConnection):
-    def __init__(self, sockets: Sockets, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def __init__(self, sockets: Sockets, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._sockets = sockets
 
     def connect(self) -> None:
@@ -93,22 +93,22 @@ class _SecureConnection(_Connection, HTTPSConnection):
 
 @contextmanager
 def _head_ended(connection: HTTPConnection) -> Iterator[None]:
-    within_s, taken = connection.timeout, connection.sock
+    within_s, sock = connection.timeout, connection.sock
     assert isinstance(within_s, float | int)
-    assert taken is not None
-    with ended(within_s, lambda: taken.shutdown(socket.SHUT_RD)):
+    assert sock is not None
+    with ended(within_s, lambda: sock.shutdown(socket.SHUT_RD)):
         yield
 
 
 class _Pool(urllib3.HTTPConnectionPool):
-    def __init__(self, sockets: Sockets, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def __init__(self, sockets: Sockets, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.ConnectionCls = partial(_Connection, sockets)  # type: ignore[assignment]
 
 
 class _SecurePool(urllib3.HTTPSConnectionPool):
-    def __init__(self, sockets: Sockets, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def __init__(self, sockets: Sockets, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.ConnectionCls = partial(_SecureConnection, sockets)  # type: ignore[assignment]
 
 

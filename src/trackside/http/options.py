@@ -7,17 +7,15 @@ import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-import urllib3
-from urllib3.exceptions import InsecureRequestWarning
-
+from trackside.http.unanswered import plain
 from trackside.settings.secrets import shown_url
-from trackside.stores.unanswered import plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointOptions:
+class HttpOptions:
     """Where a server is and how to ask it.
 
     ``url``: http or https, with a path if the API stands below one; a user and password in it are taken out.
@@ -28,7 +26,15 @@ class EndpointOptions:
     Raises ValueError for what can't be meant.
     """
 
-    url: str
+    exact: ClassVar[bool] = False
+    """Whether the URL is asked as it stands, parameters included; otherwise it is what paths are put behind."""
+    user_agent: ClassVar[str] = "trackside"
+    lighter: ClassVar[str] = "ask for less"
+    """What helps against a server that is too slow."""
+    down_s: ClassVar[float] = 5.0
+    """For so long after all retries failed to reach the server nobody else tries: all get the same failure at once."""
+
+    url: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     user: str = field(default="", repr=False)
     password: str = field(default="", repr=False)
@@ -54,7 +60,7 @@ class EndpointOptions:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"the URL {shown_url(self.url)!r} must begin with http:// or https:// and name a host, as "
                              "http://metrics:9090 does")  # fmt: skip
-        if parts.query or parts.fragment:
+        if not self.exact and (parts.query or parts.fragment):
             raise ValueError(
                 f"the URL {shown_url(self.url)!r} must end with its path; parameters are set apart from it"
             )
@@ -62,18 +68,20 @@ class EndpointOptions:
             object.__setattr__(self, "user", self.user or unquote(parts.username))
             object.__setattr__(self, "password", self.password or unquote(parts.password or ""))
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        object.__setattr__(self, "url", f"{parts.scheme}://{host}{port}{parts.path.rstrip('/')}")
+        rest = parts._replace(scheme="", netloc="", fragment="").geturl() if self.exact else parts.path.rstrip("/")
+        object.__setattr__(self, "url", f"{parts.scheme}://{host}{port}{rest}")
+        shown = shown_url(self.url)
         if self.bearer and self.user:
-            raise ValueError(f"{self.url}: give a bearer token or a user and password, not both")
+            raise ValueError(f"{shown}: give a bearer token or a user and password, not both")
         for name, value in self.headers.items():
             if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
-                raise ValueError(f"{self.url}: {name!r} can't be the name of a header")
-            _check(self.url, f"the value of the header {name}", value, "latin-1")
-        _check(self.url, "the bearer token for the header Authorization", self.bearer, "latin-1")
+                raise ValueError(f"{shown}: {name!r} can't be the name of a header")
+            _check(shown, f"the value of the header {name}", value, "latin-1")
+        _check(shown, "the bearer token for the header Authorization", self.bearer, "latin-1")
         for what, value in (("the user", self.user), ("the password", self.password)):
-            _check(self.url, f"{what} for the header Authorization", value, "utf-8")
+            _check(shown, f"{what} for the header Authorization", value, "utf-8")
         if self.timeout_s <= 0 or self.deadline_s <= 0 or self.concurrency < 1 or self.retries < 0:
-            raise ValueError(f"{self.url}: timeouts and concurrency must be above 0, retries 0 or more")
+            raise ValueError(f"{shown}: timeouts and concurrency must be above 0, retries 0 or more")
 
 
 def _check(url: str, what: str, value: str, encoding: str) -> None:
@@ -86,12 +94,12 @@ def _check(url: str, what: str, value: str, encoding: str) -> None:
         raise ValueError(f"{url}: {what} holds the end of a line; was it read from a file?")
 
 
-def identity(options: EndpointOptions) -> dict[str, str]:
+def identity(options: HttpOptions) -> dict[str, str]:
     """The headers that every request carries."""
     host = urlsplit(options.url).hostname or ""
     here = host == "localhost" or host == "::1" or host.startswith("127.")
     gzip = not here if options.gzip is None else options.gzip
-    headers = {"User-Agent": "trackside", "Accept-Encoding": "gzip" if gzip else "identity"}
+    headers = {"User-Agent": options.user_agent, "Accept-Encoding": "gzip" if gzip else "identity"}
     if options.bearer:
         headers["Authorization"] = f"Bearer {options.bearer}"
     elif options.user:
@@ -100,7 +108,7 @@ def identity(options: EndpointOptions) -> dict[str, str]:
     return headers
 
 
-def tls(options: EndpointOptions) -> ssl.SSLContext:
+def tls(options: HttpOptions) -> ssl.SSLContext:
     """Raises ValueError for files that can't be used."""
     try:
         context = ssl.create_default_context(cafile=options.ca or None)
@@ -108,8 +116,9 @@ def tls(options: EndpointOptions) -> ssl.SSLContext:
             context.load_cert_chain(options.cert, options.key or None)
     except (OSError, ssl.SSLError) as error:
         files = ", ".join(filter(None, (options.ca, options.cert, options.key)))
-        raise ValueError(f"{options.url}: the certificates ({files}) can't be used: {plain(str(error))}") from None
+        raise ValueError(
+            f"{shown_url(options.url)}: the certificates ({files}) can't be used: {plain(str(error))}"
+        ) from None
     if not options.verify:
-        urllib3.disable_warnings(InsecureRequestWarning)  # it was asked for
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context

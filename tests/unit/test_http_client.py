@@ -20,7 +20,10 @@ from typing import Any
 import pytest
 
 from tests.unit.scripted import Request, answer, scripted
-from trackside.stores.http.endpoint import Endpoint, EndpointOptions, Unanswered
+from trackside.agent.out.receiver import ReceiverOptions
+from trackside.http.client import HttpClient
+from trackside.http.options import HttpOptions
+from trackside.http.unanswered import Unanswered
 
 WELL = b'{"well": 1}'
 OK = answer(WELL)
@@ -41,12 +44,12 @@ class Time:
         return self.now
 
 
-def endpoint(url: str, time: Time | None = None, **options: Any) -> Endpoint:
+def endpoint(url: str, time: Time | None = None, **options: Any) -> HttpClient:
     time = time or Time()
-    return Endpoint(EndpointOptions(url=url, **options), sleep=time.sleep, clock=time.clock)
+    return HttpClient(HttpOptions(url=url, **options), sleep=time.sleep, clock=time.clock)
 
 
-def failure(asked: Endpoint, path: str = "/x") -> Unanswered:
+def failure(asked: HttpClient, path: str = "/x") -> Unanswered:
     with pytest.raises(Unanswered) as caught:
         asked.request("GET", path)
     assert "\n" not in str(caught.value)
@@ -135,7 +138,7 @@ def test_a_slow_answer_times_out() -> None:
         return OK
 
     with scripted(slow) as server:
-        asked = Endpoint(EndpointOptions(url=server.url, timeout_s=0.2))
+        asked = HttpClient(HttpOptions(url=server.url, timeout_s=0.2))
         reason = failure(asked)
     assert reason.kind == "timeout"
     assert "0.2 s" in str(reason)
@@ -191,7 +194,7 @@ def test_who_asks(options: dict[str, str], header: str) -> None:
 
 
 def test_a_password_in_the_url_stays_out_of_sight() -> None:
-    options = EndpointOptions(url="https://ann:s3%2Fcret@metrics.example:8443/prom/")
+    options = HttpOptions(url="https://ann:s3%2Fcret@metrics.example:8443/prom/")
     assert (options.url, options.user, options.password) == ("https://metrics.example:8443/prom", "ann", "s3/cret")
     assert "s3" not in repr(options)
 
@@ -202,7 +205,7 @@ def test_a_password_in_the_url_stays_out_of_sight() -> None:
                                      {"url": "http://a", "timeout_s": 0}, {"url": "http://a", "concurrency": 0}])  # fmt: skip
 def test_options_that_cannot_be_meant(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"URL|header|http"):
-        EndpointOptions(**options)
+        HttpOptions(**options)
 
 
 @pytest.mark.parametrize(("options", "what"), [
@@ -212,7 +215,7 @@ def test_options_that_cannot_be_meant(options: dict[str, Any]) -> None:
 ])  # fmt: skip
 def test_secrets_that_cannot_be_sent(options: dict[str, Any], what: str) -> None:
     with pytest.raises(ValueError, match=what) as caught:
-        EndpointOptions(url="http://metrics", **options)
+        HttpOptions(url="http://metrics", **options)
     assert not {"t\u043eken", "\u20ac", "\\u", "\\x", "token\n"} & {str(caught.value)}
     assert str(caught.value).isascii()
 
@@ -227,15 +230,15 @@ def test_a_password_of_any_letters() -> None:
                                  "ftp://ann:a@s3cret@h", "http://h/x?token=s3cret"])  # fmt: skip
 def test_a_url_that_cannot_be_read_is_named_without_secrets(url: str) -> None:
     with pytest.raises(ValueError, match="URL") as caught:
-        EndpointOptions(url=url)
+        HttpOptions(url=url)
     assert "s3cret" not in str(caught.value)
     assert "//" in str(caught.value)
 
 
 def test_a_token_as_user_is_sent_and_not_shown() -> None:
-    options = EndpointOptions(url="http://s3cret@metrics")
+    options = HttpOptions(url="http://s3cret@metrics")
     assert (options.user, options.url) == ("s3cret", "http://metrics")
-    assert "s3cret" not in repr(options) + Endpoint(options).name
+    assert "s3cret" not in repr(options) + HttpClient(options).name
 
 
 def test_no_more_at_once_than_allowed() -> None:
@@ -249,7 +252,7 @@ def test_no_more_at_once_than_allowed() -> None:
         return OK
 
     with scripted(counted) as server:
-        asked = Endpoint(EndpointOptions(url=server.url, concurrency=2))
+        asked = HttpClient(HttpOptions(url=server.url, concurrency=2))
         with ThreadPoolExecutor(6) as pool:
             list(pool.map(lambda _: asked.request("GET", "/x"), range(6)))
     assert most[0] == 2
@@ -331,7 +334,7 @@ def test_a_byte_now_and_then_keeps_nobody(where: str) -> None:
         arguments = (server, *TRICKLES[where], over)
         threading.Thread(target=trickled, args=arguments, daemon=True).start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        asked = Endpoint(EndpointOptions(url=url, timeout_s=0.5, deadline_s=1.0, retries=0))
+        asked = HttpClient(HttpOptions(url=url, timeout_s=0.5, deadline_s=1.0, retries=0))
 
         def ask() -> None:
             try:
@@ -368,7 +371,7 @@ def trickling(begin: bytes, more: bytes, times: int = 1) -> Iterator[str]:
 def test_closing_ends_what_is_under_way(where: str) -> None:
     more = {"silence": (b"", b""), "body without an end": (b"HTTP/1.1 200 OK\r\n\r\n", b"x")}
     with trickling(*(TRICKLES | more)[where], times=4) as url, ThreadPoolExecutor(8) as pool:
-        asked = Endpoint(EndpointOptions(url=url, concurrency=4))
+        asked = HttpClient(HttpOptions(url=url, concurrency=4))
         failures = [pool.submit(failure, asked) for _ in range(8)]  # four of them wait for a place
         time.sleep(0.3)
         begun = time.monotonic()
@@ -381,7 +384,7 @@ def test_closing_ends_what_is_under_way(where: str) -> None:
 
 def test_a_closed_endpoint_tries_no_more() -> None:
     with scripted(answer(b"", "429 Enough", Retry_After="60")) as server, ThreadPoolExecutor(1) as pool:
-        asked = Endpoint(EndpointOptions(url=server.url))
+        asked = HttpClient(HttpOptions(url=server.url))
         coming = pool.submit(failure, asked)
         time.sleep(0.3)
         begun = time.monotonic()
@@ -410,3 +413,22 @@ def test_a_handshake_that_breaks_off_is_tried_again() -> None:
     server.close()
     assert not thread.is_alive()
     assert "trust" not in str(reason)
+
+
+def test_a_receiver_s_url_is_asked_as_it_stands_and_its_parameters_stay_out_of_messages() -> None:
+    with scripted(OK, answer(b"no", "429 Enough", Retry_After="7")) as server:
+        options = ReceiverOptions(url=f"{server.url}/write?token=s3cret")
+        client = HttpClient(options.at("/usual"))
+        assert client.request("POST", "", body=b"x").status == 200
+        assert server.seen[0].target == "/write?token=s3cret"
+        reason = failure(client, "")
+    assert (reason.status, reason.words, reason.after) == (429, "no", 7.0)
+    assert "s3cret" not in f"{options!r} {reason} {client.name}"
+    assert ReceiverOptions(url="http://r").at("/usual").url == "http://r/usual"
+
+
+def test_what_is_no_http_is_said_to_be_none() -> None:
+    with scripted(b"SSH-2.0-OpenSSH_9.2\r\n") as server:
+        reason = failure(endpoint(server.url, retries=0))
+    assert reason.kind == "broken"
+    assert "no HTTP: SSH-2.0-OpenSSH_9.2" in str(reason)

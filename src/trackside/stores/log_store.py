@@ -7,20 +7,18 @@ are left to the store to filter by; words are not, unless the site says so: a fi
 from __future__ import annotations
 
 import datetime as dt
-import difflib
-import importlib
-import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
-import trackside.stores.logs.engines as room
 from trackside.catalog.streams import ROLES
+from trackside.http.options import HttpOptions
+from trackside.http.unanswered import Unanswered
 from trackside.settings.secrets import shown_url
-from trackside.stores.http.endpoint import EndpointOptions, Unanswered
-from trackside.stores.logs.answers import SECOND
+from trackside.stores.log_answers import SECOND
+from trackside.stores.registry import LOGS, check_kind, engine
 
 T = TypeVar("T")
 _MS = 1_000_000
@@ -36,17 +34,11 @@ _TOO_MANY = re.compile(r"max entries limit|max_entries_limit|Result window is to
 _ALLOWED = re.compile(r"\(\d+ > (\d+)\)|less than or equal to: \[(\d+)\]")
 
 
-@lru_cache(maxsize=1)
-def kinds() -> tuple[str, ...]:
-    """The kinds of log stores that there are."""
-    return tuple(sorted(each.name for each in pkgutil.iter_modules(room.__path__)))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
     """A log store and how its labels are called.
 
-    ``kind``: a module of :mod:`trackside.stores.logs.engines`. ``labels``: the site's label -> ``job``, ``node``,
+    ``kind``: a module of :mod:`trackside.stores.logs`. ``labels``: the site's label -> ``job``, ``node``,
     ``rank``, ``file``, ``unit`` or ``stream``. ``match``: label values that every stream must have. ``line_filter``:
     what lines must pass, in the store's own query language; empty: all lines. ``margin_s``: looked at before and after
     the run. ``lookback_s``: how far back, where nothing tells when the run began. ``page``: lines asked for at once.
@@ -56,7 +48,7 @@ class LogOptions:
     """
 
     kind: str
-    endpoint: EndpointOptions
+    endpoint: HttpOptions
     labels: Mapping[str, str] = field(default_factory=dict)
     match: Mapping[str, str] = field(default_factory=dict)
     line_filter: str = ""
@@ -70,10 +62,7 @@ class LogOptions:
     message_field: str = "message"
 
     def __post_init__(self) -> None:
-        if self.kind not in kinds():
-            close = difflib.get_close_matches(self.kind.lower(), kinds(), 1, 0.5)
-            meant = f"do you mean {close[0]!r}?" if close else f"known: {', '.join(kinds())}"
-            raise ValueError(f"no kind of log store is called {self.kind!r}; {meant}")
+        check_kind(LOGS, self.kind, "log store")
         if wrong := sorted(set(self.labels.values()) - ROLES.keys()):
             raise ValueError(f"a label can tell job, node, rank, file, unit or stream, not {wrong[0]!r}")
         if min(self.page, self.most_lines, self.most_bytes) < 1 or self.margin_s < 0 or self.lookback_s <= 0:
@@ -141,7 +130,7 @@ class LogStore(Protocol):
 
 
 class _Kind(Protocol):
-    """A kind of log store: what a module of :mod:`trackside.stores.logs.engines` names as its ``LOG_STORE``."""
+    """A kind of log store: what a module of :mod:`trackside.stores.logs` names as its ``LOG_STORE``."""
 
     @property
     def title(self) -> str:
@@ -152,7 +141,7 @@ class _Kind(Protocol):
 
 
 def _kind_of(options: LogOptions) -> _Kind:
-    found: _Kind = importlib.import_module(f"{room.__name__}.{options.kind}").LOG_STORE
+    found: _Kind = engine(LOGS, options.kind, "LOG_STORE")
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from trackside.catalog.streams import DAEMONS, stream_path, tag_of, telling, told
-from trackside.stores.logs.store import Line, stamp
+from trackside.stores.log_store import Line, stamp
 
 Written = tuple[str, str]
 """(path, text) of one line of a log."""

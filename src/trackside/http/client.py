@@ -1,4 +1,4 @@
-"""One HTTP server that we ask: retries, limits and plain reasons for what it could not answer.
+"""One HTTP server, asked or sent to: retries, limits and plain reasons for what it could not answer.
 
 Whatever goes wrong ends as :class:`Unanswered`, so that the asker can say "unable to check" and why. Secrets come
 resolved, and are never part of a message, a name or a ``repr``.
@@ -6,10 +6,12 @@ resolved, and are never part of a message, a name or a ``repr``.
 
 from __future__ import annotations
 
+import http.client
 import random
 import ssl
 import threading
 import time
+import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ import urllib3
 from urllib3.exceptions import (
     ConnectTimeoutError,
     HTTPError,
+    InsecureRequestWarning,
     LocationParseError,
     NameResolutionError,
     NewConnectionError,
@@ -27,20 +30,16 @@ from urllib3.exceptions import (
     SSLError,
 )
 
+from trackside.http.connections import Sockets, ended, pool
+from trackside.http.options import HttpOptions, identity, tls
+from trackside.http.unanswered import Passing, Unanswered, plain, refusal
 from trackside.settings.secrets import shown_url
-from trackside.stores.http.connections import Sockets, ended, pool
-from trackside.stores.http.options import EndpointOptions, identity, tls
-from trackside.stores.unanswered import Passing, Unanswered, plain, refusal
 
-__all__ = ["Endpoint", "EndpointOptions", "Response", "Traffic", "Unanswered"]
-
-FIRST_PAUSE_S = 0.25
+MIN_PAUSE_S = 0.25
 """Before the first retry; twice as long before each further one."""
-LONGEST_PAUSE_S = 15.0
+MAX_PAUSE_S = 15.0
 """Between retries, unless the server asks for more."""
-DOWN_S = 5.0
-"""For so long after all retries failed to reach the server, nobody else tries: one failure is told at once to all."""
-PIECE = 1 << 18
+PIECE_BYTES = 1 << 18
 """Bytes taken from the connection at once."""
 
 Pairs = Mapping[str, str] | Sequence[tuple[str, str]]
@@ -61,9 +60,10 @@ class Response:
 
     body: bytes
     url: str
+    status: int = 200
 
 
-class Endpoint:
+class HttpClient:
     """A server, asked from any thread. The deadline runs from the first request.
 
     Raises ValueError for certificates that can't be used.
@@ -71,7 +71,7 @@ class Endpoint:
 
     def __init__(
         self,
-        options: EndpointOptions,
+        options: HttpOptions,
         *,
         sleep: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -87,6 +87,8 @@ class Endpoint:
         self._down: tuple[float, Unanswered] | None = None
         self._headers = {**identity(options), **options.headers}
         context = tls(options) if options.url.startswith("https:") else None
+        if not options.verify:
+            urllib3.disable_warnings(InsecureRequestWarning)  # it was asked for
         self._pool = pool(self._sockets, num_pools=1, maxsize=options.concurrency, retries=False, ssl_context=context)
 
     @property
@@ -107,7 +109,7 @@ class Endpoint:
         with self._lock:
             if self._begun is None:
                 self._begun = now
-            return self._begun + self.options.deadline_s - now
+            return min(self._begun + self.options.deadline_s - now, threading.TIMEOUT_MAX)
 
     def request(
         self,
@@ -120,13 +122,13 @@ class Endpoint:
         headers: Mapping[str, str] | None = None,
     ) -> Response:
         """The whole answer, of ``most_bytes`` at most. ``form`` is sent as a body. Raises Unanswered."""
-        asked = self._asked(method, path, params, form, body, headers)
+        request = self._prepared(method, path, params, form, body, headers)
         with self._place():
-            return self._tried(asked)
+            return self._tried(request)
 
     # -- one request, and again
 
-    def _asked(
+    def _prepared(
         self,
         method: str,
         path: str,
@@ -134,12 +136,12 @@ class Endpoint:
         form: Pairs | None,
         body: bytes | None,
         headers: Mapping[str, str] | None,
-    ) -> _Asked:
-        url = self.options.url + path
+    ) -> _Request:
+        url, mark, own = self.options.url.partition("?")
         sent = {**self._headers, **(headers or {})}
         if form is not None:
             body, sent["Content-Type"] = urlencode(form).encode(), "application/x-www-form-urlencoded"
-        return _Asked(method, url, f"?{urlencode(params)}" if params else "", body, sent)
+        return _Request(method, url + path, f"?{urlencode(params)}" if params else mark + own, body, sent)
 
     @contextmanager
     def _place(self) -> Iterator[None]:
@@ -150,12 +152,12 @@ class Endpoint:
         finally:
             self._places.release()
 
-    def _tried(self, asked: _Asked) -> Response:
+    def _tried(self, request: _Request) -> Response:
         """Its answer, tried again while what fails may pass."""
         self._count(requests=1)
         for pause in self._pauses():
             try:
-                return self._whole(asked)
+                return self._whole(request)
             except Passing as failure:
                 wait = max(pause, failure.after)
                 if pause < 0 or wait >= self.left():
@@ -166,15 +168,15 @@ class Endpoint:
     def _pauses(self) -> Iterator[float]:
         """Seconds before each retry, drawn anew each time so that many askers don't come back together; then -1."""
         for attempt in range(self.options.retries):
-            yield min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**attempt) * random.uniform(0.5, 1.0)
+            yield min(MAX_PAUSE_S, MIN_PAUSE_S * 2**attempt) * random.uniform(0.5, 1.0)
         yield -1.0
 
     def _given_up(self, failure: Passing) -> Unanswered:
-        if failure.after:
+        if failure.after and self.options.retries:
             return Unanswered(failure.kind, f"{failure}; it asks to wait {failure.after:g} s, which is past the "
                               "retries or the deadline")  # fmt: skip
-        if failure.kind == "unreachable":
-            self._down = self._clock() + DOWN_S, failure
+        if failure.kind == "unreachable" and self.options.down_s:
+            self._down = self._clock() + self.options.down_s, failure
         return failure
 
     def _too_late(self) -> Unanswered:
@@ -184,35 +186,38 @@ class Endpoint:
     def _ended(self) -> Unanswered:
         return Unanswered("unreachable", f"{self.name} was not waited for any longer: its endpoint was closed")
 
-    def _whole(self, asked: _Asked) -> Response:
+    def _whole(self, request: _Request) -> Response:
         until = self._clock() + min(self.options.timeout_s, self.left())
-        response = self._open(asked)
+        response = self._open(request)
         most, pieces, size = self.options.most_bytes, [], 0
         try:
-            for piece in self._pieces(asked, response, until):
+            for piece in self._pieces(request, response, until):
                 size += len(piece)
                 if size > most:
-                    raise Unanswered("too_large", f"{asked.url} sent more than {most:,} bytes; ask for less at once, "
+                    raise Unanswered("too_large", f"{request.url} sent more than {most:,} bytes; ask for less at once, "
                                      "or raise most_bytes")  # fmt: skip
                 pieces.append(piece)
         except BaseException:
             response.close()
             raise
         response.release_conn()
-        return Response(b"".join(pieces), asked.url)
+        return Response(b"".join(pieces), request.url, response.status)
 
-    def _open(self, asked: _Asked) -> urllib3.BaseHTTPResponse:
+    def _open(self, request: _Request) -> urllib3.BaseHTTPResponse:
         """The answer's head, of a status below 300."""
         self._check()
         timeout = min(self.options.timeout_s, self.left())
         until = self._clock() + timeout
         try:
             response = self._pool.request(
-                asked.method, asked.url + asked.query, body=asked.body, headers=asked.headers, redirect=False,
+                request.method, request.url + request.query, body=request.body, headers=request.headers, redirect=False,
                 preload_content=False, timeout=urllib3.Timeout(connect=timeout, read=timeout),
             )  # fmt: skip
         except (HTTPError, OSError) as error:
-            raise self._failed(asked, error) from None
+            traceback.clear_frames(
+                error.__traceback__
+            )  # urllib3's hold the error and the body, for as long as they may
+            raise self._failed(request, error) from None
         if response.status < 300:
             return response
         try:
@@ -222,7 +227,7 @@ class Endpoint:
             beginning = b""
         response.close()
         headers = {name.lower(): value for name, value in response.headers.items()}
-        raise refusal(asked.url, response.status, headers, beginning)
+        raise refusal(request.url, response.status, headers, beginning)
 
     def _check(self) -> None:
         if self._closed.is_set():
@@ -232,15 +237,15 @@ class Endpoint:
         if self._down is not None and self._clock() < self._down[0]:
             raise Unanswered(self._down[1].kind, str(self._down[1]))
 
-    def _pieces(self, asked: _Asked, response: urllib3.BaseHTTPResponse, until: float) -> Iterator[bytes]:
+    def _pieces(self, request: _Request, response: urllib3.BaseHTTPResponse, until: float) -> Iterator[bytes]:
         """The body, piece by piece, until that time, which is before the deadline."""
         try:
             with ended(until - self._clock(), response.shutdown):
-                yield from self._read(asked, response, until)
+                yield from self._read(request, response, until)
         except TimeoutError as error:
-            raise (self._too_late() if self.left() <= 0 else self._failed(asked, error)) from None
+            raise (self._too_late() if self.left() <= 0 else self._failed(request, error)) from None
 
-    def _read(self, asked: _Asked, response: urllib3.BaseHTTPResponse, until: float) -> Iterator[bytes]:
+    def _read(self, request: _Request, response: urllib3.BaseHTTPResponse, until: float) -> Iterator[bytes]:
         """The body, decompressed a bounded piece at a time: a few bytes can stand for gigabytes."""
         packed = response.headers.get("Content-Encoding", "").lower() in ("gzip", "x-gzip", "deflate")
         unpack = zlib.decompressobj(wbits=47) if packed else None
@@ -248,35 +253,35 @@ class Endpoint:
             if self.left() <= 0:
                 raise self._too_late()
             if self._clock() > until:
-                raise self._failed(asked, ReadTimeoutError(self._pool, None, ""))  # type: ignore[arg-type]
+                raise self._failed(request, ReadTimeoutError(self._pool, None, ""))  # type: ignore[arg-type]
             try:
-                raw = response.read1(PIECE, decode_content=False)
+                raw = response.read1(PIECE_BYTES, decode_content=False)
             except (HTTPError, OSError) as error:
-                raise self._failed(asked, error) from None
+                raise self._failed(request, error) from None
             if self._closed.is_set():
                 raise self._ended()
             self._count(bytes_received=len(raw))
-            for piece in [raw] if unpack is None else self._unpacked(asked, unpack, raw):
+            for piece in [raw] if unpack is None else self._unpacked(request, unpack, raw):
                 if piece:
                     yield piece
             if not raw and unpack is not None and not unpack.eof:
-                raise Passing("broken", f"{asked.url} broke off in mid-answer")
+                raise Passing("broken", f"{request.url} broke off in mid-answer")
             if not raw:
                 return
 
     @staticmethod
-    def _unpacked(asked: _Asked, unpack: zlib._Decompress, raw: bytes) -> Iterator[bytes]:
+    def _unpacked(request: _Request, unpack: zlib._Decompress, raw: bytes) -> Iterator[bytes]:
         """What some compressed bytes stand for, a bounded piece at a time; without any, what is still to come."""
         try:
             if not raw:
                 yield unpack.flush()
             while raw:
-                yield unpack.decompress(raw, PIECE)
+                yield unpack.decompress(raw, PIECE_BYTES)
                 raw = unpack.unconsumed_tail
         except zlib.error:
-            raise Passing("broken", f"{asked.url} sent compressed bytes that can't be read") from None
+            raise Passing("broken", f"{request.url} sent compressed bytes that can't be read") from None
 
-    def _failed(self, asked: _Asked, error: Exception) -> Unanswered:
+    def _failed(self, request: _Request, error: Exception) -> Unanswered:
         """Why nothing, or only a part, came."""
         timeout = self.options.timeout_s
         if self._closed.is_set():
@@ -294,11 +299,15 @@ class Endpoint:
             return Passing("unreachable", f"{self.name} can't be reached: {_cause(error)}; is it running?")
         if isinstance(error, (ReadTimeoutError, TimeoutError)):
             return Unanswered(
-                "timeout", f"{asked.url} did not answer within {timeout:g} s; raise timeout_s or ask for less"
+                "timeout",
+                f"{request.url} did not answer within {timeout:g} s; raise timeout_s or {self.options.lighter}",
             )
         if isinstance(error, LocationParseError):
             return Unanswered("refused", f"{self.name} is no URL that can be asked")
-        return Passing("broken", f"{asked.url} broke off in mid-answer")
+        inner = error.args[-1] if error.args else None
+        if isinstance(inner, http.client.BadStatusLine) and not isinstance(inner, http.client.RemoteDisconnected):
+            return Passing("broken", f"{request.url} sent what is no HTTP: {plain(str(inner))}")
+        return Passing("broken", f"{request.url} broke off in mid-answer")
 
     def _count(self, requests: int = 0, bytes_received: int = 0) -> None:
         with self._lock:
@@ -307,7 +316,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     """One request; its ``query`` may hold secrets, and stays out of messages."""
 
     method: str
