@@ -143,7 +143,11 @@ class Measurements:
 
     def value(self, foreign: int, time: float, raw: float) -> None:
         """Take one value, at POSIX seconds; for files of thousands, not of millions."""
-        self._wait_for_more((foreign,), (time,), (raw,))
+        self.row(time, ((foreign, raw),))
+
+    def row(self, time: float, pairs: Sequence[tuple[int, float]]) -> None:
+        """Take values of several series at one time, POSIX seconds: (number of the series, value as it stands)."""
+        self._wait_for_more([number for number, _ in pairs], [time] * len(pairs), [value for _, value in pairs])
 
     def _wait_for_more(self, foreign: Sequence[int], times: Sequence[float], raw: Sequence[float]) -> None:
         self._single[0].extend(foreign)

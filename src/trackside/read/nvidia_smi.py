@@ -7,7 +7,7 @@ them by, and their cells as printed. From there on all are the same: :meth:`Smi.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol
@@ -16,8 +16,8 @@ from trackside.catalog.dialect import translate
 from trackside.catalog.labels import pci_address
 from trackside.catalog.throttle import REASONS
 from trackside.model import Event, Position, Role
-from trackside.read.format import HEAD, Collected, Match, Result, Sink, Source
-from trackside.read.gpu_readings import Gpu, Line, Pairs, Readings
+from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.gpu_readings import Gpu, Line, Pairs, Reading, Readings, head_lines
 
 _REASON = "clocks_event_reasons."
 ACTIVE = f"{_REASON}active"
@@ -70,7 +70,7 @@ class Value(NamedTuple):
     """A cell read: its number and the unit as written."""
 
     number: float
-    unit: str
+    unit: str = ""
 
 
 @lru_cache(maxsize=1 << 15)
@@ -80,10 +80,10 @@ def value_of(cell: str) -> Value | None:
     if found := _FIGURE.fullmatch(text):
         return Value(float(found[1]), "" if found[2] in _COUNTED else found[2])
     if (word := _WORDS.get(text.lower())) is not None:
-        return Value(word, "")
+        return Value(word)
     if found := _PSTATE.fullmatch(text):
-        return Value(float(found[1]), "")
-    return Value(float(int(text, 16)), "") if _HEX.fullmatch(text) else None
+        return Value(float(found[1]))
+    return Value(float(int(text, 16))) if _HEX.fullmatch(text) else None
 
 
 # -- rows
@@ -103,12 +103,12 @@ class _Column(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _plan(fields: tuple[str, ...]) -> tuple[_Column, ...]:
-    """The columns of ours that a row of these fields gives."""
+def _plan(fields: tuple[str, ...]) -> tuple[tuple[_Column, ...], int | None]:
+    """The columns of ours that a row of these fields gives of its GPU, and where the count of all GPUs stands."""
     at = {name: place for place, name in reversed(list(enumerate(fields)))}
     same: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
     for name in at:
-        if (known := translate(name, {})) is not None:
+        if name != COUNT and (known := translate(name, {})) is not None:
             same.setdefault((known.metric, known.labels), []).append(name)
     columns = []
     for names in same.values():
@@ -125,29 +125,37 @@ def _plan(fields: tuple[str, ...]) -> tuple[_Column, ...]:
         places = tuple(at[part] for part in parts if part in at and not (whole and part.endswith(split)))
         if places and total not in at:
             columns.append(_Column(total, places, "sum"))
-    return tuple(columns)
+    return tuple(columns), at.get(COUNT)
 
 
 def asked(fields: tuple[str, ...]) -> frozenset[str]:
     """Those of a row's fields that something of ours is made of."""
-    return frozenset(fields[place] for column in _plan(fields) for place in column.places)
+    return frozenset(fields[place] for column in _plan(fields)[0] for place in column.places)
+
+
+def _readings(columns: Sequence[_Column], cells: Sequence[str], units: Sequence[str]) -> Iterator[Reading]:
+    """The fields of one GPU that a row gives."""
+    for column in columns:
+        name, (at, *_), _, _, plain = column
+        value = value_of(cells[at]) if plain else _cell(column, cells)
+        if value is not None:
+            yield name, value[0], value[1] or (units[at] if units else "")
 
 
 def _cell(column: _Column, cells: Sequence[str]) -> Value | None:
     if column.how == "code":
         code = _CODES[column.name].get(cells[column.places[0]].strip().lower())
-        return None if code is None else Value(code, "")
+        return None if code is None else Value(code)
     given = [value_of(cells[place]) for place in column.places]
     if column.how == "first":
         return next((value for value in given if value is not None), None)
     if column.how == "sum":
         known = [value.number for value in given if value is not None]
-        return Value(sum(known), "") if known else None
+        return Value(sum(known)) if known else None
     if all(value is None for value in given):
         return None
-    return Value(
-        float(sum(bit for value, bit in zip(given, column.bits, strict=True) if value is not None and value.number)), ""
-    )
+    active = (bit for value, bit in zip(given, column.bits, strict=True) if value is not None and value.number)
+    return Value(float(sum(active)))
 
 
 class Smi:
@@ -164,27 +172,11 @@ class Smi:
         self, line: Line, gpu: Gpu, fields: tuple[str, ...], cells: Sequence[str], units: Sequence[str] = ()
     ) -> Pairs:
         """The values of one row. ``units``: of columns whose cells may stand without one."""
-        found = []
-        readings, places = self.readings, self.readings.places(gpu)
-        for column in _plan(fields):
-            name, at, plain = column.name, column.places[0], column.plain
-            value = value_of(cells[at]) if plain else _cell(column, cells)
-            if value is None:
-                continue
-            number, unit = value
-            if not unit and units:
-                unit = units[at]
-            if name == COUNT:
-                pair = readings.pair(line, Gpu(), name, number)
-            else:
-                pair = readings.pair_of(places, line, gpu, name, number, unit)
-            if pair is not None:
-                found.append(pair)
-        return found
-
-    def row(self, line: Line, time: float, gpu: Gpu, fields: tuple[str, ...], cells: Sequence[str]) -> None:
-        """Take what was printed of one GPU at one time."""
-        self.readings.add(time, self.pairs(line, gpu, fields, cells))
+        columns, at = _plan(fields)
+        pairs = self.readings.pairs(line, gpu, _readings(columns, cells, units))
+        if at is not None and (count := value_of(cells[at])) is not None:
+            pairs += self.readings.pairs(line, Gpu(), [(COUNT, count.number, "")])
+        return pairs
 
     def complaint(self, line: Line) -> bool:
         """Whether a line is what nvidia-smi says instead of an answer: no driver, no GPU, or one that is lost."""
@@ -208,16 +200,16 @@ class Smi:
         event = Event("gpu_lost", at, "metric", text, self.readings.now, role=Role.CONFIRMATION, parser="nvidia-smi")
         self.readings.event(replace(event, fields=fields))
 
-    def attachment(self, line: Line, gpu: Gpu, held: bool) -> tuple[int, float] | None:
+    def attachment(self, line: Line, gpu: Gpu, held: bool) -> Pairs:
         """Whether a process holds a compute context on a GPU, as a value."""
-        return self.readings.pair(line, gpu._replace(mig=""), ATTACHED, float(held))
+        return self.readings.pairs(line, gpu._replace(mig=""), [(ATTACHED, float(held), "")])
 
-    def memory(self, line: Line, gpu: Gpu, pid: str, cell: str) -> tuple[int, float] | None:
+    def memory(self, line: Line, gpu: Gpu, pid: str, cell: str) -> Pairs:
         """The device memory of one process, as a value."""
         value = value_of(cell)
         if value is None or not pid.isdecimal():
-            return None
-        return self.readings.pair(line, gpu._replace(pid=pid), PROCESS_MEMORY, value.number, value.unit)
+            return []
+        return self.readings.pairs(line, gpu._replace(pid=pid), [(PROCESS_MEMORY, *value)])
 
 
 class Process(NamedTuple):
@@ -281,8 +273,7 @@ class Capture:
             self.cards = [self._numbered(card, order) for card in self.cards]
         time = self._time() if self.cards else None
         if time is not None and self.said:
-            pair = readings.pair(self.cards[0].line, Gpu(), COUNT, float(self.said))
-            readings.add(time, [] if pair is None else [pair])
+            readings.add(time, readings.pairs(self.cards[0].line, Gpu(), [(COUNT, float(self.said), "")]))
         for card in self.cards:
             readings.learn(card.gpu)
             self._smi.rows += 1
@@ -307,15 +298,15 @@ class Capture:
         return card._replace(gpu=card.gpu._replace(number=index))
 
     def _give(self, time: float, card: Card) -> None:
-        self._smi.row(card.line, time, card.gpu, tuple(card.fields), tuple(card.fields.values()))
-        if card.processes is not None and not card.gpu.mig and (card.processes or _empty(card.fields)):
-            held = any("C" in each.kind for each in card.processes)
-            pairs = [
-                self._smi.attachment(card.line, card.gpu, held),
-                self._smi.readings.pair(card.line, card.gpu, PROCESSES, float(len(card.processes))),
-                *(self._smi.memory(card.line, card.gpu, each.pid, each.memory) for each in card.processes),
-            ]
-            self._smi.readings.add(time, [pair for pair in pairs if pair is not None])
+        line, gpu, fields, processes = card
+        pairs = self._smi.pairs(line, gpu, tuple(fields), tuple(fields.values()))
+        if processes is not None and not gpu.mig and (processes or _empty(fields)):
+            held = any("C" in process.kind for process in processes)
+            pairs += self._smi.attachment(line, gpu, held)
+            pairs += self._smi.readings.pairs(line, gpu, [(PROCESSES, float(len(processes)), "")])
+            for process in processes:
+                pairs += self._smi.memory(line, gpu, process.pid, process.memory)
+        self._smi.readings.add(time, pairs)
 
 
 def _empty(fields: dict[str, str]) -> bool:
@@ -367,20 +358,15 @@ def sniffed(source: Source, mark: bytes | re.Pattern[bytes], make: Callable[[Smi
     """How surely the head of a file is all of one layout: it is read, and what the layout doesn't know is counted."""
     if (mark not in source.head) if isinstance(mark, bytes) else (mark.search(source.head) is None):
         return None
-    lines = source.head.decode("utf-8", "replace").splitlines()
-    if len(source.head) >= HEAD:
-        lines.pop()
-    section = make(Smi(Readings(Source("", b"", source.stream), Collected())))
+    section = make(Smi(Readings.discarded(source)))
     own = foreign = 0
-    for number, text in enumerate(lines, 1):
-        if text.strip():
-            line = Line(number, 0, text)
-            if section.take(line) or section.smi.complaint(line):
-                own += 1
-            elif not is_between(text):
-                foreign += 1
-                if foreign > MOST_FOREIGN:
-                    return None
+    for line in head_lines(source):
+        if section.take(line) or section.smi.complaint(line):
+            own += 1
+        elif not is_between(line.text):
+            foreign += 1
+            if foreign > MOST_FOREIGN:
+                return None
     section.end()
     if not own or foreign > FOREIGN_SHARE * (own + foreign):
         return None
@@ -399,3 +385,16 @@ def read_lines(source: Source, sink: Sink, make: Callable[[Smi], Section], empty
     if section.smi.foreign:
         readings.note("{} lines that are not nvidia-smi's", section.smi.foreign)
     return readings.result(empty)
+
+
+def layout(
+    id_: str, title: str, mark: bytes | re.Pattern[bytes], make: Callable[[Smi], Section], why: str, empty: str
+) -> Format:
+    """The format of files that are all of one layout. ``mark``: what any of them holds; ``empty``: see ``Readings``."""
+    return Format(
+        id_,
+        title,
+        "metric",
+        lambda source: sniffed(source, mark, make, why),
+        lambda source, sink: read_lines(source, sink, make, empty),
+    )

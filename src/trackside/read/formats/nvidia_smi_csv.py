@@ -149,7 +149,6 @@ class Csv:
         self.headless = 0
 
     def take(self, line: Line) -> bool:
-        """See :class:`trackside.read.nvidia_smi.Section`."""
         text = line.text.strip()
         if text == self._heading_text:
             return True
@@ -217,8 +216,8 @@ class Csv:
             return
         if any(gpu[:3]) and heading.pid is not None and value_of(cells[heading.pid]) is not None:
             memory = "" if heading.memory is None else cells[heading.memory]
-            pairs = (self.smi.attachment(line, gpu, held=True), self.smi.memory(line, gpu, cells[heading.pid], memory))
-            self.smi.readings.add(time, [pair for pair in pairs if pair is not None])
+            attachment = self.smi.attachment(line, gpu, held=True)
+            self.smi.readings.add(time, attachment + self.smi.memory(line, gpu, cells[heading.pid], memory))
 
     def _tell(self, heading: Heading, cells: list[str]) -> None:
         """Name the columns of figures that nothing asks for, once for each heading."""
@@ -257,7 +256,6 @@ class Csv:
     # -- the end
 
     def end(self) -> None:
-        """See :class:`trackside.read.nvidia_smi.Section`."""
         readings = self.smi.readings
         if self._heading is not None:
             if self._held:
