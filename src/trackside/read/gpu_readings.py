@@ -189,7 +189,7 @@ class Readings:
         self._measurements.row(time, pairs)
 
     def late(self, columns: tuple[array[int], array[float], array[float]], start: float) -> None:
-        """Take series, times and values; times are relative to ``start``, POSIX seconds, which has just become known."""
+        """Take series, times and values; times are relative to ``start``, POSIX seconds, which is known by now."""
         places, times, values = (np.frombuffer(column, column.typecode) for column in columns)
         for begin in range(0, len(places), BATCH):
             some = slice(begin, begin + BATCH)

@@ -1,4 +1,4 @@
-"""The full state of GPUs, as ``nvidia-smi -q`` prints it in text or in XML: entries under headings, known by their paths.
+"""The full state of GPUs, as ``nvidia-smi -q`` prints it in text or in XML: entries, known by their paths.
 
 Both layouts spell paths almost alike, so one list serves for both: words are joined by ``_``, in lower case, and what
 only one layout says after a name (``_util``, ``_clock``) or before it (the heading again) is left out.

@@ -10,16 +10,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 from trackside.catalog.dialect import Translated, dialects, translate
 from trackside.catalog.exposition import series_of
 from trackside.catalog.labels import Label, written
 from trackside.catalog.metrics import labels_of
 from trackside.model import Position
-
-if TYPE_CHECKING:  # imports numpy, which only metrics need
-    from trackside.read.measurements import Measurements
+from trackside.read.measurements import Measurements
 
 TIMES = (
     "timestamp", "time", "ts", "datetime", "date_time", "_time", "epoch", "unix_time", "unixtime",

@@ -152,7 +152,7 @@ class Csv:
         text = line.text.strip()
         if text == self._heading_text:
             return True
-        if found := _COMMAND.search(text):
+        if "--query-" in text and (found := _COMMAND.search(text)):
             self._promised = tuple(field_of(name) for name in found[1].split(","))
             return True
         cells = cells_of(text)
