@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
@@ -108,6 +108,19 @@ def translate(name: str, labels: Mapping[str, str]) -> Translated | None:
         if text := written(value, label):
             ours[label.name], places[label.name] = text, place
     return Translated(metric, tuple(sorted(ours.items())), foreign.scale, foreign.guess)
+
+
+def relabeled(known: Translated, labels: Mapping[str, str], rules: Mapping[str, Label], override: bool) -> Translated:
+    """The same with foreign labels that ``rules`` know beside the dialect. ``override``: they hold where both give one
+    of ours."""
+    allowed = labels_of(known.metric)
+    more = {
+        rule.name: text
+        for label, rule in rules.items()
+        if label in labels and rule.name in allowed and (text := written(labels[label], rule))
+    }
+    ours = dict(known.labels) | more if override else more | dict(known.labels)
+    return replace(known, labels=tuple(sorted(ours.items())))
 
 
 def unneeded(name: str) -> bool:

@@ -101,7 +101,8 @@ def sifted(
 
     ``nan_is_blank``: see :func:`measured`. ``oldest_ms``: samples up to then can't be taken any more.
     """
-    raw, blank = measured(raw, rows["diverges"][places], nan_is_blank)
+    diverges = False if np.isfinite(raw).all() else rows["diverges"][places]
+    raw, blank = measured(raw, diverges, nan_is_blank)
     bad = (times_ms < EARLIEST_MS) | (times_ms > LATEST_MS)
     old = None if oldest_ms is None else ~(blank | bad) & (times_ms <= oldest_ms)
     out = blank | bad if old is None else blank | bad | old

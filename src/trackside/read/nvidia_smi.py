@@ -24,7 +24,6 @@ ACTIVE = f"{_REASON}active"
 ATTACHED = "trackside_gpu_process_attached"
 COUNT = "gpu_visible_gpus"
 """How many GPUs the node has: of no GPU in particular."""
-PROCESSES = "gpu_processes"
 PROCESS_MEMORY = "used_gpu_memory"
 _PREFERENCE = {"power.limit": 1, "power.draw.average": 1, "power.draw.instant": 2, "clocks.current.graphics": 1}
 """Of fields that say the same, the one with the least number that a GPU gives holds."""
@@ -61,9 +60,6 @@ _COUNTED = frozenset({"x", "bank"})
 """What stands behind a number without being a unit."""
 _HEX = re.compile(r"0x[0-9a-fA-F]{1,16}")
 _PSTATE = re.compile(r"P(\d{1,2})")
-IDLE_SHARE = 0.0025
-"""Share of a GPU's memory below which no process can hold a context. With more in use and no process listed, the list
-is hidden, as it is within a container, and says nothing."""
 
 
 class Value(NamedTuple):
@@ -210,108 +206,6 @@ class Smi:
         if value is None or not pid.isdecimal():
             return []
         return self.readings.pairs(line, gpu._replace(pid=pid), [(PROCESS_MEMORY, *value)])
-
-
-class Process(NamedTuple):
-    """A process that nvidia-smi lists: its type (C, G, C+G, M), and its memory as printed."""
-
-    pid: str
-    kind: str
-    memory: str
-
-
-class Card(NamedTuple):
-    """What a capture says of one GPU: where, which, and its fields with their cells."""
-
-    line: Line
-    gpu: Gpu
-    fields: dict[str, str]
-    processes: list[Process] | None
-    """Those listed; None where the capture has no list."""
-
-
-MOST_CARDS = 4096
-"""GPUs and instances that are kept of one capture: many times what any node has."""
-MOST_PROCESSES = 16_384
-"""Processes that are kept of one GPU."""
-
-
-class Capture:
-    """The GPUs of one capture (one run of nvidia-smi), kept until it ends: only then is known which they are."""
-
-    def __init__(self, smi: Smi) -> None:
-        self._smi = smi
-        self.time: float | None = None
-        self.said = 0
-        """GPUs that the node has, where the capture says it."""
-        self.cards: list[Card] = []
-
-    def says(self, count: str) -> None:
-        """Take how many GPUs there are, as printed; what is no such number says nothing."""
-        count = count.strip()
-        self.said = int(count) if len(count) < 6 and count.isdecimal() else 0
-
-    @property
-    def full(self) -> bool:
-        """Whether it holds as many GPUs as are kept."""
-        return len(self.cards) >= MOST_CARDS
-
-    def add(self, card: Card) -> None:
-        """Keep a GPU, if there is room."""
-        if self.full:
-            self._smi.readings.note(f"a capture with more than {MOST_CARDS:,} GPUs: {{}} not kept")
-        else:
-            self.cards.append(card)
-
-    def end(self, placed: bool = False) -> None:
-        """Hand everything on. ``placed``: the layout prints indices. Otherwise GPUs are listed in the order of their
-        indices, which holds only where all of them are there."""
-        readings = self._smi.readings
-        whole = [card for card in self.cards if not card.gpu.mig]
-        if not placed and self.said == len(whole):
-            order = {card.gpu: str(place) for place, card in enumerate(whole)}
-            self.cards = [self._numbered(card, order) for card in self.cards]
-        time = self._time() if self.cards else None
-        if time is not None and self.said:
-            readings.add(time, readings.pairs(self.cards[0].line, Gpu(), [(COUNT, float(self.said), "")]))
-        for card in self.cards:
-            readings.learn(card.gpu)
-            self._smi.rows += 1
-            if time is not None:
-                self._give(time, card._replace(gpu=readings.named(card.gpu)))
-        self.cards, self.time, self.said = [], None, 0
-
-    def _time(self) -> float | None:
-        """When it was taken: as it says, as output before it says, or as the file's date does for a lone one."""
-        readings = self._smi.readings
-        if self.time is None and readings.now is None:
-            readings.now = readings.written
-            if readings.written is not None:
-                readings.note("it gives no time: taken as of when the file was last written", lost=False)
-        elif self.time is None and readings.now == readings.written:
-            readings.note("{} more captures give no time: not placed")
-            return None
-        return self.time if self.time is not None else readings.now
-
-    def _numbered(self, card: Card, order: dict[Gpu, str]) -> Card:
-        index = order.get(card.gpu._replace(mig=""), "")
-        return card._replace(gpu=card.gpu._replace(number=index))
-
-    def _give(self, time: float, card: Card) -> None:
-        line, gpu, fields, processes = card
-        pairs = self._smi.pairs(line, gpu, tuple(fields), tuple(fields.values()))
-        if processes is not None and not gpu.mig and (processes or _empty(fields)):
-            held = any("C" in process.kind for process in processes)
-            pairs += self._smi.attachment(line, gpu, held)
-            pairs += self._smi.readings.pairs(line, gpu, [(PROCESSES, float(len(processes)), "")])
-            for process in processes:
-                pairs += self._smi.memory(line, gpu, process.pid, process.memory)
-        self._smi.readings.add(time, pairs)
-
-
-def _empty(fields: dict[str, str]) -> bool:
-    used, total = (value_of(fields.get(f"memory.{name}", "")) for name in ("used", "total"))
-    return used is not None and total is not None and used.number <= IDLE_SHARE * total.number
 
 
 def gpu_of(index: str = "", uuid: str = "", pci: str = "", model: str = "", mig: str = "") -> Gpu:

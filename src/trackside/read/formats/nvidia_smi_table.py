@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from trackside.read.gpu_readings import Gpu, Line
-from trackside.read.nvidia_smi import MOST_PROCESSES, Capture, Card, Process, Smi, gpu_of, layout
+from trackside.read.nvidia_smi import Smi, gpu_of, layout
+from trackside.read.nvidia_smi_state import MOST_PROCESSES, Capture, Card, Process
 
 _DATE = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d 20\d\d")
 _RULE = re.compile(r"[+|][-=+]+[+|]")

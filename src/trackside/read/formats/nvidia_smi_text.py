@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from trackside.read.gpu_readings import Line
-from trackside.read.nvidia_smi import MOST_CARDS, Smi, layout
-from trackside.read.nvidia_smi_state import State
+from trackside.read.nvidia_smi import Smi, layout
+from trackside.read.nvidia_smi_state import MOST_CARDS, State
 
 _BANNER = re.compile(r"=+NVSMI LOG=+")
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")

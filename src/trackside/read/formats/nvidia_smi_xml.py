@@ -10,8 +10,8 @@ import re
 from xml.parsers import expat
 
 from trackside.read.gpu_readings import Line
-from trackside.read.nvidia_smi import MOST_CARDS, MOST_PROCESSES, Smi, layout
-from trackside.read.nvidia_smi_state import State
+from trackside.read.nvidia_smi import Smi, layout
+from trackside.read.nvidia_smi_state import MOST_CARDS, MOST_PROCESSES, State
 
 _BEGIN = re.compile(r"\s*(?:<\?xml\b|<!DOCTYPE nvidia_smi_log\b|<nvidia_smi_log\b)")
 _ROOT = "nvidia_smi_log"

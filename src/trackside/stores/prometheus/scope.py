@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from trackside.catalog.dialect import Translated, translate
-from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label, written
-from trackside.catalog.metrics import labels_of
+from trackside.catalog.dialect import Translated, relabeled, translate
+from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
 from trackside.catalog.natural import natural
 from trackside.catalog.settling import ForeignSeries
 from trackside.model import Position
@@ -211,18 +210,8 @@ class _Finding:
 
     def _translated(self, name: str, labels: Mapping[str, str]) -> Translated | None:
         known = translate(name, labels)
-        if known is None or not self._api.options.labels:
-            return known
-        ours = dict(known.labels)
-        allowed = labels_of(known.metric)
-        for theirs, told in self._api.options.labels.items():
-            if (
-                theirs in labels
-                and told in allowed
-                and (text := written(labels[theirs], _FORMS.get(told, Label(told))))
-            ):
-                ours[told] = text
-        return replace(known, labels=tuple(sorted(ours.items())))
+        rules = {theirs: _FORMS.get(ours, Label(ours)) for theirs, ours in self._api.options.labels.items()}
+        return known if known is None or not rules else relabeled(known, labels, rules, override=True)
 
     def _looked(self, sources: Sequence[Source]) -> list[Source]:
         """Those of which it is known what they hold. Raises Unanswered where it is of none."""
