@@ -16,7 +16,7 @@ from trackside.catalog.dialect import translate
 from trackside.catalog.labels import pci_address
 from trackside.catalog.throttle import REASONS
 from trackside.model import Event, Position, Role
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, Match, Result, Source
 from trackside.read.gpu_readings import Gpu, Line, Pairs, Reading, Readings, head_lines
 
 _REASON = "clocks_event_reasons."
@@ -267,10 +267,9 @@ def sniffed(source: Source, mark: bytes | re.Pattern[bytes], make: Callable[[Smi
     return Match(0.9 if section.smi.rows else 0.6, why)
 
 
-def read_lines(source: Source, sink: Sink, make: Callable[[Smi], Section], empty: str) -> Result:
-    """Read a file that is all of one layout."""
-    readings = Readings(source, sink)
-    section = make(Smi(readings))
+def read_lines(source: Source, section: Section, empty: str) -> Result:
+    """Read a file that is all of one layout. ``empty``: what to say of one that is whole and holds no reading."""
+    readings = section.smi.readings
     for number, offset, text in source.lines():
         line = Line(number, offset, text)
         if text.strip() and not section.take(line) and not section.smi.complaint(line):
@@ -284,11 +283,11 @@ def read_lines(source: Source, sink: Sink, make: Callable[[Smi], Section], empty
 def layout(
     id_: str, title: str, mark: bytes | re.Pattern[bytes], make: Callable[[Smi], Section], why: str, empty: str
 ) -> Format:
-    """The format of files that are all of one layout. ``mark``: what any of them holds; ``empty``: see ``Readings``."""
+    """The format of files that are all of one layout. ``mark``: what any of them holds."""
     return Format(
         id_,
         title,
         "metric",
         lambda source: sniffed(source, mark, make, why),
-        lambda source, sink: read_lines(source, sink, make, empty),
+        lambda source, sink: read_lines(source, make(Smi(Readings(source, sink))), empty),
     )
