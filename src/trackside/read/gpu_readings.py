@@ -39,8 +39,6 @@ Reading = tuple[str, float, str]
 """(foreign field, number, its unit as written) of one GPU at one time; no unit: that of the dialect."""
 Pairs = list[tuple[int, float]]
 """(number of the series, raw value) of one GPU at one time."""
-_FieldSeries = dict[tuple[str, str], tuple[int, float | None]]
-"""(field, unit) -> number of the series, factor to the dialect's unit"""
 When = tuple[float, bool]
 """A time, and whether it is a POSIX time; else it is relative to one that isn't known yet."""
 
@@ -89,7 +87,9 @@ class Readings:
         """Lines that should have been readings and could not be read."""
         self.event = sink.event
         self._measurements = Measurements(source.path, sink)
-        self._series: dict[Gpu, _FieldSeries] = {}
+        self._places: dict[Gpu, dict[str, int]] = {}
+        """GPU -> field -> number of the series"""
+        self._factors: dict[tuple[str, str], float] = {}
         self.naive = False
         """Whether a time was local, without its zone."""
         self._odd_units = 0
@@ -132,39 +132,30 @@ class Readings:
     def pairs(self, line: Line, gpu: Gpu, values: Iterable[Reading]) -> Pairs:
         """The values of foreign fields as numbers of series and raw values in the dialect's units. Left out is what
         nothing asks for, and what is in a unit that is none of its field's."""
-        series = self._series.get(gpu)
-        if series is None:
-            if len(self._series) >= MOST_GPUS:
+        places, factors = self._places.get(gpu), self._factors
+        if places is None:
+            if len(self._places) >= MOST_GPUS:
                 self.note(f"more than {MOST_GPUS:,} GPUs, instances and processes: {{}} readings of others not kept")
                 return []
-            series = self._series[gpu] = {}
+            places = self._places[gpu] = {}
         pairs = []
         for name, number, unit in values:
-            known = series.get((name, unit))
-            if known is None:
-                known = self._known(series, line, gpu, name, unit)
-            place, factor = known
-            if factor is not None:
-                pairs.append((place, number * factor))
-            elif place >= 0:
-                self._odd_units += 1
+            place = places.get(name)
+            if place is None:
+                place = self._measurements.series(name, gpu.labels(), line.number, line.offset, len(line.text))
+                places[name] = place
+            if place < 0:
+                continue
+            if unit:
+                factor = factors.get((name, unit))
+                if factor is None:
+                    factor = factors[name, unit] = _factor(name, unit)
+                if not factor:
+                    self._odd_units += 1
+                    continue
+                number *= factor
+            pairs.append((place, number))
         return pairs
-
-    def _known(self, series: _FieldSeries, line: Line, gpu: Gpu, name: str, unit: str) -> tuple[int, float | None]:
-        """The number of a field's series, and the factor from a written unit to the one that the dialect takes its bare
-        numbers for; None for a unit that is none of the field's, and where nothing asks for the field."""
-        if (name, "") not in series:
-            place = self._measurements.series(name, gpu.labels(), line.number, line.offset, len(line.text))
-            series[name, ""] = place, 1.0 if place >= 0 else None
-        place, factor = series[name, ""]
-        known = translate(name, {}) if unit and place >= 0 else None
-        if known is not None:
-            try:
-                factor = unit_factor(unit, known.metric) / known.scale
-            except ValueError:
-                factor = None
-        series[name, unit] = place, factor
-        return place, factor
 
     def first_pairs(
         self,
@@ -316,6 +307,16 @@ class Clock:
         """Let go of what waits: relative time 0 is ``start``, POSIX seconds."""
         self._readings.late(self._late, start)
         self._late = array("i"), array("d"), array("d")
+
+
+def _factor(name: str, unit: str) -> float:
+    """From a written unit to the one that the dialect takes a field's bare numbers for; 0 for a unit that is none of
+    the field's."""
+    known = translate(name, {})
+    try:
+        return 0.0 if known is None else unit_factor(unit, known.metric) / known.scale
+    except ValueError:
+        return 0.0
 
 
 def _epoch(text: str) -> float | None:

@@ -132,7 +132,8 @@ def asked(fields: tuple[str, ...]) -> frozenset[str]:
 def _readings(columns: Sequence[_Column], cells: Sequence[str], units: Sequence[str]) -> Iterator[Reading]:
     """The fields of one GPU that a row gives."""
     for column in columns:
-        name, (at, *_), _, _, plain = column
+        name, places, _, _, plain = column
+        at = places[0]
         value = value_of(cells[at]) if plain else _cell(column, cells)
         if value is not None:
             yield name, value[0], value[1] or (units[at] if units else "")
