@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from trackside.catalog.dialect import Translated, translate
-from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label, written
-from trackside.catalog.metrics import labels_of
+from trackside.catalog.dialect import Translated, relabeled, translate
+from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
 from trackside.catalog.natural import natural
+from trackside.catalog.settling import ForeignSeries
 from trackside.http.unanswered import Unanswered
-from trackside.model import Position, Series
+from trackside.model import Position
 from trackside.stores.curves import Held
 from trackside.stores.metric_store import HIDDEN_S, Scope
 from trackside.stores.prometheus import promql
@@ -141,7 +141,7 @@ class _Finding:
 
     def __init__(self, api: Api, scope: Scope, span: tuple[int, int]) -> None:
         self._api, self._scope, self._span = api, scope, span
-        self._ids: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
+        self._foreign = ForeignSeries()
         self._failed: dict[str, Unanswered] = {}
         self._conditions: Sequence[tuple[str, ...]] = ()
 
@@ -154,11 +154,8 @@ class _Finding:
             for row, id_ in enumerate(source.curves):
                 if source.counts[row]:
                     parts.setdefault(id_, []).append((source, row))
-        at = Position(self._api.name, 0)
         held = [
-            Held(id_, Series(metric, labels, at), *_extent(parts[id_]))
-            for (metric, labels), id_ in self._ids.items()
-            if id_ in parts
+            Held(id_, series, *_extent(parts[id_])) for id_, series in enumerate(self._foreign.series) if id_ in parts
         ]
         held.sort(key=lambda each: (each.series.metric, [(name, natural(value)) for name, value in each.series.labels]))
         return Concerned(looked, held, parts, self._failed)
@@ -192,29 +189,18 @@ class _Finding:
                 if known is not None:
                     by_metric.setdefault(known.metric, []).append((labels, known))
             for metric, found in by_metric.items():
+                at = Position(self._api.name, 0)
+                numbers = [self._foreign.add(name, known, at) for _, known in found]
+                rows = self._foreign.rows[numbers]
                 yield Source(
                     self._api, name, metric, found[0][1].guess, self._span, scoped or len(by_metric) > 1,
-                    [labels for labels, _ in found], [self._id(known) for _, known in found],
-                    [known.scale for _, known in found],
+                    [labels for labels, _ in found], rows["ours"].tolist(), rows["scale"].tolist(),
                 )  # fmt: skip
 
     def _translated(self, name: str, labels: Mapping[str, str]) -> Translated | None:
         known = translate(name, labels)
-        if known is None or not self._api.options.labels:
-            return known
-        ours = dict(known.labels)
-        allowed = labels_of(known.metric)
-        for theirs, told in self._api.options.labels.items():
-            if (
-                theirs in labels
-                and told in allowed
-                and (text := written(labels[theirs], _FORMS.get(told, Label(told))))
-            ):
-                ours[told] = text
-        return replace(known, labels=tuple(sorted(ours.items())))
-
-    def _id(self, known: Translated) -> int:
-        return self._ids.setdefault((known.metric, known.labels), len(self._ids))
+        rules = {theirs: _FORMS.get(ours, Label(ours)) for theirs, ours in self._api.options.labels.items()}
+        return known if known is None or not rules else relabeled(known, labels, rules, override=True)
 
     def _looked(self, sources: Sequence[Source]) -> list[Source]:
         """Those of which it is known what they hold. Raises Unanswered where it is of none."""
