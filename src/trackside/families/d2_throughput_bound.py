@@ -136,7 +136,7 @@ def _measured(evidence: Evidence, run: Run, limits: Limits) -> Measured | None:
     if seen is None:
         return None
     from trackside.facts.gpu.duty import duty
-    from trackside.facts.gpu.standstill import at_end
+    from trackside.facts.gpu.signals import at_end
     from trackside.facts.pace.alone import saver
     from trackside.facts.pace.lagging import Limits as Lag
     from trackside.facts.pace.slow_gpus import slow_gpus

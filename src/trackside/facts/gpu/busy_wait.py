@@ -13,8 +13,9 @@ from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts import maths
 from trackside.facts.gpu.activity import GpuActivity
 from trackside.facts.gpu.duty import TITLES, Duty
-from trackside.facts.gpu.pipes import draws_little, pipes, power_limit
-from trackside.facts.gpu.traffic import traffic
+from trackside.facts.gpu.pipes import draws_little, pipes
+from trackside.facts.gpu.power_limits import PowerLimits
+from trackside.facts.gpu.traffic import GpuTraffic
 from trackside.facts.pace.work import advancing
 from trackside.facts.training.learning import number, training_points
 from trackside.finding import Claim, claim
@@ -69,7 +70,10 @@ def spinning(evidence: Evidence, seen: GpuActivity, duty: Duty, limits: Limits, 
         return None
     if not _advances(evidence, seen, duty, limits):
         return None
-    drawn, most = _over(evidence.grid("power"), duty), power_limit(evidence, duty)
+    drawn, most = (
+        _over(evidence.grid("power"), duty),
+        PowerLimits(evidence.grid("power_limit"), seen).between(duty.start, duty.end),
+    )
     values = {"busy": duty.busy, "signal": derived(TITLES[seen.busy_by or "engine"], duty.busy)}
     shows = [claim("pinned", sm=duty.sm, **values) if duty.sm is not None else claim("pinned_unseen", **values)]
     shows += [*advancing(evidence, duty.start, duty.end), *_calls(evidence, duty)]
@@ -100,7 +104,7 @@ def _advances(evidence: Evidence, seen: GpuActivity, duty: Duty, limits: Limits)
         return True
     if sent is not None and sent.number >= limits.network * seen.step:
         return True
-    return bool(traffic(evidence, seen, duty.start, duty.end).moving)
+    return bool(GpuTraffic(evidence, seen).between(duty.start, duty.end).moving)
 
 
 def _in_collectives(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trackside.catalog.gpu_models import rating_of
-from trackside.evidence import Evidence, Grid, Value, derived
+from trackside.evidence import Evidence, Value
 from trackside.facts.gpu.duty import Duty
 from trackside.finding import Claim, claim
 
@@ -52,21 +51,6 @@ def pipes(evidence: Evidence, duty: Duty) -> Pipes:
             levels.append(level.number)
     busy = any(level > LIMITS.quiet for level in levels)
     return Pipes(tuple(shows), len(levels) == 2 and not busy, busy)
-
-
-def power_limit(evidence: Evidence, duty: Duty) -> Value | None:
-    """The limit of the GPUs' power as it was sampled (median), else by their model."""
-    limit, power = evidence.grid("power_limit"), evidence.grid("power")
-    told = limit.during(duty.start, duty.end).value("median") if limit is not None else None
-    if told is not None and told.value is not None:
-        return told
-    return _rated(power)
-
-
-def _rated(power: Grid | None) -> Value | None:
-    ratings = {rating_of(each.get("gpu_model")) for each in power.series} if power is not None else set()
-    rating = ratings.pop() if len(ratings) == 1 else None
-    return None if rating is None or power is None else derived(rating.power_watts, power.value("count"), unit="W")
 
 
 def draws_little(drawn: Value | None, most: Value | None) -> bool:
