@@ -19,6 +19,7 @@ from trackside.catalog.natural import whole_number
 from trackside.evidence import Evidence, Grid, Missing, Value
 from trackside.facts.fact import Maybe, fact, unmet
 from trackside.facts.gpus import aligned, name_of
+from trackside.finding import Claim, Sentence
 from trackside.model import Run, Series
 from trackside.query import Query, Rollup, metric
 
@@ -43,6 +44,10 @@ ACTIVITY: Mapping[str, Query] = {
 """The questions behind :class:`GpuActivity`."""
 NEED = ("sm", "engine", "utilisation", "launches")
 """Those whose answer, any one, can tell rest from work."""
+ADVANCING: Mapping[str, Sentence] = {
+    "collectives": Sentence("collectives went on: {count} were completed"),
+    "launches": Sentence("kernels were launched all the while: {count}"),
+}
 COUNTED = ("launches", "collectives")
 """Those that count what was done; their unit is named by the sentences themselves."""
 
@@ -178,6 +183,15 @@ class GpuActivity:
         if grid is None:
             return None
         return grid.value("sum" if name in COUNTED else how, unit=None if name == "power" else "")
+
+    def advancing(self, start: float, end: float) -> tuple[Claim, ...]:
+        """Collectives that were completed in (start, end], else kernels that were launched, if they were traced."""
+        for name, sentence in ADVANCING.items():
+            grid = self.grid(name)
+            done = grid.during(start, end).value("sum", unit="") if grid is not None else None
+            if done is not None and done.value:
+                return (sentence(count=done),)
+        return ()
 
     def named(self, rows: Flags | Iterable[int]) -> tuple[str, ...]:
         """The GPUs of these rows."""
