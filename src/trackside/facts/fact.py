@@ -176,10 +176,10 @@ def unmet(evidence: Evidence, needs: Iterable[str | tuple[str, ...]]) -> Missing
     return None
 
 
-def all_missing(*facts: object) -> Missing | None:
-    """Why none of several facts can be had; None if one is there."""
-    missing = [fact for fact in facts if isinstance(fact, Missing)]
-    return Missing(" or ".join(dict.fromkeys(one.reason for one in missing))) if len(missing) == len(facts) else None
+def neither(*answers: object) -> Missing | None:
+    """Why none of these can be had, as one reason; None if any can."""
+    reasons = [answer.reason for answer in answers if isinstance(answer, Missing)]
+    return Missing(" or ".join(dict.fromkeys(reasons))) if len(reasons) == len(answers) else None
 
 
 def guarded(name: str, derive: Callable[[], T]) -> Maybe[T]:

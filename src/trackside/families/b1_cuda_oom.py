@@ -46,7 +46,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
-from trackside.facts.fact import Maybe, all_missing
+from trackside.facts.fact import Maybe, neither
 from trackside.facts.hardware.counters import Change
 from trackside.facts.hardware.error_counters import ErrorCounters
 from trackside.facts.hardware.memory import GpuMemory, Peak
@@ -129,7 +129,7 @@ def judge(
     limits: Limits,
 ) -> Finding | Missing:
     """The first out-of-memory error that nothing shows to have been handled; without any words, figures."""
-    if (nothing := all_missing(errors, memory)) is not None:
+    if (nothing := neither(errors, memory)) is not None:
         return nothing
     figures = None if isinstance(memory, Missing) else memory
     silent = isinstance(errors, Missing) or not (errors.roots or errors.exceptions)

@@ -41,7 +41,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Cite, Missing, Value, derived
-from trackside.facts.fact import Maybe, all_missing
+from trackside.facts.fact import Maybe, neither
 from trackside.facts.hardware.node_presence import NodePresence
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.node_states import NodeStates
@@ -101,7 +101,7 @@ def judge(
 
     The states of nodes and the monitor count only if the job did not go on.
     """
-    if ending.unrecorded is not None and (nothing := all_missing(ending.unrecorded, presence)) is not None:
+    if ending.unrecorded is not None and (nothing := neither(ending.unrecorded, presence)) is not None:
         return nothing
     gone = () if isinstance(presence, Missing) else presence.gone
     recorded, noticed = _recorded(ending), _noticed(ending)
