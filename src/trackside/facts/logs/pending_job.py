@@ -1,6 +1,7 @@
 """A job that has not begun: why it waits, since when, and for what.
 
-Several sources may hold records of one job; each answer is taken from the last record that has it.
+Several sources may hold records of one job: what the record of the last attempt leaves out is taken from the last that
+has it.
 """
 
 from __future__ import annotations
