@@ -78,10 +78,10 @@ def limits_table(limits: object) -> list[str]:
         return []
     why = {name: text for kind in reversed(type(limits).__mro__) for name, text in attribute_docs(kind).items()}
     lines = ["## Limits", "", "| limit | value | why |", "|---|---|---|"]
-    for field in fields(limits):  # type: ignore[arg-type]
-        lines.append(
-            f"| `{field.name}` | {getattr(limits, field.name)!r} | {' '.join(why.get(field.name, '').split())} |"
-        )
+    lines += [
+        f"| `{one.name}` | {getattr(limits, one.name)!r} | {' '.join(why.get(one.name, '').split())} |"
+        for one in fields(limits)  # type: ignore[arg-type]
+    ]
     return [*lines, ""]
 
 
