@@ -26,7 +26,7 @@ from trackside.query import Query, metric
 from trackside.show.document import citation, decode, document, encode
 from trackside.show.plot import fewer, line
 from trackside.show.wording import measured, said, span, word
-from trackside.sim import Scenario, simulate
+from trackside.sim import load_scenario, simulate
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine, plots
 from trackside.verify import check
@@ -377,7 +377,7 @@ DEFECTS: dict[str, tuple[str, tuple[str, ...], str, set[str], tuple[str, str]]] 
 @pytest.mark.parametrize("case", DEFECTS)
 def test_what_cannot_be_trusted_is_said_first_and_judged_by_nobody(case: str, tmp_path: Path) -> None:
     scenario, changes, sentence, unknown, primary = DEFECTS[case]
-    simulate(Scenario.load(scenario, changes), tmp_path)
+    simulate(load_scenario(scenario, changes), tmp_path)
     result = CliRunner().invoke(main, ["diagnose", str(tmp_path / "run"), "--json"])
     doc = json.loads(result.stdout)
     assert sentence in " ".join(each["text"] for each in doc["preflight"])
