@@ -22,7 +22,7 @@ from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.show.charts.chart import drawings
 from trackside.show.charts.still import LIGHT, standalone
-from trackside.sim import Scenario, simulate
+from trackside.sim import load_scenario, simulate
 
 FOLDER = ROOT / "docs" / "families"
 
@@ -34,7 +34,7 @@ def picture(family: Family) -> str | None:
         return None
     scenario, slug = family.pictured
     with tempfile.TemporaryDirectory() as folder:
-        simulate(Scenario.load(scenario), Path(folder))
+        simulate(load_scenario(scenario), Path(folder))
         case = api.judge(api.load([f"{folder}/run"]))
     verdict = case.verdict
     told = {finding.family for finding in (verdict.primary, *verdict.consequences, *verdict.warnings)}

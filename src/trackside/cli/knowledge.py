@@ -65,7 +65,7 @@ def simulate(
     """
     from pathlib import Path
 
-    from trackside.sim import Scenario, catalogue
+    from trackside.sim import catalogue, load_scenario
     from trackside.sim import simulate as play
     from trackside.sim.scenario import ScenarioError
 
@@ -76,7 +76,7 @@ def simulate(
     if scenario is None or output is None:
         fail("give a SCENARIO and -o DIR, or --list")
     try:
-        truth = play(Scenario.load(scenario, changes, seed), Path(output), metrics=metrics)
+        truth = play(load_scenario(scenario, changes, seed), Path(output), metrics=metrics)
     except ScenarioError as error:
         fail(str(error))
     except OSError as error:

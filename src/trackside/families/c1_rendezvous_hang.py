@@ -43,8 +43,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from trackside.evidence import Frame, Missing, Value
-from trackside.facts.fact import Maybe, all_missing, known
-from trackside.facts.gpu.activity import GpuActivity, proof_missing
+from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.gpu.activity import GpuActivity, untold
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpus import nodes_of, ranks_at
 from trackside.facts.logs.complaints import CollectiveComplaints
@@ -212,7 +212,7 @@ def judge(
 ) -> Finding | Missing:  # fmt: skip
     """Failures of start-up that no group, collective or training point followed; else GPUs that stay cold on all
     nodes, or silence after init."""
-    if (blind := all_missing(failures, proof_missing(activity))) is not None:
+    if (blind := neither(failures, untold(activity))) is not None:
         return blind
     progress = silence.signs["progress"]
     if points := training_points(progress):

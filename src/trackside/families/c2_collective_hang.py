@@ -50,8 +50,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trackside.evidence import Missing, Value
-from trackside.facts.fact import Maybe, all_missing, known
-from trackside.facts.gpu.activity import GpuActivity, proof_missing
+from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.gpu.activity import GpuActivity, untold
 from trackside.facts.gpu.first_step import FirstStepHang
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.gpu.standstill import Standstill
@@ -206,7 +206,7 @@ def judge(
     activity: Maybe[GpuActivity], stall: Maybe[GpuStall], first_step: Maybe[FirstStepHang],
 ) -> Finding | Missing:  # fmt: skip
     """The first witness that speaks leads; what others say of the same is added, then who stayed away, and why."""
-    if (blind := all_missing(complaints, flight, stacks, proof_missing(activity))) is not None:
+    if (blind := neither(complaints, flight, stacks, untold(activity))) is not None:
         return blind
     if ending.completed is not None:
         return absent(COMPLETED(state=ending.completed))

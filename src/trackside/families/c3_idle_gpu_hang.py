@@ -41,8 +41,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
-from trackside.facts.fact import Maybe, all_missing, known
-from trackside.facts.gpu.activity import GpuActivity, proof_missing
+from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.gpu.activity import GpuActivity, untold
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.gpus import nodes_of, ranks_at
@@ -110,8 +110,7 @@ def judge(
     limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """GPUs that are held and do nothing, of a run that did not end by itself; without metrics, a silent log."""
-    recorded = ending.unrecorded or ending
-    if (blind := all_missing(recorded, stacks, proof_missing(activity))) is not None:
+    if (blind := neither(ending.unrecorded, stacks, untold(activity))) is not None:
         return blind
     caught = known(stacks)
     caught = caught if caught is not None and caught.taken else None

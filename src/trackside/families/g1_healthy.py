@@ -44,7 +44,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts import maths
-from trackside.facts.fact import Maybe, all_missing, known
+from trackside.facts.fact import Maybe, known, neither
 from trackside.facts.gpu.gpu_work import GpuWork
 from trackside.facts.logs.ending import BAD_STATES, Ending
 from trackside.facts.logs.exceptions import Exceptions, unhandled
@@ -160,7 +160,7 @@ def judge(
     trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Completed, or at least unharmed as far as the log goes; then what the GPUs and the loss say."""
-    nothing = all_missing(trajectory, ending.unfiled or ending, loss)
+    nothing = neither(trajectory, ending.unfiled, loss)
     if nothing is not None:
         return nothing
     end, course = _end(ending), known(trajectory)

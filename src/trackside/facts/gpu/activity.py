@@ -214,9 +214,9 @@ def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
 NOT_MEASURED = Missing("no metric shows what the GPUs did")
 
 
-def proof_missing(activity: Maybe[GpuActivity]) -> Missing | GpuActivity:
-    """Why nothing was sampled that can tell rest from work; else the activity."""
-    return activity if isinstance(activity, Missing) else activity.untold or activity
+def untold(activity: Maybe[GpuActivity]) -> Missing | None:
+    """Why nothing was sampled that can tell rest from work; None if something was."""
+    return activity if isinstance(activity, Missing) else activity.untold
 
 
 def activity(evidence: Evidence, run: Run) -> GpuActivity | None:
