@@ -16,7 +16,7 @@ from trackside import api
 from trackside.cli import main
 from trackside.finding import Verdict
 from trackside.show.document import document
-from trackside.show.price import Price
+from trackside.settings.price import Price
 from trackside.show.waste import LossDoc, WasteDoc, in_brief
 from trackside.site.config import load
 from trackside.verify import check

@@ -39,7 +39,7 @@ from trackside.serve.limits import Tokens
 from trackside.serve.operations import Check, Parameter
 from trackside.serve.problems import Problem
 from trackside.serve.workers import Workers
-from trackside.show.price import Price
+from trackside.settings.price import Price
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.metadata.rows import place_of

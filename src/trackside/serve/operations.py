@@ -15,12 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trackside.api import NothingReadable
-from trackside.runs.resolve import NoSuchRun, SeveralRuns
+from trackside.errors import CannotAsk, NoSuchRun, NothingReadable, SeveralRuns
 from trackside.serve.limits import Refused
 from trackside.serve.problems import Problem
 from trackside.serve.workers import Busy, Slow
-from trackside.site.gather import CannotAsk
 from trackside.stores.embedded.layout import StoreError
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.unanswered import Unanswered

@@ -11,13 +11,15 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from trackside.errors import TracksideError
+
 MOST_SAID = 300
 """Characters of the server's own words in a reason."""
 Kind = Literal["unreachable", "timeout", "refused", "limited", "unauthorized", "broken", "too_large", "partial"]
 _PASSING: Mapping[int, Kind] = {429: "limited", 502: "unreachable", 503: "limited", 504: "timeout"}
 
 
-class Unanswered(Exception):
+class Unanswered(TracksideError):
     """A question that a server did not answer. ``str`` is one line: what happened, where, and what may help."""
 
     def __init__(self, kind: Kind, reason: str) -> None:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from trackside.errors import TracksideError
+
 MOST_BYTES = 512 << 20
 """Of one command's output: it is taken line by line."""
 MOST_LINE = 64 << 10
@@ -23,7 +25,7 @@ _THEIRS = re.compile(r"(?:SACCT|SQUEUE|SCONTROL|SINFO|SDIAG)_")
 """Variables that change what the commands print."""
 
 
-class CommandFailed(Exception):
+class CommandFailed(TracksideError):
     """A command that could not be run, ended with an error, took too long or wrote too much: a line that says which."""
 
 

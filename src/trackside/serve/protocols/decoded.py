@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from trackside.errors import TracksideError
 
-class BadRequest(ValueError):
+
+class BadRequest(TracksideError, ValueError):
     """What was pushed cannot be taken: what is wrong, where, and what to do, in words for the sender (HTTP 400)."""
 
     status = 400
