@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 from tools.cases import Case, corpus, misses, scenarios
 
-from trackside import api
+import trackside
+from trackside.errors import SeveralRuns
 from trackside.finding import Certainty, Outcome, Verdict
 from trackside.model import Event, Plane, Record
-from trackside.runs.resolve import SeveralRuns
+from trackside.session import Session
+from trackside.session.inputs import LoadedInputs
+from trackside.session.paths import load
 from trackside.show.document import decode, document, encode
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine
@@ -24,18 +27,16 @@ MATRIX = Path(__file__).parent / "scenarios" / "matrix.json"
 
 
 @lru_cache(maxsize=2)
-def loaded_of(name: str) -> api.Loaded:
+def loaded_of(name: str) -> LoadedInputs:
     """What a case's inputs hold; tests of one case follow each other."""
     case = next(case for case in CASES if case.name == name)
     with case.inputs() as folder:
-        return api.load([folder])
+        return load([folder])
 
 
 @cache
 def verdict_of(name: str) -> Verdict:
-    loaded = loaded_of(name)
-    run, store = api.select(loaded)
-    return engine.diagnose(store, run, loaded.inputs)
+    return Session.of(loaded_of(name)).verdict()
 
 
 def without(case: Case, plane: Plane) -> Verdict | None:
@@ -55,10 +56,10 @@ def without(case: Case, plane: Plane) -> Verdict | None:
     if plane == "log":
         less.trajectories = type(loaded.trajectories)()
     try:
-        run, store = api.select(less, None)
+        session = Session.of(less)
     except SeveralRuns:
         return None
-    return engine.diagnose(store, run)
+    return engine.diagnose(session.store, session.run)
 
 
 def found_in(verdict: Verdict) -> str:
@@ -85,7 +86,7 @@ class TestScenario:
     def test_citations_hold(self, case: Case) -> None:
         """A verdict that went through its JSON form can be verified from the inputs alone."""
         doc = decode(encode(document(verdict_of(case.name))))
-        _, store = api.select(loaded_of(case.name), doc.run.id)
+        store = Session.of(replace(loaded_of(case.name), job=doc.run.id)).store
         broken = [
             f"{one.cite.query}: was {one.cite.value!r}, now {one.now!r} {one.problem}"
             for one in check(doc.cites, store)
@@ -121,7 +122,7 @@ def test_corpus() -> None:
     judged = []
     for case in corpus():
         with case.inputs() as folder:
-            judged.append((case, misses(case, api.diagnose(folder))))
+            judged.append((case, misses(case, trackside.diagnose(folder))))
     wrong = {case.name: miss["family"] for case, miss in judged if "family" in miss}
     assert len(wrong) <= 0.05 * len(judged), wrong
     blamed = {

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import trackside
 from tests.unit.grids import END, START, Cluster, event, job, keys, points, worded
-from trackside import api
 from trackside.families import find_family
 from trackside.finding import Certainty, Finding, Outcome
 from trackside.model import Event, Plane, Position, Record, Role, Run
@@ -390,6 +390,6 @@ def test_g1_curves_alone_do_not_say_how_it_ended(tmp_path: Path) -> None:
             for step, time in enumerate(range(1_772_438_400_000, 1_772_441_400_000, 15_000))
         )
     )
-    found = api.diagnose(tmp_path)
+    found = trackside.diagnose(tmp_path)
     assert (found.family, found.primary.certainty) == ("G1", Certainty.POSSIBLE)
     assert [action.key for action in found.primary.actions] == ["tell_end"]

@@ -12,7 +12,7 @@ import pytest
 from tools.cases import SCENARIOS, simulated
 
 from tests.unit.grids import START, Cluster, event, job, keys, points, worded
-from trackside.api import diagnose
+from trackside import diagnose
 from trackside.facts.pace.lagging import Limits, outliers
 from trackside.families import find_family
 from trackside.finding import Certainty, Finding, Outcome

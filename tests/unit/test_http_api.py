@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -30,6 +31,7 @@ from tests.unit.archives import T0, run, verdict, written
 from tests.unit.stores import SACCT, TRACEBACK, ingest, sacct, scrape, steps, write
 from trackside.cli import main
 from trackside.finding import Verdict
+from trackside.query import Query
 from trackside.runs.listing import Listed
 from trackside.serve.answers import parsed
 from trackside.serve.api import OPERATIONS, bound
@@ -440,22 +442,25 @@ def test_only_who_shows_a_token_may_read(store: Path, archive: Archive) -> None:
 # -- diagnosers that are slow, busy or broken
 
 
+def silent(query: Query) -> Any:
+    raise Unanswered("timeout", "http://metrics:9090 took longer than 30 s; ask for less")
+
+
 class Fake:
     """A diagnoser that does what a test says."""
 
     paths: Sequence[str] = ("x",)
 
     def __init__(self, judge: Callable[[str], Verdict]) -> None:
-        self.diagnose = judge
+        self._judge = judge
         self.asked: Sequence[str] = ()
 
     def runs(self) -> Sequence[Listed]:
         raise Unanswered("unreachable", "http://metrics:9090 can't be reached; is it up?")
 
     @contextmanager
-    def evidence(self, job: str) -> Iterator[Any]:
-        raise Unanswered("timeout", "http://metrics:9090 took longer than 30 s; ask for less")
-        yield
+    def session(self, job: str, as_of: float | None = None) -> Iterator[Any]:
+        yield SimpleNamespace(verdict=lambda: self._judge(job), store=SimpleNamespace(ask=silent))
 
 
 def test_one_that_takes_long_is_accepted_and_joined(archive: Archive) -> None:

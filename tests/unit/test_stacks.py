@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trackside import api
+import trackside
 from trackside.catalog.hang_lines import (
     Resumed,
     State,
@@ -117,7 +117,7 @@ def verdict(folder: Path, stacks: str, log: str = SIZE + LOG, name: str = "stack
     (folder / "slurm-4242.out").write_text(log)
     if stacks:
         (folder / name).write_text(stacks)
-    return api.diagnose(folder)
+    return trackside.diagnose(folder)
 
 
 def sentences(found: Verdict) -> list[str]:

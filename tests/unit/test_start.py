@@ -16,7 +16,7 @@ def test_help_needs_nothing_that_diagnoses() -> None:
 
 def test_diagnose_is_the_function_whatever_was_imported_before() -> None:
     code = (
-        "import trackside.verdict.engine, trackside; from trackside import diagnose; import trackside.api; "
+        "import trackside.verdict.engine, trackside; from trackside import diagnose; import trackside.session; "
         "assert callable(diagnose) and diagnose is trackside.diagnose; "
         "from trackside.verdict import engine; print(engine.__name__)"
     )

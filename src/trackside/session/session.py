@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from trackside.errors import NothingReadable
 from trackside.evidence import Answer
 from trackside.finding import Verdict
 from trackside.model import Input, Run
@@ -57,14 +56,10 @@ class Session:
         return self.store.ask(query)
 
     def verdict(self) -> Verdict:
-        """What went wrong, judged once. Raises NothingReadable, which says why of the first few inputs."""
+        """What went wrong, judged once. Raises NothingReadable where files or a site hold nothing of the run."""
         if self._verdict is None:
             self._verdict = self._judged()
         return self._verdict
 
     def _judged(self) -> Verdict:
-        if not self.loaded.readable:
-            why = "; ".join(f"{row.path}: {row.note or row.status}" for row in self.inputs[:3])
-            why = f"nothing readable was given ({why or 'no files'})"
-            raise NothingReadable(f"{why}; 'trackside inputs PATH' lists all")
         return engine.diagnose(self.store, self.run, self.inputs, package_version())
