@@ -26,7 +26,8 @@ $(CLUSTER)/ready: lab/demo/requirements.txt
 gpu-check:  ## on a machine with an NVIDIA GPU: the agent's readings and probes, real faults recorded; ARGS=--stand-in without one
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) tools/gpu_check.py $(ARGS)
 
-test: lint types contracts generated unit
+test: lint types contracts generated $(READY)  ## all checks and all tests
+	$(BIN)/pytest -n 2 --dist worksteal
 
 $(READY): pyproject.toml requirements.lock hatch_build.py $(wildcard src/trackside/agent/trace/programs/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -49,8 +50,8 @@ contracts: $(READY)
 generated: $(READY)  ## pages made from code are what the code would make now
 	$(BIN)/python tools/pages.py --check
 
-unit: $(READY)
-	$(BIN)/pytest -n 2 --dist worksteal
+unit: contracts  ## contracts, units and a replay of every scenario, without the marked tests (pyproject.toml): two minutes
+	$(BIN)/pytest -n 2 --dist worksteal -m 'not slow and not fuzz and not service and not corpus'
 
 services:  ## installs the servers that tests start, from Debian packages, as root; without them those tests are skipped
 	tools/services

@@ -29,8 +29,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from lab import nvml
 from tests.services import free_port
+
+from lab import nvml
 
 SCRAPE_S = 15.0
 WARM_S = 20.0

@@ -24,9 +24,10 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The labelled corpus and others' data lie outside the repository: without them their tests don't run."""
-    if CORPUS.is_dir():
-        return
+    """What Hypothesis draws is fuzz. The labelled corpus and others' data lie outside the repository: without them
+    their tests don't run."""
     for item in items:
-        if item.get_closest_marker("corpus"):
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.fuzz)
+        if item.get_closest_marker("corpus") and not CORPUS.is_dir():
             item.add_marker(pytest.mark.skip(reason="the shared data is not beside this checkout"))

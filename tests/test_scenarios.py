@@ -1,10 +1,10 @@
-"""Every scenario replayed: the verdict, each plane taken away, every citation asked again, the golden matrix."""
+"""Every scenario replayed: the verdict, every citation asked again, the golden matrix, each plane taken away."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -26,16 +26,19 @@ CASES = scenarios()
 MATRIX = Path(__file__).parent / "scenarios" / "matrix.json"
 
 
+PLANES: tuple[Plane, ...] = ("log", "scheduler", "kernel", "collective", "metric")
+
+
 @lru_cache(maxsize=2)
 def loaded_of(name: str) -> LoadedInputs:
-    """What a case's inputs hold; tests of one case follow each other."""
+    """What a case's inputs hold."""
     case = next(case for case in CASES if case.name == name)
     with case.inputs() as folder:
         return load([folder])
 
 
-@cache
 def verdict_of(name: str) -> Verdict:
+    """The verdict on all of a case's inputs."""
     return Session.of(loaded_of(name)).verdict()
 
 
@@ -68,44 +71,41 @@ def found_in(verdict: Verdict) -> str:
     return " ".join(f"{mark}{finding.family}" for mark, findings in marks for finding in findings)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name, scope="class")
-class TestScenario:
-    """One after the other for each case, so that its inputs are read once."""
+def broken_citations(verdict: Verdict, loaded: LoadedInputs) -> list[str]:
+    """Citations that no longer hold, asked of the inputs alone once the verdict went through its JSON form."""
+    doc = decode(encode(document(verdict)))
+    assert doc.cites
+    store = Session.of(replace(loaded, job=doc.run.id)).store
+    return [
+        f"{one.cite.query}: was {one.cite.value!r}, now {one.now!r} {one.problem}"
+        for one in check(doc.cites, store)
+        if not one.holds
+    ]
 
-    def test_verdict(self, case: Case) -> None:
-        verdict = verdict_of(case.name)
-        assert not [row for row in verdict.inputs if "defect" in row.note]
-        assert not misses(case, verdict)
 
-    def test_row_of_the_matrix(self, case: Case, rewrite: bool) -> None:
-        """A change shows who became jumpy."""
-        if not rewrite:
-            row = json.loads(MATRIX.read_text("utf-8")).get(case.name)
-            assert found_in(verdict_of(case.name)) == row, "the matrix changed: look at it, then pytest --rewrite"
+def wrong_without(case: Case, plane: Plane) -> str:
+    """Less evidence gives a weaker or an unknown answer, never a wrong certain one: which it gives, or nothing.
 
-    def test_citations_hold(self, case: Case) -> None:
-        """A verdict that went through its JSON form can be verified from the inputs alone."""
-        doc = decode(encode(document(verdict_of(case.name))))
-        store = Session.of(replace(loaded_of(case.name), job=doc.run.id)).store
-        broken = [
-            f"{one.cite.query}: was {one.cite.value!r}, now {one.now!r} {one.problem}"
-            for one in check(doc.cites, store)
-            if not one.holds
-        ]
-        assert doc.cites
-        assert not broken
+    ``less`` names families that are right of what is left, such as the hang where the cause was in what is gone.
+    """
+    verdict = without(case, plane)
+    if verdict is None or verdict.primary.outcome is Outcome.UNKNOWN:
+        return ""
+    right = verdict.primary.family in {*case.accepted, *case.expected.get("less", ())}
+    wrong = not right and verdict.primary.certainty is Certainty.ESTABLISHED
+    return f"without {plane}: {verdict.primary}" if wrong else ""
 
-    @pytest.mark.parametrize("plane", ["log", "scheduler", "kernel", "collective", "metric"])
-    def test_plane_removed(self, case: Case, plane: Plane) -> None:
-        """Less evidence gives a weaker or an unknown answer, never a wrong certain one.
 
-        ``less`` names families that are right of what is left, such as the hang where the cause was in what is gone.
-        """
-        verdict = without(case, plane)
-        if verdict is None or verdict.primary.outcome is Outcome.UNKNOWN:
-            return
-        right = verdict.primary.family in {*case.accepted, *case.expected.get("less", ())}
-        assert right or verdict.primary.certainty is not Certainty.ESTABLISHED, verdict.primary
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_scenario(case: Case, rewrite: bool) -> None:
+    verdict = verdict_of(case.name)
+    assert not [row for row in verdict.inputs if "defect" in row.note]
+    assert not misses(case, verdict)
+    assert not broken_citations(verdict, loaded_of(case.name))
+    if not rewrite:
+        row = json.loads(MATRIX.read_text("utf-8")).get(case.name)
+        assert found_in(verdict) == row, "the matrix changed: look at it, then pytest --rewrite"
+    assert not [wrong for plane in PLANES if (wrong := wrong_without(case, plane))]
 
 
 def test_matrix(rewrite: bool) -> None:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trackside.finding import Verdict
+from trackside.finding import Outcome, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 SCENARIOS = ROOT / "tests" / "scenarios"
@@ -220,8 +220,9 @@ def misses(case: Case, verdict: Verdict) -> dict[str, str]:
     found = {primary.family, *(f.family for f in verdict.consequences), *(f.family for f in verdict.warnings)}
     if wanted.get("never"):
         hold("never", not found & set(wanted["never"]), f"no {wanted['never']}", sorted(found))
+    untold = [*verdict.unknown, *([primary] if primary.outcome is Outcome.UNKNOWN else [])]
     for aspect, findings in (
-        ("warns", verdict.warnings), ("explains", verdict.consequences), ("unknown", verdict.unknown)
+        ("warns", verdict.warnings), ("explains", verdict.consequences), ("unknown", untold)
     ):  # fmt: skip
         if wanted.get(aspect):
             got = sorted({f.family for f in findings})

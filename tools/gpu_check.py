@@ -33,11 +33,11 @@ for folder in (ROOT, ROOT / "src"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-from lab import nvml
 from lab.gpu.cases import CASES, REST, Case
 from lab.gpu.watch import Watch, conforms, opened
 from lab.sanitise import Sanitiser
 
+from lab import nvml
 from trackside.agent.nvml.gpu import Gpu
 from trackside.agent.nvml.library import Library
 from trackside.agent.source import Collector, Sample, Source, Unavailable

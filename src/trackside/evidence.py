@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,14 +60,20 @@ class Value:
         raise TypeError(f"no figure: {self.value!r}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Missing:
-    """The question could not be answered: not measured, not given, or refused. Never "none"."""
+    """A fact or an answer that can't be had: not measured, not given, or refused. Never "none"."""
+
+    reason: str
+    source: str = field(default="", kw_only=True)
+    """What was asked and did not answer, if that is why."""
+
+
+@dataclass(frozen=True)
+class MissingAnswer(Missing):
+    """A question that has no answer."""
 
     query: Query
-    reason: str
-    source: str = ""
-    """What was asked and did not answer, where that is why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,32 +218,32 @@ class Grid:
         return Value(value, (Cite("metric", self.store, query, where, value, unit, window=window),), unit)
 
 
-Answer = Frame | Grid | Missing
+Answer = Frame | Grid | MissingAnswer
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The answers to one family's asks. Asking for a name that wasn't declared is a programming error."""
+    """The answers to the questions that one fact declares, by name. Any other name is a programming error: KeyError."""
 
     answers: Mapping[str, Answer]
 
     def __getitem__(self, name: str) -> Frame:
-        """The rows of an ask; an empty frame where it is Missing (see :meth:`missing` before concluding)."""
+        """The rows of a question; an empty frame if it has no answer (see :meth:`missing` before concluding)."""
         answer = self.answers[name]
         return answer if isinstance(answer, Frame) else Frame(answer.query, "none")
 
     def grid(self, name: str) -> Grid | None:
-        """The curves of a metric ask; None where it is Missing. A grid that is given holds at least one series."""
+        """The curves of a metric question; None if it has no answer. A grid holds at least one series."""
         answer = self.answers[name]
         return answer if isinstance(answer, Grid) else None
 
-    def missing(self, name: str) -> Missing | None:
-        """Why an ask has no answer, or None if it has one."""
+    def missing(self, name: str) -> MissingAnswer | None:
+        """Why a question has no answer; None if it has one."""
         answer = self.answers[name]
-        return answer if isinstance(answer, Missing) else None
+        return answer if isinstance(answer, MissingAnswer) else None
 
     def has(self, name: str) -> bool:
-        """Whether the ask was answered, be it with no rows."""
+        """Whether the question was answered, even if with no rows."""
         return self.missing(name) is None
 
 
@@ -309,3 +315,21 @@ class Store(Protocol):
     def ask(self, query: Query) -> Answer:
         """Answer one query; Missing where no plane that could show it was read."""
         ...
+
+
+@runtime_checkable
+class BatchStore(Protocol):
+    """A store that answers several questions in fewer passes than one each."""
+
+    def ask_many(self, queries: Sequence[Query]) -> Sequence[Answer]:
+        """The answers, in the order of asking."""
+        ...
+
+    def expect(self, queries: Iterable[Query]) -> None:
+        """Announce questions that will be asked later."""
+        ...
+
+
+def ask_many(store: Store, queries: Sequence[Query]) -> Sequence[Answer]:
+    """The answers to several queries, in their order; together where the store can."""
+    return store.ask_many(queries) if isinstance(store, BatchStore) else [store.ask(query) for query in queries]

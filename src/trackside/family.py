@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import cached_property
+from typing import Literal
 
 from trackside.catalog.job_states import goes_on
-from trackside.evidence import Evidence
+from trackside.evidence import Evidence, Missing
+from trackside.facts.fact import Parameter, parameters
 from trackside.finding import Finding
 from trackside.model import Run
 from trackside.query import Query
@@ -17,7 +19,7 @@ HEADINGS = ("Meaning", "What it looks like", "Not this when", "Impact", "Do next
 """The sections of every family's docstring, in order; it is the docs page and ``trackside explain``."""
 
 
-Judge = Callable[[Evidence, Run, Any], Finding]
+Judge = Callable[..., Finding | Missing]
 Loses = Literal["work", "standstill", "pace", "pause", "result", "repeat", "all", "nothing"]
 """What a fault costs. work: it ends the run, and what was not saved is gone. standstill: GPUs are held that do nothing,
 until the end. pace: the same work takes longer. pause: a while, and then it goes on. result: what is worked out after
@@ -28,21 +30,19 @@ it is of no use. repeat: work is done again. all: the run gave nothing. nothing:
 class Family:
     """One failure family, as data and one pure function.
 
-    ``needs`` names asks that must be answered; a tuple among them means any one of these. Where they are
-    not, the engine answers UNKNOWN in the author's stead, with ``collect``.
-    ``says`` holds the sentence templates (``str.format`` with the names of a claim's values); no digits in
-    them: every figure comes from a cited value.
-    ``going`` holds those that are said in their place of a run that goes on: it has not ended, nor does it end badly.
-    ``explains`` names family codes and event kinds that this fault brings about.
+    The parameters of ``judge`` are what the family needs and wants: the run, facts, and ``limits``
+    (:mod:`trackside.facts.fact`). If a fact that it needs is missing, or it returns Missing, the engine answers UNKNOWN
+    in the author's stead, with ``collect``.
+    ``explains`` names family codes that this fault brings about.
     """
 
     code: str
     id: str
     title: str
-    asks: Mapping[str, Query]
-    needs: tuple[str | tuple[str, ...], ...]
-    says: Mapping[str, str]
     judge: Judge
+    asks: Mapping[str, Query] = field(default_factory=dict)
+    needs: tuple[str | tuple[str, ...], ...] = ()
+    says: Mapping[str, str] = field(default_factory=dict)
     limits: object = None
     explains: tuple[str, ...] = ()
     rivals: tuple[str, ...] = ()
@@ -55,6 +55,16 @@ class Family:
     pictured: tuple[str, str] | None = None
     """A typical case: the simulator's scenario, and the chart that shows it best."""
     doc: str = field(default="", compare=False)
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """What ``judge`` takes, ``limits`` left out."""
+        return parameters(self.judge)
+
+    @property
+    def facts(self) -> tuple[type, ...]:
+        """The facts that it needs or wants."""
+        return tuple(one.kind for one in self.parameters.values() if one.kind not in (Evidence, Run))
 
     def sentences(self, run: Run) -> Mapping[str, str]:
         """The templates for what is said of this run."""

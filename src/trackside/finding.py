@@ -35,11 +35,35 @@ class Certainty(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """A sentence still to be said: the family's template ``key`` and the values that fill it."""
+class Sentence:
+    """One sentence of a verdict: a template (:mod:`trackside.show.wording`) whose placeholders are filled by cited
+    values alone, so that it holds no digit. A constant beside the code that says it.
+    """
 
-    key: str
+    text: str
+    running: str = ""
+    """What is said instead of a run that goes on."""
+
+    def __call__(self, **values: Value) -> Claim:
+        """The sentence with the values that fill it."""
+        return Claim(self, values)
+
+    def template(self, running: bool = False) -> str:
+        """The template for a run that goes on, or has ended."""
+        return self.running or self.text if running else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A sentence and the values that fill it. No decision reads which sentence it is."""
+
+    sentence: Sentence | str
     values: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Transitional: the key of a sentence in a family's templates."""
+        return self.sentence if isinstance(self.sentence, str) else self.sentence.text
 
     @property
     def cites(self) -> tuple[Cite, ...]:
@@ -49,11 +73,16 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What to do next: a template key, and optionally the key of a shell command template."""
+    """What to do next: a sentence, and optionally a shell command, filled by the same values."""
 
-    key: str
+    sentence: Sentence | str
     values: Mapping[str, Value] = field(default_factory=dict)
-    command: str | None = None
+    command: Sentence | str | None = None
+
+    @property
+    def key(self) -> str:
+        """Transitional: the key of a sentence in a family's templates."""
+        return self.sentence if isinstance(self.sentence, str) else self.sentence.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +262,10 @@ def unknown(missing: Iterable[str], collect: Iterable[str] = ()) -> Finding:
 
 
 def claim(key: str, **values: Value) -> Claim:
-    """A sentence: the key of a template in ``says``, and its values."""
+    """Transitional: a sentence by its key."""
     return Claim(key, values)
 
 
-def action(key: str, command: str | None = None, **values: Value) -> Action:
-    """A next step: template keys of its sentence and, optionally, of a shell command."""
-    return Action(key, values, command)
+def action(sentence: Sentence | str, command: Sentence | str | None = None, **values: Value) -> Action:
+    """A next step: its sentence and, optionally, a shell command."""
+    return Action(sentence, values, command)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from trackside.evidence import Missing, Store, reduced
+from trackside.evidence import MissingAnswer, Store, reduced
 from trackside.model import Scalar
 from trackside.query import Query, QueryError
 
@@ -55,10 +55,10 @@ def check(cites: Mapping[str, Cited], store: Store) -> Iterable[Checked]:
             yield Checked(name, cite, problem=str(error))
             continue
         answer = store.ask(query.rows)
-        if isinstance(answer, Missing) and answer.source:
+        if isinstance(answer, MissingAnswer) and answer.source:
             yield Checked(name, cite, problem=answer.reason)
             continue
-        if isinstance(answer, Missing):
+        if isinstance(answer, MissingAnswer):
             none = 0 if query.reducer == "count" else None  # how often it was sampled: never; what it was: nothing
             yield (
                 Checked(name, cite, none)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tools.cases import Case
 
-from tests.unit.receiving import LineReader, Spoken
+from tests.serve.receiving import LineReader, Spoken
 from trackside.agent.output import followed
 from trackside.agent.output.holders import Held
 from trackside.agent.output.options import JobOutputOptions, Text

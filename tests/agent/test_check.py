@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.agent.receivers import scripted
+from tests.serve.receiving import Running
 from tests.services import free_port
-from tests.unit.receiving import Running
 from trackside.agent import privileges
 from trackside.agent.__main__ import main
 from trackside.agent.out.scrape import Scrape

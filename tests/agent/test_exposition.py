@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.serve.receiving import T0_MS, samples
 from tests.services import HOST, Server, Victoria, prometheus_server, wait_until
-from tests.unit.receiving import T0_MS, samples
 from trackside.agent.out import scrape
 from trackside.agent.out.exposition import CONTENT_TYPE, Board
 from trackside.agent.out.identity import Identity

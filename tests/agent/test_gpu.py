@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from lab import nvml
 
+from lab import nvml
 from tests.agent.nvml import HERE, played
 from tests.agent.readings import conform, exposition, held_against, opened
-from tests.unit import receiving
+from tests.serve import receiving
 from trackside.agent.owners import NoOwners, Owner
 from trackside.agent.source import Collector, Labels, Reading, Sample, Source, Unavailable
 from trackside.agent.sources import gpm, gpu

@@ -14,6 +14,8 @@ from tools import gpu_check
 
 from trackside.agent.source import Reading, Unavailable
 
+pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
+
 PROGRAM = Path(gpu_check.__file__)
 
 

@@ -51,6 +51,8 @@ from trackside.catalog.hang_lines import (
 from trackside.catalog.python_stack import Call
 from trackside.session.paths import load
 
+pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
+
 BARRIER = """
 import sys, threading, time
 

@@ -12,7 +12,7 @@ import pytest
 
 import trackside
 from tests.agent.hanging import Jobs, collected, reported, running, watching
-from tests.unit.receiving import JSON, Running
+from tests.serve.receiving import JSON, Running
 from trackside.agent.source import LogLine
 from trackside.finding import Certainty, Verdict
 from trackside.session.choice import choose
@@ -20,6 +20,8 @@ from trackside.session.paths import load
 from trackside.show.document import document, encode
 from trackside.show.wording import said
 from trackside.stores.receiver.options import Keeping, ServeOptions
+
+pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
 
 LIBRARY = """
 import os, time

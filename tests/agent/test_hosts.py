@@ -73,11 +73,12 @@ def test_golden(host: str, rewrite: bool, held: list[Collector]) -> None:
 
 
 @pytest.mark.parametrize("host", NAMES)
-@pytest.mark.parametrize("name", OF_HOST)
-def test_samples_are_as_the_catalogue_has_them(name: str, host: str, held: list[Collector]) -> None:
-    found = read(sources()[name], host, held)
-    if isinstance(found, Reading):
-        conform(found, sources()[name], bounds=host != "odd")
+def test_samples_are_as_the_catalogue_has_them(host: str, held: list[Collector]) -> None:
+    readings = {name: read(sources()[name], host, held) for name in OF_HOST}
+    available = {name: reading for name, reading in readings.items() if isinstance(reading, Reading)}
+    assert available
+    for name, reading in available.items():
+        conform(reading, sources()[name], bounds=host != "odd")
 
 
 @pytest.mark.parametrize("name", OF_HOST)
@@ -100,11 +101,9 @@ def test_each_source_reads_this_machine(name: str, monkeypatch: pytest.MonkeyPat
         collector.close()
 
 
-@pytest.mark.parametrize("name", OF_HOST)
+@pytest.mark.parametrize("name", [name for name in OF_HOST if name != "clock"])
 def test_a_machine_of_which_nothing_can_be_read(name: str, tmp_path: Path) -> None:
     """It says what is missing; the clock needs none of it."""
-    if name == "clock":
-        return
     with pytest.raises(Unavailable) as caught:
         opened(sources()[name], Node("n1", tmp_path, tmp_path, tmp_path))
     assert str(tmp_path) in caught.value.reason or caught.value.remedy

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.agent.readings import exposition, held_against, opened
-from tests.unit.receiving import flushed, said
-from tests.unit.receiving import opened as receiver
+from tests.serve.receiving import flushed, said
+from tests.serve.receiving import opened as receiver
 from trackside.agent.kernel.choice import Allowance, chosen, known
 from trackside.agent.kernel.clock import KernelClock
 from trackside.agent.kernel.journal import parse_entry

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.agent.receivers import Request
-from tests.unit.receiving import Running, lines
+from tests.serve.receiving import Running, lines
 from trackside.agent.out.http import ReceiverOptions, Sender
 from trackside.agent.out.identity import Identity
 from trackside.agent.out.loki_push import PIECE_BYTES, LokiPush

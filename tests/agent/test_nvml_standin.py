@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from lab import nvml
 
+from lab import nvml
 from tests.agent.nvml import LIBRARY, played
 
 STRUCTURES = (

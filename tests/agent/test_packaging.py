@@ -23,6 +23,8 @@ from trackside.agent.config import FILE, PREFIX, STATE, AgentOptions, load
 from trackside.agent.out.exposition import series
 from trackside.agent.source import sources
 
+pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
+
 PACKAGING = Path(__file__).parents[2] / "packaging"
 UNIT = PACKAGING / "systemd/trackside-agent.service"
 SCRIPTS = sorted((PACKAGING / "slurm").glob("*.sh"))

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.agent.receivers import Request
+from tests.serve.receiving import Running
 from tests.services import Prometheus, Victoria, wait_until
-from tests.unit.receiving import Running
 from trackside.agent.out import snappy
 from trackside.agent.out.http import Sender
 from trackside.agent.out.identity import Identity

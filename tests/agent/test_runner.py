@@ -27,6 +27,8 @@ from trackside.agent.owners import NoOwners
 from trackside.agent.runner import Running, Ticks
 from trackside.agent.source import Context, Reading, Sample, Source, Unavailable
 
+pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
+
 NODE = Node("n1")
 
 

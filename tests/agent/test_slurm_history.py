@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import trackside
-from tests.unit.receiving import T0_MS, flushed, lines, opened, said
+from tests.serve.receiving import T0_MS, flushed, lines, opened, said
 from trackside.logs.scan import scan_text
 from trackside.model import Position, Record, Run
 from trackside.read.detect import read_source

@@ -39,7 +39,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trackside.evidence import Grid, Missing
+from trackside.evidence import Grid, MissingAnswer
 from trackside.model import Run, Scalar
 from trackside.query import Query
 
@@ -243,9 +243,9 @@ def _scalar(text: str) -> Scalar:
         return float(text)
 
 
-def answered(answer: Grid | Missing) -> Answer:
+def answered(answer: Grid | MissingAnswer) -> Answer:
     """What a store said, as a case shows it."""
-    if isinstance(answer, Missing):
+    if isinstance(answer, MissingAnswer):
         return answer.reason
     rows = ((each.labels, tuple(values.tolist())) for each, values in zip(answer.series, answer.values, strict=True))
     return Table(tuple(round(time - T0, 3) for time in answer.times.tolist()), tuple(rows))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.case import Answer, Case, answered, difference, read, same
 from tests.contract.stores import SERVERS, STORES, Given
-from trackside.evidence import Frame, Grid, Missing, reduced
+from trackside.evidence import Frame, Grid, MissingAnswer, reduced
 from trackside.query import AGGREGATES, ROLLUPS, SPANS, Query
 from trackside.runs.metrics import run_metrics
 from trackside.session.site import ZONES_S
@@ -52,10 +52,10 @@ def answers_of(case: Case, curves: Curves) -> list[Answer]:
     return together
 
 
-def answer_to(query: Query, found: Frame | Grid | Missing) -> Answer:
+def answer_to(query: Query, found: Frame | Grid | MissingAnswer) -> Answer:
     """A grid, or the value that the query reduces it to."""
     assert not isinstance(found, Frame)
-    return answered(found) if query.reducer is None or isinstance(found, Missing) else reduced(found, query)
+    return answered(found) if query.reducer is None or isinstance(found, MissingAnswer) else reduced(found, query)
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)

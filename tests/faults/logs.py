@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.faults.runs import JOB, Held, Told, ask, loki_at, metrics_at, site
-from tests.log_stores.servers import SECOND, Answer, Entry, LokiServer
+from tests.stores.logs.servers import SECOND, Answer, Entry, LokiServer
 from trackside.model import Run
 
 LABELS = "timeout_s = 1\ndeadline_s = 8\nretries = 1\npage = 20\nlookback_s = 4e7\n"

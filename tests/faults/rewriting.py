@@ -11,7 +11,7 @@ from typing import Any
 
 import urllib3
 
-from tests.log_stores.servers import Answer, Params, Server, running
+from tests.stores.logs.servers import Answer, Params, Server, running
 
 LOGIN = b"<!DOCTYPE html><html><head><title>Sign in</title></head><body>Please sign in</body></html>"
 JSON = {"Content-Type": "application/json"}

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from tests.faults.runs import JOB, Held, metrics_at, site
-from tests.unit.test_site_slurm import Bin
+from tests.site.test_slurm import Bin
 from trackside.site.config import Site
 
 RECORDED = Path(__file__).parent.parent / "slurm" / "22.05.8"

@@ -24,7 +24,7 @@ from tests.faults.runs import (
     metrics_at,
     site,
 )
-from tests.log_stores.servers import Answer
+from tests.stores.logs.servers import Answer
 
 pytestmark = pytest.mark.service
 

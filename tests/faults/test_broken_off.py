@@ -10,7 +10,7 @@ import trackside
 from tests.contract.test_verdicts import CASES
 from tests.faults.logs import LABELS, from_page, loki, without_logs
 from tests.faults.runs import Told, ask, assert_nothing_is_made_of_silence, loki_at, site
-from tests.log_stores.servers import Answer, LokiServer, running
+from tests.stores.logs.servers import Answer, LokiServer, running
 
 JUDGED = {
     "a1/sim-env-one-gpu": 1,

@@ -22,7 +22,7 @@ from tests import services
 from tests.contract.stores import Given
 from tests.faults.proxy import proxied
 from tests.faults.runs import SLOW, Held, ask, assert_careful, assert_same, metrics_at, site
-from tests.unit.receiving import JSON, PROTOBUF, T0_MS, gpu, lines, packed, write_request
+from tests.serve.receiving import JSON, PROTOBUF, T0_MS, gpu, lines, packed, write_request
 from trackside.stores.embedded.snapshot import Snapshot
 
 COUNTED = "trackside_cuda_kernel_launches_total"

@@ -12,7 +12,7 @@ from tests.faults.logs import from_page, judged, loki
 from tests.faults.proxy import Fault, proxied
 from tests.faults.rewriting import LOGIN
 from tests.faults.runs import JOB, Held, assert_nothing_is_made_of_silence, assert_same
-from tests.log_stores.servers import Answer, running
+from tests.stores.logs.servers import Answer, running
 
 pytestmark = pytest.mark.service
 RUNS = pytest.mark.parametrize("run", ["healthy", "slow", "hung"], indirect=True)

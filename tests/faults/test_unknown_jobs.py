@@ -11,8 +11,8 @@ import pytest
 from tests.faults.logs import LABELS, loki
 from tests.faults.runs import JOB, QUICK, Held, ask, loki_at, metrics_at, site
 from tests.faults.slurm import commands, only_output, slurm_at
-from tests.log_stores.servers import LokiServer, running
 from tests.services import Victoria
+from tests.stores.logs.servers import LokiServer, running
 from trackside.errors import NothingReadable
 
 pytestmark = pytest.mark.service

@@ -21,6 +21,8 @@ from trackside.logs.scan import scan
 from trackside.read.detect import formats
 from trackside.read.format import HEAD, Collected, Format, Source
 
+pytestmark = pytest.mark.fuzz
+
 SHORT, LONG = 8 << 10, 64 << 10
 CHEAP_S = 0.25
 """A parse of 64 KB that takes less is no trouble, whatever its growth."""

@@ -15,6 +15,8 @@ from trackside.serve.protocols import loki_push, otlp_logs, otlp_metrics, remote
 from trackside.serve.protocols.decoded import BadRequest
 from trackside.serve.protocols.series_key import key_of, length
 
+pytestmark = pytest.mark.fuzz
+
 SIZE = 64 << 10
 MOST_TIMES = 100
 """Bytes of memory for each byte of a body, at most: an empty message has two, and an object of its own."""

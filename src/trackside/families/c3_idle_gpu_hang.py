@@ -45,8 +45,8 @@ from trackside.evidence import Evidence, Value, derived
 from trackside.facts.gpu.signals import NEED, STANDSTILL, STILL_GOING, STILL_SAYS, Limits, nodes_of, watched
 from trackside.facts.gpus import ranks_at
 from trackside.facts.logs import absentee, stacks
-from trackside.facts.logs.ending import OWN_END_SAYS, completed, disposition, last_sign, own_end
-from trackside.facts.logs.silence import REAPED, duration, several_ranks, stood_still
+from trackside.facts.logs.ending import OWN_END_SAYS, completed, disposition, own_end
+from trackside.facts.logs.silence import REAPED, duration, last_sign, several_ranks, stood_still
 from trackside.facts.logs.stacks import Stood, stood
 from trackside.facts.training.learning import training_points
 from trackside.family import Family
@@ -55,7 +55,7 @@ from trackside.model import Role, Run
 from trackside.query import events, record
 
 if TYPE_CHECKING:
-    from trackside.facts.gpu.activity import Activity
+    from trackside.facts.gpu.activity import GpuActivity
 
 COLLECT = (
     "DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_GR_ENGINE_ACTIVE and DCGM_FI_DEV_FB_USED of the job's GPUs over the run",
@@ -124,7 +124,7 @@ def _at_its_line(finding: Finding, caught: Stood, certainty: Certainty) -> Findi
     )
 
 
-def _by_metrics(evidence: Evidence, run: Run, limits: Limits, seen: Activity, end: Value | None) -> Finding | None:
+def _by_metrics(evidence: Evidence, run: Run, limits: Limits, seen: GpuActivity, end: Value | None) -> Finding | None:
     """What the GPUs say; None where they don't."""
     from trackside.facts.gpu.idle import all_along, forming
     from trackside.facts.gpu.standstill import at_end, to_the_end

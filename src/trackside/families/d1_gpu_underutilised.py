@@ -48,7 +48,8 @@ from trackside.facts import maths
 from trackside.facts.gpu.signals import NEED, STANDSTILL, watched
 from trackside.facts.gpu.signals import Limits as Rest
 from trackside.facts.hardware.health import CLEAN, CLEAN_SAYS, clean
-from trackside.facts.logs.ending import ENDING, LIFE, abnormal_end, completed, disposition
+from trackside.facts.logs.ending import ENDING, abnormal_end, completed, disposition
+from trackside.facts.logs.silence import LIFE
 from trackside.facts.pace.pace import PACE
 from trackside.facts.pace.saving import SAVING, save_storm
 from trackside.facts.pace.work import WORK_SAYS, advancing, learned

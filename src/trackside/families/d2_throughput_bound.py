@@ -60,7 +60,7 @@ from trackside.model import Event, Run
 from trackside.query import Query, events, metric
 
 if TYPE_CHECKING:
-    from trackside.facts.gpu.activity import Activity
+    from trackside.facts.gpu.activity import GpuActivity
     from trackside.facts.gpu.duty import Duty
     from trackside.facts.pace.alone import Saver
     from trackside.facts.pace.slow_gpus import Slow
@@ -89,7 +89,7 @@ COLLECT = (
 class Measured:
     """What the GPUs did while the run worked."""
 
-    seen: Activity
+    seen: GpuActivity
     duty: Duty
     slow: Slow | None
     """GPUs that the others wait for."""

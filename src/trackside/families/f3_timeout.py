@@ -42,9 +42,9 @@ from itertools import pairwise
 from trackside.evidence import Evidence, Value, derived
 from trackside.facts.gpu.signals import STANDSTILL, STILL_SAYS, watched
 from trackside.facts.gpu.signals import Limits as Rest
-from trackside.facts.logs.ending import ENDING, LIFE, OWN_END_SAYS, last_job, own_end, silence_s
+from trackside.facts.logs.ending import ENDING, OWN_END_SAYS, last_job, own_end
 from trackside.facts.logs.order import follows
-from trackside.facts.logs.silence import stood_still, unaccounted
+from trackside.facts.logs.silence import LIFE, silence_s, stood_still, unaccounted
 from trackside.facts.training.learning import (
     LEARNING,
     step_seconds,

@@ -52,6 +52,7 @@ from trackside.facts.logs.ending import (
     abnormal_end,
     completed,
     disposition,
+    ending,
     own_end,
     still_running,
 )
@@ -102,7 +103,7 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
         return unknown(["both an end and readable progress"], COLLECT)
     shows = [claim("completed", how=good)] if good is not None else []
     closing = own_end(evidence)
-    aborted = good is None and closing is not None and closing.key == "aborted_itself"
+    aborted = good is None and closing is not None and ending(evidence).aborted_itself
     if aborted and closing is not None:
         shows.append(closing)
     if bad is not None:

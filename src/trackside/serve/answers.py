@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from trackside.evidence import Frame, Grid, Missing, Store, reduced
+from trackside.evidence import Frame, Grid, MissingAnswer, Store, reduced
 from trackside.model import Event, Scalar
 from trackside.query import Query, QueryError, Row
 from trackside.serve.problems import Problem
@@ -105,7 +105,7 @@ def parsed(text: str) -> Query:
 def answered(store: Store, query: Query, limit: int) -> AnswerDoc:
     """A store's answer; of rows, the first ``limit``. Raises Problem where it is too large."""
     answer = store.ask(query.rows)
-    if isinstance(answer, Missing):
+    if isinstance(answer, MissingAnswer):
         return MissingDoc(query=str(query), reason=answer.reason)
     if query.reducer is not None:
         try:

@@ -20,7 +20,7 @@ from trackside.model import Attempt, Run, Scalar
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show.inert import encodable
 from trackside.show.waste import WasteDoc, untold, waste
-from trackside.show.wording import said, sentence
+from trackside.show.wording import said, sentence, template_of
 
 SCHEMA = "trackside.verdict/1"
 LONGEST_TEXT = 1000
@@ -285,33 +285,38 @@ class _Teller:
 
     def __init__(self, run: Run) -> None:
         self.cites = _Cites()
+        self.running = goes_on(run.disposition)
         self.limits = {**preflight.SAYS, **preflight.GOING} if goes_on(run.disposition) else preflight.SAYS
         self._says = {family.code: family.sentences(run) for family in families()}
 
     def claim(self, claim: Claim, says: Mapping[str, str]) -> ClaimDoc:
-        return ClaimDoc(said(claim, says), self.cites.ids(claim.cites))
+        return ClaimDoc(said(claim, says, self.running), self.cites.ids(claim.cites))
 
     def claims(self, finding: Finding) -> list[ClaimDoc]:
         return [self.claim(claim, self._says[finding.family]) for claim in finding.shows]
 
     def texts(self, finding: Finding, claims: Iterable[Claim]) -> list[TextDoc]:
         says = self._says[finding.family]
-        return [TextDoc(said(claim, says), self.cites.ids(claim.cites)) for claim in claims]
+        return [TextDoc(said(claim, says, self.running), self.cites.ids(claim.cites)) for claim in claims]
 
     def actions(self, finding: Finding) -> list[ActionDoc]:
         says = self._says[finding.family]
         return [self._action(action, says) for action in finding.actions]
 
     def _action(self, action: Action, says: Mapping[str, str]) -> ActionDoc:
-        command = None if action.command is None else sentence(says[action.command], action.values)
-        return ActionDoc(said(Claim(action.key, action.values), says), command)
+        command = None
+        if action.command is not None:
+            command = sentence(template_of(action.command, says, self.running), action.values)
+        return ActionDoc(said(Claim(action.sentence, action.values), says, self.running), command)
 
     def secondary(self, finding: Finding) -> SecondaryDoc:
         return SecondaryDoc(**_finding(finding), shows=self.claims(finding), actions=self.actions(finding))
 
     def ruled_out(self, finding: Finding) -> RuledOutDoc:
         says = self._says[finding.family]
-        because = "; ".join(sentence(says[claim.key], claim.values) for claim in finding.because)
+        because = "; ".join(
+            sentence(template_of(claim.sentence, says, self.running), claim.values) for claim in finding.because
+        )
         cites = self.cites.ids(cite for claim in finding.because for cite in claim.cites)
         return RuledOutDoc(finding.family, finding.id, because, cites)
 

@@ -12,7 +12,7 @@ from trackside.facts.cost.cost import SAYS
 from trackside.facts.cost.parts import AT_MOST
 from trackside.finding import Claim, Cost, Loss
 from trackside.settings.price import NO_PRICE, Price
-from trackside.show.wording import said, sentence
+from trackside.show.wording import said, sentence, template_of
 
 ROUNDED = 0.0005
 """GPU-hours by which a figure may be off for being told to the thousandth."""
@@ -72,7 +72,9 @@ def waste(cost: Cost | None, number: Number, price: Price = NO_PRICE) -> WasteDo
         gpu_hours=held,
         cost=price.of(held),
         currency=price.currency if priced else None,
-        formula="" if cost.formula is None else sentence(SAYS[cost.formula.key], cost.formula.values),
+        formula=""
+        if cost.formula is None
+        else sentence(template_of(cost.formula.sentence, SAYS, False), cost.formula.values),
         assumption="" if cost.assumption is None else _said(cost.assumption),
         cites=number(cost.held.cites),
         lost=lost,
@@ -132,7 +134,7 @@ def _loss(loss: Loss, number: Number, price: Price) -> LossDoc:
         kind=loss.kind,
         what=_said(loss.what),
         gpu_hours=loss.gpu_hours.number,
-        formula=sentence(SAYS[loss.formula.key], loss.formula.values),
+        formula=_said(loss.formula, False),
         assumption=_said(loss.assumption),
         cites=number(cites),
         cost=price.of(loss.gpu_hours.number),
@@ -141,4 +143,4 @@ def _loss(loss: Loss, number: Number, price: Price) -> LossDoc:
 
 
 def _said(claim: Claim, begins: bool = True) -> str:
-    return said(claim, SAYS) if begins else sentence(SAYS[claim.key], claim.values)
+    return said(claim, SAYS) if begins else sentence(template_of(claim.sentence, SAYS, False), claim.values)

@@ -11,7 +11,7 @@ from typing import Any
 
 from trackside.catalog.metrics import METRICS
 from trackside.evidence import Value
-from trackside.finding import Claim
+from trackside.finding import Claim, Sentence
 from trackside.model import Scalar
 from trackside.query import Query, QueryError
 
@@ -31,9 +31,14 @@ def sentence(template: str, values: Mapping[str, Value]) -> str:
     return _Wording().vformat(template, (), values)
 
 
-def said(claim: Claim, says: Mapping[str, str]) -> str:
-    """The sentence of a claim, by its family's templates; begins with a capital where it begins with a word."""
-    template = says[claim.key]
+def template_of(sentence: Sentence | str, says: Mapping[str, str], running: bool) -> str:
+    """The template of a claim's or action's sentence, for a run that goes on (``running``) or has ended."""
+    return says[sentence] if isinstance(sentence, str) else sentence.template(running)
+
+
+def said(claim: Claim, says: Mapping[str, str], running: bool = False) -> str:
+    """The sentence of a claim; begins with a capital where it begins with a word."""
+    template = template_of(claim.sentence, says, running)
     text = sentence(template, claim.values)
     own_word = not template.startswith("{") or template.startswith("{ranks}")  # a value may be a file's name
     return text[:1].upper() + text[1:] if own_word and text[:1].islower() else text

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trackside.catalog.metrics import DESCRIPTIVE, METRICS
 from trackside.catalog.natural import Key, natural
-from trackside.evidence import NOT_GIVEN, UNABLE, Grid, Missing
+from trackside.evidence import NOT_GIVEN, UNABLE, Grid, MissingAnswer
 from trackside.model import Scalar, Series
 from trackside.query import MOST_ASKED, Query, Span
 from trackside.stores.arithmetic import grouped, increase, onset
@@ -176,19 +176,19 @@ class RunMetrics:
         object.__setattr__(self, "by_metric", found)
         object.__setattr__(self, "failed", self.curves.failed if isinstance(self.curves, Failing) else {})
 
-    def ask(self, query: Query, store: str) -> Grid | Missing:
+    def ask(self, query: Query, store: str) -> Grid | MissingAnswer:
         """Answer a metric query, its reducer left aside."""
         return self.ask_many([query], store)[0]
 
-    def ask_many(self, queries: Sequence[Query], store: str) -> list[Grid | Missing]:
+    def ask_many(self, queries: Sequence[Query], store: str) -> list[Grid | MissingAnswer]:
         """Answer several, which an engine may roll up in one pass."""
         plans = [self._plan(query) for query in queries]
         rolled = iter(_rolled(self.curves, [plan for plan in plans if isinstance(plan, _Plan)]))
-        return [plan if isinstance(plan, Missing) else self._answer(plan, next(rolled), store) for plan in plans]
+        return [plan if isinstance(plan, MissingAnswer) else self._answer(plan, next(rolled), store) for plan in plans]
 
-    def _answer(self, plan: _Plan, rolled: RolledUp, store: str) -> Grid | Missing:
+    def _answer(self, plan: _Plan, rolled: RolledUp, store: str) -> Grid | MissingAnswer:
         if isinstance(rolled, Unanswered):
-            return Missing(plan.query, f"{UNABLE}{rolled}", self.curves.name)
+            return MissingAnswer(f"{UNABLE}{rolled}", plan.query, source=self.curves.name)
         return plan.answer(*rolled, store)
 
     def expect(self, queries: Iterable[Query]) -> None:
@@ -197,26 +197,26 @@ class RunMetrics:
             plans = (self._plan(query) for query in queries)
             self.curves.expect([plan.wanted for plan in plans if isinstance(plan, _Plan)])
 
-    def _plan(self, query: Query) -> _Plan | Missing:
+    def _plan(self, query: Query) -> _Plan | MissingAnswer:
         if (failed := self.failed.get(query.kind)) is not None:
-            return Missing(query, f"{UNABLE}{failed}", self.curves.name)
+            return MissingAnswer(f"{UNABLE}{failed}", query, source=self.curves.name)
         key = query.kind, query.filters
         if key not in self._known:
             self._known[key] = _Identified.of(_curves_of(self.by_metric.get(query.kind, ()), query))
         groups = self._known[key]
         if not groups.ids or self.timing is None:
-            return Missing(query, self._why_none(query))
+            return MissingAnswer(self._why_none(query), query)
         planned = _planned(query, self.timing)
         start_ms, end_ms, step_ms = _bounds(planned, self.timing)
         before = _before(query, start_ms, step_ms, self.timing)
         shift_ms = round(self.timing.shift * 1000)
         windows = (end_ms - start_ms) // step_ms + before
         if windows > MOST_ASKED or (windows > 2 * MOST_WINDOWS and windows * len(groups.ids) > MOST_CELLS):
-            return Missing(query, f"{windows:,} windows of {step_ms / 1000:g} s of {len(groups.ids):,} series are more "
-                           "than can be held")  # fmt: skip
+            return MissingAnswer(f"{windows:,} windows of {step_ms / 1000:g} s of {len(groups.ids):,} series are more "
+                           "than can be held", query)  # fmt: skip
         if shift_ms % step_ms:
-            return Missing(query, f"a step of {step_ms / 1000:g} s doesn't divide the {self.timing.shift:g} s by which "
-                           "the metrics' clock was moved")  # fmt: skip
+            return MissingAnswer(f"a step of {step_ms / 1000:g} s doesn't divide the {self.timing.shift:g} s by which "
+                           "the metrics' clock was moved", query)  # fmt: skip
         return _Plan(query, planned, groups, start_ms, end_ms, step_ms, shift_ms, before)
 
     def _why_none(self, query: Query) -> str:
@@ -377,10 +377,10 @@ class _Plan:
         engine: Engine = "last" if how == "increase" or how == "onset" else how
         return Wanted(self.groups.ids, start_ms, self.end_ms - self.shift_ms, self.step_ms, engine)
 
-    def answer(self, values: NDArray[np.float64], samples: int, store: str) -> Grid | Missing:
+    def answer(self, values: NDArray[np.float64], samples: int, store: str) -> Grid | MissingAnswer:
         """The grid of what the engine rolled up."""
         if not samples and self.start_ms < self.end_ms:
-            return Missing(self.query, f"{self.query.kind} was not sampled while the run was there")
+            return MissingAnswer(f"{self.query.kind} was not sampled while the run was there", self.query)
         if self.before:
             values = (increase if self.query.rollup_how == "increase" else onset)(values)[:, self.before :]
         times = np.arange(self.start_ms + self.step_ms, self.end_ms + 1, self.step_ms, dtype=np.float64) / 1000

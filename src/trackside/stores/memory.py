@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from trackside.evidence import NOT_GIVEN, UNABLE, UNANSWERED, Frame, Grid, Missing
+from trackside.evidence import NOT_GIVEN, UNABLE, UNANSWERED, Frame, Grid, MissingAnswer
 from trackside.model import Event, Plane, Position, Record
 from trackside.query import Query, Row
 
@@ -55,7 +55,7 @@ class MemoryStore:
         for rows in self._rows.values():
             yield from rows
 
-    def ask(self, query: Query) -> Frame | Grid | Missing:
+    def ask(self, query: Query) -> Frame | Grid | MissingAnswer:
         """See :class:`trackside.query.Store`."""
         if query.subject == "metric":
             return self._measured([query])[0]
@@ -65,10 +65,10 @@ class MemoryStore:
         if not found and query.kind != UNANSWERED and (silent := self._silent(query)) is not None:
             return silent
         if not covered and not found:
-            return Missing(query, f"no {' or '.join(query.planes)} input was given")
+            return MissingAnswer(f"no {' or '.join(query.planes)} input was given", query)
         return Frame(query, self.name, found, covered)
 
-    def ask_many(self, queries: Sequence[Query]) -> list[Frame | Grid | Missing]:
+    def ask_many(self, queries: Sequence[Query]) -> list[Frame | Grid | MissingAnswer]:
         """Several at once, in order: those of metrics go to their engine together."""
         measured = iter(self._measured([query for query in queries if query.subject == "metric"]))
         return [next(measured) if query.subject == "metric" else self.ask(query) for query in queries]
@@ -78,19 +78,19 @@ class MemoryStore:
         if self.metrics is not None:
             self.metrics.expect(query for query in queries if query.subject == "metric")
 
-    def _measured(self, queries: Sequence[Query]) -> Sequence[Grid | Missing]:
+    def _measured(self, queries: Sequence[Query]) -> Sequence[Grid | MissingAnswer]:
         if self.metrics is None:
-            return [self._silent(query) or Missing(query, NOT_GIVEN) for query in queries]
+            return [self._silent(query) or MissingAnswer(NOT_GIVEN, query) for query in queries]
         answers = self.metrics.ask_many(queries, self.name)
         for answer in answers:
-            if isinstance(answer, Missing) and answer.source and answer.query.kind not in self.metrics.failed:
+            if isinstance(answer, MissingAnswer) and answer.source and answer.query.kind not in self.metrics.failed:
                 self.unanswered("metric", answer.source, answer.reason.removeprefix(UNABLE))
-        return [self._silent(each.query) or each if isinstance(each, Missing) else each for each in answers]
+        return [self._silent(each.query) or each if isinstance(each, MissingAnswer) else each for each in answers]
 
-    def _silent(self, query: Query) -> Missing | None:
+    def _silent(self, query: Query) -> MissingAnswer | None:
         """Why a question with no answer can't be taken for a "none"; None where it can."""
         found = next((self._unanswered[plane] for plane in query.planes if plane in self._unanswered), None)
-        return None if found is None else Missing(query, f"{UNABLE}{found[1]}", found[0])
+        return None if found is None else MissingAnswer(f"{UNABLE}{found[1]}", query, source=found[0])
 
     def unanswered(self, plane: Plane, source: str, reason: str, whole: bool = True) -> None:
         """Note, once, that what was asked for this plane did not answer, or not wholly.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
 
-from trackside.evidence import UNANSWERED, Evidence, Frame, Grid, Missing, Store
+from trackside.evidence import UNANSWERED, BatchStore, Frame, Grid, Missing, MissingAnswer, Store
 from trackside.facts.cost.cost import cost
+from trackside.facts.fact import Facts, closure, guarded, questions, unmet
 from trackside.facts.gpus import located
 from trackside.facts.trust import preflight, telemetry
 from trackside.facts.trust.trust import Trust
@@ -16,50 +15,28 @@ from trackside.families import families
 from trackside.family import Family
 from trackside.finding import Finding, Outcome, Progress, Verdict, unknown
 from trackside.model import Event, Input, Plane, Run
-from trackside.query import Query, events
+from trackside.query import events
 from trackside.verdict import arbiter, plots
 
-Answer = Frame | Grid | Missing
-
-
-@runtime_checkable
-class Batching(Protocol):
-    """A store that answers several questions in fewer passes than one each."""
-
-    def ask_many(self, queries: Sequence[Query]) -> Sequence[Answer]:
-        """The answers, in the order of asking."""
-        ...
-
-    def expect(self, queries: Iterable[Query]) -> None:
-        """These will be asked, each at its time."""
-        ...
+Answer = Frame | Grid | MissingAnswer
 
 
 def judge_all(
     store: Store, run: Run, chosen: Sequence[Family] | None = None, trust: Trust | None = None
 ) -> list[Finding]:
-    """Every family's finding on one run, by code. ``trust``: what preflight makes of the metrics, where it was asked.
-
-    Each distinct question is asked once, a family's together, and its answer let go after the last that needs it: those
-    on thousands of GPUs are large.
-    """
-    chosen = chosen if chosen is not None else families()
+    """Every family's finding on one run, by code. ``trust``: what preflight makes of the metrics."""
     trust = trust if trust is not None else telemetry.examine(store, run).trust
     trust = replace(trust, in_part=_in_part(store))
-    wanted = Counter(query for family in chosen for query in set(family.asks.values()))
-    held: dict[Query, Answer] = {}
+    return judge_by(Facts(store, run, trust.checked), trust, families() if chosen is None else chosen)
+
+
+def judge_by(facts: Facts, trust: Trust, chosen: Sequence[Family]) -> list[Finding]:
+    """The findings of these families on the facts of one run."""
     findings = []
     for family in chosen:
-        fresh = [query for query in dict.fromkeys(family.asks.values()) if query not in held]
-        held.update(
-            (query, trust.checked(query, answer)) for query, answer in zip(fresh, ask(store, fresh), strict=True)
-        )
-        answers = {name: held[query] for name, query in family.asks.items()}
-        finding = _judge(family, Evidence(answers), run)
+        finding = _judge(family, facts)
         finding = replace(finding, family=family.code, id=family.id, title=finding.title or family.title)
         findings.append(trust.limited(finding, family.by_silence))
-        wanted.subtract(set(family.asks.values()))
-        held = {query: answer for query, answer in held.items() if wanted[query]}
     return findings
 
 
@@ -70,34 +47,44 @@ def _in_part(store: Store) -> dict[Plane, str]:
     return {row.plane: row.text for row in reversed(rows) if row.plane != "metric"}
 
 
-def ask(store: Store, queries: Sequence[Query]) -> Sequence[Answer]:
-    """Several answers, together where the store can."""
-    return store.ask_many(queries) if isinstance(store, Batching) else [store.ask(query) for query in queries]
+def _judge(family: Family, facts: Facts) -> Finding:
+    """UNKNOWN if a need is not met: the engine's word, not the author's."""
+    if family.asks:
+        return _judge_evidence(family, facts)
+    values = facts.arguments(family.parameters)
+    if missing := facts.missing(family.parameters):
+        return unknown(missing, family.collect)
+    if family.limits is not None:
+        values["limits"] = family.limits
+    judged = guarded(family.code, lambda: family.judge(**values))
+    finding = unknown([judged.reason], family.collect) if isinstance(judged, Missing) else located(judged, facts.run)
+    if finding.outcome is Outcome.UNKNOWN:  # first of all for want of what was asked and not answered
+        reasons = (*facts.silent_sources(family.facts), *finding.missing)
+        finding = replace(finding, missing=tuple(dict.fromkeys(reasons)))
+    return finding
 
 
-def _judge(family: Family, evidence: Evidence, run: Run) -> Finding:
-    """UNKNOWN where a need is not met: the engine's word, not the author's."""
-    missing = []
-    for need in family.needs:
-        names = (need,) if isinstance(need, str) else need
-        if not any(evidence.has(name) for name in names):
-            reasons = (evidence.missing(name) for name in names)
-            missing.append(" or ".join(dict.fromkeys(reason.reason for reason in reasons if reason is not None)))
+def _judge_evidence(family: Family, facts: Facts) -> Finding:
+    """Transitional: a family that asks by itself."""
+    evidence = facts.evidence(family.asks)
+    missing = [reason.reason for need in family.needs if (reason := unmet(evidence, [need])) is not None]
     if missing:
         return unknown(dict.fromkeys(missing), family.collect)
-    finding = located(family.judge(evidence, run, family.limits), run)
-    if finding.outcome is Outcome.UNKNOWN:  # first of all for want of what was asked and not answered
-        missing = [
-            answer.reason for answer in evidence.answers.values() if isinstance(answer, Missing) and answer.source
-        ]
+    judged = family.judge(evidence, facts.run, family.limits)
+    assert isinstance(judged, Finding)
+    finding = located(judged, facts.run)
+    if finding.outcome is Outcome.UNKNOWN:
+        missing = [a.reason for a in evidence.answers.values() if isinstance(a, Missing) and a.source]
         finding = replace(finding, missing=tuple(dict.fromkeys((*missing, *finding.missing))))
     return finding
 
 
 def diagnose(store: Store, run: Run, inputs: Sequence[Input] = (), version: str = "") -> Verdict:
     """The verdict on one run from one store."""
-    if isinstance(store, Batching):
-        store.expect(dict.fromkeys(query for family in families() for query in family.asks.values()))
+    if isinstance(store, BatchStore):
+        asked = (query for family in families() for query in family.asks.values())
+        derived_from = (query for kind in closure(k for f in families() for k in f.facts) for query in questions(kind))
+        store.expect(dict.fromkeys((*asked, *derived_from)))
     examined = telemetry.examine(store, run)
     findings = judge_all(store, run, trust=examined.trust)
     ranked = arbiter.arbitrate(findings, families())

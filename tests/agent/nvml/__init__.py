@@ -6,6 +6,7 @@ import ctypes
 from pathlib import Path
 
 import pytest
+
 from lab import nvml
 
 LIBRARY = Path(__file__).parents[3] / ".cache/nvml"

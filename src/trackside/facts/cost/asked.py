@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from trackside.evidence import Frame, Grid, Missing, Store
+from trackside.evidence import Frame, Grid, MissingAnswer, Store
 from trackside.facts.trust.trust import Trust
 from trackside.query import Query
 
-Answer = Frame | Grid | Missing
+Answer = Frame | Grid | MissingAnswer
 
 
 class Asked(Mapping[str, Answer]):

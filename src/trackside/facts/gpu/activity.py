@@ -1,4 +1,4 @@
-"""What did the GPUs do, window by window: work, wait while looking busy, or nothing. Pure, on arrays.
+"""What the GPUs did, window by window: work, wait while looking busy, or nothing.
 
 Work is told by kernel launches where they were traced, else by SM activity, else by power above the GPU's own lowest
 (unless no kernel ran, which overrules it), else by NVML's utilisation, which proves idleness but no work. Levels are
@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.catalog.natural import whole_number
-from trackside.evidence import Evidence, Grid
+from trackside.evidence import Evidence, Grid, Missing
+from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.signals import ACTIVITY
 from trackside.facts.gpus import aligned, name_of
 from trackside.model import Run, Series
@@ -62,7 +63,7 @@ class Floors:
 
 
 @dataclass(frozen=True, eq=False)
-class Activity:
+class GpuActivity:
     """The run's GPUs over its windows."""
 
     gpus: tuple[str, ...]
@@ -139,14 +140,24 @@ class Activity:
 FLOORS = Floors()
 
 
-def activity(evidence: Evidence, run: Run) -> Activity | None:
-    """What the run's GPUs did; None where no metric tells."""
+NOT_MEASURED = Missing("no metric shows what the GPUs did")
+
+
+@fact(ACTIVITY, needs=(tuple(ACTIVITY),))
+def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
+    """Of what was sampled; missing if no metric shows work."""
+    seen = activity(evidence, run)
+    return seen if seen is not None else NOT_MEASURED
+
+
+def activity(evidence: Evidence, run: Run) -> GpuActivity | None:
+    """Transitional: the fact, for modules that still ask by themselves."""
     grids = tuple((name, grid) for name in ACTIVITY if (grid := evidence.grid(name)) is not None and len(grid.times))
     return _activity(grids, run.gpus, run.n_ranks) if grids else None
 
 
 @lru_cache(maxsize=1)  # the families of one run ask for the same
-def _activity(held: tuple[tuple[str, Grid], ...], order: tuple[str, ...], n_ranks: int | None) -> Activity | None:
+def _activity(held: tuple[tuple[str, Grid], ...], order: tuple[str, ...], n_ranks: int | None) -> GpuActivity | None:
     grids = dict(held)
     times, step = held[0][1].times, held[0][1].step
     placed = {name: [gpu_of(each, order, n_ranks) for each in grid.series] for name, grid in grids.items()}
@@ -170,8 +181,10 @@ def _activity(held: tuple[tuple[str, Grid], ...], order: tuple[str, ...], n_rank
         working &= ~_waiting(working, busy, sm if basis == "sm" else power)
     by: Literal["engine", "utilisation"] = "engine" if engine is not None else "utilisation"
     readings = min(grid.samples / max(1, int((~np.isnan(grid.values)).sum())) for grid in grids.values())
-    return Activity(gpus, times, step, readings, sm, busy, None if busy is None else by, power, launches, collectives,
-                    basis, working, known)  # fmt: skip
+    return GpuActivity(
+        gpus, times, step, readings, sm, busy, None if busy is None else by, power, launches, collectives, basis,
+        working, known,
+    )  # fmt: skip
 
 
 def gpu_of(series: Series, order: Sequence[str], n_ranks: int | None) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, Grid
-from trackside.facts.gpu.activity import Activity, Flags, Matrix, gpu_of, level, middle, summed
+from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, gpu_of, level, middle, summed
 from trackside.facts.gpu.signals import Limits
 from trackside.model import Run
 
@@ -36,7 +36,12 @@ class Apart:
 
 
 def apart(
-    evidence: Evidence, run: Run, seen: Activity, windows: NDArray[np.intp], limits: Limits, less: Flags | None = None
+    evidence: Evidence,
+    run: Run,
+    seen: GpuActivity,
+    windows: NDArray[np.intp],
+    limits: Limits,
+    less: Flags | None = None,
 ) -> Apart:
     """Who does what in these windows of a standstill; ``less``: GPUs that are known not to work in them."""
     spinning, cold, gone, working = _states(seen, windows, limits, less)
@@ -49,7 +54,7 @@ RECENT = 10
 
 
 def _states(
-    seen: Activity, windows: NDArray[np.intp], limits: Limits, less: Flags | None
+    seen: GpuActivity, windows: NDArray[np.intp], limits: Limits, less: Flags | None
 ) -> tuple[Flags, Flags, Flags, Flags]:
     """(spinning, cold, gone, still working) of the GPUs in use."""
     users = seen.users
@@ -72,7 +77,7 @@ def _states(
 
 
 def _odd(
-    evidence: Evidence, run: Run, seen: Activity, states: tuple[Flags, Flags, Flags, Flags], until: float
+    evidence: Evidence, run: Run, seen: GpuActivity, states: tuple[Flags, Flags, Flags, Flags], until: float
 ) -> tuple[Flags, Why]:
     """Those that the others wait for, by the best witness there is; and which one that is."""
     spinning, cold, gone, working = states
@@ -101,7 +106,7 @@ EARLIER = 3
 """Windows by which a GPU must have stopped before the median one to have stopped first: scrapes jitter by one."""
 
 
-def _counted(evidence: Evidence, run: Run, seen: Activity, until: float) -> list[tuple[Flags, Why]]:
+def _counted(evidence: Evidence, run: Run, seen: GpuActivity, until: float) -> list[tuple[Flags, Why]]:
     """GPUs that had entered fewer collectives than most, and those that are in none while most are in one."""
     entered, left = (_latest(evidence.grid(name), run, seen, until) for name in ("entered", "left"))
     found: list[tuple[Flags, Why]] = []
@@ -121,7 +126,7 @@ def _counted(evidence: Evidence, run: Run, seen: Activity, until: float) -> list
     return found
 
 
-def _latest(grid: Grid | None, run: Run, seen: Activity, until: float) -> Matrix | None:
+def _latest(grid: Grid | None, run: Run, seen: GpuActivity, until: float) -> Matrix | None:
     """(G,) The last value of a counter up to a moment."""
     if grid is None:
         return None

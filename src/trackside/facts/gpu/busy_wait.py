@@ -11,7 +11,7 @@ import numpy as np
 
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts import maths
-from trackside.facts.gpu.activity import Activity
+from trackside.facts.gpu.activity import GpuActivity
 from trackside.facts.gpu.duty import TITLES, Duty
 from trackside.facts.gpu.pipes import draws_little, pipes, power_limit
 from trackside.facts.gpu.traffic import traffic
@@ -57,7 +57,7 @@ class Spin:
     that fills few of them."""
 
 
-def spinning(evidence: Evidence, seen: Activity, duty: Duty, limits: Limits, told: list[Claim]) -> Spin | None:
+def spinning(evidence: Evidence, seen: GpuActivity, duty: Duty, limits: Limits, told: list[Claim]) -> Spin | None:
     """Several GPUs that always have a kernel resident and hardly work; None where that is not so or not measured.
 
     ``told``: what the log says of slow collectives. Without SM activity, time in collectives tells, or
@@ -91,7 +91,7 @@ def spinning(evidence: Evidence, seen: Activity, duty: Duty, limits: Limits, tol
     return Spin(tuple(shows), tuple(told), duty.sm.number <= limits.low_sm)
 
 
-def _advances(evidence: Evidence, seen: Activity, duty: Duty, limits: Limits) -> bool:
+def _advances(evidence: Evidence, seen: GpuActivity, duty: Duty, limits: Limits) -> bool:
     """Whether the run advances: steps, collectives or launches, or data that moves. One that only spins hangs."""
     steps, sent = evidence.grid("steps"), _over(evidence.grid("network"), duty)
     if len(training_points(evidence["progress"])) > 1 or advancing(evidence, duty.start, duty.end):
@@ -199,7 +199,7 @@ def _over(grid: Grid | None, duty: Duty, how: str = "median") -> Value | None:
     return None if value.value is None else value
 
 
-def blocking(evidence: Evidence, seen: Activity, duty: Duty, limits: Limits) -> list[Claim] | None:
+def blocking(evidence: Evidence, seen: GpuActivity, duty: Duty, limits: Limits) -> list[Claim] | None:
     """Launches that take as long as their kernels, with gaps between these; None where that is not so."""
     seconds, calls = evidence.grid("api_seconds"), evidence.grid("api_calls")
     if seconds is None or calls is None or duty.busy is None or duty.busy.number > limits.gaps:

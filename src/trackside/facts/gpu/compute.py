@@ -16,7 +16,7 @@ from trackside.model import Run
 from trackside.query import Query
 
 if TYPE_CHECKING:
-    from trackside.facts.gpu.activity import Activity, Flags
+    from trackside.facts.gpu.activity import Flags, GpuActivity
     from trackside.facts.gpu.duty import Duty
 
 
@@ -116,7 +116,7 @@ def examined(evidence: Evidence, run: Run, limits: Limits, ended_well: bool) -> 
     return Work(True, tuple(shows), slow, None, healthy, ill, unused, tuple(told), part is None)
 
 
-def _worked(evidence: Evidence, seen: Activity, spent: Duty | None, partly: bool) -> tuple[list[Claim], list[Claim]]:
+def _worked(evidence: Evidence, seen: GpuActivity, spent: Duty | None, partly: bool) -> tuple[list[Claim], list[Claim]]:
     """(what shows work, what that leaves open); ``partly``: some GPUs did nothing."""
     if spent is not None and spent.sm is not None and seen.users.any():
         sm = spent.sm if not partly else _of_users(evidence, seen, spent, spent.sm)
@@ -130,11 +130,11 @@ def _worked(evidence: Evidence, seen: Activity, spent: Duty | None, partly: bool
     return [], [claim("no_activity")]
 
 
-def _launched(evidence: Evidence, seen: Activity) -> list[Claim]:
+def _launched(evidence: Evidence, seen: GpuActivity) -> list[Claim]:
     return [claim("launched", count=_level(evidence, seen, "launches"))] if seen.launches is not None else []
 
 
-def _of_users(evidence: Evidence, seen: Activity, spent: Duty, sm: Value) -> Value:
+def _of_users(evidence: Evidence, seen: GpuActivity, spent: Duty, sm: Value) -> Value:
     """The mean SM activity of the GPUs in use, cited by these."""
     grid = evidence.grid("sm")
     assert grid is not None
@@ -147,7 +147,7 @@ CITED = 8
 """GPUs of which each is cited."""
 
 
-def _unused(evidence: Evidence, run: Run, seen: Activity) -> Claim | None:
+def _unused(evidence: Evidence, run: Run, seen: GpuActivity) -> Claim | None:
     """GPUs that did nothing while others worked, where it is known that the run held them."""
     if run.gpus_by in (None, "all", "occupancy") or not seen.users.any() or seen.busy is None:
         return None
@@ -170,7 +170,7 @@ def _unused(evidence: Evidence, run: Run, seen: Activity) -> Claim | None:
                  gpus=derived(gpus, *most))  # fmt: skip
 
 
-def _part(evidence: Evidence, run: Run, seen: Activity) -> Claim | None:
+def _part(evidence: Evidence, run: Run, seen: GpuActivity) -> Claim | None:
     """GPUs of the run that were not measured, or not up to its end; None where all were."""
     from trackside.facts.trust.coverage import STALE_S, sampled_within
 
@@ -193,7 +193,7 @@ def _part(evidence: Evidence, run: Run, seen: Activity) -> Claim | None:
     return claim("part", seen=derived(count, samples), held=whole)
 
 
-def _level(evidence: Evidence, seen: Activity, name: str) -> Value:
+def _level(evidence: Evidence, seen: GpuActivity, name: str) -> Value:
     """How much was launched or completed in all; the power drawn by the GPUs in use while they worked."""
     from trackside.facts.gpu.activity import middle
 

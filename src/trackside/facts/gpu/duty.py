@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trackside.evidence import Evidence, Value, derived
-from trackside.facts.gpu.activity import Activity, Flags, Matrix, level, mean, middle, spells
+from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, mean, middle, spells
 from trackside.facts.training.learning import step_seconds, training_points
 
 WARM_UP = 0.1
@@ -47,7 +47,7 @@ class Duty:
         return self.end - self.start
 
 
-def duty(evidence: Evidence, seen: Activity, least: int) -> Duty | None:
+def duty(evidence: Evidence, seen: GpuActivity, least: int) -> Duty | None:
     """None where fewer than ``least`` readings were taken, or nothing tells work. A tracer alone gives times, but no
     figures of activity."""
     bounds = _bounds(evidence, seen)
@@ -68,7 +68,7 @@ def duty(evidence: Evidence, seen: Activity, least: int) -> Duty | None:
     return Duty(*bounds, windows, rows, busy, sm, stalls, stalled, idle)
 
 
-def _readings(evidence: Evidence, seen: Activity, windows: Flags) -> float:
+def _readings(evidence: Evidence, seen: GpuActivity, windows: Flags) -> float:
     """How many samples of a GPU these windows hold."""
     names = (seen.busy_by or "sm", "launches", "collectives")
     grid = next((grid for name in names if (grid := evidence.grid(name)) is not None), None)
@@ -89,7 +89,7 @@ def _idle(evidence: Evidence, crowd: Matrix, step: float, busy: Value | None) ->
     return derived(round((1 - min(usual, 1.0)) * each.number, 2), busy, each, unit="s")
 
 
-def _bounds(evidence: Evidence, seen: Activity) -> tuple[float, float] | None:
+def _bounds(evidence: Evidence, seen: GpuActivity) -> tuple[float, float] | None:
     """From the first work to the last: of the GPUs, else of the log's points. GPUs that work less than can be told from
     rest did some all the while if the log counts steps."""
     active = np.flatnonzero(seen.active)
@@ -108,7 +108,7 @@ def _bounds(evidence: Evidence, seen: Activity) -> tuple[float, float] | None:
     return start, end
 
 
-def _begun(seen: Activity) -> int:
+def _begun(seen: GpuActivity) -> int:
     """The first window in which the GPUs are as busy as half of what they come to: compilation keeps them less so."""
     values = seen.busy if seen.busy is not None else seen.sm
     if values is None or not seen.users.any():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trackside.evidence import Evidence, Value, derived
-from trackside.facts.gpu.activity import Activity, Flags, middle
+from trackside.facts.gpu.activity import Flags, GpuActivity, middle
 from trackside.facts.gpu.signals import Limits
 from trackside.facts.gpu.standstill import distinct, stepped
 from trackside.facts.gpu.traffic import traffic
@@ -31,7 +31,7 @@ class Unstarted:
     shows: tuple[Claim, ...]
 
 
-def unstarted(evidence: Evidence, run: Run, seen: Activity, limits: Limits) -> Unstarted | None:
+def unstarted(evidence: Evidence, run: Run, seen: GpuActivity, limits: Limits) -> Unstarted | None:
     """None where a step was done, anything moves, the log does not tell of several ranks, or it was not for long."""
     met = _met(evidence)
     if met is None or training_points(evidence["progress"]) or stepped(evidence) > -np.inf:
@@ -70,7 +70,7 @@ def _met(evidence: Evidence) -> Value | None:
     return None
 
 
-def _little(evidence: Evidence, seen: Activity, start: float, end: float) -> list[Claim]:
+def _little(evidence: Evidence, seen: GpuActivity, start: float, end: float) -> list[Claim]:
     """SM activity, else power, that is no more than what spinning alone comes to."""
     sm, power = evidence.grid("sm"), evidence.grid("power")
     if sm is not None:

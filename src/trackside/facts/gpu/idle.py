@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trackside.evidence import Evidence, Value, derived
-from trackside.facts.gpu.activity import Activity, level
+from trackside.facts.gpu.activity import GpuActivity, level
 from trackside.facts.gpu.rated import rated_power
 from trackside.facts.gpu.signals import Limits, nodes_of
 from trackside.finding import Claim, claim
@@ -19,7 +19,7 @@ from trackside.model import Run
 class Idle:
     """No GPU of the run did any work from its start on."""
 
-    seen: Activity
+    seen: GpuActivity
     seconds: Value
     """How long that was watched."""
     context_only: bool | None
@@ -29,7 +29,7 @@ class Idle:
     shows: tuple[Claim, ...]
 
 
-def all_along(evidence: Evidence, run: Run, seen: Activity, limits: Limits) -> Idle | None:
+def all_along(evidence: Evidence, run: Run, seen: GpuActivity, limits: Limits) -> Idle | None:
     """GPUs that were watched for most of the run and never worked; None where one did, or too little was watched.
 
     Launches alone say nothing: a tracer that saw none may have seen nothing.
@@ -69,7 +69,7 @@ def all_along(evidence: Evidence, run: Run, seen: Activity, limits: Limits) -> I
     return Idle(seen, seconds, small, held, tuple(shows))
 
 
-def _counted(seen: Activity, sources: Sequence[Value]) -> dict[str, Value]:
+def _counted(seen: GpuActivity, sources: Sequence[Value]) -> dict[str, Value]:
     """How many GPUs on how many nodes."""
     gpus, nodes = len(seen.gpus), len(nodes_of(seen.gpus)) or 1
     return {
@@ -78,7 +78,7 @@ def _counted(seen: Activity, sources: Sequence[Value]) -> dict[str, Value]:
     }
 
 
-def _cold(evidence: Evidence, seen: Activity, limits: Limits) -> bool:
+def _cold(evidence: Evidence, seen: GpuActivity, limits: Limits) -> bool:
     """Whether what was sampled shows that no GPU was busy."""
     if seen.busy is not None:
         return bool(np.nanmax(level(seen.busy), initial=0.0) <= limits.cold)

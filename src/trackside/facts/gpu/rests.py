@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, Grid, Value, derived
-from trackside.facts.gpu.activity import Activity, Flags, middle, spells
+from trackside.facts.gpu.activity import Flags, GpuActivity, middle, spells
 from trackside.facts.gpu.apart import apart
 from trackside.facts.gpu.signals import Limits as Rest
 from trackside.facts.gpus import of_gpu
@@ -48,7 +48,7 @@ class Pause:
     gpus: tuple[str, ...]
 
 
-def during(evidence: Evidence, run: Run, seen: Activity, since: float, until: float) -> During | None:
+def during(evidence: Evidence, run: Run, seen: GpuActivity, since: float, until: float) -> During | None:
     """Of a pause (POSIX seconds); None where too little of it was watched."""
     windows = np.flatnonzero(seen.seen & (seen.times - seen.step >= since) & (seen.times <= until))
     if len(windows) < LEAST or seen.basis in (None, "utilisation"):
@@ -61,7 +61,7 @@ def during(evidence: Evidence, run: Run, seen: Activity, since: float, until: fl
     return During(False, shows, gpus)
 
 
-def _less(seen: Activity, windows: NDArray[np.intp]) -> Flags:
+def _less(seen: GpuActivity, windows: NDArray[np.intp]) -> Flags:
     """(G,) GPUs that do far less in these windows than while they worked before: those that spin in a collective."""
     signal = seen.signal(seen.basis or "")
     before = np.flatnonzero(seen.active[: windows[0]])
@@ -72,7 +72,7 @@ def _less(seen: Activity, windows: NDArray[np.intp]) -> Flags:
     return less & seen.users
 
 
-def longest(evidence: Evidence, run: Run, seen: Activity, limits: Limits) -> Pause | None:
+def longest(evidence: Evidence, run: Run, seen: GpuActivity, limits: Limits) -> Pause | None:
     """The longest rest, where it is a stall: long, longer than any other by far, and after as much work."""
     if seen.basis not in PROOF:
         return None
@@ -97,7 +97,7 @@ def longest(evidence: Evidence, run: Run, seen: Activity, limits: Limits) -> Pau
     return Pause(Stall(since, until, seconds, storage, blocked), shows, gpus)
 
 
-def most(evidence: Evidence, seen: Activity) -> Value | None:
+def most(evidence: Evidence, seen: GpuActivity) -> Value | None:
     """Seconds of the longest rest between two times of work; None where nothing tells work from rest."""
     grid = evidence.grid(seen.basis) if seen.basis in PROOF else None
     if grid is None or not seen.active.any():
@@ -106,7 +106,7 @@ def most(evidence: Evidence, seen: Activity) -> Value | None:
     return derived(windows * seen.step, grid.value("count"), unit="s")
 
 
-def _rests(seen: Activity) -> list[tuple[int, int]]:
+def _rests(seen: GpuActivity) -> list[tuple[int, int]]:
     """The stretches of windows [start, stop) in which the GPUs were watched and did no work, between two that did."""
     active = np.flatnonzero(seen.active)
     if len(active) < 2:
@@ -119,7 +119,7 @@ def _rests(seen: Activity) -> list[tuple[int, int]]:
 def _told(
     evidence: Evidence,
     run: Run,
-    seen: Activity,
+    seen: GpuActivity,
     windows: NDArray[np.intp],
     start: float,
     end: float,

@@ -13,7 +13,7 @@ from trackside.model import Run
 from trackside.query import Query, Rollup, metric
 
 if TYPE_CHECKING:
-    from trackside.facts.gpu.activity import Activity
+    from trackside.facts.gpu.activity import GpuActivity
 
 
 def _by_gpu(name: str, how: Rollup) -> Query:
@@ -93,7 +93,7 @@ class Limits(Quiet):
     """Share of the windows that counts as all the while."""
 
 
-def watched(evidence: Evidence, run: Run) -> Activity | None:
+def watched(evidence: Evidence, run: Run) -> GpuActivity | None:
     """What the run's GPUs did, window by window; None where no metric tells."""
     if not any(evidence.has(name) for name in ACTIVITY):
         return None

@@ -11,19 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, derived
-from trackside.facts.gpu.activity import FLOORS, Activity, Flags, Matrix, level, middle, spells
+from trackside.facts.gpu.activity import FLOORS, Flags, GpuActivity, Matrix, level, middle, spells
 from trackside.facts.gpu.apart import apart
 from trackside.facts.gpu.rated import rated_power
 from trackside.facts.gpu.signals import Limits
 from trackside.facts.gpu.still import Still
 from trackside.facts.gpu.traffic import traffic
 from trackside.facts.gpus import aligned
-from trackside.facts.logs.ending import last_sign
+from trackside.facts.logs.silence import last_sign
 from trackside.finding import Claim, claim
 from trackside.model import Run
 
 
-def at_end(evidence: Evidence, run: Run, seen: Activity, limits: Limits, beside: bool = False) -> Still | None:
+def at_end(evidence: Evidence, run: Run, seen: GpuActivity, limits: Limits, beside: bool = False) -> Still | None:
     """The standstill that lasts to the end of the samples, after a time of work; None where there is none.
 
     ``beside``: other evidence says that the run was stuck, so that a few windows are enough.
@@ -49,7 +49,7 @@ def at_end(evidence: Evidence, run: Run, seen: Activity, limits: Limits, beside:
     return _still(evidence, run, seen, span, length, inside, sure, limits)
 
 
-def within(evidence: Evidence, run: Run, seen: Activity, start: float, limits: Limits) -> Still | None:
+def within(evidence: Evidence, run: Run, seen: GpuActivity, start: float, limits: Limits) -> Still | None:
     """A standstill that began when the log went silent, where the GPUs alone don't tell waiting from work.
 
     They must work less than before it, or some of them must stand apart.
@@ -63,7 +63,7 @@ def within(evidence: Evidence, run: Run, seen: Activity, start: float, limits: L
     return still if still.odd or (less.any() and 2 * int((less & seen.users).sum()) > int(seen.users.sum())) else None
 
 
-def _less(seen: Activity, windows: NDArray[np.intp], limits: Limits) -> Flags:
+def _less(seen: GpuActivity, windows: NDArray[np.intp], limits: Limits) -> Flags:
     """(G,) GPUs that are busy in these windows and do far less than in the ones before."""
     signal = seen.sm if seen.basis == "sm" else seen.power if seen.basis == "power" else None
     before = np.flatnonzero(seen.active[: windows[0]])
@@ -77,7 +77,7 @@ def _less(seen: Activity, windows: NDArray[np.intp], limits: Limits) -> Flags:
     return less
 
 
-def _one_cold(evidence: Evidence, run: Run, seen: Activity, limits: Limits) -> Still | None:
+def _one_cold(evidence: Evidence, run: Run, seen: GpuActivity, limits: Limits) -> Still | None:
     """A few GPUs that went cold for good while all others stay pinned, where utilisation alone tells: it can't say
     whether these work on (see :func:`trackside.facts.gpu.activity.activity` for signals that can)."""
     users, end = seen.users, np.flatnonzero(seen.seen)
@@ -99,7 +99,7 @@ def _one_cold(evidence: Evidence, run: Run, seen: Activity, limits: Limits) -> S
     return within(evidence, run, seen, start, limits)
 
 
-def _slower_clocks(evidence: Evidence, seen: Activity, active: NDArray[np.intp], rest: NDArray[np.intp]) -> bool:
+def _slower_clocks(evidence: Evidence, seen: GpuActivity, active: NDArray[np.intp], rest: NDArray[np.intp]) -> bool:
     """Whether clocks fell when power did: then the GPUs work on, only slower."""
     grid = evidence.grid("clock")
     if grid is None:
@@ -113,7 +113,7 @@ SLOWER = 0.9
 
 
 def _still(
-    evidence: Evidence, run: Run, seen: Activity, span: tuple[float, float, float], length: float,
+    evidence: Evidence, run: Run, seen: GpuActivity, span: tuple[float, float, float], length: float,
     windows: NDArray[np.intp], sure: bool, limits: Limits, less: Flags | None = None,
 ) -> Still:  # fmt: skip
     after, since, until = span
@@ -131,7 +131,7 @@ def _still(
     )  # fmt: skip
 
 
-def longest_pause(seen: Activity) -> float:
+def longest_pause(seen: GpuActivity) -> float:
     """Seconds of the longest rest between two times of work."""
     active = np.flatnonzero(seen.active)
     if len(active) < 2:
@@ -157,7 +157,7 @@ def stepped(evidence: Evidence) -> float:
     return float(grid.times[rose[-1]]) if len(rose) else -np.inf
 
 
-def _held(evidence: Evidence, seen: Activity, inside: NDArray[np.intp], limits: Limits) -> bool | None:
+def _held(evidence: Evidence, seen: GpuActivity, inside: NDArray[np.intp], limits: Limits) -> bool | None:
     """Whether most GPUs in use keep the memory that they had while they worked."""
     grid = evidence.grid("memory")
     if grid is None:
@@ -170,7 +170,7 @@ def _held(evidence: Evidence, seen: Activity, inside: NDArray[np.intp], limits: 
     return bool((now[known] >= limits.held * most[known]).mean() > 0.5)
 
 
-def worked_on(evidence: Evidence, run: Run, seen: Activity, limits: Limits) -> Claim | None:
+def worked_on(evidence: Evidence, run: Run, seen: GpuActivity, limits: Limits) -> Claim | None:
     """GPUs that worked up to the end of the run, at the level that they had; None where they may only have waited
     busily all the while, or the last part was not watched."""
     name = seen.basis
@@ -196,7 +196,7 @@ def worked_on(evidence: Evidence, run: Run, seen: Activity, limits: Limits) -> C
     return told[0] if told else None
 
 
-def to_the_end(run: Run, seen: Activity, limits: Limits) -> bool:
+def to_the_end(run: Run, seen: GpuActivity, limits: Limits) -> bool:
     """Whether the GPUs were watched up to the run's end, or to so little before it that no standstill would fit in."""
     if run.end is None:
         return True
@@ -204,7 +204,7 @@ def to_the_end(run: Run, seen: Activity, limits: Limits) -> bool:
     return run.end - float(seen.times[seen.seen][-1]) < max(3 * seen.step, min(limits.least_s, limits.share * length))
 
 
-def distinct(evidence: Evidence, seen: Activity, windows: Flags, limits: Limits) -> bool:
+def distinct(evidence: Evidence, seen: GpuActivity, windows: Flags, limits: Limits) -> bool:
     """Whether GPUs that look at work in these windows do more than ones that only spin: on more SMs, or at more power;
     launches and collectives are work as they are."""
     if seen.basis not in ("sm", "power") or not windows.any():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trackside.evidence import Evidence, Grid, Value, derived
-from trackside.facts.gpu.activity import Activity, Flags, middle
+from trackside.facts.gpu.activity import Flags, GpuActivity, middle
 from trackside.facts.gpu.apart import Apart
 from trackside.facts.gpus import of_gpu
 from trackside.finding import Claim, claim
@@ -28,7 +28,7 @@ class Still:
     """The GPUs did no work from a moment to the end of what was watched."""
 
     evidence: Evidence
-    seen: Activity
+    seen: GpuActivity
     since: float
     """By then it had begun; POSIX seconds."""
     after: float

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trackside.evidence import Evidence, derived
-from trackside.facts.gpu.activity import Activity, mean, middle
+from trackside.facts.gpu.activity import GpuActivity, mean, middle
 from trackside.facts.gpus import aligned
 from trackside.finding import Claim, claim
 
@@ -47,7 +47,7 @@ class Traffic:
     """Whether nothing moves: something that alone tells is at rest, and nothing that was sampled is not."""
 
 
-def traffic(evidence: Evidence, seen: Activity, start: float, end: float) -> Traffic:
+def traffic(evidence: Evidence, seen: GpuActivity, start: float, end: float) -> Traffic:
     """Of the GPUs in use, in (start, end]."""
     moving: list[Claim] = []
     resting: list[Claim] = []

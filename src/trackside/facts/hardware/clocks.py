@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trackside.catalog.gpu_models import rating_of
 from trackside.catalog.throttle import REASONS, mask, reasons_in
 from trackside.evidence import Evidence, Grid, Value, derived
-from trackside.facts.gpu.activity import Activity, activity
+from trackside.facts.gpu.activity import GpuActivity, activity
 from trackside.facts.gpu.rated import rated_clock, rated_power
 from trackside.facts.gpus import aligned, all_names, name_of, of_gpu
 from trackside.facts.hardware.throttling import Against, Clocks, Held, Limits, Span
@@ -82,7 +82,7 @@ def clocks(evidence: Evidence, run: Run, limits: Limits) -> Clocks | None:
 
 
 def _busy(
-    evidence: Evidence, done: Activity | None, gpus: tuple[str, ...], times: Matrix, clock: Matrix, limits: Limits
+    evidence: Evidence, done: GpuActivity | None, gpus: tuple[str, ...], times: Matrix, clock: Matrix, limits: Limits
 ) -> Flags:
     """(GPUs, windows) Whether each was at work, or looked like it: only idle clocks are to be left out."""
     busy = aligned(evidence.grid("engine") or evidence.grid("utilisation"), gpus, times)
@@ -251,7 +251,7 @@ def reasons_set(grid: Grid) -> tuple[Value, Value]:
     return derived(titles or ("none",), most), most
 
 
-def _to_the_end(evidence: Evidence, done: Activity | None, limits: Limits) -> bool:
+def _to_the_end(evidence: Evidence, done: GpuActivity | None, limits: Limits) -> bool:
     """Whether the GPUs worked until shortly before they were let go of, as far as that is told."""
     if done is None or done.basis in (None, "utilisation") or not done.active.any():
         return True
@@ -263,7 +263,7 @@ def _to_the_end(evidence: Evidence, done: Activity | None, limits: Limits) -> bo
     return _let_go(evidence, done) - last <= max(limits.quiet_s, 3 * done.step)
 
 
-def _let_go(evidence: Evidence, done: Activity) -> float:
+def _let_go(evidence: Evidence, done: GpuActivity) -> float:
     """Until when the GPUs in use held memory: where no record tells of the run's end, samples go on after it."""
     end = float(done.times[-1])
     memory = aligned(evidence.grid("memory"), [gpu for gpu, used in zip(done.gpus, done.users, strict=True) if used],

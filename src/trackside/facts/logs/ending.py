@@ -1,18 +1,21 @@
-"""How did the run end: the scheduler's last word, exits and signals, success, silence. Pure.
+"""How the run ended: the scheduler's final record, exits and signals, and the job's own closing line.
 
-Every answer is a cited :class:`Value`, or None where the evidence does not tell. A family spreads
-:data:`ENDING` (and :data:`LIFE`, for silence) into its asks and hands the :class:`Evidence` over.
+The scheduler's record of the last attempt outweighs a notice in the output, and a final record one that was made while
+the job was still ending. Each answer is cited, or None if the evidence does not show it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 from trackside.catalog.job_states import ALIVE, CLEARING
-from trackside.evidence import Evidence, Frame, Value, derived
+from trackside.evidence import Evidence, Frame, Missing, Value, derived
+from trackside.facts.fact import fact, unmet
 from trackside.facts.logs.order import followed_by
-from trackside.finding import Claim, claim
-from trackside.model import Event, Record, Role, Run
+from trackside.finding import Claim, Sentence
+from trackside.model import Event, Record, Role
 from trackside.query import Query, events, record
 
 ENDING: Mapping[str, Query] = {
@@ -22,25 +25,12 @@ ENDING: Mapping[str, Query] = {
     "exits": events("process_exit"),
     "notices": events("scheduler_notice"),
 }
-"""What tells how a run ended."""
+"""The questions behind :class:`Ending`."""
 
-LIFE: Mapping[str, Query] = {
-    "progress": events("progress"),
-    "starts": events("training_start"),
-    "saves": events("checkpoint_saved"),
-    "evaluations": events("evaluation"),
-    "inits": events("distributed_init"),
-    "ready": events("distributed_ready"),
-    "communicators": events("nccl_init"),
-    "logs": events("log_activity"),
-}
-"""What shows that the job was doing something at a moment."""
-
-OWN_END_SAYS: Mapping[str, str] = {
-    "ended_itself": "the run came to its own end: {line}",
-    "aborted_itself": "the run ended by itself and called that end aborted: {line}",
-}
-"""Sentences of :func:`own_end`."""
+ENDED_ITSELF = Sentence("the run came to its own end: {line}")
+ABORTED_ITSELF = Sentence("the run ended by itself and called that end aborted: {line}")
+OWN_END_SAYS: Mapping[str, str] = {}
+"""Transitional: see :data:`ENDED_ITSELF`."""
 
 BAD_STATES = frozenset(
     ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED", "PREEMPTED", "DEADLINE", "BOOT_FAIL", "REVOKED")
@@ -73,7 +63,7 @@ def exit_signal(row: Event | Record) -> int | None:
 
 
 def last_job(jobs: Frame) -> Record | None:
-    """The record of the job's last attempt, one that is final before one seen while it was still ending."""
+    """The record of the job's last attempt: a final one before one made while it was still ending."""
     rows = [row for row in jobs.records if row.get("state") is not None]
 
     def late(row: Record) -> tuple[float, bool, float]:
@@ -85,87 +75,127 @@ def last_job(jobs: Frame) -> Record | None:
     return max(rows, key=late) if rows else None
 
 
+@dataclass(frozen=True, eq=False)
+class Ending:
+    """How the run ended. Frames that no input answered are empty."""
+
+    jobs: Frame
+    ends: Frame
+    """Closing lines of the job's own."""
+    launchers: Frame
+    exits: Frame
+    notices: Frame
+    """The scheduler's notices in the output."""
+    unrecorded: Missing | None
+    """Why neither a record nor a notice of the scheduler was given; None if one was."""
+
+    @cached_property
+    def job(self) -> Record | None:
+        """The scheduler's record of the last attempt."""
+        return last_job(self.jobs)
+
+    @cached_property
+    def state(self) -> Value | None:
+        """The scheduler's state of the last attempt."""
+        return None if self.job is None else self.jobs.value(self.job, "state")
+
+    @property
+    def running(self) -> bool:
+        """Whether the scheduler says that the job is not over."""
+        return self.state is not None and self.state.value in LIVE_STATES
+
+    @cached_property
+    def completed(self) -> Value | None:
+        """What shows a good end: COMPLETED with exit code 0, or the job's own closing line if nothing contradicts."""
+        if self.state is not None:
+            return self.state if self.state.value == "COMPLETED" else None
+        good = [row for row in self.ends.events if row.get("status") != "aborted"]
+        if not good or self.abnormal is not None:
+            return None
+        return self.ends.value(good[-1], "text" if good[-1].get("status") is None else "status")
+
+    @cached_property
+    def own_end(self) -> Claim | None:
+        """The run's own closing line, and whether it calls that end aborted."""
+        if not self.ends:
+            return None
+        line = self.ends.value(self.ends.events[-1], "text")
+        return ABORTED_ITSELF(line=line) if self.aborted_itself else ENDED_ITSELF(line=line)
+
+    @property
+    def aborted_itself(self) -> bool:
+        """Whether the run's own closing line calls the end aborted."""
+        return bool(self.ends) and self.ends.events[-1].get("status") == "aborted"
+
+    @cached_property
+    def abnormal(self) -> Value | None:
+        """What shows a bad end: the scheduler's state, else a launcher's or a shell's report."""
+        if self.state is not None:
+            return self.state if self.state.value in BAD_STATES else None
+        for frame in (self.launchers, self.exits):
+            for row in frame.events:
+                failed = exit_signal(row) is not None or row.get("exit_code") not in (None, 0)
+                if failed and followed_by(row, self.ends.events) is None:  # else of a side process
+                    return frame.value(row, "text")
+        return self.notices.value(self.notices.events[-1], "reason") if self.notices.events else None
+
+    @cached_property
+    def time(self) -> Value | None:
+        """When the run ended, POSIX seconds: by the scheduler's record, else by its notice in the output."""
+        if self.job is not None and self.job.get("end") is not None:
+            return self.jobs.value(self.job, "end", "time")
+        closing = [row for row in self.notices.events if row.time is not None and row.role is Role.ROOT]
+        return self.notices.value(closing[-1], "time", "time") if closing else None
+
+    @cached_property
+    def elapsed(self) -> Value | None:
+        """The run's elapsed seconds by its accounting record."""
+        if self.job is None:
+            return None
+        if isinstance(self.job.get("elapsed_s"), (int, float)):
+            return self.jobs.value(self.job, "elapsed_s", "s")
+        start, end = self.job.get("start"), self.job.get("end")
+        if isinstance(start, (int, float)) and isinstance(end, (int, float)):
+            times = (self.jobs.value(self.job, name, "time") for name in ("start", "end"))
+            return derived(end - start, *times, unit="s")
+        return None
+
+
+@fact(ENDING)
+def ending(evidence: Evidence) -> Ending:
+    """Of the rows; nothing is needed."""
+    jobs, ends, launchers, exits, notices = (evidence[name] for name in ENDING)
+    return Ending(jobs, ends, launchers, exits, notices, unmet(evidence, (("jobs", "notices"),)))
+
+
+# -- transitional: for modules that still ask by themselves
+
+
 def disposition(evidence: Evidence) -> Value | None:
-    """The scheduler's state of the last attempt."""
-    jobs = evidence["jobs"]
-    row = last_job(jobs)
-    return None if row is None else jobs.value(row, "state")
+    """Transitional: :attr:`Ending.state`."""
+    return ending(evidence).state
 
 
 def still_running(evidence: Evidence) -> bool:
-    """Whether the scheduler says that the job is not over."""
-    state = disposition(evidence)
-    return state is not None and state.value in LIVE_STATES
+    """Transitional: :attr:`Ending.running`."""
+    return ending(evidence).running
 
 
 def completed(evidence: Evidence) -> Value | None:
-    """What shows that the run ended well: COMPLETED with exit code 0, or the job's own word if none contradicts."""
-    state = disposition(evidence)
-    if state is not None:
-        return state if state.value == "COMPLETED" else None
-    ends = evidence["ends"]
-    good = [row for row in ends.events if row.get("status") != "aborted"]
-    if not good or abnormal_end(evidence) is not None:
-        return None
-    return ends.value(good[-1], "text" if good[-1].get("status") is None else "status")
+    """Transitional: :attr:`Ending.completed`."""
+    return ending(evidence).completed
 
 
 def own_end(evidence: Evidence) -> Claim | None:
-    """The run's own closing line, and whether it calls that end aborted; None where there is none."""
-    ends = evidence["ends"]
-    if not ends:
-        return None
-    row = ends.events[-1]
-    key = "aborted_itself" if row.get("status") == "aborted" else "ended_itself"
-    return claim(key, line=ends.value(row, "text"))
+    """Transitional: :attr:`Ending.own_end`."""
+    return ending(evidence).own_end
 
 
 def abnormal_end(evidence: Evidence) -> Value | None:
-    """What shows that the run ended badly: the scheduler's state, else a launcher's or a shell's report."""
-    state = disposition(evidence)
-    if state is not None:
-        return state if state.value in BAD_STATES else None
-    for name in ("launchers", "exits"):
-        frame = evidence[name]
-        for row in frame.events:
-            failed = exit_signal(row) is not None or row.get("exit_code") not in (None, 0)
-            if failed and followed_by(row, evidence["ends"].events) is None:  # else a helper's, before training ended
-                return frame.value(row, "text")
-    notices = evidence["notices"]
-    return notices.value(notices.events[-1], "reason") if notices.events else None
-
-
-def last_sign(evidence: Evidence, names: Iterable[str] = tuple(LIFE)) -> Value | None:
-    """Time of the last stamped sign of life; a closing line by the scheduler is none of the job's own."""
-    notices = {(row.at.path, row.time) for row in evidence["notices"].events}
-    best: tuple[float, Frame, Event, str] | None = None
-    for name in names:
-        frame = evidence[name]
-        for row in frame.events:
-            field = "time"
-            if row.kind == "log_activity" and (row.at.path, row.time) in notices:
-                field = "first_time"
-            time = row.get(field)
-            if isinstance(time, (int, float)) and (best is None or time > best[0]):
-                closing = field == "first_time" and (row.at.path, time) in notices
-                best = best if closing else (float(time), frame, row, field)
-    return None if best is None else best[1].value(best[2], best[3], "time")
-
-
-def silence_s(evidence: Evidence, run: Run, names: Iterable[str] = tuple(LIFE)) -> Value | None:
-    """Seconds from the last stamped sign of life to the run's end (now, for one still going); None if unknown."""
-    sign, end = last_sign(evidence, names), ended_at(evidence)
-    last = run.end if end is None else end.value
-    if sign is None or not isinstance(last, (int, float)) or not isinstance(sign.value, (int, float)):
-        return None
-    return derived(max(0.0, last - sign.value), *([] if end is None else [end]), sign, unit="s")
+    """Transitional: :attr:`Ending.abnormal`."""
+    return ending(evidence).abnormal
 
 
 def ended_at(evidence: Evidence) -> Value | None:
-    """When the run ended: by the scheduler's record, else by its closing words in the output."""
-    jobs, notices = evidence["jobs"], evidence["notices"]
-    row = last_job(jobs)
-    if row is not None and row.get("end") is not None:
-        return jobs.value(row, "end", "time")
-    closing = [each for each in notices.events if each.time is not None and each.role is Role.ROOT]
-    return notices.value(closing[-1], "time", "time") if closing else None
+    """Transitional: :attr:`Ending.time`."""
+    return ending(evidence).time

@@ -1,4 +1,4 @@
-"""Which of the exceptions in a run's logs can be its cause: the three rules of order. Pure.
+"""Exceptions in a run's logs, and which of them can be its cause: the three rules of order.
 
 1. The rank that complains is rarely the rank at fault: cascades are set aside by role.
 2. The last error printed is often teardown; the first may be handled: progress after it clears it.
@@ -8,10 +8,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from trackside.evidence import Frame, Value
+from trackside.evidence import Evidence, Frame, Value
+from trackside.facts.fact import fact
+from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.order import followed_by, follows, latest
+from trackside.facts.training.learning import Trajectory
 from trackside.model import Event, Role
+from trackside.query import events
 
 ABOUT_OTHERS = ("wrapper", "signal", "collective", "interrupt")
 
@@ -21,13 +26,13 @@ def handled(exception: Event, progress: Iterable[Event]) -> Event | None:
     return followed_by(exception, progress)
 
 
-def unhandled(exceptions: Iterable[Event], progress: Iterable[Event], *, crashed: bool = False) -> list[Event]:
+def unhandled(raised: Iterable[Event], progress: Iterable[Event], *, crashed: bool = False) -> list[Event]:
     """Exceptions of the job's own after which no training point came, earliest first.
 
     Wrappers, cascades and teardown are left out; copies of one traceback printed in a launcher's summary
     count only where the rank printed none itself. ``crashed``: see :func:`last_words`.
     """
-    own = [event for event in exceptions if event.role is Role.ROOT and event.get("about") not in ABOUT_OTHERS]
+    own = [event for event in raised if event.role is Role.ROOT and event.get("about") not in ABOUT_OTHERS]
     kept = last_words(own, list(progress), crashed=crashed)
     direct = [event for event in kept if not event.get("in_summary")]
     return earliest_first(direct or kept)
@@ -64,3 +69,29 @@ def earliest_first(events: Iterable[Event]) -> list[Event]:
 def type_and_message(frame: Frame, row: Event) -> dict[str, Value]:
     """What an exception is and says, as the values of a claim."""
     return {"type": frame.value(row, "type"), "message": frame.value(row, "message")}
+
+
+@dataclass(frozen=True, eq=False)
+class Exceptions:
+    """The exceptions that the log tells of."""
+
+    frame: Frame
+    unhandled: tuple[Event, ...]
+    """Those of the job's own after which no training point came, earliest first."""
+
+    def values(self, row: Event) -> dict[str, Value]:
+        """Type and message of one, as the values of a claim."""
+        return type_and_message(self.frame, row)
+
+
+@fact({"exceptions": events("exception")}, needs=("exceptions",))
+def exceptions(evidence: Evidence, trajectory: Trajectory, ending: Ending) -> Exceptions:
+    """Of the tracebacks that were read; missing if no log was given."""
+    frame = evidence["exceptions"]
+    crashed = ending.abnormal is not None
+    return Exceptions(frame, tuple(unhandled(frame.events, trajectory.progress.events, crashed=crashed)))
+
+
+def named_exception(row: Event) -> tuple[str, str]:
+    """Type and message of an exception, as a finding names it."""
+    return str(row.get("type")), str(row.get("message") or "")[:500]

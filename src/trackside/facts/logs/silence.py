@@ -1,21 +1,37 @@
-"""Did the run stand still before it was ended: silence against its own rhythm. Pure."""
+"""Silence before the end: how long the run printed nothing, against its own rhythm.
+
+If its lines carry no time, the steps done, at their printed pace, are held against the run's elapsed time instead.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 
-from trackside.evidence import Evidence, Value, derived
-from trackside.facts.logs.ending import ENDING, LIFE, LIVE_STATES, last_job, silence_s
-from trackside.facts.maths import finite
-from trackside.facts.training.learning import LEARNING, number, step_seconds, steps_done, training_points
+from trackside.evidence import Evidence, Frame, Missing, Value, derived
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.logs.ending import ENDING, LIVE_STATES, Ending
+from trackside.facts.logs.ending import ending as ending_of
+from trackside.facts.training.learning import LEARNING, Trajectory, number
 from trackside.finding import Claim, claim
-from trackside.model import Run
+from trackside.model import Event, Run
 from trackside.query import Query, events
 
+LIFE: Mapping[str, Query] = {
+    "progress": events("progress"),
+    "starts": events("training_start"),
+    "saves": events("checkpoint_saved"),
+    "evaluations": events("evaluation"),
+    "inits": events("distributed_init"),
+    "ready": events("distributed_ready"),
+    "communicators": events("nccl_init"),
+    "logs": events("log_activity"),
+}
+"""What shows that the job was doing something at a moment."""
+
 SILENCE: Mapping[str, Query] = {**LIFE, **LEARNING, **ENDING, "hosts": events("host")}
-"""What tells whether a run went silent, and how many processes it had."""
+"""Transitional: for modules that still ask by themselves."""
 
 REAPED = ("TIMEOUT", "DEADLINE", "CANCELLED", "RUNNING")
 """States of runs that did not end by themselves."""
@@ -39,79 +55,147 @@ class Quiet:
     runs that are well."""
 
 
-def stood_still(evidence: Evidence, run: Run, limits: Quiet) -> tuple[Value, bool] | None:
-    """(seconds of standing still, whether time stamps prove it); None where it worked on or nothing tells."""
-    progress = evidence["progress"]
-    points = training_points(progress)
-    seconds = duration(evidence)
-    if points and points[-1].time is None:
-        left = _left(evidence, seconds) if seconds is not None else None
-        if left is None or seconds is None or left.number < limits.unstamped_share * seconds.number:
+@dataclass(frozen=True, eq=False)
+class Silence:
+    """Signs of life in the log, and the silence after the last of them."""
+
+    signs: Mapping[str, Frame]
+    """The frames of :data:`LIFE`, by name; empty if no input answered."""
+    hosts: Frame
+    ending: Ending
+    trajectory: Maybe[Trajectory]
+    run: Run
+    limits: Quiet
+
+    def last_sign(self, names: Iterable[str] = tuple(LIFE)) -> Value | None:
+        """Time of the last stamped sign of life of these kinds, POSIX seconds; not the scheduler's line."""
+        notices = {(row.at.path, row.time) for row in self.ending.notices.events}
+        best: tuple[float, Frame, Event, str] | None = None
+        for name in names:
+            frame = self.signs[name]
+            for row in frame.events:
+                field = "time"
+                if row.kind == "log_activity" and (row.at.path, row.time) in notices:
+                    field = "first_time"
+                time = row.get(field)
+                if isinstance(time, (int, float)) and (best is None or time > best[0]):
+                    closing = field == "first_time" and (row.at.path, time) in notices
+                    best = best if closing else (float(time), frame, row, field)
+        return None if best is None else best[1].value(best[2], best[3], "time")
+
+    def seconds(self, names: Iterable[str] = tuple(LIFE)) -> Value | None:
+        """Seconds from the last stamped sign of life to the run's end (now, if it goes on); None if unknown."""
+        sign, end = self.last_sign(names), self.ending.time
+        last = self.run.end if end is None else end.value
+        if sign is None or not isinstance(last, (int, float)) or not isinstance(sign.value, (int, float)):
             return None
-        return left, False
-    quiet = silence_s(evidence, run)
-    if quiet is None:
-        return None
-    length = quiet.number
-    times = [row.time for row in points if row.time is not None]
-    gaps = sorted(finite([after - before for before, after in pairwise(times) if after > before]))
-    rhythm = gaps[len(gaps) // 2] if gaps else 0.0
-    long = length >= limits.least_s or (seconds is not None and length >= limits.share * seconds.number)
-    return (quiet, True) if long and length >= limits.intervals * rhythm else None
+        return derived(max(0.0, last - sign.value), *([] if end is None else [end]), sign, unit="s")
+
+    @cached_property
+    def stall(self) -> tuple[Value, bool] | None:
+        """(seconds of standing still before the end, whether time stamps prove it); None if it worked on or nothing
+        shows it."""
+        trajectory, limits, elapsed = self.trajectory, self.limits, self.ending.elapsed
+        if not isinstance(trajectory, Missing) and trajectory.points and not trajectory.stamped:
+            left = self._left
+            if left is None or elapsed is None or left.number < limits.unstamped_share * elapsed.number:
+                return None
+            return left, False
+        quiet = self.seconds()
+        if quiet is None:
+            return None
+        interval_s = 0.0 if isinstance(trajectory, Missing) else trajectory.interval_s
+        length = quiet.number
+        long = length >= limits.least_s or (elapsed is not None and length >= limits.share * elapsed.number)
+        return (quiet, True) if long and length >= limits.intervals * interval_s else None
+
+    @cached_property
+    def unaccounted(self) -> Value | None:
+        """Seconds that the steps done, at their printed pace, don't account for, if lines carry no time and that is
+        more than saves and start-up usually take: what the run did then is open."""
+        trajectory, elapsed = self.trajectory, self.ending.elapsed
+        if isinstance(trajectory, Missing) or not trajectory.points or trajectory.stamped or elapsed is None:
+            return None
+        left, limits = self._left, self.limits
+        enough = left is not None and left.number >= max(limits.least_s, limits.open_share * elapsed.number)
+        return left if enough else None
+
+    @cached_property
+    def _left(self) -> Value | None:
+        """Seconds of the run that the steps done, at their printed pace, leave."""
+        trajectory, elapsed = self.trajectory, self.ending.elapsed
+        if isinstance(trajectory, Missing) or trajectory.last is None or elapsed is None:
+            return None
+        spent = number(trajectory.last, "elapsed_s")
+        if spent is not None:
+            printed = trajectory.progress.value(trajectory.last, "elapsed_s", "s")
+            return derived(round(elapsed.number - spent, 1), elapsed, printed, unit="s")
+        pace, done = trajectory.step_seconds, trajectory.done
+        if pace is None or done is None:
+            return None
+        return derived(round(elapsed.number - done.number * pace.number, 1), elapsed, done, pace, unit="s")
+
+    @cached_property
+    def several_ranks(self) -> bool:
+        """Whether more than one process took part, as far as anything shows: training scripts run one for each GPU."""
+        run = self.run
+        if len(run.nodes) > 1 or (run.n_ranks or 0) > 1 or (run.n_ranks is None and (run.n_gpus or 0) > 1):
+            return True
+        for frame in (self.hosts, *(self.signs[name] for name in ("inits", "ready", "communicators"))):
+            for row in frame.events:
+                sizes = (row.get("world_size"), row.get("nranks"), row.get("nnodes"))
+                if any(isinstance(size, int) and size > 1 for size in sizes) or row.get("command") == "torchrun":
+                    return True
+        return False
 
 
-def duration(evidence: Evidence) -> Value | None:
-    """The run's elapsed seconds by its accounting record."""
-    jobs = evidence["jobs"]
-    row = last_job(jobs)
-    if row is None:
-        return None
-    start, end = row.get("start"), row.get("end")
-    if isinstance(row.get("elapsed_s"), (int, float)):
-        return jobs.value(row, "elapsed_s", "s")
-    if isinstance(start, (int, float)) and isinstance(end, (int, float)):
-        return derived(end - start, jobs.value(row, "start", "time"), jobs.value(row, "end", "time"), unit="s")
-    return None
-
-
-def unaccounted(evidence: Evidence, limits: Quiet) -> Value | None:
-    """Seconds that the steps done, at their printed pace, don't account for, where lines carry no time and that is
-    more than saves and start-up usually take: what the run did then is open."""
-    points = training_points(evidence["progress"])
-    seconds = duration(evidence)
-    if not points or points[-1].time is not None or seconds is None:
-        return None
-    left = _left(evidence, seconds)
-    return left if left is not None and left.number >= max(limits.least_s, limits.open_share * seconds.number) else None
-
-
-def _left(evidence: Evidence, seconds: Value) -> Value | None:
-    """Seconds of the run that the steps done, at their printed pace, leave."""
-    progress = evidence["progress"]
-    last = training_points(progress)[-1]
-    spent = number(last, "elapsed_s")
-    if spent is not None:
-        sources: tuple[Value, ...] = (seconds, progress.value(last, "elapsed_s", "s"))
-        return derived(round(seconds.number - spent, 1), *sources, unit="s")
-    pace = step_seconds(training_points(progress), progress)
-    done = steps_done(progress, evidence["ends"])
-    if pace is None or done is None:
-        return None
-    return derived(round(seconds.number - done.number * pace.number, 1), seconds, done, pace, unit="s")
-
-
-def several_ranks(evidence: Evidence, run: Run) -> bool:
-    """Whether more than one process took part, as far as anything tells: training scripts run one for each GPU."""
-    if len(run.nodes) > 1 or (run.n_ranks or 0) > 1 or (run.n_ranks is None and (run.n_gpus or 0) > 1):
-        return True
-    for name in ("hosts", "inits", "ready", "communicators"):
-        for row in evidence[name].events:
-            sizes = (row.get("world_size"), row.get("nranks"), row.get("nnodes"))
-            if any(isinstance(size, int) and size > 1 for size in sizes) or row.get("command") == "torchrun":
-                return True
-    return False
+@fact({**LIFE, "hosts": events("host")}, limits=Quiet())
+def silence(evidence: Evidence, ending: Ending, trajectory: Maybe[Trajectory], run: Run, limits: Quiet) -> Silence:
+    """Of stamped lines; of the steps done if none are stamped."""
+    return Silence({name: evidence[name] for name in LIFE}, evidence["hosts"], ending, trajectory, run, limits)
 
 
 def ended(state: Value) -> Claim:
     """How the run ended, or that it did not."""
     return claim("running" if state.value in LIVE_STATES else "ended", state=state)
+
+
+# -- transitional: for modules that still ask by themselves
+
+
+def _silence(evidence: Evidence, run: Run, limits: Quiet) -> Silence:
+    hosts = evidence["hosts"] if "hosts" in evidence.answers else Frame(events("host"), "none")
+    signs = {name: evidence[name] if name in evidence.answers else Frame(ask, "none") for name, ask in LIFE.items()}
+    plans = evidence["plans"] if "plans" in evidence.answers else Frame(events("training_plan"), "none")
+    course = Trajectory(evidence["progress"], plans, evidence["ends"])
+    return Silence(signs, hosts, ending_of(evidence), course, run, limits)
+
+
+def last_sign(evidence: Evidence, names: Iterable[str] = tuple(LIFE)) -> Value | None:
+    """Transitional: :meth:`Silence.last_sign`."""
+    return _silence(evidence, Run(), Quiet()).last_sign(names)
+
+
+def silence_s(evidence: Evidence, run: Run, names: Iterable[str] = tuple(LIFE)) -> Value | None:
+    """Transitional: :meth:`Silence.seconds`."""
+    return _silence(evidence, run, Quiet()).seconds(names)
+
+
+def stood_still(evidence: Evidence, run: Run, limits: Quiet) -> tuple[Value, bool] | None:
+    """Transitional: :attr:`Silence.stall`."""
+    return _silence(evidence, run, limits).stall
+
+
+def duration(evidence: Evidence) -> Value | None:
+    """Transitional: :attr:`Ending.elapsed`."""
+    return ending_of(evidence).elapsed
+
+
+def unaccounted(evidence: Evidence, limits: Quiet) -> Value | None:
+    """Transitional: :attr:`Silence.unaccounted`."""
+    return _silence(evidence, Run(), limits).unaccounted
+
+
+def several_ranks(evidence: Evidence, run: Run) -> bool:
+    """Transitional: :attr:`Silence.several_ranks`."""
+    return _silence(evidence, run, Quiet()).several_ranks

@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside.evidence import Evidence, Value, derived
-from trackside.facts.gpu.activity import Activity, Matrix, middle, spells
+from trackside.facts.gpu.activity import GpuActivity, Matrix, middle, spells
 from trackside.facts.gpus import of_gpu
 from trackside.facts.pace.saving import checkpoints, save_storm
 from trackside.facts.training.learning import training_points
@@ -46,7 +46,7 @@ class Saver:
     first: Event | None
 
 
-def saver(evidence: Evidence, run: Run, seen: Activity, slow: Slow) -> Saver | None:
+def saver(evidence: Evidence, run: Run, seen: GpuActivity, slow: Slow) -> Saver | None:
     """Whether the GPUs that the others wait for are those of the ranks that write checkpoints, and idle for that.
 
     Ranks that write for others are the first of the run and of its nodes. None where they work while the others wait,
@@ -89,7 +89,7 @@ def first_gpus(run: Run) -> list[str]:
     return list(found.values())
 
 
-def _in_bursts(seen: Activity, slow: Slow, interval: float, count: int) -> bool:
+def _in_bursts(seen: GpuActivity, slow: Slow, interval: float, count: int) -> bool:
     """Whether it keeps up between the saves, as far as they are sampled finely enough to see that."""
     if interval < RESOLVED * seen.step:
         return interval <= (RESOLVED - 1) * seen.step
@@ -101,7 +101,7 @@ def _in_bursts(seen: Activity, slow: Slow, interval: float, count: int) -> bool:
     return len(spells(own >= KEEPS_UP * level)) >= 0.5 * count
 
 
-def no_step(evidence: Evidence, seen: Activity, slow: Slow) -> Claim | None:
+def no_step(evidence: Evidence, seen: GpuActivity, slow: Slow) -> Claim | None:
     """That the log prints no step in a stretch in which a GPU stood apart, where it prints many before: then all ranks
     paused, and one of them evaluated or saved. None where steps went on, or the log tells no times."""
     frame = evidence["progress"]

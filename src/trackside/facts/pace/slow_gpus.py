@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, Grid, derived
-from trackside.facts.gpu.activity import Activity, Matrix, gpu_of, middle, summed
+from trackside.facts.gpu.activity import GpuActivity, Matrix, gpu_of, middle, summed
 from trackside.facts.gpu.duty import RESTING, TITLES, Duty
 from trackside.facts.gpus import aligned, names, of_gpu
 from trackside.facts.pace.lagging import Limits, Outlier, outliers
@@ -54,7 +54,7 @@ class Slow:
     shows: tuple[Claim, ...]
 
 
-def slow_gpus(evidence: Evidence, run: Run, seen: Activity, duty: Duty, limits: Limits) -> Slow | None:
+def slow_gpus(evidence: Evidence, run: Run, seen: GpuActivity, duty: Duty, limits: Limits) -> Slow | None:
     """The GPUs of a run that the others wait for; None where all are alike, or too few were watched."""
     rows = np.flatnonzero(duty.rows)
     windows = duty.windows & (seen.active if seen.active.any() else True)
@@ -80,7 +80,7 @@ def slow_gpus(evidence: Evidence, run: Run, seen: Activity, duty: Duty, limits: 
     return None
 
 
-def _idleness(seen: Activity) -> Matrix | None:
+def _idleness(seen: GpuActivity) -> Matrix | None:
     """How little each GPU was busy; not known of one that does nothing at all: that is a standstill, not slowness.
 
     Utilisation is of the last second alone, at rest or at work: a few windows make it a share of time.
@@ -138,7 +138,7 @@ def _of_nodes(values: Matrix, names: Sequence[str], limits: Limits) -> _Found | 
     return _Found(tuple(place for place, node in enumerate(nodes) if node in late), found[0])
 
 
-def _waits(evidence: Evidence, run: Run, seen: Activity) -> Matrix | None:
+def _waits(evidence: Evidence, run: Run, seen: GpuActivity) -> Matrix | None:
     """Share of each window that a rank spent in collectives."""
     grid = evidence.grid("waits")
     if grid is None:
@@ -149,7 +149,7 @@ def _waits(evidence: Evidence, run: Run, seen: Activity) -> Matrix | None:
 
 
 def _slow(
-    evidence: Evidence, run: Run, seen: Activity, sign: Sign, found: _Found, rows: Rows, waits: Matrix | None
+    evidence: Evidence, run: Run, seen: GpuActivity, sign: Sign, found: _Found, rows: Rows, waits: Matrix | None
 ) -> Slow | None:
     first = found.first
     picked = rows[list(found.places)]
@@ -181,7 +181,7 @@ def _slow(
 
 
 def _shows(
-    evidence: Evidence, run: Run, seen: Activity, sign: Sign, first: Outlier, parted: tuple[Names, Names],
+    evidence: Evidence, run: Run, seen: GpuActivity, sign: Sign, first: Outlier, parted: tuple[Names, Names],
     span: tuple[float, float],
 ) -> list[Claim]:  # fmt: skip
     """How far the first stands out and what the others do; ``parted``: the GPUs that stand out, and the others."""
@@ -248,7 +248,7 @@ def _counts(evidence: Evidence, run: Run, name: str, gpu: str, peers: Names, spa
     return claim(f"equal_{name}", mine=mine, theirs=theirs)
 
 
-def _clock(evidence: Evidence, seen: Activity, picked: Rows, others: Rows, window: slice) -> Claim | None:
+def _clock(evidence: Evidence, seen: GpuActivity, picked: Rows, others: Rows, window: slice) -> Claim | None:
     """Their SM clock, where it lies well under the others'."""
     grid = evidence.grid("clock")
     if grid is None:
@@ -266,7 +266,7 @@ SLOW_CLOCK = 0.9
 """SM clock over that of the others, under which the GPU itself is slow: else they differ by some hundredths."""
 
 
-def alike(evidence: Evidence, seen: Activity, duty: Duty) -> Claim | None:
+def alike(evidence: Evidence, seen: GpuActivity, duty: Duty) -> Claim | None:
     """The highest and the lowest of the GPUs in use, by SM activity else by engine activity: the counterfactual."""
     for name, values in (("sm", seen.sm), (seen.busy_by or "", seen.busy)):
         grid: Grid | None = evidence.grid(name) if name else None

@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import median
 
 from trackside.evidence import Evidence, Value, derived
-from trackside.facts.logs.ending import LIFE
+from trackside.facts.logs.silence import LIFE
 from trackside.facts.training.learning import number, training_points
 from trackside.model import Event, Run
 from trackside.query import Query, events

@@ -1,4 +1,4 @@
-"""What did the run learn: its training points as one curve, steps done and planned, and whether the loss fell. Pure.
+"""Training progress as the log prints it: the training points as one curve, steps done and planned, seconds a step.
 
 A point counts as not finite where the framework hides it: Transformers prints loss 0 beside a nan gradient norm,
 Megatron leaves the loss out, and may or may not count the iteration as nan.
@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
-from trackside.evidence import Frame, Value, derived
+from trackside.evidence import Evidence, Frame, Value, derived
 from trackside.facts import maths
+from trackside.facts.fact import fact
 from trackside.model import Event
 from trackside.query import Query, Row, events
 
@@ -20,7 +23,7 @@ LEARNING: Mapping[str, Query] = {
     "plans": events("training_plan"),
     "ends": events("training_end"),
 }
-"""What tells how far the training came; a family spreads it into its asks."""
+"""The questions behind :class:`Trajectory`."""
 
 FREE_OBJECTIVES = (
     "grpo",
@@ -175,3 +178,70 @@ def step_seconds(points: Sequence[Event], frame: Frame) -> Value | None:
         return None
     sources = [frame.value(row, field) for row in (first, last) for field in ("time", "step")]
     return derived((last.time - first.time) / steps, *sources, unit="s")
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """Training progress of the run, by its log."""
+
+    progress: Frame
+    plans: Frame
+    ends: Frame
+
+    @cached_property
+    def points(self) -> tuple[Event, ...]:
+        """The printed points of training, evaluations left out."""
+        return tuple(training_points(self.progress))
+
+    @cached_property
+    def curve(self) -> Curve:
+        """The points and losses of the run's last life."""
+        return curve(self.progress)
+
+    @property
+    def last(self) -> Event | None:
+        """The last training point."""
+        return self.points[-1] if self.points else None
+
+    @property
+    def stamped(self) -> bool:
+        """Whether the last training point carries a time."""
+        return self.last is not None and self.last.time is not None
+
+    @cached_property
+    def count(self) -> Value:
+        """The progress lines that were printed."""
+        return self.progress.reduce("count")
+
+    @cached_property
+    def done(self) -> Value | None:
+        """Optimizer steps that the log shows to be done."""
+        return steps_done(self.progress, self.ends)
+
+    @cached_property
+    def planned(self) -> Value | None:
+        """Optimizer steps that were planned."""
+        return steps_planned(self.progress, self.plans)
+
+    @cached_property
+    def left(self) -> Value | None:
+        """Steps still to do, if both figures are known and the plan was not met."""
+        return steps_left(self.done, self.planned)
+
+    @cached_property
+    def step_seconds(self) -> Value | None:
+        """Wall seconds a step."""
+        return step_seconds(self.points, self.progress)
+
+    @cached_property
+    def interval_s(self) -> float:
+        """The median seconds between two stamped points; 0 if there are none."""
+        times = [row.time for row in self.points if row.time is not None]
+        gaps = sorted(maths.finite([after - before for before, after in pairwise(times) if after > before]))
+        return gaps[len(gaps) // 2] if gaps else 0.0
+
+
+@fact(LEARNING, needs=("progress",))
+def trajectory(evidence: Evidence) -> Trajectory:
+    """Of the progress lines; missing if no log was given."""
+    return Trajectory(*(evidence[name] for name in LEARNING))

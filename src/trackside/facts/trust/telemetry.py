@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trackside.evidence import NOT_GIVEN, Frame, Grid, Missing, Store, Value, derived
+from trackside.evidence import NOT_GIVEN, Frame, Grid, MissingAnswer, Store, Value, derived
 from trackside.facts.hardware.counters import last_before
 from trackside.facts.trust import coverage, time_skew
 from trackside.facts.trust.coverage import Hole, Line
@@ -75,9 +75,9 @@ class Examined:
 def examine(store: Store, run: Run) -> Examined:
     """Look over the run's metrics before anything is judged on them."""
     first = store.ask(_count(GPU_WITNESSES[0]))
-    if isinstance(first, Missing) and first.source:
+    if isinstance(first, MissingAnswer) and first.source:
         return Examined((), Trust())  # that it did not answer is said by itself
-    given = not (isinstance(first, Missing) and first.reason == NOT_GIVEN)
+    given = not (isinstance(first, MissingAnswer) and first.reason == NOT_GIVEN)
     gpus = coverage.lines(_witnesses(store, GPU_WITNESSES, run.gpus), "gpu") if given else []
     if not gpus:
         return Examined((Claim("metrics_elsewhere" if given else "no_gpu_metric"),), Trust())
@@ -317,7 +317,7 @@ def _untraced(store: Store) -> Iterator[tuple[str, Value]]:
             yield node, most
 
 
-def _all_untraced(answer: Frame | Grid | Missing, untraced: Sequence[tuple[str, Value]]) -> bool:
+def _all_untraced(answer: Frame | Grid | MissingAnswer, untraced: Sequence[tuple[str, Value]]) -> bool:
     return isinstance(answer, Grid) and len(untraced) == len(dict.fromkeys(answer.labels("node")))
 
 

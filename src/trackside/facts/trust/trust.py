@@ -1,6 +1,6 @@
 """Which answers can be judged on, and which findings they carry: the engine asks here, so that no family need to.
 
-A measurement that can't be trusted is no measurement: its ask becomes Missing, and the families that need it say so.
+A measurement that can't be trusted is no measurement: its answer becomes missing, and the families that need it say so.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from trackside.catalog.metrics import METRICS
-from trackside.evidence import UNABLE, Frame, Grid, Missing
+from trackside.evidence import UNABLE, Frame, Grid, MissingAnswer
 from trackside.facts.trust import coverage
 from trackside.finding import Certainty, Finding, Outcome, unknown
 from trackside.model import Plane
@@ -54,12 +54,12 @@ class Trust:
     in_part: Mapping[Plane, str] = field(default_factory=dict)
     limits: Limits = LIMITS
 
-    def checked(self, query: Query, answer: Frame | Grid | Missing) -> Frame | Grid | Missing:
+    def checked(self, query: Query, answer: Frame | Grid | MissingAnswer) -> Frame | Grid | MissingAnswer:
         """The answer, or why it is none."""
         if not isinstance(answer, Grid):
             return answer
         doubt = self._doubt(query, answer)
-        return Missing(query, doubt) if doubt else answer
+        return MissingAnswer(doubt, query) if doubt else answer
 
     def limited(self, finding: Finding, by_silence: bool = False) -> Finding:
         """What rests on a part of what there was, as if it were all, is not known.

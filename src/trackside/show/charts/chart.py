@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
-from trackside.evidence import Store
+from trackside.evidence import Answer, Store, ask_many
 from trackside.finding import Verdict
 from trackside.query import Query
-from trackside.verdict.engine import Answer, ask
 
 PAINT = ("ink", "faint", "ground", "accent", "second", "third", "bad", "warn", "good", "band")
 """Signals with the colours of the page: text, grid lines, background; series in their order; what marks a fault, a
@@ -89,7 +88,7 @@ class Asked:
         self.name = store.name
         self._store = store
         distinct = list(dict.fromkeys(queries))
-        self._answers: dict[Query, Answer] = dict(zip(distinct, ask(store, distinct), strict=True))
+        self._answers: dict[Query, Answer] = dict(zip(distinct, ask_many(store, distinct), strict=True))
 
     def ask(self, query: Query) -> Answer:
         """See :class:`trackside.query.Store`."""

@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 
 from trackside.evidence import Evidence, Grid, Store
-from trackside.facts.gpu.activity import Activity, Flags, Matrix, activity, gpu_of, spells
+from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, activity, gpu_of, spells
 from trackside.facts.gpu.signals import ACTIVITY
 from trackside.facts.gpus import of_ranks
 from trackside.facts.training.learning import training_points
@@ -123,7 +123,7 @@ def _working(found: Evidence, run: Run, window: Span) -> Iterator[Phase]:
             yield Phase("no work", edge, end)
 
 
-def _within(seen: Activity, flags: Flags, window: Span) -> list[Span]:
+def _within(seen: GpuActivity, flags: Flags, window: Span) -> list[Span]:
     """The stretches of windows that are set, as far as they lie in the run's."""
     found = [(float(seen.times[start]) - seen.step, float(seen.times[stop - 1])) for start, stop in spells(flags)]
     return [

@@ -1,1 +1,3 @@
-"""One file a revision, forward only. A published one never changes; tests/archives keeps what each made."""
+"""One file a revision, forward only. A published one never changes; tests/stores/metadata/revisions keeps what each
+made.
+"""

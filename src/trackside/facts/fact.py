@@ -1,0 +1,208 @@
+"""What a fact is, and how facts are derived: each at most once for a run, from queries and from other facts.
+
+A fact is a frozen dataclass: a typed answer about one run. One function derives it; its parameters, by their
+annotations, say what it is derived from:
+
+    Evidence    the answers to the questions that the fact declares (``asks``)
+    Run         the run
+    limits      the fact's own limits
+    Other       another fact; where that is missing, so is this one, for the same reason
+    Maybe[X]    another fact, or a :class:`~trackside.evidence.Missing` that says why it can't be had
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias, TypeVar
+
+from trackside.evidence import Answer, BatchStore, Evidence, Missing, Store, ask_many
+from trackside.model import Run
+from trackside.query import Query
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+Maybe: TypeAlias = T | Missing
+"""A fact that may be missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a derivation or of a family's ``judge``."""
+
+    kind: type
+    """Evidence, Run, or the type of a fact."""
+    optional: bool = False
+    """Whether it is handed over even if it is missing."""
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """How one fact is derived."""
+
+    kind: type
+    derive: Callable[..., Any]
+    asks: Mapping[str, Query]
+    needs: tuple[str | tuple[str, ...], ...]
+    limits: object
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The parameters of the function, ``limits`` left out."""
+        return parameters(self.derive)
+
+
+_DERIVATIONS: dict[type, Derivation] = {}
+"""Filled when the module of a fact is imported, and not changed afterwards."""
+
+
+def fact(
+    asks: Mapping[str, Query] | None = None,
+    *,
+    needs: tuple[str | tuple[str, ...], ...] = (),
+    limits: object = None,
+) -> Callable[[F], F]:
+    """Declare the function that derives the fact of its return type.
+
+    ``asks``: the questions, by name. ``needs``: names of those without whose answer there is no fact; of a tuple, any
+    one is enough. The function stays as it is, so that a test can call it with evidence made by hand.
+    """
+
+    def declare(derive: F) -> F:
+        kind = _fact_type(typing.get_type_hints(derive)["return"])
+        _DERIVATIONS[kind] = Derivation(kind, derive, asks or {}, needs, limits)
+        return derive
+
+    return declare
+
+
+def derivation(kind: type) -> Derivation:
+    """How a fact is derived. Raises KeyError for a type that is no fact."""
+    return _DERIVATIONS[kind]
+
+
+def parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
+    """What a derivation or a ``judge`` takes, by parameter; ``limits`` left out."""
+    hints = typing.get_type_hints(function)
+    return {
+        name: Parameter(_fact_type(hint), Missing in typing.get_args(hint))
+        for name, hint in hints.items()
+        if name not in ("return", "limits")
+    }
+
+
+def _fact_type(hint: Any) -> type:
+    """``X`` of ``X`` and of ``X | Missing``."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        (hint,) = (part for part in typing.get_args(hint) if part is not Missing)
+    return typing.cast(type, hint)
+
+
+class Facts:
+    """The facts of one run, each derived when it is first asked for, and once."""
+
+    def __init__(self, store: Store, run: Run, checked: Callable[[Query, Answer], Answer]) -> None:
+        self.store = store
+        self.run = run
+        self._checked = checked
+        """Gives an answer, or says why it can't be trusted."""
+        self._answers: dict[Query, Answer] = {}
+        self._facts: dict[type, Any] = {}
+
+    def expect(self, kinds: Iterable[type]) -> None:
+        """Tell the store what these facts will ask, so that it can answer many questions in one pass."""
+        if isinstance(self.store, BatchStore):
+            self.store.expect(dict.fromkeys(query for kind in kinds for query in questions(kind)))
+
+    def get(self, kind: type[T]) -> Maybe[T]:
+        """The fact, or why it can't be had."""
+        if kind not in self._facts:
+            self._facts[kind] = self._derive(derivation(kind))
+        fact: Maybe[T] = self._facts[kind]
+        return fact
+
+    def ask(self, queries: Iterable[Query]) -> None:
+        """Fetch the answers that are not here yet, together where the store can."""
+        fresh = [query for query in dict.fromkeys(queries) if query not in self._answers]
+        for query, answer in zip(fresh, ask_many(self.store, fresh), strict=True):
+            self._answers[query] = self._checked(query, answer)
+
+    def evidence(self, asks: Mapping[str, Query]) -> Evidence:
+        """The answers to questions, by name."""
+        self.ask(asks.values())
+        return Evidence({name: self._answers[query] for name, query in asks.items()})
+
+    def arguments(self, wanted: Mapping[str, Parameter]) -> dict[str, Any]:
+        """The run and the facts to hand to a function, by parameter; see :meth:`missing` first."""
+        return {name: self.run if one.kind is Run else self.get(one.kind) for name, one in wanted.items()}
+
+    def missing(self, wanted: Mapping[str, Parameter]) -> list[str]:
+        """Why facts that a function can't do without are missing, each reason once."""
+        needed = (self.get(one.kind) for one in wanted.values() if one.kind is not Run and not one.optional)
+        return list(dict.fromkeys(one.reason for one in needed if isinstance(one, Missing)))
+
+    def silent_sources(self, kinds: Iterable[type]) -> list[str]:
+        """Why questions behind these facts have no answer, of those whose source did not answer."""
+        answers = (self._answers[query] for kind in kinds for query in questions(kind) if query in self._answers)
+        return list(dict.fromkeys(a.reason for a in answers if isinstance(a, Missing) and a.source))
+
+    def _derive(self, how: Derivation) -> Any:
+        wanted = {name: one for name, one in how.parameters.items() if one.kind is not Evidence}
+        if reasons := self.missing(wanted):
+            return Missing(" and ".join(reasons))
+        values = self.arguments(wanted)
+        for name, one in how.parameters.items():
+            if one.kind is Evidence:
+                values[name] = self.evidence(how.asks)
+                if (missing := unmet(values[name], how.needs)) is not None:
+                    return missing
+        if how.limits is not None:
+            values["limits"] = how.limits
+        return guarded(how.kind.__name__, lambda: how.derive(**values))
+
+
+def unmet(evidence: Evidence, needs: Iterable[str | tuple[str, ...]]) -> Missing | None:
+    """The first need that no answer meets: why."""
+    for need in needs:
+        names = (need,) if isinstance(need, str) else need
+        missing = [answer for name in names if (answer := evidence.missing(name)) is not None]
+        if len(missing) == len(names):
+            reasons = dict.fromkeys(answer.reason for answer in missing)
+            return Missing(" or ".join(reasons), source=next((a.source for a in missing if a.source), ""))
+    return None
+
+
+def guarded(name: str, derive: Callable[[], T]) -> Maybe[T]:
+    """The result; after an internal error a warning (which tests treat as an error) and Missing, so that one defect
+    leaves one answer open and not the whole verdict."""
+    try:
+        return derive()
+    except Exception as error:  # noqa: BLE001
+        warnings.warn(f"internal error in {name}: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
+        return Missing(f"internal error in {name}: {type(error).__name__}: {error}")
+
+
+def questions(kind: type) -> tuple[Query, ...]:
+    """All questions behind a fact: its own, and those of the facts that it is derived from."""
+    return tuple(dict.fromkeys(query for one in closure([kind]) for query in derivation(one).asks.values()))
+
+
+def closure(kinds: Iterable[type]) -> tuple[type, ...]:
+    """These facts and all that they are derived from, each once. Raises ValueError for a circle."""
+    order: dict[type, None] = {}
+
+    def visit(kind: type, above: tuple[type, ...]) -> None:
+        if kind in above:
+            raise ValueError(f"facts in a circle: {' -> '.join(one.__name__ for one in (*above, kind))}")
+        for one in derivation(kind).parameters.values():
+            if one.kind not in (Evidence, Run) and one.kind not in order:
+                visit(one.kind, (*above, kind))
+        order[kind] = None
+
+    for kind in kinds:
+        visit(kind, ())
+    return tuple(order)

@@ -1,0 +1,85 @@
+"""Refusals by a file system, as the log, the kernel and exceptions report them.
+
+Shared memory (/dev/shm) is memory and no file system here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from trackside.evidence import Evidence, Frame, Value
+from trackside.facts.fact import fact
+from trackside.facts.logs.exceptions import Exceptions
+from trackside.facts.logs.order import first, followed_by
+from trackside.facts.training.learning import Trajectory
+from trackside.model import Event
+from trackside.query import events
+
+REASONS = (
+    ("full", r"No space left|ENOSPC|Errno 28|disk (?:is )?full|not enough (?:free )?(?:disk )?space"),
+    ("quota", r"quota|EDQUOT|Errno 122"),
+    ("read_only", r"Read-only file system|EROFS|Errno 30"),
+    ("stale", r"Stale (?:NFS )?file handle|ESTALE|Errno 116"),
+    ("io_error", r"Input/output error|Errno 5\b|\bEIO\b|Remote I/O|Errno 121"),
+    ("unreachable", r"Transport endpoint|Errno 107|Host is down|Errno 112|not responding|Communication error on send"),
+    ("full", r"inline_container|PytorchStreamWriter|unexpected pos|failed writing|write failed|short write"),
+)
+"""How an exception's text names the reason; a checkpoint writer that breaks off mostly met a full disk."""
+SHARED_MEMORY = re.compile(r"/dev/shm|shared memory|\bshm\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, eq=False)
+class StorageFaults:
+    """What refused, in the order of the log."""
+
+    frame: Frame
+    raised: tuple[Event, ...]
+    """Unhandled exceptions about storage."""
+    lines: tuple[Event, ...]
+    """Lines about a file system's refusal."""
+    last: tuple[Event, ...]
+    """Those of ``lines`` after which no training point came."""
+
+    @property
+    def cause(self) -> Event | None:
+        """The exception, else the first line, that can have ended the run."""
+        return self.raised[0] if self.raised else first(self.last)
+
+    @cached_property
+    def reason(self) -> str:
+        """Why it was refused: a reason of :data:`REASONS`."""
+        named = reason_of(self.cause) if self.cause is not None else None
+        return named or next((str(row.get("reason")) for row in self.last if row.get("reason")), "io_error")
+
+    def line(self, row: Event) -> Value:
+        """The text of one of ``lines``."""
+        return self.frame.value(row, "text")
+
+
+def about_storage(exception: Event) -> bool:
+    """Whether an exception says that a file system refused."""
+    text = f"{exception.get('type')}: {exception.get('message')}"
+    if SHARED_MEMORY.search(text):
+        return False
+    if exception.get("about") == "storage":
+        return True
+    return exception.get("about") == "checkpoint" and re.search(REASONS[-1][1], text) is not None
+
+
+def reason_of(row: Event) -> str | None:
+    """The reason that an exception or a line names."""
+    if row.get("reason"):
+        return str(row.get("reason"))
+    text = f"{row.get('type')}: {row.get('message')} {row.get('root_message')}"
+    return next((reason for reason, pattern in REASONS if re.search(pattern, text, re.IGNORECASE)), None)
+
+
+@fact({"faults": events("storage_fault")})
+def storage_faults(evidence: Evidence, exceptions: Exceptions, trajectory: Trajectory) -> StorageFaults:
+    """Of refusals that were printed or raised; missing if no log was given."""
+    lines = [row for row in evidence["faults"].events if not SHARED_MEMORY.search(f"{row.get('path')} {row.text}")]
+    last = [row for row in lines if followed_by(row, trajectory.progress.events) is None]
+    raised = [row for row in exceptions.unhandled if about_storage(row)]
+    return StorageFaults(evidence["faults"], tuple(raised), tuple(lines), tuple(last))

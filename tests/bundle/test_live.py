@@ -1,0 +1,230 @@
+"""A run that no folder holds, in one file: what a store or a site has of it is written as files that say the same."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import trackside
+from tests import services
+from tests.serve.receiving import T0_MS, flushed, gpu, opened, said, sent
+from tests.site.test_gather import answering, owned, site
+from tests.stores.embedded.runs import SACCT, T0, TRACEBACK, sacct, scrape, steps, write
+from trackside.bundle import live
+from trackside.cli import main
+from trackside.ingest import ingest
+from trackside.read.bundle import Manifest
+from trackside.read.bundle import opened as bundle_at
+from trackside.stores.logs.store import Line, LogStream, Streams, Wanted
+
+__all__ = ["site"]
+
+
+def called(*arguments: str | Path, home: Path | None = None) -> Result:
+    return CliRunner().invoke(main, [str(each) for each in arguments], env={} if home is None else {"HOME": str(home)})
+
+
+def manifest_of(path: Path) -> Manifest:
+    with bundle_at(path) as found:
+        found.check()
+        return found.manifest
+
+
+def metrics(minutes: int = 12, node: str = "gpu017") -> str:
+    """An exporter's scrapes of one node."""
+    return "".join(scrape(node, second, 90.0) for second in range(0, minutes * 60, 30))
+
+
+class Kept:
+    """A log store with the output of job 41."""
+
+    name = "loki http://127.0.0.1:9"
+
+    def streams(self, wanted: Wanted) -> Streams:
+        return Streams(
+            (LogStream("job", {"slurm_job_id": "41", "node": "gpu017"}, "", 0, 1),) if "41" in wanted.jobs else ()
+        )
+
+    def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
+        text = steps(5) + TRACEBACK.format(module="apex")
+        yield [Line((T0 + 10 + n) * 1_000_000_000, line, stream.labels) for n, line in enumerate(text.splitlines())]
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """A store with two jobs: their records, a log each, the metrics of two nodes."""
+    folder = write(
+        tmp_path / "runs",
+        {
+            "sacct.txt": SACCT + sacct("41") + sacct("42", state="COMPLETED", node="gpu018"),
+            "slurm-41.out": steps(5) + TRACEBACK.format(module="apex"),
+            "slurm-42.out": steps(50),
+            "gpu.prom": metrics() + metrics(node="gpu018"),
+        },
+    )
+    ingest([folder], tmp_path / "store")
+    return tmp_path / "store"
+
+
+class TestStore:
+    def test_a_job_is_taken_out_of_it(self, stored: Path, tmp_path: Path) -> None:
+        out = tmp_path / "run.tsb"
+        told = called("bundle", "--store", stored, "--job", "41", "-o", out)
+        assert told.exit_code == 0, told.output
+        before = trackside.diagnose(store=stored, job="41")
+        after = trackside.diagnose(out)
+        assert (after.primary.family, after.primary.culprit) == (before.primary.family, before.primary.culprit)
+        assert after.run.id == "41"
+        with zipfile.ZipFile(out) as archive:
+            assert archive.read("inputs/slurm-41.out").decode() == steps(5) + TRACEBACK.format(module="apex")
+            rows = [json.loads(line) for line in archive.read(f"inputs/{live.METRICS}").splitlines()]
+        assert {row["metric"]["node"] for row in rows} == {"gpu017"}
+        assert sum(len(row["values"]) for row in rows) == 48
+        assert called("verify", out).exit_code == 0
+
+    def test_it_can_be_redacted(self, stored: Path, tmp_path: Path) -> None:
+        out = tmp_path / "run.tsb"
+        told = called("bundle", "--store", stored, "--job", "41", "-o", out, "--redact")
+        assert told.exit_code == 0, told.output
+        with zipfile.ZipFile(out) as archive:
+            assert not [name for name in archive.namelist() if b"gpu017" in archive.read(name)]
+        assert trackside.diagnose(out).primary.family == "H2"
+
+    def test_a_file_that_is_gone_is_named(self, stored: Path, tmp_path: Path) -> None:
+        """Without it the verdict is another: nothing is written, unless that is wanted."""
+        out = tmp_path / "run.tsb"
+        (tmp_path / "runs" / "slurm-41.out").unlink()
+        told = called("bundle", "--store", stored, "--job", "41", "-o", out)
+        assert told.exit_code == 1
+        assert "another verdict than was found: family: " in told.output
+        assert "slurm-41.out is no longer there" in told.output
+        assert not out.exists()
+        told = called("bundle", "--store", stored, "--job", "41", "-o", out, "--despite-differences")
+        assert told.exit_code == 0, told.output
+        assert "left out: slurm-41.out" in told.output
+        assert "the verdict on the run itself was another: family: " in "".join(manifest_of(out).notes)
+
+    def test_a_file_that_has_changed_is_named(self, stored: Path, tmp_path: Path) -> None:
+        log = tmp_path / "runs" / "slurm-41.out"
+        log.write_text(log.read_text() + "bye\n")
+        told = called("bundle", "--store", stored, "--job", "41", "-o", tmp_path / "run.tsb")
+        assert told.exit_code == 0, told.output
+        assert "slurm-41.out has changed since it was put into the store" in told.output
+
+    def test_files_beside_it(self, stored: Path, tmp_path: Path) -> None:
+        more = write(tmp_path / "more", {"slurm-43.out": steps(3) + TRACEBACK.format(module="flash"),
+                                         "sacct.txt": SACCT + sacct("43")})  # fmt: skip
+        told = called("bundle", "--store", stored, "--job", "43", more, "-o", tmp_path / "run.tsb")
+        assert told.exit_code == 0, told.output
+        after = trackside.diagnose(tmp_path / "run.tsb")
+        assert (after.primary.family, after.run.id, after.run.disposition) == ("H2", "43", "FAILED")
+
+    def test_what_a_receiver_took(self, tmp_path: Path) -> None:
+        store = tmp_path / "store"
+        with closing(opened(store)) as intake:
+            ticks = [(gpu(number=n, hpc_job="77"), [(T0_MS + t * 15_000, 50.0) for t in range(40)]) for n in range(4)]
+            sent(intake, ticks).result(30)
+            lines = [*steps(5).splitlines(), *TRACEBACK.format(module="apex").splitlines()]
+            told = [(n * 15_000_000_000, line) for n, line in enumerate(lines)]
+            said(intake, {"slurm_job_id": "77", "node": "gpu017"}, told).result(30)
+            flushed(intake)
+        result = called("bundle", "--store", store, "--job", "77", "-o", tmp_path / "run.tsb")
+        assert result.exit_code == 0, result.output
+        names = [member.name for member in manifest_of(tmp_path / "run.tsb").members]
+        assert f"inputs/{live.METRICS}" in names
+        assert any(name.startswith("inputs/job-77/") for name in names)
+        assert trackside.diagnose(tmp_path / "run.tsb").primary.family == "H2"
+
+    def test_what_is_too_much_is_left_out_and_said(
+        self, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(live, "MOST_SAMPLES", 10)
+        told = called("bundle", "--store", stored, "--job", "41", "-o", tmp_path / "run.tsb")
+        assert told.exit_code == 0, told.output
+        assert "left out, being more than 10 samples: gpu_util" in told.output
+
+
+class TestSite:
+    def asked(self, site: Path, *arguments: str) -> Result:
+        config = ("--config", str(site / "trackside.toml"))
+        return called("bundle", "--job", "41", *config, "-o", site / "run.tsb", *arguments, home=site)
+
+    def test_what_slurm_says_and_the_output(self, site: Path) -> None:
+        told = self.asked(site)
+        assert told.exit_code == 0, told.output
+        found = trackside.diagnose(site / "run.tsb")
+        assert (found.primary.family, found.run.disposition) == ("H2", "FAILED")
+        names = [each.path for each in manifest_of(site / "run.tsb").inputs]
+        assert any(name.startswith("sacct") for name in names)
+        assert any(name.endswith("work/slurm-41.out") for name in names)
+        assert called("verify", site / "run.tsb").exit_code == 0
+
+    def test_what_did_not_answer_stands_in_it(self, site: Path) -> None:
+        with answering(site) as (url, _):
+            pass  # there is nobody any more
+        told = self.asked(site, "--metrics-url", url)
+        assert told.exit_code == 0, told.output
+        (row,) = [each for each in manifest_of(site / "run.tsb").inputs if each.plane == "metric"]
+        assert row.status == "unreadable"
+
+    def test_a_store_beside_it(self, site: Path) -> None:
+        folder = write(site / "more", {"gpu.prom": metrics(), "sacct.txt": owned(SACCT + sacct("41"))})
+        ingest([folder], site / "store")
+        told = self.asked(site, "--store", str(site / "store"))
+        assert told.exit_code == 0, told.output
+        assert f"inputs/{live.METRICS}" in [each.name for each in manifest_of(site / "run.tsb").members]
+
+    def test_lines_of_a_log_store(self, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They are written as the readers had them."""
+        (site / "work" / "slurm-41.out").unlink()
+        monkeypatch.setattr("trackside.session.site.open_store", lambda options: Kept())
+        told = self.asked(site, "--logs-url", "loki=http://127.0.0.1:9")
+        assert told.exit_code == 0, told.output
+        with zipfile.ZipFile(site / "run.tsb") as archive:
+            (name,) = [name for name in archive.namelist() if name.startswith("inputs/job-41/")]
+            lines = archive.read(name).decode().splitlines()
+        assert lines[0] == "2026-03-02T08:00:10.000000000Z stdout F step 1 loss 10.0000"
+        assert trackside.diagnose(site / "run.tsb").primary.family == "H2"
+
+    @pytest.mark.service
+    def test_samples_of_victoriametrics(self, site: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+        with services.victoria_metrics(tmp_path_factory.mktemp("vm")) as victoria:
+            victoria.load(metrics())
+            told = self.asked(site, "--metrics-url", victoria.url)
+        assert told.exit_code == 0, told.output
+        with zipfile.ZipFile(site / "run.tsb") as archive:
+            rows = [json.loads(line) for line in archive.read(f"inputs/{live.METRICS}").splitlines()]
+        by_gpu = {row["metric"]["gpu"]: dict(zip(row["timestamps"], row["values"], strict=True)) for row in rows}
+        times = [(T0 + second) * 1000 for second in range(0, 720, 30)]
+        assert by_gpu == {"0": dict.fromkeys(times, 0.9), "1": dict.fromkeys(times, 0.91)}
+        assert called("verify", site / "run.tsb").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--metrics-url", "http://127.0.0.1:9"), "give --job"),
+        (("x", "--despite-differences"), "of --store and of --job alone"),
+        ((), "PATHS of a run's evidence, or --job ID"),
+        (("--check",), "give the bundle"),
+    ],
+)
+def test_what_can_be_mended(arguments: tuple[str, ...], why: str) -> None:
+    told = called("bundle", *arguments)
+    assert told.exit_code == 2
+    assert why in told.output
+
+
+def test_copies_stay_in_their_folder(tmp_path: Path) -> None:
+    """Whatever a log store calls a stream."""
+    with live.copies() as found:
+        for path in ("../../etc/x", "/etc/x", "a/../../x", "a", "a/b", "n\0ul", "x" * 500, "sacct -j 4242", "A"):
+            place = Path(found._place(path))
+            place.write_text("")
+            assert Path(found.folder).resolve() in place.resolve().parents

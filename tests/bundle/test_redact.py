@@ -1,0 +1,462 @@
+"""What tells who or where is replaced, the same way everywhere; what only looks like it stays."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import zipfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trackside.bundle.parts import NotBundled
+from trackside.bundle.redact.redactor import Redactor, pieces
+from trackside.bundle.redact.sieve import Sieve, Sign, sign_of
+from trackside.bundle.redact.traces import Traces
+from trackside.bundle.write import Options, Written, write
+from trackside.logs.hostlist import expand
+from trackside.logs.matcher import matcher as make
+from trackside.model import Run
+from trackside.session import Session
+from trackside.session.paths import load
+
+TOKENS = {
+    "AWS": "AKIA" + "IOSFODNN7EXAMPLE",
+    "GitHub": "gh" + "p_" + "a1B2" * 9,
+    "GitHub, fine-grained": "github_" + "pat_" + "a1B2c3" * 5,
+    "GitLab": "gl" + "pat-" + "a1B2c3D4e5" * 2,
+    "Hugging Face": "hf" + "_" + "AbCdEfGhIj" * 3,
+    "OpenAI": "sk" + "-" + "a1B2c3D4" * 4,
+    "Slack": "xo" + "xb-" + "1234567890-abcdef",
+    "JWT": "eyJhbGciOiJI.eyJzdWIiOiIxMjM0.abc-DEF_123",
+    "Docker": "dckr" + "_pat_" + "a1B2c3D4e5" * 3,
+}
+SAID = [
+    ("export WANDB_API_KEY={}", "0123456789abcdef" * 2 + "01234567"),
+    ("AWS_SECRET_ACCESS_KEY={}", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLE"),
+    ("https://jdoe:{}@git.acme.internal/x.git", "s3cr3tpw"),
+    ("python x.py --token={} --lr 0.1", "abc123def456"),
+    ("python x.py --db-password '{}'", "hunter22!"),
+    ('{{"api_key": "{}"}}', "k3y-of-some-kind"),
+    ("Authorization: Bearer {}", "abcdefghij0123456789"),
+    ("Authorization: Basic {}", "amRvZTpzM2NyM3Q9PT09"),
+    ("GET /b?X-Amz-Signature={}&x=1", "fe5f80f77d5fa3beca038a248ff027d0"),
+    ("wandb: Appending key for api.wandb.ai {}", "0123456789abcdef" * 2 + "89abcdef"),
+]
+LOG = """\
++ hostname
+a100-b-017.hpc.acme.com
+SLURM_JOB_NODELIST=a100-b-[017-018,022]
+SLURM_JOB_USER=jdoe SLURM_JOB_ACCOUNT=acme-nlp SLURM_SUBMIT_HOST=login2
+MASTER_ADDR=10.20.3.17 peers 10.20.3.18 10.99.0.1 eth0 aa:bb:cc:dd:ee:01 fe80::aabb:ccff:fedd:ee01
+contact jane.doe@acme.com or jdoe@login2:~$
+a100-b-017:4242:4299 [3] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB
+{"user": "jdoe", "hostname": "a100-b-022", "msg": "boot\\na100-b-018: up"}
+\x1b[36ma100-b-022\x1b[0m: GPU-8f3a2b1c-1234-5678-9abc-def012345678 Serial Number : 1320220012345
+step 1 loss 2.3
+step 2 loss 2.2
+Traceback (most recent call last):
+  File "/home/jdoe/llm/train.py", line 10, in <module>
+    main()
+torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB
+srun: error: a100-b-018: task 3: Exited with exit code 1
+"""
+STAYS = """\
+torch 2.4.1 cudnn 8.9.2.26 nvidia-cublas-cu12==12.1.3.1 127.0.0.1 0.0.0.0 localhost:29500 255.255.255.0
+/usr/lib/python3.11/site-packages/torch/nn/modules/module.py root ubuntu at 09:15:42 0000:17:00.0 c10::Error rank3
+--pad_token "<pad>" eos_token: </s> --max_new_tokens 512 tokens: 123456789 token_ids=[1, 2] pad_token_id=50256 gpu0
+https://huggingface.co/docs https://pytorch.org/docs/stable/elastic/errors.html commit 0123456789abcdef0123456789abcdef01234567
+"""
+PRIVATE = (
+    "a100-b",
+    "acme",
+    "jdoe",
+    "jane",
+    "login2",
+    "10.20.",
+    "10.99.",
+    "aa:bb:cc",
+    "fe80:",
+    "8f3a2b1c",
+    "1320220012345",
+)
+
+
+def redacted(*texts: str, also: tuple[str, ...] = ()) -> list[str]:
+    """Texts of one bundle."""
+    redactor = Redactor(also)
+    for text in texts:
+        redactor.learn(text)
+    redactor.settle()
+    found = [redactor.text(text) for text in texts]
+    traces = redactor.traces()
+    assert not any(traces.leaks(text.encode()) for text in found)
+    return found
+
+
+def bundled(folder: Path, out: Path, **options: object) -> Written:
+    case = Session.of(load([folder]))
+    return write(case, [str(folder)], Options(out=str(out), created="x", redacted=True, **options))  # type: ignore[arg-type]
+
+
+class TestSecrets:
+    @pytest.mark.parametrize("issuer", TOKENS)
+    def test_by_its_looks(self, issuer: str) -> None:
+        (text,) = redacted(f"login with {TOKENS[issuer]}, then\n")
+        assert text == "login with secret-1, then\n"
+
+    @pytest.mark.parametrize(("place", "value"), SAID)
+    def test_by_what_stands_before_it(self, place: str, value: str) -> None:
+        text, elsewhere = redacted(place.format(value) + "\n", f"again {value} here\n")
+        assert value not in text
+        assert elsewhere == "again secret-1 here\n"
+
+    def test_a_private_key_goes_whole_and_keeps_its_lines(self) -> None:
+        key = f"-----BEGIN OPENSSH PRIVATE {'KEY'}-----\nb3BlbnNzaC1r\nAAAAMwAAAA\n-----END OPENSSH PRIVATE {'KEY'}-----\n"
+        (text,) = redacted(f"before\n{key}after\n")
+        assert text == "before\n[private key]\n\n\n\nafter\n"
+
+
+MARKED = re.compile(r"(⟦.*?⟧|⦃.*?⦄)")
+CASES = [
+    line
+    for line in (Path(__file__).parent / "leaks.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+]
+
+
+def is_as_marked(case: str, found: str) -> bool:
+    """Whether what is marked is gone from a line, and all else is there."""
+    parts = MARKED.split(case)
+    rest = "".join("(.{1,60}?)" if number % 2 else re.escape(part) for number, part in enumerate(parts))
+    match = re.fullmatch(rest, found)
+    marked = zip(parts[1::2], match.groups(), strict=True) if match else ()
+    return match is not None and not any(part[0] == "⟦" and part[1:-1] in now for part, now in marked)
+
+
+class TestLeaks:
+    """Lines of ``bundle_leaks.txt``: a new case is a new line there."""
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_a_line_alone(self, case: str) -> None:
+        (text,) = redacted(re.sub("[⟦⟧⦃⦄]", "", case) + "\n")
+        assert is_as_marked(case, text.removesuffix("\n")), text
+
+    def test_all_in_one_log(self) -> None:
+        """What one line tells holds for the others too; nothing that is marked comes back."""
+        (text,) = redacted("".join(re.sub("[⟦⟧⦃⦄]", "", case) + "\n" for case in CASES))
+        lines = text.splitlines()
+        assert len(lines) == len(CASES)
+        for case, line in zip(CASES, lines, strict=True):
+            if MARKED.search(case):
+                assert is_as_marked(case, line), line
+
+    def test_tokens_in_urls_are_no_mail_and_buckets_no_hosts(self) -> None:
+        redactor = Redactor()
+        redactor.learn(
+            f"https://{TOKENS['GitHub']}@github.com/x s3://acme-secret-bucket/x https://mrossi:pa55@proxy.acme.com\n"
+        )
+        redactor.settle()
+        assert redactor.replaced == {
+            "tokens, keys and passwords": 2, "buckets": 1, "host names": 1, "user names": 1,
+        }  # fmt: skip
+
+    def test_what_is_rare_goes_wherever_it_stands_and_words_only_where_they_were_told(self) -> None:
+        text, elsewhere = redacted(
+            "https://wandb.ai/acme/llm/runs/1 --password horse WANDB_API_KEY=abc12345\n", "acme horse llm abc12345\n"
+        )
+        assert text == "https://wandb.ai/team-1/project-1/runs/1 --password secret-2 WANDB_API_KEY=secret-1\n"
+        assert elsewhere == "team-1 horse llm secret-1\n"
+
+    def test_of_a_key_that_is_cut_off_what_is_there_goes(self) -> None:
+        (text,) = redacted(f"a\n-----BEGIN PRIVATE {'KEY'}-----\nMIIEvQIBADANBgkq\nstep 1 loss 2\n" + "step\n" * 9000)
+        assert text.startswith("a\n[private key]\n\nstep 1 loss 2\n")
+
+
+class TestNames:
+    def test_what_tells_nothing_stays(self) -> None:
+        assert redacted(STAYS, LOG)[0] == STAYS
+
+    def test_nothing_private_is_left(self) -> None:
+        (text,) = redacted(LOG)
+        assert not [each for each in PRIVATE if each in text.lower()]
+        assert text.count("\n") == LOG.count("\n")
+        assert "OutOfMemoryError" in text
+
+    def test_one_node_stays_one_node_also_in_lists(self) -> None:
+        (text,) = redacted(LOG)
+        assert "NODELIST=node-a[017-018,022]" in text
+        assert text.count("node-a018") == 2
+        assert "\nnode-a017.domain-1.example\n" in text
+        assert "[3] NCCL INFO" in text.split("node-a017:4242:4299 ")[1]
+
+    def test_networks_stay_networks(self) -> None:
+        (text,) = redacted(LOG)
+        assert "MASTER_ADDR=192.0.2.17 peers 192.0.2.18 198.51.100.1" in text
+
+    def test_a_user_who_is_called_like_a_word(self) -> None:
+        (text,) = redacted("/home/max/x.py: max loss of max_steps 3\nUserId=max(1001)\n|max|\n")
+        assert text == "/home/user-1/x.py: max loss of max_steps 3\nUserId=user-1(1001)\n|user-1|\n"
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            "/gpfs/work/rech/six/mrossi/.local/bin",
+            "HOME=/gpfs/six/mrossi",
+            "/lustre/users/mrossi/x",
+            "uid=1001(mrossi)",
+        ],
+    )
+    def test_a_user_of_whom_only_a_folder_is_known(self, said: str) -> None:
+        text, elsewhere = redacted(
+            f"PATH={said}:/usr/local/.cache\n" if "=" not in said else f"{said}\n", "/x/mrossi/y\n"
+        )
+        assert "mrossi" not in text
+        assert "/usr/local/.cache" in text or "=" in said
+        assert elsewhere == "/x/user-1/y\n"
+
+    def test_words_that_the_owner_names(self) -> None:
+        assert redacted("Falcon-9B of FALCON\n", also=("falcon",)) == ["word-1-9B of word-1\n"]
+
+    @given(
+        st.lists(
+            st.from_regex(r"[a-z]{2,8}-?[a-z]{1,3}[0-9]{1,4}", fullmatch=True), min_size=1, max_size=12, unique=True
+        )
+    )
+    def test_hosts_keep_their_order_and_their_number(self, hosts: list[str]) -> None:
+        redactor = Redactor()
+        for host in hosts:
+            redactor.learn(f"NodeName={host} State=IDLE\n")
+        redactor.settle()
+        names = {host: redactor.text(host) for host in hosts}
+        known = {host: name for host, name in names.items() if host != name}
+        assert len(set(known.values())) == len(known)
+        assert all(name.startswith("node-") for name in known.values())
+        one = sorted(known, key=lambda host: (host.rstrip("0123456789"), int(host[len(host.rstrip("0123456789")) :])))
+        assert [known[host] for host in one] == sorted(
+            known.values(), key=lambda name: (name.rstrip("0123456789"), int(name[len(name.rstrip("0123456789")) :]))
+        )
+
+    @given(st.lists(st.ip_addresses(v=4).map(str), max_size=30))
+    def test_addresses_of_one_network_get_one(self, addresses: list[str]) -> None:
+        redactor = Redactor()
+        redactor.learn("\n".join(addresses))
+        redactor.settle()
+        names = redactor.mapping.get("IPv4 addresses", {})
+        assert len(set(names.values())) == len(names)
+        assert not set(names.values()) & set(names)
+        for one in names:
+            for other in names:
+                near = one.rpartition(".")[0] == other.rpartition(".")[0]
+                assert near == (names[one].rpartition(".")[0] == names[other].rpartition(".")[0])
+
+    def test_lists_of_hosts_expand_to_the_names_of_each(self) -> None:
+        (text,) = redacted("NodeList=b[01-03],c7x[1,5]\n")
+        (plain,) = redacted("NodeList=b01,b02,b03,c7x1,c7x5\n")
+        assert expand(text.strip().partition("=")[2], 9) == expand(plain.strip().partition("=")[2], 9)
+
+    @pytest.mark.parametrize("name", ["node-like hal", "worker", "login"])
+    def test_a_host_that_records_name_goes_without_a_number(self, name: str) -> None:
+        """Where its name is a word of any log, only where a host must stand."""
+        host = name.split()[-1]
+        redactor = Redactor()
+        redactor.learn_run(Run(nodes=(host,)))
+        text = f"NodeList={host}\n{host}:41:42 [0] NCCL INFO x\nDataLoader {host} of {host}s\n"
+        redactor.learn(text)
+        redactor.settle()
+        word = "node-a" if host == "hal" else host
+        assert redactor.text(text) == (f"NodeList=node-a\nnode-a:41:42 [0] NCCL INFO x\nDataLoader {word} of {host}s\n")
+
+    @pytest.mark.parametrize(
+        ("known", "elsewhere", "becomes"),
+        [
+            (
+                "gpu017",
+                "at gpu017.hpc.acme.tech: up; gpu017.log.gz",
+                "at node-a017.domain-1.example: up; node-a017.log.gz",
+            ),
+            ("gpu017.hpc.acme.tech", "gpu017: up", "node-a017: up"),
+            ("gpu017.acme", "gpu017 in acme", "node-a017 in domain-1.example"),
+        ],
+    )
+    def test_a_host_with_its_domain_and_without(self, known: str, elsewhere: str, becomes: str) -> None:
+        redactor = Redactor()
+        redactor.learn_run(Run(nodes=(known,)))
+        redactor.learn(f"{elsewhere}\n")
+        redactor.settle()
+        assert redactor.text(elsewhere) == becomes
+        assert redactor.traces().leaks(elsewhere.encode())
+
+    @pytest.mark.parametrize(
+        "table",
+        [
+            "JOBID PARTITION NAME  USER  ST TIME NODES\n   42       gpu   lm  {user:5}  R 1:02     1\n",
+            "       JobID    Account      User      State\n------------ ---------- --------- ----------\n"
+            "42             acme-nlp   {user:9} COMPLETED\n42.batch       acme-nlp             COMPLETED\n",
+            "JobID|User|Account\n42|{user}|acme-nlp\n",
+        ],
+    )
+    @pytest.mark.parametrize("user", ["bobby", "max"])
+    def test_users_in_tables(self, table: str, user: str) -> None:
+        text, elsewhere = redacted(table.format(user=user), "/x/bobby/y of acme-nlp, and max loss\n")
+        assert user not in text
+        assert "acme-nlp" not in text
+        assert ("bobby" not in elsewhere) == (user == "bobby")
+        assert "max loss" in elsewhere
+
+    def test_a_user_whose_name_squeue_cuts_off_is_one(self) -> None:
+        redactor = Redactor()
+        redactor.learn("USER=christopher\n")
+        redactor.learn("JOBID USER ST\n  42  christop  R \n")
+        redactor.settle()
+        assert redactor.mapping["user names"] == {"christop": "user-1", "christopher": "user-1"}
+
+    def test_infiniband_guids_in_both_forms(self) -> None:
+        text, gid = redacted(
+            "Node GUID: 0x0c42a10300abcdef\nnode_guid: 0c42:a103:00ab:cdef\nPort GUID: 0x0000000000000000\n",
+            "opensm: 0x0C42A10300ABCDEF port 1, pointer 0x00007f3a2b1c4d5e\n",
+        )
+        assert text == (
+            "Node GUID: 0x0200000000000001\nnode_guid: 0200:0000:0000:0001\nPort GUID: 0x0000000000000000\n"
+        )
+        assert gid == "opensm: 0x0200000000000001 port 1, pointer 0x00007f3a2b1c4d5e\n"
+
+    def test_an_address_is_one_wherever_it_stands(self) -> None:
+        (text,) = redacted("at 10.1.2.3:29500, version 10.1.2.3, version 8.9.2.26\n")
+        assert text == "at 192.0.2.3:29500, version 192.0.2.3, version 8.9.2.26\n"
+
+
+class TestSieve:
+    """Speed must not change what is found: a line without a sign holds nothing."""
+
+    @pytest.mark.parametrize("matcher", ["hyperscan", "re2"])
+    def test_it_misses_nothing(self, matcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip(matcher)
+        monkeypatch.setattr("trackside.bundle.redact.sieve.matcher", partial(make, prefer=matcher))
+        monkeypatch.setattr("trackside.bundle.redact.redactor._learner", Sieve)
+        lines = [*LOG.splitlines(), *STAYS.splitlines(), *TOKENS.values(), *(each.format(it) for each, it in SAID)]
+        lines += [re.sub("[⟦⟧⦃⦄]", "", case) for case in CASES]
+        text = "".join(f"{line}\n" for line in lines)
+        found = self.learned(text)
+        monkeypatch.setattr(
+            "trackside.bundle.redact.redactor._learner", lambda signs: Sieve(Sign(rb"[^\n]") for _ in signs)
+        )
+        slowly = self.learned(text)
+        assert found.mapping == slowly.mapping
+        assert sum(map(len, found.mapping.values())) > 20
+        assert found.text(text) == slowly._all(text)
+
+    def learned(self, text: str) -> Redactor:
+        redactor = Redactor()
+        redactor.learn(text)
+        redactor.settle()
+        return redactor
+
+    @pytest.mark.parametrize(
+        ("pattern", "sign"),
+        [
+            (r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d]|\.\d)", rb"(?:\d{1,3}\.){3}\d{1}"),
+            (r"^a(?=[bc])[^\s(?=]{2,9}$", rb"a[^\s(?=]{2}"),
+            (r"x\(?=y+", rb"x\(?=y"),
+            (r"(?i)(?<!a(?:b|c))key=([a-z][\w.-]*)", rb"key=([a-z])"),
+        ],
+    )
+    def test_a_sign_is_the_pattern_without_looks_and_ends(self, pattern: str, sign: bytes) -> None:
+        assert sign_of(re.compile(pattern)).regex == sign
+
+    @given(st.lists(st.sampled_from(["step 1 loss 2\n", "\n", "at 10.1.2.3\n", "a100-b-017: up\n", "x\r\n", "é jdoe\n"])),
+           st.sampled_from(["", "jdoe", "no end"]))  # fmt: skip
+    def test_lines_keep_their_places(self, lines: list[str], last: str) -> None:
+        redactor = Redactor()
+        redactor.learn("USER=jdoe\nNodeName=a100-b-017 \n10.1.2.3\n")
+        redactor.settle()
+        text = "".join(lines) + last
+        assert redactor.text(text) == "".join(redactor._all(line) for line in text.splitlines(keepends=True))
+
+
+class TestTraces:
+    """What is left over is found by itself, whatever was to replace it."""
+
+    @pytest.mark.parametrize(
+        "left",
+        ["A100-B-017", "xa100-b-018:", "10.20.3.17", "version 10.20.3.17", "JDOE", "hpc.acme.com", "gpu-8F3A2B1C-1234",
+         "AA-BB-CC-DD-EE-01", "1320220012345", "jane.doe@acme.com", "acme-NLP", "/home/max/x", "login2"],
+    )  # fmt: skip
+    def test_found(self, left: str) -> None:
+        assert self.traces().leaks(f"before {left} after\n".encode())
+
+    @pytest.mark.parametrize(
+        "other", ["a100-b-0171", "10.20.3.171", "110.20.3.17", "jdoes", "max loss", "login25", "login2::Error"]
+    )
+    def test_no_part_of_something_else(self, other: str) -> None:
+        assert not self.traces().leaks(f"before {other} after\n".encode())
+
+    def traces(self) -> Traces:
+        redactor = Redactor()
+        redactor.learn(LOG + "UserId=max(1001)\n")
+        redactor.settle()
+        return redactor.traces()
+
+
+class TestBundles:
+    def folder(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "jdoe-run"
+        (folder / "kernel").mkdir(parents=True)
+        (folder / "slurm-77001.out").write_text(LOG)
+        (folder / "old.log.gz").write_bytes(gzip.compress(LOG.encode()))
+        (folder / "utf16.log").write_bytes(LOG.encode("utf-16"))
+        (folder / "kernel" / "a100-b-017.log").write_text(
+            "Mar  1 09:58:01 a100-b-017 kernel: [100.1] NVRM: Xid (PCI:0000:17:00): 31, pid=4242, name=python\n"
+        )
+        with zipfile.ZipFile(folder / "more.zip", "w") as archive:
+            archive.writestr("jdoe/rank1.log", LOG)
+        import duckdb
+
+        duckdb.execute(
+            "COPY (SELECT 1700000000 + i AS time, 'a100-b-017' AS Hostname, '0' AS gpu, i % 100 AS DCGM_FI_DEV_GPU_UTIL"
+            f" FROM range(100) t(i)) TO '{folder / 'gpu.parquet'}' (FORMAT parquet)"
+        )
+        return folder
+
+    def test_no_member_of_any_format_tells(self, tmp_path: Path) -> None:
+        written = bundled(self.folder(tmp_path), tmp_path / "run.tsb")
+        with zipfile.ZipFile(tmp_path / "run.tsb") as archive:
+            for name in archive.namelist():
+                text = f"{name}\n{archive.read(name).decode()}".lower()
+                assert not [each for each in PRIVATE if each in text], name
+            samples = archive.read("inputs/gpu.parquet.samples.jsonl").splitlines()
+        assert json.loads(samples[0])["metric"]["node"] == "node-a017"
+        assert {each.path for each in written.manifest.inputs} >= {
+            "old.log.gz",
+            "kernel/node-a017.log",
+            "more.zip!user-1/rank1.log",
+        }
+        assert written.mapping["host names"]["a100-b-017"] == "node-a017"
+        assert written.manifest.replaced["user names"] == 1
+
+    def test_a_leak_is_refused_and_nothing_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The look at what was written does not rest on what replaces."""
+        folder = self.folder(tmp_path)
+        monkeypatch.setattr("trackside.bundle.redact.people.Names.replaced", lambda self, text: text)
+        with pytest.raises(
+            NotBundled, match=r"still holds what was to be replaced: what is called .*user-1 \(user names\)"
+        ):
+            bundled(folder, tmp_path / "run.tsb")
+        assert not (tmp_path / "run.tsb").exists()
+
+    def test_a_binary_file_is_left_out_and_said(self, tmp_path: Path) -> None:
+        folder = self.folder(tmp_path)
+        (folder / "weights.bin").write_bytes(b"\x93\0jdoe" * 100)
+        written = bundled(folder, tmp_path / "run.tsb")
+        (left,) = [each for each in written.manifest.inputs if each.member is None]
+        assert left.path == "weights.bin"
+
+    @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=50), max_size=50))
+    def test_pieces_are_the_whole(self, lines: list[str]) -> None:
+        data = "\n".join(lines).encode()
+        assert b"".join(pieces(io.BytesIO(data))) == data

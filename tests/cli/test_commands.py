@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import unicodedata
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from tools.cases import SCENARIOS
+
+import trackside
+from tests.stores.metadata.verdicts import T0, verdict, written
+from tests.stores.metadata.verdicts import run as archived_run
+from trackside.cli import main
+from trackside.stores.metadata.archive import Archive
+
+TRACEBACK = (
+    "Traceback (most recent call last):\n"
+    '  File "/home/user/train/train.py", line 3, in <module>\n'
+    "    main()\n"
+    "ModuleNotFoundError: No module named 'flash_attn'\n"
+)
+SACCT = (
+    "JobID|JobName|State|ExitCode|Submit|Start|End|NodeList\n"
+    "41|lm|FAILED|1:0|2026-11-21T08:00:00|2026-11-21T08:00:00|2026-11-21T08:00:30|gpu017\n"
+    "42|other|COMPLETED|0:0|2026-11-21T09:00:00|2026-11-21T09:00:00|2026-11-21T09:10:00|gpu018\n"
+)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(each) for each in arguments])
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "slurm-41.out"
+    path.write_text(TRACEBACK)
+    return path
+
+
+def test_a_lone_log(log: Path) -> None:
+    result = run("diagnose", log)
+    assert result.exit_code == 0
+    assert "A1 startup-crash" in result.stdout
+    assert "slurm-41.out:" in result.stdout
+
+
+def test_json_is_alone_on_stdout_and_verifies(log: Path, tmp_path: Path) -> None:
+    result = run("diagnose", log, "--json")
+    verdict = json.loads(result.stdout)
+    assert verdict["schema"] == "trackside.verdict/1"
+    assert verdict["primary"]["fault_class"] == "env"
+    saved = tmp_path / "verdict.json"
+    saved.write_text(result.stdout)
+    assert run("verify", saved, log).exit_code == 0
+    assert run("verify", saved).exit_code == 0
+    log.write_text(TRACEBACK.replace("flash_attn", "xformers"))
+    changed = run("verify", saved, log)
+    assert changed.exit_code == 1
+    assert "xformers" in changed.stdout
+
+
+def test_exit_codes(log: Path, tmp_path: Path) -> None:
+    assert run("diagnose", log, "--exit-code").exit_code == 10
+    nothing = tmp_path / "quiet.log"
+    nothing.write_text("hello\n")
+    assert run("diagnose", nothing, "--exit-code").exit_code == 11
+    healthy = next(iter(sorted(SCENARIOS.glob("g1/*/inputs"))))
+    assert run("diagnose", healthy, "--exit-code").exit_code == 0
+
+
+def test_several_jobs_need_a_choice(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "sacct.txt").write_text(SACCT)
+    (tmp_path / "slurm-42.out").write_text("step 1 loss 3.0\n")
+    result = run("diagnose", tmp_path)
+    assert result.exit_code == 2
+    assert "--job" in result.stderr
+    assert "41" in result.stderr
+    assert "42" in result.stderr
+    chosen = json.loads(run("diagnose", tmp_path, "--job", "41", "--json").stdout)
+    assert chosen["run"]["id"] == "41"
+    assert chosen["run"]["disposition"] == "FAILED"
+    assert run("diagnose", tmp_path, "--job", "77").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["diagnose"], 2, "give PATHS"),
+        (["diagnose", "--frobnicate", "x"], 2, "No such option"),
+        (["diagnose", "/no/such/path"], 2, "no such file"),
+        (["explain", "z9"], 2, "no family"),
+        (["verify", "/no/such/verdict.json"], 2, "/no/such/verdict.json"),
+        (["diagnose", "--now", "yesterday", "."], 2, "--now"),
+        (["diagnose", "--now", "nan", "."], 2, "--now"),
+        (["diagnose", "--now", "inf", "."], 2, "--now"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], status: int, says: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == status
+    assert says in result.stderr
+
+
+def test_nothing_readable(tmp_path: Path) -> None:
+    (tmp_path / "core.bin").write_bytes(os.urandom(4096))
+    (tmp_path / "empty.log").touch()
+    result = run("diagnose", tmp_path)
+    assert result.exit_code == 3
+    assert "inputs" in result.stderr
+    assert "empty.log" in result.stderr
+    table = run("inputs", tmp_path)
+    assert table.exit_code == 3
+    assert "empty" in table.stdout
+
+
+def test_verify_misses_a_citation_that_was_taken_out(log: Path, tmp_path: Path) -> None:
+    doc = json.loads(run("diagnose", log, "--json").stdout)
+    gone, _ = doc["cites"].popitem()
+    path = tmp_path / "verdict.json"
+    path.write_text(json.dumps(doc))
+    result = run("verify", path)
+    assert result.exit_code == 1
+    assert f"{gone}: a sentence cites it" in result.stdout
+
+
+def test_verify_refuses_what_is_no_verdict(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('{"schema": 3}')
+    assert run("verify", path).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("metric(gpu_sm_active_ratio).where(gpu=['0']).max()", "strings"),
+        ("metric(gpu_sm_active_ratio).where(gpu=0).max()", "string"),
+        ("metric(gpu_sm_active_ratio).rollup(1e999, 'avg').max()", "finite"),
+        ("metric(gpu_sm_active_ratio).during(0, 1e12).rollup(0.001, 'avg').max()", "windows"),
+        ("metric(gpu_sm_active_ratio).during(0, 1e12).max()", "windows"),
+        ("events(exception).where(step={}).count()", "strings"),
+        ("events(exception).by('rank', how='count').count()", "metrics"),
+    ],
+)
+def test_verify_says_what_is_no_question(query: str, problem: str, log: Path, tmp_path: Path) -> None:
+    curves = tmp_path / "gpu.prom"
+    curves.write_text(
+        "".join(f'gpu_sm_active_ratio{{node="n",gpu="0"}} 1 {1764000000 + t}000\n' for t in range(0, 600, 15))
+    )
+    doc = json.loads(run("diagnose", log, curves, "--json").stdout)
+    name = next(iter(doc["cites"]))
+    doc["cites"][name]["query"] = query
+    saved = tmp_path / "verdict.json"
+    saved.write_text(json.dumps(doc))
+    result = run("verify", saved, log, curves)
+    assert (result.exit_code, result.exception.__class__) == (1, SystemExit)
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith(f"{name}: ")]
+    assert problem in line
+
+
+def test_labels_and_ids_may_be_numbers_of_any_length(tmp_path: Path) -> None:
+    many = "7" * 5000
+    curves, jobs = tmp_path / "gpu.prom", tmp_path / "sacct.txt"
+    curves.write_text("".join(
+        f'{name}{{node="n{node}",gpu="{gpu}",rank="{gpu}"}} 0.5 {1795248000 + t}000\n'
+        for name in ("gpu_sm_active_ratio", "training_step_seconds") for node in ("1", many) for gpu in ("0", many)
+        for t in range(0, 600, 15)
+    ))  # fmt: skip
+    assert run("diagnose", curves).exit_code == 0
+    jobs.write_text(SACCT.replace("42|", f"{many}|").replace("gpu017", f"n{many}"))
+    assert run("diagnose", curves, jobs, "--job", "41").exit_code == 0
+    several = run("diagnose", curves, jobs)
+    assert several.exit_code == 2
+    assert "2 jobs: 41, 777" in several.stderr
+
+
+def test_verify_says_what_it_cannot_read(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run("verify", tmp_path)
+    assert folder.exit_code == 2
+    assert "Is a directory" in folder.stderr
+    monkeypatch.chdir(tmp_path)
+    saved = tmp_path / "verdict.json"
+    saved.write_text(run("diagnose", log.name, "--json").stdout)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    moved = run("verify", saved)
+    assert moved.exit_code == 2
+    assert "PATHS" in moved.stderr
+    assert run("verify", saved, log).exit_code == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [["diagnose"], ["diagnose", "--json"], ["inputs"]])
+def test_a_full_disk_behind_stdout_is_one_line(log: Path, arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "trackside", *arguments, str(log)], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("trackside: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_plain_stdout_gets_plain_lines(log: Path) -> None:
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-m", "trackside", "diagnose", str(log)], env=plain, capture_output=True)
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert all(line == line.rstrip() for line in done.stdout.decode().split("\n"))
+
+
+@pytest.mark.parametrize(("columns", "most"), [("80", 80), ("200", 200), ("none", 120)])
+def test_piped_text_is_as_wide_as_columns_says(columns: str, most: int, log: Path) -> None:
+    env = {**os.environ, "COLUMNS": columns}
+    done = subprocess.run([sys.executable, "-m", "trackside", "diagnose", str(log)], env=env, capture_output=True)
+    widest = max(len(line) for line in done.stdout.decode().splitlines())
+    assert most - 25 < widest <= most
+
+
+def test_runs_of_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    url = f"sqlite:///{tmp_path}/verdicts.db"
+    with Archive.open(url) as archive:
+        for job, family in (("7", "A1"), ("8", "G1")):
+            of = archived_run(job, name=f"lm-{job}", start=T0 + int(job))
+            told = verdict(of, family)
+            archive.record(told, written(told))
+    listed = run("runs", "--archive", url)
+    assert listed.exit_code == 0, listed.output
+    head, *rows = listed.stdout.splitlines()
+    assert head.split()[-1] == "verdict"
+    assert [row.split()[:3] for row in rows] == [["7", "lm-7", "FAILED"], ["8", "lm-8", "FAILED"]]
+    assert rows[0].endswith("A1 (established)")
+    (tmp_path / "trackside.toml").write_text(f'[metadata]\nurl = "{url}"\n')
+    assert run("runs", "--config", tmp_path / "trackside.toml").stdout == listed.stdout
+    last = run("runs", "--archive", url, "--most", 1)
+    assert "lm-7" not in last.stdout
+    assert "--most N lists more" in last.stderr
+    assert [row["id"] for row in json.loads(run("runs", "--archive", url, "--json").stdout)] == ["7", "8"]
+    assert "not both" in run("runs", "--archive", url, "--store", tmp_path).output
+
+
+def test_what_a_verdict_says_commands_no_terminal(log: Path, tmp_path: Path) -> None:
+    doc = json.loads(run("diagnose", log, "--json").stdout)
+    for cite in doc["cites"].values():
+        cite["where"], cite["value"] = "train.log\x1b[2J:3", "other"
+    (tmp_path / "verdict.json").write_text(json.dumps(doc))
+    told = run("verify", tmp_path / "verdict.json", log)
+    assert told.exit_code == 1
+    assert "train.log\N{REPLACEMENT CHARACTER}[2J:3" in told.stdout
+    assert "\x1b" not in told.stdout
+
+
+def test_an_archive_gives_the_same_verdict(tmp_path: Path) -> None:
+    folder = next(iter(sorted(SCENARIOS.glob("a2/*/inputs"))))
+    archive = tmp_path / "run.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, "run")
+    from_folder, from_archive = trackside.diagnose(folder), trackside.diagnose(archive)
+    assert from_archive.primary.family == from_folder.primary.family
+    assert from_archive.progress == from_folder.progress
+
+
+def test_explain_families_schema() -> None:
+    assert run("explain", "u0").stdout == run("explain", "UNKNOWN").stdout
+    assert "What it cannot tell" in run("explain", "cuda-oom").stdout
+    assert "B1" in run("families").stdout
+    assert json.loads(run("schema").stdout)["title"] == "trackside.verdict/1"
+
+
+def test_verbose_shows_every_query(log: Path) -> None:
+    assert "events(exception)" in run("diagnose", log, "-v").stdout
+
+
+def test_what_a_log_says_commands_no_terminal(tmp_path: Path) -> None:
+    hostile = "\x07 \x1b]0;title\x1b\\ \x1bc \x9b31m \u202e"
+    path = tmp_path / "slurm-4242.out"
+    path.write_text(
+        "2026-03-02T08:00:00Z start\nTraceback (most recent call last):\n"
+        f'  File "a.py", line 1, in <module>\ntorch.OutOfMemoryError: CUDA out of memory {hostile} x\n'
+    )
+    result = run("diagnose", path)
+    assert "\N{REPLACEMENT CHARACTER}]0;title" in result.stdout
+    wrong = run("diagnose", tmp_path / hostile.replace("/", ""))
+    for text in (result.stdout, wrong.stderr):
+        assert [each for each in text if each != "\n" and unicodedata.category(each) in ("Cc", "Cf")] == []

@@ -1,0 +1,30 @@
+"""The statistics that tell a slow GPU from noise."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trackside.facts.pace.lagging import Limits, outliers
+
+
+def test_outliers_are_few_sustained_and_apart_from_their_mates() -> None:
+    random = np.random.default_rng(0)
+    names = [f"n{node}:{gpu}" for node in range(4) for gpu in range(4)]
+    level = 1 + 0.05 * random.standard_normal((16, 60))
+    assert outliers(level, names, Limits()) == []
+    one = level.copy()
+    one[6, 20:50] *= 2
+    found = outliers(one, names, Limits())
+    assert [each.row for each in found] == [6]
+    assert abs(found[0].start - 20) <= 1
+    assert abs(found[0].stop - 50) <= 1
+    short = level.copy()
+    short[6, 20:26] *= 2
+    assert outliers(short, names, Limits()) == []
+    node = level.copy()
+    node[4:8] *= 2
+    assert outliers(node, names, Limits()) == []
+    gaps = one.copy()
+    gaps[:, 30:35] = np.nan
+    assert [each.row for each in outliers(gaps, names, Limits())] == [6]
+    assert outliers(np.full((16, 60), np.nan), names, Limits()) == []

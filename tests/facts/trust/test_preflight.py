@@ -1,0 +1,40 @@
+"""What preflight says of the inputs that were not given, or came in part."""
+
+from __future__ import annotations
+
+from tests.families.rows import (
+    activity,
+    event,
+    job,
+    xid_number,
+)
+from trackside.facts.trust import preflight
+from trackside.model import Run
+from trackside.stores.memory import MemoryStore
+
+
+def test_preflight_says_what_was_not_given() -> None:
+    told = [claim.key for claim in preflight.check(MemoryStore(), Run())]
+    assert told == ["no_log", "no_scheduler", "no_kernel", "no_gpu_metric"]
+
+
+def test_preflight_counts_a_kernel_log_that_holds_nothing_of_interest() -> None:
+    given = [
+        xid_number(79, node="n1"),
+        event("kernel_log", 3, plane="kernel", path="kernel/n2.log", node="n2", lines=3),
+    ]
+    for nodes, silent in ((("n1", "n2"), None), (("n1", "n2", "n3"), ("n3",))):
+        told = preflight.check(MemoryStore(given, [job("FAILED", nodes=nodes)]), Run(nodes=nodes))
+        lacking = [each.values["nodes"].value for each in told if each.key == "no_kernel_of"]
+        assert lacking == ([silent] if silent else [])
+        assert "no_kernel" not in [each.key for each in told]
+
+
+def test_preflight_says_what_limits_the_logs() -> None:
+    logs = [activity(9, path=f"{rank}.log", rank=rank, truncated=rank == 1) for rank in (0, 1)]
+    store = MemoryStore([*logs, xid_number(79)], [job("RUNNING", nodes=("n1", "n2"))])
+    told = preflight.check(store, Run(nodes=("n1", "n2"), n_ranks=4, clock_offset_s=3600.0))
+    said = ["no_kernel_of", "still_running", "cut_off", "some_ranks", "clock", "no_gpu_metric"]
+    assert [claim.key for claim in told] == said
+    for claim in told:
+        preflight.SAYS[claim.key].format(**{name: value.value for name, value in claim.values.items()})

@@ -1,0 +1,270 @@
+"""Curves built by hand for tests of families: a small cluster, its samples, and a judge that checks every citation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tests.families.rows import END, GIB, START, Row, claims, event, job, judge_store, points
+from trackside.finding import Finding
+from trackside.model import Event, Plane, Position, Record, Role, Run, Samples, Series
+from trackside.runs.metrics import run_metrics
+from trackside.show.document import citation
+from trackside.stores.memory import MemoryStore
+from trackside.stores.memory_curves import MemoryCurves
+from trackside.verify import check
+
+Curve = ArrayLike
+"""A level, or one value for each of the cluster's sample times; NaN where it was not sampled."""
+
+
+class Cluster:
+    """Nodes with GPUs that are sampled every ``interval`` seconds from ``start`` to ``end``.
+
+    ``times`` are the sample times (T,). Every method that puts samples gives the cluster back, so calls chain:
+
+        cluster = Cluster(nodes=2, gpus=8)
+        cluster.per_gpu("gpu_sm_active_ratio", 0.9, but={"n1:3": 0.2}).per_node("scrape_up", 1)
+    """
+
+    def __init__(
+        self, *, start: float = START, end: float = END, interval: float = 15.0, nodes: int = 2, gpus: int = 8,
+        job: str | None = None,
+    ) -> None:  # fmt: skip
+        self.times: NDArray[np.float64] = np.arange(start, end + interval / 2, interval)
+        self.nodes = tuple(f"n{i + 1}" for i in range(nodes))
+        self.gpus = tuple(f"{node}:{gpu}" for node in self.nodes for gpu in range(gpus))
+        self._start, self._end = start, end
+        self._job = job
+        self._curves = MemoryCurves()
+        self._random = np.random.default_rng(7)
+
+    # -- shapes
+
+    def noisy(self, level: Curve, share: float = 0.03) -> NDArray[np.float64]:
+        """A level with noise, a share of it."""
+        return self._full(level) * (1 + share * self._random.standard_normal(len(self.times)))
+
+    def after(self, time: float, late: Curve, early: Curve = 0.0) -> NDArray[np.float64]:
+        """``early`` up to ``time``, ``late`` from then on."""
+        return np.where(self.times >= time, self._full(late), self._full(early))
+
+    def between(self, start: float, end: float, inside: Curve, outside: Curve = 0.0) -> NDArray[np.float64]:
+        """``inside`` from ``start`` until before ``end``."""
+        return np.where((self.times >= start) & (self.times < end), self._full(inside), self._full(outside))
+
+    def until(self, time: float, values: Curve) -> NDArray[np.float64]:
+        """Sampled up to ``time`` only."""
+        return self.between(-np.inf, time, values, np.nan)
+
+    def growing(self, per_second: Curve, start: float = 0.0) -> NDArray[np.float64]:
+        """A counter that grows at a rate (a curve of rates, a second) from a value."""
+        gaps = np.diff(self.times, prepend=self.times[0])
+        return np.cumsum(self._full(per_second) * gaps) + start
+
+    def _full(self, values: Curve) -> NDArray[np.float64]:
+        return np.broadcast_to(np.asarray(values, dtype=np.float64), self.times.shape).copy()
+
+    # -- samples
+
+    def put(self, metric: str, values: Curve, **labels: str) -> Cluster:
+        """One series."""
+        curve = self._full(values)
+        if self._job is not None and "gpu" in labels:
+            labels = {"job": self._job, **labels}
+        series = Series(metric, tuple(sorted(labels.items())), Position("metrics.txt", 1))
+        kept = ~np.isnan(curve)
+        times = np.round(self.times[kept] * 1000).astype(np.int64)
+        self._curves.add(Samples([series], np.zeros(len(times), np.int32), times, curve[kept]))
+        return self
+
+    def per_gpu(self, metric: str, values: Curve, but: Mapping[str, Curve] | None = None, **labels: str) -> Cluster:
+        """A series for every GPU; ``but``: other values for some, as ``node:index``."""
+        for name in self.gpus:
+            node, _, gpu = name.partition(":")
+            self.put(metric, (but or {}).get(name, values), node=node, gpu=gpu, **labels)
+        return self
+
+    def per_node(self, metric: str, values: Curve, but: Mapping[str, Curve] | None = None, **labels: str) -> Cluster:
+        """A series for every node; ``but``: other values for some."""
+        for node in self.nodes:
+            self.put(metric, (but or {}).get(node, values), node=node, **labels)
+        return self
+
+    # -- questions
+
+    def run(self, **fields: Any) -> Run:
+        """The run that held the whole cluster from start to end."""
+        known = {"id": "7", "start": self._start, "end": self._end, "nodes": self.nodes, "n_gpus": len(self.gpus)}
+        return Run(**{**known, **fields})
+
+    def store(
+        self, *rows: Row, run: Run | None = None, planes: tuple[Plane, ...] = ("log", "scheduler")
+    ) -> tuple[Run, MemoryStore]:
+        """The run as resolved from its metrics, and everything that is known of it."""
+        events = [row for row in rows if isinstance(row, Event)]
+        store = MemoryStore(events, [row for row in rows if isinstance(row, Record)], (*planes, "metric"))
+        resolved, store.metrics = run_metrics(self._curves, run if run is not None else self.run(), store)
+        return resolved, store
+
+    def judge(
+        self,
+        code: str,
+        *rows: Row | list[Event],
+        run: Run | None = None,
+        planes: tuple[Plane, ...] = ("log", "scheduler"),
+    ) -> Finding:
+        """One family's finding on this cluster; every sentence must fill and every citation must hold again."""
+        flat = [row for part in rows for row in (part if isinstance(part, list) else [part])]
+        resolved, store = self.store(*flat, run=run, planes=planes)
+        finding = judge_store(code, store, resolved)
+        cites = [citation(cite) for claim in claims(finding) for cite in claim.cites]
+        for checked in check({str(i): cite for i, cite in enumerate(cites)}, store):
+            assert checked.holds, (
+                f"{checked.cite.query}: {checked.cite.value!r} then, {checked.now!r} now; {checked.problem}"
+            )
+        return finding
+
+
+def named(text: str, **run: Any) -> tuple[Run, MemoryStore]:
+    """A run with every chart whose nodes, GPUs, states, units and log lines all say the same text."""
+    rows: list[Row] = [
+        event("exception", 7, time=START + 900, node=text, text=text * 50, role=Role.ROOT, type="E"),
+        event("checkpoint_saved", 8, time=START + 950, text=text, path=text),
+        event("progress", 9, step=1, loss=3.0, throughput=2.0, throughput_unit=text, framework=text, time=START + 100),
+        event("progress", 10, step=2, loss=2.0, throughput=2.0, throughput_unit=text, framework=text, time=START + 200),
+        job(text),
+    ]
+    cluster = Cluster(nodes=1, gpus=1)
+    for gpu, level in (("0", 0.2), (text, 0.9), ("2", 0.2), ("3", 0.2)):
+        for name in ("gpu_sm_active_ratio", "gpu_engine_active_ratio"):
+            cluster.put(name, level, node=text, gpu=gpu)
+        cluster.put("gpu_memory_used_bytes", level * 80 * 2.0**30, node=text, gpu=gpu)
+    return cluster.store(*rows, run=cluster.run(nodes=(text,), n_gpus=4, disposition=text, **run))
+
+
+# -- clusters of a certain kind
+
+
+NO_LOG: tuple[Plane, ...] = ("scheduler",)
+
+
+def working(**shape: Any) -> Cluster:
+    """A cluster whose GPUs work from start to end."""
+    cluster = Cluster(**shape)
+    return cluster.per_gpu("gpu_sm_active_ratio", cluster.noisy(0.8)).per_gpu("gpu_memory_used_bytes", 60 * GIB)
+
+
+def raised_late(**fields: Any) -> Event:
+    fields = {"type": "ValueError", "message": "no such option", "about": "application", "time": 4900.0, **fields}
+    return event("exception", 50, role=Role.ROOT, **fields)
+
+
+def idle_contexts() -> Cluster:
+    """GPUs with no more than a context on them, and no kernel launched."""
+    cluster = Cluster().per_gpu("gpu_memory_used_bytes", GIB // 2).per_gpu("gpu_memory_total_bytes", 80 * GIB)
+    return cluster.per_gpu("trackside_cuda_kernel_launches_total", 0)
+
+
+SICK = "n2:3"
+Make = Callable[[Cluster], Any]
+AWAY, RANK = "n2:3", 11
+"""The GPU that the others wait for, and its rank of sixteen."""
+STOP = 3000.0
+BEGAN = event("distributed_init", time=1010.0, text="Initializing distributed process group")
+
+
+def until_stop(count: int = 30) -> list[Any]:
+    """Points up to the standstill."""
+    return points(count, START + 60, (STOP - START - 100) / count)
+
+
+def hung(
+    sm: float = 0.03, was: float = 0.7, away: str | None = AWAY, since: float = STOP, until: float = 9e9,
+    give: tuple[str, ...] = ("sm", "engine", "memory"), **shape: Any,
+) -> Cluster:  # fmt: skip
+    """All GPUs work until ``since``; then they spin at ``sm``, and ``away`` does nothing. Work goes on at ``until``."""
+    cluster = Cluster(**shape)
+    for name, metric, usual, then, cold in (
+        ("sm", "gpu_sm_active_ratio", was, sm, 0.0),
+        ("engine", "gpu_engine_active_ratio", 0.97, 1.0, 0.0),
+        ("utilisation", "gpu_utilization_ratio", 0.97, 1.0, 0.0),
+        ("power", "gpu_power_watts", 520.0, 190.0, 75.0),
+        ("memory", "gpu_memory_used_bytes", 60.0 * GIB, 60.0 * GIB, 60.0 * GIB),
+    ):
+        if name in give:
+            spin = cluster.between(since, until, then, usual)
+            rest = cluster.between(since, until, cold, usual)
+            cluster.per_gpu(metric, spin, {away: rest} if away else {})
+    return cluster
+
+
+def traced(cluster: Cluster, launches: float = 0.0, but: dict[str, Any] | None = None) -> Cluster:
+    """Launches of every GPU: 5000 a second until the standstill, then so many."""
+    return cluster.per_gpu("trackside_cuda_kernel_launches_total", cluster.growing(cluster.after(STOP, launches, 5000)),
+                           but)  # fmt: skip
+
+
+def judged(cluster: Cluster, code: str, *rows: Row | list[Any], planes: tuple[Plane, ...] = ("log", "scheduler")) -> Finding:  # fmt: skip
+    return cluster.judge(code, *rows, run=cluster.run(n_ranks=len(cluster.gpus)), planes=planes)
+
+
+def cold(**shape: Any) -> Cluster:
+    cluster = Cluster(**shape).per_gpu("gpu_sm_active_ratio", 0.0).per_gpu("gpu_engine_active_ratio", 0.0)
+    cluster.per_gpu("gpu_memory_used_bytes", 0.5 * GIB).per_gpu("gpu_memory_total_bytes", 80.0 * GIB)
+    return cluster.per_gpu("trackside_tracer_attached", 1)
+
+
+TRACER = "trackside_"
+
+
+def uniform(engine: float, sm: float | None = None, **shape: Any) -> Cluster:
+    """GPUs that all do the same all the time."""
+    made = Cluster(**shape)
+    made.per_gpu("gpu_engine_active_ratio", made.noisy(engine))
+    return made if sm is None else made.per_gpu("gpu_sm_active_ratio", made.noisy(sm))
+
+
+def steps(seconds: float, count: int = 40, **fields: Any) -> list[Event]:
+    """Points of a model that learns, each printing how long a step takes."""
+    return [
+        event(
+            "progress",
+            10 + i,
+            step=10 * (i + 1),
+            loss=4 - i / 20,
+            time=START + 60 + 90 * i,
+            step_time_s=seconds,
+            **fields,
+        )
+        for i in range(count)
+    ]
+
+
+def counted(made: Cluster, rate: float = 100.0, but: dict[str, float] | None = None) -> Cluster:
+    """Kernel launches and collectives of every GPU, at so many launches a second."""
+    rates = {name: made.growing(each) for name, each in (but or {}).items()}
+    made.per_gpu(f"{TRACER}cuda_kernel_launches_total", made.growing(rate), rates)
+    return made.per_gpu(f"{TRACER}nccl_collectives_completed_total", made.growing(2.0), op="AllReduce")
+
+
+def figure(finding: Finding, key: str, name: str) -> float:
+    """A figure of one of its sentences."""
+    return next(each for each in (*finding.shows, *finding.because) if each.key == key).values[name].number
+
+
+def waiting(made: Cluster, share: float, but: dict[str, float] | None = None) -> Cluster:
+    """Time that every rank spends in collectives, as a share."""
+    rates = {name: made.growing(each) for name, each in (but or {}).items()}
+    return made.per_gpu(f"{TRACER}nccl_collective_seconds_total", made.growing(share), rates, op="AllReduce")
+
+
+def restarted() -> Event:
+    return event("launcher_restart", 21, time=2000.5, attempt=1)
+
+
+def later() -> list[Event]:
+    return [event("progress", 30 + i, step=i + 1, loss=4 - i / 10, time=2100.0 + 60 * i) for i in range(10)]

@@ -1,0 +1,139 @@
+"""A1 on rows and curves built by hand: positives, rivals that must not be found, and blind cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.families.grids import (
+    NO_LOG,
+    Cluster,
+    idle_contexts,
+    raised_late,
+    working,
+)
+from tests.families.rows import (
+    ABSENT,
+    END,
+    ESTABLISHED,
+    FAILED,
+    FOUND,
+    GIB,
+    POSSIBLE,
+    START,
+    UNKNOWN,
+    event,
+    job,
+    judge,
+    keys,
+    log_points,
+    name,
+    outcome,
+    raised,
+)
+from trackside.finding import Certainty
+from trackside.model import Role, Run
+
+
+def test_startup_crash() -> None:
+    finding = judge("A1", raised("ValueError", rank=0), raised("ValueError", 60, rank=1), job("FAILED", exit_code=1))
+    assert (finding.outcome, finding.certainty, finding.culprit) == (FOUND, Certainty.ESTABLISHED, "job")
+    assert (finding.ranks, finding.exception) == ((0, 1), ("ValueError", "it went wrong"))
+
+
+def test_startup_crash_is_not_an_exception_after_steps_nor_a_handled_one() -> None:
+    assert keys(judge("A1", log_points(), raised("ValueError"))) == ["steps_before"]
+    assert judge("A1", raised("ValueError", 5), log_points()).outcome is ABSENT
+    logged = raised("ValueError", logged=True)
+    assert keys(judge("A1", logged, job("COMPLETED"))) == ["went_on"]
+
+
+@pytest.mark.parametrize("about", ["oom", "rendezvous", "checkpoint", "storage", "collective", "interrupt"])
+def test_startup_crash_leaves_other_topics(about: str) -> None:
+    assert judge("A1", raised("RuntimeError", about=about)).outcome is ABSENT
+
+
+def test_launch_that_never_reached_python() -> None:
+    finding = judge("A1", event("process_exit", exit_code=127, source="bash"), job("FAILED", exit_code=127))
+    assert (finding.outcome, finding.fault_class) == (FOUND, "env")
+    finding = judge("A1", job("FAILED", exit_code=0, signal=53), planes=("scheduler",))
+    assert (finding.outcome, finding.certainty) == (FOUND, Certainty.SUPPORTED)
+    assert judge("A1", job("FAILED", exit_code=1), planes=("scheduler",)).outcome is UNKNOWN
+
+
+def test_startup_crash_before_any_gpu_work() -> None:
+    finding = idle_contexts().judge("A1", raised_late(), FAILED)
+    assert (finding.outcome, finding.certainty, finding.cannot_decide) == (FOUND, ESTABLISHED, ())
+    assert {"launches", "context_only"} <= set(keys(finding))
+    assert "metric" in finding.planes
+    loaded = Cluster().per_gpu("gpu_memory_used_bytes", 50 * GIB).per_gpu("gpu_memory_total_bytes", 80 * GIB)
+    loaded.per_gpu("gpu_sm_active_ratio", 0.0)
+    assert {"no_work", "loaded"} <= set(keys(loaded.judge("A1", raised_late(), FAILED)))
+    blind = Cluster().per_node("host_load1", 3)
+    assert [name(each) for each in blind.judge("A1", raised_late(), FAILED).cannot_decide] == ["gpu_memory"]
+
+
+def test_a_crash_within_seconds_is_too_short_for_counters() -> None:
+    """One scrape of a counter tells no growth; where it stands does, and so do the gauges."""
+
+    def crashed(launches: float) -> list[str]:
+        cluster = Cluster(end=START + 20, interval=30.0)
+        cluster.put("trackside_cuda_kernel_launches_total", launches, node="n1", rank="0")
+        cluster.per_gpu("gpu_memory_used_bytes", GIB // 2).per_gpu("gpu_memory_total_bytes", 80 * GIB)
+        short = job("FAILED", exit_code=1, end=START + 20, elapsed_s=20.0)
+        return keys(cluster.judge("A1", raised_late(time=START + 15), short))
+
+    assert {"launches", "context_only"} <= set(crashed(0))
+    assert not {"launches", "context_only"} & set(crashed(1e6))
+
+
+def test_startup_crash_is_none_after_long_gpu_work() -> None:
+    """A training loop that prints nothing readable: the GPUs tell that it ran."""
+    assert keys(working().judge("A1", raised_late(), FAILED)) == ["worked"]
+    finding = working().judge("H2", raised_late(), FAILED)
+    assert (finding.outcome, "worked" in keys(finding)) == (FOUND, True)
+    assert idle_contexts().judge("H2", raised_late(), FAILED).outcome is ABSENT
+
+
+def test_quick_failure_without_a_log() -> None:
+    quick = job("FAILED", exit_code=1, end=1060.0, elapsed_s=60.0)
+    assert outcome(idle_contexts().judge("A1", quick, planes=NO_LOG))[:2] == (FOUND, POSSIBLE)
+    assert working().judge("A1", quick, planes=NO_LOG).outcome is UNKNOWN
+
+
+def test_gpus_of_another_job_are_no_work_of_a_run_that_died_at_its_start() -> None:
+    """Nothing tells which GPUs of the node the run held: those that worked may be a neighbour's."""
+    cluster = Cluster(nodes=1).per_gpu("gpu_sm_active_ratio", 0.8, {"n1:0": 0.0, "n1:1": 0.0})
+    assert (
+        cluster.judge("A1", raised_late(), FAILED, run=Run(id="7", start=START, end=END, nodes=("n1",))).outcome
+        is FOUND
+    )
+    whole = Cluster(nodes=1).per_gpu("gpu_sm_active_ratio", 0.8)
+    assert keys(whole.judge("A1", raised_late(), FAILED, run=Run(id="7", start=START, end=END, nodes=("n1",)))) == [
+        "worked"
+    ]
+
+
+def test_nothing_is_made_of_no_memory() -> None:
+    cluster = Cluster(end=START + 200)
+    cluster.per_gpu("gpu_sm_active_ratio", 0.0).per_gpu("gpu_memory_used_bytes", 0)
+    cluster.per_gpu("gpu_memory_total_bytes", 80 << 30)
+    error = event("exception", 20, role=Role.ROOT, type="ValueError", message="no", about="application")
+    found = cluster.judge("A1", error, job("FAILED", exit_code=1, end=START + 200, elapsed_s=200.0))
+    assert "none_held" in keys(found)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "implied"),
+    [(range(16), "at_startup"), (range(8, 16), "at_startup_there"), ((3,), "at_startup_some")],
+)
+def test_whose_mistake_a_startup_crash_is(ranks: Any, implied: str) -> None:
+    """One rank may only have been the first to say so; all of one node's and none elsewhere point to that node."""
+    errors = [
+        event("exception", 20 + rank, role=Role.ROOT, rank=rank, type="ImportError", message="x", about="application")
+        for rank in ranks
+    ]
+    cluster = Cluster().per_gpu("gpu_memory_used_bytes", 0)
+    finding = cluster.judge("A1", *errors, FAILED, run=cluster.run(n_ranks=16))
+    assert implied in [name(each) for each in finding.implies]

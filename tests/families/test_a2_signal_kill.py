@@ -1,0 +1,268 @@
+"""A2 on rows and curves built by hand: positives, rivals that must not be found, and blind cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.families.grids import (
+    NO_LOG,
+    Cluster,
+    idle_contexts,
+    later,
+    raised_late,
+    restarted,
+    working,
+)
+from tests.families.rows import (
+    ABSENT,
+    COMPLETED,
+    ESTABLISHED,
+    FAILED,
+    FOUND,
+    GIB,
+    POSSIBLE,
+    UNKNOWN,
+    event,
+    job,
+    judge,
+    keys,
+    log_points,
+    name,
+    outcome,
+    points,
+    raised,
+    root,
+    worded,
+)
+from trackside.finding import Certainty, Finding
+from trackside.model import Event, Position, Record, Role, Run
+
+
+def killed_by(signal: int = 9, rank: int = 1, **fields: Any) -> Event:
+    told = {"role": Role.ROOT, "global_rank": rank, "signal": signal, "time": 1100.0, "first": True, **fields}
+    role = told.pop("role")
+    return event("launcher_failure", 90, role, rank=rank, **told)
+
+
+def test_signal_kill() -> None:
+    finding = judge("A2", log_points(), killed_by(), job("FAILED", exit_code=1))
+    assert (finding.outcome, finding.signal, finding.ranks, finding.variant) == (
+        FOUND,
+        ("SIGKILL", 9),
+        (1,),
+        "training",
+    )
+    assert finding.certainty is Certainty.ESTABLISHED
+    assert judge("A2", killed_by(11)).variant == "startup"
+
+
+def test_host_memory_names_the_sender() -> None:
+    finding = judge("A2", killed_by(), root("oom_kill", scope="cgroup", plane="kernel"), job("OUT_OF_MEMORY"))
+    assert "oom" in keys(finding)
+    assert not finding.cannot_decide
+    alone = judge("A2", job("OUT_OF_MEMORY"), planes=("scheduler",))
+    assert (alone.outcome, alone.signal) == (FOUND, ("SIGKILL", 9))
+    other = root("oom_kill", scope="cgroup", plane="kernel", cgroup="/slurm/uid_1/job_99/step_0")
+    assert judge("A2", other, run=Run(id="7")).outcome is ABSENT
+
+
+def test_signal_kill_is_not_somebody_elses_doing() -> None:
+    timeout = event("collective_timeout", 40, Role.CASCADE, rank=1)
+    assert judge("A2", timeout, killed_by(6)).outcome is ABSENT
+    notice = root("scheduler_notice", 80, reason="cancelled")
+    assert judge("A2", notice, killed_by(), job("CANCELLED")).outcome is ABSENT
+    assert judge("A2", killed_by(15, role=Role.TEARDOWN)).outcome is ABSENT
+    assert judge("A2", raised("ValueError", rank=1), killed_by()).outcome is ABSENT
+    first = event(
+        "launcher_failure", 80, Role.CONFIRMATION, global_rank=0, rank=0, exit_code=1, time=1000.0, first=True
+    )
+    assert judge("A2", first, killed_by(first=None, time=1031.0)).outcome is ABSENT
+    assert judge("A2", killed_by(time=1005.0), log_points(line=200), job("COMPLETED")).outcome is ABSENT
+
+
+def test_exit_code_that_may_be_a_signal() -> None:
+    finding = judge("A2", job("FAILED", exit_code=11, signal=0), planes=("scheduler",))
+    assert (finding.outcome, finding.certainty) == (FOUND, Certainty.POSSIBLE)
+    finding = judge("A2", job("FAILED", exit_code=139, signal=0), planes=("scheduler",))
+    assert (finding.certainty, finding.signal) == (Certainty.SUPPORTED, ("SIGSEGV", 11))
+    assert judge("A2", job("FAILED", exit_code=1), planes=("scheduler",)).outcome is UNKNOWN
+
+
+def killed(rank: int = 9, **fields: Any) -> Event:
+    fields = {"global_rank": rank, "signal": 9, "time": 4980.0, "first": True, "node": "n2", **fields}
+    return event("launcher_failure", 90, role=Role.ROOT, rank=rank, **fields)
+
+
+def host(cluster: Cluster, low: float, kills: int) -> Cluster:
+    """Node n2's memory, down to a share of it as the run ends, and its kernel's kills."""
+    cluster.per_node("host_memory_total_bytes", 1000 * GIB)
+    left = cluster.between(4900, 4990, low * 1000 * GIB, 900 * GIB)
+    cluster.per_node("host_memory_available_bytes", 900 * GIB, {"n2": left})
+    return cluster.per_node("host_oom_kills_total", 3, {"n2": cluster.after(4980, 3 + kills, 3)})
+
+
+@pytest.mark.parametrize(
+    ("low", "kills", "said", "implied", "open_"),
+    [
+        (0.01, 1, {"oom_counted", "host_short"}, "implies_host_oom", []),
+        (0.1, 1, {"oom_counted"}, "implies_host_oom", []),
+        (0.01, 0, {"host_short"}, "implies_host_oom", []),
+        (0.5, 1, {"oom_counted", "host_ample"}, "implies_cgroup_oom", []),
+        (0.5, 0, {"host_ample"}, "implies_other_kill", ["who_else"]),
+    ],
+)
+def test_a_kill_and_the_hosts_memory(low: float, kills: int, said: set[str], implied: str, open_: list[str]) -> None:
+    finding = host(idle_contexts(), low, kills).judge("A2", killed(), FAILED)
+    assert (finding.outcome, finding.certainty, finding.nodes) == (FOUND, ESTABLISHED, ("n2",))
+    assert said | {"launches", "context_only"} <= set(keys(finding))
+    assert [name(each) for each in finding.implies] == [implied]
+    assert [name(each) for each in finding.cannot_decide] == open_
+
+
+def test_a_kill_without_host_metrics_stays_undecided() -> None:
+    finding = idle_contexts().judge("A2", killed(), FAILED)
+    assert [name(each) for each in finding.cannot_decide] == ["who"]
+    assert keys(working().judge("A2", killed(), FAILED))[1] == "worked"
+
+
+def test_a_kill_that_only_the_kernel_counted() -> None:
+    finding = host(Cluster(), 0.01, 1).judge("A2", FAILED, planes=NO_LOG)
+    assert (outcome(finding), finding.signal) == ((FOUND, ESTABLISHED, False), ("SIGKILL", 9))
+    assert outcome(host(Cluster(), 0.01, 0).judge("A2", FAILED, planes=NO_LOG))[:2] == (FOUND, POSSIBLE)
+    assert host(Cluster(), 0.01, 1).judge("A2", COMPLETED).latent
+    assert host(Cluster(), 0.01, 1).judge("A2", points(60), job("TIMEOUT")).latent
+    assert host(Cluster(), 0.5, 0).judge("A2", points(), FAILED).outcome is ABSENT
+    assert host(Cluster(), 0.01, 1).judge("A2", raised_late(), FAILED).outcome is ABSENT
+
+
+def test_a_kill_that_stopped_training_long_before_the_end() -> None:
+    cluster = Cluster().per_node("host_memory_total_bytes", 1e12)
+    cluster.per_node("host_oom_kills_total", 0, {"n2": cluster.after(2300, 1)})
+    finding = cluster.judge("A2", points(), job("TIMEOUT"))
+    assert (finding.outcome, finding.latent, finding.nodes) == (FOUND, False, ("n2",))
+
+
+def oom_kill(scope: str, node: str | None = "n2", **more: str) -> Event:
+    fields = {"scope": scope, "pid": 12, "time": 4980.0, "text": "Out of memory: Killed process 12 (python3)", **more}
+    return event("oom_kill", 3, role=Role.ROOT, plane="kernel", path="dmesg", node=node, **fields)
+
+
+def test_kills_that_the_kernel_gives_to_other_jobs_are_not_this_runs() -> None:
+    """On a node that several jobs share its count of kills is everybody's; its lines name the cgroups."""
+    theirs, mine = (oom_kill("cgroup", cgroup=f"/slurm/uid_0/job_{number}") for number in (99, 7))
+    finding = host(idle_contexts(), 0.5, 1).judge("A2", killed(), theirs, FAILED)
+    assert "oom_counted" not in keys(finding)
+    assert [name(each) for each in finding.cannot_decide] == ["who_else"]
+    assert "oom_counted" in keys(
+        host(idle_contexts(), 0.5, 2).judge("A2", killed(), theirs, FAILED)
+    )  # the other kill is nobody's
+    assert "oom_counted" in keys(host(idle_contexts(), 0.5, 1).judge("A2", killed(), theirs, mine, FAILED))
+    healthy = host(working(), 0.5, 1).judge("A2", *points(), theirs, FAILED)
+    assert (healthy.outcome, "none_counted" in keys(healthy)) == (ABSENT, False)
+
+
+@pytest.mark.parametrize(
+    ("scope", "low", "implied"),
+    [
+        ("host", 0.9, "implies_host_oom"),  # it went too fast for the samples
+        ("host", 0.01, "implies_host_oom"),
+        ("cgroup", 0.9, "implies_cgroup_oom"),
+        ("cgroup", 0.01, "implies_cgroup_oom"),  # beside others that filled the node
+        ("slurm", 0.9, "implies_cgroup_oom"),  # Slurm counts kills of either kind
+        ("slurm", 0.01, "implies_host_oom"),
+    ],
+)
+def test_whose_memory_ran_out_is_the_kernels_word(scope: str, low: float, implied: str) -> None:
+    finding = host(idle_contexts(), low, 1).judge("A2", killed(), oom_kill(scope), FAILED)
+    assert [name(each) for each in finding.implies] == [implied]
+
+
+def test_the_kernels_word_of_another_node_does_not_count() -> None:
+    finding = host(idle_contexts(), 0.9, 1).judge("A2", killed(), oom_kill("host", "n1"), FAILED)
+    assert [name(each) for each in finding.implies] == ["implies_cgroup_oom"]
+
+
+def test_the_node_of_a_rank_is_looked_at() -> None:
+    """The launcher names no node: the rank's GPU tells which one, and the other's memory is none of its."""
+    cluster = host(working(), 0.01, 0)
+    run = cluster.run(n_ranks=16)
+    other = cluster.judge("A2", killed(2, node=None), FAILED, run=run)
+    assert (other.nodes, "host_ample" in keys(other)) == (("n1",), True)
+    assert "n1" in worded(other)
+    own = cluster.judge("A2", killed(node=None), FAILED, run=run)
+    assert (own.nodes, "host_short" in keys(own)) == (("n2",), True)
+
+
+def asked(limit: float) -> Record:
+    return job("FAILED", exit_code=1, req_mem_bytes=2 * limit)
+
+
+def test_the_memory_that_the_job_had_asked_for() -> None:
+    def judged(limit: float, *more: Record) -> Finding:
+        return host(idle_contexts(), 0.5, 0).judge("A2", killed(), asked(limit), *more)
+
+    near = judged(420 * GIB)  # of 900 GiB left at first, 400 went
+    assert ([name(each) for each in near.implies], "asked_reached" in keys(near)) == (["implies_near_limit"], True)
+    assert [name(each) for each in near.cannot_decide] == ["who_else"]
+    assert "asked_reached" not in keys(judged(800 * GIB))
+    step = Record("step", Position("sacct.txt", 3), "scheduler", {"id": "7.0", "max_rss_bytes": 790 * GIB})
+    assert "rss_reached" in keys(judged(800 * GIB, step))
+    blind = idle_contexts().judge("A2", killed(), asked(800 * GIB), step)
+    assert [name(each) for each in blind.implies] == ["implies_near_limit"]
+
+
+def test_what_the_jobs_own_cgroup_held_counts_before_what_the_node_lost() -> None:
+    """Of 900 GiB that were left on the node at first, 400 went: most of it to another job."""
+
+    def judged(own: float) -> Finding:
+        cluster = host(idle_contexts(), 0.5, 0)
+        cluster.put("host_cgroup_memory_bytes", own, node="n2", job="7", cgroup="job_7", kind="anon")
+        return cluster.judge("A2", killed(), asked(420 * GIB))
+
+    assert not {"asked_reached", "cgroup_reached"} & set(keys(judged(40 * GIB)))
+    assert [name(each) for each in judged(40 * GIB).implies] == ["implies_other_kill"]
+    assert "cgroup_reached" in keys(judged(410 * GIB))
+    assert [name(each) for each in judged(410 * GIB).implies] == ["implies_near_limit"]
+
+
+def test_host_memory_that_killed_nothing_is_said() -> None:
+    finding = host(working(), 0.5, 0).judge("A2", *points(), FAILED)
+    assert (finding.outcome, keys(finding)[1:]) == (ABSENT, ["none_counted", "host_ample_all"])
+    assert "2 nodes" in worded(finding)
+    assert keys(working().judge("A2", *points(), FAILED))[1:] == []
+
+
+def crashed(**fields: Any) -> Event:
+    fields = {"source": "torchrun", "task": "2", "signal": 11, "pid": 41, "time": 2000.0, **fields}
+    return event("process_exit", 20, role=Role.ROOT, **fields)
+
+
+def test_a_crash_that_a_restart_survived_is_a_warning() -> None:
+    cluster = Cluster(nodes=1).per_gpu("gpu_sm_active_ratio", 0.8)
+    finding = cluster.judge("A2", crashed(), restarted(), later(), COMPLETED)
+    assert (finding.outcome, finding.latent, finding.ranks) == (FOUND, True, (2,))
+    assert keys(finding) == ["died_on", "restarted", "lived_on"]
+    assert cluster.judge("A2", crashed(), later(), COMPLETED).outcome is ABSENT  # nothing restarted it
+    several = Cluster().per_gpu("gpu_sm_active_ratio", 0.8).judge("A2", crashed(), restarted(), later(), COMPLETED)
+    assert several.ranks == ()  # of which node it is the third isn't told
+
+
+def test_it_is_the_worker_that_died_and_not_its_rank() -> None:
+    died = event("dataloader_death", 50, role=Role.ROOT, rank=9, signal=9, pid=77, time=4900.0)
+    cluster = Cluster().per_gpu("gpu_sm_active_ratio", 0.8)
+    finding = cluster.judge("A2", died, FAILED, run=cluster.run(n_ranks=16))
+    assert "a data-loader worker of rank 9 died of SIGKILL" in worded(finding).lower().replace("sigkill", "SIGKILL")
+    assert finding.nodes == ("n2",)
+
+
+def test_where_the_node_of_a_kill_is_not_known_all_are_looked_at() -> None:
+    cluster = Cluster().per_node("host_memory_total_bytes", 1000 << 30)
+    cluster.per_node("host_memory_available_bytes", 900 << 30)
+    cluster.per_node("host_oom_kills_total", 0)
+    died = event("launcher_failure", 90, role=Role.ROOT, signal=9, first=True, time=4980.0)
+    assert "host_ample_all" in keys(cluster.judge("A2", died, FAILED))
+    placed = event("launcher_failure", 90, role=Role.ROOT, signal=9, first=True, time=4980.0, node="n2")
+    said = worded(cluster.judge("A2", placed, FAILED))
+    assert "host memory of node n2 was not short" in said.lower()

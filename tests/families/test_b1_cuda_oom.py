@@ -1,0 +1,145 @@
+"""B1 on rows and curves built by hand: positives, rivals that must not be found, and blind cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.families.grids import (
+    NO_LOG,
+    Cluster,
+    Make,
+)
+from tests.families.rows import (
+    ABSENT,
+    COMPLETED,
+    ESTABLISHED,
+    FAILED,
+    FOUND,
+    GIB,
+    POSSIBLE,
+    SUPPORTED,
+    UNKNOWN,
+    event,
+    job,
+    judge,
+    keys,
+    log_points,
+    name,
+    points,
+    raised,
+    root,
+)
+from trackside.facts.logs.exceptions import unhandled
+from trackside.finding import Certainty
+from trackside.model import Event, Role, Run
+
+
+def oom_gib(line: int = 50, **sizes: float) -> Event:
+    return root("cuda_oom", line, rank=3, **{name: int(size * GIB) for name, size in sizes.items()})
+
+
+def test_cuda_oom() -> None:
+    finding = judge("B1", oom_gib(requested_bytes=91.6, total_bytes=79.2), job("FAILED", exit_code=1))
+    assert (finding.outcome, finding.certainty, finding.culprit) == (FOUND, Certainty.ESTABLISHED, "job")
+    assert finding.ranks == (3,)
+    assert "larger" in keys(finding)
+
+
+def test_cuda_oom_in_pieces_and_with_a_neighbour() -> None:
+    pieces = oom_gib(requested_bytes=4, total_bytes=80, allocated_bytes=58, reserved_bytes=75)
+    assert "fragmented" in keys(judge("B1", pieces))
+    crowded = oom_gib(requested_bytes=1, total_bytes=40, allocated_bytes=4, reserved_bytes=4, other_process_bytes=34)
+    assert judge("B1", crowded).culprit == "infrastructure"
+    assert judge("B1", crowded, run=Run(n_ranks=8)).culprit == "job"
+
+
+def test_cuda_oom_that_was_handled_or_only_mentioned() -> None:
+    assert keys(judge("B1", oom_gib(5), log_points())) == ["handled"]
+    assert judge("B1", event("cuda_oom", 50, Role.CONFIRMATION)).outcome is ABSENT
+
+
+def test_buffered_points_behind_the_traceback_do_not_clear_it() -> None:
+    late = log_points(line=60, time=None)
+    assert judge("B1", oom_gib(), late, job("FAILED", exit_code=1)).outcome is FOUND
+    error = raised("ValueError")
+    assert unhandled([error], late) == []
+    assert unhandled([error], late, crashed=True) == [error]
+    assert unhandled([error], log_points(line=60), crashed=True) == []
+
+
+def oom(rank: int = 3, **fields: Any) -> Event:
+    fields = {"requested_bytes": 2 * GIB, "total_bytes": 80 * GIB, "time": 4990.0, **fields}
+    return event("cuda_oom", 50, role=Role.ROOT, rank=rank, text="CUDA out of memory", **fields)
+
+
+def filled(used: Make | float, but: dict[str, Make] | None = None, **shape: Any) -> Cluster:
+    cluster = Cluster(**shape)
+    own = {name: make(cluster) for name, make in (but or {}).items()}
+    cluster.per_gpu("gpu_memory_used_bytes", used(cluster) if callable(used) else used, own)
+    return cluster.per_gpu("gpu_memory_total_bytes", 80 * GIB)
+
+
+def test_out_of_memory_with_its_curve() -> None:
+    cluster = filled(lambda c: c.between(1030, 4990, 78 * GIB)).per_gpu("gpu_ecc_uncorrectable_total", 0)
+    finding = cluster.judge("B1", oom(), FAILED, run=cluster.run(n_ranks=16))
+    assert (finding.outcome, finding.certainty, finding.culprit) == (FOUND, ESTABLISHED, "job")
+    assert (finding.gpus, set(finding.planes)) == (("n1:3",), {"log", "metric", "scheduler"})
+    assert {"near", "clean_ecc"} <= set(keys(finding))
+
+
+def test_one_request_too_large_never_shows_in_the_curve() -> None:
+    cluster = filled(lambda c: c.between(1030, 4990, 40 * GIB))
+    finding = cluster.judge("B1", oom(requested_bytes=91 * GIB), FAILED, run=cluster.run(n_ranks=16))
+    assert finding.certainty is ESTABLISHED
+    assert "near" not in keys(finding)
+    assert "below" in [name(each) for each in finding.implies]
+
+
+def test_capacity_from_used_and_free() -> None:
+    cluster = Cluster()
+    cluster.per_gpu("gpu_memory_used_bytes", 78 * GIB).per_gpu("gpu_memory_free_bytes", 2 * GIB)
+    assert "near" in keys(cluster.judge("B1", oom(), FAILED, run=cluster.run(n_ranks=16)))
+
+
+def test_memory_that_somebody_else_held() -> None:
+    long: dict[str, Any] = {"start": 400.0, "end": 5600.0}
+    run = Cluster().run(n_ranks=16)
+
+    def own(level: float, before: float) -> Make:
+        return lambda c: c.between(1040, 4990, level * GIB, before * GIB)
+
+    held = filled(own(50, 0), {"n1:3": own(79, 30)}, **long)
+    finding = held.judge("B1", oom(), FAILED, run=run)
+    assert (finding.culprit, "taken" in keys(finding)) == ("infrastructure", True)
+    assert name(finding.actions[0]) == "who"
+    too_large = held.judge("B1", oom(requested_bytes=60 * GIB), FAILED, run=run)
+    assert (too_large.culprit, "taken" in keys(too_large)) == ("job", True)
+    before: Make = lambda c: c.between(1040, 4990, 79 * GIB, c.between(0, 1000, 60 * GIB))  # noqa: E731
+    assert "taken" not in keys(filled(before, **long).judge("B1", oom(), FAILED, run=run))
+
+
+def test_out_of_memory_by_its_curve_alone() -> None:
+    climbing = filled(lambda c: c.between(4700, 4990, 79 * GIB, 50 * GIB))
+    finding = climbing.judge("B1", FAILED, planes=NO_LOG)
+    assert (finding.outcome, finding.certainty) == (FOUND, POSSIBLE)
+    cache = filled(79 * GIB)
+    assert cache.judge("B1", FAILED, planes=NO_LOG).outcome is UNKNOWN
+    assert climbing.judge("B1", job("COMPLETED"), planes=NO_LOG).outcome is UNKNOWN
+    assert climbing.judge("B1", job("FAILED", exit_code=0, signal=9), planes=NO_LOG).outcome is UNKNOWN
+    finding = filled(40 * GIB).judge("B1", *points(), FAILED)
+    assert (finding.outcome, keys(finding)) == (ABSENT, ["none", "at_most"])
+
+
+def test_failed_allocations_that_the_framework_counted() -> None:
+    def counted(at: float) -> Cluster:
+        cluster = filled(40 * GIB)
+        return cluster.put("training_memory_ooms_total", cluster.after(at, 1), node="n1", rank="0")
+
+    finding = counted(4950).judge("B1", FAILED, planes=NO_LOG)
+    assert (finding.outcome, finding.certainty, "counted" in keys(finding)) == (FOUND, SUPPORTED, True)
+    assert counted(2000).judge("B1", FAILED, planes=NO_LOG).outcome is UNKNOWN  # caught, long before
+    assert counted(4950).judge("B1", COMPLETED, planes=NO_LOG).outcome is UNKNOWN
+    assert counted(4950).judge("B1", *points(), FAILED).outcome is FOUND
+    raised = event("exception", 50, type="ValueError", message="bad", about="application", role=Role.ROOT, time=4990.0)
+    assert counted(4950).judge("B1", raised, FAILED).outcome is ABSENT
+    assert "counted" in keys(counted(4950).judge("B1", oom(), FAILED))

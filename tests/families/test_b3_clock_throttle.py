@@ -1,0 +1,245 @@
+"""B3 on rows and curves built by hand: positives, rivals that must not be found, and blind cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.families.grids import (
+    SICK,
+    Cluster,
+    working,
+)
+from tests.families.rows import (
+    ABSENT,
+    COMPLETED,
+    ESTABLISHED,
+    FAILED,
+    FOUND,
+    GIB,
+    POSSIBLE,
+    START,
+    SUPPORTED,
+    UNKNOWN,
+    event,
+    job,
+    keys,
+    outcome,
+)
+from trackside.families import families
+from trackside.finding import Certainty, Finding, Outcome
+from trackside.model import Event, Run
+from trackside.verdict.arbiter import arbitrate
+
+HOT = (2500.0, 4800.0)
+SPAN = tuple[float, float]
+
+
+def throttled(
+    reasons: float = 0x40, clock: float = 1.1e9, heat: float = 90, span: SPAN = HOT, gpus: tuple[str, ...] = (SICK,),
+    give: tuple[str, ...] = ("reasons", "clocks", "heat"), **shape: Any,
+) -> Cluster:  # fmt: skip
+    cluster = working(**shape)
+    for name, metric, usual, then in (
+        ("reasons", "gpu_throttle_reasons", 0x4, reasons),
+        ("clocks", "gpu_sm_clock_hertz", 1.6e9, clock),
+        ("heat", "gpu_temperature_celsius", 65, heat),
+    ):
+        if name in give:
+            curve = cluster.between(*span, then, usual)
+            cluster.per_gpu(metric, usual, dict.fromkeys(gpus, curve))
+    return cluster
+
+
+def steps(slow: float = 2.0, span: SPAN = HOT) -> list[Event]:
+    """Points every 10 s, ``slow`` times as far apart while clocks are held down."""
+    times = [1060.0]
+    while times[-1] < 4900:
+        times.append(times[-1] + 10 * (slow if span[0] <= times[-1] < span[1] else 1))
+    return [event("progress", 10 + i, step=i + 1, loss=4 - i / 200, time=time) for i, time in enumerate(times)]
+
+
+THROTTLES: dict[str, tuple[Callable[[], Cluster], list[Event], Certainty]] = {
+    "heat": (throttled, steps(), ESTABLISHED),
+    "software heat": (lambda: throttled(0x24), steps(), ESTABLISHED),
+    "power brake": (lambda: throttled(0x88), steps(), ESTABLISHED),
+    "sampled every minute": (lambda: throttled(interval=60.0), steps(), ESTABLISHED),
+    "one GPU of one": (lambda: throttled(nodes=1, gpus=("n1:3",)), steps(), ESTABLISHED),
+    "no pace": (throttled, [], SUPPORTED),
+    "from start to end": (lambda: throttled(span=(0, 9999)), steps(), SUPPORTED),
+    "no clocks": (lambda: throttled(give=("reasons",)), steps(), SUPPORTED),
+    "reasons alone": (lambda: throttled(give=("reasons",)), [], POSSIBLE),
+    "no reasons": (lambda: throttled(give=("clocks", "heat")), steps(), POSSIBLE),
+}
+
+
+def test_all_gpus_held_down_are_no_measure_of_each_other() -> None:
+    every = tuple(f"n{node}:{gpu}" for node in (1, 2) for gpu in range(8))
+    finding = throttled(span=(0, 9999), gpus=every).judge("B3", steps(), COMPLETED)
+    assert outcome(finding) == (FOUND, SUPPORTED, False)
+    assert finding.gpus == every
+
+
+@pytest.mark.parametrize(("counted", "found"), [(1e-3, True), (0.0, False)])
+def test_a_counter_of_throttled_time_that_creeps_while_a_hot_clock_is_low(counted: float, found: bool) -> None:
+    """DCGM's violation times came in other units than they were said to."""
+    cluster = throttled(give=("clocks", "heat"))
+    creeping = {SICK: cluster.growing(cluster.between(*HOT, counted))}
+    cluster.per_gpu("gpu_throttle_seconds_total", 0.0, creeping, reason="thermal")
+    finding = cluster.judge("B3", steps(), COMPLETED)
+    assert (finding.outcome is FOUND, finding.certainty is ESTABLISHED) == (found, found)
+
+
+@pytest.mark.parametrize("case", THROTTLES)
+def test_throttling(case: str) -> None:
+    make, progress, certainty = THROTTLES[case]
+    finding = make().judge("B3", progress, COMPLETED)
+    assert outcome(finding) == (FOUND, certainty, False)
+    assert finding.gpus in ((SICK,), ("n1:3",))
+    assert finding.nodes == (finding.gpus[0].partition(":")[0],)
+    assert finding.since == pytest.approx(1000 if case == "from start to end" else HOT[0], abs=120)
+
+
+def test_throttling_by_counters_of_throttled_time() -> None:
+    cluster = throttled(give=("clocks",))
+    held = cluster.growing(cluster.between(*HOT, 0.8, 0))
+    cluster.per_gpu("gpu_throttle_seconds_total", 0, {SICK: held}, reason="hw_thermal_slowdown")
+    cluster.per_gpu("gpu_throttle_seconds_total", cluster.growing(0.9), reason="sw_power_cap")
+    finding = cluster.judge("B3", steps(), COMPLETED)
+    assert (outcome(finding), finding.gpus, finding.variant) == ((FOUND, ESTABLISHED, False), (SICK,), "thermal")
+
+
+def test_throttling_of_a_whole_node() -> None:
+    node = tuple(f"n2:{i}" for i in range(8))
+    finding = throttled(0x80, gpus=node).judge("B3", steps(), COMPLETED)
+    assert (finding.gpus, finding.nodes, finding.variant) == (node, ("n2",), "power")
+
+
+def test_throttling_that_did_not_end_the_run_is_a_warning() -> None:
+    assert throttled().judge("B3", steps(), FAILED).latent
+    assert throttled().judge("B3", steps(1.0), COMPLETED).latent
+    assert throttled(span=(2500, 2650)).judge("B3", steps(2.0, (2500, 2650)), COMPLETED).latent
+    assert not throttled().judge("B3", steps(), job("TIMEOUT")).latent
+    cluster = throttled(span=(1500, 2500))
+    hung = Cluster()
+    hung.per_gpu("gpu_throttle_reasons", 4, {SICK: hung.between(1500, 2500, 0x40, 4)})
+    hung.per_gpu("gpu_sm_clock_hertz", 1.6e9, {SICK: hung.between(1500, 2500, 1e9, 1.6e9)})
+    hung.per_gpu("gpu_sm_active_ratio", hung.until(9e9, hung.after(3000, 0.0, 0.8)))
+    assert not cluster.judge("B3", steps(2.0, (1500, 2500)), job("TIMEOUT")).latent
+    assert hung.judge("B3", job("TIMEOUT")).latent
+
+
+def test_throttling_to_the_end_of_work_is_no_warning_where_samples_go_on_after_it() -> None:
+    """No record tells when the run ended; the GPUs are let go of, and sampled for an hour more."""
+    cluster = Cluster(end=9000)
+    cluster.per_gpu("gpu_sm_active_ratio", cluster.between(1060, 4900, 0.8))
+    held = cluster.between(1020, 4960, 60 * GIB)
+    cluster.per_gpu("gpu_throttle_reasons", 4, {SICK: cluster.between(*HOT, 0x40, 4)})
+    cluster.per_gpu("gpu_sm_clock_hertz", 1.6e9, {SICK: cluster.between(*HOT, 1e9, 1.6e9)})
+    run = Run(id="7", start=START, end=9000.0, nodes=cluster.nodes)
+    kept = cluster.judge("B3", steps(), run=run)
+    assert (kept.outcome, kept.latent) == (FOUND, True)  # for all that is told, it stood still
+    finding = cluster.per_gpu("gpu_memory_used_bytes", held).judge("B3", steps(), run=run)
+    assert (finding.outcome, finding.latent) == (FOUND, False)
+
+
+def test_low_power_of_low_clocks_is_no_standstill() -> None:
+    """Without SM activity, power tells work; GPUs whose clocks are held down draw little and are busy all the same."""
+
+    def cluster(busy: float) -> Cluster:
+        made = Cluster()
+        made.per_gpu("gpu_power_watts", made.between(1060, 2500, 400, made.after(2500, 110, 60)))
+        made.per_gpu("gpu_utilization_ratio", made.between(1060, 2500, 1.0, made.after(2500, busy, 0)))
+        made.per_gpu("gpu_throttle_reasons", made.after(2500, 0x80, 4))
+        return made.per_gpu("gpu_sm_clock_hertz", made.after(2500, 5e8, 1.6e9))
+
+    assert not cluster(1.0).judge("B3", job("TIMEOUT")).latent
+    assert cluster(1.0).judge("B3", job("TIMEOUT")).variant == "power"
+
+
+BENIGN: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
+    "power cap": (lambda: throttled(0x4, 1.3e9, 60), ["benign", "hottest"]),
+    "all at their power cap": (lambda: throttled(0x4, 1.3e9, 70, (0, 9999), Cluster().gpus), ["benign", "hottest"]),
+    "single samples": (lambda: throttled(span=(3000, 3040)), ["brief", "hottest"]),
+    "clock kept": (lambda: throttled(clock=1.58e9), ["kept", "hottest"]),
+    "no reasons, at the highest clock": (
+        lambda: throttled(heat=60, clock=1.59e9, give=("clocks", "heat")).per_gpu("gpu_sm_clock_max_hertz", 1.7e9),
+        ["clocks", "hottest"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BENIGN)
+def test_no_throttling(case: str) -> None:
+    make, said = BENIGN[case]
+    finding = make().judge("B3", steps(), COMPLETED)
+    assert (finding.outcome, keys(finding)) == (ABSENT, said)
+
+
+def test_single_samples_again_and_again_are_flapping() -> None:
+    cluster = working()
+    flaps = np.where(np.arange(len(cluster.times)) % 6 < 2, 0x8, 0)
+    cluster.per_gpu("gpu_throttle_reasons", 0, {SICK: flaps}).per_gpu("gpu_sm_clock_hertz", 1.6e9)
+    assert keys(cluster.judge("B3", steps(), COMPLETED)) == ["brief"]
+
+
+def test_idle_gpus_are_not_throttled() -> None:
+    cluster = Cluster().per_gpu("gpu_sm_active_ratio", 0.0).per_gpu("gpu_engine_active_ratio", 0.0)
+    cluster.per_gpu("gpu_throttle_reasons", 0x1, {SICK: 0x9}).per_gpu("gpu_sm_clock_hertz", 3.45e8)
+    assert cluster.judge("B3", COMPLETED).outcome is ABSENT
+
+
+@pytest.mark.parametrize("most", [None, 1.7e9])
+def test_low_clocks_without_reasons_stay_open(most: float | None) -> None:
+    """Neither heat nor reasons tell of it, but a power brake would look the same."""
+    cluster = throttled(heat=60, give=("clocks", "heat"))
+    if most is not None:
+        cluster.per_gpu("gpu_sm_clock_max_hertz", most)
+    assert cluster.judge("B3", steps(), COMPLETED).outcome is UNKNOWN
+
+
+def by_default(clock: float, heat: float, watts: float, **labels: str) -> Cluster:
+    """What exporters give by default, of GPUs that have done the same from the start."""
+    made = working()
+    made.per_gpu("gpu_sm_clock_hertz", clock, **labels).per_gpu("gpu_temperature_celsius", heat, **labels)
+    return made.per_gpu("gpu_power_watts", watts, **labels)
+
+
+def test_hot_gpus_that_were_slow_all_along_are_a_suspicion_by_what_their_model_can_do() -> None:
+    model = {"gpu_model": "NVIDIA H100 80GB HBM3"}
+    finding = by_default(8.85e8, 86, 230, **model).judge("B3", steps(), COMPLETED)
+    assert outcome(finding) == (FOUND, POSSIBLE, True)
+    assert "under_most" in keys(finding)
+    assert "set_so" in [each.key for each in finding.cannot_decide]
+    for other in (by_default(8.85e8, 60, 230, **model), by_default(8.85e8, 86, 690, **model)):
+        assert other.judge("B3", steps(), COMPLETED).outcome is UNKNOWN, "set so by hand, or at its power limit"
+    assert by_default(8.85e8, 86, 230).judge("B3", steps(), COMPLETED).outcome is UNKNOWN
+    assert by_default(1.9e9, 86, 650, **model).judge("B3", steps(), COMPLETED).outcome is UNKNOWN
+
+
+@pytest.mark.parametrize(("count", "told"), [(4, UNKNOWN), (12, ABSENT)])
+def test_a_few_readings_rule_nothing_out(count: int, told: Outcome) -> None:
+    short = throttled(0x4, 1.58e9, end=START + 15 * (count - 1))
+    assert short.judge("B3", job("COMPLETED", end=START + 15 * count)).outcome is told
+
+
+def test_throttling_that_is_seen_a_window_after_the_straggling_is_its_cause() -> None:
+    """Of one GPU: the curves that tell of each are smoothed over windows of their own."""
+    families_ = [each for each in families() if each.code in ("B3", "D3")]
+
+    def ranked(gpu: str, later: float) -> str:
+        slow = Finding(FOUND, family="D3", certainty=SUPPORTED, since=1000.0, gpus=(SICK,))
+        held = Finding(FOUND, family="B3", certainty=SUPPORTED, since=1000.0 + later, gpus=(gpu,))
+        return arbitrate([held, slow], families_).primary.family
+
+    assert ranked(SICK, 30.0) == "B3"
+    assert ranked(SICK, 3000.0) == "D3"
+    assert ranked("n1:0", 30.0) == "D3"
+
+
+def test_clocks_unwatched() -> None:
+    assert working().judge("B3", steps(), COMPLETED).outcome is UNKNOWN
+    assert throttled(give=("clocks",)).judge("B3", steps(), COMPLETED).outcome is UNKNOWN

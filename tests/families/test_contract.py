@@ -1,0 +1,51 @@
+"""What every family must hold to, whoever wrote it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tools.cases import scenarios
+
+from tests.families.rows import UNKNOWN, judge_store, templates
+from trackside.families import families
+from trackside.family import HEADINGS, Family
+from trackside.stores.memory import MemoryStore
+
+ALL = pytest.mark.parametrize("family", families(), ids=lambda family: family.code)
+
+
+@ALL
+def test_documented(family: Family) -> None:
+    assert tuple(family.sections()) == HEADINGS
+    assert all(family.sections().values())
+
+
+@ALL
+def test_no_digits_in_sentences(family: Family) -> None:
+    """Every figure comes from a cited value; a setting to export is no sentence."""
+    sentences = [re.sub(r"\b[A-Z_]+=\S+", "", text) for text in templates(family)]
+    assert not [text for text in sentences if any(char.isdigit() for char in text)]
+
+
+@ALL
+def test_blind_is_unknown(family: Family) -> None:
+    """With no input of the planes that it needs, a family does not know, and says what it lacks."""
+    for planes in ((), ("trace",)):
+        finding = judge_store(family.code, MemoryStore((), (), planes))
+        assert finding.outcome is UNKNOWN
+        assert finding.missing
+        assert finding.collect
+
+
+@ALL
+def test_scenarios(family: Family) -> None:
+    """At least three: one of it, one in which it must not be found, and one that lacks what it would be told by."""
+    labels = {case.name: case.expected for case in scenarios()}
+    positive = {name for name, label in labels.items() if family.code in {label["family"], *label.get("warns", ())}}
+    rival = {name for name, label in labels.items() if family.code in label.get("never", ())}
+    blind = {name for name, label in labels.items() if family.code in label.get("unknown", ())}
+    assert positive - blind, "no scenario of it"
+    assert rival - blind, "no scenario says `never` of it"
+    assert blind, "no scenario says `unknown` of it"
+    assert len(positive | rival | blind) >= 3

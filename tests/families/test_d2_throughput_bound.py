@@ -1,0 +1,239 @@
+"""D2 on rows and curves built by hand: positives, rivals that must not be found, and blind cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.families.grids import (
+    TRACER,
+    Cluster,
+    counted,
+    figure,
+    steps,
+    uniform,
+    waiting,
+)
+from tests.families.rows import (
+    ABSENT,
+    COMPLETED,
+    DONE,
+    ESTABLISHED,
+    FALLING,
+    FOUND,
+    POSSIBLE,
+    STEPS,
+    SUPPORTED,
+    UNKNOWN,
+    Row,
+    curve,
+    event,
+    example,
+    job,
+    judge_store,
+    keys,
+    outcome,
+    points,
+    primary,
+    short_job,
+    store,
+    worded,
+)
+from trackside.logs.scan import scan_text
+from trackside.model import Event
+
+
+def saves_at(steps: Iterable[int]) -> list[Row]:
+    return [event("checkpoint_saved", 600 + s, step=s, path=f"out/checkpoint-{s}") for s in steps]
+
+
+def test_d2_save_storm() -> None:
+    points = curve(FALLING, **STEPS)
+    assert primary(store(points, saves_at(range(1, 31)), DONE, short_job("COMPLETED"))).variant == "save-storm"
+    assert judge_store("D2", store(points, saves_at([10, 20, 30]), DONE)).outcome is ABSENT
+    assert judge_store("D2", store(curve([5.0, 4.0], **STEPS), saves_at([1, 2]), DONE)).outcome is UNKNOWN
+
+
+def test_d2_flag_and_sockets() -> None:
+    flag = event("env_flag", 3, name="CUDA_LAUNCH_BLOCKING", value="1")
+    assert judge_store("D2", store(curve(FALLING), flag, DONE)).variant == "launch-blocking"
+    off = event("env_flag", 3, name="CUDA_LAUNCH_BLOCKING", value="0")
+    assert judge_store("D2", store(curve(FALLING), off, DONE)).outcome is ABSENT
+    socket = event("nccl_transport", 3, transport="socket", nnodes=2, nranks=16)
+    finding = judge_store("D2", store(curve(FALLING), socket, DONE, short_job("COMPLETED")))
+    assert (finding.variant, finding.latent) == ("interconnect", True)
+    assert primary(store(curve(FALLING), socket, DONE, short_job("COMPLETED"))).family == "G1"
+    alone = event("nccl_transport", 3, transport="socket", nnodes=1, nranks=8)
+    assert judge_store("D2", store(curve(FALLING), alone, DONE)).outcome is ABSENT
+
+
+def calls(made: Cluster, times: float, launch_s: float = 1e-5) -> Cluster:
+    """CUDA calls that take so many times as long as a launch on average."""
+    made.per_gpu(f"{TRACER}cuda_api_calls_total", made.growing(100.0), api="cudaLaunchKernel")
+    made.per_gpu(f"{TRACER}cuda_api_seconds_total", made.growing(100.0 * launch_s), api="cudaLaunchKernel")
+    waits = (2 * times - 1) * 100 * launch_s
+    made.per_gpu(f"{TRACER}cuda_api_calls_total", made.growing(100.0), api="cudaStreamSynchronize")
+    return made.per_gpu(f"{TRACER}cuda_api_seconds_total", made.growing(waits), api="cudaStreamSynchronize")
+
+
+def test_gpus_that_spin_in_slow_collectives() -> None:
+    """The catalogue's figures: engine near 1.0, SM near 0.1, API time forty times its floor, collectives advance."""
+    finding = calls(counted(uniform(0.995, 0.1)), 40).judge("D2", points(), COMPLETED)
+    assert outcome(finding) == (FOUND, SUPPORTED, False)
+    assert (finding.variant, finding.culprit) == ("interconnect", "infrastructure")
+    assert {"pinned", "advancing_collectives", "calls_times", "alike", "learned", "completed"} <= set(keys(finding))
+    assert figure(finding, "calls_times", "times") == pytest.approx(40, abs=0.1)
+
+
+def test_compilation_is_no_part_of_the_work() -> None:
+    """Kernels are launched and tried out for a third of the run, on GPUs that hardly are busy with it."""
+    made = Cluster()
+    made.per_gpu("gpu_engine_active_ratio", made.after(2300, 0.99, 0.12))
+    made.per_gpu("gpu_sm_active_ratio", made.after(2300, 0.1, 0.05))
+    untimed = [event("progress", 10 + i, step=i + 1, loss=4 - i / 10) for i in range(10)]
+    finding = counted(made).judge("D2", untimed, COMPLETED)
+    assert outcome(finding) == (FOUND, SUPPORTED, False)
+    assert figure(finding, "pinned", "busy") == pytest.approx(0.99, abs=0.01)
+
+
+def test_traced_waits_make_it_sure() -> None:
+    finding = waiting(counted(uniform(0.99, 0.15)), 0.9).judge("D2", points(), COMPLETED)
+    assert outcome(finding) == (FOUND, ESTABLISHED, False)
+    assert figure(finding, "in_collectives", "share") == pytest.approx(0.9, abs=0.01)
+
+
+def test_a_model_that_fills_few_sms_is_a_suspicion_until_something_says_it_waits() -> None:
+    made = uniform(0.97, 0.3)
+    doubtful = made.judge("D2", points(), COMPLETED)
+    assert outcome(doubtful) == (FOUND, POSSIBLE, True)
+    assert "few_sms" in [each.key for each in doubtful.cannot_decide]
+    assert outcome(made.judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)) == (FOUND, SUPPORTED, False)
+    worked = uniform(0.97, 0.6).judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)
+    assert (worked.outcome, keys(worked)) == (ABSENT, ["works"])
+    assert figure(worked, "works", "sm") == pytest.approx(0.6, abs=0.01)
+
+
+def unprofiled(watts: float) -> Cluster:
+    made = Cluster()
+    made.per_gpu("gpu_utilization_ratio", 0.99).per_gpu("gpu_power_watts", made.noisy(watts))
+    return made.per_gpu("gpu_power_limit_watts", 700.0)
+
+
+def test_power_stands_in_for_sm_activity() -> None:
+    sockets = event("nccl_transport", 3, transport="socket", nnodes=2, nranks=16, text="NET/Socket : Using [0]eth0")
+    assert outcome(unprofiled(200).judge("D2", points(), sockets, COMPLETED)) == (FOUND, SUPPORTED, False)
+    assert outcome(unprofiled(200).judge("D2", points(), COMPLETED)) == (FOUND, POSSIBLE, True)
+    assert unprofiled(550).judge("D2", points(), COMPLETED).outcome is ABSENT
+    assert outcome(unprofiled(550).judge("D2", points(), sockets, COMPLETED)) == (FOUND, POSSIBLE, True)
+
+
+def by_default(watts: float, tensor: float = 0.05, dram: float = 0.05, **labels: str) -> Cluster:
+    """What exporters give by default: no SM activity and no power limit."""
+    made = Cluster()
+    for name, level in (("engine", 0.99), ("tensor", tensor), ("dram", dram)):
+        made.per_gpu(f"gpu_{name}_active_ratio", level)
+    return made.per_gpu("gpu_power_watts", made.noisy(watts), **labels)
+
+
+def test_pipes_at_rest_stand_in_for_sm_activity() -> None:
+    sockets = event("nccl_transport", 3, transport="socket", nnodes=2, nranks=16, text="NET/Socket : Using [0]eth0")
+    model = {"gpu_model": "NVIDIA A100-SXM4-80GB"}
+    spins = by_default(129, **model).judge("D2", points(), sockets, COMPLETED)
+    assert outcome(spins) == (FOUND, SUPPORTED, False)
+    assert {"pipes_tensor", "pipes_dram", "power_of", "sockets"} <= set(keys(spins))
+    assert figure(spins, "power_of", "limit") == 400
+    unrated = by_default(129).judge("D2", points(), sockets, COMPLETED)
+    assert outcome(unrated) == (FOUND, SUPPORTED, False)
+    for works in (by_default(129, dram=0.3, **model), by_default(129, tensor=0.3, **model), by_default(230, **model)):
+        assert outcome(works.judge("D2", points(), sockets, COMPLETED)) == (FOUND, POSSIBLE, True), "sockets alone"
+        assert works.judge("D2", points(), COMPLETED).outcome is ABSENT
+
+
+def test_one_gpu_waits_for_nobody() -> None:
+    assert uniform(0.99, 0.1, nodes=1, gpus=1).judge("D2", points(), COMPLETED).outcome is ABSENT
+
+
+def test_spinning_at_the_end_is_a_hang() -> None:
+    made = Cluster()
+    made.per_gpu("gpu_engine_active_ratio", 0.99).per_gpu("gpu_sm_active_ratio", made.after(2000, 0.02, 0.3))
+    made.per_gpu(f"{TRACER}cuda_kernel_launches_total", np.minimum(made.growing(100.0), 1e5))
+    finding = made.judge("D2", points(8), job("TIMEOUT"))
+    assert finding.outcome is ABSENT or finding.latent
+
+
+def test_saves_at_every_step_collapse_the_sms() -> None:
+    told = [event("checkpoint_saved", 100 + i, step=i + 1) for i in range(40)]
+    finding = uniform(0.3, 0.2).judge("D2", points(40), told, COMPLETED)
+    assert outcome(finding) == (FOUND, ESTABLISHED, False)
+    assert (finding.variant, finding.culprit) == ("save-storm", "job")
+    assert "40 saved checkpoints in 40 steps" in worded(finding)
+    assert uniform(0.95, 0.7).judge("D2", points(40), told, COMPLETED).certainty is SUPPORTED
+    assert uniform(0.3, 0.2).judge("D2", points(40), told[::10], COMPLETED).outcome is ABSENT
+
+
+def between(count: int, each: int, **fields: Any) -> list[Event]:
+    """Ten points, and so many saves without a step after each."""
+    rows: list[Event] = []
+    for i in range(count):
+        rows.append(event("progress", 100 * i, step=10 * (i + 1), loss=4 - i / 10))
+        rows += [event("checkpoint_saved", 100 * i + n + 1, path="out", **fields) for n in range(each)]
+    return rows
+
+
+def test_saves_without_a_step_are_counted_by_writer() -> None:
+    made = uniform(0.3, 0.2)
+    assert made.judge("D2", between(10, 9), run=made.run(n_ranks=4)).variant == "save-storm"
+    copies = made.judge("D2", between(10, 8), run=made.run(n_ranks=8))
+    assert copies.outcome is ABSENT, "eight ranks may have said so, once each"
+    named = [row for n in range(8) for row in between(10, 1, rank=n)]
+    assert made.judge("D2", named, run=made.run(n_ranks=8)).outcome is ABSENT
+    assert made.judge("D2", between(10, 9, rank=0), run=made.run(n_ranks=9)).variant == "save-storm"
+
+
+REPEATED = "iter 10: loss 4.0, time 900ms\n" + "saving checkpoint to out\n" * 10 + "iter 20: loss 3.9, time 900ms\n"
+
+
+def saved(text: str) -> int:
+    return sum(each.kind == "checkpoint_saved" for each in scan_text(text))
+
+
+def test_a_writer_that_says_the_same_again_has_saved_again() -> None:
+    assert saved(REPEATED) == 10
+    assert saved("saving checkpoint to out/last.pt\nsaved checkpoint out/last.pt\n" * 3) == 3
+    assert saved("[rank0]: saving checkpoint to out/last.pt\n[rank1]: saving checkpoint to out/last.pt\n") == 1
+    at_once = "2026-03-02 08:00:00,100 saving checkpoint to out/last.pt\n"
+    assert saved(at_once * 8) == 1
+    assert saved(at_once + at_once.replace(":00,", ":20,")) == 2
+    assert saved("Saving model checkpoint to out/checkpoint-40\nSaved checkpoint out/checkpoint-40\n") == 1
+
+
+def test_launches_that_take_as_long_as_kernels() -> None:
+    made = counted(uniform(0.58, 0.4), 500.0)
+    made.per_gpu(f"{TRACER}cuda_api_calls_total", made.growing(500.0), api="cudaLaunchKernel")
+    made.per_gpu(f"{TRACER}cuda_api_seconds_total", made.growing(0.55), api="cudaLaunchKernel")
+    finding = made.judge("D2", points(), COMPLETED)
+    assert (finding.variant, finding.certainty) == ("launch-blocking", SUPPORTED)
+    assert {"launches_wait", "launches_share"} <= set(keys(finding))
+    flag = event("env_flag", 1, name="CUDA_LAUNCH_BLOCKING", value="1", text="CUDA_LAUNCH_BLOCKING=1")
+    assert made.judge("D2", points(), flag, COMPLETED).certainty is ESTABLISHED
+    quick = counted(uniform(0.58, 0.4), 500.0)
+    quick.per_gpu(f"{TRACER}cuda_api_calls_total", quick.growing(500.0), api="cudaLaunchKernel")
+    quick.per_gpu(f"{TRACER}cuda_api_seconds_total", quick.growing(0.005), api="cudaLaunchKernel")
+    assert quick.judge("D2", points(), COMPLETED).outcome is ABSENT
+
+
+def test_throughput_blind() -> None:
+    finding = Cluster().per_node("scrape_up", 1).judge("D2", points(3), COMPLETED)
+    assert (finding.outcome, bool(finding.collect)) == (UNKNOWN, True)
+
+
+def test_the_example_of_a_slow_interconnect() -> None:
+    finding = example("d2")
+    assert (finding.family, finding.variant, finding.certainty) == ("D2", "interconnect", ESTABLISHED)
+    assert {"advancing_collectives", "alike", "learned", "completed"} <= set(keys(finding))
+    assert figure(finding, "pinned", "busy") == pytest.approx(1.0, abs=0.03)
+    assert figure(finding, "pinned", "sm") == pytest.approx(0.1, abs=0.03)
+    assert figure(finding, "calls_times", "times") == pytest.approx(40, abs=5)

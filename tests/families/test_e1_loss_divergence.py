@@ -1,0 +1,240 @@
+"""E1 on rows and curves built by hand: positives, rivals that must not be found, and blind cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.families.grids import (
+    NO_LOG,
+    Cluster,
+    working,
+)
+from tests.families.rows import (
+    ABSENT,
+    COMPLETED,
+    DONE,
+    END,
+    ESTABLISHED,
+    FALLING,
+    FOUND,
+    NAN,
+    START,
+    UNKNOWN,
+    Row,
+    curve,
+    event,
+    exception,
+    judge_store,
+    keys,
+    primary,
+    short_job,
+    store,
+)
+from trackside.finding import Finding
+from trackside.model import Role
+
+
+@pytest.mark.parametrize(
+    ("rows", "variant"),
+    [
+        (curve([5.0, 4.0, 3.0, NAN, NAN, NAN]), "non-finite"),
+        (curve([5.6, 5.3, NAN, 5.7, 5.6, NAN, 5.1, NAN, 5.9, 6.1, NAN]), "non-finite"),
+        (curve([900.0, 1200.0, 0.0, 0.0, 0.0, 0.0], grad_norm=lambda i: 80.0 if i < 3 else NAN), "non-finite"),
+        (curve([2.1, 1.9, 1.8, 0.0, 0.0, 0.0]), "non-finite"),
+        (curve([None] * 3 + [None] * 6, nan_iterations=lambda i: None if i < 3 else 1), "non-finite"),
+        (curve([None] * 6, skipped=lambda i: 10 * i), "non-finite"),
+        (curve([48810226.31, NAN, NAN, NAN]), "non-finite"),
+        (curve([2.0, 1.9, 2.1, 5.0, 9.0, 11.0, 11.5, 11.9, 11.8, 11.9, 11.9, 11.8]), "diverging"),
+        (curve([144.2, 252.1, 267.8, 270.9, 246.6, 222.7, 206.6, 191.9, 126.5, 243.5, 143.5, 145.4]), "diverging"),
+        (curve([21.05, 50.59, 43.7, 29.8, 26.1, 18.2, 13.4, 10.9, 9.4, 11.5, 9.4, 10.4]), "diverging"),
+        (curve([579000.0] + [5.198] * 19, grad_norm=0.0), "plateau"),
+        (curve([11.0 - 0.3 * i for i in range(25)] + [7.9, 7.8, 8.0, 7.9, 7.8, 7.9, 7.9, 7.8] * 3), "plateau"),
+        (curve([8.0, 5.0, 2.0] + [1.15, 1.16, 1.14] * 9, grad_norm=lambda i: 2.0 if i < 6 else 3e-4), "plateau"),
+        (curve([11.0 - 0.3 * i for i in range(20)] + [7.9, 10.4] + [11.9, 11.88, 11.92, 11.9] * 8), "plateau"),
+        (curve([11.0 - 0.3 * i for i in range(20)] + [8.0 + 0.2 * i for i in range(14)]), "diverging"),
+        (curve([4.3 + 0.1 * (i * 7 % 11) / 11 for i in range(20)], lr=0.0), "flat"),
+        (curve([4.3, 4.5, 4.33, 4.31, 4.29, 4.35] * 3, grad_norm=0.0), "flat"),
+        (curve([4.3053, 4.4975, 4.3301, 4.3419, 4.2965, 4.3775] * 5, framework="nanogpt"), "flat"),
+        (curve([2.3026 + 0.002 * (i * 7 % 11 - 5) for i in range(30)], framework="generic"), "flat"),
+    ],
+)
+def test_e1_finds_each_shape(rows: list[Row], variant: str) -> None:
+    finding = judge_store("E1", store(rows, DONE))
+    assert (finding.outcome, finding.variant, finding.culprit) == (FOUND, variant, "job")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        curve(FALLING),
+        curve([3.0, 2.5, 2.2, 15.0, 2.3, 2.1, 2.0, 1.9, 1.8, 1.8, 1.7, 1.7]),  # a spike that recovers
+        curve([*FALLING, NAN, *(1.0 - 0.01 * i for i in range(40))]),  # one overflow
+        curve([0.0, 0.01, 0.0, 0.02, 0.03, 0.05, 0.06, 0.08], objective="grpo", reward=lambda i: 0.1 * i),
+        curve([-0.1, -0.2, -0.9, -0.3, -0.5, -0.2, 0.4, 0.9]),  # no distance from the truth
+        curve([0.693, 0.65, 0.5, 0.31, 0.2, 0.1, 0.05, 0.0, 0.0, 0.0]),  # converged to a printed zero
+        curve([2.5, 1.0, 0.5] + [0.05, 0.06, 0.055, 0.05] * 6),  # a low plateau
+        curve([8.0, 5.0, 2.0] + [1.15, 1.16, 1.14] * 9, grad_norm=lambda i: 2.0 if i < 6 else 0.2),  # converged
+        curve([1.10, 1.16, 1.05, 1.2, 1.02, 1.1, 1.13, 1.07, 1.0, 1.1] * 3),  # a fine-tune that hardly moves
+        curve([3.0, 2.9, 2.7, 2.5, 2.3, 2.2], grad_norm=lambda i: 2.0**i),  # only the gradient norm rises
+        curve([0.31, 0.29, 0.3, 0.28, 0.3, 0.31] * 3, every=10, step=lambda i: 5000 + 10 * i, lr=1e-9),  # a tail
+        curve([10.98, 10.97, 10.97, 10.96, 10.96, 10.95] * 4, total_steps=100000, framework="megatron"),  # warm-up
+        [*curve(FALLING), *curve([NAN] * 20, split="eval")],
+    ],
+)
+def test_e1_leaves_healthy_shapes(rows: list[Row]) -> None:
+    assert judge_store("E1", store(rows)).outcome is ABSENT
+
+
+def test_e1_needs_points() -> None:
+    assert judge_store("E1", store(curve([7.6, 7.1]))).outcome is UNKNOWN
+    assert judge_store("E1", store(event("log_activity"))).outcome is UNKNOWN
+
+
+def test_e1_explains_the_abort_that_it_caused() -> None:
+    rows = store(curve([5.0, 4.0, NAN]), exception("RuntimeError", "loss is nan at step 30"), short_job("FAILED"))
+    assert primary(rows).family == "E1"
+    assert judge_store("E1", store(exception("ValueError", "Loss is nan, stopping training"))).variant == "non-finite"
+    assert (
+        judge_store("E1", store(curve(FALLING), exception("ValueError", "input holds a nanometre"))).outcome is ABSENT
+    )
+
+
+def test_e1_reads_a_score_that_collapses() -> None:
+    scores: list[Row] = [
+        event("evaluation", 50 + i, metric="eval_accuracy", value=v) for i, v in enumerate([0.85, 0.88, 0.89, 0.0])
+    ]
+    assert judge_store("E1", store(scores)).variant == "diverging"
+    losses: list[Row] = [event("evaluation", 50 + i, metric="eval_loss", value=v) for i, v in enumerate([0.8, 0.0])]
+    assert judge_store("E1", store(losses)).outcome is UNKNOWN
+
+
+def losses(curve: Any, cluster: Cluster | None = None, **gauges: Any) -> Cluster:
+    """Gauges of a training loop, each sampled every 15 s; a step takes as long."""
+    cluster = cluster or working()
+    steps = np.arange(len(cluster.times), dtype=np.float64)
+    for name, values in {"training_loss": curve(cluster), "training_step": steps, **gauges}.items():
+        cluster.put(name, values, node="n1")
+    return cluster
+
+
+def learned(cluster: Cluster, to: float = 3.0) -> Any:
+    """A loss that falls from 10 with a little noise."""
+    share = (cluster.times - START) / (END - START)
+    return cluster.noisy(to + (10 - to) * np.exp(-5 * share), 0.01)
+
+
+SHAPES: dict[str, tuple[Any, str]] = {
+    "not finite to the end": (lambda c: np.where(c.times >= 3000, np.inf, learned(c)), "non-finite"),
+    "plateau near 11.9": (lambda c: np.where(c.times >= 2400, c.noisy(11.9, 0.0005), learned(c)), "plateau"),
+    "risen and stayed": (lambda c: np.where(c.times >= 3000, c.noisy(40.0, 0.2), learned(c)), "diverging"),
+    "lost what it had learned": (lambda c: np.where(c.times >= 3000, c.noisy(9.0, 0.08), learned(c)), "diverging"),
+}
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_loss_that_only_gauges_tell(case: str) -> None:
+    curve, variant = SHAPES[case]
+    norm = np.where(Cluster().times >= 2400, 0.0001, 1.0) if variant == "plateau" else 1.0
+    finding = losses(curve, training_gradient_norm=norm).judge("E1", COMPLETED, planes=NO_LOG)
+    assert (finding.outcome, finding.variant, finding.culprit) == (FOUND, variant, "job")
+    assert {"completed", "gpus_busy"} <= set(keys(finding))
+    assert finding.since is not None
+    assert finding.since >= 2300
+
+
+def test_gpus_that_rested_for_most_of_a_short_run_are_not_said_to_have_worked() -> None:
+    curve, _ = SHAPES["not finite to the end"]
+    resting = Cluster()
+    resting.per_gpu("gpu_sm_active_ratio", np.where(resting.times >= 4500, 0.8, 0.0))
+    cluster = losses(curve, resting)
+    assert "gpus_busy" not in keys(cluster.judge("E1", COMPLETED, planes=NO_LOG))
+
+
+def test_dead_to_the_digit_at_its_end() -> None:
+    flat = lambda c: np.where(c.times >= 2400, 11.9, learned(c))  # noqa: E731
+    dead = losses(flat, training_gradient_norm=np.where(Cluster().times >= 2400, 0.0, 1.0))
+    finding = dead.judge("E1", COMPLETED, planes=NO_LOG)
+    assert (finding.variant, finding.certainty) == ("plateau", ESTABLISHED)
+    assert "dead_plateau" in keys(finding)
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        learned,
+        lambda c: np.where((c.times >= 3000) & (c.times < 3100), 11.9, learned(c)),  # a spike
+        lambda c: np.where((c.times >= 3000) & (c.times < 3010), np.inf, learned(c)),  # one overflow
+        lambda c: np.where(c.times >= 4000, c.noisy(3.05, 0.001), learned(c)),  # converged: a low plateau
+    ],
+)
+def test_loss_gauges_of_a_model_that_learns(curve: Any) -> None:
+    finding = losses(curve, training_gradient_norm=1.0).judge("E1", COMPLETED, planes=NO_LOG)
+    assert (finding.outcome, keys(finding)) == (ABSENT, ["fell"])
+
+
+def test_no_loss_at_all_stays_unknown() -> None:
+    assert working().judge("E1", COMPLETED, planes=NO_LOG).outcome is UNKNOWN
+
+
+def broken(kind: str, at: float, then: float = 2, before: float = 0) -> Cluster:
+    """The loss is not finite from 3000 on; a counter of n2:3 takes a value at some time."""
+    cluster = losses(SHAPES["not finite to the end"][0])
+    return cluster.per_gpu(kind, before, {"n2:3": cluster.after(at, then, before)})
+
+
+ECC, XID = "gpu_ecc_uncorrectable_total", "gpu_xid_last"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "suspected"),
+    [
+        (lambda: broken(ECC, 2500), True),
+        (lambda: broken(XID, 2500, 94), True),
+        (lambda: broken(ECC, 4000), False),  # after the loss had gone
+        (lambda: broken(XID, 2500, 31), False),  # an illegal access is no memory error
+        (lambda: broken(XID, 2500, 74), False),  # nor is a broken link
+        (lambda: broken(ECC, 0, 2, 2), False),  # from before the run
+        (lambda: broken(ECC, 9e9), False),
+    ],
+)
+def test_memory_errors_before_the_loss_went_put_the_hardware_in_question(cluster: Any, suspected: bool) -> None:
+    finding = cluster().judge("E1", COMPLETED, planes=NO_LOG)
+    assert (finding.outcome, finding.variant) == (FOUND, "non-finite")
+    assert finding.culprit == ("unknown" if suspected else "job")
+    assert ("hardware_or_job" in [each.key for each in finding.cannot_decide]) is suspected
+    assert (finding.actions[0].key == "test_gpu") is suspected
+
+
+def test_clean_counters_say_so_and_unwatched_ones_say_nothing() -> None:
+    said = [each.key for each in broken(ECC, 9e9).judge("E1", COMPLETED, planes=NO_LOG).implies]
+    assert "no_memory_error" in said
+    blind = losses(SHAPES["not finite to the end"][0]).judge("E1", COMPLETED, planes=NO_LOG)
+    assert "no_memory_error" not in [each.key for each in blind.implies]
+
+
+def test_a_memory_error_that_only_the_kernel_reported() -> None:
+    fields = {"pci": "0000:3a:00", "time": 2500.0, "node": "n2", "plane": "kernel", "path": "dmesg"}
+
+    def judged(number: int, **more: Any) -> Finding:
+        told = event("xid", role=Role.CONFIRMATION, xid=number, text=f"NVRM: Xid {number}", **{**fields, **more})
+        return losses(SHAPES["not finite to the end"][0]).judge("E1", told, COMPLETED)
+
+    assert (judged(95).culprit, "xid_before" in keys(judged(95))) == ("unknown", True)
+    assert judged(43).culprit == "job"
+    assert judged(95, time=4500.0).culprit == "job"
+    assert judged(95, time=200.0).culprit == "job"
+
+
+def test_a_memory_error_of_another_jobs_gpu_is_no_suspicion() -> None:
+    cluster = losses(SHAPES["not finite to the end"][0])
+    for name in cluster.gpus:
+        node, _, gpu = name.partition(":")
+        cluster.put(ECC, 0, node=node, gpu=gpu, pci=f"00000000:{gpu}A:00.0")
+    fields: dict[str, Any] = {"time": 2500.0, "node": "n2", "plane": "kernel", "path": "dmesg", "xid": 95}
+    own = event("xid", role=Role.CONFIRMATION, pci="0000:3a:00", **fields)
+    other = event("xid", role=Role.CONFIRMATION, pci="0000:9a:00", **fields)
+    assert cluster.judge("E1", own, COMPLETED).culprit == "unknown"
+    assert cluster.judge("E1", other, COMPLETED).culprit == "job"

@@ -1,0 +1,46 @@
+"""E3 on rows and curves built by hand: positives, rivals that must not be found, and blind cases."""
+
+from __future__ import annotations
+
+from tests.families.rows import (
+    ABSENT,
+    DONE,
+    FOUND,
+    STEPS,
+    UNKNOWN,
+    curve,
+    event,
+    judge_store,
+    short_job,
+    store,
+)
+from trackside.logs.scan import scan_text
+
+
+def test_e3_counts_steps_not_lines() -> None:
+    assert judge_store("E3", store(curve([5.2, 5.1, 5.1], **STEPS), DONE, short_job("COMPLETED"))).outcome is FOUND
+    silent = event("training_end", 90, status="success", steps=3)
+    assert judge_store("E3", store(silent, short_job("COMPLETED"))).outcome is FOUND
+    assert judge_store("E3", store(curve([2.0, 1.9, 1.8], every=500), DONE, short_job("COMPLETED"))).outcome is ABSENT
+    assert judge_store("E3", store(curve([5.2, 5.1, 5.1], **STEPS), short_job("FAILED"))).outcome is ABSENT
+    assert judge_store("E3", store(curve([5.2, 5.1, 5.1], **STEPS))).outcome is UNKNOWN
+
+
+def test_e3_counts_what_the_summary_was_reckoned_from() -> None:
+    """Two steps, of which no point was printed: the bar is closed after the summary, and the rate tells the plan."""
+    summary = "{'train_runtime': 6.02, 'train_steps_per_second': %s, 'train_loss': 2.11, 'epoch': 0.0}\n"
+    bar = "100%|##########| 2/2 [00:06<00:00,  3.01s/it]\n"
+    for text in (summary % "0.332", summary % "0.3" + bar):
+        finding = judge_store("E3", store(*scan_text(text), short_job("COMPLETED")))
+        assert (finding.outcome, finding.shows[0].values["steps"].value) == (FOUND, 2)
+    coarse = "{'train_runtime': 5000.1, 'train_steps_per_second': 0.3, 'train_loss': 2.1, 'epoch': 1.0}\n"
+    assert judge_store("E3", store(*scan_text(coarse), short_job("COMPLETED"))).outcome is UNKNOWN, (
+        "any of some 250 steps"
+    )
+    done = summary % "0.332" + "  0%|          | 0/8 [00:00<?, ?it/s]\n"
+    assert judge_store("E3", store(*scan_text(done), short_job("COMPLETED"))).shows[0].values["steps"].value == 2
+
+
+def test_e3_smoke_tests_are_meant() -> None:
+    finding = judge_store("E3", store(curve([5.2, 5.1, 5.1], **STEPS), DONE, short_job("COMPLETED", name="smoke-test")))
+    assert finding.latent

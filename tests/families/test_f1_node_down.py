@@ -1,0 +1,178 @@
+"""F1 on rows and curves built by hand: positives, rivals that must not be found, and blind cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.families.grids import (
+    Cluster,
+)
+from tests.families.rows import (
+    ABSENT,
+    END,
+    ESTABLISHED,
+    FALLING,
+    FOUND,
+    START,
+    SUPPORTED,
+    curve,
+    event,
+    job,
+    judge_store,
+    keys,
+    notice,
+    outcome,
+    points,
+    primary,
+    short_job,
+    store,
+)
+from trackside.families import families
+from trackside.finding import Certainty, Finding
+from trackside.model import Position, Record, Role, Run
+from trackside.verdict import engine
+from trackside.verdict.arbiter import arbitrate
+
+
+def test_f1_names_the_node() -> None:
+    told = notice("node_failure", node="n3", text="srun: error: Node failure on n3")
+    rows = store(curve(FALLING), told, short_job("NODE_FAIL"))
+    finding = primary(rows, Run(nodes=("n2", "n3"), start=1000.0, end=2000.0))
+    assert (finding.family, finding.nodes, finding.culprit) == ("F1", ("n3",), "infrastructure")
+
+
+@pytest.mark.parametrize(("complained", "first"), [(1750.0, "F1"), (1250.0, "C2")])
+def test_f1_is_noticed_later_than_it_happens(complained: float, first: str) -> None:
+    """Peers complain at once, the controller gives a node up after SlurmdTimeout; not of a hang long before it."""
+    trained = curve(FALLING, time=lambda i: complained - 300 + 10 * i)
+    lost = event("peer_lost", 700, Role.CASCADE, time=complained, text="Connection closed by peer", rank=0)
+    told = notice("node_failure", time=2000.0, node="n3", text="srun: error: Node failure on n3")
+    rows = store(trained, lost, told, short_job("NODE_FAIL"))
+    both = [family for family in families() if family.code in ("C2", "F1")]
+    findings = engine.judge_all(rows, Run(nodes=("n2", "n3"), start=900.0, end=2000.0, n_ranks=2), both)
+    assert [finding.outcome for finding in findings] == [FOUND, FOUND]
+    assert arbitrate(findings, both).primary.family == first
+
+
+def node(state: str, when: float) -> Record:
+    fields: dict[str, Any] = {"name": "n3", "state": state, "reason": "Not responding", "reason_time": when}
+    return Record("node", Position("nodes.txt", 1), "scheduler", fields)
+
+
+def test_f1_looks_at_the_moment() -> None:
+    run = Run(nodes=("n3",), start=1000.0, end=2000.0)
+    assert judge_store("F1", store(node("down", 2010.0), short_job("FAILED")), run).outcome is FOUND
+    assert judge_store("F1", store(node("down", 9000.0), short_job("FAILED")), run).outcome is ABSENT
+    assert judge_store("F1", store(node("down", 2010.0), short_job("COMPLETED")), run).outcome is ABSENT
+    assert (
+        judge_store("F1", store(node("down", 2010.0), short_job("FAILED")), Run(nodes=("n1",), end=2000.0)).outcome
+        is ABSENT
+    )
+
+
+@pytest.mark.parametrize(("state", "after", "found"), [
+    ("FAILED", 150, True), ("FAILED", 287, False), ("NODE_FAIL", 73, False), ("CANCELLED", 144, False),
+    ("CANCELLED", 20, True),
+])  # fmt: skip
+def test_a_node_that_went_down_after_the_run(state: str, after: float, found: bool) -> None:
+    fields: dict[str, Any] = {"name": "n2", "reason": "Not responding", "reason_time": END + after, "state": "down"}
+    run = Run("7", nodes=("n1", "n2"), start=START, end=END)
+    row = Record("node", Position("node.txt", 1), "scheduler", fields)
+    finding = Cluster().judge("F1", row, job(state, nodes=("n1", "n2")), run=run)
+    assert ("n2" in finding.nodes) is found
+
+
+LATER = 5600.0
+
+
+def nodes(at: float = 4700, gpu: bool = True, up: bool = False, count: int = 4, **shape: Any) -> Cluster:
+    """Node n3 (the last one) is sampled until ``at`` only; the monitor goes on after the run's end."""
+    cluster = Cluster(start=400, end=LATER, nodes=count, **shape)
+    last = cluster.nodes[-1]
+    cluster.per_node("host_load1", 3.0, {last: cluster.until(at, 3.0)})
+    left = cluster.until(at, 6e10) if gpu else 6e10
+    cluster.per_gpu("gpu_memory_used_bytes", 6e10, {f"{last}:{i}": left for i in range(8)})
+    if up:
+        cluster.per_node("scrape_up", 1, {last: cluster.after(at, 0, 1)}, target="node")
+    return cluster
+
+
+def judged(cluster: Cluster, *rows: Any, **more: Any) -> Finding:
+    run = Cluster(nodes=len(cluster.nodes)).run()
+    return cluster.judge("F1", points(40, 1060, 90), *rows, run=run, **more)
+
+
+@pytest.mark.parametrize(
+    ("shape", "state", "certainty"),
+    [
+        ({}, "NODE_FAIL", ESTABLISHED),
+        ({}, "FAILED", SUPPORTED),
+        ({"up": True}, "FAILED", SUPPORTED),
+        ({"up": True, "count": 1}, "FAILED", SUPPORTED),
+        ({"interval": 60.0}, "FAILED", SUPPORTED),
+    ],
+)
+def test_a_node_falls_silent(shape: dict[str, Any], state: str, certainty: Certainty) -> None:
+    finding = judged(nodes(**shape), job(state))
+    assert outcome(finding) == (FOUND, certainty, False)
+    assert finding.nodes == (f"n{shape.get('count', 4)}",)
+    assert finding.since == pytest.approx(4700, abs=120)
+
+
+def test_a_silent_node_that_the_scheduler_calls_down() -> None:
+    lost = event("node_state", plane="scheduler", node="n4", state="down", time=4990.0, path="slurmctld.log")
+    finding = judged(nodes(), lost, job("FAILED"))
+    assert (finding.certainty, set(finding.planes)) == (ESTABLISHED, {"scheduler", "metric", "log"})
+
+
+SILENCES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "one exporter only": ({"gpu": False}, "FAILED", "watched"),
+    "after the run's end": ({"at": 5200}, "FAILED", "watched"),
+    "never": ({"at": 9e9}, "FAILED", "watched"),
+    "training went on": ({"at": 2000}, "FAILED", "monitoring"),
+    "it ended well": ({"at": 4700}, "COMPLETED", "monitoring"),
+}
+
+
+@pytest.mark.parametrize("case", SILENCES)
+def test_no_node_is_down(case: str) -> None:
+    shape, state, said = SILENCES[case]
+    finding = judged(nodes(**shape), job(state))
+    assert (finding.outcome, keys(finding)) == (ABSENT, ["other_state", said])
+
+
+def test_a_node_falls_silent_as_the_output_ends() -> None:
+    """No scheduler's record tells of the end; the log was written last when the node went."""
+
+    def judged_at(last: float, cluster: Cluster) -> Finding:
+        log = event("log_activity", 1, first_time=1000.0, last_time=last, time=last)
+        run = Run(id="7", start=START, nodes=cluster.nodes)
+        return cluster.judge("F1", points(40, 1060, 90), log, run=run, planes=("log",))
+
+    finding = judged_at(4710.0, nodes())
+    assert (outcome(finding), finding.nodes) == ((FOUND, SUPPORTED, False), ("n4",))
+    assert judged_at(2000.0, nodes()).outcome is ABSENT  # long after it
+    assert keys(judged_at(4710.0, nodes(9e9))) == ["watched"]
+
+
+def test_all_nodes_silent_at_once_is_the_monitors_end() -> None:
+    cluster = Cluster(nodes=4)
+    cluster.per_node("host_load1", cluster.until(4000, 3.0))
+    assert judged(cluster, job("FAILED")).outcome is ABSENT
+
+
+def test_a_node_is_started_anew() -> None:
+    def booted(at: float) -> Cluster:
+        cluster = nodes(9e9)
+        return cluster.per_node("host_boot_time_seconds", 100.0, {"n2": cluster.after(at + 120, at, 100.5)})
+
+    finding = judged(booted(4850), job("FAILED"))
+    assert (outcome(finding), finding.nodes) == ((FOUND, ESTABLISHED, False), ("n2",))
+    assert judged(booted(END + 200), job("FAILED")).outcome is ABSENT
+
+
+def test_a_health_flag_is_no_nodes_state() -> None:
+    cluster = nodes(9e9).per_gpu("gpu_health", 0, {"n4:0": 20})
+    assert judged(cluster, job("FAILED")).outcome is ABSENT

@@ -1,0 +1,25 @@
+"""F2 on rows and curves built by hand: positives, rivals that must not be found, and blind cases."""
+
+from __future__ import annotations
+
+from tests.families.rows import (
+    ABSENT,
+    FALLING,
+    curve,
+    event,
+    judge_store,
+    notice,
+    primary,
+    short_job,
+    store,
+)
+
+
+def test_f2_history_counts() -> None:
+    twice = store(short_job("PREEMPTED"), short_job("COMPLETED", 3, start=3000.0, end=4000.0), curve(FALLING))
+    finding = primary(twice)
+    assert (finding.family, finding.culprit) == ("F2", "scheduler")
+    assert judge_store("F2", store(short_job("CANCELLED", cancelled_by="1000"))).outcome is ABSENT
+    assert judge_store("F2", store(notice("preemption"), short_job("PREEMPTED"))).variant == "preempted"
+    own = event("requeue_requested", 700, text="requeueing 7")
+    assert judge_store("F2", store(own, short_job("COMPLETED", restarts=1))).variant == "requeued"

@@ -1,0 +1,92 @@
+"""F3 on rows and curves built by hand: positives, rivals that must not be found, and blind cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.families.grids import (
+    BEGAN,
+    NO_LOG,
+    Cluster,
+    cold,
+    hung,
+    judged,
+)
+from tests.families.rows import (
+    ABSENT,
+    DONE,
+    END,
+    ESTABLISHED,
+    FALLING,
+    FOUND,
+    POSSIBLE,
+    SUPPORTED,
+    TIMEOUT,
+    UNKNOWN,
+    curve,
+    decision,
+    event,
+    judge_store,
+    keys,
+    notice,
+    points,
+    primary,
+    short_job,
+    store,
+)
+
+
+def test_f3_says_what_it_was_doing() -> None:
+    late = curve(FALLING, total_steps=600, time=lambda i: 1000.0 + 33 * i)
+    finding = primary(store(late, notice("time_limit"), short_job("TIMEOUT")))
+    assert (finding.family, finding.variant) == ("F3", "slow")
+    assert "projected" in [said.key for said in finding.shows]
+    assert (
+        judge_store("F3", store(curve(FALLING), DONE, notice("time_limit", 950), short_job("TIMEOUT"))).variant
+        == "after-end"
+    )
+    early = curve(FALLING, time=lambda i: 1000.0 + i)
+    assert judge_store("F3", store(early, short_job("TIMEOUT", end=9000.0))).variant == "silent"
+    assert judge_store("F3", store(short_job("COMPLETED"))).outcome is ABSENT
+
+
+def test_timeout_while_it_worked() -> None:
+    finding = judged(hung(since=9e9), "F3", points(65), TIMEOUT)
+    assert (decision(finding), finding.variant) == ((FOUND, ESTABLISHED), "slow")
+    assert "to_the_end_sm" in keys(finding)
+    unlogged = judged(hung(since=9e9), "F3", TIMEOUT, planes=NO_LOG)
+    assert (unlogged.outcome, unlogged.variant) == (FOUND, "slow")
+
+
+@pytest.mark.parametrize(("elapsed", "variant"), [(600.0, "silent"), (3700.0, "slow")])
+def test_steps_without_times_of_their_own(elapsed: float, variant: str) -> None:
+    """The bar around them tells how long the loop had run; stamped lines of the start-up say nothing of its end."""
+    steps = [event("progress", 20 + i, step=i, loss=4 - i / 100, elapsed_s=elapsed * i / 80) for i in range(81)]
+    cluster = Cluster()
+    finding = judged(cluster, "F3", BEGAN, steps, TIMEOUT)
+    assert (decision(finding), finding.variant) == ((FOUND, SUPPORTED), variant)
+    assert ("unaccounted" in keys(finding)) is (variant == "silent")
+    hang = judged(cluster, "C2", BEGAN, steps, TIMEOUT)
+    assert decision(hang) == ((FOUND, POSSIBLE) if variant == "silent" else (ABSENT, None))
+
+
+def test_time_that_the_steps_leave_open_is_not_called_training() -> None:
+    """Steps without times, and half of the run that they don't account for: slow or stuck is not told."""
+    steps = [event("progress", 20 + i, step=i, loss=4 - i / 100, elapsed_s=2000.0 * i / 80) for i in range(81)]
+    blind = Cluster().per_gpu("gpu_temperature_celsius", 50)
+    finding = judged(blind, "F3", BEGAN, steps, TIMEOUT)
+    assert (decision(finding), finding.variant) == ((FOUND, POSSIBLE), "undecided")
+    assert [each.key for each in finding.implies] == ["was_undecided"]
+    assert judged(blind, "C2", BEGAN, steps, TIMEOUT).outcome is UNKNOWN
+
+
+@pytest.mark.parametrize("make", [hung, lambda: hung(sm=0.19, was=0.5), cold])
+def test_timeout_never_hides_a_hang(make: Callable[[], Cluster]) -> None:
+    assert judged(make(), "F3", TIMEOUT, planes=NO_LOG).variant == "silent"
+
+
+def test_one_reading_is_no_work_to_the_end() -> None:
+    brief = Cluster(start=END - 30, nodes=1).per_gpu("gpu_sm_active_ratio", 0.7)
+    assert judged(brief, "F3", TIMEOUT, planes=NO_LOG).variant == "no-progress"

@@ -1,0 +1,237 @@
+"""G1 on rows and curves built by hand: positives, rivals that must not be found, and blind cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trackside
+from tests.families.grids import (
+    NO_LOG,
+    SICK,
+    Cluster,
+    cold,
+    hung,
+    judged,
+    traced,
+    until_stop,
+)
+from tests.families.rows import (
+    ABSENT,
+    COMPLETED,
+    DONE,
+    END,
+    ESTABLISHED,
+    FAILED,
+    FALLING,
+    FOUND,
+    START,
+    SUPPORTED,
+    UNKNOWN,
+    curve,
+    decision,
+    event,
+    exception,
+    judge_store,
+    keys,
+    points,
+    primary,
+    short_job,
+    store,
+    worded,
+)
+from trackside.finding import Certainty
+
+
+def test_g1_needs_positive_evidence() -> None:
+    healthy = store(curve(FALLING), DONE, short_job("COMPLETED"))
+    finding = primary(healthy)
+    assert (finding.family, finding.variant, finding.certainty) == ("G1", "healthy", Certainty.SUPPORTED)  # no metrics
+    assert judge_store("G1", store(short_job("COMPLETED"))).variant == "unverifiable"
+    assert judge_store("G1", store(curve([None] * 4, lr=5e-5))).variant == "unverifiable"
+    assert judge_store("G1", store(curve([7.6, 7.1]))).certainty is Certainty.SUPPORTED
+    assert judge_store("G1", store(curve(FALLING), short_job("FAILED"))).outcome is ABSENT
+    assert judge_store("G1", store(curve(FALLING), exception("KeyError", "'text'"))).outcome is ABSENT
+    assert judge_store("G1", store(event("log_activity"))).outcome is UNKNOWN
+
+
+def test_g1_with_an_error_that_was_handled() -> None:
+    rows = store(exception("FileNotFoundError", "shard", line=5), curve(FALLING), DONE, short_job("COMPLETED"))
+    assert primary(rows).family == "G1"
+
+
+def test_an_end_that_the_run_calls_aborted_is_said() -> None:
+    """G1 and the families that an own end rules out speak of the same end in the same words."""
+    for status, key in (("aborted", "aborted_itself"), ("success", "ended_itself")):
+        rows = store(curve(FALLING), event("training_end", 900, text="run_stop", status=status))
+        for code in ("F2", "F3"):
+            assert [each.key for each in judge_store(code, rows).because] == [key]
+        healthy = judge_store("G1", rows)
+        shown = [each.key for each in (*healthy.shows, *healthy.implies, *healthy.cannot_decide)]
+        assert healthy.outcome is FOUND
+        assert "no_end" not in shown
+        assert ("aborted_itself" in shown) is (status == "aborted")
+        assert ("called_aborted" in shown) is (status == "aborted")
+        assert (healthy.variant == "unverifiable") is (status == "aborted")
+
+
+def test_one_state_in_one_wording() -> None:
+    """No family calls an end of its own what another says was none."""
+    rows = store(curve(FALLING), event("log_activity", 900, lines=900), short_job("FAILED"))
+    reasons = [worded(judge_store(code, rows)) for code in ("C3", "E3", "G1")]
+    assert all(reasons)
+    assert not [text for text in reasons if "by itself" in text]
+
+
+def test_g1_curves_alone_do_not_say_how_it_ended(tmp_path: Path) -> None:
+    (tmp_path / "m.prom").write_text(
+        "".join(
+            f'gpu_sm_active_ratio{{node="n1",gpu="0",job="7"}} 0.8 {time}\n'
+            f'training_loss{{node="n1",job="7"}} {4 - step / 80:.4f} {time}\n'
+            for step, time in enumerate(range(1_772_438_400_000, 1_772_441_400_000, 15_000))
+        )
+    )
+    found = trackside.diagnose(tmp_path)
+    assert (found.family, found.primary.certainty) == ("G1", Certainty.POSSIBLE)
+    assert [action.key for action in found.primary.actions] == ["tell_end"]
+
+
+def healthy(**shape: Any) -> Cluster:
+    cluster = traced(hung(since=9e9, away=None, **shape), 5000)
+    return cluster.per_gpu("gpu_ecc_uncorrectable_total", 3).per_gpu("gpu_rows_remapped_uncorrectable_total", 1)
+
+
+def test_healthy_on_positive_evidence() -> None:
+    finding = judged(healthy(), "G1", points(65), COMPLETED)
+    assert (decision(finding), finding.variant) == ((FOUND, ESTABLISHED), "healthy")
+    assert {"completed", "worked", "launched", "fell", "clean_ecc", "clean_remaps"} <= set(keys(finding))
+    assert [each.key for each in finding.implies] == ["healthy"]
+
+
+PARTS: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
+    "no metrics": (lambda: Cluster().per_node("host_load1", 1), ["hardware"]),
+    "no counters": (lambda: hung(since=9e9), ["no_counters"]),
+    "counters alone": (lambda: Cluster().per_gpu("gpu_ecc_uncorrectable_total", 0), ["no_activity"]),
+    "utilisation alone": (
+        lambda: Cluster().per_gpu("gpu_utilization_ratio", 1.0).per_gpu("gpu_ecc_uncorrectable_total", 0),
+        ["no_activity", "only_busy"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_healthy_is_supported_at_most_without_all_of_it(case: str) -> None:
+    make, open_ = PARTS[case]
+    finding = judged(make(), "G1", points(65), COMPLETED)
+    assert (decision(finding), finding.variant) == ((FOUND, SUPPORTED), "healthy")
+    assert [each.key for each in finding.cannot_decide] == open_
+    assert [each.key for each in finding.implies] == ["unmeasured"]
+
+
+def test_healthy_is_supported_at_most_where_half_of_it_was_seen() -> None:
+    whole = healthy()
+    missing = whole.judge("G1", points(65), COMPLETED, run=whole.run(n_gpus=32))
+    assert (missing.certainty, [each.key for each in missing.cannot_decide]) == (SUPPORTED, ["part"])
+    dead = Cluster()
+    gone = dict.fromkeys(dead.gpus[8:], dead.until(3500, 0.7))
+    dead.per_gpu("gpu_sm_active_ratio", 0.7, gone)
+    dead.per_gpu("gpu_ecc_uncorrectable_total", 0, dict.fromkeys(dead.gpus[8:], dead.until(3500, 0)))
+    finding = judged(traced(dead, 5000), "G1", points(65), COMPLETED)
+    assert finding.certainty is SUPPORTED
+    assert "part" in [each.key for each in finding.cannot_decide]
+
+
+def test_not_healthy_without_work() -> None:
+    assert judged(cold(), "G1", points(65), COMPLETED).outcome is ABSENT
+    assert judged(hung(), "G1", until_stop()).outcome is ABSENT
+    assert judged(healthy(), "G1", points(65), FAILED).outcome is ABSENT
+
+
+def test_healthy_variants() -> None:
+    slow = Cluster().per_gpu("gpu_sm_active_ratio", 0.12).per_gpu("gpu_engine_active_ratio", 0.4)
+    assert judged(slow, "G1", points(65), COMPLETED).variant == "slow"
+    finding = judged(healthy(), "G1", COMPLETED, planes=NO_LOG)
+    assert (decision(finding), finding.variant) == ((FOUND, SUPPORTED), "unverifiable")
+    level = [event("progress", 10 + i, step=i, loss=2.0, time=1060.0 + 60 * i) for i in range(60)]
+    flat = judged(healthy(), "G1", level, COMPLETED)
+    assert (flat.certainty, [each.key for each in flat.implies]) == (SUPPORTED, ["no_fault"])
+
+
+def test_a_loss_that_is_exported_counts_as_one_that_is_printed() -> None:
+    cluster = healthy()
+    falls = np.linspace(4.0, 2.0, len(cluster.times))
+    cluster.put("training_loss", falls, rank="0").put("training_step", np.arange(len(falls)), rank="0")
+    finding = judged(cluster, "G1", COMPLETED, planes=NO_LOG)
+    assert (decision(finding), finding.variant) == ((FOUND, ESTABLISHED), "healthy")
+
+
+def test_power_of_work_is_that_of_the_gpus_at_work() -> None:
+    cluster = Cluster(nodes=1)
+    rows = dict.fromkeys(cluster.gpus[4:], 60.0)
+    cluster.per_gpu("gpu_power_watts", cluster.between(1300, 4700, 500, 90), rows)
+    assert "500 W" in worded(judged(cluster, "G1", points(60), COMPLETED))
+
+
+def busy_cluster(**shape: Any) -> Cluster:
+    cluster = Cluster(**shape)
+    cluster.per_gpu("gpu_sm_active_ratio", cluster.noisy(0.8)).per_gpu("gpu_engine_active_ratio", 0.95)
+    return cluster.per_gpu("gpu_memory_used_bytes", 1 << 36)
+
+
+def test_gpus_that_did_nothing_are_named() -> None:
+    cluster = Cluster(nodes=1, gpus=4)
+    idle = {f"n1:{gpu}": 0.0 for gpu in (1, 2, 3)}
+    cluster.per_gpu("gpu_sm_active_ratio", 0.8, idle).per_gpu("gpu_engine_active_ratio", 0.95, idle)
+    cluster.per_gpu("gpu_ecc_uncorrectable_total", 0)
+    finding = cluster.judge("G1", points(), COMPLETED)
+    assert (finding.outcome, {"worked_some", "unused"} <= set(keys(finding))) == (FOUND, True)
+    assert "3 of the 4 GPUs that the run held did nothing in all that time: n1:1-3" in worded(finding)
+    assert [each.key for each in finding.actions] == ["fewer"]
+    assert "wasted" in [each.key for each in finding.implies]
+    whole = busy_cluster(nodes=1, gpus=4).per_gpu("gpu_ecc_uncorrectable_total", 0).judge("G1", points(), COMPLETED)
+    assert "unused" not in keys(whole)
+
+
+def test_errors_before_and_after_the_run_are_none_of_its_time() -> None:
+    cluster = busy_cluster(start=START - 600, end=END + 600)
+    rose = {"n1:3": cluster.after(START - 300, 1), SICK: cluster.after(END + 300, 1)}
+    cluster.per_gpu("gpu_ecc_uncorrectable_total", 0, rose)
+    run = cluster.run(start=START, end=END)
+    finding = cluster.judge("G1", points(60), COMPLETED, run=run)
+    assert (finding.certainty, "clean_ecc_meanwhile" in keys(finding)) == (ESTABLISHED, True)
+    assert "no_counters" not in [each.key for each in finding.cannot_decide]
+    warning = cluster.judge("B2", points(60), COMPLETED, run=run)
+    assert (warning.latent, {"too_early", "too_late"} <= set(keys(warning))) == (True, True)
+    assert "ended_well" not in keys(warning)
+    assert "On n1:3 that was before the run began" in worded(warning)
+
+
+def test_a_counter_that_rose_in_a_run_that_ended_well_is_said() -> None:
+    cluster = busy_cluster()
+    cluster.per_gpu("gpu_rows_remapped_uncorrectable_total", 0, {SICK: cluster.after(3000, 1)})
+    finding = cluster.judge("G1", points(60), COMPLETED)
+    assert (finding.certainty, "rose_remaps" in keys(finding)) == (SUPPORTED, True)
+    assert "no_counters" not in [each.key for each in finding.cannot_decide]
+    assert [each.key for each in finding.implies] == ["unclean"]
+    assert [each.key for each in finding.actions] == ["test_gpu"]
+    assert "ended_well" in keys(cluster.judge("B2", points(60), COMPLETED))
+    bare = busy_cluster().judge("G1", points(60), COMPLETED)
+    assert [each.key for each in bare.cannot_decide] == ["no_counters"]
+
+
+def test_the_last_life_of_a_run_is_called_so() -> None:
+    first = [event("progress", 10 + i, step=i + 1, loss=10.0 - i, time=START + 60.0 * i, run_part=0) for i in range(5)]
+    second = [
+        event("progress", 40 + i, step=i + 4, loss=6.0 - i / 5, time=START + 900 + 60.0 * i, run_part=1)
+        for i in range(20)
+    ]
+    finding = busy_cluster().judge("G1", first, second, COMPLETED)
+    assert {"fell", "anew"} <= set(keys(finding))
+    said = worded(finding)
+    assert "over 20 points" in said
+    assert "its first one began with 10" in said
+    assert "anew" not in keys(busy_cluster().judge("G1", points(), COMPLETED))

@@ -1,0 +1,59 @@
+"""H2 on rows and curves built by hand: positives, rivals that must not be found, and blind cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.families.grids import (
+    Cluster,
+    later,
+    restarted,
+)
+from tests.families.rows import (
+    ABSENT,
+    COMPLETED,
+    FALLING,
+    FOUND,
+    curve,
+    event,
+    exception,
+    judge_store,
+    keys,
+    primary,
+    short_job,
+    store,
+)
+from trackside.model import Plane, Role
+
+
+def test_h2_after_steps_only() -> None:
+    bad = exception("ValueError", "substring not found", rank=1, frames="t.py:3 in encode")
+    finding = primary(store(curve(FALLING), bad, short_job("FAILED")))
+    assert (finding.family, finding.fault_class, finding.ranks) == ("H2", "data", (1,))
+    assert judge_store("H2", store(bad)).outcome is ABSENT
+    assert judge_store("H2", store(exception("ValueError", "x", line=1), curve(FALLING))).outcome is ABSENT
+    lost = event("exception", 500, Role.CASCADE, type="RuntimeError", message="gloo", about="collective")
+    assert judge_store("H2", store(curve(FALLING), lost)).outcome is ABSENT
+
+
+@pytest.mark.parametrize(
+    ("message", "planes", "culprit"),
+    [
+        ("CUDA error: unspecified launch failure", ("log",), "unknown"),
+        ("CUDA error: unspecified launch failure", ("log", "kernel"), "job"),
+        ("CUDA error: device-side assert triggered", ("log",), "job"),
+    ],
+)
+def test_h2_leaves_open_what_a_lost_card_says_too(message: str, planes: tuple[Plane, ...], culprit: str) -> None:
+    rows = store(curve(FALLING), exception("RuntimeError", message, about="cuda"), planes=planes)
+    finding = judge_store("H2", rows)
+    assert (finding.outcome, finding.culprit) == (FOUND, culprit)
+
+
+def test_an_exception_that_a_restart_survived_is_a_warning() -> None:
+    cluster = Cluster().per_gpu("gpu_sm_active_ratio", 0.8)
+    error = event("exception", 20, role=Role.ROOT, type="ValueError", message="no", about="application", time=2000.0)
+    finding = cluster.judge("H2", error, restarted(), later(), COMPLETED)
+    assert (finding.outcome, finding.latent) == (FOUND, True)
+    assert {"restarted", "lived_on"} <= set(keys(finding))
+    assert keys(cluster.judge("H2", error, later(), COMPLETED)) == ["completed"]

@@ -1,0 +1,30 @@
+"""H3 on rows and curves built by hand: positives, rivals that must not be found, and blind cases."""
+
+from __future__ import annotations
+
+from tests.families.rows import (
+    ABSENT,
+    FALLING,
+    curve,
+    event,
+    exception,
+    judge_store,
+    notice,
+    primary,
+    short_job,
+    store,
+)
+from trackside.model import Role
+
+
+def test_h3_sigterm_from_nowhere() -> None:
+    term = event("signal_received", 500, Role.ROOT, signal=15, signal_name="SIGTERM", by="torchrun")
+    assert primary(store(curve(FALLING), term, short_job("FAILED"))).family == "H3"
+    assert judge_store("H3", store(curve(FALLING), term, short_job("CANCELLED"))).outcome is ABSENT
+    assert judge_store("H3", store(curve(FALLING), term, notice("preemption"))).outcome is ABSENT
+    first = event("launcher_failure", 600, Role.ROOT, signal=9, first=True)
+    assert judge_store("H3", store(curve(FALLING), term, first, short_job("FAILED"))).outcome is ABSENT
+    assert (
+        judge_store("H3", store(curve(FALLING), exception("KeyError", "x", 450), term, short_job("FAILED"))).outcome
+        is ABSENT
+    )

@@ -1,0 +1,62 @@
+"""H4 on rows and curves built by hand: positives, rivals that must not be found, and blind cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.families.grids import (
+    STOP,
+    hung,
+    judged,
+    traced,
+    until_stop,
+)
+from tests.families.rows import (
+    ABSENT,
+    COMPLETED,
+    DONE,
+    FAILED,
+    FALLING,
+    FOUND,
+    curve,
+    event,
+    exception,
+    judge_store,
+    points,
+    primary,
+    short_job,
+    store,
+)
+from trackside.model import Plane, Role
+
+
+@pytest.mark.parametrize(
+    ("message", "variant", "culprit"),
+    [
+        ("[Errno 28] No space left on device: 'out/ckpt.pt'", "full", "job"),
+        ("[Errno 122] Disk quota exceeded", "quota", "job"),
+        ("[Errno 30] Read-only file system: 'out'", "read-only", "infrastructure"),
+        ("[Errno 116] Stale file handle", "stale", "infrastructure"),
+        ("[Errno 5] Input/output error", "io-error", "infrastructure"),
+    ],
+)
+def test_h4_reason_names_the_culprit(message: str, variant: str, culprit: str) -> None:
+    finding = primary(store(curve(FALLING), exception("OSError", message, about="storage"), short_job("FAILED")))
+    assert (finding.family, finding.variant, finding.culprit) == ("H4", variant, culprit)
+
+
+def test_h4_leaves_shared_memory_and_what_was_survived() -> None:
+    shm = exception("RuntimeError", "unable to allocate shared memory(shm): No space left on device", about="storage")
+    assert judge_store("H4", store(shm, short_job("FAILED"))).outcome is ABSENT
+    line = event("storage_fault", 12, Role.ROOT, reason="io_error", text="Input/output error")
+    assert judge_store("H4", store(line, curve(FALLING), DONE, short_job("COMPLETED"))).outcome is ABSENT
+
+
+def test_storage_that_came_back_is_no_fault() -> None:
+    late = event("storage_fault", 40, time=STOP, role=Role.ROOT, reason="unreachable", plane="kernel",
+                 text="nfs: server not responding")  # fmt: skip
+    rows = (points(65), late)
+    planes: tuple[Plane, ...] = ("log", "scheduler", "kernel")
+    stalled = traced(hung(sm=0.0, until=STOP + 300), 5000)
+    assert judged(stalled, "H4", *rows, COMPLETED, planes=planes).outcome is ABSENT
+    assert judged(stalled, "H4", until_stop(), late, FAILED, planes=planes).outcome is FOUND

@@ -1,0 +1,155 @@
+"""The fast reader against ``prometheus_client``'s parser, which reads the same text a hundred times slower."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+from prometheus_client.parser import text_string_to_metric_families as text_families
+
+from tests.read.metrics.reading import T0, curves, read
+from trackside.catalog.dialect import Translated, is_blank
+from trackside.catalog.exposition import line_of, number_of, series_of
+from trackside.read import blocks
+from trackside.read.decimals import decimals
+
+NAMES = st.sampled_from(["up", "a:b_c", "DCGM_FI_DEV_GPU_UTIL", "x", "_y9"])
+LABEL_NAMES = st.sampled_from(["gpu", "Hostname", "le", "_a", "UUID"])
+LABEL_VALUES = st.text(st.sampled_from('ab0 \\"\n{}#,=é,\t'), max_size=8)
+NUMBERS = st.one_of(
+    st.integers(-(10**6), 10**18).map(str),
+    st.floats(allow_nan=False).map(repr),
+    st.floats(0, 1).map(lambda each: f"{each:.6f}"),
+    st.floats(1e-30, 1e30).map(lambda each: f"{each:g}"),
+    st.floats(1e-30, 1e30).map(lambda each: f"{each:e}"),
+    st.sampled_from(["NaN", "+Inf", "-Inf", "0", "1", "-0", "2147483632", "9007199254740993", "0.1", "1e5", "1e+22", "1e-22"]),
+)  # fmt: skip
+TIMES = st.one_of(st.none(), st.integers(T0, T0 + 10**7))
+GAPS = st.sampled_from([" ", " ", " ", "  ", "\t", " \t "])
+
+
+def quoted(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> str:
+    """A line of text exposition."""
+    labels = draw(st.dictionaries(LABEL_NAMES, LABEL_VALUES, max_size=3))
+    inside = ",".join(f'{name}="{quoted(value)}"' for name, value in sorted(labels.items()))
+    if labels:  # one spelling of a series, or of two spellings the last value would be kept of each
+        inside += ("", ",", " ", ", ")[len(inside) % 4]
+    series = draw(NAMES) + ("{" + inside + "}" if labels else "")
+    time = draw(TIMES)
+    tail = "" if time is None else f"{draw(GAPS)}{time}"
+    return f"{series}{draw(GAPS)}{draw(NUMBERS)}{tail}{draw(st.sampled_from(['', '', ' ']))}"
+
+
+COMMENTS = st.sampled_from(["# HELP up A \\n thing 5 {", "# TYPE x gauge", "", "#", "# up 5"])
+FILES = st.lists(st.one_of(lines(), lines(), lines(), COMMENTS), min_size=1, max_size=40)
+Measured = list[tuple[int, float]]
+
+
+def everything_is_known(name: str, labels: Mapping[str, str]) -> Translated:
+    """Every series as one of a metric that may have any value, under all its labels."""
+    return Translated("training_perplexity", tuple(sorted({**labels, "__name__": name}.items())), 1.0)
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("measurements", "formats.prometheus_text"):
+        monkeypatch.setattr(f"trackside.read.{module}.translate", everything_is_known)
+
+
+def by_oracle(families: Iterable[object], file_ms: int) -> dict[tuple[tuple[str, str], ...], Measured]:
+    """What is to come out: of series without any time only the last value, as of the file."""
+    timed: dict[tuple[tuple[str, str], ...], Measured] = {}
+    last: dict[tuple[tuple[str, str], ...], float] = {}
+    for family in families:
+        for sample in family.samples:  # type: ignore[attr-defined]
+            key = tuple(sorted({**sample.labels, "__name__": sample.name}.items()))
+            if sample.timestamp is None:
+                last[key] = float(sample.value)
+            else:
+                timed.setdefault(key, []).append((round(float(sample.timestamp) * 1000), float(sample.value)))
+    latest = max((time for curve in timed.values() for time, _ in curve), default=file_ms)
+    for key, value in last.items():
+        timed.setdefault(key, []).append((latest, value))
+    kept = {key: sorted(pair for pair in curve if not is_blank(np.array([pair[1]]))[0]) for key, curve in timed.items()}
+    return {key: curve for key, curve in kept.items() if curve}
+
+
+@pytest.mark.usefixtures("known")
+@settings(max_examples=300)
+@given(text=FILES, size=st.sampled_from([40, 200, 1 << 20]), end=st.sampled_from(["\n", "\n", "\r\n"]))
+@example(['up{gpu="}"} 5', 'up{gpu="} 5"} 7 1763729760000', 'up{gpu="a b"} 9'], 1 << 20, "\n")
+def test_text_exposition(text: list[str], size: int, end: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BLOCK", size)
+        row, sink = read(end.join(["first 1", *text, ""]))
+    expected = by_oracle(text_families("\n".join(["first 1", *text, ""])), T0)
+    found = {labels: curve for (_, labels), curve in curves(sink).items()}
+    assert row.format == "prometheus-text"
+    assert "malformed" not in row.note
+    assert found == expected
+
+
+@pytest.mark.usefixtures("known")
+@settings(max_examples=100)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 10**7)),
+             min_size=1, max_size=30, unique_by=lambda each: (each[0], each[2]))
+)  # fmt: skip
+def test_openmetrics(rows: list[tuple[str, float, int]]) -> None:
+    rows.sort(key=lambda row: (row[0], row[2]))
+    text = "# TYPE up gauge\n# HELP up It's up.\n"
+    text += "".join(f'up{{gpu="{gpu}"}} {value!r} {(T0 + time) / 1000:.3f}\n' for gpu, value, time in rows) + "# EOF\n"
+    row, sink = read(text)
+    assert "malformed" not in row.note
+    assert {key: curve for (_, key), curve in curves(sink).items()} == by_oracle(openmetrics_families(text), T0)
+
+
+@settings(max_examples=500)
+@given(st.text(st.sampled_from('ab{}"=,\\ 1.5#n\t'), max_size=30))
+@example("a{} 1")
+@example('a{b="c"}1')
+@example('a{b="\\x"} 1')
+def test_a_line_that_both_read_is_read_alike(text: str) -> None:
+    try:
+        (family,) = text_families(text)
+        (sample,) = family.samples
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        line_of(text.encode())  # may be read or not, but raises nothing
+        return
+    line = line_of(text.encode())
+    if line is None:  # the oracle takes much that no description of the format allows
+        return
+    assert (line.value, line.time) == (sample.value, sample.timestamp and float(sample.timestamp) * 1000) or (
+        math.isnan(line.value) and math.isnan(sample.value)
+    )
+    assert series_of(line.series.decode()) == (sample.name, dict(sample.labels))
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.one_of(NUMBERS, st.text(st.sampled_from("0123456789.-+eE_x/:"), max_size=18)), min_size=1, max_size=50)
+)
+def test_numbers_in_bulk_are_those_of_float(texts: list[str]) -> None:
+    data = ("#" * 16 + "#".join(["", *texts, ""])).encode()
+    starts, position = [], 17
+    for text in texts:
+        starts.append(position)
+        position += len(text) + 1
+    places = np.array(starts)
+    values, good = decimals(data, places, places + np.array([len(text) for text in texts]))
+    for text, value, read_ in zip(texts, values.tolist(), good.tolist(), strict=True):
+        known = number_of(text.encode())
+        if read_:
+            assert value == known, text
+        plain = known is not None and len(text.strip("+-")) <= 15 and "e" not in text.lower() and math.isfinite(known)
+        assert read_ or not plain, text

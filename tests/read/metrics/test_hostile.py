@@ -1,0 +1,196 @@
+"""Whatever the bytes: a note, never an exception of another kind, and no more memory than a few blocks need."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.read.metrics.reading import T0, metric, only, read
+from trackside.model import Samples
+from trackside.read import blocks
+from trackside.read.detect import formats, read_source
+from trackside.read.format import HEAD, Collected, Format, Result, Source, TooLarge
+from trackside.read.walk import walk
+
+FAMILY = ("dstat-csv", "metric-parquet", "metric-table", "other-table", "prometheus-json", "prometheus-text",
+          "superbench-monitor", "victoria-export")  # fmt: skip
+READERS = [each for each in formats() if each.id in FAMILY]
+UTIL = "DCGM_FI_DEV_GPU_UTIL"
+PHRASES = [
+    f'{UTIL}{{gpu="0",Hostname="n1"}} 97 {T0}', f"{UTIL}{{", f'{UTIL}{{gpu="', '"} 5', " 1e999 ", "# TYPE x gauge", "# EOF",
+    "Fri Nov 31 12:56:00 UTC 2025", "# 2025-13-45T99:99:99Z", "1763729760", "9" * 400, "-", "NaN", "\0" * 20, "\r", "\n", ",",
+    f"timestamp,gpu,{UTIL}", f"time,metric,value\n1763729760,{UTIL},5", '"', '""', "1763729760,0,97", ";", "\t", "\x1f",
+    '{"status":"success","data":{"resultType":"matrix","result":[', '{"status":"error"', "]}}", "[1763729760,\"5\"]",
+    f'{{"metric":{{"__name__":"{UTIL}"}},"values":[1],"timestamps":[{T0}]}}', "1e400", "null",
+    '"Dstat 0.7.2 CSV output"', '"Host:","n1"', '"Cmdline:","dstat 5",,,,"Date:","21 Nov 2025 12:56:00 UTC"',
+    '"total cpu usage",,"epoch"', '"usr","idl","epoch"', "1.0,50.0,1e30", '{"time": "2025-11-21 12:56:00", "gpu_usage:0": 5}',
+    '{"time": "x", "gpu_usage:0": 1e999}', "PAR1", "\ufeff", "é", "\u2028",
+]  # fmt: skip
+TEXTS = st.lists(st.one_of(st.sampled_from(PHRASES), st.text(max_size=12)), max_size=25).flatmap(
+    lambda parts: st.sampled_from(["", "\n", " ", ","]).map(
+        lambda glue: glue.join(parts).encode("utf-8", "surrogatepass")
+    )
+)
+BYTES = st.one_of(TEXTS, st.binary(max_size=300), st.tuples(TEXTS, st.binary(max_size=40)).map(b"".join))
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.id)
+@settings(max_examples=150)
+@given(data=BYTES, size=st.sampled_from([8 << 20, 30]))
+def test_no_bytes_break_a_reader(reader: Format, data: bytes, size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BLOCK", size)
+        source = Source("x", data[:HEAD], io.BytesIO(data), len(data), T0 / 1000)
+        sink = Collected()
+        reader.sniff(source)
+        try:
+            result = reader.read(source, sink)
+        except (ValueError, OSError, EOFError, TooLarge, RecursionError):
+            return
+    assert isinstance(result, Result)
+    assert result.rows == sum(map(len, sink.blocks))
+    for block in sink.blocks:
+        assert len(block.index) == len(block.times_ms) == len(block.values)
+        assert block.index.min() >= 0
+        assert block.index.max() < len(block.series)
+
+
+class Generated(io.RawIOBase):
+    """A file that is made while it is read."""
+
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts, self._rest = parts, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        self._rest = self._rest or next(self._parts, b"")
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+class Counting(Collected):
+    """Keeps nothing."""
+
+    def samples(self, samples: Samples) -> None:
+        return None
+
+
+def peak_mib(parts: Iterator[bytes]) -> tuple[float, str]:
+    """Most memory that reading took, MiB, and what was said of the file."""
+    stream = io.BufferedReader(Generated(parts), HEAD)
+    source = Source("big", stream.peek(HEAD)[:HEAD], stream)  # type: ignore[arg-type]
+    tracemalloc.start()
+    row = read_source(source, Counting())
+    peak = tracemalloc.get_traced_memory()[1] / (1 << 20)
+    tracemalloc.stop()
+    return peak, f"{row.format} {row.status}: {row.note}"
+
+
+@pytest.mark.slow  # every allocation is traced
+def test_a_line_without_end_is_not_held() -> None:
+    def parts() -> Iterator[bytes]:
+        yield f'{UTIL}{{gpu="0"}} 97 {T0}\n'.encode() * 1000
+        for _ in range(100):
+            yield b"x" * (1 << 20)
+
+    peak, said = peak_mib(parts())
+    assert "1 line longer than 1 MiB (first: line 1,001)" in said
+    assert peak < 60
+
+
+@pytest.mark.slow  # every allocation is traced
+def test_distinct_series_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("measurements", "scrapes"):
+        monkeypatch.setattr(f"trackside.read.{module}.MOST_SERIES", 5000)
+    monkeypatch.setattr(blocks, "BLOCK", 1 << 20)
+
+    def parts(name: str) -> Iterator[bytes]:
+        for at in range(60):
+            yield "".join(f'{name}{{gpu="0",pid="{at * 1000 + each}"}} 97 {T0}\n' for each in range(1000)).encode()
+
+    known, said = peak_mib(parts(UTIL))
+    assert "prometheus-text partial" in said
+    assert "more than 5,000 series" in said
+    unknown, said = peak_mib(parts(f'{UTIL}{{gpu="1"}} 5 {T0}\nacme_threads'))
+    assert "1 of 2 metrics are known" in said
+    assert max(known, unknown) < 40
+
+
+def test_names_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("measurements", "scrapes"):
+        monkeypatch.setattr(f"trackside.read.{module}.MOST_NAMES", 100)
+    text = "".join(f"acme_{each} 5 {T0}\n" for each in range(500))
+    row, _ = read(f'{UTIL}{{gpu="0"}} 5 {T0}\n{text}')
+    assert row.rows == 1
+
+
+LINES = {
+    "prometheus-text": [f'{UTIL}{{gpu="{gpu}",Hostname="n1"}} {5 + gpu} {T0}' for gpu in range(3)],
+    "metric-table": [f"timestamp,gpu,{UTIL}", *(f"{T0},{gpu},{5 + gpu}" for gpu in range(3))],
+    "victoria-export": [
+        f'{{"metric":{{"__name__":"{UTIL}","gpu":"{gpu}"}},"values":[{5 + gpu}],"timestamps":[{T0}]}}' for gpu in range(3)
+    ],
+    "nvidia-smi-csv": ["timestamp, index, utilization.gpu [%]",
+                       *(f"2025/11/21 12:56:00.000, {gpu}, {5 + gpu} %" for gpu in range(3))],
+    "nvidia-smi-dmon": ["#Date       Time        gpu     sm", "#YYYYMMDD   HH:MM:SS    Idx      %",
+                        *(f" 20251121   12:56:00      {gpu}      {5 + gpu}" for gpu in range(3))],
+    "dcgmi-dmon": ["2025-11-21T12:56:00Z", "#Entity   GPUTL", "ID", *(f"GPU {gpu}     {5 + gpu}" for gpu in range(3))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "mixed"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
+def test_line_ends_and_encodings_change_nothing(name: str, end: str, encoding: str, tmp_path: Path) -> None:
+    ends = itertools.cycle(["\r\n", "\n"] if end == "mixed" else [end])
+    text = "".join(line + next(ends) for line in LINES[name])
+    (tmp_path / "file").write_bytes(text.encode(encoding))
+    (found,) = walk([tmp_path])
+    assert isinstance(found, Source)
+    sink = Collected()
+    row = read_source(found, sink)
+    assert (row.format, row.status) == (name, "read")
+    found_curves = metric(sink, "gpu_utilization_ratio")
+    assert {dict(labels)["gpu"]: curve for labels, curve in found_curves.items()} == {
+        str(gpu): [(T0, pytest.approx((5 + gpu) / 100))] for gpu in range(3)
+    }
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_bytes_of_no_encoding_cost_their_line(name: str) -> None:
+    text = "\n".join([*LINES[name], *LINES[name][-3:] * 20]).encode()
+    row, sink = read(text + b"\n" + b"\xff\xfe\xe9\x80" * 10 + b"\0\n", "file")
+    assert row.format == name
+    assert "defect" not in row.note
+    assert len(metric(sink, "gpu_utilization_ratio")) == 3
+
+
+def test_samples_of_one_moment_and_out_of_order_are_kept() -> None:
+    """They are put in order where they are stored; what is told twice counts twice."""
+    text = "".join(f'{UTIL}{{gpu="0"}} {each} {T0 - 1000 * each}\n' for each in [3, 2, 1, 1, 0])
+    row, sink = read(text)
+    assert [time for time, _ in only(sink, "gpu_utilization_ratio")] == [T0 - 3000, T0 - 2000, T0 - 1000, T0 - 1000, T0]
+    assert (row.status, row.rows) == ("read", 5)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"PAR1" + b"\x15" * 5000 + b"PAR1", b"PAR1" + bytes(200_000) + (199_000).to_bytes(4, "little") + b"PAR1",
+     b"PAR1" + (1 << 31).to_bytes(4, "little") + b"PAR1", b"PAR1PAR1", b"PAR1"],
+)  # fmt: skip
+def test_parquet_that_is_none_says_so(data: bytes) -> None:
+    row, _ = read(data, "table.parquet")
+    assert (row.format, row.status) == ("metric-parquet", "unreadable")
+    assert row.note.startswith("damaged or cut off")
+    assert "/" not in row.note

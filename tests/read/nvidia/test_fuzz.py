@@ -1,0 +1,128 @@
+"""No bytes make these readers raise what they don't promise, hang, or leave the catalogue."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.read.nvidia import test_amd, test_csv, test_dcgmi, test_dmon, test_table, test_text, test_xml
+from tests.read.nvidia.reading import read
+from trackside.catalog.events import EVENTS
+from trackside.catalog.metrics import METRICS
+from trackside.read.detect import formats
+from trackside.read.format import HEAD, Collected, Format, Source, TooLarge
+
+IDS = {
+    "nvidia-smi-csv", "nvidia-smi-q", "nvidia-smi-xml", "nvidia-smi-table", "nvidia-smi-dmon", "nvidia-smi-pmon",
+    "nvidia-smi-capture", "dcgmi-dmon", "amd-smi-json", "rocm-smi-json", "rank-times",
+}  # fmt: skip
+READERS = [reader for reader in formats() if reader.id in IDS]
+PROMISED = (ValueError, OSError, EOFError, TooLarge, RecursionError, MemoryError)
+SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+WHOLE = [
+    "\n".join(test_csv.LOOP),
+    test_text.capture(test_text.new(0), test_text.new(1)),
+    test_text.capture(test_text.MIG),
+    test_xml.document(test_xml.gpu(0), test_xml.gpu(1)),
+    test_table.OLD,
+    test_table.NEW,
+    test_dmon.FULL,
+    test_dmon.GPM,
+    test_dmon.PMON,
+    test_dcgmi.ITEMS,
+    json.dumps({"card0": test_amd.CARD}),
+    json.dumps([test_amd.amd(0)]),
+    ",worker,gpu,time,batch_time_norm\n0,6,25,1,476\n",
+]
+TOKENS = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from(["|", ",", "\n", ": ", "N/A", "[N/A]", "9" * 400, "-", "1e999", "0x", "<a>", "&b;", "GPU 0", "#", "{}",
+                     "\0", "\ud7ff", "\u2028", "P99", "999999999999 MiB", "nan", "+" * 90, "Sat Nov 99 99:99:99 2026"]),
+)  # fmt: skip
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """Outputs with pieces cut out, put in twice, swapped for others or overwritten."""
+    text = draw(st.sampled_from(WHOLE)) + draw(st.sampled_from(["", *WHOLE]))
+    for _ in range(draw(st.integers(0, 6))):
+        start = draw(st.integers(0, len(text)))
+        end = min(len(text), start + draw(st.integers(0, 200)))
+        text = (
+            text[:start] + draw(TOKENS) + draw(st.sampled_from(["", text[start:end], text[start:end] * 2])) + text[end:]
+        )
+    return text.encode("utf-8", "surrogatepass") + draw(st.binary(max_size=20))
+
+
+def source(data: bytes) -> Source:
+    return Source("run/gpu.txt", data[:HEAD], io.BufferedReader(io.BytesIO(data)), len(data), 1.79e9)  # type: ignore[arg-type]
+
+
+def sound(sink: Collected) -> None:
+    """Blocks are whole, and what they hold the catalogue knows and could be."""
+    for block in sink.blocks:
+        assert len(block.index) == len(block.times_ms) == len(block.values)
+        assert np.isfinite(block.values).all()
+        for place, value in zip(block.index, block.values, strict=True):
+            series = block.series[place]
+            known = METRICS[series.metric]
+            assert known.low <= value <= known.high, series
+            assert list(series.labels) == sorted(series.labels)
+    for event in sink.events:
+        assert set(event.fields) <= set(EVENTS[event.kind].fields)
+
+
+def test_all_readers_are_there() -> None:
+    assert {reader.id for reader in READERS} == IDS
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.id)
+@SETTINGS
+@given(damaged())
+def test_damage_breaks_no_promise(reader: Format, data: bytes) -> None:
+    """Read whether it's recognised or not: behind a good beginning anything may follow."""
+    reader.sniff(source(data))
+    sink = Collected()
+    with suppress(*PROMISED):
+        reader.read(source(data), sink)
+    sound(sink)
+
+
+@SETTINGS
+@given(damaged())
+def test_every_damaged_file_gets_its_row(data: bytes) -> None:
+    found, sink = read(data)
+    assert "defect" not in found.note
+    sound(sink)
+
+
+TRAPS = {
+    "spaces": lambda head: head + " " * 900_000,
+    "dollars": lambda head: head + "\n" + "$ " * 300_000,
+    "commas": lambda head: head + "\n" + "," * 900_000,
+    "pipes": lambda head: head + "\n" + "|" * 900_000,
+    "digits": lambda head: head + "\n" + "9" * 900_000,
+    "colons": lambda head: head + "\n    a" + " : a" * 200_000,
+    "tags": lambda head: head + "<a>" * 300_000,
+    "lines": lambda head: head + "\n$ $ $ $ $ $ nvidia-smj" * 30_000,
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+@pytest.mark.parametrize("number", range(len(WHOLE)))
+def test_no_line_makes_it_slow(trap: str, number: int) -> None:
+    """A megabyte of the worst takes no longer than some seconds on a loaded machine: nothing here is quadratic."""
+    data = TRAPS[trap](WHOLE[number]).encode()
+    for reader in READERS:
+        began = time.process_time()
+        if reader.sniff(source(data)) is not None:
+            with suppress(*PROMISED):
+                reader.read(source(data), Collected())
+        assert time.process_time() - began < 6.0, reader.id

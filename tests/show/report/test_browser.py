@@ -1,0 +1,299 @@
+"""Pages in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from tools.screenshot import FLAGS
+
+from tests.services import program
+from tests.show.report.pages import hostile, labelled, made
+from trackside.show.document import VerdictDoc
+
+pytestmark = pytest.mark.service
+
+WATCH = "window.refused = []; addEventListener('securitypolicyviolation', (e) => refused.push(e.violatedDirective))"
+TIMELINE, HEAT, MEMORY = "#chart-timeline .chart", "#chart-ranks .chart", "#chart-memory .chart"
+Opened = Callable[..., AbstractContextManager[Page]]
+
+
+@pytest.fixture(scope="module")
+def pages(hang: tuple[VerdictDoc, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    found = {name: folder / f"{name}.html" for name in ("hang", "hostile", "labelled")}
+    found["hang"].write_text(hang[1], "utf-8")
+    found["hostile"].write_bytes(made(hostile(folder))[1])
+    found["labelled"].write_bytes(labelled())
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = program("chromium", "chromium")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser: Browser, pages: dict[str, Path]) -> Opened:
+    @contextmanager
+    def opened(name: str, theme: str = "light") -> Iterator[Page]:
+        """A page once its charts are drawn; fails for what it asked of the network, was refused, or complained of."""
+        context = browser.new_context(
+            viewport={"width": 1280, "height": 2400},
+            color_scheme="dark" if theme == "dark" else "light",
+            reduced_motion="reduce",
+        )
+        context.set_default_timeout(10_000)
+        page, said, asked = context.new_page(), [], []
+        page.add_init_script(WATCH)
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        context.route(lambda url: not url.startswith("file:"), lambda route: route.abort())
+        with closing(context):
+            page.goto(pages[name].as_uri())
+            page.wait_for_selector("html[data-ready]")
+            yield page
+            assert page.evaluate("refused") == []
+            assert said == []
+            assert [url for url in asked if not url.startswith("blob:")] == [pages[name].as_uri()]
+
+    return opened
+
+
+def painted(page: Page, chart: str) -> int:
+    """How many different colours a chart shows."""
+    return int(
+        page.evaluate(
+            """async (chart) => {
+              const box = document.querySelector(chart), drawn = box.querySelector("canvas, svg");
+              if (drawn.tagName !== "CANVAS")
+                return new Set([...drawn.querySelectorAll("*")].flatMap((e) => [e.getAttribute("fill"), e.getAttribute("stroke")])).size;
+              const { data } = drawn.getContext("2d").getImageData(0, 0, drawn.width, drawn.height);
+              return new Set(new Uint32Array(data.buffer)).size;
+            }""",
+            chart,
+        )
+    )
+
+
+def test_every_chart_is_drawn_and_has_its_table(opened: Opened) -> None:
+    with opened("hang") as page:
+        charts = page.evaluate("[...document.querySelectorAll('figure')].map((each) => each.id)")
+        assert {"chart-timeline", "chart-ranks"} <= set(charts)
+        for chart in charts:
+            assert painted(page, f"#{chart} .chart") >= 4, chart
+            box = page.locator(f"#{chart} .chart").bounding_box()
+            assert box is not None
+            assert box["height"] > 60
+            page.locator(f"#{chart}").get_by_text("Show as table").click()
+            assert page.locator(f"#{chart} table").is_visible()
+            assert page.locator(f"#{chart} tbody tr").count() > 0
+
+
+@pytest.mark.parametrize("name", ["hang", "hostile"])
+def test_nothing_is_wider_than_the_page(opened: Opened, name: str) -> None:
+    with opened(name) as page:
+        for width in (1280, 400):
+            page.set_viewport_size({"width": width, "height": 2400})
+            page.wait_for_timeout(100)
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def texts(page: Page, chart: str) -> list[str]:
+    """What is written in a chart that is drawn as SVG, sorted: Vega adds what comes into sight at the end."""
+    return sorted(filter(None, page.locator(f"{chart} svg text").all_text_contents()))
+
+
+def ticks(page: Page, chart: str) -> list[str]:
+    """The times along the axis of a chart."""
+    return [text for text in texts(page, chart) if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text)]
+
+
+def tick(page: Page, chart: str, text: str) -> Locator:
+    """A time along the axis of a chart, to be waited for."""
+    return page.locator(f"{chart} svg text", has_text=re.compile(f"^{text}$")).first
+
+
+def test_the_mouse_moves_the_cursor_of_all_charts_and_zooms_them(opened: Opened) -> None:
+    with opened("hang") as page:
+        box = page.locator(TIMELINE)
+        box.scroll_into_view_if_needed()
+        place = box.bounding_box()
+        assert place is not None
+        before, cells = ticks(page, MEMORY), page.locator(HEAT).screenshot()
+        y = place["y"] + place["height"] / 2
+        page.mouse.move(place["x"] + 400, y)
+        page.locator(f"{MEMORY} svg text", has_text=re.compile(r"\d GiB$")).first.wait_for(state="attached")
+        assert page.locator(HEAT).screenshot() != cells
+        page.mouse.down()
+        page.mouse.move(place["x"] + 500, y, steps=4)
+        page.mouse.up()
+        tick(page, MEMORY, before[0]).wait_for(state="detached")
+        zoomed = ticks(page, MEMORY)
+        assert len(zoomed) >= 2
+        assert before[0] < zoomed[0] < zoomed[-1] < before[-1]
+        box.dblclick()
+        tick(page, MEMORY, before[0]).wait_for(state="attached")
+        assert ticks(page, MEMORY) == before
+
+
+def test_the_keyboard_moves_zooms_and_resets(opened: Opened) -> None:
+    with opened("hang") as page:
+        told = page.locator("#announced")
+        page.locator(TIMELINE).focus()
+        before = ticks(page, TIMELINE)
+        page.keyboard.press("ArrowRight")
+        told.filter(has_text="2026-03-02 08:1").wait_for(state="attached")
+        first = told.inner_text()
+        page.keyboard.press("Shift+ArrowRight")
+        page.wait_for_function("(first) => document.getElementById('announced').innerText > first", arg=first)
+        page.keyboard.press("+")
+        tick(page, TIMELINE, before[0]).wait_for(state="detached")
+        zoomed = ticks(page, TIMELINE)
+        assert before[0] < zoomed[0]
+        page.keyboard.press("Escape")
+        tick(page, TIMELINE, before[0]).wait_for(state="attached")
+        assert ticks(page, TIMELINE) == before
+        page.locator(MEMORY).focus()
+        page.keyboard.press("ArrowRight")
+        told.filter(has_text="GiB").wait_for(state="attached")
+
+
+def test_what_a_chart_shows_can_be_chosen(opened: Opened) -> None:
+    with opened("hang") as page:
+        radios = page.locator("#chart-ranks input[type=radio]")
+        assert radios.count() >= 4
+        checked = page.locator("#chart-ranks input:checked")
+        assert checked.count() == 1
+        before, value = page.locator(HEAT).screenshot(), checked.get_attribute("value")
+        checked.focus()
+        page.keyboard.press("ArrowLeft")
+        page.wait_for_timeout(150)
+        assert checked.get_attribute("value") != value
+        assert page.locator(HEAT).screenshot() != before
+
+
+def test_the_theme_can_be_switched(opened: Opened) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    bars = f"[...new Set([...document.querySelectorAll('{TIMELINE} svg path')].map((each) => each.getAttribute('stroke')))]"
+    seen = {}
+    for theme in ("light", "dark"):
+        with opened("hang", theme) as page:
+            before = page.evaluate(ground), page.evaluate(bars)
+            button = page.get_by_role("button", name="theme")
+            assert button.inner_text() == ("Light theme" if theme == "dark" else "Dark theme")  # what it switches to
+            button.click()
+            assert button.inner_text() == ("Dark theme" if theme == "dark" else "Light theme")
+            page.wait_for_function(f"(before) => String({bars}) !== before", arg=",".join(map(str, before[1])))
+            seen[theme], switched = before, (page.evaluate(ground), page.evaluate(bars))
+            assert switched[0] != before[0]
+            assert not set(switched[1]) & set(before[1]) - {None}
+    assert seen["light"] != seen["dark"]
+    assert switched == seen["light"]
+
+
+def test_a_link_opens_what_is_folded_and_a_button_copies(opened: Opened) -> None:
+    with opened("hang") as page:
+        folded = page.locator("details.more .citation").first
+        assert not folded.is_visible()
+        page.locator("details:has(.families) > summary").press("Enter")
+        page.locator(f".families a[href='#{folded.get_attribute('id')}']").first.click()
+        folded.wait_for(state="visible")
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.get_by_role("button", name="Copy query of citation 1", exact=True).click()
+        query = page.locator("#c1 .query code").inner_text()
+        assert page.evaluate("navigator.clipboard.readText()") == query
+
+
+@pytest.mark.parametrize("name", ["hang", "hostile"])
+def test_it_can_be_read_by_everybody(opened: Opened, name: str) -> None:
+    with opened(name) as page:
+        page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+        for theme, rules in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):  # the only rule about colours
+            page.emulate_media(color_scheme=theme)
+            found = Axe().run(page, options={"resultTypes": ["violations"], **rules}).response["violations"]
+            said = [(each["id"], each["impact"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found]
+            assert said == [], theme
+
+
+OUTSIDE = """(chart) => {
+    const box = chart.getBoundingClientRect();
+    const texts = [...chart.querySelectorAll("svg text")].filter((each) => each.textContent.trim() && each.getAttribute("opacity") !== "0");
+    return texts.filter((each) => { const at = each.getBoundingClientRect(); return at.left < box.left - 1 || at.right > box.right + 1; })
+        .map((each) => each.textContent);
+}"""
+
+
+def test_a_narrow_page_cuts_nothing_and_scrolls_nowhere(opened: Opened) -> None:
+    with opened("hang") as page:
+        shown = page.locator(".chart svg text")
+        wide = set(shown.all_text_contents())
+        page.set_viewport_size({"width": 400, "height": 900})
+        page.wait_for_function(
+            "[...document.querySelectorAll('.chart')].every((each) => each.scrollWidth <= each.clientWidth)"
+        )
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        for chart in page.locator(".chart").all():
+            assert chart.evaluate(OUTSIDE) == []
+        assert {"engine active", "SM active", "median", "highest"} <= wide & set(shown.all_text_contents())
+        page.set_viewport_size({"width": 1280, "height": 2400})
+        ends = "[...document.querySelectorAll('.chart svg')].map((each) => each.getBoundingClientRect().width)"
+        page.wait_for_function(f"{ends}.every((each) => each > 800)")
+
+
+def test_text_of_others_does_nothing(opened: Opened) -> None:
+    with opened("hostile") as page:
+        assert page.evaluate("typeof hacked") == "undefined"
+        assert page.locator("img").count() == 0
+        assert "<script>hacked=1</script>" in page.locator("#citations ~ ol pre").first.inner_text()
+
+
+def test_labels_of_others_do_nothing_in_charts(opened: Opened) -> None:
+    with opened("labelled") as page:
+        assert page.locator("figure").count() == 5
+        for figure in page.locator("figure").all():
+            figure.locator(".chart").scroll_into_view_if_needed()
+            box = figure.locator(".chart").bounding_box()
+            assert box is not None
+            for share in (0.3, 0.6, 0.9):  # over bars, events and rows, whose tooltips tell their names
+                page.mouse.move(box["x"] + box["width"] / 2, box["y"] + share * box["height"])
+        assert page.locator(".failed").count() == 0
+        assert page.evaluate("typeof hacked") == "undefined"
+        assert page.locator("img").count() == 0
+        assert any("<img src=x onerror=hacked=1>" in text for text in texts(page, TIMELINE))
+
+
+def test_it_prints_in_the_light_with_all_citations(opened: Opened, tmp_path: Path) -> None:
+    with opened("hang", "dark") as page:
+        page.evaluate("""addEventListener('beforeprint', () => { window.printed = {
+            theme: document.documentElement.dataset.theme, folded: document.querySelectorAll('details.more:not([open])').length } })""")
+        paper = page.pdf(format="A4")
+        assert paper.startswith(b"%PDF-")
+        assert paper.count(b"/Type /Page\n") + paper.count(b"/Type /Page ") > 3
+        assert page.evaluate("printed.theme") == "light"
+        assert page.evaluate("printed.folded") == 0
+        assert page.evaluate("document.documentElement.dataset.theme") is None
+        assert page.locator("details.more[open]").count() == 0
+        page.emulate_media(media="print")
+        over = "[...document.querySelectorAll('.chart svg, .chart canvas')].filter((e) => e.getBoundingClientRect().right > innerWidth).length"
+        assert page.evaluate(over) == 0
+
+
+def test_without_scripts_it_is_all_there(browser: Browser, pages: dict[str, Path]) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(pages["hang"].as_uri())
+    assert page.get_by_role("heading", level=1).is_visible()
+    assert page.get_by_text("The charts need JavaScript").is_visible()
+    assert page.locator("button:visible").count() == 0
+    context.close()

@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+import re
+import shlex
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from tests.show.report.pages import RLO, diagnosed, hostile, made
+from trackside.cli import main
+from trackside.show.document import VerdictDoc
+from trackside.show.inert import visible
+from trackside.show.report import assets
+from trackside.show.report.figures import script_data
+from trackside.show.report.page import facts
+
+
+class Elements(HTMLParser):
+    """The elements of a page: (tag, attributes, text within)."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None], list[str]]] = []
+        self._open: list[list[str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        words: list[str] = []
+        self.found.append((tag, dict(attrs), words))
+        if tag not in ("meta", "input", "img", "br"):
+            self._open.append(words)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        for words in self._open:
+            words.append(data)
+
+    def of(self, tag: str, **wanted: str) -> list[tuple[dict[str, str | None], str]]:
+        return [
+            (attributes, "".join(words))
+            for name, attributes, words in self.found
+            if name == tag and all(attributes.get(key) == value for key, value in wanted.items())
+        ]
+
+    def ids(self) -> list[str]:
+        return [str(attributes["id"]) for _, attributes, _ in self.found if "id" in attributes]
+
+
+def test_all_of_the_verdict_is_on_the_page(hang: tuple[VerdictDoc, str]) -> None:
+    doc, page = hang
+    elements = Elements(page)
+    whole = " ".join(text for _, text in elements.of("main"))
+    claims = [*doc.preflight, *doc.shows, *doc.implies, *doc.cannot_decide]
+    for text in [each.text for each in claims] + [each.text for each in doc.actions]:
+        assert text in whole
+    for action in doc.actions:
+        assert action.command is None or action.command in whole
+    for ruled in doc.ruled_out:
+        assert ruled.because in whole
+    for row in doc.inputs:
+        assert row.path in whole
+    codes = {text.split()[0] for attributes, text in elements.of("th", scope="row") if re.match(r"[A-Z]\d ", text)}
+    assert codes == {
+        doc.primary.family,
+        *(each.family for each in (*doc.ruled_out, *doc.unknown, *doc.warnings, *doc.consequences)),
+    }
+
+
+def test_one_screen_tells_what_to_do_and_what_it_cost(hang: tuple[VerdictDoc, str]) -> None:
+    doc, page = hang
+    elements = Elements(page)
+    (told,) = [text for attributes, text in elements.of("dl") if attributes["class"] == "told"]
+    named = ["Family", "Culprit", "Confidence", "To act", "What to do", "Cost"]
+    assert [text for _, text in elements.of("dt") if text in named] == named
+    assert doc.actions
+    for action in doc.actions[:2]:
+        assert action.text in told
+        assert action.command is None or action.command in told
+    assert f"{doc.waste.gpu_hours:g} GPU-hours" in told if doc.waste else "Cost" not in told
+    assert page.count(doc.actions[0].text) == 1
+
+
+def test_what_was_ruled_out_is_folded_and_what_was_found_leads_to_it(hang: tuple[VerdictDoc, str]) -> None:
+    doc, page = hang
+    elements = Elements(page)
+    said = [text.strip() for _, text in elements.of("summary")]
+    assert f"{len(doc.ruled_out)} families ruled out" in said
+    open_, folded = (text for attributes, text in elements.of("table") if "families" in str(attributes.get("class")))
+    for each in doc.ruled_out:
+        assert each.because in folded
+    for unknown in doc.unknown:
+        assert f"{unknown.family} {unknown.id}" in open_
+    for found in (*doc.consequences, *doc.warnings):
+        assert f"{found.family} {found.id}" in open_
+        assert found.shows[0].text not in open_
+        assert elements.of("a", href=f"#found-{found.family}")
+
+
+def test_nothing_is_announced_that_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing\n")
+    _, page = made(tmp_path)
+    elements = Elements(page.decode())
+    assert not [text for _, text in elements.of("dl") if not text.strip()]
+    assert not [
+        text
+        for attributes, text in elements.of("td")
+        if attributes.get("data-of") == "How it is told" and not text.strip()
+    ]
+
+
+def test_every_citation_is_there_once_and_every_link_leads_somewhere(hang: tuple[VerdictDoc, str]) -> None:
+    doc, page = hang
+    elements = Elements(page)
+    ids = elements.ids()
+    assert len(ids) == len(set(ids))
+    assert {each for each in ids if re.fullmatch(r"c\d+", each)} == set(doc.cites)
+    links = [str(attributes["href"]) for attributes, _ in elements.of("a")]
+    assert links
+    assert all(link.startswith("#") and link[1:] in ids for link in links)
+    queries = {text for _, text in elements.of("code")}
+    assert {cite.query for cite in doc.cites.values()} <= queries
+
+
+def test_a_citation_shows_its_line_among_others(hang: tuple[VerdictDoc, str]) -> None:
+    doc, page = hang
+    name = next(name for name, cite in doc.cites.items() if cite.query.startswith("events(collective_timeout).where"))
+    number = int(doc.cites[name].where.rpartition(":")[2])
+    (_, text), *_ = Elements(page).of("li", id=name)
+    assert "Watchdog caught collective operation timeout" in text
+    assert [f"{each}" in text for each in range(number - 3, number + 4)] == [True] * 7
+
+
+def test_the_policy_names_what_is_on_the_page_and_nothing_else(hang: tuple[VerdictDoc, str]) -> None:
+    _, page = hang
+    elements = Elements(page)
+    ((policy, _),) = [each for each in elements.of("meta") if each[0].get("http-equiv") == "Content-Security-Policy"]
+    rules = dict(rule.split(" ", 1) for rule in str(policy["content"]).split("; "))
+
+    def named(text: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+    scripts = [text for attributes, text in elements.of("script") if attributes.get("type") != "application/json"]
+    assert len(scripts) == 2
+    assert set(rules["script-src"].split()) == {named(text) for text in scripts}
+    assert set(rules["style-src"].split()) == {named(text) for _, text in elements.of("style")}
+    assert rules["default-src"] == "'none'"
+    loading = {"src", "srcset", "action", "formaction", "poster", "background", "style"}
+    assert not [attributes for _, attributes, _ in elements.found if loading & set(attributes)]
+
+
+def test_text_of_others_is_inert_and_visible(tmp_path: Path) -> None:
+    doc, page = made(hostile(tmp_path))
+    text = page.decode()
+    assert doc.primary.id == "startup-crash"
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069]", text)
+    assert "hacked=1" in text
+    elements = Elements(text)
+    assert not elements.of("img")
+    scripts = [body for attributes, body in elements.of("script") if attributes.get("type") != "application/json"]
+    assert not [body for body in scripts if "hacked" in body]
+    shown = " ".join(body for _, body in elements.of("pre"))
+    for piece in (
+        "<img src=x onerror=hacked=1>",
+        "\u27e8ESC\u27e9[31mred",
+        "\u27e8U+202E\u27e9nrettap\u27e8U+0007\u27e9 &amp; {{7*7}}",
+    ):
+        assert piece in shown
+
+
+def test_data_can_t_end_its_element() -> None:
+    given = {"a": f"</script><!-- & \u2028 {RLO}\x1b[0m \\u001b \n\t \x7f \x9b", "b": float("nan")}
+    text = script_data(given)
+    assert not re.search("[<>&\x00-\x1f\x7f-\x9f\u2028\u202e]", text)
+    back = json.loads(text)
+    assert back["b"] is None
+    assert back["a"].startswith(
+        "</script><!-- & \u27e8U+2028\u27e9 \u27e8U+202E\u27e9\u27e8ESC\u27e9[0m \\u001b \n\t \u27e8U+007F\u27e9 "
+    )
+
+
+def test_every_character_is_seen() -> None:
+    assert (
+        visible("a\tb\n\x1b\x07\u200b\ufeff")
+        == "a\tb\n\u27e8ESC\u27e9\u27e8U+0007\u27e9\u27e8U+200B\u27e9\u27e8U+FEFF\u27e9"
+    )
+
+
+@pytest.mark.parametrize(("ranks", "gpus", "said"), [(11, 1, "11 ranks, 1 GPU"), (1, 1024, "1 rank, 1,024 GPUs")])
+def test_sizes_are_worded(hang: tuple[VerdictDoc, str], ranks: int, gpus: int, said: str) -> None:
+    doc, _ = hang
+    run = msgspec.structs.replace(doc.run, n_ranks=ranks, n_gpus=gpus)
+    assert dict(facts(msgspec.structs.replace(doc, run=run)))["Size"] == said
+
+
+def test_the_command_names_the_job_of_inputs_that_hold_several(tmp_path: Path) -> None:
+    for job in ("41", "42"):
+        hostile(tmp_path).rename(tmp_path / f"slurm-{job}.out")
+    target = tmp_path.parent / f"{tmp_path.name}.html"
+    assert diagnosed(tmp_path, "--job", "42", "--html", target) == (0, "")
+    (command,) = {text for _, text in Elements(target.read_text()).of("code") if text.endswith(" > verdict.json")}
+    told = CliRunner().invoke(main, shlex.split(command.removesuffix(" > verdict.json"))[1:])
+    assert told.exit_code == 0
+    assert json.loads(told.stdout)["run"]["id"] == "42"
+
+
+def test_a_file_whose_name_is_no_utf8_has_a_page_and_a_document(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff<b>.out"))
+    hostile(tmp_path).rename(path)
+    target = tmp_path / "report.html"
+    told = CliRunner().invoke(main, ["diagnose", str(path), "--json", "--html", str(target)])
+    assert told.exit_code == 0
+    assert json.loads(told.stdout)["paths"] == [f"{tmp_path}/a?<b>.out"]
+    assert "a?&lt;b&gt;.out" in target.read_text("utf-8")
+
+
+def test_an_archive_gives_the_same_context(tmp_path: Path) -> None:
+    log = hostile(tmp_path)
+    packed = tmp_path / "slurm-42.out.gz"
+    packed.write_bytes(gzip.compress(log.read_bytes()))
+    pages = [Elements(made(path)[1].decode()).of("pre") for path in (log, packed)]
+    assert pages[0]
+    assert [text for _, text in pages[0]] == [text for _, text in pages[1]]
+
+
+# -- the command
+
+
+def test_the_command_writes_the_page_beside_the_text(tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    status, said = diagnosed(hostile(tmp_path), "--html", target)
+    assert (status, said) == (0, "")
+    assert target.read_text().startswith("<!doctype html>")
+    assert target.stat().st_mode & 0o777 == 0o666 & ~_mask()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "slurm-41.out"]
+
+
+def test_a_page_of_a_store(hanging: Path, tmp_path: Path) -> None:
+    assert CliRunner().invoke(main, ["ingest", str(hanging), "--store", str(tmp_path / "store")]).exit_code == 0
+    target = tmp_path / "report.html"
+    status, said = diagnosed("--store", tmp_path / "store", "--job", "48213", "--html", target)
+    assert (status, said) == (0, "")
+    page = Elements(target.read_text())
+    assert any(f"diagnose --store {tmp_path}/store --job 48213 --json" in text for _, text in page.of("code"))
+    assert "Collective hang" in page.of("h1")[0][1]
+    assert page.of("figure")
+    assert [text for _, text in page.of("pre") if "Watchdog caught collective operation timeout" in text]
+
+
+def test_a_file_that_can_t_be_written_is_said_before_or_after(tmp_path: Path) -> None:
+    log = hostile(tmp_path)
+    status, said = diagnosed(log, "--html", tmp_path / "none" / "report.html")
+    assert (status, "there is no folder" in said) == (2, True)
+    status, said = diagnosed(log, "--html", "/dev/full")
+    assert (status, "No space left" in said) == (1, True)
+
+
+@pytest.mark.parametrize("module", ["jinja2", "vl_convert"])
+def test_without_the_extra_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    status, said = diagnosed(hostile(tmp_path), "--html", tmp_path / "report.html")
+    assert status == 2
+    assert "pip install 'trackside[report]'" in said
+
+
+def test_vega_is_kept_and_a_damaged_copy_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = iter(["let a = '</script><!--'", "let b", "let c"])
+    monkeypatch.setattr("vl_convert.javascript_bundle", lambda snippet: next(made))
+    vega = assets.vega.__wrapped__
+    assert vega() == vega() == "(()=>{let a = '<\\/script><\\!--'})();"
+    (kept,) = (tmp_path / "trackside").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-10])
+    assert vega() == vega() == "(()=>{let b})();"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    assert vega() == "(()=>{let c})();"
+
+
+def _mask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,491 @@
+"""What a run gives to be seen: drawn, worded and listed, whatever it lacks and whatever its texts hold."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.families.grids import Cluster, named
+from tests.families.rows import END, START, Row, event, job, points
+from trackside.evidence import Store
+from trackside.finding import Verdict
+from trackside.model import Event, Record, Role, Run
+from trackside.show.charts import happenings, reduce
+from trackside.show.charts.chart import PAINT, Chart, Drawn, charts, drawings
+from trackside.show.charts.phases import first_cause, titled
+from trackside.show.charts.still import DARK, LIGHT, standalone
+from trackside.stores.memory import MemoryStore
+from trackside.verdict import engine
+
+vl_convert = pytest.importorskip("vl_convert")
+GIB = 2.0**30
+HOSTILE = "<img src=x onerror=alert(1)>' + 1 + '\\\";\n\x1b[31m\u202e{datum.t}"
+
+
+def working(nodes: int = 2, gpus: int = 8, **more: Any) -> Cluster:
+    """A cluster whose GPUs work from a minute after the start on."""
+    cluster = Cluster(nodes=nodes, gpus=gpus, **more)
+    cluster.per_gpu("gpu_sm_active_ratio", cluster.after(START + 60, 0.7))
+    cluster.per_gpu("gpu_engine_active_ratio", cluster.after(START + 60, 0.95))
+    cluster.per_gpu("gpu_memory_used_bytes", cluster.after(START + 60, 60 * GIB, GIB))
+    cluster.per_gpu("gpu_memory_total_bytes", 80 * GIB)
+    return cluster.per_gpu("gpu_temperature_celsius", 60.0).per_gpu("gpu_sm_clock_hertz", 1.98e9)
+
+
+def drawn(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, Drawn]:
+    """The charts of a cluster's run by their slugs."""
+    resolved, store = cluster.store(*rows, run=run)
+    return of(engine.diagnose(store, resolved), store)
+
+
+def of(verdict: Verdict, store: Store) -> dict[str, Drawn]:
+    """The charts of a run by their slugs; each is whole."""
+    found = {chart.slug: each for chart, each in drawings(verdict, store)}
+    for each in found.values():
+        whole(each)
+    return found
+
+
+def whole(each: Drawn) -> None:
+    """Its parts fit each other, its text is JSON, its colours are the page's."""
+    text = json.dumps(each.spec, allow_nan=False)
+    assert '"#' not in text
+    names = [signal["name"] for signal in each.spec["signals"]]
+    assert {"full", "shown", "moment"} <= set(names)
+    assert not set(PAINT) & set(names)
+    assert each.spec["width"] > 0
+    assert each.caption.endswith(".")
+    assert each.rows
+    assert len(each.rows) <= 50
+    assert all(len(row) == len(each.columns) for row in each.rows)
+    sets = {data["name"] for data in each.spec["data"]}
+    assert set(each.rasters) <= sets
+    if each.choices:
+        assert set(each.choices) == set(each.rasters)
+        assert signal(each, "choice") in each.choices
+
+
+def signal(each: Drawn, name: str) -> Any:
+    """What a signal stands at, at first."""
+    return next(found["value"] for found in each.spec["signals"] if found["name"] == name)
+
+
+def columns(each: Drawn, name: str = "curve") -> Mapping[str, list[float]]:
+    """A data set of comma-separated numbers by its columns; NaN for what is left empty."""
+    text = next(data["values"] for data in each.spec["data"] if data["name"] == name)
+    head, *lines = text.split("\n")
+    told = [[float(cell) if cell else float("nan") for cell in line.split(",")] for line in lines]
+    return dict(zip(head.split(","), map(list, zip(*told, strict=True)), strict=True))
+
+
+def svg(each: Drawn, theme: Mapping[str, str] = LIGHT) -> str:
+    """The picture."""
+    return str(vl_convert.vega_to_svg(standalone(each, theme)))
+
+
+def nothing() -> tuple[Verdict, MemoryStore]:
+    """A run of which nothing is known."""
+    store = MemoryStore()
+    return engine.diagnose(store, Run()), store
+
+
+# -- which there are
+
+
+def test_every_file_with_a_chart_is_found_once_and_ordered() -> None:
+    found = charts()
+    assert [chart.slug for chart in found] == ["timeline", "ranks", "busy-wait", "memory", "learning"]
+    assert [chart.order for chart in found] == sorted({chart.order for chart in found})
+
+
+def test_a_run_of_which_nothing_is_known_draws_nothing() -> None:
+    assert of(*nothing()) == {}
+
+
+def test_a_scheduler_alone_gives_a_timeline_alone() -> None:
+    store = MemoryStore(records=[job("FAILED", submit=START - 3600.0, exit_code=1)], planes={"scheduler"})
+    found = of(engine.diagnose(store, Run(id="7", start=START, end=END, disposition="FAILED")), store)
+    assert list(found) == ["timeline"]
+    assert any("waited 60 min" in row[4] for row in found["timeline"].rows)
+
+
+def test_a_log_without_times_gives_the_learning_over_steps() -> None:
+    rows = [event("progress", 10 + i, step=10 * i, loss=4.0 - i / 10) for i in range(20)]
+    store = MemoryStore(rows, planes={"log"})
+    found = of(engine.diagnose(store, Run(id="7")), store)
+    assert list(found) == ["learning"]
+    assert found["learning"].axis == "step"
+
+
+def test_a_measured_run_gives_all() -> None:
+    assert list(drawn(working(), *points(), job("COMPLETED"))) == [chart.slug for chart in charts()]
+
+
+def test_the_questions_of_all_charts_are_asked_together() -> None:
+    class Counting:
+        name = "files"
+
+        def __init__(self, store: MemoryStore) -> None:
+            self.store, self.batches, self.single = store, 0, 0
+
+        def ask(self, query: Any) -> Any:
+            self.single += 1
+            return self.store.ask(query)
+
+        def ask_many(self, queries: Any) -> Any:
+            self.batches += 1
+            return self.store.ask_many(queries)
+
+        def expect(self, queries: Any) -> None:
+            self.store.expect(queries)
+
+    run, store = working().store(*points(), job("COMPLETED"))
+    verdict = engine.diagnose(store, run)
+    counting = Counting(store)
+    assert len(list(drawings(verdict, counting))) == len(charts())
+    assert (counting.batches, counting.single) == (1, 0)
+
+
+# -- peaks survive
+
+
+def test_a_peak_of_one_window_survives_in_few_points() -> None:
+    values = np.zeros(5000)
+    values[1234], values[4321] = 9.0, -7.0
+    assert {9.0, -7.0} <= set(reduce.line(values))
+    level = reduce.level(reduce.Level(values, values - 1, values + 1))
+    assert len(level.middle) <= reduce.MOST
+    assert (level.high.max(), level.low.min()) == (10.0, -8.0)
+    kept = reduce.points(np.arange(5000.0), values)
+    assert len(kept) <= reduce.MOST + 2
+    assert {0, 1234, 4321, 4999} <= set(kept)
+
+
+def test_points_that_crowd_in_one_place_leave_the_rest() -> None:
+    x = np.concatenate([np.linspace(0, 1, 10_000), np.linspace(1, 1000, 300)])
+    kept = reduce.points(x, np.sin(x))
+    assert len(kept) <= reduce.MOST + 2
+    assert len([place for place in kept if x[place] > 1]) > 250
+
+
+def test_cells_keep_the_peak_or_the_mean_and_holes_stay() -> None:
+    values = np.array([[1.0, 5.0, np.nan, np.nan, 2.0], [3.0, 1.0, 4.0, np.nan, np.nan]])
+    assert reduce.cells(values, 3, "max").tolist()[1][:2] == [3.0, 4.0]
+    assert reduce.cells(values, 3, "avg")[0, 0] == 3.0
+    assert np.isnan(reduce.cells(values, 3, "avg")[0, 1])
+    assert reduce.cells(values, 5, "max") is values
+
+
+def test_a_memory_peak_between_many_windows_is_in_the_picture_and_the_table() -> None:
+    cluster = Cluster(start=0.0, end=200_000.0, interval=60.0, nodes=1, gpus=2)
+    level = np.full(len(cluster.times), 20 * GIB)
+    level[777] = 79 * GIB
+    cluster.per_gpu("gpu_memory_used_bytes", 20 * GIB, {"n1:1": level})
+    cluster.per_gpu("gpu_memory_total_bytes", 80 * GIB)
+    memory = drawn(cluster)["memory"]
+    assert max(columns(memory)["high"]) == pytest.approx(79, rel=1e-3)
+    assert len(columns(memory)["t"]) <= reduce.MOST
+    assert memory.rows[0] == ("n1:1", "79 GiB", "20 GiB", "99%")
+
+
+# -- one row a GPU
+
+
+def test_rows_stand_in_rank_order_and_cells_say_what_was_measured() -> None:
+    cluster = working()
+    cluster.per_gpu("gpu_power_watts", 300.0, {"n2:1": 100.0})
+    ranks = drawn(cluster)["ranks"]
+    power = ranks.rasters["power"]
+    assert signal(ranks, "names")[9] == "n2:1, rank 9"
+    rows = np.frombuffer(power.cells, np.uint8).reshape(power.height, power.width)
+    assert (power.low, power.high) == (100.0, 300.0)
+    assert set(rows[9]) == {0}
+    assert set(rows[8]) == {254}
+    assert ranks.choices["power"] == "power"
+
+
+def test_what_was_not_sampled_is_blank() -> None:
+    cluster = working()
+    cluster.per_gpu("gpu_power_watts", 300.0, {"n1:2": cluster.until(START + 1000, 300.0)})
+    power = drawn(cluster)["ranks"].rasters["power"]
+    rows = np.frombuffer(power.cells, np.uint8).reshape(power.height, power.width)
+    assert rows[2, -1] == 255
+    assert 255 not in rows[3]
+
+
+def test_utilisation_stands_in_where_engine_activity_is_missing() -> None:
+    cluster = Cluster().per_gpu("gpu_utilization_ratio", 0.9)
+    found = drawn(cluster)
+    assert list(found["ranks"].choices) == ["utilisation"]
+    assert "can't be told from a wait" in found["busy-wait"].caption
+
+
+def straggling() -> Cluster:
+    cluster = Cluster()
+    cluster.per_gpu("gpu_sm_active_ratio", cluster.noisy(0.16), {"n2:3": cluster.noisy(0.55)})
+    cluster.per_gpu("gpu_engine_active_ratio", cluster.noisy(0.96, 0.005))
+    return cluster.per_gpu("gpu_power_watts", cluster.noisy(200.0), {"n2:3": cluster.noisy(480.0)})
+
+
+def test_the_culprit_is_marked_in_rows_table_caption_and_lines() -> None:
+    found = drawn(straggling(), *points(), job("COMPLETED"))
+    assert "Marked: n2:3, the culprit." in found["ranks"].caption
+    assert found["ranks"].rows[1][:3] == ("culprit", "n2:3", "11")
+    assert np.nanmedian(columns(found["busy-wait"])["own0"]) == pytest.approx(0.55, abs=0.05)
+    assert np.nanmedian(columns(found["busy-wait"])["sm"]) == pytest.approx(0.16, abs=0.02)
+    assert "n2:3" in json.dumps(found["busy-wait"].spec)
+
+
+def test_the_metric_to_begin_with_is_the_one_that_tells() -> None:
+    straggler = straggling().per_gpu("gpu_temperature_celsius", 50.0, {"n2:3": 90.0})
+    assert signal(drawn(straggler, *points(), job("COMPLETED"))["ranks"], "choice") == "sm"  # the finding cites it
+    assert signal(drawn(working(), *points(), job("COMPLETED"))["ranks"], "choice") == "sm"
+
+
+def test_what_was_slow_from_the_start_began_at_no_moment() -> None:
+    found = drawn(straggling(), *points(), job("COMPLETED"))
+    for slug in ("timeline", "busy-wait", "ranks"):
+        assert "first cause" not in json.dumps(found[slug].spec)
+    assert "It began" not in found["timeline"].caption
+
+
+def test_what_became_slow_began_then() -> None:
+    run, steady = straggling().store(*points(), job("COMPLETED"))
+    verdict = engine.diagnose(steady, run)
+    assert verdict.family == "D3"
+    _, store = straggling().store(*points(10, START + 60, 20.0), *points(10, START + 300, 60.0), job("COMPLETED"))
+    for since, begun in ((START + 90, False), (START + 290, True)):
+        moved = replace(verdict, primary=replace(verdict.primary, since=since))
+        assert (first_cause(moved, store) is not None) is begun
+
+
+def test_of_what_was_not_sampled_nothing_is_said() -> None:
+    cluster = Cluster(nodes=1, gpus=4)
+    held = np.where((cluster.times < START + 300) | (cluster.times > END - 300), 1.0, np.nan)
+    cluster.per_gpu("gpu_utilization_ratio", held)
+    found = drawn(cluster, job("COMPLETED"))
+    spans = [row for row in found["timeline"].rows if row[2] == "phases"]
+    assert [row[4].partition(":")[0] for row in spans] == ["GPUs busy", "GPUs busy"]  # utilisation proves no work
+    assert found["busy-wait"].caption.startswith("While its GPUs were busy")
+
+
+def test_a_reading_without_neighbours_is_a_dot() -> None:
+    assert reduce.alone(np.array([1.0, np.nan, 1.0, 2.0, np.nan, 3.0])).tolist() == [1, 0, 0, 0, 0, 1]
+    cluster = Cluster(nodes=1, gpus=2)
+    middle = cluster.times[np.abs(cluster.times - (START + END) / 2).argmin()]
+    dense = (cluster.times < START + 300) | (cluster.times > END - 300)
+    held = np.where(dense | (cluster.times == middle), 0.5, np.nan)
+    cluster.per_gpu("gpu_utilization_ratio", held).per_gpu("gpu_memory_used_bytes", held * GIB)
+    found = drawn(cluster, job("COMPLETED"))
+    for slug in ("busy-wait", "memory"):
+        assert sum(columns(found[slug])["alone"]) == 1
+        assert '"datum.alone' in json.dumps(found[slug].spec)
+
+
+def test_a_gpu_of_no_known_node_is_named_by_its_index() -> None:
+    assert (titled(":2"), titled("n1:2")) == ("GPU 2", "n1:2")
+
+
+def test_a_thousand_rows_stay_small_quick_and_usable() -> None:
+    cluster = Cluster(nodes=128, gpus=8, interval=100.0)
+    for name, level in (("gpu_sm_active_ratio", 0.2), ("gpu_engine_active_ratio", 0.9), ("gpu_power_watts", 200.0),
+                        ("gpu_temperature_celsius", 60.0)):  # fmt: skip
+        cluster.per_gpu(name, level, {"n77:3": level / 2})
+    run, store = cluster.store()
+    verdict = engine.diagnose(store, run)
+    begun = time.perf_counter()
+    ranks = of(verdict, store)["ranks"]
+    assert time.perf_counter() - begun < 5
+    raster = ranks.rasters["sm"]
+    assert raster.height == 1024
+    assert sum(len(each.cells) for each in ranks.rasters.values()) <= 900_000
+    assert len(json.dumps(ranks.spec)) < 120_000
+    labels = [mark for mark in ranks.spec["marks"] if mark["type"] == "text"]
+    assert len(labels) < 120
+    assert any("n77:3" in row for row in ranks.rows)
+    assert "n77:3" in signal(ranks, "names")[76 * 8 + 3]
+
+
+# -- when was what
+
+
+def test_phases_and_the_end_without_a_step_are_told() -> None:
+    timeline = drawn(working(), *points(20), job("TIMEOUT"), run=None)["timeline"]
+    told = [row for row in timeline.rows if row[2] == "phases"]
+    assert [row[4].partition(":")[0] for row in told] == ["start-up", "training", "after the last step"]
+
+
+def test_every_attempt_and_its_wait_are_bars() -> None:
+    from trackside.model import Attempt
+
+    attempts = (Attempt(1, "PREEMPTED", 1000.0, 2000.0), Attempt(2, "COMPLETED", 2600.0, 5000.0))
+    rows = [
+        job("PREEMPTED", submit=900.0, start=1000.0, end=2000.0),
+        job("COMPLETED", submit=2000.0, start=2600.0, end=5000.0),
+    ]
+    run = Run(id="7", start=2600.0, end=5000.0, attempts=attempts, disposition="COMPLETED")
+    store = MemoryStore(records=rows)
+    timeline = of(engine.diagnose(store, run), store)["timeline"]
+    bars = next(data["values"] for data in timeline.spec["data"] if data["name"] == "bars")
+    assert [bar["text"] for bar in bars] == [
+        "queued 100 s",
+        "queued 10 min",
+        "attempt 1: PREEMPTED",
+        "attempt 2: COMPLETED",
+    ]
+
+
+def test_many_events_in_one_place_are_one_with_a_count() -> None:
+    rows = [
+        event("peer_lost", i, time=START + 2000 + i * 0.01, role=Role.CASCADE, text=f"lost {i}") for i in range(500)
+    ]
+    rows.append(event("exception", 900, time=START + 1990, role=Role.ROOT, text="ValueError: no", type="ValueError"))
+    timeline = drawn(working(), *rows, *points(), job("FAILED"))["timeline"]
+    marks = next(data["values"] for data in timeline.spec["data"] if data["name"] == "events")
+    assert [(mark["count"], mark["root"]) for mark in marks] == [("", True), ("\N{MULTIPLICATION SIGN}500", False)]
+    assert "and 496 more until" in marks[1]["tip"]
+    assert any(row[2:4] == ("collectives", "500") for row in timeline.rows)
+
+
+def test_events_of_every_sort_find_a_lane_and_too_many_are_drawn_in_wider_places() -> None:
+    span = (0.0, 1000.0)
+    rows = [happenings.Moment(f"lane {i % 9}", float(i) / 10, event("exception", i)) for i in range(10_000)]
+    merged = happenings.merged(rows, span)
+    assert len(merged) <= happenings.MOST
+    assert sum(each.count for each in merged) == 10_000
+
+
+def test_events_of_which_nothing_tells_the_time_are_listed() -> None:
+    first = event("exception", 5, text="RuntimeError: somewhere")  # before the first line that bears a time
+    alone = event("exception", 500, text="RuntimeError: elsewhere", path="other.log")
+    timeline = drawn(working(), first, alone, *points(), job("FAILED"))["timeline"]
+    assert ("not told", "", "exceptions", "2", "RuntimeError: somewhere, and others") in timeline.rows
+    assert "Nothing tells when 2 events happened: listed only." in timeline.caption
+    assert next(data["values"] for data in timeline.spec["data"] if data["name"] == "events") == []
+
+
+def test_an_event_without_a_time_lies_between_those_around_it_in_its_file() -> None:
+    inside = event("cuda_error", 12, text="CUDA error: unspecified launch failure", role=Role.ROOT)
+    behind = event("exception", 900, text="RuntimeError: after all")
+    other = event("checkpoint_saved", 13, time=START + 1e3, path="other.log")
+    timeline = drawn(working(), inside, behind, other, *points(), job("FAILED"))["timeline"]
+    marks = next(data["values"] for data in timeline.spec["data"] if data["name"] == "events")
+    told = {(mark["t"] / 1000 - START, mark["to"] / 1000 - START) for mark in marks if mark["between"]}
+    assert told == {(180.0, 240.0), (1200.0, END - START)}
+    assert "2 of them bear no time: dashed lines show" in timeline.caption
+    tip = next(mark["tip"] for mark in marks if mark["to"] == (START + 240) * 1000)
+    assert tip.startswith("between 1970-01-01 00:19:40 UTC and 1970-01-01 00:20:40 UTC")
+    assert any(row[2:] == ("exceptions", "1", "in between: RuntimeError: after all") for row in timeline.rows)
+    assert "NaN" not in svg(timeline)
+
+
+def test_faults_that_only_metrics_show_are_events() -> None:
+    cluster = working()
+    cluster.per_gpu("gpu_ecc_uncorrectable_total", 0.0, {"n1:4": cluster.after(START + 1500, 2.0)})
+    cluster.per_gpu("gpu_throttle_reasons", 0.0, {"n2:0": cluster.between(START + 900, START + 1800, float(0x40))})
+    rows = drawn(cluster, job("COMPLETED"))["timeline"].rows
+    assert any("2 uncorrectable ECC errors on n1:4" in row[4] for row in rows)
+    assert any(row[2] == "clocks held down" and "n2:0" in row[4] for row in rows)
+
+
+def test_out_of_memory_is_marked_where_it_was_logged() -> None:
+    oom = event("cuda_oom", 50, time=START + 2500, rank=3, role=Role.ROOT, text="torch.OutOfMemoryError")
+    memory = drawn(working(), oom, *points(), job("FAILED"))["memory"]
+    assert "It ran out at 1970-01-01 00:58:20 UTC." in memory.caption
+    assert "out of memory" in json.dumps(memory.spec)
+
+
+# -- what it learned
+
+
+def learned(*rows: Event | Record, **run: Any) -> Drawn:
+    store = MemoryStore([row for row in rows if isinstance(row, Event)], planes={"log"})
+    return of(engine.diagnose(store, Run(id="7", start=START, end=END, **run)), store)["learning"]
+
+
+def test_points_that_are_not_finite_are_marked_and_worded() -> None:
+    losses = [4.0, 3.5, 3.0, float("nan"), float("inf"), float("nan")]
+    rows = [event("progress", i, step=i, loss=loss, time=START + 60 * i) for i, loss in enumerate(losses)]
+    learning = learned(*rows)
+    assert len(columns(learning, "loss_wild")["t"]) == 3
+    assert columns(learning, "loss")["y"] == [4.0, 3.5, 3.0]
+    assert "not finite" in learning.caption
+    assert learning.axis == "time"
+    assert [row[1] for row in learning.rows[-3:]] == ["nan"] * 3
+
+
+def test_a_parent_is_joined_and_a_run_that_counts_anew_stands_behind_it() -> None:
+    parent = [event("parent_progress", i, step=10 * i, loss=8.0 - i / 10, path="parent.log") for i in range(1, 41)]
+    anew = learned(*parent, *[event("progress", i, step=10 * i, loss=8.0 - i / 10) for i in range(1, 21)])
+    assert min(columns(anew, "loss")["t"]) == 410.0
+    assert (min(columns(anew, "loss_parent")["t"]), max(columns(anew, "loss_parent")["t"])) == (210.0, 400.0)
+    resumed = learned(*parent, *[event("progress", i, step=400 + 10 * i, loss=4.0) for i in range(1, 21)])
+    assert min(columns(resumed, "loss")["t"]) == 410.0
+    assert "its last loss was 4." in resumed.caption
+    assert resumed.axis == "step"
+
+
+def test_a_loss_over_several_decades_is_on_a_logarithmic_scale() -> None:
+    falling = [event("progress", i, step=i, loss=100.0 * 0.8**i, time=START + i) for i in range(40)]
+    assert "loss, logarithmic" in json.dumps(learned(*falling).spec)
+    level = [event("progress", i, step=i, loss=4.0 - i / 100, time=START + i) for i in range(40)]
+    assert "logarithmic" not in json.dumps(learned(*level).spec)
+
+
+def test_odd_points_break_nothing() -> None:
+    rows = [
+        event("progress", i, step=step, loss=loss, time=START + 1)
+        for i, (step, loss) in enumerate([(5, 0.0), (5, -1.0), (float("inf"), 3.0), (2, 1e300), (1, float("-inf"))])
+    ]
+    store = MemoryStore(rows, planes={"log"})
+    of(engine.diagnose(store, Run(id="7", start=START, end=END)), store)
+
+
+# -- whatever their texts hold
+
+
+def test_hostile_texts_stay_text() -> None:
+    run, store = named(HOSTILE)
+    found = of(engine.diagnose(store, run), store)
+    assert set(found) == {chart.slug for chart in charts()}
+    for each in found.values():
+        text = json.dumps(each.spec, ensure_ascii=False) + each.caption + str(each.rows)
+        assert "\\u001b" not in text
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert "<img" not in svg(each)  # and an expression that a label broke out of would not parse
+
+
+# -- as pictures
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_every_chart_renders_without_a_page(theme: Mapping[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+    for chart, each in ((chart, each) for chart, each in _straggler()):
+        picture = svg(each, theme)
+        assert picture.startswith("<svg"), chart.slug
+        assert theme["ink"] in picture
+        assert "NaN" not in picture
+        assert ("data:image/png" in picture) == bool(each.rasters)
+    assert capfd.readouterr().err == ""  # where Vega says what it could not work out
+
+
+def _straggler() -> list[tuple[Chart, Drawn]]:
+    cluster = straggling().per_gpu("gpu_memory_used_bytes", 40 * GIB)
+    run, store = cluster.store(*points(), job("COMPLETED", submit=START - 100))
+    return list(drawings(engine.diagnose(store, run), store))
+
+
+def test_a_still_defines_all_colours_and_leaves_the_chart_as_it_was() -> None:
+    _, ranks = next(each for each in _straggler() if each[0].slug == "ranks")
+    before = json.dumps(ranks.spec)
+    still = standalone(ranks)
+    assert set(PAINT) <= {each["name"] for each in still["signals"]}
+    assert json.dumps(ranks.spec) == before
+    assert "heatmap" not in json.dumps(still)

@@ -1,0 +1,83 @@
+"""What is kept of rollups answers as if it had been asked anew; stretches of samples are put in order as by a sort."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.stores.embedded.test_duck import ENGINES, T0, block, stored
+from trackside.stores.curves import Wanted
+from trackside.stores.embedded import order
+from trackside.stores.embedded.duck import DuckCurves
+from trackside.stores.embedded.order import Stretches
+from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.memory_curves import MemoryCurves
+
+STEP = 60_000
+START = T0 // STEP * STEP
+ROWS = [(series, t * 15_000, float((series * 7 + t * 13) % 11)) for series in range(8) for t in range(-8, 60)]
+
+
+@pytest.mark.parametrize("room", [1 << 30, 6000, 0])
+def test_what_is_expected_is_read_once_and_answers_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr("trackside.stores.embedded.duck.CELLS_BYTES", room)
+    stored(tmp_path / "store", [ROWS], True)
+    memory = MemoryCurves()
+    memory.add(block("f0", ROWS))
+    groups = ((0, 3), (6,))  # one metric's
+    windows = [(START, START + 10 * STEP), (START - 2 * STEP, START + 12 * STEP), (START + STEP, START + 3 * STEP)]
+    steps = [(begin, end, step) for begin, end in windows for step in (STEP, STEP // 4)]
+    with Snapshot.open(tmp_path / "store") as snapshot:
+        curves = DuckCurves(snapshot)
+        ids = {each.series.at.line - 1: each.id for each in curves.held()}
+        mine = tuple(tuple(ids[one] for one in group) for group in groups)
+        reads: list[str] = []
+        arrays = snapshot.arrays
+        monkeypatch.setattr(snapshot, "arrays", lambda sql: reads.append(sql) or arrays(sql))
+        asked = [(begin, end, step, how) for begin, end, step in steps for how in ENGINES]
+        curves.expect([Wanted(mine, *one) for one in asked])
+        for one in (*asked, *reversed(asked)):
+            want, count = memory.rollup(groups, *one)
+            got, used = curves.rollup(mine, *one)
+            np.testing.assert_array_equal(got, want)
+            assert used == count
+            got[:] = -1.0  # an answer is the asker's own
+    assert (len(reads) == 1) == (room == 1 << 30)
+
+
+samples = st.lists(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(0, 2)), max_size=12), max_size=8
+)
+
+
+@given(samples, st.sampled_from([1, 4, 1000]))
+def test_stretches_are_put_in_order_as_by_a_sort(given_: list[list[tuple[int, int, int]]], piece: int) -> None:
+    parts = [[(group[0][0], time, value) for _, time, value in sorted(group)] for group in given_ if group]
+    rows = [row for part in parts for row in part]
+    lengths = [len(part) for part in parts]
+    ends = np.cumsum(np.array(lengths, dtype=np.intp))
+    whole = Stretches(
+        np.array([row[1] for row in rows], dtype=np.int64),
+        np.array([float(row[2]) for row in rows]),
+        ends - np.array(lengths, dtype=np.intp),
+        ends,
+        np.array([part[0][0] for part in parts], dtype=np.int32),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order, "PIECE", piece)
+        pieces = list(whole.pieces())
+    found = [
+        row
+        for each in pieces
+        for row in zip(each.groups.tolist(), each.times.tolist(), each.values.tolist(), strict=True)
+    ]
+    assert found == sorted(found)
+    assert sorted(found) == sorted((group, time, float(value)) for group, time, value in rows)
+    groups = [set(each.groups.tolist()) for each in pieces]
+    assert sum(map(len, groups)) == len(set().union(*groups))

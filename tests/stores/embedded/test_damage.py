@@ -1,0 +1,220 @@
+"""What is damaged is named with its remedy, never a traceback; and stores of other versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import trackside
+from tests.stores.embedded.runs import SACCT, TRACEBACK, ingest, kept, of_files, of_store, sacct, scrape, steps, write
+from trackside.cli import main
+from trackside.session import StoreRequest, open_session
+from trackside.stores.embedded import layout
+from trackside.stores.embedded.layout import Directory, StoreError
+from trackside.stores.embedded.tables import TABLES
+from trackside.stores.embedded.writer import Writer
+
+OLD = Path(__file__).parent
+FILES = {
+    "gpu.prom": "".join(scrape("gpu017", seconds, 50) for seconds in range(0, 600, 15)),
+    "sacct.txt": SACCT + sacct("41"),
+    "slurm-41.out": steps(20) + TRACEBACK.format(module="flash_attn"),
+}
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(each) for each in arguments])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "run", FILES)
+
+
+@pytest.fixture
+def store(folder: Path) -> Path:
+    ingest([folder], folder.parent / "store")
+    return folder.parent / "store"
+
+
+def segment(store: Path, table: str) -> Path:
+    """The only segment of a table."""
+    (name,) = [each["name"] for each in Directory(store).newest()["segments"] if each["table"] == table]
+    return store / "segments" / name
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def scramble(path: Path) -> None:
+    path.write_bytes(bytes(len(path.read_bytes())))
+
+
+def scramble_within(path: Path) -> None:
+    """The file's ends, which are looked at first, stay as they were."""
+    content = path.read_bytes()
+    path.write_bytes(content[:8] + bytes(each ^ 0x5A for each in content[8:200]) + content[200:])
+
+
+def swap(path: Path) -> None:
+    """Another table's segment, of the same size, in its place."""
+    other = next(each for each in path.parent.iterdir() if each.name.split("-")[0] != path.name.split("-")[0])
+    path.write_bytes(other.read_bytes()[: path.stat().st_size].ljust(path.stat().st_size, b"\0"))
+
+
+@pytest.mark.parametrize("table", ["inputs", "events", "series", "samples"])
+@pytest.mark.parametrize("damage", [scramble, swap, Path.unlink])
+def test_a_damaged_segment_is_named_with_its_remedy(damage: Any, table: str, store: Path) -> None:
+    path = segment(store, table)
+    damage(path)
+    told = run("diagnose", "--store", store, "--job", "41")
+    assert told.exit_code == 2
+    assert told.stderr.count("\n") == 1
+    assert told.stderr.startswith(f"trackside: {path} is {'missing' if damage is Path.unlink else 'damaged ('}")
+    assert f"'trackside compact --store {store} --drop-damaged'" in told.stderr
+
+
+@pytest.mark.parametrize("table", [table for table in TABLES if table not in ("minutes", "waiting")])
+def test_what_a_damaged_segment_held_is_ingested_again(table: str, folder: Path, store: Path) -> None:
+    path, wanted = segment(store, table), of_files(folder)
+    cut(path)
+    mended = run("compact", "--store", store, "--drop-damaged")
+    assert mended.exit_code == 0, mended.output
+    assert f"{path.name}: damaged, taken out\n" in mended.stderr
+    if table != "inputs":  # which alone knows the files' names
+        assert ": ingest it again\n" in mended.stderr
+    assert run("compact", "--store", store, "--drop-damaged").stderr == ""
+    assert run("diagnose", "--store", store).exit_code == 0
+    ingest([folder], store)
+    again = of_store(store)
+    for each in (again, wanted):
+        each["inputs"].sort(key=lambda row: row["path"])
+    assert again == wanted
+    assert ingest([folder], store).inputs == []
+
+
+def test_damage_within_a_segment_is_found_when_it_is_read(store: Path) -> None:
+    path = segment(store, "samples")
+    scramble_within(path)
+    assert f"trackside: {path} is damaged (" in run("diagnose", "--store", store).stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"version": 0}', '{"version": 2, "segments": [{"table": 5}]}', "\x00" * 50]
+)
+def test_a_damaged_manifest_is_named_with_its_remedy(text: str, folder: Path, store: Path) -> None:
+    wanted = of_store(store)
+    before = {path: path.read_bytes() for path in (store / "segments").iterdir()}
+    (folder / "slurm-41.out").write_text(steps(3))
+    ingest([folder], store)
+    newest = Directory(store).manifests()[-1]
+    newest.write_text(text)
+    for command in (("runs",), ("ingest", folder)):
+        told = run(*command, "--store", store)
+        assert told.exit_code == 2
+        assert told.stderr.startswith(f"trackside: {newest} is damaged (")
+        assert "delete it and the store is as before its last commit; then ingest again" in told.stderr
+    newest.unlink()
+    assert of_store(store) == wanted
+    assert all(path.read_bytes() == content for path, content in before.items())
+    ingest([folder], store)
+    assert of_store(store) == of_files(folder)
+
+
+def test_a_store_of_a_later_version(folder: Path, store: Path) -> None:
+    newest = Directory(store).manifests()[-1]
+    newest.write_text(json.dumps({"version": 9, "unheard": ["of"]}))
+    files = kept(store)
+    for command in (("diagnose",), ("runs",), ("compact",), ("ingest", folder)):
+        told = run(*command, "--store", store)
+        assert told.exit_code == 2
+        assert told.stderr == (
+            f"trackside: {newest} was written by a later Trackside (version 9, this one knows {layout.VERSION}):"
+            " update it\n"
+        )
+    assert kept(store) == files
+
+
+def older(store: Path) -> bytes:
+    """Make the store one of the version before: of another spelling."""
+    path = Directory(store).manifests()[-1]
+    raw = json.loads(path.read_text())
+    raw["inputs_so_far"] = raw.pop("next_input") - 1
+    for each in raw["segments"]:
+        each["kind"] = each.pop("table")
+    path.write_text(json.dumps(raw))
+    return path.read_bytes()
+
+
+def to_present(path: Path, raw: dict[str, Any]) -> dict[str, Any]:
+    raw["next_input"] = raw.pop("inputs_so_far") + 1
+    for each in raw["segments"]:
+        each["table"] = each.pop("kind")
+    return raw
+
+
+def test_a_store_of_an_earlier_version(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = of_store(store)
+    written = older(store)
+    monkeypatch.setattr(layout, "VERSION", layout.VERSION + 1)
+    monkeypatch.setattr(layout, "MIGRATIONS", (*layout.MIGRATIONS, to_present))
+    for command in ("diagnose", "runs"):
+        assert run(command, "--store", store).stderr == (
+            f"trackside: {store} has version {layout.VERSION - 1} and this Trackside reads {layout.VERSION};"
+            f" 'trackside compact --store {store}' brings it up to date\n"
+        )
+    assert run("compact", "--store", store).exit_code == 0
+    assert Directory(store).newest()["version"] == layout.VERSION
+    assert of_store(store) == wanted
+    assert written in [path.read_bytes() for path in Directory(store).manifests()]
+    assert ingest([folder], store).inputs == []
+
+
+def test_a_migration_that_is_cut_off_changes_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted, written = of_store(store), older(store)
+    monkeypatch.setattr(layout, "VERSION", layout.VERSION + 1)
+
+    def fails(path: Path, raw: dict[str, Any]) -> dict[str, Any]:
+        (path / "segments" / "samples-of-the-next-version.parquet").write_bytes(b"half")
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(layout, "MIGRATIONS", (*layout.MIGRATIONS, fails))
+    assert run("compact", "--store", store).stderr == "trackside: the disk is full\n"
+    assert Directory(store).manifests()[-1].read_bytes() == written
+    monkeypatch.setattr(layout, "MIGRATIONS", (*layout.MIGRATIONS[:-1], to_present))
+    with Writer.open(store):
+        pass
+    assert "samples-of-the-next-version.parquet" not in kept(store)
+    assert of_store(store) == wanted
+
+
+def test_stores_of_all_versions_can_be_read(folder: Path, tmp_path: Path, rewrite: bool) -> None:
+    """The stores here were written by the versions that their names tell, and stay as they are."""
+    present = OLD / f"version-{layout.VERSION}"
+    if rewrite and not present.exists():
+        ingest([write(Path("/tmp/run"), FILES)], present)
+    wanted = of_files(folder)
+    assert present.is_dir(), "write it with pytest --rewrite, once a version is what it is to be"
+    for path in sorted(OLD.glob("version-*")):
+        copy = tmp_path / path.name
+        shutil.copytree(path, copy)
+        ingest([write(tmp_path / "more", {"sacct-2.txt": SACCT + sacct("42", node="gpu018")})], copy)
+        assert of_store(copy, "41") == wanted
+        assert trackside.diagnose(store=copy, job="42").run.disposition == "FAILED"
+
+
+def test_a_store_that_is_gone_while_it_is_read(store: Path) -> None:
+    with open_session(StoreRequest(store, "41")) as session:
+        loaded = session.loaded
+        assert loaded.curves is not None
+        held = loaded.curves.held()
+        os.rename(store, store.parent / "moved")
+        with pytest.raises(StoreError, match="is missing: restore it"):
+            loaded.curves.rollup([[held[0].id]], 0, 60_000_000_000_000, 60_000_000_000, "avg")

@@ -1,0 +1,183 @@
+"""The engine over a store's segments gives what the engine in memory gives, to the last digit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trackside.evidence import Grid, MissingAnswer
+from trackside.model import Input, Position, Samples, Series
+from trackside.query import ROLLUPS, SPANS, Query, Reducer, Rollup, Span, metric
+from trackside.stores.curves import Curves, Engine, RunMetrics, Timing
+from trackside.stores.curves import Kept as KeptSeries
+from trackside.stores.embedded.duck import DuckCurves, _ranges
+from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.embedded.writer import Kept, Writer
+from trackside.stores.memory import MemoryStore
+from trackside.stores.memory_curves import MemoryCurves
+from trackside.verify import check
+
+ENGINES: tuple[Engine, ...] = get_args(Engine)
+METRICS = ("gpu_sm_active_ratio", "gpu_power_watts", "host_oom_kills_total")
+T0 = 1_700_000_000_000
+
+Point = tuple[int, int, float]
+"""series, milliseconds after T0, value"""
+values = st.one_of(
+    st.floats(-1e6, 1e6, allow_nan=False), st.sampled_from([0.0, 1.0, -0.0, math.nan, math.inf, -math.inf, 0.1])
+)
+points = st.tuples(
+    st.integers(0, 7), st.one_of(st.integers(-5, 40).map(lambda n: n * 15_000), st.integers(-9, 400_000)), values
+)
+inputs = st.lists(st.lists(points, max_size=30), min_size=1, max_size=4)
+
+
+def series_of(path: str) -> list[Series]:
+    """Eight series of three metrics; two of them have no node."""
+    return [
+        Series(
+            METRICS[i % 3],
+            (("gpu", str(i)),) if i % 4 == 3 else (("gpu", str(i)), ("node", f"n{i % 2}")),
+            Position(path, i + 1, i * 10, 5),
+        )
+        for i in range(8)
+    ]
+
+
+def block(path: str, rows: Sequence[Point]) -> Samples:
+    return Samples(
+        series_of(path),
+        np.array([row[0] for row in rows], dtype=np.int32),
+        np.array([T0 + row[1] for row in rows], dtype=np.int64),
+        np.array([row[2] for row in rows], dtype=np.float64),
+    )
+
+
+def stored(folder: Path, files: Sequence[Sequence[Point]], together: bool) -> None:
+    """Each list of points as an input of its own, in one commit or one each."""
+    with Writer.open(folder) as writer:
+        for number, rows in enumerate(files):
+            input_ = writer.begin()
+            writer.samples(input_, block(f"f{number}", rows))
+            writer.end(input_, Kept(Input(f"f{number}", "test", "read", plane="metric")))
+            if not together:
+                writer.commit()
+        writer.commit()
+
+
+@settings(max_examples=30)
+@given(inputs, st.booleans(), st.sampled_from([1000, 15_000, 60_000, 77_000]), st.integers(-3, 30), st.integers(1, 30))
+def test_same_answers_as_in_memory(
+    files: list[list[Point]], together: bool, step: int, start: int, length: int
+) -> None:
+    memory = MemoryCurves()
+    for number, rows in enumerate(files):
+        memory.add(block(f"f{number}", rows))
+    with TemporaryDirectory() as folder:
+        stored(Path(folder) / "store", files, together)
+        with Snapshot.open(Path(folder) / "store") as snapshot:
+            curves = DuckCurves(snapshot)
+            ours = {(each.series.metric, each.series.labels, each.series.at): each for each in curves.held()}
+            theirs = {(each.series.metric, each.series.labels, each.series.at): each for each in memory.held()}
+            assert list(ours) == list(theirs) or {*ours} == {*theirs}
+            for key, held in theirs.items():
+                mine = ours[key]
+                assert (mine.first_ms, mine.last_ms, mine.count) == (held.first_ms, held.last_ms, held.count)
+            first = (T0 // step + start) * step
+            last = first + length * step
+            keys = sorted(theirs, key=str)
+            groupings = [[[key] for key in keys], [keys[::2], keys[1::2]], [keys]]
+            for how in ENGINES:
+                for groups in groupings:
+                    kept = [group for group in groups if group]
+                    if not kept:
+                        continue
+                    want, count = memory.rollup([[theirs[k].id for k in g] for g in kept], first, last, step, how)
+                    got, used = curves.rollup([[ours[k].id for k in g] for g in kept], first, last, step, how)
+                    np.testing.assert_array_equal(got, want)
+                    assert used == count
+
+
+def asked_of(curves: Curves) -> MemoryStore:
+    """A store of a run of 400 s."""
+    kept = tuple(KeptSeries(each.series, each) for each in curves.held())
+    store = MemoryStore(planes=("metric",))
+    store.metrics = RunMetrics(curves, kept, Timing(T0 / 1000, T0 / 1000 + 400, 15.0))
+    return store
+
+
+moments = st.one_of(
+    st.floats(-700, 1200), st.integers(-70, 120).map(lambda n: n * 10.0), st.sampled_from([-1e300, 1e300, math.inf])
+)
+counters = st.tuples(st.integers(0, 7), st.integers(-1_300_000, 900_000), st.integers(0, 9).map(float))
+REDUCED: tuple[Reducer, ...] = ("count", "first", "last", "min", "max", "avg", "median", "sum")
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(counters, min_size=1, max_size=40),
+    st.sampled_from([0.25, 1.0, 7.0, 10.0, 77.0]) | st.sampled_from(SPANS),
+    st.sampled_from(ROLLUPS),
+    st.booleans(),
+    st.lists(st.tuples(moments, moments), min_size=1, max_size=2),
+)
+def test_any_part_of_a_grid_cites_what_it_says(
+    rows: list[Point], step: float | Span, how: Rollup, grouped: bool, parts: list[tuple[float, float]]
+) -> None:
+    asked = metric("gpu_sm_active_ratio")
+    asked = asked.over(step, how) if isinstance(step, str) else asked.rollup(step, how)
+    asked = asked.by("node", how="max") if grouped else asked
+    memory = MemoryCurves()
+    memory.add(block("f0", rows))
+    with TemporaryDirectory() as folder:
+        stored(Path(folder) / "store", [rows], True)
+        with Snapshot.open(Path(folder) / "store") as snapshot:
+            for store in (asked_of(memory), asked_of(DuckCurves(snapshot))):
+                part = store.ask(asked)
+                if isinstance(part, MissingAnswer):
+                    continue
+                assert isinstance(part, Grid)
+                for start, end in parts:
+                    inside = part.times[(part.times > T0 / 1000 + start) & (part.times <= T0 / 1000 + end)]
+                    part = part.during(T0 / 1000 + start, T0 / 1000 + end)
+                    np.testing.assert_array_equal(part.times, inside)
+                again = store.ask(Query.parse(str(part.query)))
+                if isinstance(again, Grid):
+                    np.testing.assert_array_equal(again.times, part.times)
+                    np.testing.assert_array_equal(again.values, part.values)
+                cites = {reducer: part.value(reducer).cites[0] for reducer in REDUCED}
+                assert [one for one in check(cites, store) if not one.holds] == []
+
+
+def test_numbers_far_apart_are_asked_for_in_stretches() -> None:
+    ids = np.array([1, 2, 3, 50_000, 50_001, 900_000], dtype=np.int32)
+    assert _ranges(ids) == [(1, 3), (50_000, 50_001), (900_000, 900_000)]
+    many = np.arange(0, 100 * 10_000, 10_000, dtype=np.int32)
+    stretches = _ranges(many)
+    assert len(stretches) == 16
+    assert stretches[0][0] == 0
+    assert stretches[-1][1] == many[-1]
+
+
+def test_many_series_are_taken_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trackside.stores.embedded.duck.CHUNK", 7)
+    rows = [(series, t * 15_000, float(series * t)) for t in range(20) for series in range(8)]
+    stored(tmp_path / "store", [rows], True)
+    memory = MemoryCurves()
+    memory.add(block("f0", rows))
+    with Snapshot.open(tmp_path / "store") as snapshot:
+        curves = DuckCurves(snapshot)
+        ids = [[each.id] for each in sorted(curves.held(), key=lambda each: each.series.at.line)]
+        start = T0 // 60_000 * 60_000
+        got, used = curves.rollup(ids, start, start + 600_000, 60_000, "avg")
+    want, count = memory.rollup([[i] for i in range(8)], start, start + 600_000, 60_000, "avg")
+    np.testing.assert_array_equal(got, want)
+    assert used == count

@@ -1,0 +1,333 @@
+"""Several processes and one store: readers beside a writer, one writer at a time, and writers that die."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.stores.embedded.runs import SACCT, TRACEBACK, ingest, kept, of_files, of_store, sacct, scrape, steps, write
+from trackside.cli import main
+from trackside.session import StoreRequest, open_session
+from trackside.session.choice import choose
+from trackside.stores.embedded import layout
+from trackside.stores.embedded.layout import Directory, StoreBusy
+from trackside.stores.embedded.retention import compact
+from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.embedded.writer import Writer
+
+WRITER = """
+import sys
+import trackside.stores.embedded.writer as writer
+from trackside.ingest import ingest
+writer.COMMIT_S = 0.0
+writer.SAMPLES, writer.ROWS = 200, 20
+print("ready", flush=True)
+sys.stdin.readline()
+ingest([sys.argv[1]], sys.argv[2])
+print("done", flush=True)
+"""
+"""An ingest in many small commits, once it is told to begin."""
+
+
+def named(store: Path) -> set[str]:
+    """The segments that the store's manifests name."""
+    return {each["name"] for path in Directory(store).manifests() for each in json.loads(path.read_text())["segments"]}
+
+
+def generation(store: Path) -> int:
+    """The number of commits so far."""
+    found = sorted(store.glob("manifest-*.json"))
+    return int(found[-1].stem.partition("-")[2]) if found else 0
+
+
+def started(*arguments: object) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def begin(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+def ended(process: subprocess.Popen[str]) -> int:
+    process.communicate(timeout=60)
+    return process.returncode
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    files = {"a-sacct.txt": SACCT + sacct("41"), "slurm-41.out": steps(200) + TRACEBACK.format(module="flash_attn")}
+    for number in range(10):
+        begin_s = number * 60
+        files[f"gpu-{number}.prom"] = "".join(scrape("gpu017", begin_s + s, 50 + s % 7) for s in range(0, 60, 2))
+    return write(tmp_path / "run", files)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def test_killed_at_any_moment_it_can_be_repeated(folder: Path, store: Path) -> None:
+    wanted = of_files(folder)
+    chance, found = random.Random(11), set()
+    for number, process in enumerate([started(folder, store) for _ in range(3)]):
+        begin(process)
+        commits = generation(store) + number
+        while generation(store) < commits and process.poll() is None:
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, 0.03))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        if Directory(store).exists:
+            with Snapshot.open(store) as snapshot:
+                found.add(sum(each.rows for each in snapshot.manifest.of("inputs")))
+                for each in snapshot.manifest.segments:
+                    assert snapshot.fault(each) == ""
+            assert CliRunner().invoke(main, ["runs", "--store", str(store)]).exit_code == 0
+    assert len(found) > 1, "killed at one and the same moment each time"
+    ingest([folder], store)
+    assert of_store(store) == wanted
+    assert ingest([folder], store).inputs == []
+    assert kept(store) <= named(store)
+    with Writer.open(store) as writer:
+        compact(writer, time.time())
+        compact(writer, time.time())
+    assert kept(store) <= named(store)
+    assert len(list(store.iterdir())) <= 5
+    assert of_store(store) == wanted
+
+
+def test_what_dead_writers_leave_is_deleted(folder: Path, store: Path) -> None:
+    ingest([folder], store)
+    for name in ("samples-0123456789abcdef.parquet", ".events-0123456789abcdef.parquet.new"):
+        (store / "segments" / name).write_bytes(b"half")
+    (store / "manifest.new").write_bytes(b'{"version": 1, "gen')
+    wanted = of_store(store)
+    ingest([folder], store)
+    assert kept(store) <= named(store)
+    assert of_store(store) == wanted
+
+
+def test_a_store_can_be_begun_again_where_a_dead_writer_began(folder: Path, store: Path) -> None:
+    (store / "segments").mkdir(parents=True)
+    ingest([folder], store)
+    assert of_store(store) == of_files(folder)
+
+
+def test_readers_beside_a_writer(folder: Path, store: Path) -> None:
+    """What a reader sees is what was committed when it began, as long as it reads."""
+    ingest([folder / "a-sacct.txt"], store)
+    early = Snapshot.open(store)
+    process = started(folder, store)
+    begin(process)
+    counts = []
+    command = [sys.executable, "-m", "trackside", "runs", "--store", str(store), "--json"]
+    reader = subprocess.Popen(command, stdout=subprocess.PIPE)
+    while process.poll() is None:
+        with Snapshot.open(store) as snapshot:
+            rows = snapshot.rows(f"SELECT count(DISTINCT input), sum(count) FROM {snapshot.table('spans')}")
+            samples = snapshot.rows(f"SELECT count(DISTINCT input), count(*) FROM {snapshot.table('samples')}")
+            assert rows[0][1] in (samples[0][1], None)
+            counts.append(samples[0][1])
+    assert ended(process) == 0
+    assert counts == sorted(counts)
+    assert json.loads(reader.communicate()[0])[0]["id"] == "41"
+    with Writer.open(store) as writer:
+        compact(writer, time.time())
+    assert early.rows(f"SELECT path FROM {early.table('inputs')}") == [("a-sacct.txt",)]
+    early.close()
+    ingest([folder], store)
+    assert kept(store) <= named(store)
+    assert of_store(store) == of_files(folder)
+
+
+def test_one_writer_at_a_time(folder: Path, store: Path) -> None:
+    ingest([folder / "a-sacct.txt"], store)
+    other = subprocess.Popen(
+        [sys.executable, "-c", "import sys; from trackside.stores.embedded.writer import Writer; w = Writer.open(sys.argv[1]);"
+         " print('open', flush=True); sys.stdin.readline()", str(store)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert other.stdout is not None
+    assert other.stdout.readline() == "open\n"
+    for command in (["ingest", str(folder)], ["compact"]):
+        refused = CliRunner().invoke(main, [*command, "--store", str(store)])
+        assert refused.exit_code == 2
+        assert refused.stderr == (
+            f"trackside: {store} is being written by process {other.pid}: wait for it to end and try again\n"
+        )
+    assert of_store(store)["run"]["id"] == "41"
+    other.communicate("\n")
+    assert len(ingest([folder], store).inputs) == 11
+    with Writer.open(store), pytest.raises(StoreBusy, match=f"process {os.getpid()}:"):
+        Writer.open(store)
+
+
+def test_a_file_system_without_locks(folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ingest([folder], store)
+
+    def flock(handle: int, how: int) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    refused = CliRunner().invoke(main, ["ingest", str(folder), "--store", str(store)])
+    assert "can't be locked (No locks available): put the store on a file system with locks" in refused.stderr
+    assert of_store(store) == of_files(folder)
+
+
+def test_compacted_under_a_readers_hands(folder: Path, store: Path) -> None:
+    for path in sorted(folder.iterdir()):
+        ingest([path], store)
+    old = time.time() - 2 * layout.KEPT_S
+    for path in Directory(store).manifests():  # the store lay still for two days
+        os.utime(path, (old, old))
+    wanted = of_files(folder)
+    with open_session(StoreRequest(store, "41")) as session, Writer.open(store) as writer:
+        loaded = session.loaded
+        for _ in range(3):
+            assert loaded.curves is not None
+            compact(writer, time.time())
+            writer.replace((), ())
+            writer.directory.sweep()
+        run, rows = choose(loaded)
+        from trackside.verdict import engine
+
+        engine.diagnose(rows, run, loaded.inputs)
+        assert len(Directory(store).manifests()) > 2
+    with Writer.open(store) as writer:
+        assert len(Directory(store).manifests()) == 2
+    assert kept(store) <= named(store)
+    assert of_store(store) == wanted
+
+
+def test_what_nobody_can_still_read_goes_in_spite_of_readers(folder: Path, store: Path) -> None:
+    ingest([folder], store)
+    with Snapshot.open(store):
+        for number in range(3):
+            (folder / "slurm-41.out").write_text(steps(number + 5))
+            ingest([folder], store)
+        assert len(Directory(store).manifests()) > 2
+        old = time.time() - 2 * layout.KEPT_S
+        for path in Directory(store).manifests():
+            os.utime(path, (old, old))
+        with Writer.open(store):
+            assert len(Directory(store).manifests()) == 2
+    assert kept(store) <= named(store)
+
+
+FULL = """
+import resource, sys
+import trackside.stores.embedded.writer
+from trackside.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("limit", [200, 3000])
+def test_a_full_disk(limit: int, folder: Path, store: Path) -> None:
+    """No file may grow beyond the limit: nearly none, no large segment."""
+    ingest([folder / "a-sacct.txt"], store)
+    wanted = of_store(store)
+    command = [sys.executable, "-c", FULL, str(limit), "ingest", str(folder), "--store", str(store)]
+    full = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert full.returncode == 2, full.stderr
+    assert full.stderr.count("\n") == 1
+    assert full.stderr.startswith(f"trackside: {store}/")
+    assert "can't be written: File too large; " in full.stderr
+    assert of_store(store) == wanted
+    ingest([folder], store)
+    assert of_store(store) == of_files(folder)
+    assert kept(store) <= named(store)
+
+
+@pytest.fixture
+def nobody() -> Iterator[None]:
+    """File permissions count, also where the tests run as root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def readable(folder: Path) -> Iterator[Path]:
+    """A store that can be read and not written."""
+    wanted = of_files(folder)
+    with tempfile.TemporaryDirectory() as top:
+        os.chmod(top, 0o755)
+        store = Path(top) / "store"
+        ingest([folder], store)
+        assert of_store(store) == wanted
+        for path in (*store.rglob("*"), store):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        yield store
+        for path in (store, store / "segments"):
+            path.chmod(0o755)
+
+
+def test_a_store_that_can_not_be_written_can_be_read(readable: Path, nobody: None) -> None:
+    assert of_store(readable)["run"]["id"] == "41"
+    assert CliRunner().invoke(main, ["runs", "--store", str(readable)]).exit_code == 0
+    refused = CliRunner().invoke(main, ["compact", "--store", str(readable)])
+    assert refused.exit_code == 2
+    assert refused.stderr == f"trackside: {readable} can't be made a store: Permission denied\n"
+
+
+class Died(BaseException):
+    """Stands for the end of the process: nothing tidies up after it."""
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_dead_at_each_step_of_a_compaction(
+    step: int, folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a file gets its name: then it is left over, or a manifest is not there yet."""
+    for part in ("a-sacct.txt", "gpu-0.prom", "gpu-3.prom", "gpu-7.prom", "slurm-41.out"):
+        ingest([folder / part], store)
+    wanted = of_store(store)
+    left, rename = iter(range(step, -1, -1)), os.rename
+
+    def renamed(source: Path, target: Path) -> None:
+        if next(left) == 0:
+            raise Died
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    with pytest.raises(Died), Writer.open(store) as writer:
+        compact(writer, time.time(), raw_days=1)
+    monkeypatch.undo()
+    found = of_store(store)
+    assert found["primary"] == wanted["primary"]
+    assert found["inputs"] == wanted["inputs"]
+    assert kept(store) - named(store), "nothing was left over, so nothing is tested"
+    with Writer.open(store) as writer:
+        compact(writer, time.time(), raw_days=1)
+        assert not writer.manifest.of("samples")
+        counted = writer.snapshot().rows(f"SELECT sum(count) FROM {writer.snapshot().table('minutes')}")
+        assert counted == [(3 * 30 * 2,)]
+    assert kept(store) <= named(store)
+    assert of_store(store)["primary"] == wanted["primary"]

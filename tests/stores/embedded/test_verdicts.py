@@ -1,0 +1,218 @@
+"""A store gives the verdict that the files give, whatever else is in it."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tools.cases import Case, scenarios
+
+import trackside
+from tests.stores.embedded.runs import (
+    SACCT,
+    T0,
+    TRACEBACK,
+    ingest,
+    of_files,
+    of_store,
+    sacct,
+    scrape,
+    steps,
+    told,
+    write,
+)
+from trackside.cli import main
+from trackside.runs.resolve import NoSuchRun, SeveralRuns
+from trackside.session import StoreRequest, open_session
+from trackside.session.paths import load
+from trackside.sim import Scenario, simulate
+
+SAMPLE = (
+    "a2/kernel-oom-takes-one-rank",
+    "b1/sim-load-one-gpu",
+    "b2/fallen-off-the-bus",
+    "c2/watchdog-one-rank-says-nothing",
+    "d2/hf-saves-every-step",
+    "e2/lab-slurm-silent-resume",
+    "f2/preempted-then-completed",
+    "g1/lab-lightning-tqdm",
+    "g1/sim-mig-slices",
+    "h4/lab-disk-full-checkpoint",
+)
+CASES = {case.name: case for case in scenarios()}
+SMALL = ("cluster.nodes=2", "cluster.gpus_per_node=2", "job.duration_s=240")
+"""Two nodes with two GPUs each for four minutes."""
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_files_and_store_give_one_verdict(name: str, tmp_path: Path) -> None:
+    case: Case = CASES[name]
+    with case.inputs() as folder:
+        ingest([folder], tmp_path / "store")
+        assert of_store(tmp_path / "store") == of_files(folder)
+
+
+def _fleet(folder: Path) -> dict[str, Path]:
+    """Runs of one cluster on nodes of their own, simulated: by job id."""
+    runs = {}
+    for number, scenario in enumerate(("healthy", "gpu-lost", "cuda-oom-first-step")):
+        job = str(48_200 + number)
+        changes = [*SMALL, f"job.id={job!r}", f"job.name={scenario!r}", f"cluster.first={number * 10 + 1}"]
+        changes += ["fault.0.gpu=1"] if scenario == "gpu-lost" else []
+        simulate(Scenario.load(scenario, changes, 7), folder / f"made-{job}")
+        runs[job] = (folder / f"made-{job}" / "run").rename(folder / f"run-{job}")
+    return runs
+
+
+def test_a_store_of_several_runs_gives_each_its_own(tmp_path: Path) -> None:
+    runs, store = _fleet(tmp_path), tmp_path / "store"
+    wanted = {job: of_files(folder) for job, folder in runs.items()}
+    assert len({each["primary"]["family"] for each in wanted.values()}) == len(runs)
+    order = list(runs)
+    random.Random(3).shuffle(order)
+    for job in order:
+        ingest([runs[job]], store)
+    for job in runs:
+        assert wanted[job]["run"]["id"] == job
+        assert of_store(store, job, [f"run-{job}/"]) == wanted[job]
+
+    with pytest.raises(SeveralRuns, match=f"{', '.join(runs)}; choose one with --job"):
+        trackside.diagnose(store=store)
+    with pytest.raises(NoSuchRun, match="no job 4820 in the store; 'trackside runs --store"):
+        trackside.diagnose(store=store, job="4820")
+
+    listed = json.loads(CliRunner().invoke(main, ["runs", "--store", str(store), "--json"]).stdout)
+    assert [row["id"] for row in listed] == list(runs)
+    for row in listed:
+        run = wanted[row["id"]]["run"]
+        for ours, theirs in (("name", "name"), ("state", "disposition"), ("start", "start"), ("end", "end")):
+            assert row[ours] == run[theirs]
+        assert row["nodes"] == run["nodes"]
+        assert row["n_gpus"] == 4
+        assert {"scheduler", "log", "metric"} <= set(row["planes"])
+    table = CliRunner().invoke(main, ["runs", "--store", str(store)]).stdout
+    assert [line.split()[0] for line in table.splitlines() if line[0] != " "] == ["job", *runs]
+
+
+def test_a_verdict_from_a_store_can_be_verified(tmp_path: Path) -> None:
+    store, saved = tmp_path / "store", tmp_path / "verdict.json"
+    simulate(Scenario.load("straggler", (*SMALL, "fault.0.gpu=1"), 7), tmp_path / "made")
+    ingest([tmp_path / "made" / "run"], store)
+    found = CliRunner().invoke(main, ["diagnose", "--store", str(store), "--json"])
+    assert found.exit_code == 0
+    assert any(cite["query"].startswith("metric") for cite in json.loads(found.stdout)["cites"].values())
+    saved.write_text(found.stdout)
+    result = CliRunner().invoke(main, ["verify", str(saved)])
+    assert result.exit_code == 0, result.output
+    assert CliRunner().invoke(main, ["verify", str(saved), str(tmp_path / "made" / "run")]).exit_code == 0
+
+
+def test_runs_without_a_job_go_by_their_folders(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", {"train.log": steps(20) + TRACEBACK.format(module="flash_attn")})
+    two = write(tmp_path / "two", {"train.log": TRACEBACK.format(module="xformers")})
+    store, saved = tmp_path / "store", tmp_path / "verdict.json"
+    for folder in (one, two):
+        ingest([folder], store)
+    with pytest.raises(SeveralRuns, match="one, two; choose one with --job"):
+        trackside.diagnose(store=store)
+    assert of_store(store, "one") == of_files(one)
+    assert of_store(store, str(two), ["two/"]) == of_files(two)
+    listed = CliRunner().invoke(main, ["runs", "--store", str(store)]).stdout.splitlines()
+    assert [line.split()[:2] for line in listed[1:]] == [["one", "(folder)"], ["two", "(folder)"]]
+    saved.write_text(CliRunner().invoke(main, ["diagnose", "--store", str(store), "--job", "two", "--json"]).stdout)
+    assert CliRunner().invoke(main, ["verify", str(saved)]).exit_code == 2
+    assert CliRunner().invoke(main, ["verify", str(saved), "--job", "two"]).exit_code == 0
+
+
+def test_a_log_without_a_name_is_that_of_the_job_it_came_with(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    folders = {}
+    for job, module in (("7001", "flash_attn"), ("7002", "xformers"), ("7003", "xformers")):
+        files = {
+            "sacct.txt": SACCT + sacct(job, name="train", day=int(job) - 7000),
+            "train.log": TRACEBACK.format(module=module),
+        }
+        folders[job] = write(tmp_path / f"run-{job}", files)
+        write(tmp_path / "beside", {f"slurm-{job[:3]}9.out": steps(5)})
+        ingest([folders[job]], store)
+    ingest([tmp_path / "beside"], store)
+    for job, folder in folders.items():
+        wanted = of_files(folder)
+        assert wanted["primary"]["family"] == "A1"
+        assert of_store(store, job, [f"run-{job}/"]) == wanted
+
+
+def test_what_the_run_before_raised_is_not_this_ones(tmp_path: Path) -> None:
+    """One user, one folder, one name: the second run is out of memory, the first missed a module."""
+    where = "/home/user/train"
+    oom = "slurmstepd-gpu017: error: Detected 1 oom-kill event(s) in StepId=7102.batch. Some of your processes may have been killed by the cgroup out-of-memory handler.\n"
+    first = {"a.txt": SACCT + sacct("7101", folder=where), "slurm-7101.out": TRACEBACK.format(module="flash_attn")}
+    second = {"b.txt": SACCT + sacct("7102", "OUT_OF_MEMORY", day=3, folder=where), "slurm-7102.out": oom}
+    for name, files in (("first", first), ("second", second)):
+        ingest([write(tmp_path / name, files)], tmp_path / "store")
+    both = of_files(write(tmp_path / "both", first | second), job="7102")
+    assert both["run"]["parent"] == "7101"
+    assert both["primary"]["family"] == "A2"
+    found = of_store(tmp_path / "store", "7102")
+    assert found["run"]["parent"] == "7101"
+    assert found["primary"]["family"] == "A2"
+    assert "A1" not in {each["family"] for each in (*found["consequences"], *found["warnings"])}
+
+
+def test_jobs_of_one_name_from_elsewhere_are_no_parents(tmp_path: Path) -> None:
+    for number in (1, 2):
+        job = f"720{number}"
+        files = {"sacct.txt": SACCT + sacct(job, day=number, name="train"), f"slurm-{job}.out": steps(30)}
+        ingest([write(tmp_path / f"run-{job}", files)], tmp_path / "store")
+    assert of_store(tmp_path / "store", "7202")["run"]["parent"] is None
+
+
+def test_files_beside_a_store_belong_to_the_job_that_is_asked_for(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", {"sacct.txt": SACCT + sacct("7301")})
+    log = write(tmp_path / "elsewhere", {"train.log": TRACEBACK.format(module="flash_attn")}) / "train.log"
+    store = tmp_path / "store"
+    ingest([run], store)
+    ingest([write(tmp_path / "other", {"sacct.txt": SACCT + sacct("7302"), "slurm-7302.out": steps(9)})], store)
+    verdict = trackside.diagnose([log], store=store, job="7301")
+    assert verdict.primary.family == "A1"
+    assert verdict.run.log_paths == ("train.log",)
+    assert trackside.diagnose(store=store, job="7301").primary.family != "A1"
+
+    ingest([log], store)  # the store has it by now, as nobody's
+    assert trackside.diagnose([log], store=store, job="7301").primary.family == "A1"
+
+
+def test_more_samples_than_memory_should_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    simulate(Scenario.load("straggler", (*SMALL, "fault.0.gpu=1"), 7), tmp_path / "made")
+    wanted = of_files(tmp_path / "made" / "run")
+    monkeypatch.setattr("trackside.session.inputs.MAX_SAMPLES_IN_MEMORY", 700)
+    loaded = load([tmp_path / "made" / "run"])
+    assert loaded.curves is not None
+    assert loaded.curves.name == "store"
+    assert list(tmp_path.glob("trackside-store-*"))
+    del loaded
+    assert not list(tmp_path.glob("trackside-store-*"))
+    assert told(trackside.diagnose(tmp_path / "made" / "run")) == wanted
+    assert not list(tmp_path.glob("trackside-store-*"))
+
+
+def test_metrics_of_a_node_from_another_folder(tmp_path: Path) -> None:
+    """A site that keeps its metrics apart: found by node and time; what the node did a week later is not the run's."""
+    store = tmp_path / "store"
+    run = write(tmp_path / "run", {"sacct.txt": SACCT + sacct("7401", "COMPLETED"), "slurm-7401.out": steps(50)})
+    here = "".join(scrape("gpu017", seconds, 90) for seconds in range(0, 601, 15))
+    later = "".join(scrape("gpu017", 7 * 86_400 + seconds, 5) for seconds in range(0, 601, 15))
+    other = "".join(scrape("gpu018", seconds, 5) for seconds in range(0, 601, 15))
+    ingest([run], store)
+    ingest([write(tmp_path / "metrics", {"here.prom": here, "later.prom": later, "other.prom": other})], store)
+    with open_session(StoreRequest(store, "7401")) as session:
+        metrics, picked = session.store.metrics, session.run
+        assert metrics is not None
+        series = [each.series for each in metrics.kept]
+    assert {each.get("node") for each in series} == {"gpu017"}
+    assert picked.gpus == ("gpu017:0", "gpu017:1")
+    assert picked.start == T0 + 10

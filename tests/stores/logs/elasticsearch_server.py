@@ -1,0 +1,131 @@
+"""A stand-in for Elasticsearch, as it is documented: ``_field_caps``, and ``_search`` with what the client asks for.
+
+It was written from the documentation, and held to no answer of a real one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+
+from tests.stores.logs.servers import Answer, Entry, Params, Server, refused
+from tests.stores.logs.victorialogs_server import nanoseconds, rfc
+
+Json = dict[str, Any]
+
+
+class ElasticsearchServer(Server):
+    """``unit_ns``: its times are whole numbers of it: milliseconds for ``date``, one for ``date_nanos``."""
+
+    def __init__(
+        self, *entries: Entry, most: int = 10_000, unit_ns: int = 1, text_fields: frozenset[str] = frozenset()
+    ):
+        super().__init__(*entries)
+        self.most, self.unit_ns, self.text_fields = most, unit_ns, text_fields
+        self._ties = count()
+        self.docs = [
+            (each.time_ns // unit_ns * unit_ns, next(self._ties), {**each.labels, **each.more}, each.text)
+            for each in entries
+        ]
+
+    def answer(self, method: str, path: str, params: Params, body: bytes) -> Answer:
+        if method == "GET" and path.endswith("/_field_caps"):
+            names = {name for _, _, fields, _ in self.docs for name in fields}
+            caps: Json = {"message": {"text": {}}, "@timestamp": {"date": {}}}
+            for name in names:
+                if name in self.text_fields:
+                    caps[name], caps[f"{name}.keyword"] = {"text": {}}, {"keyword": {}}
+                else:
+                    caps[name] = {"keyword": {}}
+            return _ok({"fields": caps})
+        if method != "POST" or not path.endswith("/_search"):
+            return self.unknown(f"{method} {path}")
+        asked = json.loads(body)
+        if asked["size"] > self.most:
+            reason = (
+                "Result window is too large, from + size must be less than or equal to: "
+                f"[{self.most}] but was [{asked['size']}]."
+            )
+            return refused(
+                json.dumps({"error": {"type": "illegal_argument_exception", "reason": reason}, "status": 400})
+            )
+        try:
+            docs = [doc for doc in self.docs if self._meets(doc, asked["query"])]
+        except (KeyError, ValueError) as error:
+            return self.unknown(f"{error!r} in {asked['query']}")
+        if "aggs" in asked:
+            groups = self._composite(docs, asked["aggs"]["groups"]["composite"])
+            return _ok({"hits": {"hits": []}, "aggregations": {"groups": groups}})
+        return self._hits(docs, asked)
+
+    def _hits(self, docs: list[Any], asked: Json) -> Answer:
+        if asked["sort"][0] != {"@timestamp": {"order": "asc"}} or asked["fields"][0]["field"] != "@timestamp":
+            return self.unknown(json.dumps(asked))
+        hits = [
+            {
+                "_source": {**_nested(fields), "message": text, "@timestamp": time // 1_000_000},
+                "fields": {"@timestamp": [rfc(time)]},
+            }
+            for time, _, fields, text in sorted(docs)[: asked["size"]]
+        ]
+        return _ok({"timed_out": False, "_shards": {"total": 1, "failed": 0}, "hits": {"hits": hits}})
+
+    def _composite(self, docs: list[Any], asked: Json) -> Json:
+        sources = [next(iter(each.items())) for each in asked["sources"]]
+        keys = {
+            tuple(fields.get(source["terms"]["field"].removesuffix(".keyword")) for _, source in sources)
+            for _, _, fields, _ in docs
+        }
+        ordered = sorted(keys, key=lambda key: [value or "" for value in key])
+        if "after" in asked:
+            after = tuple(asked["after"][place] for place, _ in sources)
+            ordered = ordered[ordered.index(after) + 1 :]
+        page = [{place: value for (place, _), value in zip(sources, key, strict=True)} for key in ordered[:2]]
+        return {"buckets": [{"key": key, "doc_count": 1} for key in page]} | ({"after_key": page[-1]} if page else {})
+
+    def _meets(self, doc: tuple[int, int, Mapping[str, str], str], query: Json) -> bool:
+        (kind, inside), *more = query.items()
+        if more:
+            raise ValueError("two queries in one")
+        if kind == "bool":
+            if inside.keys() - {"filter", "must_not", "should"}:
+                raise ValueError(str(inside))
+            return (
+                all(self._meets(doc, each) for each in inside.get("filter", ()))
+                and not any(self._meets(doc, each) for each in inside.get("must_not", ()))
+                and (not inside.get("should") or any(self._meets(doc, each) for each in inside["should"]))
+            )
+        if kind == "range":
+            low, high = inside["@timestamp"]["gte"], inside["@timestamp"]["lt"]
+            # Bounds are cut to what the field's times can tell, as they are there.
+            unit = self.unit_ns
+            return nanoseconds(low) // unit * unit <= doc[0] < nanoseconds(high) // unit * unit
+        if kind == "exists":
+            return inside["field"].removesuffix(".keyword") in doc[2]
+        ((field, wanted),) = inside.items()
+        if field.endswith(".keyword") != (field.removesuffix(".keyword") in self.text_fields):
+            raise ValueError(f"exact values of {field}")
+        value = doc[2].get(field.removesuffix(".keyword"))
+        if value is None:
+            return False
+        tests = {"term": lambda: value == wanted, "terms": lambda: value in wanted}
+        tests["regexp"] = lambda: re.fullmatch(wanted, value) is not None
+        return tests[kind]()
+
+
+def _nested(fields: Mapping[str, str]) -> Json:
+    whole: Json = {}
+    for name, value in fields.items():
+        *above, last = name.split(".")
+        inside = whole
+        for part in above:
+            inside = inside.setdefault(part, {})
+        inside[last] = value
+    return whole
+
+
+def _ok(body: Json) -> Answer:
+    return Answer(200, json.dumps(body).encode())

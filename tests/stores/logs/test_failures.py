@@ -1,0 +1,209 @@
+"""What goes wrong with a log store is told, with its place and a remedy; what was read before it stays.
+
+The servers are stand-ins of our own (servers.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from tests.stores.logs.servers import Answer, Entry, LokiServer, Server, refused, running
+from tests.stores.logs.test_contract import SERVERS, T0, line
+from trackside.model import Input
+from trackside.read.detect import read_source
+from trackside.read.format import Collected, Source
+from trackside.site.hits import Room, sources
+from trackside.stores.http.endpoint import EndpointOptions, Unanswered
+from trackside.stores.logs.store import Line, LogOptions, Paging, Wanted, fewer_of, kinds, name_of, open_store, shorter
+
+ALL = pytest.mark.parametrize("kind", sorted(SERVERS))
+WANTED = Wanted(("4242",), (), T0, T0 + 60)
+LINES = [line(second, f"step {second} loss {5 - second / 100:.4f}", job_id="4242", rank="0") for second in range(1, 41)]
+LINE_PATHS = ("/loki/api/v1/query_range", "/select/logsql/query", "/_search")
+
+
+def rows(server: Server, kind: str, **more: object) -> tuple[list[Input], Collected]:
+    """The rows of what was read."""
+    kept = Collected()
+    options = LogOptions(kind=kind, endpoint=EndpointOptions(url=server.url, retries=0, timeout_s=1.0), **more)  # type: ignore[arg-type]
+    found = sources(open_store(options), options, WANTED)
+    return [read_source(each, kept) if isinstance(each, Source) else each for each in found], kept
+
+
+def spoiled(server: Server, from_number: int, spoil: Callable[[Answer], Answer]) -> None:
+    """From the n-th question for lines on, and not those for streams."""
+    asked = itertools.count(1)
+
+    def at(number: int, path: str, answer: Answer) -> Answer:
+        lines = path.endswith(LINE_PATHS) and b"step" in answer.body
+        return spoil(answer) if lines and next(asked) >= from_number else answer
+
+    server.spoil = at
+
+
+@ALL
+def test_a_store_has_its_name_before_it_is_opened(kind: str) -> None:
+    options = LogOptions(kind=kind, endpoint=EndpointOptions(url="http://ann:s3cret@logs:3100/below/"))
+    assert name_of(options) == open_store(options).name
+    assert name_of(options).lower() == f"{kind} http://logs:3100/below"
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda got: refused("<html><body>Sign in</body></html>", 200), "sent"),
+        (lambda got: Answer(200, got.body, got.type, cut=len(got.body) // 2), ""),
+        (lambda got: Answer(200, got.body, got.type, drip=0.2), "1 s"),
+        (lambda got: refused("no org id", 401), "401"),
+        (lambda got: refused("too many outstanding requests", 429), "429"),
+        (lambda got: refused("internal", 500), "500"),
+        (lambda got: Answer(200, b'{"status": "success"', got.type), ""),
+    ],
+    ids=["html", "dropped", "drips", "unauthorised", "limited", "broken", "cut-off-json"],
+)
+def test_what_came_before_a_failure_stays(kind: str, spoil: Callable[[Answer], Answer], reason: str) -> None:
+    server = SERVERS[kind](*LINES)
+    with running(server):
+        spoiled(server, 3, spoil)
+        ((row,), kept) = rows(server, kind, page=10)
+    assert row.status == "partial"
+    assert server.url in row.note
+    assert reason in row.note
+    steps = [event.get("step") for event in kept.events if event.kind == "progress"]
+    assert steps
+    assert steps == sorted(set(steps))
+    assert len(steps) < 40
+
+
+@ALL
+def test_a_store_that_is_not_there(kind: str) -> None:
+    server = SERVERS[kind]()
+    with running(server):
+        pass
+    ((row,), _) = rows(server, kind)
+    assert row.status == "unreadable"
+    assert row.note.startswith("unable to check: ")
+    assert server.url in row.note
+
+
+def test_loki_refuses_a_query_of_the_site() -> None:
+    server = LokiServer(*LINES)
+    with running(server):
+        ((row,), _) = rows(server, "loki", line_filter='|~ "("')
+    assert row.status == "unreadable"
+    assert "error parsing regexp" in row.note
+
+
+def test_a_verdict_takes_so_many_lines_and_no_more() -> None:
+    server = LokiServer(*LINES)
+    with running(server):
+        ((row,), kept) = rows(server, "loki", most_lines=15)
+    assert row.status == "partial"
+    assert "most_lines, 15" in row.note
+    assert len([event for event in kept.events if event.kind == "progress"]) == 15
+
+
+def test_more_lines_at_one_time_than_the_store_gives() -> None:
+    at_once = [Entry((T0 + 5) * 10**9, f"line {place}", {"job_id": "4242"}) for place in range(30)]
+    before = [line(1, "step 1 loss 4.0", job_id="4242")]
+    server = LokiServer(*before, *at_once, most_entries=20)
+    with running(server):
+        ((row,), kept) = rows(server, "loki", page=5)
+    assert row.status == "partial"
+    assert "more lines at the one time" in row.note
+    assert [event.get("step") for event in kept.events if event.kind == "progress"] == [1]
+
+
+def test_a_page_as_large_as_the_store_allows() -> None:
+    server = LokiServer(*LINES, most_entries=7)
+    with running(server):
+        ((row,), kept) = rows(server, "loki", page=5000)
+        limits = [int(asked["limit"]) for path, asked in server.asked if path.endswith("query_range")]
+    assert row.status == "read"
+    assert limits[:2] == [5000, 7]
+    assert len([event for event in kept.events if event.kind == "progress"]) == 40
+
+
+def test_a_log_is_fetched_as_it_is_read() -> None:
+    many = [line(place / 1000, f"{place:09d} " + "x" * 990, job_id="4242") for place in range(3000)]
+    server = LokiServer(*many)
+    with running(server):
+        options = LogOptions(kind="loki", endpoint=EndpointOptions(url=server.url), page=100)
+        (source,) = sources(open_store(options), options, WANTED)
+        assert isinstance(source, Source)
+        begun = len(server.asked)
+        assert begun < 12
+        assert len(list(source.lines())) == 3000
+        assert len(server.asked) > begun + 20
+
+
+# -- paging alone
+
+
+def paged(times: list[int], limit: int, most: int, end: int = 1000) -> list[int]:
+    def fetch(start: int, until: int, limit: int) -> list[Line]:
+        assert limit <= most
+        return [Line(time, "", {}) for time in sorted(times) if start <= time < until][:limit]
+
+    return [each.time_ns for batch in Paging(fetch, limit, most).lines(0, end) for each in batch]
+
+
+def test_many_lines_of_one_time_raise_the_limit_for_it() -> None:
+    times = [1, 2, *[3] * 9, 4, 5]
+    assert paged(times, 2, 16) == times
+    with pytest.raises(Unanswered, match="more lines at the one time 3 ns than the 8"):
+        paged(times, 2, 8)
+
+
+def test_refusals_that_a_smaller_question_gets_around() -> None:
+    over = Unanswered(
+        "refused", "max entries limit per query exceeded, limit > max_entries_limit_per_query (100000 > 5000)"
+    )
+    assert fewer_of(over, 100_000) == 5000
+    assert (
+        fewer_of(Unanswered("refused", "Result window is too large: less than or equal to: [100] but was [500]"), 500)
+        == 100
+    )
+    assert fewer_of(Unanswered("refused", "parse error"), 100) == 0
+    long = Unanswered("refused", "the query time range exceeds the limit (query length: 1440h1m40s, limit: 30d1h)")
+    assert shorter(long, 10**12, 10**12) == 5 * 10**11
+    with pytest.raises(Unanswered):
+        shorter(long, 10**9, 10**12)
+    with pytest.raises(Unanswered, match="parse error"):
+        shorter(Unanswered("refused", "parse error"), 10**12, 10**12)
+    late = Unanswered("timeout", "no answer in 30 s")
+    assert shorter(late, 10**12, 10**12) == 5 * 10**11
+    with pytest.raises(Unanswered, match="no answer"):
+        shorter(late, 10**12 // 8, 10**12)
+
+
+def test_unknown_kinds_and_roles_are_refused() -> None:
+    endpoint = EndpointOptions(url="http://localhost:1")
+    with pytest.raises(ValueError, match=f"known: {', '.join(kinds())}"):
+        LogOptions(kind="splunk", endpoint=endpoint)
+    with pytest.raises(ValueError, match="known: "):
+        LogOptions(kind="writer", endpoint=endpoint)  # a module, but of no log store
+    with pytest.raises(ValueError, match="do you mean 'loki'"):
+        LogOptions(kind="Loki", endpoint=endpoint)
+    assert set(kinds()) == set(SERVERS)
+    with pytest.raises(ValueError, match="not 'host'"):
+        LogOptions(kind="loki", endpoint=endpoint, labels={"h": "host"})
+
+
+def test_several_askings_of_one_verdict_share_what_it_may_take() -> None:
+    server = LokiServer(*LINES)
+    with running(server):
+        options = LogOptions(kind="loki", endpoint=EndpointOptions(url=server.url, retries=0), most_lines=60)
+        store, room, kept = open_store(options), Room(options), Collected()
+        rows = [
+            read_source(each, kept)
+            for _ in range(2)
+            for each in sources(store, options, WANTED, room)
+            if isinstance(each, Source)
+        ]
+    assert [row.status for row in rows] == ["read", "partial"]
+    assert len([event for event in kept.events if event.kind == "progress"]) == 60

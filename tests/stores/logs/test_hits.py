@@ -1,0 +1,187 @@
+"""Lines of a store are read as those of a file: same events, with times, ranks and nodes beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trackside.catalog.streams import is_node_log, is_stream_of, node_in, stream_path, tag_of
+from trackside.logs.scan import scan_text
+from trackside.model import Event
+from trackside.read.detect import read_source
+from trackside.read.format import Collected, Source
+from trackside.read.formats.job_log import rank_of
+from trackside.site.hits import sources
+from trackside.stores.http.endpoint import EndpointOptions
+from trackside.stores.logs.store import Line, LogOptions, LogStream, Streams, Wanted
+from trackside.stores.logs.text import written_lines
+
+T0 = 1_795_253_600_000_000_000
+LOGS = Path(__file__).parents[2] / "logs"
+CASES = sorted(
+    path
+    for path in [*LOGS.glob("tracebacks/*.txt"), *LOGS.glob("systems/*.log.txt"), *LOGS.glob("frameworks/cases/*.log")]
+)
+BESIDE = frozenset({"first_time", "last_time", "bytes", "last_line", "truncated"})
+"""Fields that the time before each line changes."""
+
+
+class Held:
+    """A log store in memory: streams by their labels."""
+
+    name = "held"
+
+    def __init__(self, *lines: Line) -> None:
+        self._lines = lines
+
+    def streams(self, wanted: Wanted) -> Streams:
+        sets = {tuple(sorted(line.labels.items())) for line in self._lines}
+        return Streams(tuple(LogStream("job", dict(each), "", 0, 1 << 62) for each in sorted(sets)))
+
+    def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
+        yield [line for line in self._lines if line.labels == stream.labels]
+
+
+def read(*lines: Line) -> tuple[list[str], Collected]:
+    """(paths, what was read)"""
+    kept, paths = Collected(), []
+    options = LogOptions(kind="loki", endpoint=EndpointOptions(url="http://localhost:1"))
+    for each in sources(Held(*lines), options, Wanted(("4242",))):
+        assert isinstance(each, Source)
+        paths.append(each.path)
+        assert read_source(each, kept).status == "read"
+    return paths, kept
+
+
+def log_of(case: Path) -> str:
+    text = case.read_bytes().decode()
+    return text if case.suffix == ".log" else text.split("\n", 1)[1]
+
+
+def seen(events: Sequence[Event]) -> list[tuple[Any, ...]]:
+    return [
+        (
+            event.kind,
+            event.at.line,
+            event.rank,
+            event.node,
+            event.role,
+            sorted((name, repr(value)) for name, value in event.fields.items() if name not in BESIDE),
+        )
+        for event in events
+    ]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+def test_a_log_gives_the_same_events_from_a_store(case: Path) -> None:
+    """Tracebacks of one entry a line, ``srun -l``, rank labels, progress bars: nothing is lost by the time before it."""
+    text = log_of(case).removesuffix("\n") + "\n"
+    lines = [Line(T0 + place, line, {"job_id": "4242"}) for place, line in enumerate(text.split("\n")[:-1])]
+    _, kept = read(*lines)
+    assert seen(kept.events) == seen(scan_text(text, path="job-4242/slurm-4242.out.log"))
+
+
+def test_there_are_logs_to_compare() -> None:
+    assert len(CASES) > 60
+
+
+def test_events_get_time_rank_and_node_of_the_store() -> None:
+    labels = {"job_id": "4242", "rank": "3", "host": "gpu-01.cluster.local"}
+    texts = ["Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "    f()", "ValueError: bad"]
+    paths, kept = read(*(Line(T0 + place, text, labels) for place, text in enumerate(texts)))
+    assert paths == ["job-4242/slurm-4242.rank3@gpu-01.log"]
+    (event,) = [event for event in kept.events if event.kind == "exception"]
+    assert (event.rank, event.node, event.get("message")) == (3, "gpu-01", "bad")
+    assert event.time == pytest.approx(T0 / 1e9)
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("2026-11-21T01:00:00+01:00 step 1 loss 2.5", 1795219200.0),  # tells its zone: surer
+        ("2026-11-21 01:00:00,123 step 1 loss 2.5", T0 / 1e9),  # no zone: the store's is surer
+        ("[rank0]:[W1121 08:00:00.5 a.cpp:1] step 1 loss 2.5", T0 / 1e9),
+        ("step 1 loss 2.5", T0 / 1e9),
+    ],
+)
+def test_which_time_counts(text: str, time: float) -> None:
+    _, kept = read(Line(T0, text, {"job_id": "4242"}))
+    (activity,) = [event for event in kept.events if event.kind == "log_activity"]
+    assert activity.time == pytest.approx(time, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        (
+            "Nov 21 09:34:08 gpu-00 kernel: [ 12.3] NVRM: x",
+            "2026-11-21T09:33:20.000000000Z gpu-00 kernel: [ 12.3] NVRM: x\n",
+        ),
+        ("[ 12.345678] NVRM: x", "2026-11-21T09:33:20.000000000Z n1 kernel: [ 12.345678] NVRM: x\n"),
+        ("2026-11-21T09:34:08.5+00:00 gpu-00 kernel: NVRM: x", "2026-11-21T09:34:08.5+00:00 gpu-00 kernel: NVRM: x\n"),
+        ("<6>Nov 21 09:34:08 gpu-00 sshd[12]: y", "2026-11-21T09:33:20.000000000Z gpu-00 sshd[12]: y\n"),
+        ("", "2026-11-21T09:33:20.000000000Z n1 kernel: \n"),
+    ],
+)
+def test_a_nodes_line_has_year_zone_and_host(text: str, written: str) -> None:
+    assert [*written_lines(Line(T0, text, {"host": "n1", "source": "kernel"}))] == [("nodes/n1/system.log", written)]
+
+
+def test_a_daemons_line_in_a_system_log() -> None:
+    line = Line(T0, "Nov 21 09:34:08 gpu-00 slurmd[7]: error: x", {"host": "gpu-00", "filename": "/var/log/syslog"})
+    ((path, text),) = written_lines(line)
+    assert path == "nodes/gpu-00/slurmd.log"
+    assert text.endswith("Z gpu-00 slurmd[7]: error: x\n")
+
+
+@pytest.mark.parametrize(
+    ("labels", "path"),
+    [
+        ({"slurm_job_id": "4242", "rank": "3", "node": "gpu-01"}, "job-4242/slurm-4242.rank3@gpu-01.log"),
+        ({"job": "60_3", "hostname": "gpu-01.a.b"}, "job-60_3/slurm-60_3.out@gpu-01.log"),
+        ({"job": "4242", "filename": "/logs/slurm-4242.err"}, "job-4242/slurm-4242.err.log"),
+        ({"job": "4242", "filename": "/logs/rank7/train.log"}, "job-4242/slurm-4242.rank7.train.log"),
+        ({"job": "4242", "filename": "/x/attempt_1/2/stderr.log"}, "job-4242/slurm-4242.torchrun/attempt_1/2/stderr.log"),
+        ({"job": "varlogs", "host": "gpu-01", "source": "kernel"}, "nodes/gpu-01/system.log"),
+        ({"host": "gpu-01", "unit": "slurmd.service"}, "nodes/gpu-01/slurmd.log"),
+        ({"job": "4242", "node": "gpu-01", "transport": "kernel"}, "nodes/gpu-01/system.log"),
+        ({"_HOSTNAME": "10.0.0.1", "_TRANSPORT": "kernel"}, "nodes/10.0.0.1/system.log"),
+        ({"service_name": "../../etc/passwd"}, "streams/passwd.log"),
+        ({"job": "4242", "node": "../../x"}, "job-4242/slurm-4242.out.log"),
+        ({"filename": "/a/../../b.log"}, "streams/a_.._.._b.log"),
+        ({}, "streams/unknown.log"),
+    ],
+)  # fmt: skip
+def test_paths_of_streams(labels: dict[str, str], path: str) -> None:
+    assert stream_path(labels) == path
+    assert stream_path(dict(reversed(labels.items()))) == path
+
+
+def test_paths_tell_what_they_are_made_of() -> None:
+    path = stream_path({"slurm_job_id": "4242", "rank": "3", "node": "gpu-01"})
+    assert (rank_of(path), node_in(path), is_node_log(path)) == (3, "gpu-01", False)
+    path = stream_path({"job": "4242", "node": "gpu-01", "filename": "/x/attempt_1/2/stderr.log"})
+    assert (rank_of(path), node_in(path)) == (2, "gpu-01")
+    assert is_node_log(stream_path({"host": "n1", "unit": "sshd"}))
+    assert tag_of({"filename": "/var/log/kern.log"}) == "kernel"
+    assert stream_path({"lsf_job": "77"}, {"lsf_job": "job"}) == "job-77/slurm-77.out.log"
+
+
+@pytest.mark.parametrize(
+    ("labels", "job", "file", "is_it"),
+    [
+        ({"node": "n1", "filename": "/work/slurm-42.out"}, "42", "/work/slurm-42.out", True),
+        ({"filename": "/work/slurm-42.out"}, "42", "/work/slurm-42.out", True),
+        ({"node": "n1", "rank": "3", "filename": "/work/logs/train.log"}, "42", "/work/logs/train.log", True),
+        ({"node": "n1", "filename": "/work/run7/train.log"}, "42", "/work/run8/train.log", False),
+        ({"node": "n1", "filename": "/work/slurm-42.out"}, "41", "/work/slurm-42.out", False),
+        ({"node": "n1", "filename": "hang"}, "42", "/work/slurm-42.out", False),
+    ],
+)
+def test_which_file_a_stream_holds(labels: dict[str, str], job: str, file: str, is_it: bool) -> None:
+    path = stream_path({"slurm_job_id": "42", **labels})
+    assert is_stream_of(f"store/received/logs/{path}", job, file) is is_it
+    assert is_stream_of(f"{path}.zst", job, file) is is_it

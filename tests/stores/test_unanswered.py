@@ -1,0 +1,201 @@
+"""What was asked and did not answer is never taken for an absence; two places of curves are one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trackside.evidence import UNANSWERED, Cite, Frame, Grid, MissingAnswer
+from trackside.finding import Verdict
+from trackside.model import Position, Samples, Series
+from trackside.query import events, metric
+from trackside.session.choice import choose
+from trackside.session.inputs import LoadedInputs
+from trackside.show.document import document
+from trackside.stores.curves import Engine, RolledUp, Wanted
+from trackside.stores.joined import JoinedCurves
+from trackside.stores.memory import MemoryStore
+from trackside.stores.memory_curves import MemoryCurves
+from trackside.stores.unanswered import Unanswered
+from trackside.verdict import engine
+from trackside.verify import check
+
+MINUTE = 60_000
+WHY = "http://metrics:9090 did not answer within 30 s"
+
+
+def curves(*gpus: tuple[str, list[tuple[int, float]]], metric: str = "gpu_utilization_ratio") -> MemoryCurves:
+    """Curves of GPUs of one node, each by (minute, value)."""
+    held = MemoryCurves()
+    for gpu, points in gpus:
+        labels = (("gpu", gpu), ("node", "n1"))
+        series = [Series(metric, labels, Position("m.prom", 1))]
+        times = np.array([minute * MINUTE for minute, _ in points], dtype=np.int64)
+        held.add(Samples(series, np.zeros(len(points), np.int32), times, np.array([value for _, value in points])))
+    return held
+
+
+class Refusing(MemoryCurves):
+    """Knows its series, and answers nothing about some of them."""
+
+    name = "prometheus http://metrics:9090"
+
+    def __init__(self, whole: bool = True) -> None:
+        super().__init__()
+        self._whole = whole
+        self.add(Samples([Series("gpu_power_watts", (("gpu", "0"), ("node", "n1")), Position("", 0))],
+                         np.zeros(20, np.int32), np.arange(20, dtype=np.int64) * MINUTE + 1000 * MINUTE,
+                         np.full(20, 300.0)))  # fmt: skip
+
+    def held(self):  # type: ignore[no-untyped-def]
+        if self._whole:
+            raise Unanswered("timeout", WHY)
+        return super().held()
+
+    @property
+    def failed(self) -> dict[str, Unanswered]:
+        return {}
+
+    def expect(self, wanted: list[Wanted]) -> None:
+        """Nothing is made ready."""
+
+    def rollups(self, wanted: list[Wanted]) -> list[RolledUp]:
+        return [Unanswered("timeout", WHY) for _ in wanted]
+
+
+def verdict(live: Refusing, given: MemoryCurves | None = None) -> tuple[Verdict, MemoryStore]:
+    run, store = choose(LoadedInputs(curves=given), live=lambda run, rows: live)
+    return engine.diagnose(store, run), store
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["dead from the start", "dead at the first question"])
+def test_a_store_that_does_not_answer_is_said_and_rules_nothing_out(whole: bool) -> None:
+    live = Refusing(whole)
+    found, store = verdict(live)
+    answer = store.ask(metric("gpu_power_watts").over("run", "avg"))
+    assert isinstance(answer, MissingAnswer)
+    assert (answer.reason, answer.source) == (f"unable to check: {WHY}", live.name)
+    doc = document(found)
+    sentence = next(claim for claim in doc.preflight if "metrics:9090" in claim.text)
+    assert WHY in sentence.text
+    assert doc.cites[sentence.cites[0]].query.startswith(f"events({UNANSWERED})")
+    assert not any(claim.text.startswith("no GPU metrics were given") for claim in doc.preflight)
+    assert doc.primary.outcome == "unknown"
+
+
+def test_a_citation_that_can_not_be_asked_again_is_not_broken_by_a_count_of_none() -> None:
+    _, store = verdict(Refusing(whole=False))
+    cite = Cite(
+        "metric", "m", "metric(gpu_power_watts).during(60000.0, 61000.0).rollup(60.0, 'avg').count()", "", 40, ""
+    )
+    [checked] = check({"c1": cite}, store)
+    assert not checked.holds
+    assert checked.problem == f"unable to check: {WHY}"
+
+
+def test_files_are_judged_where_the_store_is_dead() -> None:
+    _, store = verdict(Refusing(), curves(("0", [(minute, 0.5) for minute in range(1000, 1030)])))
+    assert isinstance(store.ask(metric("gpu_utilization_ratio").over("run", "avg")), Grid)
+    silent = store.ask(events(UNANSWERED))
+    assert isinstance(silent, Frame)
+    assert [row.text for row in silent.events] == [WHY]
+
+
+def test_no_row_of_a_plane_that_was_not_wholly_read_is_no_answer() -> None:
+    store = MemoryStore(planes=["log"])
+    assert isinstance(store.ask(events("exception")), Frame)
+    store.unanswered("log", "loki http://logs:3100", "the answer broke off")
+    store.unanswered("log", "loki http://logs:3100", "and again")
+    answer = store.ask(events("exception"))
+    assert isinstance(answer, MissingAnswer)
+    assert (answer.reason, answer.source) == ("unable to check: the answer broke off", "loki http://logs:3100")
+    silent = store.ask(events(UNANSWERED))
+    assert isinstance(silent, Frame)
+    assert len(silent) == 1
+
+
+def test_two_places_are_one_and_the_first_holds_where_both_have_a_value() -> None:
+    first = curves(("0", [(1, 0.1), (2, 0.2)]), ("1", [(1, 0.9)]))
+    second = curves(("0", [(2, 0.7), (3, 0.3)]), ("2", [(3, 0.5)]))
+    joined = JoinedCurves(first, second)
+    ids = {(each.series.get("gpu"), each.last_ms): each.id for each in joined.held()}
+    assert len(ids) == 4
+    groups = [[ids["0", 2 * MINUTE], ids["0", 3 * MINUTE]], [ids["2", 3 * MINUTE]], [ids["1", MINUTE]]]
+    values, used = joined.rollup(groups, 0, 3 * MINUTE, MINUTE, "avg")
+    np.testing.assert_array_equal(values, [[0.1, 0.2, 0.3], [np.nan, np.nan, 0.5], [0.9, np.nan, np.nan]])
+    assert used == 5, "what was found twice was measured once"
+
+
+class Untold(MemoryCurves):
+    """Has values of a metric whose unit it doesn't know."""
+
+    name = "store"
+
+    @property
+    def failed(self) -> dict[str, Unanswered]:
+        return {"gpu_sm_active_ratio": Unanswered("partial", "its unit is not known")}
+
+
+class Answering(MemoryCurves):
+    """A server that has all it is asked for."""
+
+    name = "prometheus http://metrics:9090"
+
+    @property
+    def failed(self) -> dict[str, Unanswered]:
+        return {}
+
+
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["the server holds it", "nobody holds it"])
+def test_a_metric_that_one_place_can_not_look_at_is_no_absence(elsewhere: bool) -> None:
+    store, live = Untold(), Answering()
+    for held, name in ((store, "gpu_utilization_ratio"), (live, "gpu_power_watts"), (live, "gpu_sm_active_ratio")):
+        if elsewhere or name != "gpu_sm_active_ratio":
+            held.add(next(curves(("0", [(minute, 0.5) for minute in range(9)]), metric=name).drained()))
+    _, rows = choose(LoadedInputs(curves=store), live=lambda run, rows: live)
+    answer = rows.ask(metric("gpu_sm_active_ratio").over("run", "avg"))
+    silent = rows.ask(events(UNANSWERED))
+    if elsewhere:
+        assert isinstance(answer, Grid)
+        assert isinstance(silent, MissingAnswer), "there is nothing to tell"
+    else:
+        assert isinstance(silent, Frame)
+        assert isinstance(answer, MissingAnswer)
+        assert answer.reason == "unable to check: its unit is not known"
+        assert [row.at.path for row in silent.events] == ["store: gpu_sm_active_ratio"]
+    assert isinstance(rows.ask(metric("gpu_power_watts").over("run", "avg")), Grid)
+    other = rows.ask(metric("gpu_memory_used_bytes").over("run", "avg"))
+    assert isinstance(other, MissingAnswer)
+    assert other.reason.startswith("gpu_memory_used_bytes was not measured")
+
+
+@pytest.mark.parametrize("how", ["avg", "count"])
+def test_what_both_of_two_places_hold_was_measured_once(how: Engine) -> None:
+    """What the first has of a window counts, and of the others what the second has."""
+    twice = [(minute, 0.5) for minute in range(1, 7)]
+    first = curves(("0", [*twice, *twice][:10]))  # 2 of minutes 1 to 4, 1 of minutes 5 and 6
+    second = curves(("0", [(minute, 0.7) for minute in range(4, 10)]), ("1", [(2, 0.1)]))
+    joined = JoinedCurves(first, second)
+    shared = [each.id for each in joined.held() if each.series.get("gpu") == "0"]
+    (alone,) = (each.id for each in joined.held() if each.series.get("gpu") == "1")
+    asked = [
+        (groups, start, end) for groups in ([shared], [shared, [alone]]) for start, end in ((0, 9), (0, 3), (6, 9))
+    ]
+    by_minute = dict(zip(range(1, 10), [2, 2, 2, 2, 1, 1, 1, 1, 1], strict=True))
+    for groups, start, end in asked:
+        values, used = joined.rollup(groups, start * MINUTE, end * MINUTE, MINUTE, how)
+        counts = [by_minute[minute] for minute in range(start + 1, end + 1)]
+        assert used == sum(counts) + (len(groups) > 1 and start < 2)
+        if how == "count":
+            np.testing.assert_array_equal(values[0], counts)
+
+
+def test_what_one_of_two_places_does_not_answer_is_not_answered() -> None:
+    joined = JoinedCurves(curves(("0", [(1000, 0.1)])), Refusing(whole=False))
+    mine, other = (each.id for each in joined.held())
+    both = joined.rollups([Wanted([[mine]], 0, 60 * MINUTE, MINUTE, "avg"),
+                           Wanted([[mine], [other]], 0, 60 * MINUTE, MINUTE, "avg")])  # fmt: skip
+    assert isinstance(both[1], Unanswered)
+    assert not isinstance(both[0], Unanswered)
+    with pytest.raises(Unanswered, match="30 s"):
+        joined.rollup([[other]], 0, 60 * MINUTE, MINUTE, "max")
