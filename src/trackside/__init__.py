@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from trackside.finding import Verdict
+if TYPE_CHECKING:  # numpy comes with it: `trackside --help` and the agent need none of it
+    from trackside.finding import Verdict
 
-__all__ = ["Verdict", "diagnose"]
+__all__ = ["diagnose"]
 
 
 def diagnose(
@@ -32,7 +34,7 @@ def diagnose(
 
     Raises FileNotFoundError and :mod:`trackside.errors`: NothingReadable, SeveralRuns, NoSuchRun, StoreError.
     """
-    # Imports all that diagnoses, numpy too: `trackside --help` needs none of it.
+    # All that diagnoses is imported here, numpy too: `trackside --help` and the agent need none of it.
     from trackside.session import PathsRequest, StoreRequest, open_session
 
     paths = [paths] if isinstance(paths, (str, os.PathLike)) else paths

@@ -47,11 +47,11 @@ LOG = (
 )
 
 
-def made(folder: Path, out: Path, **options: object) -> Verdict:
+def made(folder: Path, out: Path, as_of: float | None = None, **options: object) -> Verdict:
     """A bundle of all that a folder holds; gives the verdict of the folder."""
-    case = Session.of(load([folder]))
-    write(case, [str(folder)], Options(out=str(out), created=CREATED, **options))  # type: ignore[arg-type]
-    return case.verdict()
+    session = Session.of(load([folder]), as_of)
+    write(session, [str(folder)], Options(out=str(out), created=CREATED, **options))  # type: ignore[arg-type]
+    return session.verdict()
 
 
 @pytest.fixture
@@ -155,9 +155,9 @@ class TestContent:
         assert sources["train.log"].modified == 1_700_000_000.25
 
     def test_job_and_present_go_with_it(self, run: Path, tmp_path: Path) -> None:
-        made(run, tmp_path / "run.tsb", job=None, now=1_800_000_000.0)
+        made(run, tmp_path / "run.tsb", as_of=1_800_000_000.0, job=None)
         assert asked(tmp_path / "run.tsb") == (None, 1_800_000_000.0)
-        assert load([tmp_path / "run.tsb"]).now == 1_800_000_000.0
+        assert load([tmp_path / "run.tsb"]).as_of == 1_800_000_000.0
 
     def test_in_a_folder_it_is_not_read_twice(self, bundle: Path, run: Path) -> None:
         bundle.rename(run / "run.tsb")

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trackside.evidence import Evidence, Frame, Grid, Value
-from trackside.facts.cost.asked import Asked
 from trackside.facts.cost.held import HOLDING, Held, held
 from trackside.facts.cost.work import WORK
 from trackside.facts.logs.ending import last_job
 from trackside.facts.training.learning import curve
-from trackside.facts.trust import telemetry
 from trackside.finding import Finding, Verdict
 from trackside.model import Event, Position, Record, Run
 from trackside.query import Query, events, metric
@@ -66,9 +64,8 @@ class Side:
 
     @cached_property
     def evidence(self) -> Evidence:
-        """The answers, each asked for when it is looked at."""
-        store = self.session.store
-        return Evidence(Asked(store, telemetry.examine(store, self.run).trust, _ASKS))
+        """The answers to all that is compared."""
+        return self.session.facts.evidence(_ASKS)
 
     @cached_property
     def points(self) -> tuple[Event, ...]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from trackside.evidence import Answer
+from trackside.facts.fact import Facts
+from trackside.facts.trust import telemetry
 from trackside.finding import Verdict
 from trackside.model import Input, Run
 from trackside.query import Query
@@ -38,6 +40,7 @@ class Session:
     files: Paths = ()
     servers: Sequence[Curves] = ()
     """The site's servers of metrics."""
+    _facts: Facts | None = None
     _verdict: Verdict | None = None
 
     @classmethod
@@ -54,6 +57,14 @@ class Session:
     def ask(self, query: Query) -> Answer:
         """What the evidence says: see :class:`trackside.evidence.Store`."""
         return self.store.ask(query)
+
+    @property
+    def facts(self) -> Facts:
+        """What follows from the evidence, each fact derived once; what preflight does not trust is missing."""
+        if self._facts is None:
+            trust = telemetry.examine(self.store, self.run).trust
+            self._facts = Facts(self.store, self.run, trust.checked)
+        return self._facts
 
     def verdict(self) -> Verdict:
         """What went wrong, judged once. Raises NothingReadable where files or a site hold nothing of the run."""
