@@ -28,6 +28,7 @@ from tests.families.rows import (
     job,
     keys,
     outcome,
+    sentence_name,
 )
 from trackside.families import families
 from trackside.finding import Certainty, Finding, Outcome
@@ -213,7 +214,7 @@ def test_hot_gpus_that_were_slow_all_along_are_a_suspicion_by_what_their_model_c
     finding = by_default(8.85e8, 86, 230, **model).judge("B3", steps(), COMPLETED)
     assert outcome(finding) == (FOUND, POSSIBLE, True)
     assert "under_most" in keys(finding)
-    assert "set_so" in [each.key for each in finding.cannot_decide]
+    assert "set_so" in [sentence_name(each) for each in finding.cannot_decide]
     for other in (by_default(8.85e8, 60, 230, **model), by_default(8.85e8, 86, 690, **model)):
         assert other.judge("B3", steps(), COMPLETED).outcome is UNKNOWN, "set so by hand, or at its power limit"
     assert by_default(8.85e8, 86, 230).judge("B3", steps(), COMPLETED).outcome is UNKNOWN

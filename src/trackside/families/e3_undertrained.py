@@ -37,13 +37,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from trackside.evidence import Evidence, Frame, Value
-from trackside.facts.logs.ending import ENDING, abnormal_end, completed
-from trackside.facts.training.learning import LEARNING, number, steps_done, steps_planned, training_points
+from trackside.evidence import Missing, Value
+from trackside.facts.logs.ending import Ending
+from trackside.facts.training.evaluations import Evaluations
+from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, absent, action, claim, found, unknown
-from trackside.model import Run
-from trackside.query import events, record
+from trackside.finding import Certainty, Finding, Sentence, absent, action, found
 
 
 @dataclass(frozen=True)
@@ -58,66 +57,55 @@ class Limits:
 
 
 MEANT = re.compile(r"smoke|sanity|dry.?run|\btest\b|debug|profil|bench|eval|predict|infer|generate", re.IGNORECASE)
+"""Names of jobs that are not to train for long."""
 
-COLLECT = ("output that prints the optimizer step or the total number of steps", "sacct for the final state")
+FEW = Sentence("the run did {steps}", running="the run has done {steps}")
+OVER = Sentence("it ended well: {how}")
+PLANNED = Sentence("it was planned to do {planned}")
+NEGLIGIBLE = Sentence("so few steps train next to nothing, and correctness cannot be judged from them")
+INTENT = Sentence("whether so few steps were intended")
+PERHAPS_MEANT = Sentence("the job is called {name}: few steps may be what was wanted")
+BUDGET = Sentence("set the step or epoch budget that was meant, check the size of the data set, and rerun")
+ENDED_BADLY = Sentence("it did not end well: {how}")
 
 
-def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
+def judge(trajectory: Trajectory, evaluations: Evaluations, ending: Ending, limits: Limits) -> Finding | Missing:
     """Count steps, not lines, of a run that ended well."""
-    done = steps_done(evidence["progress"], evidence["ends"])
-    planned = steps_planned(evidence["progress"], evidence["plans"]) or _of_rate(evidence["ends"])
-    good = completed(evidence)
-    bad = abnormal_end(evidence)
-    if bad is not None:
-        return absent(claim("ended_badly", how=bad))
-    points = training_points(evidence["progress"])
-    if done is None and good is not None and planned is not None and all(row.get("step") is None for row in points):
+    if ending.abnormal is not None:
+        return absent(ENDED_BADLY(how=ending.abnormal))
+    done, planned, good = trajectory.done, trajectory.budget, ending.completed
+    if done is None and good is not None and all(row.get("step") is None for row in trajectory.points):
         done = planned  # ended well with no step printed: the plan is what was done
     if done is None or not isinstance(done.value, (int, float)):
-        return unknown(["how many optimizer steps were done"], COLLECT)
+        return Missing("how many optimizer steps were done")
+    few = done.value <= limits.few_steps and not trajectory.in_epochs
     if good is None:
         if done.value > limits.few_steps:
-            return absent(claim("enough", steps=done))
-        return unknown(["whether the run is over: nothing says that it completed"], COLLECT)
-    few = done.value <= limits.few_steps and not _epochs(evidence)
-    short = _far_short(done, planned, limits)
-    if not few and not short:
-        return absent(claim("enough", steps=done))
-    shows = [claim("few", steps=done), claim("over", how=good)]
+            return absent(FEW(steps=done))
+        return Missing("whether the run is over: nothing says that it completed")
+    if not few and not _far_short(done, planned, limits):
+        return absent(FEW(steps=done))
+    shows = [FEW(steps=done), OVER(how=good)]
     if planned is not None:
-        shows.append(claim("planned", planned=planned))
-    names = [evidence["jobs"].value(row, "name") for row in evidence["jobs"].records[-1:] if row.get("name")]
-    meant = [name for name in names if MEANT.search(str(name.value))]
-    limits_said = [claim("perhaps_meant", name=meant[0])] if meant else [claim("intent")]
+        shows.append(PLANNED(planned=planned))
+    name = ending.job_name
+    meant = name is not None and MEANT.search(str(name.value)) is not None
     return found(
-        Certainty.ESTABLISHED if few and evidence["jobs"] else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if few and ending.jobs else Certainty.SUPPORTED,
         "job",
         shows,
-        implies=[claim("negligible")],
-        cannot_decide=limits_said,
-        actions=[action("budget")],
-        latent=bool(meant) or bool(evidence["evaluations"] and not points and planned is None),
+        implies=[NEGLIGIBLE()],
+        cannot_decide=[PERHAPS_MEANT(name=name) if meant and name is not None else INTENT()],
+        actions=[action(BUDGET)],
+        latent=meant or bool(evaluations.frame and not trajectory.points and planned is None),
     )
 
 
-def _of_rate(ends: Frame) -> Value | None:
-    """The plan that the summary's steps a second were reckoned from."""
-    told = [row for row in ends.events if number(row, "planned") is not None]
-    return ends.value(told[-1], "planned", "steps") if told else None
-
-
 def _far_short(done: Value, planned: Value | None, limits: Limits) -> bool:
-    both = done.value, planned.value if planned is not None else None
-    if not isinstance(both[0], (int, float)) or not isinstance(both[1], (int, float)):
+    """Whether a small share of the plan was done."""
+    if planned is None or not isinstance(planned.value, (int, float)):
         return False
-    return 0 < both[0] < limits.planned_share * both[1]
-
-
-def _epochs(evidence: Evidence) -> bool:
-    """Whether the 'steps' are epochs of a log that prints one line an epoch: many steps hide behind each."""
-    rows = training_points(evidence["progress"])
-    last = [row for row in rows[-1:] if row.get("epoch") is not None and row.get("epoch") == row.get("step")]
-    return bool(last) and len(rows) > 1
+    return 0 < done.number < limits.planned_share * planned.value
 
 
 FAMILY = Family(
@@ -125,24 +113,10 @@ FAMILY = Family(
     id="undertrained",
     title="Undertrained: the step budget was far too low",
     pictured=("undertrained", "timeline"),
-    asks={**LEARNING, **ENDING, "evaluations": events("evaluation"), "jobs": record("job")},
-    needs=(("progress", "plans", "ends"),),
     by_silence=True,
-    says={
-        "few": "the run did {steps}",
-        "over": "it ended well: {how}",
-        "planned": "it was planned to do {planned}",
-        "negligible": "so few steps train next to nothing, and correctness cannot be judged from them",
-        "intent": "whether so few steps were intended",
-        "perhaps_meant": "the job is called {name}: few steps may be what was wanted",
-        "budget": "set the step or epoch budget that was meant, check the size of the data set, and rerun",
-        "enough": "the run did {steps}",
-        "ended_badly": "it did not end well: {how}",
-    },
-    going={"few": "the run has done {steps}", "enough": "the run has done {steps}"},
     judge=judge,
     loses="all",
     limits=Limits(),
     rivals=("E1",),
-    collect=COLLECT,
+    collect=("output that prints the optimizer step or the total number of steps", "sacct for the final state"),
 )

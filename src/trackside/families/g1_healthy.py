@@ -66,7 +66,7 @@ from trackside.facts.training.learning import (
     steps_planned,
     training_points,
 )
-from trackside.facts.training.sampled import GAUGES, points_of
+from trackside.facts.training.loss_curve import GAUGES, points_of
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Culprit, Finding, absent, action, claim, found, unknown
 from trackside.model import Event, Run

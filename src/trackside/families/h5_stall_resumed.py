@@ -39,6 +39,7 @@ Linux, nfs(5): hard mounts retry for ever; the kernel's hung task detector; the 
 from __future__ import annotations
 
 from trackside.evidence import Evidence, Value, derived
+from trackside.facts.gpu import rests
 from trackside.facts.gpu.signals import NEED, STANDSTILL, watched
 from trackside.facts.pace import stalls
 from trackside.facts.pace.stalls import STALLS, Limits, Stall
@@ -61,18 +62,16 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
     seen = watched(evidence, run)
     if seen is None:
         return _found(evidence, stall, (), (), "stood") if stall is not None else _ruled_out(evidence, run, None)
-    from trackside.facts.gpu import rests  # arrays: only where something was measured
-
     if stall is not None:
         rest = rests.during(evidence, run, seen, stall.since, stall.until)
         if rest is not None and rest.worked:
             return absent(claim("worked", seconds=stall.seconds))
-        return _found(evidence, stall, *((rest.shows, rest.gpus) if rest is not None else ((), ())), "stood")
+        return _found(evidence, stall, *((rest.claims, rest.gpus) if rest is not None else ((), ())), "stood")
     if stalls.unstamped(training_points(evidence["progress"])):
         pause = rests.longest(evidence, run, seen, limits)
         if pause is not None:
             return _found(evidence, pause.stall, pause.shows, pause.gpus, "rested")
-    return _ruled_out(evidence, run, rests.most(evidence, seen))
+    return _ruled_out(evidence, run, rests.most(evidence, run, seen))
 
 
 def _ruled_out(evidence: Evidence, run: Run, rested: Value | None) -> Finding:
@@ -125,10 +124,6 @@ FAMILY = Family(
     says={
         "stood": "training stood still for {seconds}, from {since} to {until}, and then went on",
         "rested": "the GPUs did no work for {seconds}, from {since} to {until}, and then worked on",
-        "rest": "the GPUs did no work meanwhile ({signal}: {level}, and {before} until then; medians)",
-        "little": "the GPUs did far less meanwhile ({signal}: {level}, and {before} until then; medians)",
-        "odd_cold": "GPU {gpus} was cold while the others waited for it ({signal}: {level})",
-        "odd": "GPU {gpus} stood apart from the others meanwhile",
         "storage": "a file server was away meanwhile: {line}",
         "blocked": "the kernel saw a task hang meanwhile: {line}",
         "survived": "the run lost this time and nothing else; the same stall may hang it the next time",

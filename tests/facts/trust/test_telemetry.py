@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ from click.testing import CliRunner
 from tests.families.grids import Cluster
 from tests.families.rows import END, START, Row, event, job
 from trackside.cli import main
-from trackside.evidence import Grid, MissingAnswer
+from trackside.evidence import Evidence, Grid, MissingAnswer, Value
+from trackside.facts.fact import fact
 from trackside.facts.trust import preflight, telemetry
 from trackside.facts.trust.trust import Trust
 from trackside.families import families
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Outcome, Verdict, absent, claim, found
+from trackside.finding import Certainty, Claim, Finding, Outcome, Sentence, Verdict, absent, claim, found
 from trackside.model import Run
 from trackside.query import Query, metric
 from trackside.show.document import citation, decode, document, encode
@@ -279,16 +280,50 @@ def test_processes_may_end_before_the_run() -> None:
     assert isinstance(checked(cluster, metric("trackside_cuda_kernel_launches_total").over("run", "increase")), Grid)
 
 
-ASK = {"sm": metric("gpu_sm_active_ratio").over("run", "avg")}
+SM = metric("gpu_sm_active_ratio").over("run", "avg")
+RATIO = Sentence("{v}")
 
 
-def family(code: str, judge: Any, asks: dict[str, Query] = ASK) -> Family:
-    return Family(code, code.lower(), code, asks, tuple(asks), {"k": "{v}"}, judge, collect=("more",))
+@dataclass(frozen=True)
+class Busy:
+    """How busy the GPUs were."""
+
+    sm: Value
 
 
-def busy(evidence: Any, run: Run, limits: object) -> Finding:
+@dataclass(frozen=True)
+class BusyTwice:
+    """The same, by two signals."""
+
+    sm: Value
+
+
+@fact({"sm": SM}, needs=("sm",))
+def busy_gpus(evidence: Evidence) -> Busy:
+    return Busy(one(evidence))
+
+
+@fact({"sm": SM, "util": metric("gpu_utilization_ratio").over("run", "avg")}, needs=("sm", "util"))
+def busy_by_two(evidence: Evidence) -> BusyTwice:
+    return BusyTwice(one(evidence))
+
+
+def one(evidence: Evidence) -> Value:
     grid = evidence.grid("sm")
-    return absent(claim("k", v=grid.value("avg")))
+    assert grid is not None
+    return grid.value("avg")
+
+
+def busy(gpus: Busy) -> Finding:
+    return absent(RATIO(v=gpus.sm))
+
+
+def busy_twice(gpus: BusyTwice) -> Finding:
+    return absent(RATIO(v=gpus.sm))
+
+
+def family(code: str, judge: Any) -> Family:
+    return Family(code, code.lower(), code, judge, collect=("more",))
 
 
 def test_metrics_of_some_nodes_rule_nothing_out() -> None:
@@ -384,11 +419,11 @@ def test_each_question_is_asked_once_and_a_familys_together() -> None:
     store = Counting(plain)
     chosen = [
         family("X1", busy),
-        family("X2", busy, {**ASK, "util": metric("gpu_utilization_ratio").over("run", "avg")}),
+        family("X2", busy_twice),
         family("X3", busy),
     ]
     engine.judge_all(store, run, chosen, Trust())
-    assert [len(batch) for batch in store.batches] == [1, 1, 0]
+    assert [len(batch) for batch in store.batches] == [1, 1]
 
 
 # -- how it is told

@@ -100,6 +100,12 @@ class Ending:
         return None if self.job is None else self.jobs.value(self.job, "state")
 
     @property
+    def job_name(self) -> Value | None:
+        """The job's name, by the scheduler's newest record."""
+        rows = [row for row in self.jobs.records[-1:] if row.get("name")]
+        return self.jobs.value(rows[0], "name") if rows else None
+
+    @property
     def running(self) -> bool:
         """Whether the scheduler says that the job is not over."""
         return self.state is not None and self.state.value in LIVE_STATES

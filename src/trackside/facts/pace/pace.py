@@ -1,4 +1,7 @@
-"""How fast a run went in one stretch of time and in another, by whatever tells it best. Pure."""
+"""The run's pace: how fast it went in one stretch of time and in another, by whatever shows it best.
+
+By the log's seconds a step, else by the metrics of the training loop, else by kernel launches, else by SM activity.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from itertools import pairwise
 from statistics import median
 
 from trackside.evidence import Evidence, Frame, Grid, Value, derived
+from trackside.facts.fact import fact
 from trackside.facts.training.learning import number, training_points
 from trackside.model import Event
 from trackside.query import Query, events, metric
@@ -41,14 +45,29 @@ class Pace:
     slowdown: float
 
 
-def pace(evidence: Evidence, before: Span, during: Span) -> Pace | None:
-    """Compare two stretches (start, end]; None where nothing tells."""
-    found = _logged(evidence["progress"], before, during)
-    found = found or _measured(evidence.grid("step_seconds"), "step", before, during)
-    for name in ("tokens", "samples"):
-        found = found or _measured(evidence.grid(name), "throughput", before, during)
-    found = found or _measured(evidence.grid("launches"), "launches", before, during)
-    return found or _worked(evidence.grid("sm"), before, during)
+@dataclass(frozen=True, eq=False)
+class StepPace:
+    """What shows the run's pace over its time."""
+
+    progress: Frame
+    grids: Mapping[str, Grid]
+    """The curves of :data:`PACE`, of those that were sampled."""
+
+    def compare(self, before: Span, during: Span) -> Pace | None:
+        """The paces of two stretches (start, end]; None if nothing shows both."""
+        logged = _logged(self.progress, before, during)
+        logged = logged or _measured(self.grids.get("step_seconds"), "step", before, during)
+        for name in ("tokens", "samples"):
+            logged = logged or _measured(self.grids.get(name), "throughput", before, during)
+        logged = logged or _measured(self.grids.get("launches"), "launches", before, during)
+        return logged or _worked(self.grids.get("sm"), before, during)
+
+
+@fact(PACE)
+def step_pace(evidence: Evidence) -> StepPace:
+    """Of what was given; nothing is needed."""
+    grids = {name: grid for name in PACE if name != "progress" and (grid := evidence.grid(name)) is not None}
+    return StepPace(evidence["progress"], grids)
 
 
 def _worked(grid: Grid | None, before: Span, during: Span) -> Pace | None:
@@ -97,3 +116,11 @@ def _measured(grid: Grid | None, kind: str, before: Span, during: Span) -> Pace 
     if first <= 0 or second <= 0:
         return None
     return Pace(kind, values[0], values[1], second / first if kind == "step" else first / second)
+
+
+# -- transitional: for modules that still ask by themselves
+
+
+def pace(evidence: Evidence, before: Span, during: Span) -> Pace | None:
+    """Transitional: :meth:`StepPace.compare`."""
+    return step_pace(evidence).compare(before, during)

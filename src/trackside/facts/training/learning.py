@@ -97,6 +97,21 @@ class Curve:
         field = next((name for name in ("step", "epoch") if row.get(name) is not None), "line")
         return self.frame.value(row, field, field)
 
+    @property
+    def count(self) -> Value:
+        """The printed losses."""
+        return self.frame.reduce("count", "loss", unit="points")
+
+    @property
+    def first_finite(self) -> Value:
+        """The first loss that is a number; the first if none is."""
+        return self.loss(next((i for i, loss in enumerate(self.losses) if math.isfinite(loss)), 0))
+
+    @property
+    def last_finite(self) -> Value:
+        """The last loss that is a number; the last if none is."""
+        return self.loss(next((i for i in reversed(range(len(self.losses))) if math.isfinite(self.losses[i])), -1))
+
     def series(self, field: str) -> list[float]:
         """A numeric field over all points that print it."""
         return [value for row in self.points if (value := number(row, field)) is not None]
@@ -222,6 +237,18 @@ class Trajectory:
     def planned(self) -> Value | None:
         """Optimizer steps that were planned."""
         return steps_planned(self.progress, self.plans)
+
+    @cached_property
+    def budget(self) -> Value | None:
+        """Steps planned, or those that a closing summary's rate was worked out from."""
+        rows = [row for row in self.ends.events if number(row, "planned") is not None]
+        return self.planned or (self.ends.value(rows[-1], "planned", "steps") if rows else None)
+
+    @property
+    def in_epochs(self) -> bool:
+        """Whether the log prints one line an epoch and calls it a step: many steps hide behind each."""
+        epoch = None if self.last is None else self.last.get("epoch")
+        return epoch is not None and self.last is not None and epoch == self.last.get("step") and len(self.points) > 1
 
     @cached_property
     def left(self) -> Value | None:

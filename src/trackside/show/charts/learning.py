@@ -9,7 +9,7 @@ from typing import Literal
 
 from trackside.evidence import Evidence, Frame, Grid, Store
 from trackside.facts.training.learning import Curve, curve, number
-from trackside.facts.training.sampled import GAUGES, points_of
+from trackside.facts.training.loss_curve import GAUGES, points_of
 from trackside.finding import Verdict
 from trackside.model import Event
 from trackside.query import events, metric

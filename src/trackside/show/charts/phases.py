@@ -14,7 +14,7 @@ from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, activity, g
 from trackside.facts.gpu.signals import ACTIVITY
 from trackside.facts.gpus import of_ranks
 from trackside.facts.training.learning import training_points
-from trackside.facts.training.sampled import GAUGES, points_of
+from trackside.facts.training.loss_curve import GAUGES, points_of
 from trackside.finding import Finding, Outcome, Verdict
 from trackside.model import Event, Run
 from trackside.query import Query, events

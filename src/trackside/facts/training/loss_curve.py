@@ -1,4 +1,4 @@
-"""Training points out of sampled gauges, for runs whose log prints none. Pure.
+"""The loss curve of the run: the points that the log prints, else points made of sampled gauges.
 
 A gauge is scraped many times a step, or skips steps: a point counts once, where the step or the loss changed. A loss
 that is no finite number is inf; where it was not even sampled, the gauges beside it show that.
@@ -10,10 +10,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from trackside.evidence import Evidence, Frame, Grid, Value
-from trackside.facts.training.learning import training_points
+from trackside.facts.fact import fact
+from trackside.facts.training.learning import Curve, curve, training_points
 from trackside.model import Event
-from trackside.query import Query, Reducer, metric
+from trackside.query import Query, Reducer, events, metric
 
 GAUGES: Mapping[str, Query] = {
     "gauge_loss": metric("training_loss").over("run", "last"),
@@ -27,7 +30,7 @@ FIELDS = {"loss": "gauge_loss", "grad_norm": "gauge_norm", "lr": "gauge_rate", "
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled(Frame):
+class GaugeFrame(Frame):
     """Points made of samples; every figure cites the gauge in its window."""
 
     grids: Mapping[str, Grid] | None = None
@@ -46,6 +49,21 @@ class Sampled(Frame):
         """All points; counts are those of samples of the loss."""
         grids = self.grids or {}
         return grids.get(field or "loss", grids["loss"]).value(reducer, unit=unit)
+
+
+@dataclass(frozen=True, eq=False)
+class LossCurve:
+    """The run's loss over its last life, wherever it stands."""
+
+    points: Frame
+    curve: Curve
+
+
+@fact({**GAUGES, "progress": events("progress")}, needs=(("progress", "gauge_loss"),))
+def loss_curve(evidence: Evidence) -> LossCurve:
+    """Of the log's points if they print a loss, else of the gauges; missing if neither was given."""
+    points = points_of(evidence)
+    return LossCurve(points, curve(points))
 
 
 def points_of(evidence: Evidence) -> Frame:
@@ -76,7 +94,7 @@ def _sampled(evidence: Evidence, loss: Grid) -> Frame:
             continue
         before = fields
         rows.append(Event("progress", loss.series[0].at, "metric", time=time, parser="gauge", fields=fields))
-    return Sampled(evidence["progress"].query, loss.store, tuple(rows), ("metric",), grids)
+    return GaugeFrame(evidence["progress"].query, loss.store, tuple(rows), ("metric",), grids)
 
 
 def _again(fields: Mapping[str, float], before: Mapping[str, float]) -> bool:
@@ -93,8 +111,6 @@ def _longest(grid: Grid | None) -> Grid | None:
     """The series with the most samples: ranks export the same, and one of them may have died early."""
     if grid is None:
         return None
-    import numpy as np
-
     return grid.one(int(np.argmax((~np.isnan(grid.values)).sum(axis=1))))
 
 

@@ -1,0 +1,60 @@
+"""Evaluations as the log prints them, and a score that collapsed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from trackside.evidence import Evidence, Frame
+from trackside.facts.fact import fact
+from trackside.facts.logs.ending import Ending
+from trackside.facts.training.learning import number
+from trackside.finding import Claim, Sentence
+from trackside.model import Event
+from trackside.query import events
+
+SCORE = re.compile(r"acc|dice|f1|iou|map\b|score|prec|recall|auc|bleu|rouge", re.IGNORECASE)
+NO_SCORE = re.compile(r"loss|ppl|perplexity|error|time|runtime", re.IGNORECASE)
+
+COLLAPSED = Sentence(
+    "{metric} had reached {best} and ended at {last}", running="{metric} had reached {best} and is {last} now"
+)
+ZERO = Sentence("{metric} was {last} at every evaluation and the run gave up")
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluations:
+    """The evaluations of a run."""
+
+    frame: Frame
+    gave_up: bool
+    """Whether the run called its own end aborted."""
+
+    @cached_property
+    def collapse(self) -> tuple[Event, Claim] | None:
+        """A score that falls to zero and stays there, or is zero from the first evaluation of a run that gave up."""
+        scores: dict[str, list[Event]] = {}
+        for row in self.frame.events:
+            name = str(row.get("metric") or "")
+            if number(row, "value") is not None and SCORE.search(name) and not NO_SCORE.search(name):
+                scores.setdefault(name, []).append(row)
+        for rows in scores.values():
+            values = [number(row, "value") or 0.0 for row in rows]
+            if abs(values[-1]) > 1e-6:
+                continue
+            best = max(range(len(values)), key=values.__getitem__)
+            if values[best] >= 0.1:
+                zero = next(i for i in range(best + 1, len(values)) if abs(values[i]) <= 1e-6)
+                last, high = (self.frame.value(rows[i], "value") for i in (-1, best))
+                return rows[zero], COLLAPSED(metric=self.frame.value(rows[-1], "metric"), best=high, last=last)
+            if self.gave_up and max(values) <= 1e-6:
+                metric, last = self.frame.value(rows[0], "metric"), self.frame.value(rows[-1], "value")
+                return rows[0], ZERO(metric=metric, last=last)
+        return None
+
+
+@fact({"evaluations": events("evaluation")})
+def evaluations(evidence: Evidence, ending: Ending) -> Evaluations:
+    """Of what was printed; empty if nothing was."""
+    return Evaluations(evidence["evaluations"], any(row.get("status") == "aborted" for row in ending.ends.events))

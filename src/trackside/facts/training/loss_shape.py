@@ -1,0 +1,108 @@
+"""The shape of the loss curve, if it is wrong: not finite, risen and not come back, dead at a plateau, or flat.
+
+Each detector in ``shapes/`` looks for one shape and says where it began. They are asked in the order of how surely the
+shape is a fault; a spike that recovers, a low converged plateau and noise are none of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trackside.evidence import Value, derived
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.logs.ending import Ending
+from trackside.facts.training.learning import Curve, Trajectory, number
+from trackside.facts.training.loss_curve import LossCurve
+from trackside.facts.training.shapes.dead import dead, no_rate, repeats, vanished
+from trackside.facts.training.shapes.level import flat, lost, risen, worse_than_guessing
+from trackside.facts.training.shapes.not_finite import (
+    absurd,
+    gradient_gone,
+    non_finite,
+    scale_collapsed,
+    zero_after_loss,
+)
+from trackside.facts.training.shapes.shape import Limits, Shape
+from trackside.finding import Claim, Sentence
+from trackside.model import Event
+
+GRADIENT_GONE = Sentence("the loss no longer moves there and the gradient norm is {gradient} at last")
+
+
+@dataclass(frozen=True, eq=False)
+class LossShape:
+    """What is wrong with the curve."""
+
+    shape: Shape | None
+    """None if no detector found anything wrong."""
+    onset: Event | None
+    """The point at which it began."""
+    shows: tuple[Claim, ...]
+    judgeable: bool
+    """Whether there are points enough for a shape."""
+
+
+@fact(limits=Limits())
+def loss_shape(curve: LossCurve, trajectory: Maybe[Trajectory], ending: Ending, limits: Limits) -> LossShape:
+    """Of the printed points, else of sampled gauges."""
+    line = curve.curve
+    judgeable = len(line.finite) >= limits.least_points
+    shape = wrong_shape(line, _finished(line, trajectory, ending), limits)
+    if shape is None:
+        return LossShape(None, None, (), judgeable)
+    return LossShape(shape, _rows(line, shape)[shape.onset], tuple(_claims(line, shape)), judgeable)
+
+
+def wrong_shape(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
+    """The first wrong shape; ``finished``: the run did at least half of what was planned."""
+    shape = non_finite(curve, limits) or zero_after_loss(curve, limits)
+    shape = shape or gradient_gone(curve, limits) or scale_collapsed(curve)
+    if shape is not None or len(curve.finite) < 2:
+        return shape
+    if len(curve.finite) < limits.least_points:
+        return absurd(curve, limits)
+    shape = dead(curve, limits) or no_rate(curve, finished, limits) or repeats(curve)
+    if shape is not None or not curve.level_has_meaning:
+        return shape
+    return (
+        vanished(curve, limits)
+        or risen(curve, limits)
+        or lost(curve, limits)
+        or worse_than_guessing(curve, finished, limits)
+        or flat(curve, finished, limits)
+    )
+
+
+def _finished(curve: Curve, trajectory: Maybe[Trajectory], ending: Ending) -> bool:
+    """Whether at least half of what was planned was done, so that a flat curve is not a warm-up."""
+    if ending.completed is not None:
+        return True
+    if not isinstance(trajectory, Trajectory) or trajectory.done is None or trajectory.planned is None:
+        return len(curve.frame) >= 100
+    return trajectory.done.number >= 0.5 * trajectory.planned.number
+
+
+def _rows(curve: Curve, shape: Shape) -> tuple[Event, ...]:
+    return curve.points if shape.of_points else curve.rows
+
+
+def _claims(curve: Curve, shape: Shape) -> list[Claim]:
+    rows = _rows(curve, shape)
+    points = derived(len(curve.rows), curve.count, unit="points")  # also those that print no loss
+    values: dict[str, Value] = {"points": points, "count": derived(shape.count, curve.count)}
+    if shape.of_points:
+        values["skipped"] = curve.frame.value(rows[-1], "skipped", "steps")
+        values["step"] = curve.frame.value(rows[-1], "step")
+    else:
+        values |= {"loss": curve.loss(shape.witness), "place": curve.place(shape.onset), "first": curve.first_finite}
+        lowest = curve.losses.index(min(curve.finite)) if curve.finite else 0
+        highest = curve.losses.index(max(curve.finite)) if curve.finite else 0
+        values |= {"lowest": curve.loss(lowest), "highest": curve.loss(highest), "last": curve.loss(-1)}
+    for field, name in (("grad_norm", "gradient"), ("lr", "rate")):
+        printed = [row for row in rows[shape.onset :] or rows if number(row, field) is not None]
+        if printed:
+            values[name] = curve.frame.value(printed[-1], field)
+    claims = [shape.sentence(**values)]
+    if shape.of_level and shape.variant == "plateau" and "gradient" in values:
+        claims.append(GRADIENT_GONE(gradient=values["gradient"]))
+    return claims

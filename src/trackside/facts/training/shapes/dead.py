@@ -1,0 +1,99 @@
+"""Curves that nothing moves: neither the data nor the optimizer."""
+
+from __future__ import annotations
+
+from trackside.facts import maths
+from trackside.facts.training.learning import Curve, number
+from trackside.facts.training.shapes.shape import Limits, Shape, Variant, from_the_start
+from trackside.finding import Certainty, Sentence
+
+DEAD_PLATEAU = Sentence(
+    "the loss repeats {loss} to the digit from {place} to the end ({count:points}) with a gradient "
+    "norm of {gradient}; the highest was {highest}",
+    running="the loss repeats {loss} to the digit from {place} on ({count:points} so far) with a gradient norm "
+    "of {gradient}; the highest was {highest}",
+)
+SAME_VALUE = Sentence(
+    "the loss repeats {loss} to the digit from {place} to the end ({count:points}); the highest was {highest}",
+    running="the loss repeats {loss} to the digit from {place} on ({count:points} so far); the highest was {highest}",
+)
+VANISHED = Sentence(
+    "the loss rests at {loss} from {place} to the end ({count} of {points}) with a gradient norm of "
+    "{gradient} at last: nothing moves it any more",
+    running="the loss rests at {loss} from {place} on ({count} of {points} so far) with a gradient norm of "
+    "{gradient} at last: nothing moves it any more",
+)
+NO_RATE = Sentence("the loss went from {first} to {last} over {points}; the learning rate stayed at {rate}")
+NO_GRADIENT = Sentence("the loss went from {first} to {last} over {points}; the gradient norm stayed at {gradient}")
+REPEATS = Sentence("the loss repeats {count:values} over {points}: the weights do not change")
+
+
+def dead(curve: Curve, limits: Limits) -> Shape | None:
+    """The loss repeats to the digit at the end, far from zero; the gradient, where printed, is zero."""
+    count = maths.plateau(curve.losses, limits.same_share)
+    level = curve.losses[-1]
+    if count < limits.least_points or not level > 0.01:
+        return None
+    norms = [n for row in curve.rows[-count:] if (n := number(row, "grad_norm")) is not None]
+    silent = len(norms) > 2 and max(norms) <= limits.dead_gradient
+    begin = len(curve.losses) - count
+    if not silent and (count < 10 or count < 0.5 * len(curve.losses) or _running_mean(curve)):
+        return None
+    fell_to = begin > 0 and level < 0.1 * maths.median(curve.losses[:begin]) and level < 0.1 and not silent
+    if fell_to:
+        return None
+    strength = Certainty.ESTABLISHED if silent else Certainty.SUPPORTED
+    variant: Variant = "plateau" if begin > 0 else "flat"
+    return Shape(variant, strength, DEAD_PLATEAU if silent else SAME_VALUE, begin, begin, count)
+
+
+def vanished(curve: Curve, limits: Limits) -> Shape | None:
+    """The gradient norm fell to next to nothing of what it was and the loss rests since, far from zero: mini-batches
+    that differ keep up the norm of a model that has only converged."""
+    norms = [number(row, "grad_norm") for row in curve.rows]
+    told = maths.finite([norm for norm in norms if norm is not None])
+    if len(told) < limits.flat_points:
+        return None
+    faint = min(limits.faint_gradient, limits.gone_share * maths.median(told[: max(3, len(told) // 10)]))
+    count = 0
+    for norm in reversed(norms):
+        if norm is None or not norm <= faint:
+            break
+        count += 1
+    rest = curve.losses[len(curve.losses) - count :]
+    if count < max(limits.least_points, 0.3 * len(norms)) or maths.falling(rest):
+        return None
+    if maths.median(rest) < 0.1 or maths.spread(rest) >= 0.1:
+        return None
+    begin = len(norms) - count
+    return Shape("plateau", Certainty.SUPPORTED, VANISHED, begin, len(norms) - 1, count)
+
+
+def no_rate(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
+    """Flat from the first step because the learning rate or the gradient is zero all along."""
+    if curve.fell or not from_the_start(curve) or not (finished or len(curve.finite) >= 10):
+        return None
+    count = len(curve.finite)
+    for field, limit, key in (("lr", limits.dead_rate, NO_RATE), ("grad_norm", limits.dead_gradient, NO_GRADIENT)):
+        values = curve.series(field)
+        if len(values) >= limits.least_points and max(values) <= limit:
+            return Shape("flat", Certainty.ESTABLISHED, key, 0, len(curve.rows) - 1, count)
+    return None
+
+
+def _running_mean(curve: Curve) -> bool:
+    """Keras prints the mean since the epoch's start: it settles by itself."""
+    return any(str(row.get("framework") or "").startswith("keras") for row in curve.rows[-1:])
+
+
+def repeats(curve: Curve) -> Shape | None:
+    """The same few losses over and over: the same batches meet the same weights, so no step changes them."""
+    values = curve.finite
+    kinds = set(values)
+    if len(values) < 12 or len(kinds) > len(values) / 3 or len(kinds) < 2 or min(values) < 0.05:
+        return None
+    digits = max(len(repr(value).partition(".")[2]) for value in kinds)
+    cells = (max(kinds) - min(kinds)) * 10**digits
+    if digits > 12 or cells < 50 * len(kinds) or curve.fell:
+        return None
+    return Shape("flat", Certainty.SUPPORTED, REPEATS, 0, -1, len(kinds))

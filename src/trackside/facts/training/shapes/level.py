@@ -1,0 +1,147 @@
+"""Levels that a run which learns doesn't come to: risen, lost again, worse than guessing, or flat at guessing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from trackside.facts import maths
+from trackside.facts.training.learning import Curve
+from trackside.facts.training.shapes.shape import Limits, Shape, Variant, from_the_start, nth_finite
+from trackside.finding import Certainty, Sentence
+
+RISEN = Sentence(
+    "the loss rose far above its start and stayed there from {place}: {first} at first, {last} at "
+    "last, {highest} at its highest"
+)
+LOST = Sentence("the loss had come down from {first} to {lowest}, then stayed high from {place}: {last} at last")
+WORSE_THAN_GUESSING = Sentence(
+    "the loss went above that of guessing among all tokens and never became a model's: {first} at "
+    "first, {highest} at its highest, {lowest} at its lowest, {last} at last"
+)
+GUESSING = Sentence(
+    "the loss stayed at the level of guessing for {count} of {points}: {first} at first, {last} at last"
+)
+
+
+LANGUAGE = (
+    "hf",
+    "transformers",
+    "trl",
+    "llama",
+    "axolotl",
+    "unsloth",
+    "megatron",
+    "torchtitan",
+    "nemo",
+    "deepspeed-chat",
+)
+"""Frameworks (by the start of the parser's id) whose loss is a mean cross-entropy over tokens."""
+
+
+GUESSES = tuple(math.log(k) for k in (2, 10, 100, 1000))
+"""Losses of guessing among the usual numbers of classes."""
+
+
+def risen(curve: Curve, limits: Limits) -> Shape | None:
+    """The tail stays far above the head; or everything after the first few points is an explosion of the first."""
+    values = curve.finite
+    few = max(1, len(values) // 10)
+    if min(values[few:]) > limits.rise_ratio * 1.5 * values[0] > 0:
+        return Shape(
+            "diverging", Certainty.ESTABLISHED, RISEN, nth_finite(curve, few), -1, len(values) - few, of_level=True
+        )
+    size = max(3, len(values) // 20)
+    head, tail = maths.median(values[:size]), maths.median(values[-max(3, len(values) // 10) :])
+    high = maths.trailing(values, lambda loss: loss > 0.75 * limits.rise_ratio * head)
+    if tail <= limits.rise_ratio * head or tail - head < 3 * maths.noise(values[:size] + values[-high:]):
+        return None
+    if high < max(3, 0.1 * len(values)):
+        return None
+    begin = nth_finite(curve, -high)
+    strong = len(values) >= 10 and high >= 5 and tail > 1.5 * limits.rise_ratio * head
+    still = _settled(curve, high, limits)
+    strength = Certainty.ESTABLISHED if strong or still else Certainty.SUPPORTED
+    return Shape("plateau" if still else "diverging", strength, RISEN, begin, -1, high, of_level=True)
+
+
+def _settled(curve: Curve, high: int, limits: Limits) -> bool:
+    """Whether the last ``high`` losses came to rest, and the gradient norm, where printed, is next to nothing of what
+    it was."""
+    norms = maths.finite(curve.series("grad_norm"))
+    if high < limits.least_points or len(norms) < limits.least_points:
+        return False
+    gone = maths.median(norms[-5:]) <= limits.gone_share * maths.median(norms[: max(3, len(norms) // 5)])
+    return gone and maths.spread(_rest(curve.finite, high, limits)) < 0.1
+
+
+def _rest(values: Sequence[float], high: int, limits: Limits) -> Sequence[float]:
+    """Where the last ``high`` losses came to, the way up to there left out."""
+    return values[-max(limits.least_points, 3 * high // 4) :]
+
+
+def lost(curve: Curve, limits: Limits) -> Shape | None:
+    """It learned, then lost at least half of that again, and stayed there."""
+    values = curve.finite
+    if len(values) < 10:
+        return None
+    head = maths.median(values[: max(3, len(values) // 20)])
+    place, best = maths.best_level(values)
+    tail = maths.median(values[-max(3, len(values) // 10) :])
+    learned, lost = head - best, tail - best
+    level = best + 0.8 * limits.lost_share * learned
+    high = maths.trailing(values, lambda loss: loss > level)
+    noise = limits.noise_times * max(maths.roughness(values[: place + 1]), maths.roughness(values[place:]))
+    ratio = 1.5 if lost < learned else 1.2  # worse than it began is no other stretch of the data
+    if min(learned, lost) <= noise or lost < limits.lost_share * learned or tail < ratio * best:
+        return None
+    if high < max(5, 0.1 * len(values)):
+        return None
+    still = _settled(curve, high, limits)
+    flat = still or maths.spread(_rest(values, high, limits)) < 0.1
+    strength = Certainty.ESTABLISHED if still else Certainty.SUPPORTED
+    return Shape("plateau" if flat else "diverging", strength, LOST, nth_finite(curve, -high), -1, high, of_level=True)
+
+
+def worse_than_guessing(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
+    """A mean cross-entropy above the loss of guessing that never came down to that of a model.
+
+    Either it stayed above and is no lower than it began, or the first printed mean was already an explosion
+    that went on, and the tail still knows next to nothing. The first steps of large models do so for a while.
+    """
+    values = curve.finite
+    if len(values) < 10 or not finished:
+        return None
+    first, tail = values[0], maths.median(values[-max(3, len(values) // 5) :])
+    if not _language(curve) or max(first, tail) <= limits.chance_ceiling:
+        return None
+    stayed = min(values) > limits.chance_ceiling and tail >= first
+    went_on = max(values) > limits.rise_ratio * first or first > limits.explosion_ratio * limits.chance_ceiling
+    if not stayed and not (went_on and tail > limits.scratch_level):
+        return None
+    strong = stayed and max(values) > 1.5 * first
+    strength = Certainty.ESTABLISHED if strong else Certainty.SUPPORTED
+    return Shape("diverging", strength, WORSE_THAN_GUESSING, 0, -1, len(values))
+
+
+def flat(curve: Curve, finished: bool, limits: Limits) -> Shape | None:
+    """At the loss of guessing from the run's start to its end; or thrown back to it by an explosion."""
+    values = curve.finite
+    if len(values) < limits.flat_points or not finished or not from_the_start(curve):
+        return None
+    settled = values[max(1, len(values) // 20) :]
+    level, noise = maths.median(settled), maths.noise(settled)
+    head, tail = maths.ends(settled)
+    still = head - tail <= 2 * limits.guess_tolerance * level and noise <= limits.noise_share * level
+    if not still or not maths.steady(settled, 5 * limits.guess_tolerance, 0.9):
+        return None
+    guess = any(abs(level - at) <= 0.5 * limits.guess_tolerance * at for at in GUESSES)
+    if not guess and level < limits.scratch_level:
+        return None
+    exploded = max(values) > 3 * max(level, values[0])
+    variant: Variant = "plateau" if exploded else "flat"
+    return Shape(variant, Certainty.SUPPORTED, GUESSING, 0, -1, len(settled))
+
+
+def _language(curve: Curve) -> bool:
+    return any(str(row.get("framework") or row.parser).startswith(LANGUAGE) for row in curve.rows[:1])

@@ -1,0 +1,103 @@
+"""Losses and gradients that are not finite, or that a framework prints as 0."""
+
+from __future__ import annotations
+
+import math
+
+from trackside.facts import maths
+from trackside.facts.training.learning import Curve, number
+from trackside.facts.training.shapes.shape import Limits, Shape, nth_finite
+from trackside.finding import Certainty, Sentence
+
+NOT_FINITE_TO_THE_END = Sentence(
+    "the loss is not finite from {place} to the end ({count} of {points}); first {first}",
+    running="the loss is not finite from {place} on ({count} of {points} so far); first {first}",
+)
+NOT_FINITE_AGAIN = Sentence(
+    "the loss was not finite at {count} of {points}, first at {place}; the finite values reach from "
+    "{lowest} to {highest}"
+)
+ZERO_THROUGHOUT = Sentence(
+    "the loss is {loss} at all of its {count:points}: not-a-number that is filtered, or nothing to learn from"
+)
+ZERO_AT_ONCE = Sentence(
+    "the loss dropped to {loss} at once at {place} and stayed there for {count:points}, the way "
+    "not-a-number is printed where it is filtered"
+)
+GRADIENT_NOT_FINITE = Sentence(
+    "the gradient norm is {gradient} from {place} to the end ({count:points}) and the loss no longer falls",
+    running="the gradient norm is {gradient} from {place} on ({count:points} so far) and the loss no longer falls",
+)
+STEPS_SKIPPED = Sentence("nearly every recent step was skipped for overflow: {skipped} at step {step}")
+EXPLODED = Sentence("the loss went from {first} to {last}")
+
+
+def non_finite(curve: Curve, limits: Limits) -> Shape | None:
+    """Losses that are not finite to the end, or again and again."""
+    bad = [place for place, loss in enumerate(curve.losses) if not math.isfinite(loss)]
+    if not bad:
+        return None
+    last = maths.trailing(curve.losses, maths.not_finite)
+    if last >= 2:
+        begin = len(curve.losses) - last
+        return Shape("non-finite", Certainty.ESTABLISHED, NOT_FINITE_TO_THE_END, begin, begin, last)
+    if last or (len(bad) > 1 and len(bad) >= limits.bad_share * len(curve.losses)):
+        strength = Certainty.ESTABLISHED if len(bad) > 2 else Certainty.SUPPORTED
+        return Shape("non-finite", strength, NOT_FINITE_AGAIN, bad[0], bad[-1], len(bad))
+    return None
+
+
+def zero_after_loss(curve: Curve, limits: Limits) -> Shape | None:
+    """Older Transformers prints 0.0 for nan and no gradient norm: a loss that drops to 0.0, or never was more."""
+    zeros = maths.trailing(curve.losses, lambda loss: loss == 0)
+    before = curve.losses[: len(curve.losses) - zeros]
+    if zeros < 3 or not curve.level_has_meaning:
+        return None
+    if not before:
+        enough = zeros >= limits.least_points
+        return Shape("non-finite", Certainty.SUPPORTED, ZERO_THROUGHOUT, 0, 0, zeros) if enough else None
+    level = maths.median(before[-3:])
+    if level > 0.1 and level > 0.2 * maths.median(before[:3]):
+        return Shape("non-finite", Certainty.SUPPORTED, ZERO_AT_ONCE, len(before), len(before), zeros)
+    return None
+
+
+def gradient_gone(curve: Curve, limits: Limits) -> Shape | None:
+    """Gradient norms not finite to the end, while the loss no longer falls."""
+    norms = [number(row, "grad_norm") for row in curve.rows]
+    count = 0
+    for norm in reversed(norms):
+        if norm is None or math.isfinite(norm):
+            break
+        count += 1
+    if count < 3 or count < limits.bad_share * len(norms) or maths.falling(curve.losses[-count:]):
+        return None
+    begin = len(norms) - count
+    return Shape("non-finite", Certainty.SUPPORTED, GRADIENT_NOT_FINITE, begin, begin, count)
+
+
+def scale_collapsed(curve: Curve) -> Shape | None:
+    """Nearly every recent step skipped for overflow: loss scaling has found no scale that works."""
+    counted = [row for row in curve.points if number(row, "skipped") is not None and number(row, "step") is not None]
+    growing = 0
+    for before, after in zip(reversed(counted[:-1]), reversed(counted[1:]), strict=False):
+        steps = (number(after, "step") or 0) - (number(before, "step") or 0)
+        skipped = (number(after, "skipped") or 0) - (number(before, "skipped") or 0)
+        own = number(after, "skipped") or 0
+        if steps <= 0 or max(skipped, own if own <= steps else 0) < 0.8 * steps:
+            break
+        growing += 1
+    if growing < 3:
+        return None
+    first = counted[-growing - 1]
+    begin = next(place for place, row in enumerate(curve.points) if row is first)
+    return Shape("non-finite", Certainty.SUPPORTED, STEPS_SKIPPED, begin, -1, growing, of_points=True)
+
+
+def absurd(curve: Curve, limits: Limits) -> Shape | None:
+    """Too few points for a shape, but an explosion needs no more."""
+    first, last = curve.finite[0], curve.finite[-1]
+    if curve.level_has_meaning and last > limits.explosion_ratio * first and last > 100:
+        place = nth_finite(curve, -1)
+        return Shape("diverging", Certainty.SUPPORTED, EXPLODED, place, place, 1)
+    return None
