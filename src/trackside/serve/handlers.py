@@ -264,7 +264,8 @@ def _job_doc(row: Listed) -> JobDoc:
 
 
 def _broken(each: Checked) -> BrokenDoc:
-    return BrokenDoc(id=each.id, where=each.cite.where, query=str(each.cite.query), was=published.plain(each.cite.value),
+    return BrokenDoc(id=each.id, where=each.cite.where, query=str(each.cite.query),
+                     was=published.plain(each.cite.value),
                      now=published.plain(each.now), problem=each.problem)  # fmt: skip
 
 
