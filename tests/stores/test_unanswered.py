@@ -7,6 +7,7 @@ import pytest
 
 from trackside.evidence import UNANSWERED, Cite, Frame, Grid, MissingAnswer
 from trackside.finding import Verdict
+from trackside.http.unanswered import Unanswered
 from trackside.model import Position, Samples, Series
 from trackside.query import events, metric
 from trackside.session.choice import choose
@@ -16,7 +17,6 @@ from trackside.stores.curves import Engine, RolledUp, Wanted
 from trackside.stores.joined import JoinedCurves
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_curves import MemoryCurves
-from trackside.stores.unanswered import Unanswered
 from trackside.verdict import engine
 from trackside.verify import check
 

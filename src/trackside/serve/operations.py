@@ -16,12 +16,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trackside.errors import CannotAsk, NoSuchRun, NothingReadable, SeveralRuns
+from trackside.http.unanswered import Unanswered
 from trackside.serve.limits import Refused
 from trackside.serve.problems import Problem
 from trackside.serve.workers import Busy, Slow
 from trackside.stores.embedded.layout import StoreError
 from trackside.stores.metadata.errors import ArchiveError
-from trackside.stores.unanswered import Unanswered
 
 log = logging.getLogger(__name__)
 Kind = Literal["text", "integer", "time"]

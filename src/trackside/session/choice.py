@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trackside.catalog.job_states import WAITING
+from trackside.http.unanswered import Unanswered
 from trackside.model import Run
 from trackside.runs.metrics import run_metrics
 from trackside.session.inputs import LoadedInputs
 from trackside.stores.curves import Failing
 from trackside.stores.joined import JoinedCurves
 from trackside.stores.memory import MemoryStore
-from trackside.stores.unanswered import Unanswered
 
 LiveCurves = Callable[[Run, MemoryStore], Failing]
 """Opens the store that holds the site's metrics of a run."""

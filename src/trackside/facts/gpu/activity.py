@@ -214,6 +214,11 @@ def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
 NOT_MEASURED = Missing("no metric shows what the GPUs did")
 
 
+def untold(activity: Maybe[GpuActivity]) -> Missing | None:
+    """Why nothing was sampled that can tell rest from work; None if something was."""
+    return activity if isinstance(activity, Missing) else activity.untold
+
+
 def activity(evidence: Evidence, run: Run) -> GpuActivity | None:
     """Transitional: the fact, for modules that still ask by themselves."""
     fact = gpu_activity(evidence, run)
