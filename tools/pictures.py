@@ -1,4 +1,4 @@
-"""The picture of each family's typical session, drawn from a simulated run: docs/families/*.svg.
+"""The picture of each family's typical case, drawn from a simulated run: docs/families/*.svg.
 
     python tools/pictures.py [FAMILY...]
 
@@ -23,7 +23,7 @@ from trackside.session import Session
 from trackside.session.paths import load
 from trackside.show.charts.chart import drawings
 from trackside.show.charts.still import LIGHT, standalone
-from trackside.sim import Scenario, simulate
+from trackside.sim import load_scenario, simulate
 
 FOLDER = ROOT / "docs" / "families"
 
@@ -35,7 +35,7 @@ def picture(family: Family) -> str | None:
         return None
     scenario, slug = family.pictured
     with tempfile.TemporaryDirectory() as folder:
-        simulate(Scenario.load(scenario), Path(folder))
+        simulate(load_scenario(scenario), Path(folder))
         session = Session.of(load([f"{folder}/run"]))
     verdict = session.verdict()
     told = {finding.family for finding in (verdict.primary, *verdict.consequences, *verdict.warnings)}

@@ -14,7 +14,7 @@ from trackside.families import find_family
 from trackside.show import comparison
 from trackside.show import document as verdict
 from trackside.show.inert import shown
-from trackside.sim import Scenario, catalogue
+from trackside.sim import catalogue, load_scenario
 from trackside.sim import simulate as play
 
 
@@ -69,7 +69,7 @@ def simulate(
     if scenario is None or output is None:
         fail("give a SCENARIO and -o DIR, or --list")
     try:
-        truth = play(Scenario.load(scenario, changes, seed), Path(output), metrics=metrics)
+        truth = play(load_scenario(scenario, changes, seed), Path(output), metrics=metrics)
     except OSError as error:
         fail(f"{output} can't be written: {error.strerror}", EXIT_OUTPUT)
     what = f"{truth.family} {truth.variant or ''}".strip()

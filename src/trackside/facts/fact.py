@@ -12,12 +12,14 @@ annotations, say what it is derived from:
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import types
 import typing
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeAlias, TypeVar
 
 from trackside.evidence import Answer, BatchStore, Evidence, Missing, Store, ask_many
@@ -83,6 +85,15 @@ def fact(
 def derivation(kind: type) -> Derivation:
     """How a fact is derived. Raises KeyError for a type that is no fact."""
     return _DERIVATIONS[kind]
+
+
+@cache
+def facts() -> tuple[Derivation, ...]:
+    """How every fact is derived, by module and name. A fact registers by being there."""
+    room = importlib.import_module("trackside.facts")
+    for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+        importlib.import_module(module.name)
+    return tuple(sorted(_DERIVATIONS.values(), key=lambda one: (one.kind.__module__, one.kind.__name__)))
 
 
 def parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:

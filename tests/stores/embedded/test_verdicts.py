@@ -28,7 +28,7 @@ from trackside.cli import main
 from trackside.runs.resolve import NoSuchRun, SeveralRuns
 from trackside.session import StoreRequest, open_session
 from trackside.session.paths import load
-from trackside.sim import Scenario, simulate
+from trackside.sim import load_scenario, simulate
 
 SAMPLE = (
     "a2/kernel-oom-takes-one-rank",
@@ -62,7 +62,7 @@ def _fleet(folder: Path) -> dict[str, Path]:
         job = str(48_200 + number)
         changes = [*SMALL, f"job.id={job!r}", f"job.name={scenario!r}", f"cluster.first={number * 10 + 1}"]
         changes += ["fault.0.gpu=1"] if scenario == "gpu-lost" else []
-        simulate(Scenario.load(scenario, changes, 7), folder / f"made-{job}")
+        simulate(load_scenario(scenario, changes, 7), folder / f"made-{job}")
         runs[job] = (folder / f"made-{job}" / "run").rename(folder / f"run-{job}")
     return runs
 
@@ -99,7 +99,7 @@ def test_a_store_of_several_runs_gives_each_its_own(tmp_path: Path) -> None:
 
 def test_a_verdict_from_a_store_can_be_verified(tmp_path: Path) -> None:
     store, saved = tmp_path / "store", tmp_path / "verdict.json"
-    simulate(Scenario.load("straggler", (*SMALL, "fault.0.gpu=1"), 7), tmp_path / "made")
+    simulate(load_scenario("straggler", (*SMALL, "fault.0.gpu=1"), 7), tmp_path / "made")
     ingest([tmp_path / "made" / "run"], store)
     found = CliRunner().invoke(main, ["diagnose", "--store", str(store), "--json"])
     assert found.exit_code == 0
@@ -187,7 +187,7 @@ def test_files_beside_a_store_belong_to_the_job_that_is_asked_for(tmp_path: Path
 
 def test_more_samples_than_memory_should_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    simulate(Scenario.load("straggler", (*SMALL, "fault.0.gpu=1"), 7), tmp_path / "made")
+    simulate(load_scenario("straggler", (*SMALL, "fault.0.gpu=1"), 7), tmp_path / "made")
     wanted = of_files(tmp_path / "made" / "run")
     monkeypatch.setattr("trackside.session.inputs.MAX_SAMPLES_IN_MEMORY", 700)
     loaded = load([tmp_path / "made" / "run"])
