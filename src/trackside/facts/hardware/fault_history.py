@@ -1,7 +1,7 @@
 """Hardware faults of the run's GPUs on its time line: which came in its time with no work after them, and when.
 
-Clocks of the kernel, the scheduler and the monitor differ, and a dying GPU is often reported while the job is torn down.
-A training point or GPU work after a fault says that the fault did not end the run.
+Clocks of the kernel, the scheduler and the monitor differ, and a dying GPU is often reported while the job is torn
+down. A training point or GPU work after a fault says that the fault did not end the run.
 """
 
 from __future__ import annotations
