@@ -222,7 +222,7 @@ def _between_ranks(seen: Witnesses, still: Standstill) -> bool:
     if int(still.activity.users.sum()) < 2 and not seen.silence.several_ranks:
         return False
     told = ending.state is not None or bool(ending.notices) or bool(still.outliers)
-    if not told and basis in ("power", "utilisation") and seen.complaints is not None:
+    if not told and basis in ("power", "utilisation") and seen.silence.unread is None:
         return False  # an excerpt of a log, and signals that tell work from waiting only beside a silence
     return not ending.ends and (not seen.last.raised or (still.sure and still.frozen))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trackside.evidence import Value
-from trackside.facts.gpu.signals import ACTIVITY
+from trackside.facts.gpu.activity import ACTIVITY
 from trackside.query import Query, metric
 
 Span = tuple[float, float]

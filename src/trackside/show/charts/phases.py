@@ -10,8 +10,7 @@ from statistics import median
 import numpy as np
 
 from trackside.evidence import Evidence, Grid, Store
-from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, activity, gpu_of, spells
-from trackside.facts.gpu.signals import ACTIVITY
+from trackside.facts.gpu.activity import ACTIVITY, Flags, GpuActivity, Matrix, activity, gpu_of, spells
 from trackside.facts.gpus import of_ranks
 from trackside.facts.training.learning import training_points
 from trackside.facts.training.loss_curve import GAUGES, points_of
