@@ -29,8 +29,8 @@ from rich.console import Console
 
 from tools import dashboard
 from tools.http_page import http_page
+from trackside import diagnose
 from trackside.agent.source import Source, sources
-from trackside.api import diagnose
 from trackside.catalog.dialect import dialects
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.throttle import REASONS

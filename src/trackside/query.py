@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Literal
 from trackside.catalog.events import EVENTS
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.records import RECORDS
+from trackside.errors import UsageError
 from trackside.model import Event, Plane, Record, Scalar
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ _SHORTEST_S, _FARTHEST_S = 0.001, 2.0**53 / 1000
 """Times are kept in milliseconds: the shortest step, and the farthest time that a float still tells to one."""
 
 
-class QueryError(ValueError):
+class QueryError(UsageError, ValueError):
     """The text is no query, or names a kind that the catalogue doesn't hold."""
 
 

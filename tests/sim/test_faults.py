@@ -7,10 +7,10 @@ from typing import get_args
 
 import pytest
 
-from trackside.api import load
 from trackside.cli import main
 from trackside.families import families
 from trackside.finding import Culprit
+from trackside.session.paths import load
 from trackside.sim import Truth, catalogue, load_scenario, simulate
 from trackside.sim.faults import faults
 from trackside.sim.frameworks import frameworks

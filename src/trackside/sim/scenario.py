@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trackside.errors import UsageError
+
 PLANES = ("gpu", "host", "tracer", "logs", "scheduler", "kernel")
 """What a folder can hold, in the order it is written."""
 
 
-class ScenarioError(ValueError):
+class ScenarioError(UsageError, ValueError):
     """A scenario that can't be read: says where, which key, and what would do."""
 
 
