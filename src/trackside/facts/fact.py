@@ -182,15 +182,22 @@ def unmet(evidence: Evidence, needs: Iterable[str | tuple[str, ...]]) -> Missing
         names = (need,) if isinstance(need, str) else need
         missing = [answer for name in names if (answer := evidence.missing(name)) is not None]
         if len(missing) == len(names):
-            reasons = dict.fromkeys(answer.reason for answer in missing)
-            return Missing(" or ".join(reasons), source=next((a.source for a in missing if a.source), ""))
+            reasons = tuple(dict.fromkeys(answer.reason for answer in missing))
+            source = next((answer.source for answer in missing if answer.source), "")
+            return Missing(" or ".join(reasons), source=source, reasons=reasons)
     return None
 
 
 def neither(*answers: object) -> Missing | None:
     """Why none of these can be had, as one reason; None if any can."""
-    reasons = [answer.reason for answer in answers if isinstance(answer, Missing)]
-    return Missing(" or ".join(dict.fromkeys(reasons))) if len(reasons) == len(answers) else None
+    missing = [answer for answer in answers if isinstance(answer, Missing)]
+    reasons = tuple(dict.fromkeys(reason for one in missing for reason in one.reasons or (one.reason,)))
+    return Missing(" or ".join(reasons), reasons=reasons) if len(missing) == len(answers) else None
+
+
+def known(fact: Maybe[T]) -> T | None:
+    """The fact, if it can be had."""
+    return None if isinstance(fact, Missing) else fact
 
 
 def guarded(name: str, derive: Callable[[], T]) -> Maybe[T]:
