@@ -62,7 +62,7 @@ class Comparison:
 def compare(a: Side, b: Side) -> Comparison:
     """All that differs, and where it begins."""
     rows = [*facts.rows(a, b), *training.rows(a, b)]
-    if any(side.evidence.grid(name) is not None for side in (a, b) for name in MEASURED):
+    if any(side.grid(name) is not None for side in (a, b) for name in MEASURED):
         from trackside.compare import measured  # arrays: only where something was measured
 
         rows += measured.rows(a, b)

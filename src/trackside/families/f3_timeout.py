@@ -184,6 +184,7 @@ def _too_quiet(quiet: Value, points: Sequence[Event], limits: Limits) -> bool:
 
 FAMILY = Family(
     code="F3",
+    role="disposition",
     id="timeout",
     title="Timeout: ended at its time limit",
     pictured=("timeout-healthy", "timeline"),

@@ -214,6 +214,7 @@ def _learning(line: Curve) -> list[Claim]:
 
 FAMILY = Family(
     code="G1",
+    role="health",
     id="healthy",
     title="Healthy: no fault, and progress where it can be read",
     pictured=("healthy", "busy-wait"),

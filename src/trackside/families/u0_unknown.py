@@ -97,6 +97,7 @@ def _waiting(jobs: Frame, last: Record) -> Finding:
 
 FAMILY = Family(
     code="U0",
+    role="last_resort",
     id="unknown",
     title="Unknown: no family fits",
     asks={"logs": events("log_activity"), "jobs": record("job")},
