@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tests.families.rows import END, GIB, START, Row, claims, event, job, judge_store, points
+from tests.families.rows import END, GIB, START, Row, claims, event, job, judge_store, points, sentence_name
 from trackside.finding import Finding
 from trackside.model import Event, Plane, Position, Record, Role, Run, Samples, Series
 from trackside.runs.metrics import run_metrics
@@ -148,8 +148,16 @@ def named(text: str, **run: Any) -> tuple[Run, MemoryStore]:
 
 # -- clusters of a certain kind
 
-
+Make = Callable[[Cluster], Any]
 NO_LOG: tuple[Plane, ...] = ("scheduler",)
+SICK = "n2:3"
+"""The GPU that something is wrong with."""
+STOP = 3000.0
+"""When a run that hangs stands still."""
+TRACER = "trackside_"
+AWAY, RANK = "n2:3", 11
+"""The GPU that the others wait for, and its rank of sixteen."""
+BEGAN = event("distributed_init", time=1010.0, text="Initializing distributed process group")
 
 
 def working(**shape: Any) -> Cluster:
@@ -159,6 +167,7 @@ def working(**shape: Any) -> Cluster:
 
 
 def raised_late(**fields: Any) -> Event:
+    """An unhandled exception as the run ends."""
     fields = {"type": "ValueError", "message": "no such option", "about": "application", "time": 4900.0, **fields}
     return event("exception", 50, role=Role.ROOT, **fields)
 
@@ -167,14 +176,6 @@ def idle_contexts() -> Cluster:
     """GPUs with no more than a context on them, and no kernel launched."""
     cluster = Cluster().per_gpu("gpu_memory_used_bytes", GIB // 2).per_gpu("gpu_memory_total_bytes", 80 * GIB)
     return cluster.per_gpu("trackside_cuda_kernel_launches_total", 0)
-
-
-SICK = "n2:3"
-Make = Callable[[Cluster], Any]
-AWAY, RANK = "n2:3", 11
-"""The GPU that the others wait for, and its rank of sixteen."""
-STOP = 3000.0
-BEGAN = event("distributed_init", time=1010.0, text="Initializing distributed process group")
 
 
 def until_stop(count: int = 30) -> list[Any]:
@@ -209,16 +210,15 @@ def traced(cluster: Cluster, launches: float = 0.0, but: dict[str, Any] | None =
 
 
 def judged(cluster: Cluster, code: str, *rows: Row | list[Any], planes: tuple[Plane, ...] = ("log", "scheduler")) -> Finding:  # fmt: skip
+    """The finding on a cluster each GPU of which has a rank."""
     return cluster.judge(code, *rows, run=cluster.run(n_ranks=len(cluster.gpus)), planes=planes)
 
 
 def cold(**shape: Any) -> Cluster:
+    """GPUs that do nothing, watched by a tracer."""
     cluster = Cluster(**shape).per_gpu("gpu_sm_active_ratio", 0.0).per_gpu("gpu_engine_active_ratio", 0.0)
     cluster.per_gpu("gpu_memory_used_bytes", 0.5 * GIB).per_gpu("gpu_memory_total_bytes", 80.0 * GIB)
     return cluster.per_gpu("trackside_tracer_attached", 1)
-
-
-TRACER = "trackside_"
 
 
 def uniform(engine: float, sm: float | None = None, **shape: Any) -> Cluster:
@@ -253,7 +253,7 @@ def counted(made: Cluster, rate: float = 100.0, but: dict[str, float] | None = N
 
 def figure(finding: Finding, key: str, name: str) -> float:
     """A figure of one of its sentences."""
-    return next(each for each in (*finding.shows, *finding.because) if each.key == key).values[name].number
+    return next(each for each in (*finding.shows, *finding.because) if sentence_name(each) == key).values[name].number
 
 
 def waiting(made: Cluster, share: float, but: dict[str, float] | None = None) -> Cluster:
@@ -263,8 +263,10 @@ def waiting(made: Cluster, share: float, but: dict[str, float] | None = None) ->
 
 
 def restarted() -> Event:
+    """The launcher starts the workers anew."""
     return event("launcher_restart", 21, time=2000.5, attempt=1)
 
 
 def later() -> list[Event]:
+    """Points after the restart."""
     return [event("progress", 30 + i, step=i + 1, loss=4 - i / 10, time=2100.0 + 60 * i) for i in range(10)]

@@ -110,16 +110,19 @@ def store(*rows: Row | list[Row], planes: tuple[Plane, ...] = ("log", "scheduler
 
 
 def xid_number(number: int, line: int = 5, time: float | None = 4990.0, **fields: Any) -> Event:
+    """An Xid line of the kernel, by its number."""
     role = Role.FACT if number in (13, 31, 43, 45) else Role.CONFIRMATION
     where = {"plane": "kernel", "path": "dmesg.txt", "node": "n1", "pci": "0000:4e:00", **fields}
     return event("xid", line, role, xid=number, time=time, **where)
 
 
 def activity(lines: int, **fields: Any) -> Event:
+    """How much one log held, and from when to when."""
     return event("log_activity", lines, lines=lines, bytes=lines * 80, time=fields.get("last_time"), **fields)
 
 
 def notice(reason: str, line: int = 800, text: str = "", **fields: Any) -> Event:
+    """What Slurm says in the log of why it ended the run."""
     return event(
         "scheduler_notice", line, Role.ROOT, reason=reason, text=text or f"CANCELLED DUE TO {reason}", **fields
     )
@@ -182,7 +185,7 @@ def example(code: str) -> Finding:
     return api.diagnose(simulated(SCENARIOS / code / "sim-example-of-the-catalogue" / "scenario.toml")).primary
 
 
-def name(said: Claim | Action) -> str:
+def sentence_name(said: Claim | Action) -> str:
     """The name of the constant that holds a sentence, in lower case; of one in a table, with the key there."""
     return said.sentence if isinstance(said.sentence, str) else constants()[id(said.sentence)]
 
@@ -190,20 +193,25 @@ def name(said: Claim | Action) -> str:
 @cache
 def constants() -> dict[int, str]:
     """The names of all sentences of facts and families, by identity."""
+    return {id(sentence): name for name, sentence in sentences()}
+
+
+def sentences() -> list[tuple[str, Sentence]]:
+    """All sentences that are constants of facts and families, with their names in lower case."""
     families()
     modules = [module for path, module in sys.modules.items() if path.startswith("trackside.")]
-    names: dict[int, str] = {}
+    named: list[tuple[str, Sentence]] = []
     for constant, value in (pair for module in modules for pair in vars(module).items()):
         if isinstance(value, Sentence):
-            names[id(value)] = constant.lower()
+            named.append((constant.lower(), value))
         elif isinstance(value, dict):
-            names |= {id(one): f"{constant}_{key}".lower() for key, one in value.items() if isinstance(one, Sentence)}
-    return names
+            named += [(f"{constant}_{key}".lower(), one) for key, one in value.items() if isinstance(one, Sentence)]
+    return named
 
 
 def keys(finding: Finding) -> list[str]:
     """Which sentences it says: shown, or the reasons why it is not there."""
-    return [name(claim) for claim in (*finding.shows, *finding.because)]
+    return [sentence_name(claim) for claim in (*finding.shows, *finding.because)]
 
 
 def worded(finding: Finding) -> str:

@@ -29,11 +29,11 @@ from tests.families.rows import (
     judge,
     keys,
     log_points,
-    name,
     outcome,
     points,
     raised,
     root,
+    sentence_name,
     worded,
 )
 from trackside.finding import Certainty, Finding
@@ -117,13 +117,13 @@ def test_a_kill_and_the_hosts_memory(low: float, kills: int, said: set[str], imp
     finding = host(idle_contexts(), low, kills).judge("A2", killed(), FAILED)
     assert (finding.outcome, finding.certainty, finding.nodes) == (FOUND, ESTABLISHED, ("n2",))
     assert said | {"launches", "context_only"} <= set(keys(finding))
-    assert [name(each) for each in finding.implies] == [implied]
-    assert [name(each) for each in finding.cannot_decide] == open_
+    assert [sentence_name(each) for each in finding.implies] == [implied]
+    assert [sentence_name(each) for each in finding.cannot_decide] == open_
 
 
 def test_a_kill_without_host_metrics_stays_undecided() -> None:
     finding = idle_contexts().judge("A2", killed(), FAILED)
-    assert [name(each) for each in finding.cannot_decide] == ["who"]
+    assert [sentence_name(each) for each in finding.cannot_decide] == ["who"]
     assert keys(working().judge("A2", killed(), FAILED))[1] == "worked"
 
 
@@ -154,7 +154,7 @@ def test_kills_that_the_kernel_gives_to_other_jobs_are_not_this_runs() -> None:
     theirs, mine = (oom_kill("cgroup", cgroup=f"/slurm/uid_0/job_{number}") for number in (99, 7))
     finding = host(idle_contexts(), 0.5, 1).judge("A2", killed(), theirs, FAILED)
     assert "oom_counted" not in keys(finding)
-    assert [name(each) for each in finding.cannot_decide] == ["who_else"]
+    assert [sentence_name(each) for each in finding.cannot_decide] == ["who_else"]
     assert "oom_counted" in keys(
         host(idle_contexts(), 0.5, 2).judge("A2", killed(), theirs, FAILED)
     )  # the other kill is nobody's
@@ -176,12 +176,12 @@ def test_kills_that_the_kernel_gives_to_other_jobs_are_not_this_runs() -> None:
 )
 def test_whose_memory_ran_out_is_the_kernels_word(scope: str, low: float, implied: str) -> None:
     finding = host(idle_contexts(), low, 1).judge("A2", killed(), oom_kill(scope), FAILED)
-    assert [name(each) for each in finding.implies] == [implied]
+    assert [sentence_name(each) for each in finding.implies] == [implied]
 
 
 def test_the_kernels_word_of_another_node_does_not_count() -> None:
     finding = host(idle_contexts(), 0.9, 1).judge("A2", killed(), oom_kill("host", "n1"), FAILED)
-    assert [name(each) for each in finding.implies] == ["implies_cgroup_oom"]
+    assert [sentence_name(each) for each in finding.implies] == ["implies_cgroup_oom"]
 
 
 def test_the_node_of_a_rank_is_looked_at() -> None:
@@ -204,13 +204,16 @@ def test_the_memory_that_the_job_had_asked_for() -> None:
         return host(idle_contexts(), 0.5, 0).judge("A2", killed(), asked(limit), *more)
 
     near = judged(420 * GIB)  # of 900 GiB left at first, 400 went
-    assert ([name(each) for each in near.implies], "asked_reached" in keys(near)) == (["implies_near_limit"], True)
-    assert [name(each) for each in near.cannot_decide] == ["who_else"]
+    assert ([sentence_name(each) for each in near.implies], "asked_reached" in keys(near)) == (
+        ["implies_near_limit"],
+        True,
+    )
+    assert [sentence_name(each) for each in near.cannot_decide] == ["who_else"]
     assert "asked_reached" not in keys(judged(800 * GIB))
     step = Record("step", Position("sacct.txt", 3), "scheduler", {"id": "7.0", "max_rss_bytes": 790 * GIB})
     assert "rss_reached" in keys(judged(800 * GIB, step))
     blind = idle_contexts().judge("A2", killed(), asked(800 * GIB), step)
-    assert [name(each) for each in blind.implies] == ["implies_near_limit"]
+    assert [sentence_name(each) for each in blind.implies] == ["implies_near_limit"]
 
 
 def test_what_the_jobs_own_cgroup_held_counts_before_what_the_node_lost() -> None:
@@ -222,9 +225,9 @@ def test_what_the_jobs_own_cgroup_held_counts_before_what_the_node_lost() -> Non
         return cluster.judge("A2", killed(), asked(420 * GIB))
 
     assert not {"asked_reached", "cgroup_reached"} & set(keys(judged(40 * GIB)))
-    assert [name(each) for each in judged(40 * GIB).implies] == ["implies_other_kill"]
+    assert [sentence_name(each) for each in judged(40 * GIB).implies] == ["implies_other_kill"]
     assert "cgroup_reached" in keys(judged(410 * GIB))
-    assert [name(each) for each in judged(410 * GIB).implies] == ["implies_near_limit"]
+    assert [sentence_name(each) for each in judged(410 * GIB).implies] == ["implies_near_limit"]
 
 
 def test_host_memory_that_killed_nothing_is_said() -> None:

@@ -28,10 +28,9 @@ from tests.families.rows import (
     job,
     keys,
     outcome,
+    sentence_name,
 )
-from trackside.facts.hardware.throttling import LOWER
 from trackside.families import families
-from trackside.families.b3_clock_throttle import SET_SO
 from trackside.finding import Certainty, Finding, Outcome
 from trackside.model import Event, Run
 from trackside.verdict.arbiter import arbitrate
@@ -214,8 +213,8 @@ def test_hot_gpus_that_were_slow_all_along_are_a_suspicion_by_what_their_model_c
     model = {"gpu_model": "NVIDIA H100 80GB HBM3"}
     finding = by_default(8.85e8, 86, 230, **model).judge("B3", steps(), COMPLETED)
     assert outcome(finding) == (FOUND, POSSIBLE, True)
-    assert LOWER["highest"] in [claim.sentence for claim in finding.shows]
-    assert SET_SO in [claim.sentence for claim in finding.cannot_decide]
+    assert "lower_highest" in keys(finding)
+    assert "set_so" in [sentence_name(each) for each in finding.cannot_decide]
     for other in (by_default(8.85e8, 60, 230, **model), by_default(8.85e8, 86, 690, **model)):
         assert other.judge("B3", steps(), COMPLETED).outcome is UNKNOWN, "set so by hand, or at its power limit"
     assert by_default(8.85e8, 86, 230).judge("B3", steps(), COMPLETED).outcome is UNKNOWN

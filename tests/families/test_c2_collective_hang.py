@@ -39,6 +39,7 @@ from tests.families.rows import (
     keys,
     log_points,
     points,
+    sentence_name,
     worded,
 )
 from trackside.finding import Certainty
@@ -102,7 +103,7 @@ def test_a_standstill_is_compared_with_work_not_with_the_start_up() -> None:
     working = np.where(cluster.times < 2400, 0.0, np.where(cluster.times < STOP, 0.7, 0.03))
     cluster.per_gpu("gpu_sm_active_ratio", working, {AWAY: np.where(cluster.times < STOP, working, 0.0)})
     finding = judged(cluster, "C2", until_stop(), TIMEOUT)
-    [rest] = [each for each in finding.shows if each.key == "rest_sm"]
+    [rest] = [each for each in finding.shows if sentence_name(each) == "rest_sm"]
     assert rest.values["before"].number == pytest.approx(0.7)
 
 
@@ -146,7 +147,7 @@ def test_what_kept_the_rank_away_stays_open_without_its_word() -> None:
     other = event("dataloader_death", 900, rank=2, role=Role.ROOT, signal=9)
     finding = judged(hung(), "C2", until_stop(), other, TIMEOUT)
     assert "worker_died" not in keys(finding)
-    assert [each.key for each in finding.cannot_decide] == ["why"]
+    assert [sentence_name(each) for each in finding.cannot_decide] == ["why"]
 
 
 def test_collective_hang_without_a_log() -> None:

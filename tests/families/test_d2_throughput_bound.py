@@ -38,6 +38,7 @@ from tests.families.rows import (
     outcome,
     points,
     primary,
+    sentence_name,
     short_job,
     store,
     worded,
@@ -109,7 +110,7 @@ def test_a_model_that_fills_few_sms_is_a_suspicion_until_something_says_it_waits
     made = uniform(0.97, 0.3)
     doubtful = made.judge("D2", points(), COMPLETED)
     assert outcome(doubtful) == (FOUND, POSSIBLE, True)
-    assert "few_sms" in [each.key for each in doubtful.cannot_decide]
+    assert "few_sms" in [sentence_name(each) for each in doubtful.cannot_decide]
     assert outcome(made.judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)) == (FOUND, SUPPORTED, False)
     worked = uniform(0.97, 0.6).judge("D2", steps(10.0, comm_time_s=7.0), COMPLETED)
     assert (worked.outcome, keys(worked)) == (ABSENT, ["works"])

@@ -30,6 +30,7 @@ from tests.families.rows import (
     keys,
     outcome,
     points,
+    sentence_name,
     store,
 )
 from trackside.model import Event
@@ -79,7 +80,7 @@ def test_a_slow_clock_blames_the_gpu() -> None:
     made.per_gpu("gpu_sm_clock_hertz", 1.9e9, {SLOW: 0.7e9})
     finding = made.judge("D3", points(30), COMPLETED)
     assert (finding.outcome, finding.culprit) == (FOUND, "infrastructure")
-    assert "how_much" in [each.key for each in finding.cannot_decide]
+    assert "how_much" in [sentence_name(each) for each in finding.cannot_decide]
 
 
 @pytest.mark.parametrize("interval", [15.0, 60.0])
@@ -103,11 +104,11 @@ def test_pressure_on_its_host_alone_points_to_the_cpus() -> None:
     )
     finding = made.judge("D3", points(30), COMPLETED)
     assert figure(finding, "cpus_beside", "share") == pytest.approx(0.7, abs=0.02)
-    assert "whose_cpus" in [each.key for each in finding.cannot_decide]
+    assert "whose_cpus" in [sentence_name(each) for each in finding.cannot_decide]
     everywhere = Cluster(nodes=4)
     everywhere.per_gpu("gpu_engine_active_ratio", everywhere.noisy(0.98, 0.005), {SLOW: everywhere.noisy(0.3)})
     everywhere.per_node("host_pressure_seconds_total", everywhere.growing(0.7), resource="cpu", level="some")
-    assert "host_side" in [each.key for each in everywhere.judge("D3", points(30), COMPLETED).cannot_decide]
+    assert "host_side" in [sentence_name(each) for each in everywhere.judge("D3", points(30), COMPLETED).cannot_decide]
 
 
 @pytest.mark.parametrize("duty", [0.35, 0.62])
@@ -246,7 +247,7 @@ def test_no_step_is_done_while_one_rank_evaluates() -> None:
     assert alone(SLOW).judge("D3", ended, COMPLETED).outcome is FOUND, "a log that had ended says nothing of it"
     first = alone(FIRST).judge("D3", every, COMPLETED)
     assert outcome(first) == (FOUND, POSSIBLE, True)
-    assert "own_work" in [each.key for each in first.cannot_decide]
+    assert "own_work" in [sentence_name(each) for each in first.cannot_decide]
 
 
 def test_a_tracer_alone_names_the_rank_that_waits_least() -> None:

@@ -30,6 +30,7 @@ from tests.families.rows import (
     judge_store,
     keys,
     primary,
+    sentence_name,
     short_job,
     store,
 )
@@ -204,15 +205,15 @@ def test_memory_errors_before_the_loss_went_put_the_hardware_in_question(cluster
     finding = cluster().judge("E1", COMPLETED, planes=NO_LOG)
     assert (finding.outcome, finding.variant) == (FOUND, "non-finite")
     assert finding.culprit == ("unknown" if suspected else "job")
-    assert ("hardware_or_job" in [each.key for each in finding.cannot_decide]) is suspected
-    assert (finding.actions[0].key == "test_gpu") is suspected
+    assert ("hardware_or_job" in [sentence_name(each) for each in finding.cannot_decide]) is suspected
+    assert (sentence_name(finding.actions[0]) == "test_gpu") is suspected
 
 
 def test_clean_counters_say_so_and_unwatched_ones_say_nothing() -> None:
-    said = [each.key for each in broken(ECC, 9e9).judge("E1", COMPLETED, planes=NO_LOG).implies]
+    said = [sentence_name(each) for each in broken(ECC, 9e9).judge("E1", COMPLETED, planes=NO_LOG).implies]
     assert "no_memory_error" in said
     blind = losses(SHAPES["not finite to the end"][0]).judge("E1", COMPLETED, planes=NO_LOG)
-    assert "no_memory_error" not in [each.key for each in blind.implies]
+    assert "no_memory_error" not in [sentence_name(each) for each in blind.implies]
 
 
 def test_a_memory_error_that_only_the_kernel_reported() -> None:

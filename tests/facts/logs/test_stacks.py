@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.families.rows import sentence_name
 from trackside import api
 from trackside.catalog.hang_lines import (
     Resumed,
@@ -188,7 +189,7 @@ class TestCollectiveHang:
         """A node whose neighbour has no agent: who is missing stays open."""
         found = verdict(tmp_path, ours(waits(0), waits(1)))
         assert (found.family, found.primary.ranks, found.primary.culprit) == ("C2", (), "unknown")
-        assert [claim.key for claim in found.primary.cannot_decide] == ["which"]
+        assert [sentence_name(claim) for claim in found.primary.cannot_decide] == ["which"]
 
     def test_one_that_sleeps_uninterruptibly(self, tmp_path: Path) -> None:
         state = state_line(Who("4242", 3, 903), State("python", "D", "rpc_wait_bit_killable"))
@@ -222,7 +223,7 @@ class TestIdleHang:
         found = verdict(tmp_path, ours(*(sleeps(rank) for rank in range(4))))
         assert (found.family, found.primary.ranks) == ("C3", (0, 1, 2, 3))
         assert "Ranks 0-3 stood at data.py:42 in load_batch" in sentences(found)
-        assert "why" not in [claim.key for claim in found.primary.cannot_decide]
+        assert "why" not in [sentence_name(claim) for claim in found.primary.cannot_decide]
         ruled_out = [finding for finding in found.ruled_out if finding.family == "C2"]
         assert ruled_out
         assert ruled_out[0].outcome is Outcome.ABSENT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,15 @@ import pytest
 from click.testing import CliRunner
 
 from tests.families.grids import Cluster
-from tests.families.rows import END, START, Row, event, job
+from tests.families.rows import END, START, Row, event, job, sentence_name
 from trackside.cli import main
-from trackside.evidence import Grid, MissingAnswer
-from trackside.facts.trust import preflight, telemetry
-from trackside.facts.trust.trust import Trust
+from trackside.evidence import Evidence, Grid, MissingAnswer, Value
+from trackside.facts.fact import Facts, fact
+from trackside.facts.trust.telemetry import TelemetryTrust
+from trackside.facts.trust.unanswered import UnansweredSources
 from trackside.families import families
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Outcome, Verdict, absent, claim, found
+from trackside.finding import Certainty, Claim, Finding, Outcome, Sentence, Verdict, absent, claim, found
 from trackside.model import Run
 from trackside.query import Query, metric
 from trackside.show.document import citation, decode, document, encode
@@ -35,11 +36,18 @@ from trackside.verify import check
 def told(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, str]:
     """Key -> sentence of what preflight says of the metrics; every citation must hold again."""
     resolved, store = cluster.store(*rows, run=run)
-    claims = telemetry.examine(store, resolved).claims
+    claims = trust_of(store, resolved).claims
     cites = [citation(cite) for each in claims for cite in each.cites]
     broken = [one for one in check({str(i): cite for i, cite in enumerate(cites)}, store) if not one.holds]
     assert not broken, broken
-    return {each.key: said(each, preflight.SAYS) for each in claims}
+    return {sentence_name(each): said(each, {}) for each in claims}
+
+
+def trust_of(store: MemoryStore, run: Run) -> TelemetryTrust:
+    """What limits the run's metrics."""
+    trust = Facts(store, run).get(TelemetryTrust)
+    assert isinstance(trust, TelemetryTrust)
+    return trust
 
 
 def watched(**shape: Any) -> Cluster:
@@ -83,7 +91,7 @@ def test_gpus_that_nothing_tells_apart_are_not_judged() -> None:
     run = cluster.run(n_gpus=2)
     assert "hich 2 of the 8 GPUs" in told(cluster, job("FAILED", n_gpus=2), run=run)["gpus_guessed"]
     resolved, store = cluster.store(run=run)
-    trust = telemetry.examine(store, resolved).trust
+    trust = trust_of(store, resolved)
     query = metric("gpu_sm_active_ratio").over("run", "avg")
     assert isinstance(trust.checked(query, store.ask(query)), MissingAnswer)
     other = metric("host_load1").over("run", "avg")
@@ -127,7 +135,7 @@ def test_seldom_sampled_is_no_gap() -> None:
     resolved, store = cluster.store()
     query = metric("gpu_tensor_active_ratio").over("run", "avg")
     answer = store.ask(query)
-    assert isinstance(telemetry.examine(store, resolved).trust.checked(query, answer), Grid)
+    assert isinstance(trust_of(store, resolved).checked(query, answer), Grid)
 
 
 def test_metrics_that_begin_late_and_end_early() -> None:
@@ -219,7 +227,7 @@ def test_launches_of_an_unattached_tracer_prove_nothing() -> None:
     cluster = watched().per_gpu("trackside_tracer_attached", 0, pid="5")
     cluster.per_gpu("trackside_cuda_kernel_launches_total", 0)
     resolved, store = cluster.store()
-    trust = telemetry.examine(store, resolved).trust
+    trust = trust_of(store, resolved)
     query = metric("trackside_cuda_kernel_launches_total").over("run", "increase")
     answer = trust.checked(query, store.ask(query))
     assert isinstance(answer, MissingAnswer)
@@ -239,7 +247,7 @@ def test_clock_shift_is_said() -> None:
 
 def checked(cluster: Cluster, query: Query) -> Grid | MissingAnswer:
     _, store = cluster.store()
-    answer = Trust().checked(query, store.ask(query))
+    answer = TelemetryTrust().checked(query, store.ask(query))
     assert isinstance(answer, (Grid, MissingAnswer))
     return answer
 
@@ -279,16 +287,50 @@ def test_processes_may_end_before_the_run() -> None:
     assert isinstance(checked(cluster, metric("trackside_cuda_kernel_launches_total").over("run", "increase")), Grid)
 
 
-ASK = {"sm": metric("gpu_sm_active_ratio").over("run", "avg")}
+SM = metric("gpu_sm_active_ratio").over("run", "avg")
+RATIO = Sentence("{v}")
 
 
-def family(code: str, judge: Any, asks: dict[str, Query] = ASK) -> Family:
-    return Family(code, code.lower(), code, asks, tuple(asks), {"k": "{v}"}, judge, collect=("more",))
+@dataclass(frozen=True)
+class Busy:
+    """How busy the GPUs were."""
+
+    sm: Value
 
 
-def busy(evidence: Any, run: Run, limits: object) -> Finding:
+@dataclass(frozen=True)
+class BusyTwice:
+    """The same, by two signals."""
+
+    sm: Value
+
+
+@fact({"sm": SM}, needs=("sm",))
+def busy_gpus(evidence: Evidence) -> Busy:
+    return Busy(one(evidence))
+
+
+@fact({"sm": SM, "util": metric("gpu_utilization_ratio").over("run", "avg")}, needs=("sm", "util"))
+def busy_by_two(evidence: Evidence) -> BusyTwice:
+    return BusyTwice(one(evidence))
+
+
+def one(evidence: Evidence) -> Value:
     grid = evidence.grid("sm")
-    return absent(claim("k", v=grid.value("avg")))
+    assert grid is not None
+    return grid.value("avg")
+
+
+def busy(gpus: Busy) -> Finding:
+    return absent(RATIO(v=gpus.sm))
+
+
+def busy_twice(gpus: BusyTwice) -> Finding:
+    return absent(RATIO(v=gpus.sm))
+
+
+def family(code: str, judge: Any) -> Family:
+    return Family(code, code.lower(), code, judge, collect=("more",))
 
 
 def test_metrics_of_some_nodes_rule_nothing_out() -> None:
@@ -384,11 +426,14 @@ def test_each_question_is_asked_once_and_a_familys_together() -> None:
     store = Counting(plain)
     chosen = [
         family("X1", busy),
-        family("X2", busy, {**ASK, "util": metric("gpu_utilization_ratio").over("run", "avg")}),
+        family("X2", busy_twice),
         family("X3", busy),
     ]
-    engine.judge_all(store, run, chosen, Trust())
-    assert [len(batch) for batch in store.batches] == [1, 1, 0]
+    facts = Facts(store, run, known={TelemetryTrust: TelemetryTrust()})
+    facts.get(UnansweredSources)
+    store.batches.clear()
+    engine.judge_by(facts, chosen)
+    assert [len(batch) for batch in store.batches] == [1, 1]
 
 
 # -- how it is told

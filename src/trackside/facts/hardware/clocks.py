@@ -19,7 +19,7 @@ from trackside.catalog.throttle import REASONS, mask, reasons_in
 from trackside.evidence import Evidence, Grid, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import GpuActivity
-from trackside.facts.gpu.rated import rated_clock, rated_power
+from trackside.facts.gpu.power_limits import rated_clock, rated_power
 from trackside.facts.gpus import aligned, all_names, name_of
 from trackside.model import Run
 from trackside.query import Query, metric

@@ -34,10 +34,10 @@ LEVELS: Mapping[str, Query] = {
 MAX_GPUS_NAMED = 3
 """GPUs that are named of those whose counters rose."""
 
-NO_ECC = Sentence("no uncorrectable ECC error was added on {count}")
-NO_REMAPS = Sentence("no row was remapped for uncorrectable errors on {count}")
-NO_ECC_MEANWHILE = Sentence("no uncorrectable ECC error was added on {count} while the run was there")
-NO_REMAPS_MEANWHILE = Sentence("no row was remapped for uncorrectable errors on {count} while the run was there")
+CLEAN_ECC = Sentence("no uncorrectable ECC error was added on {count}")
+CLEAN_REMAPS = Sentence("no row was remapped for uncorrectable errors on {count}")
+CLEAN_ECC_MEANWHILE = Sentence("no uncorrectable ECC error was added on {count} while the run was there")
+CLEAN_REMAPS_MEANWHILE = Sentence("no row was remapped for uncorrectable errors on {count} while the run was there")
 ROSE: Mapping[str, Sentence] = {
     "ecc": Sentence("uncorrectable ECC errors of GPU {gpu} rose by {by}, from {before} to {after}, by {when}"),
     "lifetime": Sentence(
@@ -96,8 +96,8 @@ def error_counters(evidence: Evidence, run: Run) -> ErrorCounters:
 def _unchanged(grids: Mapping[str, Grid], run: Run | None = None) -> list[Claim]:
     claims: list[Claim] = []
     for sentences, names in (
-        ((NO_ECC, NO_ECC_MEANWHILE), ("ecc_rise", "lifetime_rise")),
-        ((NO_REMAPS, NO_REMAPS_MEANWHILE), ("remap_rise",)),
+        ((CLEAN_ECC, CLEAN_ECC_MEANWHILE), ("ecc_rise", "lifetime_rise")),
+        ((CLEAN_REMAPS, CLEAN_REMAPS_MEANWHILE), ("remap_rise",)),
     ):
         sums = [(grids[name], grids[name].value("sum", unit="")) for name in names if name in grids]
         sums = [(grid, value) for grid, value in sums if value.value is not None]
