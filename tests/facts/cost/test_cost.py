@@ -235,7 +235,7 @@ def test_parts_do_not_overlap_and_their_citations_hold(name: str) -> None:
     case, waste = judged(name)
     if waste is None:
         assert case.verdict.cost is not None
-        assert case.verdict.cost.unknown
+        assert case.verdict.cost.missing
         return
     assert sum(part.gpu_hours for part in waste.lost) <= waste.gpu_hours + 0.001 * (1 + len(waste.lost))
     doc = document(case.verdict)
