@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.evidence import Frame, Grid, Missing, Store, Value
+from trackside.evidence import Frame, Grid, Missing, Value
 from trackside.facts.cost.allocation import Allocation
 from trackside.facts.fact import Facts, Maybe
 from trackside.facts.gpu.levels import MetricLevels
@@ -14,10 +14,10 @@ from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.silence import LIFE, Silence
 from trackside.facts.training.learning import Trajectory
 from trackside.facts.training.setup import Setup
-from trackside.facts.trust.telemetry import trusted_facts
 from trackside.finding import Finding, Verdict
 from trackside.model import Event, Position, Run
 from trackside.query import events
+from trackside.session import Session
 
 MEASURED: Mapping[str, tuple[str, str, float]] = {
     "gpu_sm_active_ratio": ("SM activity", "", 0.1),
@@ -36,17 +36,21 @@ MEASURED: Mapping[str, tuple[str, str, float]] = {
 
 @dataclass(frozen=True)
 class Side:
-    """A judged run with what it was judged by. ``settings``: what its log says before the first training point, by
+    """A session on a run. ``settings``: what its log says before the first training point, by
     name (:mod:`trackside.compare.settings`); None where its files were not at hand."""
 
-    verdict: Verdict
-    store: Store
+    session: Session
     settings: Mapping[str, Setting] | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What went wrong with it."""
+        return self.session.verdict()
 
     @property
     def run(self) -> Run:
         """Its facts."""
-        return self.verdict.run
+        return self.session.run
 
     @property
     def primary(self) -> Finding:
@@ -56,7 +60,7 @@ class Side:
     @cached_property
     def facts(self) -> Facts:
         """What follows from its evidence."""
-        return trusted_facts(self.store, self.run)
+        return self.session.facts
 
     @cached_property
     def trajectory(self) -> Maybe[Trajectory]:

@@ -9,7 +9,7 @@ import msgspec
 
 from trackside.evidence import Cite
 from trackside.finding import Claim, Cost, WastedTime
-from trackside.show.price import NO_PRICE, Price
+from trackside.settings.price import NO_PRICE, Price
 from trackside.show.wording import said, sentence, template_of
 
 ROUNDED = 0.0005

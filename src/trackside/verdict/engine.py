@@ -21,6 +21,15 @@ from trackside.verdict.cost import cost
 from trackside.verdict.partial_evidence import limited
 
 
+def facts_of(store: Store, run: Run) -> Facts:
+    """The facts of a run; its store is first told of all that a verdict asks, to answer it in few passes."""
+    if isinstance(store, BatchStore):
+        asked = (query for family in families() for query in family.asks.values())
+        kinds = (*(kind for family in families() for kind in family.facts), Preflight, EarlierAttempts)
+        store.expect(dict.fromkeys((*asked, *(query for kind in closure(kinds) for query in questions(kind)))))
+    return trusted_facts(store, run)
+
+
 def judge_all(store: Store, run: Run, chosen: Sequence[Family] | None = None) -> list[Finding]:
     """Every family's finding on one run, by code."""
     return judge_by(trusted_facts(store, run), families() if chosen is None else chosen)
@@ -73,13 +82,8 @@ def _judge_evidence(family: Family, facts: Facts) -> Finding:
 def diagnose(
     store: Store, run: Run, inputs: Sequence[Input] = (), version: str = "", facts: Facts | None = None
 ) -> Verdict:
-    """The verdict on one run from one store. ``facts``: those of the run (:func:`trusted_facts`), if any were derived
-    already, or others will be."""
-    if isinstance(store, BatchStore):
-        asked = (query for family in families() for query in family.asks.values())
-        kinds = (*(kind for family in families() for kind in family.facts), Preflight, EarlierAttempts)
-        store.expect(dict.fromkeys((*asked, *(query for kind in closure(kinds) for query in questions(kind)))))
-    facts = trusted_facts(store, run) if facts is None else facts
+    """The verdict on one run from one store. ``facts``: those of the run (:func:`facts_of`), if others use them too."""
+    facts = facts_of(store, run) if facts is None else facts
     ranked = arbiter.arbitrate(judge_by(facts, families()), families())
     preflight = facts.get(Preflight)
     return Verdict(
