@@ -101,7 +101,6 @@ class Finding:
     family: str = ""
     id: str = ""
     title: str = ""
-    role: Role = "fault"
     certainty: Certainty | None = None
     culprit: Culprit = "unknown"
     variant: str | None = None
@@ -129,6 +128,7 @@ class Finding:
     """A condition worth flagging that did not end this run: a warning, never the primary."""
     planes: tuple[Plane, ...] = ()
     confidence: float | None = None
+    role: Role = "fault"
 
 
 @dataclass(frozen=True, slots=True)
