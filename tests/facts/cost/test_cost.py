@@ -306,7 +306,7 @@ def test_a_pause_is_told_beside_a_healthy_verdict() -> None:
 
 
 def verdict() -> Verdict:
-    return judged("c2/sim-stuck-rank-watchdog")[0].verdict
+    return judged("c2/sim-stuck-rank-watchdog")[0].verdict()
 
 
 def test_money_is_hours_times_the_price() -> None:
