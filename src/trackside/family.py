@@ -11,7 +11,7 @@ from typing import Literal
 from trackside.catalog.job_states import goes_on
 from trackside.evidence import Evidence, Missing
 from trackside.facts.fact import Parameter, parameters
-from trackside.finding import Finding
+from trackside.finding import Finding, Role
 from trackside.model import Run
 from trackside.query import Query
 
@@ -50,6 +50,7 @@ class Family:
     """What to collect to settle it, as sentences; shown when the answer is UNKNOWN."""
     going: Mapping[str, str] = field(default_factory=dict)
     loses: Loses = "work"
+    role: Role = "fault"
     by_silence: bool = False
     """A log shows it by what it no longer says, or by how little: one that did not wholly come can't."""
     pictured: tuple[str, str] | None = None

@@ -11,6 +11,9 @@ from trackside.evidence import Cite, Value
 from trackside.model import Input, Plane, Position, Run
 
 Culprit = Literal["job", "infrastructure", "scheduler", "none", "unknown"]
+Role = Literal["fault", "health", "disposition", "last_resort"]
+"""What a family speaks of. disposition: it only says how the run ended, and is never primary while a cause is found.
+last_resort: primary if nothing else is found."""
 
 
 class Outcome(enum.StrEnum):
@@ -90,7 +93,8 @@ class Finding:
     """What one family says of one run.
 
     FOUND carries ``shows``; ABSENT carries ``because`` (its counterfactual); UNKNOWN carries ``missing``
-    and ``collect``. ``family`` and ``id`` are filled in by the engine, and ``title`` where the family gave none.
+    and ``collect``. ``family``, ``id`` and ``role`` are filled in by the engine, and ``title`` where the family gave
+    none.
     """
 
     outcome: Outcome
@@ -124,6 +128,7 @@ class Finding:
     """A condition worth flagging that did not end this run: a warning, never the primary."""
     planes: tuple[Plane, ...] = ()
     confidence: float | None = None
+    role: Role = "fault"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +158,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class WastedTime:
     """GPU-hours that a fault cost, as one part of several that do not overlap.
 
     ``kind``: attempt, startup, work, stopped, paused, slow, spoilt, repeated or all; ``what`` says it in a sentence,
@@ -165,17 +170,21 @@ class Loss:
     what: Claim
     formula: Claim
     assumption: Claim
+    at_most: bool = False
+    """Whether it can have been less, by what is taken for granted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """GPU-hours: what a run held, and what its fault cost of them. ``unknown``: what can't be told, and why."""
+    """GPU-hours: what a run held, and what its fault cost of them. ``unknown``: what can't be told, and why;
+    ``missing``: why not even what it held is known."""
 
     held: Value | None = None
     formula: Claim | None = None
     assumption: Claim | None = None
-    lost: tuple[Loss, ...] = ()
+    lost: tuple[WastedTime, ...] = ()
     unknown: tuple[Claim, ...] = ()
+    missing: str = ""
 
 
 @dataclass(frozen=True, slots=True)

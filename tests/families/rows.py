@@ -11,6 +11,7 @@ from typing import Any
 from tools.cases import SCENARIOS, simulated
 
 import trackside
+from trackside.facts.cost.wasted_time import Part
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Outcome, Sentence
@@ -206,6 +207,8 @@ def sentences() -> list[tuple[str, Sentence]]:
             named.append((constant.lower(), value))
         elif isinstance(value, dict):
             named += [(f"{constant}_{key}".lower(), one) for key, one in value.items() if isinstance(one, Sentence)]
+        elif isinstance(value, Part):
+            named.append((f"{constant}_what".lower(), value.what))
     return named
 
 

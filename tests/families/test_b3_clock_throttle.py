@@ -165,10 +165,10 @@ BENIGN: dict[str, tuple[Callable[[], Cluster], list[str]]] = {
     "power cap": (lambda: throttled(0x4, 1.3e9, 60), ["benign", "hottest"]),
     "all at their power cap": (lambda: throttled(0x4, 1.3e9, 70, (0, 9999), Cluster().gpus), ["benign", "hottest"]),
     "single samples": (lambda: throttled(span=(3000, 3040)), ["brief", "hottest"]),
-    "clock kept": (lambda: throttled(clock=1.58e9), ["kept", "hottest"]),
+    "clock kept": (lambda: throttled(clock=1.58e9), ["clock_stayed", "hottest"]),
     "no reasons, at the highest clock": (
         lambda: throttled(heat=60, clock=1.59e9, give=("clocks", "heat")).per_gpu("gpu_sm_clock_max_hertz", 1.7e9),
-        ["clocks", "hottest"],
+        ["clocks_stayed", "hottest"],
     ),
 }
 
@@ -213,7 +213,7 @@ def test_hot_gpus_that_were_slow_all_along_are_a_suspicion_by_what_their_model_c
     model = {"gpu_model": "NVIDIA H100 80GB HBM3"}
     finding = by_default(8.85e8, 86, 230, **model).judge("B3", steps(), COMPLETED)
     assert outcome(finding) == (FOUND, POSSIBLE, True)
-    assert "under_most" in keys(finding)
+    assert "lower_highest" in keys(finding)
     assert "set_so" in [sentence_name(each) for each in finding.cannot_decide]
     for other in (by_default(8.85e8, 60, 230, **model), by_default(8.85e8, 86, 690, **model)):
         assert other.judge("B3", steps(), COMPLETED).outcome is UNKNOWN, "set so by hand, or at its power limit"

@@ -269,10 +269,13 @@ def _reopened(doc: VerdictDoc, paths: Sequence[str], job: str | None, site: Mapp
         yield session
 
 
-def _status(family: str, certainty: str | None) -> int:
-    if family == "G1":
+def _status(code: str, certainty: str | None) -> int:
+    from trackside.families import families
+
+    role = next((family.role for family in families() if family.code == code), "fault")
+    if role == "health":
         return EXIT_HEALTHY
-    return EXIT_UNDECIDED if family == "U0" or certainty in (None, "possible") else EXIT_FAULT
+    return EXIT_UNDECIDED if role == "last_resort" or certainty in (None, "possible") else EXIT_FAULT
 
 
 def time_of(text: str | None) -> float | None:

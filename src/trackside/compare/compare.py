@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trackside.compare import facts, training
+from trackside.compare import facts, measured, training
 from trackside.compare.setup import following, sizes, unlike
-from trackside.compare.side import MEASURED, Row, Side
+from trackside.compare.side import Row, Side
 from trackside.compare.slowdown import Slowdown, slowdown
 from trackside.families import families
 from trackside.finding import Outcome
@@ -61,11 +61,7 @@ class Comparison:
 
 def compare(a: Side, b: Side) -> Comparison:
     """All that differs, and where it begins."""
-    rows = [*facts.rows(a, b), *training.rows(a, b)]
-    if any(side.evidence.grid(name) is not None for side in (a, b) for name in MEASURED):
-        from trackside.compare import measured  # arrays: only where something was measured
-
-        rows += measured.rows(a, b)
+    rows = [*facts.rows(a, b), *training.rows(a, b), *measured.rows(a, b)]
     rows = following(rows)
     names = {name for side in (a, b) for name in _told_by(side)}
     partings = sorted([row for row in (*rows, *facts.onset(a, b)) if row.parts], key=lambda row: _moment(a, b, row))

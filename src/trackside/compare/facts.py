@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from trackside.compare.side import Row, Setting, Side, either, gpus
-from trackside.evidence import Cite, Frame, Value, derived
-from trackside.facts.cost.held import Held, held
-from trackside.facts.cost.work import moment
+from trackside.compare.side import Row, Setting, Side, either
+from trackside.evidence import Cite, Value, derived
 from trackside.facts.training.learning import steps_planned
-from trackside.finding import Claim, Outcome
+from trackside.finding import Outcome
 from trackside.model import Event
+from trackside.verdict import cost
 
 MOST_SETTINGS = 40
 """Differences of settings that are told one by one."""
@@ -33,7 +32,7 @@ def rows(a: Side, b: Side) -> Iterator[Row]:
     yield either("outcome", "exit code", a.recorded("exit_code"), b.recorded("exit_code"))
     yield either("outcome", "time held", a.recorded("elapsed_s", "s"), b.recorded("elapsed_s", "s"), 0.1)
     yield _nodes(a, b)
-    yield either("place", "GPUs", gpus(a), gpus(b))
+    yield either("place", "GPUs", _gpus(a), _gpus(b))
     yield either("setup", "framework", _framework(a), _framework(b))
     yield _commands(a, b)
     for field, label in PLAN.items():
@@ -47,23 +46,21 @@ def rows(a: Side, b: Side) -> Iterator[Row]:
 def onset(a: Side, b: Side) -> Iterator[Row]:
     """When the fault of one began, counted from its start; where both have one, the earlier."""
     for letter, side in (("A", a), ("B", b)):
-        told = held(side.evidence, side.run)
-        if side.primary.outcome is not Outcome.FOUND or side.primary.family == "G1":
-            continue
-        yield from _onset(letter, side, None if isinstance(told, Claim) else told)
+        if side.primary.outcome is Outcome.FOUND and side.primary.role != "health":
+            yield from _onset(letter, side)
 
 
-def _onset(letter: str, side: Side, told: Held | None) -> Iterator[Row]:
+def _onset(letter: str, side: Side) -> Iterator[Row]:
     """By its time, else by the training point at which it stands."""
-    primary = side.primary
+    primary, held = side.primary, side.allocation
     label = f"the fault of run {letter} begins: {primary.title}"
-    since = moment(primary, told) if told is not None else None
+    since = cost.onset(primary, held) if held is not None else None
     seconds: float | None
     at = primary.at
     before = (row for row in reversed(side.points) if at and row.at.path == at.path and row.at.line <= at.line)
     near = next(before, None)
-    if since is not None and told is not None:
-        value, seconds, step = derived(primary.id, since), since.number - told.start.number, None
+    if since is not None and held is not None:
+        value, seconds, step = derived(primary.id, since), since.number - held.start.number, None
     elif near is not None and isinstance(last := near.get("step"), (int, float)):
         value, seconds, step = derived(primary.id, side.progress.value(near, "step")), _since(side, near), float(last)
     else:
@@ -76,6 +73,11 @@ def _since(side: Side, point: Event) -> float | None:
     """Seconds from the run's start to a training point."""
     start = side.run.start
     return None if start is None or point.time is None or point.time < start else point.time - start
+
+
+def _gpus(side: Side) -> Value | None:
+    """How many GPUs it held."""
+    return None if side.allocation is None else side.allocation.gpus
 
 
 def _verdict(side: Side) -> Value | None:
@@ -102,8 +104,7 @@ def _node_names(side: Side) -> Value | None:
 
 
 def _framework(side: Side) -> Value | None:
-    for name in ("progress", "plans", "starts"):
-        frame = side.evidence[name]
+    for frame in (side.progress, side.plans, side.setup.starts):
         for row in frame.events:
             if row.get("framework") is not None:
                 return frame.value(row, "framework")
@@ -120,9 +121,7 @@ def _commands(a: Side, b: Side) -> Row:
 
 
 def _echoed(side: Side) -> Value | None:
-    frame = side.evidence["hosts"]
-    row = next((row for row in frame.events if row.get("command")), None)
-    return None if row is None else _anonymous(side, frame.value(row, "command"))
+    return _anonymous(side, side.setup.command)
 
 
 def _submitted(side: Side) -> Value | None:
@@ -142,18 +141,17 @@ def _anonymous(side: Side, told: Value | None) -> Value | None:
 
 def _planned(side: Side, field: str) -> Value | None:
     if field == "total_steps":
-        return steps_planned(side.progress, side.evidence["plans"])
-    frame = side.evidence["plans"]
-    row = next((row for row in reversed(frame.events) if row.get(field) is not None), None)
-    return None if row is None else frame.value(row, field)
+        return steps_planned(side.progress, side.plans)
+    row = next((row for row in reversed(side.plans.events) if row.get(field) is not None), None)
+    return None if row is None else side.plans.value(row, field)
 
 
 def _flags(a: Side, b: Side) -> Iterator[Row]:
     """Environment settings that a log shows to be in force."""
-    told = [_in_force(side.evidence["flags"]) for side in (a, b)]
+    told = [side.setup.environment for side in (a, b)]
     for name in sorted(told[0].keys() | told[1].keys()):
         one, other = (each.get(name) for each in told)
-        logs = a.evidence.has("flags") and b.evidence.has("flags")
+        logs = a.setup.has_log and b.setup.has_log
         if one is None or other is None:
             letter = "A" if one is None else "B"
             yield Row(
@@ -161,10 +159,6 @@ def _flags(a: Side, b: Side) -> Iterator[Row]:
             )
         else:
             yield either("setup", name, one, other)
-
-
-def _in_force(frame: Frame) -> dict[str, Value]:
-    return {str(row.get("name")): frame.value(row, "value") for row in frame.events}
 
 
 def _settings(a: Side, b: Side) -> Iterator[Row]:

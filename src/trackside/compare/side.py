@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.evidence import Evidence, Frame, Grid, Value
-from trackside.facts.cost.held import HOLDING, Held, held
-from trackside.facts.cost.work import WORK
-from trackside.facts.logs.ending import last_job
-from trackside.facts.training.learning import curve
+from trackside.evidence import Frame, Grid, Missing, Value
+from trackside.facts.cost.allocation import Allocation
+from trackside.facts.fact import Facts, Maybe
+from trackside.facts.gpu.levels import MetricLevels
+from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.silence import LIFE, Silence
+from trackside.facts.training.learning import Trajectory
+from trackside.facts.training.setup import Setup
 from trackside.finding import Finding, Verdict
-from trackside.model import Event, Position, Record, Run
-from trackside.query import Query, events, metric
+from trackside.model import Event, Position, Run
+from trackside.query import events
 from trackside.session import Session
 
 MEASURED: Mapping[str, tuple[str, str, float]] = {
@@ -29,14 +32,6 @@ MEASURED: Mapping[str, tuple[str, str, float]] = {
     "training_step_seconds": ("time of a step, as measured", "highest", 0.1),
 }
 """Metric -> (what it is called, which GPU stands for the odd one, share by which levels differ)."""
-_ASKS: Mapping[str, Query] = {
-    **HOLDING,
-    **WORK,
-    "plans": events("training_plan"),
-    "flags": events("env_flag"),
-    "starts": events("training_start"),
-    **{name: metric(name).over("run", "avg") for name in MEASURED},
-}
 
 
 @dataclass(frozen=True)
@@ -63,34 +58,59 @@ class Side:
         return self.verdict.primary
 
     @cached_property
-    def evidence(self) -> Evidence:
-        """The answers to all that is compared."""
-        return self.session.facts.evidence(_ASKS)
+    def facts(self) -> Facts:
+        """What follows from its evidence."""
+        return self.session.facts
 
     @cached_property
-    def points(self) -> tuple[Event, ...]:
-        """The training points of its last life that holds at least two."""
-        return curve(self.progress).points
+    def trajectory(self) -> Maybe[Trajectory]:
+        """Its training, by its log."""
+        return self.facts.get(Trajectory)
 
     @property
-    def progress(self) -> Frame:
-        """All training points."""
-        return self.evidence["progress"]
+    def points(self) -> tuple[Event, ...]:
+        """The training points of its last life that holds at least two."""
+        return () if isinstance(self.trajectory, Missing) else self.trajectory.curve.points
 
     @cached_property
-    def job(self) -> Record | None:
-        """The scheduler's record of its last attempt."""
-        return last_job(self.evidence["jobs"])
+    def progress(self) -> Frame:
+        """All training points."""
+        return Frame(events("progress"), "none") if isinstance(self.trajectory, Missing) else self.trajectory.progress
+
+    @cached_property
+    def plans(self) -> Frame:
+        """What its log says of what was planned."""
+        return Frame(events("training_plan"), "none") if isinstance(self.trajectory, Missing) else self.trajectory.plans
+
+    @cached_property
+    def setup(self) -> Setup:
+        """How it was set up, as its log prints it."""
+        setup = self.facts.get(Setup)
+        assert isinstance(setup, Setup)
+        return setup
+
+    def printed(self, name: str) -> Frame:
+        """Rows of its log: one of :data:`LIFE`."""
+        silence = self.facts.get(Silence)
+        return Frame(LIFE[name], "none") if isinstance(silence, Missing) else silence.signs[name]
+
+    @cached_property
+    def allocation(self) -> Allocation | None:
+        """The GPUs that it held; None if that isn't known."""
+        allocation = self.facts.get(Allocation)
+        return None if isinstance(allocation, Missing) else allocation
 
     def recorded(self, name: str, unit: str = "") -> Value | None:
-        """A field of the scheduler's record."""
-        if self.job is None or self.job.get(name) is None:
+        """A field of the scheduler's record of its last attempt."""
+        ending = self.facts.get(Ending)
+        if isinstance(ending, Missing) or ending.job is None or ending.job.get(name) is None:
             return None
-        return self.evidence["jobs"].value(self.job, name, unit)
+        return ending.jobs.value(ending.job, name, unit)
 
     def grid(self, name: str) -> Grid | None:
         """A metric over the run."""
-        return self.evidence.grid(name)
+        levels = self.facts.get(MetricLevels)
+        return None if isinstance(levels, Missing) else levels.grids.get(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +149,6 @@ class Row:
     def parts(self) -> bool:
         """Whether it says from where on they differ."""
         return self.differs is True and (self.step is not None or self.seconds is not None or bool(self.place))
-
-
-def gpus(side: Side) -> Value | None:
-    """How many GPUs it held."""
-    told = held(side.evidence, side.run)
-    return told.gpus if isinstance(told, Held) else None
-
-
-Told = Callable[[Side], Value | None]
 
 
 def either(topic: str, label: str, a: Value | None, b: Value | None, share: float = 0.0, why: str = "") -> Row:

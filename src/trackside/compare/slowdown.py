@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trackside.compare.setup import sizes, unlike
-from trackside.compare.side import Row, Side, gpus
+from trackside.compare.side import Row, Side
 from trackside.compare.training import STEP_TIME, TIME_HELD, steps_done
 from trackside.evidence import Value, derived
 from trackside.facts.logs.ending import BAD_STATES
@@ -41,11 +41,12 @@ def slowdown(a: Side, b: Side, rows: Sequence[Row]) -> Slowdown | None:
     if row is None or not row.differs or row.a is None or row.b is None or unlike(rows) or sizes(rows):
         return None
     letter, side, slow, fast = ("B", b, row.b, row.a) if row.b.number > row.a.number else ("A", a, row.a, row.b)
-    held, steps = gpus(side), steps_done(side)
+    steps = steps_done(side)
     if row.label == TIME_HELD and side.run.disposition in BAD_STATES:
         return None  # what it lost by failing is told of it by itself
-    if held is None or steps is None:
+    if side.allocation is None or steps is None:
         return None
     slow, fast = (derived(float(f"{each.number:.4g}"), each, unit="s") for each in (slow, fast))
-    hours = round(held.number * steps.number * (slow.number - fast.number) / 3600, 3)
-    return Slowdown(letter, held, steps, slow, fast, hours, row.label == TIME_HELD)
+    gpus = side.allocation.gpus
+    hours = round(gpus.number * steps.number * (slow.number - fast.number) / 3600, 3)
+    return Slowdown(letter, gpus, steps, slow, fast, hours, row.label == TIME_HELD)

@@ -116,13 +116,20 @@ def _fact_type(hint: Any) -> type:
 class Facts:
     """The facts of one run, each derived when it is first asked for, and once."""
 
-    def __init__(self, store: Store, run: Run, checked: Callable[[Query, Answer], Answer]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run: Run,
+        checked: Callable[[Query, Answer], Answer] = lambda _, answer: answer,
+        known: Mapping[type, Any] = types.MappingProxyType({}),
+    ) -> None:
         self.store = store
         self.run = run
         self._checked = checked
         """Gives an answer, or says why it can't be trusted."""
         self._answers: dict[Query, Answer] = {}
-        self._facts: dict[type, Any] = {}
+        self._facts: dict[type, Any] = dict(known)
+        """``known``: facts that were derived already, of unchecked answers."""
 
     def expect(self, kinds: Iterable[type]) -> None:
         """Tell the store what these facts will ask, so that it can answer many questions in one pass."""

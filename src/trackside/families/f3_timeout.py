@@ -187,6 +187,7 @@ def _projected(course: Trajectory) -> list[Claim]:
 
 FAMILY = Family(
     code="F3",
+    role="disposition",
     id="timeout",
     title="Timeout: ended at its time limit",
     pictured=("timeout-healthy", "timeline"),

@@ -260,6 +260,7 @@ def _actions(end: End, learning: Learning, work: GpuWork, variant: str, course: 
 
 FAMILY = Family(
     code="G1",
+    role="health",
     id="healthy",
     title="Healthy: no fault, and progress where it can be read",
     pictured=("healthy", "busy-wait"),

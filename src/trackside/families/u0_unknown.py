@@ -102,6 +102,7 @@ def _waiting(pending: PendingJob) -> Finding:
 
 FAMILY = Family(
     code="U0",
+    role="last_resort",
     id="unknown",
     title="Unknown: no family fits",
     judge=judge,

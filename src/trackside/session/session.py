@@ -8,7 +8,6 @@ from typing import Self
 
 from trackside.evidence import Answer
 from trackside.facts.fact import Facts
-from trackside.facts.trust import telemetry
 from trackside.finding import Verdict
 from trackside.model import Input, Run
 from trackside.query import Query
@@ -62,8 +61,7 @@ class Session:
     def facts(self) -> Facts:
         """What follows from the evidence, each fact derived once; what preflight does not trust is missing."""
         if self._facts is None:
-            trust = telemetry.examine(self.store, self.run).trust
-            self._facts = Facts(self.store, self.run, trust.checked)
+            self._facts = engine.facts_of(self.store, self.run)
         return self._facts
 
     def verdict(self) -> Verdict:
@@ -73,4 +71,4 @@ class Session:
         return self._verdict
 
     def _judged(self) -> Verdict:
-        return engine.diagnose(self.store, self.run, self.inputs, package_version())
+        return engine.diagnose(self.store, self.run, self.inputs, package_version(), self.facts)

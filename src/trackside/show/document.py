@@ -13,7 +13,6 @@ import msgspec
 
 from trackside.catalog.job_states import goes_on
 from trackside.evidence import Cite
-from trackside.facts.trust import preflight
 from trackside.families import families
 from trackside.finding import Action, Claim, Finding, Verdict
 from trackside.model import Attempt, Run, Scalar
@@ -286,7 +285,6 @@ class _Teller:
     def __init__(self, run: Run) -> None:
         self.cites = _Cites()
         self.running = goes_on(run.disposition)
-        self.limits = {**preflight.SAYS, **preflight.GOING} if goes_on(run.disposition) else preflight.SAYS
         self._says = {family.code: family.sentences(run) for family in families()}
 
     def claim(self, claim: Claim, says: Mapping[str, str]) -> ClaimDoc:
@@ -336,7 +334,7 @@ def document(
         actions=tell.actions(primary),
         consequences=[tell.secondary(finding) for finding in verdict.consequences],
         warnings=[tell.secondary(finding) for finding in verdict.warnings],
-        preflight=[tell.claim(claim, tell.limits) for claim in verdict.preflight],
+        preflight=[tell.claim(claim, {}) for claim in verdict.preflight],
         ruled_out=[tell.ruled_out(finding) for finding in verdict.ruled_out],
         unknown=[UnknownDoc(f.family, f.id, list(f.missing), list(f.collect)) for f in verdict.unknown],
         progress=_progress(verdict),

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from trackside.evidence import Cite
-from trackside.facts.cost.cost import SAYS
-from trackside.facts.cost.parts import AT_MOST
-from trackside.finding import Claim, Cost, Loss
+from trackside.finding import Claim, Cost, WastedTime
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show.wording import said, sentence, template_of
 
@@ -66,15 +64,13 @@ def waste(cost: Cost | None, number: Number, price: Price = NO_PRICE) -> WasteDo
     total = round(math.fsum(each.gpu_hours for each in lost), 3)
     if held - total <= ROUNDED * (len(lost) + 1):  # each is rounded by itself
         total = held
-    known = bool(lost) or not cost.unknown
+    known = bool(lost) or not (cost.unknown or cost.missing)
     priced = bool(price.price_per_gpu_hour)
     return WasteDoc(
         gpu_hours=held,
         cost=price.of(held),
         currency=price.currency if priced else None,
-        formula=""
-        if cost.formula is None
-        else sentence(template_of(cost.formula.sentence, SAYS, False), cost.formula.values),
+        formula="" if cost.formula is None else _said(cost.formula, False),
         assumption="" if cost.assumption is None else _said(cost.assumption),
         cites=number(cost.held.cites),
         lost=lost,
@@ -90,7 +86,10 @@ def waste(cost: Cost | None, number: Number, price: Price = NO_PRICE) -> WasteDo
 
 def untold(cost: Cost | None) -> list[str]:
     """What of the cost can't be told, and why: one sentence each."""
-    return [] if cost is None else [f"unable to tell {_said(claim, False)}" for claim in cost.unknown]
+    if cost is None:
+        return []
+    unknown = [_said(claim, False) for claim in cost.unknown]
+    return [f"unable to tell {what}" for what in ([cost.missing, *unknown] if cost.missing else unknown)]
 
 
 def in_brief(doc: WasteDoc | None) -> str:
@@ -128,7 +127,7 @@ def in_lines(doc: WasteDoc | None, unknown: Iterable[str] = ()) -> list[str]:
     return [*told, *(text[:1].upper() + text[1:] for text in doc.unknown)]
 
 
-def _loss(loss: Loss, number: Number, price: Price) -> LossDoc:
+def _loss(loss: WastedTime, number: Number, price: Price) -> LossDoc:
     cites = dict.fromkeys((*loss.gpu_hours.cites, *loss.formula.cites, *loss.what.cites, *loss.assumption.cites))
     return LossDoc(
         kind=loss.kind,
@@ -138,9 +137,9 @@ def _loss(loss: Loss, number: Number, price: Price) -> LossDoc:
         assumption=_said(loss.assumption),
         cites=number(cites),
         cost=price.of(loss.gpu_hours.number),
-        at_most=loss.assumption.key in AT_MOST,
+        at_most=loss.at_most,
     )
 
 
 def _said(claim: Claim, begins: bool = True) -> str:
-    return said(claim, SAYS) if begins else sentence(template_of(claim.sentence, SAYS, False), claim.values)
+    return said(claim, {}) if begins else sentence(template_of(claim.sentence, {}, False), claim.values)

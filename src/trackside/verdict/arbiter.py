@@ -10,10 +10,6 @@ from trackside.family import Family
 from trackside.finding import Certainty, Finding, Outcome
 from trackside.verdict import confidence
 
-LAST_RESORT = "U0"
-DISPOSITIONS = ("F3",)
-"""Families that only say how it ended: never primary while a cause is found."""
-HEALTH = "G1"
 PRINTED_S = 1.0
 """By which the times of lines may differ that speak of one moment."""
 SCRAPED_S = 60.0
@@ -40,15 +36,15 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
     rivals = {family.code: frozenset(family.rivals) for family in families}
     found = [f for f in findings if f.outcome is Outcome.FOUND and not f.latent]
     latent = [f for f in findings if f.outcome is Outcome.FOUND and f.latent]
-    faults = [f for f in found if f.family not in (HEALTH, LAST_RESORT)]
-    candidates = _unexplained(faults, explains) or [f for f in found if f.family == HEALTH]
-    candidates = candidates or [f for f in findings if f.family == LAST_RESORT]
+    faults = [f for f in found if _is_fault(f)]
+    candidates = _unexplained(faults, explains) or [f for f in found if f.role == "health"]
+    candidates = candidates or [f for f in findings if f.role == "last_resort"]
     primary = min(candidates, key=_rank)
     chain = _closure(primary.family, explains)
-    others = [f for f in found if f is not primary and f.family not in (HEALTH, LAST_RESORT)]
+    others = [f for f in found if f is not primary and _is_fault(f)]
     consequences = tuple(f for f in others if f.family in chain)
     warnings = tuple(f for f in others if f.family not in chain) + tuple(f for f in latent if f is not primary)
-    rest = [f for f in findings if f.family != LAST_RESORT and f is not primary]
+    rest = [f for f in findings if f.role != "last_resort" and f is not primary]
     still_open = {f.family for f in rest if f.outcome is Outcome.UNKNOWN} | {f.family for f in warnings if not f.latent}
     rival = bool(rivals.get(primary.family, frozenset()) & still_open)
     pattern = confidence.pattern(primary, consequences, rival)
@@ -60,6 +56,11 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
         unknown=tuple(f for f in rest if f.outcome is Outcome.UNKNOWN),
         pattern=pattern,
     )
+
+
+def _is_fault(finding: Finding) -> bool:
+    """Whether it speaks of a fault, or of how the run ended."""
+    return finding.role in ("fault", "disposition")
 
 
 def _unexplained(faults: Sequence[Finding], explains: dict[str, frozenset[str]]) -> list[Finding]:
@@ -74,7 +75,7 @@ def _unexplained(faults: Sequence[Finding], explains: dict[str, frozenset[str]])
             if other is not fault
         )
     ]
-    causes = [fault for fault in open_ if fault.family not in DISPOSITIONS]
+    causes = [fault for fault in open_ if fault.role != "disposition"]
     return causes or open_ or list(faults)
 
 

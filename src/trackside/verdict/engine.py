@@ -1,50 +1,50 @@
-"""Plan the asks of all families, fetch each once, check what can be trusted, judge, arbitrate."""
+"""Judge all families on the facts of one run, arbitrate, and say what the fault cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trackside.evidence import UNANSWERED, BatchStore, Frame, Grid, Missing, MissingAnswer, Store
-from trackside.facts.cost.cost import cost
+from trackside.evidence import BatchStore, Missing, Store
+from trackside.facts.cost.earlier_attempts import EarlierAttempts
 from trackside.facts.fact import Facts, closure, guarded, questions, unmet
 from trackside.facts.gpus import located
-from trackside.facts.trust import preflight, telemetry
-from trackside.facts.trust.trust import Trust
+from trackside.facts.training.learning import Trajectory, number
+from trackside.facts.trust.preflight import Preflight
+from trackside.facts.trust.telemetry import trusted_facts
 from trackside.families import families
 from trackside.family import Family
 from trackside.finding import Finding, Outcome, Progress, Verdict, unknown
-from trackside.model import Event, Input, Plane, Run
-from trackside.query import events
+from trackside.model import Event, Input, Run
 from trackside.verdict import arbiter, plots
-
-Answer = Frame | Grid | MissingAnswer
-
-
-def judge_all(
-    store: Store, run: Run, chosen: Sequence[Family] | None = None, trust: Trust | None = None
-) -> list[Finding]:
-    """Every family's finding on one run, by code. ``trust``: what preflight makes of the metrics."""
-    trust = trust if trust is not None else telemetry.examine(store, run).trust
-    trust = replace(trust, in_part=_in_part(store))
-    return judge_by(Facts(store, run, trust.checked), trust, families() if chosen is None else chosen)
+from trackside.verdict.cost import cost
+from trackside.verdict.partial_evidence import limited
 
 
-def judge_by(facts: Facts, trust: Trust, chosen: Sequence[Family]) -> list[Finding]:
+def facts_of(store: Store, run: Run) -> Facts:
+    """The facts of a run; its store is first told of all that a verdict asks, to answer it in few passes."""
+    if isinstance(store, BatchStore):
+        asked = (query for family in families() for query in family.asks.values())
+        kinds = (*(kind for family in families() for kind in family.facts), Preflight, EarlierAttempts)
+        store.expect(dict.fromkeys((*asked, *(query for kind in closure(kinds) for query in questions(kind)))))
+    return trusted_facts(store, run)
+
+
+def judge_all(store: Store, run: Run, chosen: Sequence[Family] | None = None) -> list[Finding]:
+    """Every family's finding on one run, by code."""
+    return judge_by(trusted_facts(store, run), families() if chosen is None else chosen)
+
+
+def judge_by(facts: Facts, chosen: Sequence[Family]) -> list[Finding]:
     """The findings of these families on the facts of one run."""
     findings = []
     for family in chosen:
         finding = _judge(family, facts)
-        finding = replace(finding, family=family.code, id=family.id, title=finding.title or family.title)
-        findings.append(trust.limited(finding, family.by_silence))
+        finding = replace(
+            finding, family=family.code, id=family.id, role=family.role, title=finding.title or family.title
+        )
+        findings.append(limited(finding, facts, family.by_silence))
     return findings
-
-
-def _in_part(store: Store) -> dict[Plane, str]:
-    """Planes of rows of which not all came, and why. Of metrics each question has its own answer."""
-    silent = store.ask(events(UNANSWERED))
-    rows = silent.events if isinstance(silent, Frame) else ()
-    return {row.plane: row.text for row in reversed(rows) if row.plane != "metric"}
 
 
 def _judge(family: Family, facts: Facts) -> Finding:
@@ -79,15 +79,13 @@ def _judge_evidence(family: Family, facts: Facts) -> Finding:
     return finding
 
 
-def diagnose(store: Store, run: Run, inputs: Sequence[Input] = (), version: str = "") -> Verdict:
-    """The verdict on one run from one store."""
-    if isinstance(store, BatchStore):
-        asked = (query for family in families() for query in family.asks.values())
-        derived_from = (query for kind in closure(k for f in families() for k in f.facts) for query in questions(kind))
-        store.expect(dict.fromkeys((*asked, *derived_from)))
-    examined = telemetry.examine(store, run)
-    findings = judge_all(store, run, trust=examined.trust)
-    ranked = arbiter.arbitrate(findings, families())
+def diagnose(
+    store: Store, run: Run, inputs: Sequence[Input] = (), version: str = "", facts: Facts | None = None
+) -> Verdict:
+    """The verdict on one run from one store. ``facts``: those of the run (:func:`facts_of`), if others use them too."""
+    facts = facts_of(store, run) if facts is None else facts
+    ranked = arbiter.arbitrate(judge_by(facts, families()), families())
+    preflight = facts.get(Preflight)
     return Verdict(
         run=run,
         primary=ranked.primary,
@@ -95,9 +93,9 @@ def diagnose(store: Store, run: Run, inputs: Sequence[Input] = (), version: str 
         warnings=ranked.warnings,
         ruled_out=ranked.ruled_out,
         unknown=ranked.unknown,
-        preflight=preflight.check(store, run, examined),
-        progress=_progress(store, run),
-        cost=cost(store, run, ranked.primary, ranked.warnings, examined.trust, ranked.consequences),
+        preflight=() if isinstance(preflight, Missing) else preflight.claims,
+        progress=_progress(facts),
+        cost=cost(facts, ranked, {family.code: family.loses for family in families()}),
         curves=plots.curves(store, ranked.primary),
         inputs=tuple(inputs),
         version=version,
@@ -105,24 +103,17 @@ def diagnose(store: Store, run: Run, inputs: Sequence[Input] = (), version: str 
     )
 
 
-def _progress(store: Store, run: Run) -> Progress | None:
-    answer = store.ask(events("progress"))
-    points = [event for event in answer.events if event.get("split") != "eval"] if isinstance(answer, Frame) else []
+def _progress(facts: Facts) -> Progress | None:
+    trajectory = facts.get(Trajectory)
+    if isinstance(trajectory, Missing):
+        return None
+    points = [event for event in trajectory.progress.events if event.get("split") != "eval"]
     if not points:
         return None
-    plan = store.ask(events("training_plan"))
-    planned = [e.get("total_steps") for e in plan.events] if isinstance(plan, Frame) else []
-    planned += [point.get("total_steps") for point in points]
-    known = [int(value) for value in planned if isinstance(value, (int, float))]
-
-    def pair(index: int) -> tuple[float | None, float | None]:
-        step, loss = points[index].get("step"), points[index].get("loss")
-        return (
-            float(step) if isinstance(step, (int, float)) else None,
-            float(loss) if isinstance(loss, (int, float)) else None,
-        )
-
-    return Progress(run.framework, _counted(points), pair(0), pair(-1), known[-1] if known else None)
+    planned = [number(row, "total_steps") for row in (*trajectory.plans.events, *points)]
+    known = [int(steps) for steps in planned if steps is not None]
+    first, last = ((number(row, "step"), number(row, "loss")) for row in (points[0], points[-1]))
+    return Progress(facts.run.framework, _counted(points), first, last, known[-1] if known else None)
 
 
 def _counted(points: Sequence[Event]) -> int:

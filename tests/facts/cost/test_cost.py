@@ -236,7 +236,7 @@ def test_parts_do_not_overlap_and_their_citations_hold(name: str) -> None:
     case, waste = judged(name)
     if waste is None:
         assert case.verdict().cost is not None
-        assert case.verdict().cost.unknown
+        assert case.verdict().cost.missing
         return
     assert sum(part.gpu_hours for part in waste.lost) <= waste.gpu_hours + 0.001 * (1 + len(waste.lost))
     doc = document(case.verdict())
@@ -306,7 +306,7 @@ def test_a_pause_is_told_beside_a_healthy_verdict() -> None:
 
 
 def verdict() -> Verdict:
-    return judged("c2/sim-stuck-rank-watchdog")[0].verdict
+    return judged("c2/sim-stuck-rank-watchdog")[0].verdict()
 
 
 def test_money_is_hours_times_the_price() -> None:

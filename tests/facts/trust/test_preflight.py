@@ -6,15 +6,26 @@ from tests.families.rows import (
     activity,
     event,
     job,
+    sentence_name,
     xid_number,
 )
-from trackside.facts.trust import preflight
+from trackside.facts.trust.preflight import Preflight
+from trackside.facts.trust.telemetry import trusted_facts
+from trackside.finding import Claim
 from trackside.model import Run
+from trackside.show.wording import said
 from trackside.stores.memory import MemoryStore
 
 
+def limits(store: MemoryStore, run: Run) -> tuple[Claim, ...]:
+    """What limits the verdict."""
+    preflight = trusted_facts(store, run).get(Preflight)
+    assert isinstance(preflight, Preflight)
+    return preflight.claims
+
+
 def test_preflight_says_what_was_not_given() -> None:
-    told = [claim.key for claim in preflight.check(MemoryStore(), Run())]
+    told = [sentence_name(claim) for claim in limits(MemoryStore(), Run())]
     assert told == ["no_log", "no_scheduler", "no_kernel", "no_gpu_metric"]
 
 
@@ -24,17 +35,17 @@ def test_preflight_counts_a_kernel_log_that_holds_nothing_of_interest() -> None:
         event("kernel_log", 3, plane="kernel", path="kernel/n2.log", node="n2", lines=3),
     ]
     for nodes, silent in ((("n1", "n2"), None), (("n1", "n2", "n3"), ("n3",))):
-        told = preflight.check(MemoryStore(given, [job("FAILED", nodes=nodes)]), Run(nodes=nodes))
-        lacking = [each.values["nodes"].value for each in told if each.key == "no_kernel_of"]
+        told = limits(MemoryStore(given, [job("FAILED", nodes=nodes)]), Run(nodes=nodes))
+        lacking = [each.values["nodes"].value for each in told if sentence_name(each) == "no_kernel_of"]
         assert lacking == ([silent] if silent else [])
-        assert "no_kernel" not in [each.key for each in told]
+        assert "no_kernel" not in [sentence_name(each) for each in told]
 
 
 def test_preflight_says_what_limits_the_logs() -> None:
     logs = [activity(9, path=f"{rank}.log", rank=rank, truncated=rank == 1) for rank in (0, 1)]
     store = MemoryStore([*logs, xid_number(79)], [job("RUNNING", nodes=("n1", "n2"))])
-    told = preflight.check(store, Run(nodes=("n1", "n2"), n_ranks=4, clock_offset_s=3600.0))
-    said = ["no_kernel_of", "still_running", "cut_off", "some_ranks", "clock", "no_gpu_metric"]
-    assert [claim.key for claim in told] == said
+    told = limits(store, Run(nodes=("n1", "n2"), n_ranks=4, clock_offset_s=3600.0))
+    names = ["no_kernel_of", "still_running", "cut_off", "some_ranks", "clock", "no_gpu_metric"]
+    assert [sentence_name(claim) for claim in told] == names
     for claim in told:
-        preflight.SAYS[claim.key].format(**{name: value.value for name, value in claim.values.items()})
+        assert "{" not in said(claim, {})

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from tests.families.grids import Cluster
-from tests.families.rows import END, START, Row, event, job
+from tests.families.rows import END, START, Row, event, job, sentence_name
 from trackside.cli import main
 from trackside.evidence import Evidence, Grid, MissingAnswer, Value
-from trackside.facts.fact import fact
-from trackside.facts.trust import preflight, telemetry
-from trackside.facts.trust.trust import Trust
+from trackside.facts.fact import Facts, fact
+from trackside.facts.trust.telemetry import TelemetryTrust
+from trackside.facts.trust.unanswered import UnansweredSources
 from trackside.family import Family
 from trackside.finding import Certainty, Finding, Outcome, Sentence, Verdict, absent, claim, found
 from trackside.model import Run
@@ -35,11 +35,18 @@ from trackside.verify import check
 def told(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, str]:
     """Key -> sentence of what preflight says of the metrics; every citation must hold again."""
     resolved, store = cluster.store(*rows, run=run)
-    claims = telemetry.examine(store, resolved).claims
+    claims = trust_of(store, resolved).claims
     cites = [citation(cite) for each in claims for cite in each.cites]
     broken = [one for one in check({str(i): cite for i, cite in enumerate(cites)}, store) if not one.holds]
     assert not broken, broken
-    return {each.key: said(each, preflight.SAYS) for each in claims}
+    return {sentence_name(each): said(each, {}) for each in claims}
+
+
+def trust_of(store: MemoryStore, run: Run) -> TelemetryTrust:
+    """What limits the run's metrics."""
+    trust = Facts(store, run).get(TelemetryTrust)
+    assert isinstance(trust, TelemetryTrust)
+    return trust
 
 
 def watched(**shape: Any) -> Cluster:
@@ -83,7 +90,7 @@ def test_gpus_that_nothing_tells_apart_are_not_judged() -> None:
     run = cluster.run(n_gpus=2)
     assert "hich 2 of the 8 GPUs" in told(cluster, job("FAILED", n_gpus=2), run=run)["gpus_guessed"]
     resolved, store = cluster.store(run=run)
-    trust = telemetry.examine(store, resolved).trust
+    trust = trust_of(store, resolved)
     query = metric("gpu_sm_active_ratio").over("run", "avg")
     assert isinstance(trust.checked(query, store.ask(query)), MissingAnswer)
     other = metric("host_load1").over("run", "avg")
@@ -127,7 +134,7 @@ def test_seldom_sampled_is_no_gap() -> None:
     resolved, store = cluster.store()
     query = metric("gpu_tensor_active_ratio").over("run", "avg")
     answer = store.ask(query)
-    assert isinstance(telemetry.examine(store, resolved).trust.checked(query, answer), Grid)
+    assert isinstance(trust_of(store, resolved).checked(query, answer), Grid)
 
 
 def test_metrics_that_begin_late_and_end_early() -> None:
@@ -219,7 +226,7 @@ def test_launches_of_an_unattached_tracer_prove_nothing() -> None:
     cluster = watched().per_gpu("trackside_tracer_attached", 0, pid="5")
     cluster.per_gpu("trackside_cuda_kernel_launches_total", 0)
     resolved, store = cluster.store()
-    trust = telemetry.examine(store, resolved).trust
+    trust = trust_of(store, resolved)
     query = metric("trackside_cuda_kernel_launches_total").over("run", "increase")
     answer = trust.checked(query, store.ask(query))
     assert isinstance(answer, MissingAnswer)
@@ -239,7 +246,7 @@ def test_clock_shift_is_said() -> None:
 
 def checked(cluster: Cluster, query: Query) -> Grid | MissingAnswer:
     _, store = cluster.store()
-    answer = Trust().checked(query, store.ask(query))
+    answer = TelemetryTrust().checked(query, store.ask(query))
     assert isinstance(answer, (Grid, MissingAnswer))
     return answer
 
@@ -421,7 +428,10 @@ def test_each_question_is_asked_once_and_a_familys_together() -> None:
         family("X2", busy_twice),
         family("X3", busy),
     ]
-    engine.judge_all(store, run, chosen, Trust())
+    facts = Facts(store, run, known={TelemetryTrust: TelemetryTrust()})
+    facts.get(UnansweredSources)
+    store.batches.clear()
+    engine.judge_by(facts, chosen)
     assert [len(batch) for batch in store.batches] == [1, 1]
 
 

@@ -1,69 +1,66 @@
-"""What is asked and told of clocks that were held down; the array work is in
-:mod:`trackside.facts.hardware.clocks`.
+"""GPUs whose clocks were held down while they worked: for how long, how far, and for which reasons.
+
+Each GPU is compared with its own level at other times of the run, else with the run's other GPUs in the same windows:
+how high a clock is normal depends on the model, the power limit and the work. Single samples don't count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
-from trackside.evidence import Value
-from trackside.facts.gpu.activity import ACTIVITY
-from trackside.query import Query, metric
+import numpy as np
+from numpy.typing import NDArray
 
+from trackside.catalog.gpu_models import rating_of
+from trackside.catalog.throttle import REASONS
+from trackside.evidence import Evidence, Grid, Value, derived
+from trackside.facts.fact import fact
+from trackside.facts.gpu.activity import GpuActivity
+from trackside.facts.gpus import aligned, name_of, of_gpu
+from trackside.facts.hardware.clocks import GRAVE, Clocks, reasons_set
+from trackside.finding import Claim, Sentence
+from trackside.query import metric
+
+Rows = NDArray[np.intp]
+Flags = NDArray[np.bool_]
 Span = tuple[float, float]
 """From and to, POSIX seconds."""
-Against = Literal["own", "peers", "most"]
+Against = Literal["own", "peers", "highest"]
 """What a clock is compared with: the GPU's own at other times, the other GPUs', the highest that it can reach."""
 
-CLOCKS: Mapping[str, Query] = {
-    **ACTIVITY,
-    "reasons": metric("gpu_throttle_reasons").over("run", "last"),
-    "held": metric("gpu_throttle_seconds_total").over("run", "increase"),
-    "clocks": metric("gpu_sm_clock_hertz").over("run", "avg"),
-    "most": metric("gpu_sm_clock_max_hertz").over("run", "max"),
-    "temperature": metric("gpu_temperature_celsius").over("run", "max"),
-    "power_limit": metric("gpu_power_limit_watts").over("run", "max"),
-    "memory": metric("gpu_memory_used_bytes").over("run", "avg"),
+REASON = Sentence("the clocks of GPU {gpu} were held down for {seconds}: {why}")
+LOWER: dict[Against, Sentence] = {
+    "own": Sentence("the SM clock of GPU {gpu} went from {usual} to {clock}"),
+    "peers": Sentence("the SM clock of GPU {gpu} was {clock}, while the median of all GPUs was {usual}"),
+    "highest": Sentence("the SM clock of GPU {gpu} was {clock} of the {usual} that it can reach"),
 }
-"""What tells of clocks. The last reasons of a window, not their maximum: single samples must not fill it."""
+HEAT = Sentence("GPU {gpu} reached {heat}")
+OTHERS = Sentence("the same happened to GPU {gpus}")
+CLOCK_STAYED = Sentence("on GPU {gpu} a grave reason was set ({why}), but its clock was {clock}, and {usual} otherwise")
+BRIEF = Sentence("a grave reason was set on GPU {gpu} in single samples only")
+BENIGN = Sentence("no grave reason held on under load on {count}; reasons that were set at some time: {why}")
+COUNTED = Sentence("the counters of throttled time grew by at most {seconds} between samples")
+CLOCKS_STAYED = Sentence("no hot GPU's clock fell under load: the median was {middle}, the highest {most}")
+HOTTEST = Sentence("the hottest GPU reached {heat}")
+MAX_GPUS = 2
+"""GPUs that are described one by one; the others by name only."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When held clocks are throttling, and when throttling matters."""
+    """When clocks that are held down are throttling."""
 
-    windows: int = 3
-    """Windows of two samples each: NVML sets hardware slowdown for a moment at every change of performance state."""
     least_s: float = 120.0
     """Sustained: GPUs hot enough to throttle swing about their limit within tens of seconds."""
-    counted_share: float = 0.1
-    """Of a window, by counters of throttled time; under it is swinging about a limit."""
-    drop: float = 0.1
-    """Of the SM clock. Clocks of a loaded GPU vary by a few hundredths with temperature and power."""
-    drop_from_most: float = 0.3
-    """The same where only the highest clock of the GPU is known: power limits alone cost up to a quarter of it."""
-    hot_c: float = 80.0
-    """Without reasons: slowdown begins at 83 to 90 C on data-centre GPUs, and monitors alert from 80 C on."""
-    at_limit: float = 0.97
-    """Share of its power limit at which a GPU's clocks are the limit's doing, not the heat's."""
-    far_from_limit: float = 0.8
-    """Share of its power limit under which the limit is not what holds clocks far below the highest."""
-    readings: int = 6
-    """Readings of each GPU, below which clocks that were well say little: a run of a minute or two."""
-    busy: float = 0.2
-    """Engine activity or utilisation above which low clocks are not those of an idle GPU."""
-    slower: float = 1.05
-    """How many times longer a step must take for the work to have slowed."""
-    worth: float = 0.05
-    """Share of the GPU's working time, below which it is worth a warning only."""
     quiet_s: float = 600.0
     """Without any GPU work before the end: then something else than slowness ended the run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ThrottledGpu:
     """One GPU whose clocks were held down for a while."""
 
     gpu: str
@@ -76,31 +73,225 @@ class Held:
     share: float
     """Of its working time."""
     why: Value | None
-    """The reasons, in words; None where only heat tells."""
-    names: tuple[str, ...]
+    """The reasons, in words; None where only heat shows it."""
+    reasons: tuple[str, ...]
     clock: Value | None
     usual: Value | None
     against: Against
-    """own, peers or most: what ``usual`` is."""
+    """What ``usual`` is."""
+    lowered: bool
+    """Whether the clock was down by more than usual, or no clock says."""
     drop: float | None
     """Share by which the clock was lower; None where no clock was measured."""
+    heat: Value | None
+    """The highest temperature meanwhile."""
+
+    @property
+    def claims(self) -> list[Claim]:
+        """Why, how far and how hot."""
+        gpu = derived(self.gpu, self.seconds)
+        claims = [] if self.why is None else [REASON(gpu=gpu, why=self.why, seconds=self.seconds)]
+        if self.clock is not None and self.usual is not None:
+            claims.append(LOWER[self.against](gpu=gpu, clock=self.clock, usual=self.usual))
+        return claims if self.heat is None else [*claims, HEAT(gpu=gpu, heat=self.heat)]
 
 
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """What the clocks of a run's GPUs did."""
+@dataclass(frozen=True, eq=False)
+class Throttling:
+    """What held the clocks of the run's GPUs down, if anything did for long."""
 
-    held: tuple[Held, ...]
-    """The longest first."""
-    told_by: str
-    """reasons, counters or heat: what told of it."""
-    count: int
-    """GPUs that were watched."""
-    readings: float
-    """Readings of each."""
+    clocks: Clocks
+    sustained: tuple[ThrottledGpu, ...]
+    """GPUs with something grave that held on, the longest first."""
     brief: str | None
     """A GPU on which a grave reason was set, but not for long."""
     hot: bool
-    """Whether a GPU so held reached the heat at which slowdown begins."""
-    still_at_work: bool
-    """Whether GPUs worked until the run's end, as far as that is told."""
+    """Whether a GPU of ``sustained`` reached the heat at which slowdown begins."""
+    worked_to_the_end: bool
+    """Whether GPUs worked until the run's end, as far as anything shows."""
+
+    @cached_property
+    def lowered(self) -> tuple[ThrottledGpu, ...]:
+        """Those of ``sustained`` whose clock was down by more than usual."""
+        return tuple(gpu for gpu in self.sustained if gpu.lowered)
+
+    @property
+    def claims(self) -> list[Claim]:
+        """The GPUs whose clocks were lowered: a few one by one, the others by name."""
+        first, others = self.lowered[:MAX_GPUS], self.lowered[MAX_GPUS:]
+        claims = [claim for gpu in first for claim in gpu.claims]
+        if others:
+            names = tuple(gpu.gpu for gpu in others)
+            claims.append(OTHERS(gpus=derived(names, *(gpu.seconds for gpu in others[:MAX_GPUS]))))
+        return claims
+
+    @cached_property
+    def free(self) -> list[Claim]:
+        """The figures that show that clocks were not held down."""
+        clocks, flags, counted = self.clocks, self.clocks.grid("reasons"), self.clocks.grid("counters")
+        claims = []
+        for gpu in self.sustained[:1]:
+            if gpu.clock is not None and gpu.usual is not None and gpu.why is not None:
+                name = derived(gpu.gpu, gpu.clock)
+                claims.append(CLOCK_STAYED(gpu=name, why=gpu.why, clock=gpu.clock, usual=gpu.usual))
+        if flags is not None:
+            titles, value = reasons_set(flags)
+            count = derived(len(flags), value, unit="GPU" if len(flags) == 1 else "GPUs")
+            if self.brief is not None:
+                claims.append(BRIEF(gpu=derived(self.brief, of_gpu(flags, self.brief).value("max"))))
+            elif not self.sustained:
+                claims.append(BENIGN(count=count, why=titles))
+        elif counted is not None and not self.sustained:
+            claims.append(COUNTED(seconds=counted.value("max")))
+        clock, heat = clocks.grid("clocks"), clocks.grid("temperature")
+        if clock is not None and flags is None:
+            middle, most = (derived(v.number / 1e6, v, unit="MHz") for v in (clock.value("median"), clock.value("max")))
+            claims.append(CLOCKS_STAYED(middle=middle, most=most))
+        return claims if heat is None else [*claims, HOTTEST(heat=heat.value("max"))]
+
+
+@fact({"memory": metric("gpu_memory_used_bytes").over("run", "avg")}, limits=Limits())
+def throttling(evidence: Evidence, clocks: Clocks, limits: Limits) -> Throttling:
+    """Of the windows of work in which something grave held on."""
+    stretches: dict[int, Rows] = {}
+    brief = None
+    at_work = [np.flatnonzero(row) for row in clocks.working]
+    for row in np.flatnonzero((clocks.grave & clocks.working).any(axis=1)):
+        on = _sustained(clocks, clocks.grave[row], at_work[row], limits)
+        if on is None:
+            brief = clocks.gpus[row]
+        else:
+            stretches[int(row)] = on
+    free = [gpu for row, gpu in enumerate(clocks.gpus) if row not in stretches and len(at_work[row])]
+    gpus = [
+        _throttled(clocks, clocks.gpus[row], on, at_work[row][~clocks.grave[row, at_work[row]]], free)
+        for row, on in stretches.items()
+    ]
+    gpus.sort(key=lambda gpu: -gpu.seconds.number)  # stable: equal ones stay in the order of GPUs
+    heat = aligned(clocks.grid("temperature"), clocks.gpus, clocks.times)
+    hot = any(np.nanmax(heat[row, on], initial=0.0) >= clocks.limits.hot_c for row, on in stretches.items())
+    return Throttling(clocks, tuple(gpus), brief, hot, _to_the_end(evidence.grid("memory"), clocks, limits))
+
+
+def _sustained(clocks: Clocks, grave: Flags, at: Rows, limits: Limits) -> Rows | None:
+    """Of the windows ``at``, those in which a reason held on, single samples smoothed away; None where it did not."""
+    flags = grave[at].astype(np.int64)
+    if flags.sum() < clocks.limits.windows:
+        return None
+    width = min(5, len(flags) | 1)
+    padded = np.pad(flags, width // 2, mode="edge")
+    on: Rows = at[np.convolve(padded, np.ones(width, dtype=np.int64), "valid")[: len(flags)] * 2 > width]
+    gap = float(np.median(np.diff(at))) if len(at) > 1 else 1.0
+    return on if len(on) >= clocks.limits.windows and len(on) * gap * clocks.step >= limits.least_s else None
+
+
+def _throttled(clocks: Clocks, gpu: str, on: Rows, free: Rows, peers: Sequence[str]) -> ThrottledGpu:
+    """One GPU: ``on`` are its windows, ``free`` those of work with free clocks, ``peers`` the GPUs at work whose clocks
+    were free."""
+    first, last = _stretch(on)
+    start, end = float(clocks.times[first]) - clocks.step, float(clocks.times[last])
+    before = _free(clocks, (free[free < first], free[free > last]))
+    grid, temperature = clocks.grid("clocks"), clocks.grid("temperature")
+    own = of_gpu(grid, gpu) if grid is not None and gpu in {name_of(series) for series in grid.series} else None
+    clock = None if own is None else _megahertz(own.during(start, end))
+    usual, against = _usual(clocks, gpu, own, before, (start, end), peers)
+    drop = 1 - clock.number / usual.number if clock is not None and usual is not None and usual.number > 0 else None
+    least = clocks.limits.drop_from_highest if against == "highest" else clocks.limits.drop
+    why, names = _why(clocks, gpu, start, end)
+    sources = [value for value in (why, clock) if value is not None]
+    heat = None if temperature is None else of_gpu(temperature, gpu).during(start, end).value("max")
+    return ThrottledGpu(
+        gpu, start, end, before,
+        seconds=derived(len(on) * clocks.step, *sources, unit="s"),
+        share=min(len(on) / (len(on) + len(free)), 1.0),
+        why=why, reasons=names, clock=clock, usual=usual, against=against,
+        lowered=drop is None or drop >= least,
+        drop=drop,
+        heat=None if heat is None or heat.value is None else heat,
+    )  # fmt: skip
+
+
+def _usual(
+    clocks: Clocks, gpu: str, own: Grid | None, before: Span | None, during: Span, peers: Sequence[str]
+) -> tuple[Value | None, Against]:
+    """What the clock should have been: its own with free clocks, else the other GPUs', else the highest there is."""
+    grid, highest = clocks.grid("clocks"), clocks.grid("highest")
+    if own is not None and before is not None and (value := _megahertz(own.during(*before))) is not None:
+        return value, "own"
+    if grid is not None and len(grid) > 2 and 2 * len(peers) >= len(grid):  # then the median is that of free ones
+        return _megahertz(grid.during(*during)), "peers"
+    if highest is not None and gpu in {name_of(series) for series in highest.series}:
+        return _megahertz(of_gpu(highest, gpu)), "highest"
+    rating = rating_of(own.series[0].get("gpu_model")) if own is not None else None
+    if own is not None and rating is not None:
+        return derived(rating.sm_clock_hertz / 1e6, own.value("count"), unit="MHz"), "highest"
+    return None, "highest"
+
+
+def _free(clocks: Clocks, parts: Sequence[Rows]) -> Span | None:
+    """A stretch of free clocks: that before the throttling where it holds three windows, else that after it."""
+    part = next((rows for rows in parts if len(rows) >= 3), None)
+    return None if part is None else (float(clocks.times[part[0]]) - clocks.step, float(clocks.times[part[-1]]))
+
+
+def _stretch(on: Rows) -> tuple[int, int]:
+    """First and last window of the whole where it is mostly held, else of the longest part."""
+    if len(on) >= 0.5 * (on[-1] - on[0] + 1):
+        return int(on[0]), int(on[-1])
+    parts = np.split(on, np.flatnonzero(np.diff(on) > 2) + 1)
+    longest = max(parts, key=len)
+    return int(longest[0]), int(longest[-1])
+
+
+def _megahertz(grid: Grid) -> Value | None:
+    value = grid.value("median")
+    return None if value.value is None else derived(value.number / 1e6, value, unit="MHz")
+
+
+def _why(clocks: Clocks, gpu: str, start: float, end: float) -> tuple[Value | None, tuple[str, ...]]:
+    """The grave reasons that were set meanwhile: their titles, cited, and their names."""
+    names: dict[str, Value] = {}
+    flags, counted = clocks.grid("reasons"), clocks.grid("counters")
+    if flags is not None:
+        part = of_gpu(flags, gpu).during(start, end)
+        bits = part.values[~np.isnan(part.values)].astype(np.int64)
+        for name, reason in REASONS.items():
+            if reason.bit & GRAVE and len(bits) and 4 * (bits & reason.bit != 0).sum() >= len(bits):
+                names[name] = part.value("max")
+    for series in counted.series if counted is not None and not names else ():
+        name = series.get("reason") or ""
+        if name_of(series) == gpu and name in REASONS and REASONS[name].severity != "benign" and counted is not None:
+            total = of_gpu(counted, gpu).where(reason=name).during(start, end).value("sum")
+            if total.value:
+                names[name] = total
+    if not names:
+        return None, ()
+    if len(names) > 1:
+        names.pop("hw_slowdown", None)  # only says that it is one of the others
+    titles = tuple(REASONS[name].title for name in names)
+    return derived(titles, *names.values()), tuple(names)
+
+
+def _to_the_end(memory: Grid | None, clocks: Clocks, limits: Limits) -> bool:
+    """Whether the GPUs worked until shortly before they were let go of, as far as anything shows."""
+    done = clocks.activity
+    if done is None or done.basis in (None, "utilisation") or not done.active.any():
+        return True
+    active = done.active
+    if done.basis == "power" and done.busy is not None:  # low clocks draw little, whatever they do
+        with np.errstate(invalid="ignore"):
+            active = active | ((done.busy[done.users] >= clocks.limits.busy).sum(axis=0) > 0.5 * done.users.sum())
+    last = float(done.times[np.flatnonzero(active)[-1]])
+    return _let_go(memory, done) - last <= max(limits.quiet_s, 3 * done.step)
+
+
+def _let_go(grid: Grid | None, done: GpuActivity) -> float:
+    """Until when the GPUs in use held memory: where no record tells of the run's end, samples go on after it."""
+    end = float(done.times[-1])
+    users = [gpu for gpu, used in zip(done.gpus, done.users, strict=True) if used]
+    memory = aligned(grid, users, done.times)
+    if np.isnan(memory).all():
+        return end
+    with np.errstate(invalid="ignore"):
+        held = memory > 0.5 * np.fmax.reduce(memory, axis=1)[:, None]
+    return float(done.times[np.flatnonzero(held.any(axis=0))[-1]]) if held.any() else end

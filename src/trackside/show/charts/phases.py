@@ -149,7 +149,7 @@ def shaded(verdict: Verdict, store: Store) -> list[tuple[float, float, str]]:
 def first_cause(verdict: Verdict, store: Store) -> tuple[float, str] | None:
     """When it began, by the primary finding, and what to call that moment."""
     primary = verdict.primary
-    if primary.since is None or primary.outcome is not Outcome.FOUND or primary.family == "G1":
+    if primary.since is None or primary.outcome is not Outcome.FOUND or primary.role == "health":
         return None
     if primary.family in SLOW and not _slowed(verdict, store, primary.since):
         return None

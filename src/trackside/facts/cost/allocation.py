@@ -1,0 +1,206 @@
+"""Allocation: how many GPUs the run held, and for how long.
+
+By the scheduler's record, else by how long its GPUs were measured, else, one GPU a rank, by the time stamps of its log.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trackside.catalog.job_states import goes_on
+from trackside.evidence import Evidence, Frame, Missing, Value, derived
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.logs.ending import Ending
+from trackside.facts.training.learning import number
+from trackside.finding import Claim, Sentence
+from trackside.model import Event, Run
+from trackside.query import Query, events, metric
+
+SAMPLED = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts")
+"""Metrics whose being sampled shows for how long GPUs were there, if the scheduler doesn't say."""
+ALLOCATION: Mapping[str, Query] = {
+    "logs": events("log_activity"),
+    "hosts": events("host"),
+    "inits": events("distributed_init"),
+    "ready": events("distributed_ready"),
+    "communicators": events("nccl_init"),
+    **{name: metric(name).over("run", "count") for name in SAMPLED},
+}
+"""The questions behind :class:`Allocation`."""
+_WORLDS = (("hosts", "world_size"), ("inits", "world_size"), ("ready", "world_size"), ("communicators", "nranks"))
+
+HELD = Sentence("{gpus} x {seconds:plain} s / {hour:plain} s an hour = {hours:plain} GPU-hours")
+HELD_IN_ATTEMPTS = Sentence(
+    "{gpus} x {seconds:plain} s in {attempts:plain} attempts / {hour:plain} s an hour = {hours:plain} GPU-hours"
+)
+BY_SCHEDULER = Sentence("as the scheduler has it, from start to end")
+BY_METRICS = Sentence("for as long as its GPUs were measured")
+BY_LOG = Sentence("one GPU a rank, from the first to the last time stamp of its log")
+NO_GPUS = "how many GPUs it held: no scheduler record, no metric and no line of its log tells"
+NO_SPAN = "how long it held them: no scheduler record, no metric and no time stamp of its log tells"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When sources agree, and when GPUs were measured all the while."""
+
+    same_s: float = 2.0
+    """By which two sources may differ on the start of one attempt."""
+    sampled_share: float = 0.5
+    """Of the run's windows at least so many must hold a sample."""
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """GPUs, and from when to when (POSIX seconds) the last attempt held them; the hours are those of all attempts."""
+
+    gpus: Value
+    start: Value
+    end: Value
+    hours: Value
+    formula: Claim
+    assumption: Claim
+    running: bool = False
+    """Whether it still holds them: ``end`` is the present."""
+
+    @property
+    def seconds(self) -> float:
+        """Of the last attempt."""
+        return self.end.number - self.start.number
+
+    def during(self, start: Value, end: Value) -> Allocation:
+        """The same GPUs, held by another attempt."""
+        return replace(self, start=start, end=end)
+
+
+@fact(ALLOCATION, limits=LIMITS)
+def allocation(evidence: Evidence, ending: Ending, run: Run, limits: Limits) -> Maybe[Allocation]:
+    """Missing if nothing shows how many GPUs it held, or how long."""
+    gpus = _gpus(evidence, ending, run)
+    if gpus is None:
+        return Missing(NO_GPUS)
+    sources: Sequence[tuple[Sentence, Callable[[], tuple[Value, Value] | None]]] = (
+        (BY_SCHEDULER, lambda: _recorded(ending, run)),
+        (BY_METRICS, lambda: _measured(evidence, run, limits)),
+        (BY_LOG, lambda: _logged(evidence["logs"], run)),
+    )
+    for sentence, span_of in sources:
+        span = span_of()
+        if span is not None and span[1].number > span[0].number:
+            earlier = _earlier(ending.jobs, run) if sentence is BY_SCHEDULER else []
+            return _allocation(run, gpus, span, earlier, sentence())
+    return Missing(NO_SPAN)
+
+
+def gpu_hours(gpus: Value, seconds: Value, *sources: Value) -> Value:
+    """GPU-hours, to the thousandth."""
+    return derived(round(gpus.number * seconds.number / 3600, 3), gpus, seconds, *sources, unit="GPU h")
+
+
+def length(start: Value, end: Value) -> Value:
+    """Seconds between two moments, each counted to the second as it is shown: parts that meet add up to the whole."""
+    return derived(max(0, math.floor(end.number) - math.floor(start.number)), start, end, unit="s")
+
+
+def hour(source: Value) -> Value:
+    """The seconds of an hour, as a formula names them."""
+    return derived(3600, source)
+
+
+def attempt_span(jobs: Frame, start: float | None) -> tuple[Value, Value] | None:
+    """Start and end of the attempt that began at a time, as a record gives them."""
+    for row in jobs.records:
+        began, end = number(row, "start"), number(row, "end")
+        if start is not None and began is not None and abs(began - start) <= LIMITS.same_s and end is not None:
+            return jobs.value(row, "start", "time"), jobs.value(row, "end", "time")
+    return None
+
+
+def _allocation(
+    run: Run, gpus: Value, span: tuple[Value, Value], earlier: Sequence[Value], assumption: Claim
+) -> Allocation:
+    seconds = length(*span)
+    if not earlier:
+        hours = gpu_hours(gpus, seconds)
+        formula = HELD(gpus=gpus, seconds=seconds, hour=hour(gpus), hours=hours)
+    else:
+        total = derived(seconds.number + sum(value.number for value in earlier), seconds, *earlier, unit="s")
+        hours, attempts = gpu_hours(gpus, total), derived(len(earlier) + 1, total)
+        formula = HELD_IN_ATTEMPTS(gpus=gpus, seconds=total, hour=hour(gpus), attempts=attempts, hours=hours)
+    return Allocation(gpus, *span, hours, formula, assumption, goes_on(run.disposition))
+
+
+def _earlier(jobs: Frame, run: Run) -> list[Value]:
+    """Seconds of each attempt before the last."""
+    return [length(*span) for attempt in run.attempts[:-1] if (span := attempt_span(jobs, attempt.start)) is not None]
+
+
+def _gpus(evidence: Evidence, ending: Ending, run: Run) -> Value | None:
+    job, jobs = ending.job, ending.jobs
+    if job is not None:
+        rows = [job, *(row for row in reversed(jobs.records) if row is not job)]
+        if (counted := next((row for row in rows if number(row, "n_gpus")), None)) is not None:
+            return jobs.value(counted, "n_gpus", "GPUs")
+    if run.n_gpus and run.gpus_by != "all":
+        for name in SAMPLED:
+            if (grid := evidence.grid(name)) is not None:
+                return derived(run.n_gpus, grid.value("count"), unit="GPUs")
+    return None if job is not None or not run.n_ranks else _world(evidence, run.n_ranks)
+
+
+def _world(evidence: Evidence, ranks: int) -> Value | None:
+    """The line that shows so many ranks."""
+    for name, field in _WORLDS:
+        frame = evidence[name]
+        for event in frame.events:
+            if event.get(field) == ranks:
+                return frame.value(event, field, "GPUs")
+    return None
+
+
+def _recorded(ending: Ending, run: Run) -> tuple[Value, Value] | None:
+    jobs, job = ending.jobs, ending.job
+    if job is None or number(job, "start") is None:
+        return None
+    start, elapsed = jobs.value(job, "start", "time"), number(job, "elapsed_s")
+    if number(job, "end") is not None and not goes_on(run.disposition):
+        return start, jobs.value(job, "end", "time")
+    if elapsed is not None:
+        return start, derived(start.number + elapsed, start, jobs.value(job, "elapsed_s", "s"), unit="time")
+    return None if run.end is None else (start, derived(run.end, start, unit="time"))
+
+
+def _measured(evidence: Evidence, run: Run, limits: Limits) -> tuple[Value, Value] | None:
+    if not run.n_gpus or run.gpus_by == "all":
+        return None
+    for name in SAMPLED:
+        grid = evidence.grid(name)
+        if grid is not None and np.mean(~np.isnan(grid.values)) >= limits.sampled_share:
+            count = grid.value("count")
+            ends = float(grid.times[0]) - grid.step, float(grid.times[-1])
+            return derived(ends[0], count, unit="time"), derived(ends[1], count, unit="time")
+    return None
+
+
+def _logged(logs: Frame, run: Run) -> tuple[Value, Value] | None:
+    rows = [row for row in logs.events if not run.log_paths or row.at.path in run.log_paths]
+    stamped = [_stamped(rows, name) for name in ("first_time", "last_time")]
+    if not all(stamped):
+        return None
+    first, last = min(stamped[0], key=_time), max(stamped[1], key=_time)
+    return logs.value(first[1], "first_time", "time"), logs.value(last[1], "last_time", "time")
+
+
+def _stamped(rows: Iterable[Event], name: str) -> list[tuple[float, Event]]:
+    return [(time, row) for row in rows if (time := number(row, name)) is not None]
+
+
+def _time(pair: tuple[float, Event]) -> float:
+    return pair[0]

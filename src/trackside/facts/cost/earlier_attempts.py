@@ -1,0 +1,201 @@
+"""What the attempts before the last gave, and what of them was done again."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trackside.evidence import Evidence, Frame, Missing, Value, derived
+from trackside.facts.cost.allocation import Allocation, attempt_span, gpu_hours, hour, length
+from trackside.facts.cost.training_work import SLACK_S, TrainingWork, lives
+from trackside.facts.cost.wasted_time import EVEN_TIME, LOADED, ONE_START, STARTED_OVER, Part, span
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.logs.ending import Ending
+from trackside.facts.training.learning import Trajectory, number, step_seconds
+from trackside.finding import Claim, Sentence, WastedTime
+from trackside.model import Attempt, Event, Run
+from trackside.query import events
+
+SAVED_WITHIN = 20
+"""Lines after an attempt's last training point in which its last checkpoint is told."""
+
+THROWN_AWAY = Part("attempt", Sentence("an attempt of which nothing was used: the next one started over"), STARTED_OVER)
+SINCE_LOADED = Part(
+    "attempt",
+    Sentence("the time of an attempt after its checkpoint at step {first}, from which the next one went on"),
+    LOADED,
+)
+DONE_AGAIN = Part("attempt", Sentence("steps {first} to {last} of an attempt, which the next one did again"), EVEN_TIME)
+RESTART = Part("attempt", Sentence("the start-up of an attempt that went on from a checkpoint"), ONE_START)
+BY_ATTEMPT = Sentence(
+    "{gpus} x {lasted:plain} s of the attempt x ({last:plain} - {first:plain}) / ({last:plain} - {begun:plain}) of its "
+    "steps / {hour:plain} s an hour = {hours:plain} GPU-hours"
+)
+ATTEMPT_UNKNOWN = Sentence("what of attempt {attempt} was done again: its steps can't be told from the others'")
+ATTEMPT_OPEN = Sentence("what of attempt {attempt} was done again: its record tells of no end")
+RESUMED_UNKNOWN = Sentence(
+    "what of attempt {attempt} was done again: the log doesn't tell from where the next one went on"
+)
+RESTART_UNKNOWN = Sentence(
+    "how long the start-up of attempt {attempt} took: the log doesn't tell when its training began"
+)
+
+Span = tuple[Value, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierAttempts:
+    """A part for each attempt but the last of which not all was used, and for each start-up that was done again; or why
+    it can't be told."""
+
+    parts: tuple[WastedTime | Claim, ...] = ()
+    last_start: WastedTime | Claim | None = None
+    """The start-up of the last attempt, if it went on from what the one before had done."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """What the attempts' lines are read from."""
+
+    held: Allocation
+    progress: Frame
+    loads: Frame
+    saves: Frame
+    starts: Frame
+
+
+@fact({"loads": events("checkpoint_loaded"), "starts": events("training_start")})
+def earlier_attempts(
+    evidence: Evidence, work: TrainingWork, trajectory: Maybe[Trajectory], ending: Ending, run: Run
+) -> EarlierAttempts:
+    """Empty if there was one attempt."""
+    if len(run.attempts) < 2:
+        return EarlierAttempts()
+    held = work.allocation
+    log = _Log(held, work.progress, evidence["loads"], work.saves, evidence["starts"])
+    points = () if isinstance(trajectory, Missing) else trajectory.points
+    by_attempt = _by_attempt(points, log.loads.events, run.attempts)
+    parts: list[WastedTime | Claim] = []
+    used = False  # whether the next attempt went on from what this one had done
+    for index, attempt in enumerate(run.attempts[:-1]):
+        lasted = attempt_span(ending.jobs, attempt.start)
+        ordinal = derived(attempt.number, held.start)
+        if lasted is None or by_attempt is None:
+            if attempt.start is not None:
+                parts.append((ATTEMPT_OPEN if lasted is None else ATTEMPT_UNKNOWN)(attempt=ordinal))
+            used = False
+            continue
+        part, thrown_away = _wasted(log, lasted, by_attempt[index], by_attempt[index + 1], ordinal)
+        parts.append(part)
+        if used and not thrown_away:
+            parts.append(_restart(log, lasted, by_attempt[index], ordinal))
+        used = not thrown_away
+    if not used or by_attempt is None or not by_attempt[-1]:
+        return EarlierAttempts(tuple(parts))
+    ordinal = derived(run.attempts[-1].number, held.start)
+    return EarlierAttempts(tuple(parts), _restart(log, (held.start, held.end), by_attempt[-1], ordinal))
+
+
+def _by_attempt(
+    points: Sequence[Event], loads: Sequence[Event], attempts: Sequence[Attempt]
+) -> list[list[Event]] | None:
+    """The points of each attempt, by their times, else by where steps go back or state was restored; None where none of
+    these tells."""
+    if points and all(row.time is not None for row in points):
+        return [_during(points, attempt) for attempt in attempts]
+    for parts in (lives(points), _restored(points, loads)):
+        if len(parts) == len(attempts):
+            return parts
+    return None
+
+
+def _during(points: Sequence[Event], attempt: Attempt) -> list[Event]:
+    """The stamped points of one attempt."""
+    start, end = (attempt.start or 0.0) - SLACK_S, (1e12 if attempt.end is None else attempt.end) + SLACK_S
+    return [row for row in points if start <= (row.time or 0.0) <= end]
+
+
+def _restored(points: Sequence[Event], loads: Sequence[Event]) -> list[list[Event]]:
+    """The points between the places of one log at which state was restored."""
+    if len({row.at.path for row in (*points, *loads)}) != 1:
+        return []
+    lines = [row.at.line for row in loads]
+    parts: list[list[Event]] = [[] for _ in range(len(lines) + 1)]
+    for row in points:
+        parts[bisect(lines, row.at.line)].append(row)
+    return [part for part in parts if part]
+
+
+def _wasted(
+    log: _Log, lasted: Span, own: Sequence[Event], after: Sequence[Event], attempt: Value
+) -> tuple[WastedTime | Claim, bool]:
+    """(what the next attempt did again of this one, or that it isn't told; whether nothing of it was used)"""
+    steps, following = ([row for row in rows if number(row, "step") is not None] for rows in (own, after))
+    held, frame = log.held, log.progress
+    thrown_away = span(THROWN_AWAY, held.during(*lasted), *lasted), True
+    if not own:
+        return thrown_away
+    if not steps or not following:
+        return ATTEMPT_UNKNOWN(attempt=attempt), False
+    begun, last, first = (frame.value(row, "step") for row in (steps[0], steps[-1], following[0]))
+    if first.number <= begun.number:
+        return thrown_away
+    loaded = _loaded(log.loads, steps[-1], following[0])
+    if loaded is not None and (saved := _reached(log, steps, loaded)) is not None:
+        return span(SINCE_LOADED, held.during(*lasted), saved, lasted[1], first=loaded), False
+    first = loaded or first
+    if loaded is None and first.number > last.number:  # somewhere between two points: from where is not told
+        return RESUMED_UNKNOWN(attempt=attempt), False
+    seconds = length(*lasted)
+    share = max(0.0, last.number - first.number) / (last.number - begun.number) if last.number > begun.number else 0.0
+    redone = derived(round(share * seconds.number, 1), seconds, begun, last, first, unit="s")
+    hours = gpu_hours(held.gpus, redone)
+    formula = BY_ATTEMPT(
+        gpus=held.gpus, lasted=seconds, begun=begun, first=first, last=last, hour=hour(seconds), hours=hours
+    )
+    return DONE_AGAIN.wasted(hours, formula, first=first, last=last), False
+
+
+def _loaded(loads: Frame, last: Event, first: Event) -> Value | None:
+    """The step of the checkpoint that was loaded between the last point of one attempt and the first of the next."""
+    for row in reversed(loads.events):
+        step = number(row, "step")
+        within = (row.at.path == first.at.path and row.at.line < first.at.line) and (
+            row.at.path != last.at.path or row.at.line > last.at.line
+        )
+        if within and step is not None and step <= (number(first, "step") or 0.0):
+            return loads.value(row, "step")
+    return None
+
+
+def _reached(log: _Log, points: Sequence[Event], step: Value) -> Value | None:
+    """When an attempt had done a step: the time of the checkpoint of it, else of the training point."""
+    for frame, rows in ((log.saves, log.saves.events), (log.progress, points)):
+        for row in rows:
+            inside = points[0].at.path != row.at.path or row.at.line <= points[-1].at.line + SAVED_WITHIN
+            if number(row, "step") == step.number and row.time is not None and inside:
+                return frame.value(row, "time", "time")
+    return None
+
+
+def _restart(log: _Log, lasted: Span, own: Sequence[Event], attempt: Value) -> WastedTime | Claim:
+    """The start-up of an attempt that went on from where another had come to."""
+    first, start = next((row for row in own if row.time is not None), None), lasted[0]
+    begun = None if first is None else _begun(log, start.number, first, own)
+    if begun is None:
+        return RESTART_UNKNOWN(attempt=attempt)
+    return span(RESTART, log.held.during(*lasted), start, begun)
+
+
+def _begun(log: _Log, start: float, first: Event, own: Sequence[Event]) -> Value | None:
+    """When an attempt's training began: by its line, else by its first stamped point and the step that was loaded."""
+    lines = [row for row in log.starts.events if row.time is not None and start <= row.time <= (first.time or 0.0)]
+    if lines:
+        return log.starts.value(lines[-1], "time", "time")
+    step, pace = number(first, "step"), step_seconds(own, log.progress)
+    loads = [n for row in log.loads.events if (n := number(row, "step")) is not None and n <= (step or 0.0)]
+    if (first.time or 0.0) < start or step is None or pace is None or not loads:
+        return None
+    time = log.progress.value(first, "time", "time")
+    return derived(max(start, time.number - (step - loads[-1]) * pace.number), time, pace, unit="time")

@@ -1,0 +1,80 @@
+"""When work ended, by the GPUs' metrics, else by the training points: for faults that carry no time themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+
+from trackside.evidence import Evidence, Grid, Value, derived
+from trackside.facts.cost.training_work import TrainingWork
+from trackside.facts.fact import fact
+from trackside.query import Query, metric
+
+LAST_WORK: Mapping[str, Query] = {
+    "launches": metric("trackside_cuda_kernel_launches_total")
+    .over("run", "increase")
+    .by("node", "gpu", "rank", how="sum"),
+    "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
+}
+"""The questions behind :class:`LastWork`, the best first."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When work has ended."""
+
+    working: float = 0.1
+    """Of the usual level: below it the GPUs did nothing."""
+    silent: float = 3.0
+    """Times as long as training points are mostly apart, after which there is no more work."""
+    least_s: float = 60.0
+    """Shorter silences at the end are its ending."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastWork:
+    """The last sign of work before the run stood idle."""
+
+    time: Value | None
+    """None if it worked to its end, or nothing shows it."""
+
+
+@fact(LAST_WORK, limits=Limits())
+def last_work(evidence: Evidence, work: TrainingWork, limits: Limits) -> LastWork:
+    """By the first of the metrics that shows work, together with the log's last sign."""
+    end, sign = work.allocation.end.number, work.last_sign
+    for name in LAST_WORK:
+        grid = evidence.grid(name)
+        last = None if grid is None else _last(grid, work.allocation.start.number, end, limits)
+        if last is not None:
+            late = sign is not None and last.number < sign.number <= end
+            time = sign if late and sign is not None else last
+            return LastWork(time if end - time.number > limits.least_s else None)
+    if sign is None or end - sign.number <= max(limits.least_s, limits.silent * _apart(work)):
+        return LastWork(None)
+    return LastWork(sign)
+
+
+def _last(grid: Grid, start: float, end: float, limits: Limits) -> Value | None:
+    """The end of the last window in which the GPUs did something."""
+    part = grid.during(start, end)
+    if not len(part.times):
+        return None
+    sampled = ~np.all(np.isnan(part.values), axis=0)
+    level = np.full(len(part.times), np.nan)
+    level[sampled] = np.nanmedian(part.values[:, sampled], axis=0)
+    if not np.any(level > 0):
+        return None
+    working = np.flatnonzero(level >= limits.working * np.nanmedian(level[level > 0]))
+    return derived(min(float(part.times[working[-1]]), end), part.value("count"), unit="time")
+
+
+def _apart(work: TrainingWork) -> float:
+    """Seconds that training points are mostly apart; endless where too few are stamped."""
+    times = [row.time for row in work.points if row.time is not None]
+    gaps = [after - before for before, after in pairwise(times) if after > before]
+    return median(gaps) if gaps else float("inf")

@@ -1,0 +1,155 @@
+"""Training work of the last attempt: its training points, its checkpoints, its last sign of work, seconds a step."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from trackside.evidence import Evidence, Frame, Value, derived
+from trackside.facts.cost.allocation import Allocation
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.logs.ending import Ending
+from trackside.facts.training.learning import Trajectory, number, step_seconds
+from trackside.model import Event, Position, Run
+from trackside.query import Query, events
+
+SLACK_S = 60.0
+"""By so much a time stamp may lie outside the attempt: clocks differ. Beyond it, it is another attempt's or wrong."""
+WORK: Mapping[str, Query] = {
+    "saves": events("checkpoint_saved"),
+    "evaluations": events("evaluation"),
+    "parents": events("parent_progress"),
+}
+"""The questions behind :class:`TrainingWork`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCheckpoint:
+    """The last checkpoint: when it was written, or after which step; None if no line says."""
+
+    time: Value | None
+    step: Value | None
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingWork:
+    """What the log shows of the last attempt's training, in the order of the log."""
+
+    allocation: Allocation
+    progress: Frame
+    ends: Frame
+    saves: Frame
+    evaluations: Frame
+    parents: Frame
+    """Training points of the run that this one went on from."""
+    points: tuple[Event, ...]
+    """Training points of the last attempt."""
+    logged: bool
+    """Whether there was a log that could show it."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether it did a step, as far as its log shows."""
+        return bool(self.points or self.saves or self.ends)
+
+    @cached_property
+    def finished(self) -> Event | None:
+        """The closing line that says that training was over and had gone well."""
+        good = [row for row in self.ends.events if row.get("status") != "aborted" and self._inside(row)]
+        return good[-1] if good else None
+
+    @cached_property
+    def last_sign(self) -> Value | None:
+        """When the last training point, checkpoint or evaluation was stamped."""
+        last: Value | None = None
+        for frame in (self.progress, self.saves, self.evaluations, self.ends):
+            rows = [row for row in frame.events if row.time is not None and self._inside(row)]
+            if rows and (last is None or (rows[-1].time or 0.0) > last.number):
+                last = frame.value(max(rows, key=_time), "time", "time")
+        return last
+
+    @cached_property
+    def pace(self) -> Value | None:
+        """Seconds a step."""
+        return step_seconds(self.points, self.progress)
+
+    def step(self, row: Event) -> Value:
+        """A point's step."""
+        return self.progress.value(row, "step")
+
+    @cached_property
+    def last_step(self) -> Value | None:
+        """Of the last training point that prints one."""
+        counted = [row for row in self.points if number(row, "step") is not None]
+        return self.step(counted[-1]) if counted else None
+
+    def saved(self, before: float) -> SavedCheckpoint | None:
+        """The last checkpoint that was written by a moment (POSIX seconds); None if no line shows one."""
+        rows = [row for row in self.saves.events if self._inside(row) and (row.time is None or row.time <= before)]
+        if not rows:
+            return None
+        row = rows[-1]
+        if row.time is not None:
+            return SavedCheckpoint(self.saves.value(row, "time", "time"), None)
+        near = self.before(row.at)
+        if near is not None and near.time is not None:
+            time = derived(near.time, self.progress.value(near, "time"), unit="time")
+            return SavedCheckpoint(time, None)
+        if number(row, "step") is not None and self.points:
+            return SavedCheckpoint(None, self.saves.value(row, "step"))
+        return SavedCheckpoint(None, None if near is None or number(near, "step") is None else self.step(near))
+
+    def before(self, at: Position) -> Event | None:
+        """The last training point that stands before a place in its file, or at it."""
+        points = sorted(self.points, key=_place)
+        index = bisect_left(points, (at.path, at.line + 1), key=_place)
+        return points[index - 1] if index and points[index - 1].at.path == at.path else None
+
+    def _inside(self, row: Event) -> bool:
+        return _within(row, self.allocation)
+
+
+@fact(WORK)
+def training_work(
+    evidence: Evidence, allocation: Allocation, trajectory: Maybe[Trajectory], ending: Ending, run: Run
+) -> TrainingWork:
+    """Of the last attempt; empty if no log was given."""
+    logged = isinstance(trajectory, Trajectory)
+    progress, points = Frame(events("progress"), "none"), list[Event]()
+    if isinstance(trajectory, Trajectory):
+        progress, points = trajectory.progress, list(trajectory.points)
+    if len(run.attempts) > 1:
+        points = _last_attempts(points, allocation)
+    own = tuple(row for row in points if _within(row, allocation))
+    saves, evaluations, parents = (evidence[name] for name in WORK)
+    return TrainingWork(allocation, progress, ending.ends, saves, evaluations, parents, own, logged)
+
+
+def lives(points: Sequence[Event]) -> list[list[Event]]:
+    """The points of each life of the run: it begins anew where its steps go back."""
+    parts: dict[float, list[Event]] = {}
+    for row in points:
+        parts.setdefault(number(row, "run_part") or 0.0, []).append(row)
+    return [parts[part] for part in sorted(parts)]
+
+
+def _last_attempts(points: Sequence[Event], held: Allocation) -> list[Event]:
+    """Those of the last attempt: by their times, else those since steps last went back."""
+    if any(row.time is not None for row in points):
+        return [row for row in points if (row.time or 0.0) >= held.start.number - SLACK_S]
+    parts = lives(points)
+    return parts[-1] if parts else []
+
+
+def _within(row: Event, held: Allocation) -> bool:
+    return row.time is None or held.start.number - SLACK_S <= row.time <= held.end.number + SLACK_S
+
+
+def _place(row: Event) -> tuple[str, int]:
+    return row.at.path, row.at.line
+
+
+def _time(row: Event) -> float:
+    return row.time or 0.0

@@ -1,0 +1,118 @@
+"""Clock skew between nodes: by the clocks that nodes report, and by when the job comes and goes on each.
+
+Nothing is corrected. Of two nodes that differ nobody can say which is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trackside.evidence import Evidence, Grid, derived
+from trackside.facts.fact import fact
+from trackside.finding import Claim, Sentence
+from trackside.model import Run
+from trackside.query import metric
+
+CLOCK_AHEAD = Sentence(
+    "the clock of {nodes} is {skew} ahead of that of the metrics: times in its own logs are as much off"
+)
+CLOCK_BEHIND = Sentence(
+    "the clock of {nodes} is {skew} behind that of the metrics: times in its own logs are as much off"
+)
+SAMPLES_LATE = Sentence("the job comes and goes {skew} later on {nodes} than elsewhere: its samples bear a clock ahead")
+SAMPLES_EARLY = Sentence(
+    "the job comes and goes {skew} sooner on {nodes} than elsewhere: its samples bear a clock behind"
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When clocks differ."""
+
+    skew_s: float = 10.0
+    """Clocks that NTP keeps agree to a fraction of a second; order among nodes is told no finer than a scrape, 15 s."""
+    apart_s: float = 60.0
+    """Ranks of one job start and end within this of each other: launchers wait for all, Slurm's KillWait is 30 s."""
+    apart_windows: int = 3
+    nodes: int = 3
+    """Of two nodes that differ nobody can say which is off."""
+    taken_share: float = 0.5
+    """GPU memory is taken where more than this share of its most is: the job came and went."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockSkew:
+    """Which clocks are off, and by how much."""
+
+    claims: tuple[Claim, ...]
+
+
+@fact(
+    {
+        "clocks": metric("host_time_seconds").over("tail", "last"),
+        "memory": metric("gpu_memory_used_bytes").over("around", "max"),
+    },
+    limits=Limits(),
+)
+def clock_skew(evidence: Evidence, run: Run, limits: Limits) -> ClockSkew:
+    """Of what was sampled; nothing is needed."""
+    clocks, memory = evidence.grid("clocks"), evidence.grid("memory")
+    return ClockSkew((
+        *(_own(clocks, run.metric_offset_s, limits) if clocks is not None else ()),
+        *(_between(memory, limits) if memory is not None else ()),
+    ))  # fmt: skip
+
+
+def _nodes(grid: Grid, rows: Iterable[int]) -> tuple[str, ...]:
+    """The nodes of these series, each once."""
+    return tuple(dict.fromkeys(grid.series[row].get("node") or "a node" for row in rows))
+
+
+def _own(clocks: Grid, offset: float, limits: Limits) -> Iterator[Claim]:
+    """Nodes whose own clock differs from the one that stamps the samples."""
+    gap = clocks.values - (clocks.times - offset)[None, :]
+    # A sample lies up to a window before its window's end: the truth is between the largest and the least gap + step.
+    least = np.nanmax(np.where(np.isnan(gap), -np.inf, gap), axis=1, initial=-np.inf)
+    most = np.nanmin(np.where(np.isnan(gap), np.inf, gap), axis=1, initial=np.inf) + clocks.step
+    for sentence, off in ((CLOCK_AHEAD, least > limits.skew_s), (CLOCK_BEHIND, most < -limits.skew_s)):
+        rows = [int(row) for row in np.flatnonzero(off)]
+        if rows:
+            cites = [clocks.one(row).value("last") for row in rows]
+            skew = round(max(abs(float(least[row] + most[row])) / 2 for row in rows))
+            yield sentence(nodes=derived(_nodes(clocks, rows), *cites), skew=derived(skew, *cites, unit="s"))
+
+
+def _between(memory: Grid, limits: Limits) -> Iterator[Claim]:
+    """Nodes on which memory is taken and given back as much later, or sooner, as on none of the others."""
+    names = [node for (node,) in memory.labels("node")]
+    edges: dict[str, tuple[int, int]] = {}
+    for node in dict.fromkeys(names):
+        values = memory.values[[row for row, name in enumerate(names) if name == node]]
+        if (span := _edges(values, limits)) is not None:
+            edges[node] = span
+    if len(edges) < limits.nodes:
+        return
+    middle = np.median(np.array(list(edges.values())), axis=0)
+    least = max(limits.apart_s / memory.step, limits.apart_windows)
+    for node, (came, went) in edges.items():
+        start, end = came - float(middle[0]), went - float(middle[1])
+        if min(abs(start), abs(end)) > least and start * end > 0 and abs(start - end) <= 1:
+            whole = memory.where(node=node) if node else memory
+            skew = derived(round(abs(start + end) / 2 * memory.step), whole.value("max"), unit="s")
+            sentence = SAMPLES_LATE if start > 0 else SAMPLES_EARLY
+            yield sentence(nodes=derived((node or "a node",), whole.value("max")), skew=skew)
+
+
+def _edges(values: NDArray[np.float64], limits: Limits) -> tuple[int, int] | None:
+    """The first and last window in which a node's memory was taken, where it was free before and after."""
+    held = np.nanmax(np.where(np.isnan(values), -np.inf, values), axis=0)
+    taken = np.flatnonzero(held > limits.taken_share * held.max(initial=0.0))
+    if not len(taken) or held.max(initial=0.0) <= 0:
+        return None
+    first, last = int(taken[0]), int(taken[-1])
+    inside = first > 0 and last + 1 < len(held) and np.isfinite(held[first - 1]) and np.isfinite(held[last + 1])
+    return (first, last) if inside else None

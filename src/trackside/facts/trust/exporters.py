@@ -1,0 +1,141 @@
+"""Health of what gave the metrics: exporters that did not answer, collectors that failed, counters that began anew,
+tracers that were attached to no process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trackside.evidence import Evidence, Grid, Value, derived
+from trackside.facts.fact import fact
+from trackside.facts.hardware.counters import last_before
+from trackside.facts.trust.sampling import FEW_READINGS
+from trackside.finding import Claim, Sentence
+from trackside.query import Query, metric
+
+EXPORTERS: Mapping[str, Query] = {
+    "up": metric("scrape_up").over("run", "avg"),
+    "worked": metric("trackside_collector_success").over("run", "max"),
+    "boots": metric("host_boot_time_seconds").over("run", "last"),
+    "energy": metric("gpu_energy_joules_total").over("run", "last"),
+    "attached": metric("trackside_tracer_attached").over("run", "max"),
+    "lost": metric("trackside_tracer_lost_events_total").over("run", "increase"),
+}
+"""The questions behind :class:`Exporters`."""
+
+EXPORTER_DOWN = Sentence("exporters of {nodes} answered {share} of the scrapes")
+COLLECTOR_FAILED = Sentence("the collectors {collectors} of {nodes} failed")
+BOOTED = Sentence("{nodes} booted again at {when}: its counters began anew")
+COUNTERS_RESET = Sentence("counters of {nodes} began anew at {when}: its driver or exporter was restarted")
+UNTRACED = Sentence("the tracer was attached to no process of {nodes}: that no launches were seen there proves nothing")
+LOST_EVENTS = Sentence("the tracer lost {lost}: counts of launches and collectives are too low")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a counter began anew."""
+
+    boot_s: float = 120.0
+    """By so much the boot time must move: it is worked out anew from clock and uptime, and clocks are set."""
+    reset_share: float = 0.5
+    """Of a node's GPUs so many must lose their counts at once: one GPU's reset is that GPU's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exporters:
+    """What went wrong with what gave the metrics."""
+
+    failures: tuple[Claim, ...]
+    """Exporters and collectors that did not work."""
+    restarts: tuple[Claim, ...]
+    """Counters that began anew."""
+    tracers: tuple[Claim, ...]
+    """Tracers that saw nothing, or lost something."""
+    untraced: bool
+    """Whether a tracer ran on every node that has one and saw no process on any."""
+
+
+@fact(EXPORTERS, limits=Limits())
+def exporters(evidence: Evidence, limits: Limits) -> Exporters:
+    """Of what was sampled; nothing is needed."""
+    attached, lost = evidence.grid("attached"), evidence.grid("lost")
+    untraced = [] if attached is None else list(_untraced(attached))
+    tracers = []
+    if untraced:
+        nodes = tuple(node or "a node" for node, _ in untraced)
+        tracers.append(UNTRACED(nodes=derived(nodes, *(value for _, value in untraced))))
+    if lost is not None and (total := lost.value("sum")).value:
+        tracers.append(LOST_EVENTS(lost=derived(total.value, total, unit="events")))
+    return Exporters(
+        tuple(_failures(evidence.grid("up"), evidence.grid("worked"))),
+        tuple(_restarts(evidence.grid("boots"), evidence.grid("energy"), limits)),
+        tuple(tracers),
+        attached is not None and len(untraced) == len(dict.fromkeys(attached.labels("node"))),
+    )
+
+
+def _failures(up: Grid | None, worked: Grid | None) -> Iterator[Claim]:
+    if up is not None:
+        shares = np.nanmean(np.where(np.isnan(up.values), 1.0, up.values), axis=1)
+        down = [int(row) for row in np.flatnonzero(shares < 1 - 1 / FEW_READINGS)]
+        if down:
+            values = [up.one(row).value("avg") for row in down]
+            least = min(values, key=lambda value: value.number)
+            share = derived(least.number, least, unit="share")
+            yield EXPORTER_DOWN(nodes=derived(_nodes(up, down), *values), share=share)
+    if worked is not None:
+        rows = [row for row in range(len(worked)) if np.nanmax(worked.values[row], initial=0.0) == 0]
+        if rows:
+            values = [worked.one(row).value("max") for row in rows]
+            names = tuple(dict.fromkeys(worked.series[row].get("collector") or "" for row in rows))
+            yield COLLECTOR_FAILED(collectors=derived(names, *values), nodes=derived(_nodes(worked, rows), *values))
+
+
+def _nodes(grid: Grid, rows: Iterable[int]) -> tuple[str, ...]:
+    series = (grid.series[row] for row in rows)
+    return tuple(dict.fromkeys(one.get("node") or one.get("target") or "a node" for one in series))
+
+
+def _restarts(boots: Grid | None, energy: Grid | None, limits: Limits) -> Iterator[Claim]:
+    """Nodes that booted, and nodes whose energy counters (which only ever rise) fell."""
+    already: tuple[str, ...] = ()
+    if boots is not None:
+        booted = [row for row in range(len(boots)) if _moved(boots.values[row]) > limits.boot_s]
+        already = _nodes(boots, booted)
+        if booted:
+            ends = [boots.one(row).value(how) for row in booted for how in ("min", "max")]
+            when = derived(max(value.number for value in ends), *ends, unit="time")
+            yield BOOTED(nodes=derived(already, *ends), when=when)
+    if energy is not None:
+        yield from _resets(energy, already, limits)
+
+
+def _moved(values: NDArray[np.float64]) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.max() - known.min()) if len(known) else 0.0
+
+
+def _resets(energy: Grid, already: Sequence[str], limits: Limits) -> Iterator[Claim]:
+    falls = energy.values < last_before(energy.values)
+    nodes = [node for (node,) in energy.labels("node")]
+    for node in dict.fromkeys(nodes):
+        rows = [row for row, name in enumerate(nodes) if name == node]
+        windows = np.flatnonzero(falls[rows].mean(axis=0) >= limits.reset_share)
+        if node in already or not len(windows):
+            continue
+        window = int(windows[0])
+        first, end = float(energy.times[0]) - energy.step, float(energy.times[window])
+        one = energy.one(next(row for row in rows if falls[row, window]))
+        cites = [one.during(first, end - energy.step).value("last"), one.during(end - energy.step, end).value("last")]
+        yield COUNTERS_RESET(nodes=derived((node or "a node",), *cites), when=derived(end, *cites, unit="time"))
+
+
+def _untraced(attached: Grid) -> Iterator[tuple[str, Value]]:
+    """Nodes on which a tracer ran and saw no process."""
+    for (node,) in dict.fromkeys(attached.labels("node")):
+        most = (attached.where(node=node) if node else attached).value("max")
+        if most.value == 0:
+            yield node, most

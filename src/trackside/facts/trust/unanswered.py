@@ -1,0 +1,44 @@
+"""Sources that were asked and did not answer, or not wholly: what they would have shown is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from trackside.evidence import UNANSWERED, Evidence, Frame
+from trackside.facts.fact import fact
+from trackside.finding import Claim, Sentence
+from trackside.model import Plane
+from trackside.query import events
+
+DID_NOT_ANSWER = Sentence("{source} did not answer, or not wholly: {reason}")
+
+
+@dataclass(frozen=True, eq=False)
+class UnansweredSources:
+    """The silent sources; of metrics each question has its own answer besides."""
+
+    rows: Frame
+
+    @cached_property
+    def planes(self) -> frozenset[Plane]:
+        """What they would have shown."""
+        return frozenset(row.plane for row in self.rows.events)
+
+    @cached_property
+    def in_part(self) -> Mapping[Plane, str]:
+        """Planes of rows of which not all came, and why."""
+        return {row.plane: row.text for row in reversed(self.rows.events) if row.plane != "metric"}
+
+    @property
+    def claims(self) -> list[Claim]:
+        """One sentence each."""
+        names = ("source", "reason")
+        return [DID_NOT_ANSWER(**{name: self.rows.value(row, name) for name in names}) for row in self.rows.events]
+
+
+@fact({"silent": events(UNANSWERED)})
+def unanswered_sources(evidence: Evidence) -> UnansweredSources:
+    """Of the rows; nothing is needed."""
+    return UnansweredSources(evidence["silent"])
