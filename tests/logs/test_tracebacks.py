@@ -61,6 +61,7 @@ def test_many_headers_take_linear_time() -> None:
     assert exceptions(log) == []
 
 
+@pytest.mark.slow
 def test_every_rank_of_a_large_job_is_read() -> None:
     lines = ["Traceback (most recent call last):", '  File "/home/u/a.py", line 1, in f', "    g()", "KeyError: 'x'"]
     log = "".join(f"[rank{rank}]: {line}\n" for line in lines for rank in range(512))
