@@ -93,8 +93,8 @@ def _leaders(run: Run) -> list[str]:
     return list(first.values())
 
 
-def _saver(seen: GpuActivity, group: SlowGroup, saving: Saving, limits: Limits) -> Saver | None:
-    grid, saves = seen.grid(seen.busy_by), saving.checkpoints
+def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limits) -> Saver | None:
+    grid, saves = activity.grid(activity.busy_by), saving.checkpoints
     if grid is None:
         return None
     part = grid.during(group.start, group.end)
@@ -110,31 +110,34 @@ def _saver(seen: GpuActivity, group: SlowGroup, saving: Saving, limits: Limits) 
     if len(saves) < limits.least_saves:
         return None
     interval = (group.end - group.start) / len(saves)
-    if share * interval < limits.least_idle_s or not _keeps_up_between(seen, group, interval, len(saves), limits):
+    if share * interval < limits.least_idle_s or not _keeps_up_between(activity, group, interval, len(saves), limits):
         return None
     idle = derived(round(share * interval, 1), mine, theirs, saving.total, unit="s")
     return Saver(share, (SAVER_IDLES(gpu=gpu, mine=mine, theirs=theirs, saves=saving.count, idle=idle),), saves[0])
 
 
-def _keeps_up_between(seen: GpuActivity, group: SlowGroup, interval: float, saves: int, limits: Limits) -> bool:
+def _keeps_up_between(activity: GpuActivity, group: SlowGroup, interval: float, saves: int, limits: Limits) -> bool:
     """Whether it keeps up between the saves, as far as they are sampled finely enough to see that."""
-    if interval < limits.resolved * seen.step:
-        return interval <= (limits.resolved - 1) * seen.step
-    assert seen.busy is not None
-    values = seen.busy[:, (seen.times > group.start) & (seen.times <= group.end)]
-    own, usual = values[seen.gpus.index(group.gpus[0])], float(middle(values))
+    if interval < limits.resolved * activity.step:
+        return interval <= (limits.resolved - 1) * activity.step
+    assert activity.busy is not None
+    values = activity.busy[:, (activity.times > group.start) & (activity.times <= group.end)]
+    own, usual = values[activity.gpus.index(group.gpus[0])], float(middle(values))
     return len(spells(own >= limits.keeps_up * usual)) >= 0.5 * saves
 
 
-def _pause(seen: GpuActivity, group: SlowGroup, course: Trajectory, limits: Limits) -> Claim | None:
-    start, end = group.start + seen.step, group.end - 2 * seen.step  # scrapes lag, and the last step may end in it
+def _pause(activity: GpuActivity, group: SlowGroup, course: Trajectory, limits: Limits) -> Claim | None:
+    start, end = (
+        group.start + activity.step,
+        group.end - 2 * activity.step,
+    )  # scrapes lag, and the last step may end in it
     times = sorted((row.time, index) for index, row in enumerate(course.points) if row.time is not None)
     before = [(time, index) for time, index in times if time <= start]
     if len(before) < limits.points or any(start < time < end for time, _ in times):
         return None
     usual = median(after[0] - time for (time, _), after in pairwise(before))
     last, index = before[-1]
-    if end - start < limits.points * usual or start - last > limits.points * usual + 2 * seen.step:
+    if end - start < limits.points * usual or start - last > limits.points * usual + 2 * activity.step:
         return None  # too short to tell, or the log had ended before
     since = course.progress.value(course.points[index], "time", "time")
     return NO_STEP(gpu=derived(group.gpus[0], since), since=since, until=derived(end, since, unit="time"))

@@ -121,13 +121,13 @@ class SlowGpus:
     @cached_property
     def group(self) -> SlowGroup | None:
         """Those that the others wait for; None if all are alike, or too few were watched."""
-        seen, limits = self.activity, self.limits
+        activity, limits = self.activity, self.limits
         rows = np.flatnonzero(self.duty.rows)
-        windows = self.duty.windows & (seen.active if seen.active.any() else True)
+        windows = self.duty.windows & (activity.active if activity.active.any() else True)
         limits = replace(limits, windows=min(limits.windows, max(limits.least_windows, int(windows.sum()) // 2)))
         waits = self._waited
         signs: list[tuple[Sign, Matrix | None, outliers.Limits]] = [
-            ("sm", seen.sm, limits),
+            ("sm", activity.sm, limits),
             ("busy", self._idleness, replace(limits, pair_ratio=limits.ratio)),
             ("wait", None if waits is None else 1 / np.fmax(waits, 0.01), replace(limits, ratio=limits.wait_ratio)),
         ]
@@ -135,7 +135,7 @@ class SlowGpus:
             (sign, np.where(windows[None, :], values, np.nan)[rows], own) for sign, values, own in signs
             if values is not None
         ]  # fmt: skip
-        gpus = [seen.gpus[row] for row in rows]
+        gpus = [activity.gpus[row] for row in rows]
         for find in (_of_gpus, _of_nodes):
             for sign, values, own in compared:
                 match = find(values, gpus, own)
@@ -146,9 +146,9 @@ class SlowGpus:
 
     def alike(self, sentence: Sentence) -> tuple[Claim, ...]:
         """The highest and the lowest of the GPUs in use, by SM activity else by engine activity, said so."""
-        seen, duty = self.activity, self.duty
-        for name in ("sm", seen.busy_by):
-            grid, values = seen.grid(name), seen.signal(name)
+        activity, duty = self.activity, self.duty
+        for name in ("sm", activity.busy_by):
+            grid, values = activity.grid(name), activity.signal(name)
             if grid is None or values is None or name is None:
                 continue
             levels = np.where(duty.rows, middle(np.where(duty.windows[None, :], values, np.nan), axis=1), np.nan)
@@ -156,18 +156,18 @@ class SlowGpus:
                 continue
             part = grid.during(duty.start, duty.end)
             rows = int(np.nanargmax(levels)), int(np.nanargmin(levels))
-            high, low = (of_gpu(part, seen.gpus[row]).value("median") for row in rows)
+            high, low = (of_gpu(part, activity.gpus[row]).value("median") for row in rows)
             return (sentence(high=high, low=low, signal=derived(TITLES[name], high)),)
         return ()
 
     @cached_property
     def _waited(self) -> Matrix | None:
         """Share of each window that a rank spent in collectives."""
-        grid, seen = self.waits, self.activity
+        grid, activity = self.waits, self.activity
         if grid is None:
             return None
         placed = [gpu_of(series, self.run.gpus, self.run.n_ranks) for series in grid.series]
-        return summed(grid, placed, seen.gpus, seen.times) / seen.step
+        return summed(grid, placed, activity.gpus, activity.times) / activity.step
 
     @cached_property
     def _idleness(self) -> Matrix | None:
@@ -175,19 +175,19 @@ class SlowGpus:
 
         Utilisation is of the last second alone, at rest or at work: a few windows make it a share of time.
         """
-        seen = self.activity
-        if seen.busy is None:
+        activity = self.activity
+        if activity.busy is None:
             return None
-        busy = _smooth(seen.busy, self.limits.smooth) if seen.busy_by == "utilisation" else seen.busy
+        busy = _smooth(activity.busy, self.limits.smooth) if activity.busy_by == "utilisation" else activity.busy
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(busy > RESTING, 1 / busy, np.nan)
 
     def _stretch(self, rows: Rows, places: Sequence[int], first: Outlier) -> _Stretch:
-        seen, picked = self.activity, rows[list(places)]
+        activity, picked = self.activity, rows[list(places)]
         others = np.setdiff1d(rows, picked)
-        start, end = float(seen.times[first.start]) - seen.step, float(seen.times[first.stop - 1])
+        start, end = float(activity.times[first.start]) - activity.step, float(activity.times[first.stop - 1])
         window = slice(first.start, first.stop)
-        return _Stretch(picked, others, seen.named(picked), seen.named(others), first.ratio, window, start, end)
+        return _Stretch(picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end)
 
     def _group(self, sign: Sign, of: _Stretch) -> SlowGroup | None:
         """What stands out, if the others wait meanwhile."""
@@ -217,8 +217,8 @@ class SlowGpus:
         """How far the first stands out and what the others do."""
         if sign == "wait":
             return self._less_wait(of)
-        seen = self.activity
-        grid = seen.grid("sm" if sign == "sm" else seen.busy_by or "engine")
+        activity = self.activity
+        grid = activity.grid("sm" if sign == "sm" else activity.busy_by or "engine")
         assert grid is not None
         part = grid.during(of.start, of.end)
         mine, theirs = of_gpu(part, of.gpus[0]).value("median"), _of_peers(part, of.peers).value("median")
@@ -227,16 +227,16 @@ class SlowGpus:
             return [SLOW_BUSY(gpus=gpus, mine=mine, theirs=theirs, seconds=seconds)]
         ratio = derived(round(mine.number / theirs.number if theirs.value else of.ratio, 2), mine, theirs)
         claims = [SLOW_SM(gpus=gpus, mine=mine, theirs=theirs, ratio=ratio, seconds=seconds)]
-        if seen.busy_by is not None and (other := seen.grid(seen.busy_by)) is not None:
+        if activity.busy_by is not None and (other := activity.grid(activity.busy_by)) is not None:
             busy = _of_peers(other.during(of.start, of.end), of.peers).value("median")
-            claims.append(PEERS_BUSY(busy=busy, signal=derived(TITLES[seen.busy_by], busy)))
+            claims.append(PEERS_BUSY(busy=busy, signal=derived(TITLES[activity.busy_by], busy)))
         return claims
 
     def _less_wait(self, of: _Stretch) -> list[Claim]:
         if self.waits is None:
             return []
         part = self.waits.during(of.start, of.end)
-        mine, theirs = (part_.value("median") for part_ in (self._of_rank(part, of.gpus[0]), _of_peers(part, of.peers)))
+        mine, theirs = self._of_rank(part, of.gpus[0]).value("median"), _of_peers(part, of.peers).value("median")
         window = derived(self.waits.step, theirs, unit="s")
         return [SLOW_WAIT(gpus=derived(of.gpus[:1], mine), mine=mine, theirs=theirs, window=window)]
 
@@ -257,8 +257,8 @@ class SlowGpus:
         grid = self.activity.grid(name)
         assert grid is not None
         part = grid.during(of.start, of.end)
-        mine, theirs = (each.value("median", unit="") for each in (self._of_rank(part, of.gpus[0]),
-                                                                   _of_peers(part, of.peers)))  # fmt: skip
+        mine = self._of_rank(part, of.gpus[0]).value("median", unit="")
+        theirs = _of_peers(part, of.peers).value("median", unit="")
         return EQUAL[name](mine=mine, theirs=theirs)
 
     def _slow_clock(self, of: _Stretch) -> list[Claim]:
@@ -297,8 +297,8 @@ def _smooth(values: Matrix, width: int) -> Matrix:
     held = ~np.isnan(values)
     kernel = np.ones(width)
     sums, counts = (
-        np.apply_along_axis(np.convolve, 1, each, kernel, "same")
-        for each in (np.where(held, values, 0.0), held.astype(float))
+        np.apply_along_axis(np.convolve, 1, part, kernel, "same")
+        for part in (np.where(held, values, 0.0), held.astype(float))
     )
     return np.where(held, sums / np.maximum(counts, 1), np.nan)
 
