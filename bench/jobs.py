@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.sim import Scenario
+from trackside.sim import load_scenario
 from trackside.sim.exporters import dcgm
 from trackside.sim.exposition import Array, Exposition, Style
 from trackside.sim.parquet import ParquetTable
@@ -68,7 +68,7 @@ def make(folder: Path, gpus: int, hours: float, kind: str = "healthy", metrics: 
         "job.log_every=20", "job.checkpoint_every=600", "job.framework=megatron",
         "telemetry.planes=['logs', 'scheduler', 'kernel']", *(["fault.0.at=57%", "fault.0.node='0'"] if share < 1 else []),
     )  # fmt: skip
-    stage = stage_of(Scenario.load(name, changes))
+    stage = stage_of(load_scenario(name, changes))
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "metrics").mkdir(parents=True)
     write(stage, folder)

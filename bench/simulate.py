@@ -19,8 +19,8 @@ from pathlib import Path
 RUN = """
 import json, resource, sys, time
 from pathlib import Path
-from trackside.sim import Scenario, simulate
-scenario = Scenario.load("healthy", tuple(sys.argv[3:]))
+from trackside.sim import Scenario, load_scenario, simulate
+scenario = load_scenario("healthy", tuple(sys.argv[3:]))
 begin = time.process_time()
 simulate(scenario, Path(sys.argv[1]), metrics=sys.argv[2])
 print(json.dumps({"s": time.process_time() - begin, "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 from tools.cases import Case, corpus, misses, scenarios
 
-from trackside import api
+import trackside
+from trackside.errors import SeveralRuns
 from trackside.finding import Certainty, Outcome, Verdict
 from trackside.model import Event, Plane, Record
-from trackside.runs.resolve import SeveralRuns
+from trackside.session import Session
+from trackside.session.inputs import LoadedInputs
+from trackside.session.paths import load
 from trackside.show.document import decode, document, encode
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine
@@ -27,18 +30,16 @@ PLANES: tuple[Plane, ...] = ("log", "scheduler", "kernel", "collective", "metric
 
 
 @lru_cache(maxsize=2)
-def loaded_of(name: str) -> api.Loaded:
+def loaded_of(name: str) -> LoadedInputs:
     """What a case's inputs hold."""
     case = next(case for case in CASES if case.name == name)
     with case.inputs() as folder:
-        return api.load([folder])
+        return load([folder])
 
 
 def verdict_of(name: str) -> Verdict:
     """The verdict on all of a case's inputs."""
-    loaded = loaded_of(name)
-    run, store = api.select(loaded)
-    return engine.diagnose(store, run, loaded.inputs)
+    return Session.of(loaded_of(name)).verdict()
 
 
 def without(case: Case, plane: Plane) -> Verdict | None:
@@ -58,10 +59,10 @@ def without(case: Case, plane: Plane) -> Verdict | None:
     if plane == "log":
         less.trajectories = type(loaded.trajectories)()
     try:
-        run, store = api.select(less, None)
+        session = Session.of(less)
     except SeveralRuns:
         return None
-    return engine.diagnose(store, run)
+    return engine.diagnose(session.store, session.run)
 
 
 def found_in(verdict: Verdict) -> str:
@@ -70,11 +71,11 @@ def found_in(verdict: Verdict) -> str:
     return " ".join(f"{mark}{finding.family}" for mark, findings in marks for finding in findings)
 
 
-def broken_citations(verdict: Verdict, loaded: api.Loaded) -> list[str]:
+def broken_citations(verdict: Verdict, loaded: LoadedInputs) -> list[str]:
     """Citations that no longer hold, asked of the inputs alone once the verdict went through its JSON form."""
     doc = decode(encode(document(verdict)))
     assert doc.cites
-    _, store = api.select(loaded, doc.run.id)
+    store = Session.of(replace(loaded, job=doc.run.id)).store
     return [
         f"{one.cite.query}: was {one.cite.value!r}, now {one.now!r} {one.problem}"
         for one in check(doc.cites, store)
@@ -121,7 +122,7 @@ def test_corpus() -> None:
     judged = []
     for case in corpus():
         with case.inputs() as folder:
-            judged.append((case, misses(case, api.diagnose(folder))))
+            judged.append((case, misses(case, trackside.diagnose(folder))))
     wrong = {case.name: miss["family"] for case, miss in judged if "family" in miss}
     assert len(wrong) <= 0.05 * len(judged), wrong
     blamed = {

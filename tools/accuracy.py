@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools.cases import CORPUS, ROOT, Case, corpus, misses, real_data, scenarios, stated
 from tools.draws import FIRST, drawn, name_of
-from trackside.api import diagnose
+from trackside import diagnose
 from trackside.finding import Verdict
 from trackside.runs.resolve import SeveralRuns
 from trackside.verdict import confidence

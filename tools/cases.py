@@ -81,7 +81,7 @@ def _source(folder: Path) -> str:
 
 def simulated(scenario: Path) -> Path:
     """The folder that a run of this scenario leaves behind."""
-    from trackside.sim import Scenario, simulate
+    from trackside.sim import load_scenario, simulate
 
     kept = SIMULATED / _simulator()
     target = kept / hashlib.sha256(scenario.read_bytes()).hexdigest()[:20]
@@ -90,7 +90,7 @@ def simulated(scenario: Path) -> Path:
             shutil.rmtree(SIMULATED, ignore_errors=True)  # an earlier simulator's
             kept.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=kept, prefix="making-"))
-        simulate(Scenario.load(scenario), made)
+        simulate(load_scenario(scenario), made)
         try:
             os.rename(made, target)
         except OSError:  # another worker was quicker

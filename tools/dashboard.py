@@ -15,9 +15,10 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from trackside import api
 from trackside.evidence import Grid
 from trackside.query import metric
+from trackside.session.choice import choose
+from trackside.session.paths import load
 
 PANELS = (
     ("GPU utilisation", "gpu_utilization_ratio", 100.0, "%"),
@@ -39,7 +40,7 @@ def main() -> int:
 
 def render(folder: str, console: Console) -> None:
     """Print the panels of the run in a folder."""
-    _, store = api.select(api.load([folder]))
+    _, store = choose(load([folder]))
     table = Table(title="What a utilisation dashboard shows", title_justify="left", box=None, pad_edge=False)
     for heading in ("panel", "GPUs", "mean over the run", "over time, mean of all GPUs"):
         table.add_column(heading)

@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools.cases import Case, from_truth
-from trackside.sim import Scenario, simulate
+from trackside.sim import load_scenario, simulate
 
 FIRST = 10_001
 """The scoreboard's first draw. Those below are for building; what is fitted to these is no measure any more."""
@@ -165,7 +165,7 @@ def drawn(number: int) -> Iterator[Case]:
     """One draw, simulated for as long as it is needed."""
     text = text_of(number)
     with tempfile.TemporaryDirectory(prefix="draw") as folder:
-        simulate(Scenario.load(text), Path(folder))
+        simulate(load_scenario(text), Path(folder))
         truth = json.loads((Path(folder) / "truth.json").read_text("utf-8"))
         expected = from_truth(truth)
         if '"rank-killed"' in text or '"loader-killed"' in text:

@@ -1,4 +1,4 @@
-"""Pages made from code: docs/families/*.md, docs/metrics.md, docs/http-api.md, tables of the README and docs/agent.md.
+"""Pages made from code: docs/families/*.md, docs/facts/, docs/metrics.md, docs/http-api.md, tables of the README and docs/agent.md.
 
     python tools/pages.py [--check]
 
@@ -7,12 +7,18 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import io
 import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
@@ -23,20 +29,23 @@ from rich.console import Console
 
 from tools import dashboard
 from tools.http_page import http_page
+from trackside import diagnose
 from trackside.agent.source import Source, sources
-from trackside.api import diagnose
 from trackside.catalog.dialect import dialects
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.throttle import REASONS
+from trackside.evidence import Evidence
+from trackside.facts.fact import Derivation, facts
 from trackside.families import families
 from trackside.family import HEADINGS, Family
 from trackside.logs.pattern import parsers
-from trackside.model import Plane
+from trackside.model import Plane, Run
 from trackside.read.detect import formats
 from trackside.show.document import document
 from trackside.show.text import render
 from trackside.sim import catalogue
 
+FACTS = ROOT / "docs" / "facts"
 DEMO, DEMO_FOLDER = "slow-interconnect", ".cache/demo"
 
 
@@ -48,20 +57,103 @@ def family_page(family: Family) -> str:
         lines += [f"## {heading}", "", sections.get(heading, "").strip(), ""]
         if heading == "What it looks like":
             lines += pictured(family)
-    limits = family.limits
-    if limits is not None:
-        names = getattr(limits, "__dataclass_fields__", {})
-        lines += ["## Limits", "", "| limit | value |", "|---|---|"]
-        lines += [f"| `{name}` | {getattr(limits, name)!r} |" for name in names]
-        lines.append("")
-    lines += ["## Evidence asked for", "", "| name | query |", "|---|---|"]
-    lines += [f"| {name} | `{query}` |" for name, query in family.asks.items()]
+    lines += limits_table(family.limits)
+    lines += ["## Rests on", ""]
+    lines += [
+        f"- {fact_link(one.kind, '../facts/')}{' (if it is known)' if one.optional else ''}"
+        for one in family.parameters.values()
+        if one.kind in family.facts
+    ]
     if family.explains:
         lines += ["", "Explains: " + ", ".join(family.explains)]
     if family.rivals:
         lines += ["", "Rivals: " + ", ".join(family.rivals)]
     lines += ["", "Generated from the family's file by `make docs`.", ""]
     return "\n".join(lines)
+
+
+def limits_table(limits: object) -> list[str]:
+    """A set of limits with their values and where each figure comes from."""
+    if limits is None:
+        return []
+    why = {name: text for kind in reversed(type(limits).__mro__) for name, text in attribute_docs(kind).items()}
+    lines = ["## Limits", "", "| limit | value | why |", "|---|---|---|"]
+    lines += [
+        f"| `{one.name}` | {getattr(limits, one.name)!r} | {' '.join(why.get(one.name, '').split())} |"
+        for one in fields(limits)  # type: ignore[arg-type]
+    ]
+    return [*lines, ""]
+
+
+@cache
+def attribute_docs(kind: type) -> dict[str, str]:
+    """The strings that stand below the attributes of a class."""
+    if kind.__module__ == "builtins":
+        return {}
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    return {
+        one.target.id: text.value.value
+        for one, text in pairwise(body.body)
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }  # fmt: skip
+
+
+def fact_path(kind: type) -> str:
+    """Where a fact's page lies under docs/facts."""
+    return "/".join(kind.__module__.split(".")[2:]) + ".md"
+
+
+def fact_link(kind: type, folder: str) -> str:
+    """A link to a fact's page."""
+    return f"[{kind.__name__}]({folder}{fact_path(kind)})"
+
+
+def fact_pages() -> dict[Path, str]:
+    """A page a module of facts, and their list."""
+    modules: dict[str, list[Derivation]] = {}
+    for derivation in facts():
+        modules.setdefault(derivation.kind.__module__, []).append(derivation)
+    made = {FACTS / fact_path(own[0].kind): fact_page(own) for own in modules.values()}
+    lines = [
+        "# Facts",
+        "",
+        "What follows from the evidence of a run: typed answers, each derived once, that families judge by.",
+        "",
+    ]
+    plane = ""
+    for own in modules.values():
+        for one in own:
+            if plane != (plane := one.kind.__module__.split(".")[2]):
+                lines += ["", f"## {plane}", "", "| fact | what |", "|---|---|"]
+            what = (inspect.getdoc(one.kind) or "").split("\n\n")[0].replace("\n", " ")
+            lines.append(f"| {fact_link(one.kind, '')} | {what.replace('|', '')} |")
+    return made | {FACTS / "README.md": "\n".join([*lines, "", "Generated by `make docs`.", ""])}
+
+
+def fact_page(own: list[Derivation]) -> str:
+    """The page of one module: what its facts are, what they are derived from, their limits and who rests on them."""
+    module = inspect.getmodule(own[0].kind)
+    depth = "../" * fact_path(own[0].kind).count("/")
+    lines = [f"# {', '.join(one.kind.__name__ for one in own)}", "", inspect.getdoc(module) or "", ""]
+    for one in own:
+        lines += [f"## How {one.kind.__name__} is derived", "", inspect.getdoc(one.derive) or "", ""]
+        lines += [
+            f"- {fact_link(of.kind, depth)}{' (if it is known)' if of.optional else ''}"
+            for of in one.parameters.values()
+            if of.kind not in (Evidence, Run)
+        ]
+        if one.asks:
+            lines += ["", "| name | question |", "|---|---|"]
+            lines += [f"| {name} | `{query}` |" for name, query in one.asks.items()]
+        lines += ["", *limits_table(one.limits)]
+        users = [
+            fact_link(user.kind, depth) for user in facts() if one.kind in [p.kind for p in user.parameters.values()]
+        ]
+        users += [f"[{f.code} {f.id}]({depth}../families/{f.id}.md)" for f in families() if one.kind in f.facts]
+        lines += ["Rests on it: " + (", ".join(users) or "the verdict itself") + ".", ""]
+    return "\n".join([*lines, "Generated from the fact's file by `make docs`.", ""])
 
 
 def pictured(family: Family) -> list[str]:
@@ -182,6 +274,7 @@ def pages() -> dict[Path, str]:
     """Every generated page: path -> content."""
     made = {ROOT / "docs" / "families" / f"{family.id}.md": family_page(family) for family in families()}
     made[ROOT / "docs" / "families" / "README.md"] = index_page()
+    made |= fact_pages()
     made[ROOT / "docs" / "metrics.md"] = metrics_page()
     made[ROOT / "docs" / "http-api.md"] = http_page()
     blocks = tables()
@@ -202,7 +295,7 @@ def main() -> int:
         if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content, "utf-8")
-    orphans = set((ROOT / "docs" / "families").glob("*.md")) - set(made)
+    orphans = {*(ROOT / "docs" / "families").glob("*.md"), *FACTS.rglob("*.md")} - set(made)
     for path in [*stale, *orphans] if check else []:
         print(f"{path.relative_to(ROOT)} is not what the code makes: run make docs")
     if not check:

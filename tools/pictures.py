@@ -17,12 +17,13 @@ sys.path.insert(0, str(ROOT))
 
 import vl_convert
 
-from trackside import api
 from trackside.families import families, find_family
 from trackside.family import Family
+from trackside.session import Session
+from trackside.session.paths import load
 from trackside.show.charts.chart import drawings
 from trackside.show.charts.still import LIGHT, standalone
-from trackside.sim import Scenario, simulate
+from trackside.sim import load_scenario, simulate
 
 FOLDER = ROOT / "docs" / "families"
 
@@ -34,13 +35,13 @@ def picture(family: Family) -> str | None:
         return None
     scenario, slug = family.pictured
     with tempfile.TemporaryDirectory() as folder:
-        simulate(Scenario.load(scenario), Path(folder))
-        case = api.judge(api.load([f"{folder}/run"]))
-    verdict = case.verdict
+        simulate(load_scenario(scenario), Path(folder))
+        session = Session.of(load([f"{folder}/run"]))
+    verdict = session.verdict()
     told = {finding.family for finding in (verdict.primary, *verdict.consequences, *verdict.warnings)}
     if family.code not in told:
         raise LookupError(f"{family.code}: the verdict on {scenario} is {verdict.family}")
-    for chart, drawn in drawings(verdict, case.store):
+    for chart, drawn in drawings(verdict, session.store):
         if chart.slug == slug:
             return _numbered(vl_convert.vega_to_svg(standalone(drawn, LIGHT)))
     raise LookupError(f"{family.code}: {scenario} gives no chart {slug!r}")

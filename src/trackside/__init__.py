@@ -10,20 +10,37 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from trackside.finding import Verdict
+if TYPE_CHECKING:  # numpy comes with it: `trackside --help` and the agent need none of it
+    from trackside.finding import Verdict
 
-__all__ = ["Verdict", "diagnose"]
+__all__ = ["diagnose"]
 
 
 def diagnose(
-    paths: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
+    paths: Sequence[str | os.PathLike[str]] | str | os.PathLike[str] = (),
     *,
     job: str | None = None,
-    now: float | None = None,
-    tick: Callable[[int], None] | None = None,
+    store: str | os.PathLike[str] | None = None,
+    as_of: float | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Verdict:
-    """Read what a run left behind and say what went wrong: :func:`trackside.api.diagnose`."""
-    from trackside import api  # imports all that diagnoses, numpy too: `trackside --help` needs none of it
+    """Read what a run left behind and say what went wrong.
 
-    return api.diagnose(paths, job=job, now=now, tick=tick)
+    ``paths``: files, folders, archives or a bundle. ``job``: which one, where they hold several. ``store``: an embedded
+    store that holds the job; the paths add to it. ``as_of``: POSIX seconds taken as the present for a run still going.
+    ``on_progress``: called with the bytes just read, for a progress bar.
+
+    Raises FileNotFoundError and :mod:`trackside.errors`: NothingReadable, SeveralRuns, NoSuchRun, StoreError.
+    """
+    # All that diagnoses is imported here, numpy too: `trackside --help` and the agent need none of it.
+    from trackside.session import PathsRequest, StoreRequest, open_session
+
+    paths = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    with open_session(
+        PathsRequest(paths, job, as_of, on_progress)
+        if store is None
+        else StoreRequest(store, job, paths, as_of, on_progress)
+    ) as session:
+        return session.verdict()

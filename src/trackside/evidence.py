@@ -67,6 +67,8 @@ class Missing:
     reason: str
     source: str = field(default="", kw_only=True)
     """What was asked and did not answer, if that is why."""
+    reasons: tuple[str, ...] = field(default=(), kw_only=True)
+    """The reasons that ``reason`` joins, if it is several."""
 
 
 @dataclass(frozen=True)

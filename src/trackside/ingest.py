@@ -56,7 +56,7 @@ class _Known:
     hash: str
 
 
-def ingest(paths: Paths, store: str | os.PathLike[str], tick: Callable[[int], None] | None = None) -> Summary:
+def ingest(paths: Paths, store: str | os.PathLike[str], on_progress: Callable[[int], None] | None = None) -> Summary:
     """Read everything under the paths into the store, which is made where there is none.
 
     An input is kept wholly or not at all: after a stop at any moment, the same call goes on where that one was.
@@ -68,18 +68,18 @@ def ingest(paths: Paths, store: str | os.PathLike[str], tick: Callable[[int], No
         if Directory(path).exists:
             raise StoreError(f"{os.fspath(path)} is a store; give what is to be put into one")
     with Writer.open(store) as writer:
-        summary = ingest_into(writer, paths, tick)
+        summary = ingest_into(writer, paths, on_progress)
         tidy(writer)
         writer.directory.sweep()
     return summary
 
 
 def ingest_into(
-    writer: Writer, paths: Paths, tick: Callable[[int], None] | None = None, more: Iterable[Source] = ()
+    writer: Writer, paths: Paths, on_progress: Callable[[int], None] | None = None, more: Iterable[Source] = ()
 ) -> Summary:
     """Read ``more``, then everything under the paths, and commit."""
     given = _Inputs(writer, root_of(paths))
-    for found in chain(more, walk(paths, tick)):
+    for found in chain(more, walk(paths, on_progress)):
         given.take(found)
     writer.commit()
     return given.summary

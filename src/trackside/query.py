@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Literal
 from trackside.catalog.events import EVENTS
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.records import RECORDS
+from trackside.errors import UsageError
 from trackside.model import Event, Plane, Record, Scalar
 
 if TYPE_CHECKING:
@@ -34,18 +35,16 @@ Row = Event | Record
 Reducer = Literal["count", "first", "last", "min", "max", "distinct", "avg", "median", "sum"]
 REDUCERS: tuple[Reducer, ...] = ("count", "first", "last", "min", "max", "distinct", "avg", "median", "sum")
 Window = tuple[float, float]
-Span = Literal["run", "head", "tail", "around"]
-"""Part of a run. run: from start to end, in at most about 1,500 windows. head, tail: its first and last half hour as
+Span = Literal["run", "tail", "around"]
+"""Part of a run. run: from start to end, in at most about 1,500 windows. tail: its last half hour as
 finely as it was sampled. around: the run and ten minutes on either side."""
-SPANS: tuple[Span, ...] = ("run", "head", "tail", "around")
-Rollup = Literal["avg", "min", "max", "sum", "count", "last", "stddev", "p05", "p50", "p95", "increase", "onset"]
-ROLLUPS: tuple[Rollup, ...] = (
-    "avg", "min", "max", "sum", "count", "last", "stddev", "p05", "p50", "p95", "increase", "onset",
-)  # fmt: skip
+SPANS: tuple[Span, ...] = ("run", "tail", "around")
+Rollup = Literal["avg", "min", "max", "sum", "count", "last", "increase", "onset"]
+ROLLUPS: tuple[Rollup, ...] = ("avg", "min", "max", "sum", "count", "last", "increase", "onset")
 """increase: growth of a counter since the window before, a restart at 0 counted as growth from 0. onset: of a sticky
 gauge or of flags, the value in windows where it changed, else no value."""
-Aggregate = Literal["avg", "min", "max", "sum", "count", "median", "stddev"]
-AGGREGATES: tuple[Aggregate, ...] = ("avg", "min", "max", "sum", "count", "median", "stddev")
+Aggregate = Literal["avg", "min", "max", "sum", "median"]
+AGGREGATES: tuple[Aggregate, ...] = ("avg", "min", "max", "sum", "median")
 
 
 MOST_ASKED = 1_000_000
@@ -54,7 +53,7 @@ _SHORTEST_S, _FARTHEST_S = 0.001, 2.0**53 / 1000
 """Times are kept in milliseconds: the shortest step, and the farthest time that a float still tells to one."""
 
 
-class QueryError(ValueError):
+class QueryError(UsageError, ValueError):
     """The text is no query, or names a kind that the catalogue doesn't hold."""
 
 

@@ -16,8 +16,8 @@ class Cited(Protocol):
     """What of a citation is needed to ask it again."""
 
     @property
-    def query(self) -> str:
-        """The question, in the text form of :class:`trackside.query.Query`."""
+    def query(self) -> str | Query:
+        """The question, or its text form."""
         ...
 
     @property
@@ -50,7 +50,7 @@ def check(cites: Mapping[str, Cited], store: Store) -> Iterable[Checked]:
     """Every citation, in order."""
     for name, cite in cites.items():
         try:
-            query = Query.parse(cite.query)
+            query = Query.parse(str(cite.query))
         except QueryError as error:
             yield Checked(name, cite, problem=str(error))
             continue

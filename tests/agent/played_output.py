@@ -6,12 +6,12 @@ import json
 import re
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from tools.cases import Case
 
 from tests.serve.receiving import LineReader, Spoken
-from trackside import api
 from trackside.agent.output import followed
 from trackside.agent.output.holders import Held
 from trackside.agent.output.options import JobOutputOptions, Text
@@ -20,6 +20,9 @@ from trackside.logs.stamp import find_time
 from trackside.model import Run
 from trackside.runs.resolve import SeveralRuns
 from trackside.serve.protocols.decoded import LineStream
+from trackside.session.choice import choose
+from trackside.session.inputs import LoadedInputs
+from trackside.session.paths import load
 from trackside.stores.receiver.intake import Intake
 from trackside.stores.receiver.options import Keeping, Limits
 from trackside.stores.receiver.write_ahead import Header
@@ -29,19 +32,19 @@ START = 1_772_438_400.0
 _JOB = re.compile(r"slurm[-_](\d{1,10}(?:_\d{1,10})?)")
 
 
-def judged(loaded: api.Loaded, job: str | None = None) -> tuple[Verdict, Run]:
+def judged(loaded: LoadedInputs, job: str | None = None) -> tuple[Verdict, Run]:
     """The verdict on what was loaded."""
     try:
-        run, store = api.select(loaded, None)
+        run, store = choose(loaded)
     except SeveralRuns:
-        run, store = api.select(loaded, job)
+        run, store = choose(replace(loaded, job=job))
     return engine.diagnose(store, run, loaded.inputs), run
 
 
 def played(case: Case, text: Text, folder: Path) -> tuple[str, str, Counter[str]]:
     """(family of the files, family of what was sent of them, how many bytes and lines of each)."""
     with case.inputs() as inputs:
-        direct = api.load([inputs])
+        direct = load([inputs])
         verdict, run = judged(direct, case.expected.get("job"))
         logs = [row.path for row in direct.inputs if row.format == "job-log" and "!" not in row.path]
         # Not received here: what stands in archives, and what no process writes.
@@ -64,7 +67,7 @@ def played(case: Case, text: Text, folder: Path) -> tuple[str, str, Counter[str]
         finally:
             intake.close()
         shutil.copytree(store / "received" / "logs", left, dirs_exist_ok=True)
-        again, _ = judged(api.load([left]), run.id)
+        again, _ = judged(load([left]), run.id)
         return verdict.primary.family, again.primary.family, counts
 
 

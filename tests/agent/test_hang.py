@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import trackside
 from tests.agent.hanging import (
     QUICK,
     Jobs,
@@ -30,7 +31,6 @@ from tests.agent.hanging import (
     watching,
 )
 from tests.services import wait_until
-from trackside import api
 from trackside.agent.hang import kernel, py_spy, recorder
 from trackside.agent.hang.ranks import Rank, jobs_of
 from trackside.agent.hang.report import Taker
@@ -49,6 +49,7 @@ from trackside.catalog.hang_lines import (
     thread_line,
 )
 from trackside.catalog.python_stack import Call
+from trackside.session.paths import load
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
 
@@ -362,7 +363,7 @@ def ring(enqueued: int, completed: int) -> bytes:
 
 def recorded(folder: Path) -> list[dict[str, object]]:
     """What is read of flight recorders."""
-    rows = [row for row in api.load([folder]).store.all_rows() if row.kind.startswith("flight_recorder")]
+    rows = [row for row in load([folder]).store.all_rows() if row.kind.startswith("flight_recorder")]
     return [{"kind": row.kind, **row.fields} for row in rows]
 
 
@@ -388,7 +389,7 @@ class TestRecorder:
         for rank in (0, 1):
             (direct / f"nccl_trace_rank_{rank}").write_bytes(rings[rank])
         assert recorded(run) == [{**told, "job": "4242"} for told in recorded(direct)]
-        verdict = api.diagnose(run)
+        verdict = trackside.diagnose(run)
         assert (verdict.family, verdict.primary.ranks, verdict.run.id) == ("C2", (1,), "4242")
         assert "dump" in [claim.key for claim in verdict.primary.shows]
 
@@ -406,7 +407,7 @@ class TestRecorder:
             bundle.unlink(missing_ok=True)
             command = [sys.executable, "-m", "trackside", "bundle", str(tmp_path / "run"), "-o", str(bundle)]
             subprocess.run(command + ["--redact"] * redacted, check=True, capture_output=True, timeout=60)
-            kinds = {row.kind for row in api.load([bundle]).store.all_rows()}
+            kinds = {row.kind for row in load([bundle]).store.all_rows()}
             assert "stack" in kinds
             assert ("flight_recorder" in kinds) is not redacted
 
@@ -424,7 +425,7 @@ class TestRecorder:
             "no dump of a flight recorder": [piece_line(who, Piece("a" * 8, 1, 1, evil))],
         }.items():
             (tmp_path / "hang.log").write_text("".join(f"{line}\n" for line in parts))
-            (row,) = api.load([tmp_path]).inputs
+            (row,) = load([tmp_path]).inputs
             assert row.format == "hang-report"
             assert words in row.note, (words, row)
             assert not recorded(tmp_path)

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+import trackside
 from tests.agent.hanging import Jobs, collected, reported, running, watching
 from tests.serve.receiving import JSON, Running
-from trackside import api
 from trackside.agent.source import LogLine
 from trackside.finding import Certainty, Verdict
+from trackside.session.choice import choose
+from trackside.session.paths import load
 from trackside.show.document import document, encode
 from trackside.show.wording import said
 from trackside.stores.receiver.options import Keeping, ServeOptions
@@ -91,7 +93,7 @@ def hung(folder: Path, program: str) -> list[LogLine]:
 
 def diagnosed(receiver: Running, tmp_path: Path) -> Verdict:
     receiver.intake.flush(True).result(30)
-    return api.diagnose_stored(tmp_path / "store", "4242")
+    return trackside.diagnose(store=tmp_path / "store", job="4242")
 
 
 def sentences(verdict: Verdict) -> str:
@@ -122,7 +124,7 @@ def test_stacks_are_no_sign_of_life(receiver: Running, tmp_path: Path) -> None:
     """The agent's lines come after the silence began: they are no output of the job."""
     pushed(receiver, hung(tmp_path / "job", TRAINING))
     receiver.intake.flush(True).result(30)
-    _, store = api.select(api.load([tmp_path / "store" / "received" / "logs"]), "4242")
+    _, store = choose(load([tmp_path / "store" / "received" / "logs"], job="4242"))
     logs = [row for row in store.all_rows() if row.kind == "log_activity"]
     assert [row.get("lines") for row in logs] == [12]
 
@@ -139,7 +141,7 @@ def test_another_job_of_the_node(receiver: Running, tmp_path: Path) -> None:
     ]
     pushed(receiver, other)
     receiver.intake.flush(True).result(30)
-    verdict = api.diagnose_stored(tmp_path / "store", "77")
+    verdict = trackside.diagnose(store=tmp_path / "store", job="77")
     assert verdict.family not in ("C2", "C3")
     assert diagnosed(receiver, tmp_path).family == "C2"
 

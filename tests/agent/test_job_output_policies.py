@@ -11,12 +11,12 @@ from tools.cases import Case, scenarios
 
 from tests.agent.played_output import played
 from tests.agent.printing import Clock, Host, Printing, append, owner
-from trackside import api
 from trackside.agent.output.choosing import POINTS, ROOM
 from trackside.agent.output.options import Text
 from trackside.logs.event_line import MARK, WITHHELD, WORDS, Pulse, read, written
 from trackside.logs.scan import scan_text
 from trackside.model import Event, Position
+from trackside.session.paths import load
 from trackside.stores.log_store import Line
 from trackside.stores.log_text import written_lines
 
@@ -169,7 +169,7 @@ class TestNone:
         path.write_text(
             "".join(f"2026-03-02T08:00:{n % 60:02}.000000000Z stdout F {line}\n" for n, line in enumerate(lines))
         )
-        loaded = api.load([path.parent])
+        loaded = load([path.parent])
         (row,) = loaded.inputs
         assert (row.format, row.note) == ("typed-events", "events read on the node")
         kinds = {event.kind for event in loaded.store.all_rows() if isinstance(event, Event)}

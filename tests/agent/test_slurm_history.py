@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+import trackside
 from tests.serve.receiving import T0_MS, flushed, lines, opened, said
-from trackside.api import diagnose_stored, stored
 from trackside.logs.scan import scan_text
 from trackside.model import Position, Record, Run
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 from trackside.runs.attempts import attempts_of
+from trackside.session import StoreRequest, open_session
 from trackside.stores.embedded.snapshot import Snapshot
 
 Sent = tuple[int, dict[str, str], str]
@@ -49,7 +50,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_of(store: Path, job: str) -> Run:
-    return diagnose_stored(store, job).run
+    return trackside.diagnose(store=store, job=job).run
 
 
 def facts(run: Run) -> tuple[object, ...]:
@@ -121,7 +122,7 @@ VERDICTS = {"26": "F2", "33": "F3", "34": "A2", "37": "F1", "35": "H1"}
 
 @pytest.mark.parametrize("job", VERDICTS)
 def test_the_verdict_from_the_store_alone(store: Path, job: str) -> None:
-    verdict = diagnose_stored(store, job)
+    verdict = trackside.diagnose(store=store, job=job)
     assert verdict.primary is not None
     assert verdict.primary.family == VERDICTS[job]
 
@@ -150,10 +151,10 @@ def test_a_job_that_still_runs(tmp_path: Path) -> None:
 
 
 def test_accounting_tells_of_steps(store: Path) -> None:
-    with stored(store, "24") as loaded:
+    with open_session(StoreRequest(store, "24")) as session:
         steps = {
             str(row.get("id")): row.get("exit_code")
-            for row in loaded.store.all_rows()
+            for row in session.loaded.store.all_rows()
             if getattr(row, "kind", "") == "step"
         }
     assert steps.keys() == {"24.batch", "24.extern", "24.0"}

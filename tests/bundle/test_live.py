@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import trackside
 from tests import services
 from tests.serve.receiving import T0_MS, flushed, gpu, opened, said, sent
 from tests.site.test_gather import answering, owned, site
 from tests.stores.embedded.runs import SACCT, T0, TRACEBACK, sacct, scrape, steps, write
-from trackside import api
 from trackside.bundle import live
 from trackside.cli import main
 from trackside.ingest import ingest
@@ -77,8 +77,8 @@ class TestStore:
         out = tmp_path / "run.tsb"
         told = called("bundle", "--store", stored, "--job", "41", "-o", out)
         assert told.exit_code == 0, told.output
-        before = api.diagnose_stored(stored, "41")
-        after = api.diagnose(out)
+        before = trackside.diagnose(store=stored, job="41")
+        after = trackside.diagnose(out)
         assert (after.primary.family, after.primary.culprit) == (before.primary.family, before.primary.culprit)
         assert after.run.id == "41"
         with zipfile.ZipFile(out) as archive:
@@ -94,7 +94,7 @@ class TestStore:
         assert told.exit_code == 0, told.output
         with zipfile.ZipFile(out) as archive:
             assert not [name for name in archive.namelist() if b"gpu017" in archive.read(name)]
-        assert api.diagnose(out).primary.family == "H2"
+        assert trackside.diagnose(out).primary.family == "H2"
 
     def test_a_file_that_is_gone_is_named(self, stored: Path, tmp_path: Path) -> None:
         """Without it the verdict is another: nothing is written, unless that is wanted."""
@@ -122,7 +122,7 @@ class TestStore:
                                          "sacct.txt": SACCT + sacct("43")})  # fmt: skip
         told = called("bundle", "--store", stored, "--job", "43", more, "-o", tmp_path / "run.tsb")
         assert told.exit_code == 0, told.output
-        after = api.diagnose(tmp_path / "run.tsb")
+        after = trackside.diagnose(tmp_path / "run.tsb")
         assert (after.primary.family, after.run.id, after.run.disposition) == ("H2", "43", "FAILED")
 
     def test_what_a_receiver_took(self, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ class TestStore:
         names = [member.name for member in manifest_of(tmp_path / "run.tsb").members]
         assert f"inputs/{live.METRICS}" in names
         assert any(name.startswith("inputs/job-77/") for name in names)
-        assert api.diagnose(tmp_path / "run.tsb").primary.family == "H2"
+        assert trackside.diagnose(tmp_path / "run.tsb").primary.family == "H2"
 
     def test_what_is_too_much_is_left_out_and_said(
         self, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,7 +158,7 @@ class TestSite:
     def test_what_slurm_says_and_the_output(self, site: Path) -> None:
         told = self.asked(site)
         assert told.exit_code == 0, told.output
-        found = api.diagnose(site / "run.tsb")
+        found = trackside.diagnose(site / "run.tsb")
         assert (found.primary.family, found.run.disposition) == ("H2", "FAILED")
         names = [each.path for each in manifest_of(site / "run.tsb").inputs]
         assert any(name.startswith("sacct") for name in names)
@@ -183,14 +183,14 @@ class TestSite:
     def test_lines_of_a_log_store(self, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """They are written as the readers had them."""
         (site / "work" / "slurm-41.out").unlink()
-        monkeypatch.setattr("trackside.site.gather.open_store", lambda options: Kept())
+        monkeypatch.setattr("trackside.session.site.open_store", lambda options: Kept())
         told = self.asked(site, "--logs-url", "loki=http://127.0.0.1:9")
         assert told.exit_code == 0, told.output
         with zipfile.ZipFile(site / "run.tsb") as archive:
             (name,) = [name for name in archive.namelist() if name.startswith("inputs/job-41/")]
             lines = archive.read(name).decode().splitlines()
         assert lines[0] == "2026-03-02T08:00:10.000000000Z stdout F step 1 loss 10.0000"
-        assert api.diagnose(site / "run.tsb").primary.family == "H2"
+        assert trackside.diagnose(site / "run.tsb").primary.family == "H2"
 
     @pytest.mark.service
     def test_samples_of_victoriametrics(self, site: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

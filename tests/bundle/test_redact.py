@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackside import api
 from trackside.bundle.parts import NotBundled
 from trackside.bundle.redact.redactor import Redactor, pieces
 from trackside.bundle.redact.sieve import Sieve, Sign, sign_of
@@ -23,6 +22,8 @@ from trackside.bundle.write import Options, Written, write
 from trackside.catalog.hostlist import expand
 from trackside.logs.matcher import matcher as make
 from trackside.model import Run
+from trackside.session import Session
+from trackside.session.paths import load
 
 TOKENS = {
     "AWS": "AKIA" + "IOSFODNN7EXAMPLE",
@@ -99,7 +100,7 @@ def redacted(*texts: str, also: tuple[str, ...] = ()) -> list[str]:
 
 
 def bundled(folder: Path, out: Path, **options: object) -> Written:
-    case = api.judge(api.load([folder]))
+    case = Session.of(load([folder]))
     return write(case, [str(folder)], Options(out=str(out), created="x", redacted=True, **options))  # type: ignore[arg-type]
 
 

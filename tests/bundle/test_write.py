@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tools.cases import Case, scenarios
 
-from trackside import api
+import trackside
 from trackside.bundle import parts, slicing
 from trackside.bundle.parts import NotBundled
 from trackside.bundle.same import differences
@@ -33,6 +33,8 @@ from trackside.read.bundle import HEX, MANIFEST, SEAL, Bundle, Damaged, Manifest
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 from trackside.read.walk import walk
+from trackside.session import Session
+from trackside.session.paths import load
 from trackside.show.document import document, encode
 
 CREATED = "2026-11-21T08:00:00Z"
@@ -45,11 +47,11 @@ LOG = (
 )
 
 
-def made(folder: Path, out: Path, **options: object) -> Verdict:
+def made(folder: Path, out: Path, as_of: float | None = None, **options: object) -> Verdict:
     """A bundle of all that a folder holds; gives the verdict of the folder."""
-    case = api.judge(api.load([folder]))
-    write(case, [str(folder)], Options(out=str(out), created=CREATED, **options))  # type: ignore[arg-type]
-    return case.verdict
+    session = Session.of(load([folder]), as_of)
+    write(session, [str(folder)], Options(out=str(out), created=CREATED, **options))  # type: ignore[arg-type]
+    return session.verdict()
 
 
 @pytest.fixture
@@ -100,9 +102,9 @@ class TestScenarios:
         with case.inputs() as folder:
             before = made(folder, tmp_path / "whole.tsb", job=case.expected.get("job"))
             made(folder, tmp_path / "less.tsb", job=case.expected.get("job"), sliced=True, redacted=True)
-        whole = encode(document(api.diagnose(tmp_path / "whole.tsb")))
+        whole = encode(document(trackside.diagnose(tmp_path / "whole.tsb")))
         assert whole == encode(document(before))
-        less = encode(document(api.diagnose(tmp_path / "less.tsb")))
+        less = encode(document(trackside.diagnose(tmp_path / "less.tsb")))
         for name, verdict in (("whole.tsb", whole), ("less.tsb", less)):
             with opened(tmp_path / name) as found:
                 found.check()
@@ -153,13 +155,13 @@ class TestContent:
         assert sources["train.log"].modified == 1_700_000_000.25
 
     def test_job_and_present_go_with_it(self, run: Path, tmp_path: Path) -> None:
-        made(run, tmp_path / "run.tsb", job=None, now=1_800_000_000.0)
+        made(run, tmp_path / "run.tsb", as_of=1_800_000_000.0, job=None)
         assert asked(tmp_path / "run.tsb") == (None, 1_800_000_000.0)
-        assert api.load([tmp_path / "run.tsb"]).now == 1_800_000_000.0
+        assert load([tmp_path / "run.tsb"]).as_of == 1_800_000_000.0
 
     def test_in_a_folder_it_is_not_read_twice(self, bundle: Path, run: Path) -> None:
         bundle.rename(run / "run.tsb")
-        (row,) = [row for row in api.load([run]).inputs if row.path == "run.tsb"]
+        (row,) = [row for row in load([run]).inputs if row.path == "run.tsb"]
         assert row.status == "refused"
         assert "by its own path" in row.note
 
@@ -179,11 +181,11 @@ class TestContent:
         )
 
     def test_a_bundle_can_be_redacted_later(self, bundle: Path, tmp_path: Path) -> None:
-        case = api.judge(api.load([bundle]))
+        case = Session.of(load([bundle]))
         with pytest.raises(NotBundled, match="a bundle already"):
             write(case, [str(bundle)], Options(out=str(tmp_path / "two.tsb"), created=CREATED))
         write(case, [str(bundle)], Options(out=str(tmp_path / "two.tsb"), created=CREATED, redacted=True))
-        assert not differences(case.verdict, api.diagnose(tmp_path / "two.tsb"))
+        assert not differences(case.verdict(), trackside.diagnose(tmp_path / "two.tsb"))
         assert not list(tmp_path.glob(".bundle-*"))
 
 
@@ -195,7 +197,7 @@ class TestSlice:
     def test_a_large_log_is_cut_and_says_so(self, run: Path, tmp_path: Path) -> None:
         self.big(run)
         before = made(run, tmp_path / "run.tsb", sliced=True)
-        assert not differences(before, api.diagnose(tmp_path / "run.tsb"))
+        assert not differences(before, trackside.diagnose(tmp_path / "run.tsb"))
         with zipfile.ZipFile(tmp_path / "run.tsb") as archive:
             text = archive.read("inputs/train.log").decode()
         assert len(text) < 100_000

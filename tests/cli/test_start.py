@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import click
+
+from trackside.cli import COMMANDS, main
+
 HEAVY = ("numpy", "duckdb", "rich", "trackside.verdict.engine")
 
 
@@ -16,9 +20,16 @@ def test_help_needs_nothing_that_diagnoses() -> None:
 
 def test_diagnose_is_the_function_whatever_was_imported_before() -> None:
     code = (
-        "import trackside.verdict.engine, trackside; from trackside import diagnose; import trackside.api; "
+        "import trackside.verdict.engine, trackside; from trackside import diagnose; import trackside.session; "
         "assert callable(diagnose) and diagnose is trackside.diagnose; "
         "from trackside.verdict import engine; print(engine.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "trackside.verdict.engine"
+
+
+def test_the_help_of_all_commands_is_that_of_each() -> None:
+    for name, (_, first) in COMMANDS.items():
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        assert command.get_short_help_str(1000) == click.Command(name, help=first).get_short_help_str(1000)

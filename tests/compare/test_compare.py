@@ -16,7 +16,6 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 from tools.cases import SCENARIOS, simulated
 
-from trackside import api
 from trackside.cli import main
 from trackside.compare.compare import compare
 from trackside.compare.parting import parting
@@ -24,6 +23,8 @@ from trackside.compare.settings import settings
 from trackside.compare.side import Side
 from trackside.evidence import reduced
 from trackside.query import Query
+from trackside.session import Session
+from trackside.session.paths import load
 from trackside.show.comparison import comparison, json_schema, render
 
 
@@ -60,8 +61,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def sides(pair: tuple[Path, Path]) -> tuple[Side, Side]:
     """The two, judged."""
-    good, bad = (api.judge(api.load([path])) for path in pair)
-    return Side(good.verdict, good.store), Side(bad.verdict, bad.store)
+    good, bad = (Session.of(load([path])) for path in pair)
+    return Side(good), Side(bad)
 
 
 @pytest.fixture(scope="session")
@@ -116,7 +117,7 @@ def test_the_exit_status_tells_whether_they_differ(tmp_path: Path) -> None:
 def test_every_value_cites_its_own_run_and_can_be_asked_again(apart: dict[str, Any], sides: tuple[Side, Side]) -> None:
     doc = apart
     jsonschema.validate(doc, json_schema())
-    stores = {letter: side.store for letter, side in zip("ab", sides, strict=True)}
+    stores = {letter: side.session.store for letter, side in zip("ab", sides, strict=True)}
     for each in (*doc["rows"], *doc["partings"]):
         for letter in "ab":
             if each[letter] is not None:

@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 
 from tests import services
-from trackside import api
 from trackside.http.options import HttpOptions
 from trackside.ingest import ingest
+from trackside.session.paths import load
 from trackside.stores.curves import Curves
 from trackside.stores.embedded.duck import DuckCurves
 from trackside.stores.embedded.snapshot import Snapshot
@@ -59,7 +59,7 @@ Served = Callable[[Given, Path], AbstractContextManager[MetricOptions]]
 @contextmanager
 def in_memory(given: Given, folder: Path) -> Opened:
     """As ``trackside diagnose FILES`` holds them."""
-    curves = api.load(given.files).curves
+    curves = load(given.files).curves
     assert curves is not None
     yield lambda: curves
 

@@ -12,7 +12,7 @@ from tests.contract.stores import SERVERS, STORES, Given
 from trackside.evidence import Frame, Grid, MissingAnswer, reduced
 from trackside.query import AGGREGATES, ROLLUPS, SPANS, Query
 from trackside.runs.metrics import run_metrics
-from trackside.site.gather import ZONES_S
+from trackside.session.site import ZONES_S
 from trackside.stores.curves import Curves
 from trackside.stores.memory import MemoryStore
 from trackside.stores.metric_store import Scope

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from tools.cases import scenarios
 
+import trackside
 from tests.contract.stores import SERVERS, Given
-from trackside import api
 from trackside.finding import Verdict
 from trackside.ingest import ingest
+from trackside.session import Session, SiteRequest, StoreRequest, open_session
 from trackside.show.document import decode, document, encode
 from trackside.site.config import Site, load
-from trackside.site.gather import gathered
 from trackside.stores.metric_store import MetricOptions
 from trackside.verify import check
 
@@ -52,7 +52,7 @@ JUDGED = (
 def from_files(name: str) -> Any:
     """The verdict's document, as ``trackside diagnose FOLDER`` gives it."""
     with CASES[name].inputs() as folder:
-        return plain(api.diagnose(folder))
+        return plain(trackside.diagnose(folder))
 
 
 def plain(verdict: Verdict) -> Any:
@@ -82,14 +82,13 @@ def _number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def broken(told: Verdict, again: api.Loaded) -> list[str]:
+def broken(told: Verdict, again: Session) -> list[str]:
     """The citations of a verdict that no longer hold."""
     cites = decode(encode(document(told))).cites
     assert cites
-    _, store = api.select(again, again.job)
     return [
         f"{one.cite.query}: was {one.cite.value!r}, now {one.now!r} {one.problem}"
-        for one in check(cites, store)
+        for one in check(cites, again.store)
         if not one.holds
     ]
 
@@ -123,10 +122,10 @@ def test_same_verdict_from_a_server(name: str, server: str, tmp_path: Path) -> N
         rest, metrics = without_metrics(folder, tmp_path / "run")
         with SERVERS[server](Given(metrics), tmp_path / "store") as options:
             site = site_of(options, tmp_path)
-            with gathered(site, None, [rest]) as found:
-                verdict = found.judge().verdict
-            with gathered(site, None, [rest]) as found:
-                gone = broken(verdict, found.loaded)
+            with open_session(SiteRequest(site, None, [rest])) as session:
+                verdict = session.verdict()
+            with open_session(SiteRequest(site, None, [rest])) as session:
+                gone = broken(verdict, session)
     assert_same(name, verdict)
     assert not gone
 
@@ -135,10 +134,10 @@ def test_same_verdict_from_a_server(name: str, server: str, tmp_path: Path) -> N
 def test_same_verdict_from_the_embedded_store(name: str, tmp_path: Path) -> None:
     with CASES[name].inputs() as folder:
         ingest([folder], tmp_path / "store")
-    verdict = api.diagnose_stored(tmp_path / "store")
+    verdict = trackside.diagnose(store=tmp_path / "store")
     assert_same(name, verdict)
-    with api.stored(tmp_path / "store", None) as loaded:
-        assert not broken(verdict, loaded)
+    with open_session(StoreRequest(tmp_path / "store")) as session:
+        assert not broken(verdict, session)
 
 
 def test_families_that_rest_on_metrics_are_judged() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tools.cases import SCENARIOS, simulated
 
-from trackside import api
+import trackside
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Outcome, Sentence
@@ -182,7 +182,7 @@ def primary(where: MemoryStore, run: Run | None = None) -> Finding:
 
 def example(code: str) -> Finding:
     """The primary finding on the catalogue's example of a family, a simulated run."""
-    return api.diagnose(simulated(SCENARIOS / code / "sim-example-of-the-catalogue" / "scenario.toml")).primary
+    return trackside.diagnose(simulated(SCENARIOS / code / "sim-example-of-the-catalogue" / "scenario.toml")).primary
 
 
 def sentence_name(said: Claim | Action) -> str:

@@ -47,7 +47,7 @@ def test_idle_hang_is_only_possible_without_metrics() -> None:
 def test_a_run_of_seconds_that_somebody_cancelled_is_no_idle_hang() -> None:
     said = activity(1, last_time=1007.0, first_time=1007.0)
     ended = root("scheduler_notice", 1, reason="cancelled", time=1007.0)
-    for seconds, keys_ in ((7.0, ["brief"]), (500.0, ["brief"]), (900.0, ["empty", "reaped"])):
+    for seconds, keys_ in ((7.0, ["brief"]), (500.0, ["brief"]), (900.0, ["empty", "reaped_by"])):
         finding = judge("C3", said, ended, job("CANCELLED", end=1000.0 + seconds, elapsed_s=seconds))
         assert keys(finding) == keys_
     assert keys(judge("C3", said, LIMIT, job("TIMEOUT", end=1020.0, elapsed_s=20.0))) == ["brief"]
@@ -85,7 +85,7 @@ def test_idle_after_work() -> None:
 def test_no_idle_gpu_hang() -> None:
     one: dict[str, Any] = {"nodes": 1, "gpus": 1}
     assert keys(judged(cold(), "C3", BEGAN, TIMEOUT)) == ["formed"]
-    assert keys(judged(hung(**one, since=9e9, away=None), "C3", points(65), TIMEOUT)) == ["worked_sm"]
+    assert keys(judged(hung(**one, since=9e9, away=None), "C3", points(65), TIMEOUT)) == ["worked_gpus_sm"]
     assert keys(judged(cold(**one), "C3", TIMEOUT, event("checkpoint_saved", time=4900.0))) == ["on_the_host"]
     rests = hung(**one, sm=0.0, away="n1:0")
     assert judged(rests, "C3", points(65), TIMEOUT).outcome is not FOUND  # the steps go on, without the GPU

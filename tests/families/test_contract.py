@@ -32,6 +32,11 @@ def test_no_digits_in_sentences_of_facts() -> None:
     assert not [text for _, one in sentences() for text in (one.text, one.running) if has_digits(text)]
 
 
+def test_sentences_of_a_run_that_goes_on_fill_in_the_same_values() -> None:
+    for name, one in sentences():
+        assert set(re.findall(r"\{(\w+)", one.running)) <= set(re.findall(r"\{(\w+)", one.text)), name
+
+
 def has_digits(text: str) -> bool:
     """Whether a template states a figure of its own; a setting to export is no sentence."""
     return any(char.isdigit() for char in re.sub(r"\b[A-Z_]+=\S+", "", text))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import trackside
 from tests.families.grids import (
     NO_LOG,
     SICK,
@@ -44,7 +45,6 @@ from tests.families.rows import (
     store,
     worded,
 )
-from trackside import api
 from trackside.finding import Certainty
 
 
@@ -96,7 +96,7 @@ def test_g1_curves_alone_do_not_say_how_it_ended(tmp_path: Path) -> None:
             for step, time in enumerate(range(1_772_438_400_000, 1_772_441_400_000, 15_000))
         )
     )
-    found = api.diagnose(tmp_path)
+    found = trackside.diagnose(tmp_path)
     assert (found.family, found.primary.certainty) == ("G1", Certainty.POSSIBLE)
     assert [sentence_name(action) for action in found.primary.actions] == ["tell_end"]
 

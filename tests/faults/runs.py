@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import trackside
 from tests import services
 from tests.contract.stores import Given, openmetrics
 from tests.contract.test_verdicts import CASES, differences, plain, without_metrics
-from trackside import api
 from trackside.finding import Verdict
+from trackside.session import SiteRequest, open_session
 from trackside.show.document import VerdictDoc, document
 from trackside.site.config import Site, load
-from trackside.site.gather import gathered
 
 HEALTHY, SLOW, HUNG = "g1/sim-sixteen-gpus", "d2/sim-interconnect-a100", "c2/sim-stuck-rank-watchdog"
 JOB = "48213"
@@ -117,7 +117,7 @@ def held_by_prometheus(name: str, folder: Path) -> Iterator[Held]:
 
 def _held(name: str, rest: Path, metrics: Sequence[Path], url: str, folder: Path) -> Held:
     full = ask(site(folder, metrics_at(url, PATIENT)), [rest])
-    return Held(name, rest, metrics, url, full, Told(api.diagnose(rest)))
+    return Held(name, rest, metrics, url, full, Told(trackside.diagnose(rest)))
 
 
 def shifted(text: str, seconds: float) -> str:
@@ -145,8 +145,8 @@ def site(folder: Path, *sections: str, slurm: str = NO_SLURM) -> Site:
 def ask(where: Site, paths: Sequence[Path] = (), job: str | None = None) -> Told:
     """The verdict on a run of a site."""
     begun = time.monotonic()
-    with gathered(where, job, paths) as found:
-        verdict = found.judge().verdict
+    with open_session(SiteRequest(where, job, paths)) as session:
+        verdict = session.verdict()
     return Told(verdict, time.monotonic() - begun)
 
 

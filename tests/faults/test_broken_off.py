@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import trackside
 from tests.contract.test_verdicts import CASES
 from tests.faults.logs import LABELS, from_page, loki, without_logs
 from tests.faults.runs import Told, ask, assert_nothing_is_made_of_silence, loki_at, site
 from tests.stores.logs.servers import Answer, LokiServer, running
-from trackside import api
 
 JUDGED = {
     "a1/sim-env-one-gpu": 1,
@@ -27,7 +27,7 @@ JUDGED = {
 @pytest.mark.parametrize(("name", "page"), JUDGED.items(), ids=JUDGED)
 def test_silence_of_the_store_is_none_of_the_run(name: str, page: int, tmp_path: Path) -> None:
     with CASES[name].inputs() as files:
-        run = api.diagnose(files).run
+        run = trackside.diagnose(files).run
         rest = without_logs(files, tmp_path / "rest")
         server = loki(run, files)
     with running(server):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import trackside
 from tests.contract.test_verdicts import CASES
 from tests.faults.runs import SLOW, Told, ask, assert_same, held, shifted
 from tests.faults.slurm import slurm_of
-from trackside import api
 
 pytestmark = pytest.mark.service
 HOUR = 3600.0
@@ -23,7 +23,7 @@ def files_shifted(name: str, folder: Path, seconds: float) -> Told:
             target.parent.mkdir(parents=True, exist_ok=True)
             text = path.read_text("utf-8")
             target.write_text(shifted(text, seconds) if path.suffix == ".prom" else text)
-    return Told(api.diagnose(folder))
+    return Told(trackside.diagnose(folder))
 
 
 @pytest.mark.parametrize("seconds", [-47.0, 7.25, HOUR, 3 * HOUR, -5.5 * HOUR])

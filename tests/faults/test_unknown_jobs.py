@@ -13,7 +13,7 @@ from tests.faults.runs import JOB, QUICK, Held, ask, loki_at, metrics_at, site
 from tests.faults.slurm import commands, only_output, slurm_at
 from tests.services import Victoria
 from tests.stores.logs.servers import LokiServer, running
-from trackside.api import NothingReadable
+from trackside.errors import NothingReadable
 
 pytestmark = pytest.mark.service
 

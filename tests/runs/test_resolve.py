@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from tools.cases import CORPUS
 
-from trackside import api
 from trackside.evidence import Frame
 from trackside.model import Event, Position, Record, Run
 from trackside.query import Query, events, record
 from trackside.runs import clock
 from trackside.runs.attempts import attempts_of, final, numbered
 from trackside.runs.resolve import NoSuchRun, Resolved, SeveralRuns, resolve
+from trackside.session.choice import choose
+from trackside.session.paths import load
 from trackside.stores.memory import MemoryStore
 
 HEADER = "JobID|JobName|State|ExitCode|Submit|Start|End|NodeList|SubmitLine"
@@ -403,7 +404,7 @@ def test_corpus(case: Path, tmp_path: Path) -> None:
     expected = json.loads(case.read_text())
     inputs = tmp_path / "inputs"
     shutil.copytree(case.parent, inputs, ignore=shutil.ignore_patterns("case.json"))
-    run, _ = api.select(api.load([inputs]))
+    run, _ = choose(load([inputs]))
     parent = expected.get("parent")
     assert run.id == str(expected["jobid"])
     assert run.disposition == expected["slurm_state"]
@@ -447,7 +448,7 @@ def test_real_records(case: str, disposition: str | None, attempts: int) -> None
     folders = [folder for folder in _CASES.glob(f"*/{case}") if folder.is_dir()]
     assert folders
     for folder in folders:
-        run, _ = api.select(api.load([folder]))
+        run, _ = choose(load([folder]))
         assert run.disposition == (disposition or run.disposition), folder
         assert len(run.attempts) == attempts, folder
         assert case != "failed-segv-child" or run.exit_code == 139

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import trackside
 from tests.stores.embedded.runs import SACCT, sacct, write
-from trackside import api
 from trackside.finding import Verdict
 
 
@@ -19,22 +19,22 @@ def keys(verdict: Verdict) -> set[str]:
 
 
 def test_two_trainings_in_one_folder_are_said_to_be_judged_as_one(tmp_path: Path) -> None:
-    verdict = api.diagnose(write(tmp_path, {"one.log": log(8.0), "two.log": log(3.0)}))
+    verdict = trackside.diagnose(write(tmp_path, {"one.log": log(8.0), "two.log": log(3.0)}))
     assert "several_runs" in keys(verdict)
     (claim,) = (each for each in verdict.preflight if each.key == "several_runs")
     assert {cite.where.partition(":")[0] for cite in claim.cites} == {"one.log", "two.log"}
 
 
 def test_copies_and_ranks_of_one_run_are_one_run(tmp_path: Path) -> None:
-    copies = api.diagnose(write(tmp_path / "a", {"one.log": log(8.0), "two.log": log(8.0)}))
+    copies = trackside.diagnose(write(tmp_path / "a", {"one.log": log(8.0), "two.log": log(8.0)}))
     ranks = {f"run.log.rank{rank}": log(8.0 + rank, prefix=f"[rank{rank}]: ") for rank in range(3)}
     assert "several_runs" not in keys(copies)
-    assert "several_runs" not in keys(api.diagnose(write(tmp_path / "b", ranks)))
+    assert "several_runs" not in keys(trackside.diagnose(write(tmp_path / "b", ranks)))
 
 
 def test_parts_that_follow_each_other_are_one_run(tmp_path: Path) -> None:
     later = "".join(f"step {step} loss {2.0 * 0.99**step:.4f}\n" for step in range(31, 60))
-    assert "several_runs" not in keys(api.diagnose(write(tmp_path, {"one.log": log(8.0), "two.log": later})))
+    assert "several_runs" not in keys(trackside.diagnose(write(tmp_path, {"one.log": log(8.0), "two.log": later})))
 
 
 def test_records_that_contradict_each_other_make_no_healthy_run(tmp_path: Path) -> None:
@@ -44,6 +44,6 @@ def test_records_that_contradict_each_other_make_no_healthy_run(tmp_path: Path) 
         "slurm-7.out": log(8.0),
     }
     for turned in (files, {"one/sacct.txt": files["two/sacct.txt"], "two/sacct.txt": files["one/sacct.txt"]}):
-        verdict = api.diagnose(write(tmp_path / str(id(turned)), {**files, **turned}), job="7")
+        verdict = trackside.diagnose(write(tmp_path / str(id(turned)), {**files, **turned}), job="7")
         assert "contradicted" in keys(verdict)
         assert verdict.family != "G1"

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -31,6 +32,7 @@ from tests.stores.metadata.verdicts import T0, run, verdict, written
 from trackside.cli import main
 from trackside.finding import Verdict
 from trackside.http.unanswered import Unanswered
+from trackside.query import Query
 from trackside.runs.listing import Listed
 from trackside.serve.answers import parsed
 from trackside.serve.api import OPERATIONS, bound
@@ -40,7 +42,7 @@ from trackside.serve.limits import Tokens
 from trackside.serve.operations import Check, Parameter
 from trackside.serve.problems import Problem
 from trackside.serve.workers import Workers
-from trackside.show.price import Price
+from trackside.settings.price import Price
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.metadata.rows import place_of
@@ -440,22 +442,25 @@ def test_only_who_shows_a_token_may_read(store: Path, archive: Archive) -> None:
 # -- diagnosers that are slow, busy or broken
 
 
+def silent(query: Query) -> Any:
+    raise Unanswered("timeout", "http://metrics:9090 took longer than 30 s; ask for less")
+
+
 class Fake:
     """A diagnoser that does what a test says."""
 
     paths: Sequence[str] = ("x",)
 
     def __init__(self, judge: Callable[[str], Verdict]) -> None:
-        self.diagnose = judge
+        self._judge = judge
         self.asked: Sequence[str] = ()
 
     def runs(self) -> Sequence[Listed]:
         raise Unanswered("unreachable", "http://metrics:9090 can't be reached; is it up?")
 
     @contextmanager
-    def evidence(self, job: str) -> Iterator[Any]:
-        raise Unanswered("timeout", "http://metrics:9090 took longer than 30 s; ask for less")
-        yield
+    def session(self, job: str, as_of: float | None = None) -> Iterator[Any]:
+        yield SimpleNamespace(verdict=lambda: self._judge(job), store=SimpleNamespace(ask=silent))
 
 
 def test_one_that_takes_long_is_accepted_and_joined(archive: Archive) -> None:

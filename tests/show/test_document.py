@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from tools.cases import SCENARIOS, scenarios
 
-from trackside import api
+import trackside
 from trackside.evidence import Cite, Value
 from trackside.facts.trust import preflight
 from trackside.families import families
@@ -127,7 +127,7 @@ def test_document_keeps_to_its_schema() -> None:
     schema = json_schema()
     for case in scenarios()[::16]:
         with case.inputs() as folder:
-            doc = json.loads(encode(document(api.diagnose(folder))))
+            doc = json.loads(encode(document(trackside.diagnose(folder))))
         jsonschema.validate(doc, schema)
         names = set(doc["cites"])
         for claim in doc["shows"] + doc["ruled_out"]:
@@ -138,7 +138,7 @@ def test_document_keeps_to_its_schema() -> None:
 def test_text_fits_the_width_and_has_no_colour_off_a_terminal(width: int) -> None:
     case = next(iter(sorted(SCENARIOS.glob("a1/*/inputs"))))
     out = io.StringIO()
-    render(document(api.diagnose(case)), Console(file=out, width=width, highlight=False))
+    render(document(trackside.diagnose(case)), Console(file=out, width=width, highlight=False))
     assert "\x1b" not in out.getvalue()
     assert max(map(len, out.getvalue().splitlines())) <= width
 
@@ -146,7 +146,7 @@ def test_text_fits_the_width_and_has_no_colour_off_a_terminal(width: int) -> Non
 def test_what_was_not_given_is_said_in_sentences() -> None:
     """Limits without a citation share a bullet, each with its own full stop."""
     out = io.StringIO()
-    doc = document(api.diagnose(next(iter(sorted(SCENARIOS.glob("a1/*/inputs"))))))
+    doc = document(trackside.diagnose(next(iter(sorted(SCENARIOS.glob("a1/*/inputs"))))))
     bare = [claim for claim in doc.preflight if not claim.cites]
     assert len(bare) > 1
     render(doc, Console(file=out, width=2000, highlight=False))

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from tools.cases import scenarios
 
-from trackside import api
+import trackside
 from trackside.catalog.job_states import in_words
 from trackside.catalog.pending_reasons import REASONS, pending_reason
 from trackside.facts.trust import preflight
@@ -20,6 +20,9 @@ from trackside.families import families
 from trackside.family import Family
 from trackside.finding import Verdict
 from trackside.model import Event, Record
+from trackside.session.choice import choose
+from trackside.session.inputs import LoadedInputs
+from trackside.session.paths import load
 from trackside.show.document import VerdictDoc, document
 from trackside.show.text import render
 from trackside.stores.memory import MemoryStore
@@ -42,9 +45,9 @@ LIVE = (
 CASES = [case for case in scenarios() if case.name in LIVE]
 
 
-def going_on(folder: Path) -> tuple[api.Loaded, float]:
+def going_on(folder: Path) -> tuple[LoadedInputs, float]:
     """What a run had left behind just before its end, while the scheduler had it as running; and that moment."""
-    loaded = api.load([folder])
+    loaded = load([folder])
     rows = list(loaded.store.all_rows())
     events = [row for row in rows if isinstance(row, Event)]
     records = [row for row in rows if isinstance(row, Record)]
@@ -74,8 +77,8 @@ def going_on(folder: Path) -> tuple[api.Loaded, float]:
     return loaded, now
 
 
-def judged(loaded: api.Loaded, now: float) -> Verdict:
-    run, rows = api.select(loaded, None, now)
+def judged(loaded: LoadedInputs, now: float) -> Verdict:
+    run, rows = choose(loaded, now)
     return engine.diagnose(rows, run, loaded.inputs)
 
 
@@ -117,7 +120,7 @@ def test_a_run_that_goes_on_is_not_said_to_be_over(case: object) -> None:
     told = printed(doc)
     assert "still running (RUNNING)" in told
     assert " so far" in told.split("\n\n")[0]
-    _, rows = api.select(loaded, None, doc.run.as_of)
+    _, rows = choose(loaded, doc.run.as_of)
     assert all(one.holds for one in check(doc.cites, rows))
 
 
@@ -157,7 +160,7 @@ def test_states_in_words(state: str, said: str) -> None:
 
 def test_a_pending_job_is_no_failure() -> None:
     [folder] = [case.folder for case in scenarios() if case.name == "u0/waits-for-gpus-of-its-qos"]
-    doc = document(api.diagnose([folder / "inputs"]))
+    doc = document(trackside.diagnose([folder / "inputs"]))
     said = [claim.text for claim in doc.shows]
     assert doc.primary.title == "Pending: the job has not begun"
     assert said == [

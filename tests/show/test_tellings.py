@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from tools.cases import scenarios
 
-from trackside import api
+import trackside
 from trackside.show.document import VerdictDoc, document, encode
 from trackside.show.inert import shown
 from trackside.show.markdown import code, escaped
@@ -52,7 +52,7 @@ HOSTILE = (
 def _doc(name: str) -> VerdictDoc:
     (case,) = (each for each in scenarios() if each.name == name)
     with case.inputs() as folder:
-        return document(replace(api.diagnose(folder), version="0"))
+        return document(replace(trackside.diagnose(folder), version="0"))
 
 
 def _text(doc: VerdictDoc, width: int, verbose: bool = False) -> str:

@@ -7,11 +7,11 @@ from typing import get_args
 
 import pytest
 
-from trackside.api import load
 from trackside.cli import main
 from trackside.families import families
 from trackside.finding import Culprit
-from trackside.sim import Scenario, Truth, catalogue, simulate
+from trackside.session.paths import load
+from trackside.sim import Truth, catalogue, load_scenario, simulate
 from trackside.sim.faults import faults
 from trackside.sim.frameworks import frameworks
 from trackside.sim.scenario import PLANES, ScenarioError
@@ -113,7 +113,7 @@ def faulty(kind: str, more: str) -> str:
 
 @pytest.mark.parametrize(("kind", "more"), [(kind, "") for kind in faults()] + VARIED)
 def test_every_fault_happens(kind: str, more: str, tmp_path: Path) -> None:
-    truth = simulate(Scenario.load(faulty(kind, more)), tmp_path)
+    truth = simulate(load_scenario(faulty(kind, more)), tmp_path)
     check(tmp_path, truth)
     assert (truth.family == "G1") == ((kind, more) in HARMLESS)
     if (kind, more) not in HARMLESS:
@@ -122,7 +122,7 @@ def test_every_fault_happens(kind: str, more: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", built_in())
 def test_every_scenario_that_comes_along(name: str, tmp_path: Path) -> None:
-    truth = simulate(Scenario.load(name), tmp_path)
+    truth = simulate(load_scenario(name), tmp_path)
     check(tmp_path, truth)
     assert truth.enough_evidence
     assert (truth.family == "G1") == name.startswith("healthy")
@@ -139,7 +139,7 @@ def test_every_framework_is_read(name: str, launcher: str, tmp_path: Path) -> No
         "job.eval_every=40",
         "telemetry.planes=['logs']",
     )
-    truth = simulate(Scenario.load(SMALL, changes), tmp_path)
+    truth = simulate(load_scenario(SMALL, changes), tmp_path)
     check(tmp_path, truth)
     loaded = load([tmp_path / "run"])
     points = [point for path in loaded.trajectories.paths for point in loaded.trajectories.points(frozenset([path]))]
@@ -150,7 +150,7 @@ def test_every_framework_is_read(name: str, launcher: str, tmp_path: Path) -> No
 
 def test_truth_says_whether_the_evidence_suffices(tmp_path: Path) -> None:
     def enough(*changes: str) -> bool:
-        return simulate(Scenario.load("straggler", changes), tmp_path).enough_evidence
+        return simulate(load_scenario("straggler", changes), tmp_path).enough_evidence
 
     assert enough("telemetry.planes=['gpu']")
     assert not enough("telemetry.planes=['gpu']", "telemetry.profiling=false")
@@ -164,7 +164,7 @@ def test_faults_compose() -> None:
 
     def play(*tables: str) -> Truth:
         text = SMALL + "".join(f"\n[[fault]]\n{table}\n" for table in tables)
-        return truth_of(stage_of(Scenario.load(text)))
+        return truth_of(stage_of(load_scenario(text)))
 
     slow = play("kind='starved-input'", "kind='node-down'\nat='60%'")
     assert (slow.family, slow.disposition, slow.cascade) == ("F1", "NODE_FAIL", ("D1",))
@@ -202,7 +202,7 @@ def test_faults_compose() -> None:
 )
 def test_errors_say_where_and_what_to_do(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=said):
-        simulate(Scenario.load(text + "\n"), tmp_path)
+        simulate(load_scenario(text + "\n"), tmp_path)
     assert not (tmp_path / "run").exists()
 
 
@@ -235,4 +235,4 @@ def test_the_page_names_every_fault_framework_and_gpu() -> None:
     assert [kind for kind in faults() if f"`{kind}`" not in page] == []
     assert [name for name in (*frameworks(), *MODELS) if name not in page] == []
     example = page.split("```toml\n")[1].split("```")[0]
-    assert [table["kind"] for table in Scenario.load(example).faults] == ["clock-throttle", "node-down"]
+    assert [table["kind"] for table in load_scenario(example).faults] == ["clock-throttle", "node-down"]

@@ -17,7 +17,7 @@ import pytest
 
 from trackside.catalog.dialect import translate
 from trackside.catalog.metrics import METRICS
-from trackside.sim import Scenario, Truth, simulate
+from trackside.sim import Truth, load_scenario, simulate
 from trackside.sim.exposition import Exposition, labels_text, numbers
 from trackside.sim.hardware import MODELS
 from trackside.sim.parquet import HELD, ParquetTable
@@ -31,7 +31,7 @@ Curves = dict[tuple[str, ...], np.ndarray]
 
 
 def run(folder: Path, text: str, *changes: str) -> Truth:
-    return simulate(Scenario.load(text + "\n", changes), folder)
+    return simulate(load_scenario(text + "\n", changes), folder)
 
 
 def curves(folder: Path, metric: str, *by: str) -> Curves:
@@ -73,8 +73,8 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     run(tmp_path / "c", EVENTFUL, "seed=2")
     assert digest(tmp_path / "a") != digest(tmp_path / "c")
     code = (
-        "import sys; from pathlib import Path; from trackside.sim import Scenario, simulate;"
-        "simulate(Scenario.load(sys.argv[1]), Path(sys.argv[2]))"
+        "import sys; from pathlib import Path; from trackside.sim import Scenario, load_scenario, simulate;"
+        "simulate(load_scenario(sys.argv[1]), Path(sys.argv[2]))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "12345"}
     subprocess.run([sys.executable, "-c", code, EVENTFUL, str(tmp_path / "d")], check=True, env=environment)
@@ -172,7 +172,7 @@ def test_a_hang_spins_at_full_engine_activity_and_low_power(tmp_path: Path) -> N
 
 
 def test_seed_numbers_can_be_had(tmp_path: Path) -> None:
-    truth = simulate(Scenario.load("straggler"), tmp_path / "straggler")
+    truth = simulate(load_scenario("straggler"), tmp_path / "straggler")
     start, end = truth.start + 200, truth.end - 30
     sm = {key: during(curve, start, end).mean() for key, curve in gpu(tmp_path / "straggler", "PROF_SM_ACTIVE").items()}
     slow = sm.pop(("gpu002", "3"))
@@ -180,11 +180,11 @@ def test_seed_numbers_can_be_had(tmp_path: Path) -> None:
     assert slow == pytest.approx(0.55, abs=0.03)
     assert np.median(list(sm.values())) == pytest.approx(0.16, abs=0.02)
 
-    truth = simulate(Scenario.load("slow-interconnect"), tmp_path / "net")
+    truth = simulate(load_scenario("slow-interconnect"), tmp_path / "net")
     busy = {}
     for name, folder in (("net", tmp_path / "net"), ("plain", tmp_path / "plain")):
         if name == "plain":
-            truth = simulate(Scenario.load("healthy"), folder)
+            truth = simulate(load_scenario("healthy"), folder)
         start, end = truth.start + 200, truth.end - 30
         api = curves(folder, "trackside_cuda_api_seconds_total", "rank", "api")
         busy[name] = sum(np.ptp(during(curve, start, end)) for key, curve in api.items() if key[0] == "5") / (
@@ -262,7 +262,7 @@ def test_numbers_are_written_as_exporters_write_them(tmp_path: Path) -> None:
 def test_parquet_holds_what_text_holds(tmp_path: Path) -> None:
     import duckdb
 
-    scenario = Scenario.load(SMALL, ("telemetry.planes=['gpu','tracer']",))
+    scenario = load_scenario(SMALL, ("telemetry.planes=['gpu','tracer']",))
     simulate(scenario, tmp_path / "text")
     simulate(scenario, tmp_path / "table", metrics="parquet")
     text = {
@@ -347,7 +347,7 @@ def test_gaps_jitter_skew_and_sticky_values(tmp_path: Path) -> None:
 
 
 def test_neighbours_keep_to_themselves(tmp_path: Path) -> None:
-    simulate(Scenario.load("healthy-beside-a-bad-neighbour"), tmp_path)
+    simulate(load_scenario("healthy-beside-a-bad-neighbour"), tmp_path)
     jobs = curves(tmp_path, "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "gpu", "hpc_job")
     assert {key[0] for key in jobs if key[1] == "48213"} == {"0", "1", "2", "3"}
     assert jobs["5", "47991"][-1, 1] == 1
@@ -357,8 +357,8 @@ def test_neighbours_keep_to_themselves(tmp_path: Path) -> None:
 
 def test_memory_does_not_grow_with_the_cluster(tmp_path: Path) -> None:
     code = (
-        "import resource, sys; from pathlib import Path; from trackside.sim import Scenario, simulate;"
-        "simulate(Scenario.load('healthy', tuple(sys.argv[2:])), Path(sys.argv[1]));"
+        "import resource, sys; from pathlib import Path; from trackside.sim import Scenario, load_scenario, simulate;"
+        "simulate(load_scenario('healthy', tuple(sys.argv[2:])), Path(sys.argv[1]));"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
     )
     changes = ["job.duration_s=8h", "telemetry.planes=['gpu','tracer']"]

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.stores.embedded.runs import SACCT, T0, TRACEBACK, sacct, scrape, steps, write
-from trackside.api import NothingReadable
 from trackside.cli import main
+from trackside.errors import NothingReadable
 from trackside.evidence import Frame
 from trackside.finding import Verdict
 from trackside.ingest import ingest
@@ -24,8 +24,8 @@ from trackside.query import Query
 from trackside.runs.resolve import NoSuchRun
 from trackside.serve.diagnoser import SiteDiagnoser
 from trackside.serve.operations import _problem
+from trackside.session import SiteRequest, open_session
 from trackside.site.config import load
-from trackside.site.gather import diagnose
 
 
 def program(path: Path, says: str) -> None:
@@ -299,15 +299,16 @@ def test_the_api_judges_a_store_and_its_site(site: Path) -> None:
     calls: list[int] = []
     found = SiteDiagnoser(site / "store", load(site / "trackside.toml", environ={}), lambda: calls.append(1))
     assert found.asked == ("slurm",)
-    assert found.diagnose("41").family == "H2"
-    with found.evidence("41") as rows:
-        answer = rows.ask(Query.parse("record(job)"))
+    with found.session("41") as session:
+        assert session.verdict().family == "H2"
+    with found.session("41") as session:
+        answer = session.ask(Query.parse("record(job)"))
         assert isinstance(answer, Frame)
         assert [row.get("state") for row in answer.records] == ["FAILED"]
-    with pytest.raises(NoSuchRun):
-        found.diagnose("nothing of Slurm's")
-    with pytest.raises(NothingReadable) as unknown:
-        found.diagnose("4711")
+    with pytest.raises(NoSuchRun), found.session("nothing of Slurm's"):
+        pass
+    with pytest.raises(NothingReadable) as unknown, found.session("4711"):
+        pass
     assert _problem(unknown.value, "x").status == 404
     assert len(calls) == 4
 
@@ -334,7 +335,8 @@ def test_the_output_of_a_guessed_parent_is_not_the_jobs_own(site: Path, name: st
 
     def judged() -> Verdict:
         settings = load(str(site / "trackside.toml"))
-        return diagnose(settings, "3", store=str(site / "store") if stored else "")[0]
+        with open_session(SiteRequest(settings, "3", store=str(site / "store") if stored else "")) as session:
+            return session.verdict()
 
     run = judged().run
     assert run.log_paths == (own,)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import trackside
 from tests.agent.readings import conform, opened
 from tests.agent.test_slurm_history import Sent, received
 from tests.slurm.test_slurm_live import TOOLS, Cluster, cluster, states
@@ -22,7 +23,6 @@ from trackside.agent.source import Reading
 from trackside.agent.sources import controller as controller_source
 from trackside.agent.sources import slurm_node as slurm_node_source
 from trackside.agent.sources.controller import Options
-from trackside.api import diagnose_stored
 
 __all__ = ["cluster"]
 pytestmark = [pytest.mark.service, pytest.mark.corpus]
@@ -153,17 +153,17 @@ def test_a_jobs_life_from_the_store_alone(cluster: Cluster, tmp_path: Path) -> N
     assert set(controller_source.SOURCE.metrics) == watched.metrics
     store = received(tmp_path / "store", watched.sent)
     for job in (fails, f"{array}_0", f"{array}_1", again, paused, after, memory, ended, gone):
-        run = diagnose_stored(store, job).run
+        run = trackside.diagnose(store=store, job=job).run
         state, attempts, code = states(cluster.until(job, lambda answer: answer.stage == "settled"))[job]
         assert (run.disposition, len(run.attempts), run.exit_code) == (state, attempts, code), "\n".join(
             watched.told(job)
         )
-    run = diagnose_stored(store, fails).run
+    run = trackside.diagnose(store=store, job=fails).run
     assert (run.disposition, run.exit_code, len(run.nodes), run.n_gpus, run.time_limit_s) == ("FAILED", 3, 2, 4, 1800.0)
-    assert diagnose_stored(store, gone).primary.family == "F1"  # type: ignore[union-attr]
-    assert diagnose_stored(store, ended).primary.family == "H1"  # type: ignore[union-attr]
-    assert diagnose_stored(store, later).run.time_limit_s == 1200.0
-    assert diagnose_stored(store, killed).run.signal == 9
+    assert trackside.diagnose(store=store, job=gone).primary.family == "F1"  # type: ignore[union-attr]
+    assert trackside.diagnose(store=store, job=ended).primary.family == "H1"  # type: ignore[union-attr]
+    assert trackside.diagnose(store=store, job=later).run.time_limit_s == 1200.0
+    assert trackside.diagnose(store=store, job=killed).run.signal == 9
 
 
 def test_what_it_costs_the_controller(cluster: Cluster) -> None:

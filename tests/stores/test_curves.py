@@ -41,7 +41,7 @@ STEADY = {("n1", str(gpu)): [(t, gpu / 10) for t in range(15, 601, 15)] for gpu 
     [
         "metric(gpu_sm_active_ratio).over('run', 'avg')",
         "metric(gpu_sm_active_ratio).where(node='n1', gpu='3').during(60.0, 600.0).rollup(30.0, 'avg').median()",
-        "metric(gpu_power_watts).during(0.0, 10.0).rollup(5.0, 'p95').by('node', how='sum').max()",
+        "metric(gpu_power_watts).during(0.0, 10.0).rollup(5.0, 'max').by('node', how='sum').max()",
     ],
 )
 def test_text_form_round_trips(text: str) -> None:

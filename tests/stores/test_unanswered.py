@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trackside.api import Loaded, select
 from trackside.evidence import UNANSWERED, Cite, Frame, Grid, MissingAnswer
 from trackside.finding import Verdict
 from trackside.http.unanswered import Unanswered
 from trackside.model import Position, Samples, Series
 from trackside.query import events, metric
+from trackside.session.choice import choose
+from trackside.session.inputs import LoadedInputs
 from trackside.show.document import document
 from trackside.stores.curves import Engine, RolledUp, Wanted
 from trackside.stores.joined import JoinedCurves
@@ -63,8 +64,7 @@ class Refusing(MemoryCurves):
 
 
 def verdict(live: Refusing, given: MemoryCurves | None = None) -> tuple[Verdict, MemoryStore]:
-    loaded = Loaded(curves=given, live=lambda run, rows: live)
-    run, store = select(loaded)
+    run, store = choose(LoadedInputs(curves=given), live=lambda run, rows: live)
     return engine.diagnose(store, run), store
 
 
@@ -152,7 +152,7 @@ def test_a_metric_that_one_place_can_not_look_at_is_no_absence(elsewhere: bool) 
     for held, name in ((store, "gpu_utilization_ratio"), (live, "gpu_power_watts"), (live, "gpu_sm_active_ratio")):
         if elsewhere or name != "gpu_sm_active_ratio":
             held.add(next(curves(("0", [(minute, 0.5) for minute in range(9)]), metric=name).drained()))
-    _, rows = select(Loaded(curves=store, live=lambda run, rows: live))
+    _, rows = choose(LoadedInputs(curves=store), live=lambda run, rows: live)
     answer = rows.ask(metric("gpu_sm_active_ratio").over("run", "avg"))
     silent = rows.ask(events(UNANSWERED))
     if elsewhere:

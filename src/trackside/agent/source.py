@@ -13,12 +13,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from trackside.agent.node import Node
 from trackside.agent.owners import Owners
+from trackside.errors import TracksideError
 
 Labels = tuple[tuple[str, str], ...]
 """(name, value) pairs sorted by name; values are never empty."""
 
 
-class Unavailable(Exception):
+class Unavailable(TracksideError):
     """A source that can't be read on this node: why, and what would change that. Each a line."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:

@@ -16,12 +16,12 @@ from typing import BinaryIO
 
 import numpy as np
 
-from trackside import api
-from trackside.bundle.parts import PACKED, NotBundled, Paths
+from trackside.bundle.parts import PACKED, NotBundled
 from trackside.bundle.same import differences
 from trackside.bundle.samples import Wanted
 from trackside.bundle.samples import Written as Samples
-from trackside.bundle.write import Options, Tick, Written, write
+from trackside.bundle.write import Options, Written, write
+from trackside.errors import NothingReadable
 from trackside.http.unanswered import Unanswered
 from trackside.ingest import Hashed
 from trackside.model import Input
@@ -29,6 +29,8 @@ from trackside.model import Samples as Block
 from trackside.query import Query, QueryError
 from trackside.read.format import Source
 from trackside.read.walk import walk
+from trackside.session import PathsRequest, Session, open_session
+from trackside.session.request import Paths, ProgressCallback
 from trackside.show.document import document
 from trackside.stores.curves import Curves, Held, Sampled
 from trackside.stores.embedded.snapshot import Snapshot
@@ -80,18 +82,18 @@ class Copies:
             return self._place(f"{path.replace('/', '_')}")
         return full
 
-    def take_files(self, paths: Paths, case: api.Case) -> None:
+    def take_files(self, paths: Paths, session: Session) -> None:
         """Files that were given beside a store; their metrics are taken with its own."""
-        wanted = _wanted(case)
-        measured = [f"/{row.path}" for row in case.loaded.inputs if row.plane == "metric" and row.path not in wanted]
+        wanted = _wanted(session)
+        measured = [f"/{row.path}" for row in session.inputs if row.plane == "metric" and row.path not in wanted]
         for found in walk(paths):
             # What has the name of another input is called by its folder as well.
             if isinstance(found, Source) and not any(each.endswith(f"/{found.path}") for each in measured):
                 self.take(found)
 
-    def take_stored(self, store: str, case: api.Case) -> None:
+    def take_stored(self, store: str, session: Session) -> None:
         """The files that a store's inputs were read from, where they still are and still are what they were."""
-        wanted = _wanted(case)
+        wanted = _wanted(session)
         with Snapshot.open(store) as snapshot:
             told = snapshot.rows(f"SELECT path, root, label, hash FROM {snapshot.table('inputs')} ORDER BY place")
         files: dict[str, dict[str, tuple[str, str]]] = {}
@@ -119,17 +121,17 @@ class Copies:
             why = f"{full} is no longer there: the store has what was read of it, and not its text"
             self.missing.append(replace(rows[path], status="unreadable", note=why))
 
-    def take_measured(self, curves: Curves, case: api.Case) -> None:
+    def take_measured(self, curves: Curves, session: Session) -> None:
         """The samples of the run's nodes and time."""
         if not isinstance(curves, Sampled):
             return
-        wanted = Wanted.of(case.verdict.run)
+        wanted = Wanted.of(session.run)
         try:
             held = [each for each in curves.held() if wanted.has(each.series) and each.last_ms >= wanted.start_ms]
         except Unanswered as error:
             self.notes.append(f"{curves.name}: no metrics: {error}")
             return
-        chosen, left = _within(held, _cited(case))
+        chosen, left = _within(held, _cited(session))
         if left:
             self.notes.append(f"{curves.name}: left out, being more than {MOST_SAMPLES:,} samples: {', '.join(left)}")
         if not chosen:
@@ -152,20 +154,20 @@ class Copies:
             os.unlink(path)
 
 
-def _wanted(case: api.Case) -> dict[str, Input]:
+def _wanted(session: Session) -> dict[str, Input]:
     """Inputs that were read, by path, but those that hold nothing beside samples."""
-    told = {row.at.path for row in case.loaded.store.all_rows()}
+    told = {row.at.path for row in session.loaded.store.all_rows()}
     return {
         row.path: row
-        for row in case.loaded.inputs
+        for row in session.inputs
         if row.status in ("read", "partial") and (row.plane != "metric" or row.path in told)
     }
 
 
-def _cited(case: api.Case) -> frozenset[str]:
+def _cited(session: Session) -> frozenset[str]:
     """The metrics that the verdict cites."""
     found = set()
-    for cite in document(case.verdict).cites.values():
+    for cite in document(session.verdict()).cites.values():
         try:
             found.add(Query.parse(cite.query).kind)
         except QueryError:
@@ -202,30 +204,30 @@ def copies() -> Iterator[Copies]:
             found.close()
 
 
-def write_live(case: api.Case, found: Copies, options: Options, tick: Tick | None = None) -> Written:
+def write_live(
+    session: Session, found: Copies, options: Options, on_progress: ProgressCallback | None = None
+) -> Written:
     """Write a bundle of what was copied.
 
-    Raises NotBundled where that would give another verdict than ``case``, unless it is wanted all the same.
+    Raises NotBundled where that would give another verdict than ``session``, unless it is wanted all the same.
     """
     found.close()
-    options = replace(options, job=case.verdict.run.id or options.job)
-    loaded = api.load([found.folder])
-    loaded.job = options.job
-    try:
-        api.readable(loaded)
-    except api.NothingReadable as error:
-        gone = "; ".join(f"{row.path}: {row.note}" for row in found.missing[:3])
-        raise NotBundled(f"there is nothing to write: {gone or error}") from error
-    written = api.judge(loaded, options.now)
-    unlike = differences(case.verdict, written.verdict)
-    if unlike and not options.despite:
-        gone = "".join(f"; missing: {row.path}: {row.note}" for row in found.missing[:3])
-        raise NotBundled(
-            f"what can be written of the run gives another verdict than was found: {'; '.join(unlike)}{gone};"
-            " --despite-differences writes it all the same, and says so in it"
-        )
-    notes = list(found.notes)
-    if unlike:
-        notes.append(f"the verdict on the run itself was another: {'; '.join(unlike)}")
-    rows = [row for row in case.verdict.inputs if row.status in ("unreadable", "refused")]
-    return write(written, [found.folder], replace(options, notes=tuple(notes), missing=(*found.missing, *rows)), tick)
+    options = replace(options, job=session.run.id or options.job)
+    with open_session(PathsRequest([found.folder], options.job, session.as_of)) as written:
+        try:
+            unlike = differences(session.verdict(), written.verdict())
+        except NothingReadable as error:
+            gone = "; ".join(f"{row.path}: {row.note}" for row in found.missing[:3])
+            raise NotBundled(f"there is nothing to write: {gone or error}") from error
+        if unlike and not options.despite:
+            gone = "".join(f"; missing: {row.path}: {row.note}" for row in found.missing[:3])
+            raise NotBundled(
+                f"what can be written of the run gives another verdict than was found: {'; '.join(unlike)}{gone};"
+                " --despite-differences writes it all the same, and says so in it"
+            )
+        notes = list(found.notes)
+        if unlike:
+            notes.append(f"the verdict on the run itself was another: {'; '.join(unlike)}")
+        rows = [row for row in session.verdict().inputs if row.status in ("unreadable", "refused")]
+        options = replace(options, notes=tuple(notes), missing=(*found.missing, *rows))
+        return write(written, [found.folder], options, on_progress)

@@ -16,13 +16,14 @@ from trackside.bundle.redact.redactor import Redactor
 from trackside.bundle.samples import Wanted, export
 from trackside.bundle.slicing import FORMATS, SMALL, Slice, Spots
 from trackside.catalog.hang_lines import read_piece
+from trackside.errors import TracksideError
 from trackside.model import Input
 from trackside.read.bundle import PIECE, InputDoc, is_bundle_file
 from trackside.read.format import Source
 from trackside.read.plain_pickle import load
 from trackside.read.walk import Given, listed, walk
+from trackside.session.request import Paths, ProgressCallback
 
-Paths = Sequence[str | os.PathLike[str]]
 PACKED = re.compile(r"\.(?:gz|bz2|xz|zst|zstd)(?=!|\Z)")
 _NOTHING = frozenset({"unrecognised", "unreadable", "refused"})
 
@@ -37,11 +38,11 @@ class Part:
     size: int | None = None
 
 
-class NotBundled(ValueError):
+class NotBundled(TracksideError, ValueError):
     """What was asked can't be made a bundle of; the message says why."""
 
 
-def whole(paths: Paths, rows: Sequence[Input], tick: Callable[[int], None] | None) -> Iterator[Part]:
+def whole(paths: Paths, rows: Sequence[Input], on_progress: ProgressCallback | None) -> Iterator[Part]:
     """Every file as it is, archives unopened; those in which nothing can be read are left out."""
     by_file: dict[str, list[Input]] = defaultdict(list)
     for row in rows:
@@ -56,7 +57,9 @@ def whole(paths: Paths, rows: Sequence[Input], tick: Callable[[int], None] | Non
             yield from (left_out(row) for row in of_it)
         elif of_it:
             status = os.stat(path)
-            yield Part(InputDoc(label, label, status.st_mtime), _file(os.fspath(path), tick), size=status.st_size)
+            yield Part(
+                InputDoc(label, label, status.st_mtime), _file(os.fspath(path), on_progress), size=status.st_size
+            )
 
 
 def left_out(row: Input, because: str = "") -> Part:
@@ -65,12 +68,12 @@ def left_out(row: Input, because: str = "") -> Part:
     return Part(InputDoc(row.path, None, None, "", row.status, row.note, row.plane, because))
 
 
-def _file(path: str, tick: Callable[[int], None] | None) -> Iterator[bytes]:
+def _file(path: str, on_progress: ProgressCallback | None) -> Iterator[bytes]:
     with open(path, "rb") as file:
         while data := file.read(PIECE):
             yield data
-            if tick is not None:
-                tick(len(data))
+            if on_progress is not None:
+                on_progress(len(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +88,9 @@ class Single:
     wanted: Wanted | None = None
     redactor: Redactor | None = None
 
-    def parts(self, tick: Callable[[int], None] | None) -> Iterator[Part]:
+    def parts(self, on_progress: ProgressCallback | None) -> Iterator[Part]:
         """Take each before the next: they are read out of one stream."""
-        for found in walk(self.paths, tick):
+        for found in walk(self.paths, on_progress):
             row = self.rows.get(found.path)
             if isinstance(found, Input) or row is None or row.status in _NOTHING:
                 yield self._left(found if isinstance(found, Input) else row, found.path)

@@ -7,17 +7,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from trackside.model import Event, Record, Run, Samples, Series
 from trackside.read.detect import read_source
 from trackside.read.format import Source
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 MARGIN_S = 3600.0
 """Kept before the run's start and after its end."""
@@ -77,8 +75,6 @@ class Written:
 
     def samples(self, samples: Samples) -> None:
         """Write those that are wanted, a line a series."""
-        import numpy as np
-
         times, wanted = samples.times_ms, self._wanted
         inside = (times >= wanted.start_ms) & (times <= wanted.end_ms)
         order = np.flatnonzero(inside)[np.argsort(samples.index[inside], kind="stable")]

@@ -8,14 +8,13 @@ import os
 import platform
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
 import msgspec
 
-from trackside import api
-from trackside.bundle.parts import NotBundled, Part, Paths, Single, left_out, redacted_doc, whole
+from trackside.bundle.parts import NotBundled, Part, Single, left_out, redacted_doc, whole
 from trackside.bundle.redact.redactor import Redactor, pieces
 from trackside.bundle.same import differences
 from trackside.bundle.samples import Wanted
@@ -40,9 +39,12 @@ from trackside.read.bundle import (
 from trackside.read.compression import compression_of
 from trackside.read.format import Source
 from trackside.read.walk import unpacked, walk
+from trackside.session import Session
+from trackside.session.inputs import LoadedInputs
+from trackside.session.request import Paths, ProgressCallback
 from trackside.show.document import document, encode
+from trackside.version import package_version
 
-Tick = Callable[[int], None]
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The only time in the zip: equal inputs give equal bytes. When an input was written is in the manifest."""
 _BINARY = b"\0"
@@ -55,7 +57,6 @@ class Options:
     out: str
     created: str
     job: str | None = None
-    now: float | None = None
     sliced: bool = False
     redacted: bool = False
     also: tuple[str, ...] = ()
@@ -79,16 +80,16 @@ class Written:
     mapping: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def write(case: api.Case, paths: Paths, options: Options, tick: Tick | None = None) -> Written:
+def write(session: Session, paths: Paths, options: Options, on_progress: ProgressCallback | None = None) -> Written:
     """Write a bundle of what was judged. Raises NotBundled, FileExistsError or OSError; then nothing is at ``out``."""
     if os.path.lexists(options.out) and not options.force:
         raise FileExistsError(options.out)
-    redactor = _learned(case, paths, options, tick) if options.redacted else None
+    redactor = _learned(session, paths, options, on_progress) if options.redacted else None
     folder = os.path.dirname(os.path.abspath(options.out))
     handle, name = tempfile.mkstemp(prefix=".bundle-", suffix=".tsb", dir=folder)
     try:
         with os.fdopen(handle, "w+b") as file:
-            written = _Writing(case, paths, options, redactor, file).write(tick)
+            written = _Writing(session, paths, options, redactor, file).write(on_progress)
         os.chmod(name, 0o666 & ~_umask())
         _publish(name, options)
     finally:
@@ -118,18 +119,18 @@ def _publish(name: str, options: Options) -> None:
         os.replace(name, options.out)
 
 
-def _learned(case: api.Case, paths: Paths, options: Options, tick: Tick | None) -> Redactor:
+def _learned(session: Session, paths: Paths, options: Options, on_progress: ProgressCallback | None) -> Redactor:
     """A redactor that knows the names in all that is to be written."""
     redactor = Redactor(options.also)
-    redactor.learn_run(case.verdict.run)
-    redactor.learn_rows(case.loaded.store.all_rows())
-    for series in case.loaded.trajectories.series():
+    redactor.learn_run(session.run)
+    redactor.learn_rows(session.loaded.store.all_rows())
+    for series in session.loaded.trajectories.series():
         redactor.learn_rows(held.event for held in series.held())
-    if case.loaded.curves is not None:
-        redactor.learn_series(held.series for held in case.loaded.curves.held())
+    if session.loaded.curves is not None:
+        redactor.learn_series(held.series for held in session.loaded.curves.held())
     redactor.learn("".join(f"{text}\n" for text in options.notes))
     redactor.learn("".join(f"{row.path}\n{row.note}\n" for row in options.missing))
-    for found in walk(paths, tick):
+    for found in walk(paths, on_progress):
         redactor.learn(found.path + "\n")
         if isinstance(found, Source) and _BINARY not in found.head:
             for data in pieces(found.stream):  # type: ignore[arg-type]
@@ -142,22 +143,22 @@ class _Writing:
     """One bundle on its way."""
 
     def __init__(
-        self, case: api.Case, paths: Paths, options: Options, redactor: Redactor | None, file: BinaryIO
+        self, session: Session, paths: Paths, options: Options, redactor: Redactor | None, file: BinaryIO
     ) -> None:
-        self._case, self._paths, self._options, self._redactor, self._file = case, paths, options, redactor, file
+        self._session, self._paths, self._options, self._redactor, self._file = session, paths, options, redactor, file
         self._members: list[MemberDoc] = []
         self._inputs: list[InputDoc] = []
         self._taken: set[str] = set()
         self._notes = [self._redacted(each) for each in options.notes]
 
-    def write(self, tick: Tick | None) -> Written:
+    def write(self, on_progress: ProgressCallback | None) -> Written:
         """All of it. Raises NotBundled."""
         sliced = self._options.sliced
-        verdict, unlike = self._tried(sliced, tick)
+        verdict, unlike = self._tried(sliced, on_progress)
         if unlike and sliced:
             sliced = False
             self._notes.append(f"nothing is sliced: the slice alone would give another verdict ({'; '.join(unlike)})")
-            verdict, unlike = self._tried(False, tick)
+            verdict, unlike = self._tried(False, on_progress)
         if unlike:
             raise NotBundled(f"the bundle would give another verdict than its inputs: {'; '.join(unlike)}")
         data = encode(document(verdict))
@@ -175,19 +176,19 @@ class _Writing:
         mapping = self._redactor.mapping if self._redactor is not None else {}
         return Written(manifest, size, digest, verdict, mapping)
 
-    def _tried(self, sliced: bool, tick: Tick | None) -> tuple[Verdict, list[str]]:
+    def _tried(self, sliced: bool, on_progress: ProgressCallback | None) -> tuple[Verdict, list[str]]:
         """Write the inputs; gives the verdict on them, and in what it differs."""
         self._members, self._inputs, self._taken = [], [], set()
         self._file.seek(0)
         self._file.truncate()
         with zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED) as archive:
             _member(archive, "mimetype", [MIMETYPE], zipfile.ZIP_STORED, len(MIMETYPE))
-            for part in self._parts(sliced, tick):
+            for part in self._parts(sliced, on_progress):
                 self._put(archive, part)
             for row in self._options.missing:
                 self._put(archive, self._without(row))
         verdict = self._judged()
-        return verdict, differences(self._case.verdict, verdict, self._redacted)
+        return verdict, differences(self._session.verdict(), verdict, self._redacted)
 
     def _redacted(self, text: str) -> str:
         return text if self._redactor is None else self._redactor.text(text)
@@ -196,16 +197,16 @@ class _Writing:
         part = left_out(row)
         return part if self._redactor is None else Part(redacted_doc(part.doc, self._redactor))
 
-    def _parts(self, sliced: bool, tick: Tick | None) -> Iterable[Part]:
-        case = self._case
+    def _parts(self, sliced: bool, on_progress: ProgressCallback | None) -> Iterable[Part]:
+        session = self._session
         if not sliced and self._redactor is None:
-            return whole(self._paths, case.loaded.inputs, tick)
-        rows = [row for row in case.loaded.store.all_rows() if isinstance(row, Event)]
-        rows += [held.event for series in case.loaded.trajectories.series() for held in series.held()]
-        spots = spots_of(rows, (cite.query for cite in document(case.verdict).cites.values())) if sliced else None
-        told = frozenset(row.at.path for row in case.loaded.store.all_rows())
-        by_path = {row.path: row for row in case.loaded.inputs}
-        return Single(self._paths, by_path, told, spots, Wanted.of(case.verdict.run), self._redactor).parts(tick)
+            return whole(self._paths, session.inputs, on_progress)
+        rows = [row for row in session.loaded.store.all_rows() if isinstance(row, Event)]
+        rows += [held.event for series in session.loaded.trajectories.series() for held in series.held()]
+        spots = spots_of(rows, (cite.query for cite in document(session.verdict()).cites.values())) if sliced else None
+        told = frozenset(row.at.path for row in session.loaded.store.all_rows())
+        by_path = {row.path: row for row in session.inputs}
+        return Single(self._paths, by_path, told, spots, Wanted.of(session.run), self._redactor).parts(on_progress)
 
     def _put(self, archive: zipfile.ZipFile, part: Part) -> None:
         doc = part.doc
@@ -227,34 +228,29 @@ class _Writing:
 
     def _judged(self) -> Verdict:
         """What is said of the inputs that were written."""
-        loaded = api.Loaded(job=self._job, now=self._now)
+        loaded = LoadedInputs(job=self._job, as_of=self._session.as_of)
         self._file.seek(0)
         with zipfile.ZipFile(self._file) as archive:
             for found in unpacked(parts_of(self._inputs, archive)):
                 loaded.take(found)
-        loaded.done()
-        return api.judge(loaded).verdict
+        return Session.of(loaded).verdict()
 
     @property
     def _job(self) -> str | None:
-        return self._options.job or self._case.loaded.job
-
-    @property
-    def _now(self) -> float | None:
-        return self._options.now if self._options.now is not None else self._case.loaded.now
+        return self._options.job or self._session.loaded.job
 
     def _manifest(self, verdict: bytes, sliced: bool) -> Manifest:
         told = MemberDoc(VERDICT, len(verdict), hashlib.sha256(verdict).hexdigest())
         return Manifest(
             schema=SCHEMA,
             created=self._options.created,
-            trackside=api.package_version(),
+            trackside=package_version(),
             python=platform.python_version(),
             members=[*self._members, told],
             inputs=self._inputs,
             verdict_sha256=told.sha256,
             job=self._job,
-            now=self._now,
+            now=self._session.as_of,
             sliced=sliced,
             redacted=self._redactor is not None,
             replaced=self._redactor.replaced if self._redactor is not None else {},

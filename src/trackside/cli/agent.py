@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from trackside.agent.__main__ import main
+
 
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
@@ -17,6 +19,4 @@ def agent(arguments: tuple[str, ...]) -> None:
     trackside agent check                        what works on this node, and why not
     trackside agent --remote-write URL --loki URL
     """
-    from trackside.agent.__main__ import main
-
     raise SystemExit(main(arguments, "trackside agent"))

@@ -8,17 +8,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from trackside.cli.live import site_errors, site_flags, site_of
-from trackside.cli.terminal import EXIT_OUTPUT, EXIT_USAGE, JOB, bar, errors, fail
+from trackside.bundle.live import copies, write_live
+from trackside.bundle.write import Options, Written, write
+from trackside.cli.exits import EXIT_OUTPUT, fail
+from trackside.cli.live import site_flags, site_of
+from trackside.cli.terminal import JOB, bar
+from trackside.cli.verdicts import time_of
+from trackside.read.bundle import Damaged, Manifest, opened
+from trackside.session import PathsRequest, Request, SiteRequest, StoreRequest, open_session
 from trackside.show.inert import shown
-
-if TYPE_CHECKING:
-    from trackside.bundle.write import Options, Written
-    from trackside.read.bundle import Manifest
 
 
 @click.command()
@@ -69,16 +71,12 @@ def bundle(
         raise click.UsageError("give --job ID: the site is asked for one job")
     if despite and not live:
         raise click.UsageError("--despite-differences is of --store and of --job alone: PATHS are written as they are")
-    from trackside.bundle.write import Options
-    from trackside.cli.verdicts import time_of
-
     if (redact_also or mapping) and not redact:
         raise click.UsageError("--redact-also and --mapping go with --redact")
     options = Options(
         out=out or "run.tsb",
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         job=job,
-        now=time_of(now),
         sliced=sliced,
         redacted=redact,
         also=tuple(redact_also),
@@ -87,69 +85,51 @@ def bundle(
     )
     for path in (options.out, mapping):
         if path is not None and os.path.lexists(path) and not force:
-            fail(f"{path} is there already; --force overwrites it", EXIT_USAGE)
-    written = _live(paths, options, store, site) if live else _written(paths, options)
+            fail(f"{path} is there already; --force overwrites it")
+    as_of = time_of(now)
+    written = _live(paths, options, store, site, as_of) if live else _written(paths, options, as_of)
     if mapping is not None:
         _write_mapping(mapping, written, force)
     _tell(options.out, written)
 
 
-def _written(paths: Sequence[str], options: Options) -> Written:
-    from trackside import api
-    from trackside.bundle.write import write
-
-    with errors():
-        with bar(paths) as tick:
-            loaded = api.load(paths, tick)
-        loaded.job = options.job or loaded.job
-        api.readable(loaded)
-        case = api.judge(loaded, options.now)
-        with _failing(options.out), bar(paths) as tick:
-            return write(case, paths, options, tick)
+def _written(paths: Sequence[str], options: Options, as_of: float | None) -> Written:
+    with bar(paths) as on_progress, open_session(PathsRequest(paths, options.job, as_of, on_progress)) as session:
+        session.verdict()
+    with _failing(options.out), bar(paths) as on_progress:
+        return write(session, paths, options, on_progress)
 
 
-def _live(paths: Sequence[str], options: Options, store: str | None, site: Mapping[str, Any]) -> Written:
+def _live(
+    paths: Sequence[str], options: Options, store: str | None, site: Mapping[str, Any], as_of: float | None
+) -> Written:
     """What a site or a store has of a job, and PATHS beside it."""
-    from trackside import api
-    from trackside.bundle.live import copies, write_live
-
-    with site_errors(), copies() as found:
+    request: Request
+    with copies() as taken:
         if site or store is None:
-            from trackside.site.gather import gathered
-
-            with bar(paths) as tick, gathered(site_of(site), options.job, paths, tick, store or "", found.take) as told:
-                if options.now is None and told.stage == "going":
-                    options = replace(options, now=time.time())
-                case = told.judge(options.now)
-                if store is not None:
-                    found.take_stored(store, case)
-                    found.take_files(paths, case)
-                    if told.loaded.curves is not None:
-                        found.take_measured(told.loaded.curves, case)
-                for curves in told.curves:
-                    found.take_measured(curves, case)
+            request = SiteRequest(site_of(site), options.job, paths, store or "", as_of, on_source=taken.take)
         else:
-            with bar(paths) as tick, api.stored(store, options.job, paths, tick) as loaded:
-                case = api.judge(loaded, options.now)
-                found.take_stored(store, case)
-                found.take_files(paths, case)
-                if loaded.curves is not None:
-                    found.take_measured(loaded.curves, case)
+            request = StoreRequest(store, options.job, paths, as_of)
+        with bar(paths) as on_progress, open_session(replace(request, on_progress=on_progress)) as session:
+            session.verdict()
+            if store is not None:
+                taken.take_stored(store, session)
+                taken.take_files(paths, session)
+                if session.loaded.curves is not None:
+                    taken.take_measured(session.loaded.curves, session)
+            for server in session.servers:
+                taken.take_measured(server, session)
         with _failing(options.out):
-            return write_live(case, found, options)
+            return write_live(session, taken, options)
 
 
 @contextmanager
 def _failing(out: str) -> Iterator[None]:
     """Ends the command where no bundle can be written."""
-    from trackside.bundle.parts import NotBundled
-
     try:
         yield
-    except NotBundled as error:
-        fail(str(error), EXIT_OUTPUT)
     except FileExistsError:
-        fail(f"{out} is there already; --force overwrites it", EXIT_USAGE)
+        fail(f"{out} is there already; --force overwrites it")
     except OSError as error:
         fail(f"{error.filename or out}: {error.strerror}", EXIT_OUTPUT)
 
@@ -197,12 +177,10 @@ def _list(manifest: Manifest, err: bool = False) -> None:
 
 
 def _check(paths: Sequence[str]) -> None:
-    from trackside.read.bundle import Damaged, opened
-
     for path in paths:
         try:
-            with bar([path]) as tick, opened(path) as found:
-                found.check(tick)
+            with bar([path]) as on_progress, opened(path) as found:
+                found.check(on_progress)
                 manifest = found.manifest
         except Damaged as error:
             fail(f"{path}: not as it was written: {error}", EXIT_OUTPUT)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
 from trackside.cli.cost import PRICE, price_flags, price_of
-from trackside.cli.terminal import EXIT_USAGE, bar, console, errors, fail, output
-
-if TYPE_CHECKING:
-    from trackside.compare.side import Side
+from trackside.cli.exits import fail
+from trackside.cli.terminal import bar, console, output
+from trackside.compare.compare import compare as compared
+from trackside.compare.settings import settings
+from trackside.compare.side import Side
+from trackside.session import StoreRequest, open_session, request_of
+from trackside.show.comparison import comparison, encode, render
 
 
 @click.command()
@@ -38,11 +41,8 @@ def compare(
     RUN_A and RUN_B are files, folders or archives; with --store also ids of its jobs. It says what differs in how they
     ended, ran, were set up and trained, and the first point where they part (docs/compare.md).
     """
-    from trackside.compare.compare import compare as compared
-    from trackside.show.comparison import comparison, encode, render
-
     of_an_hour = price_flags(price)
-    with errors(), _side(run_a, job_a, store) as a, _side(run_b, job_b, store) as b:
+    with _side(run_a, job_a, store) as a, _side(run_b, job_b, store) as b:
         found = compared(a, b)
         doc = comparison(found, ([run_a], [run_b]), price_of(of_an_hour), _same(run_a, run_b) and a.run.id == b.run.id)
     with output():
@@ -57,33 +57,23 @@ def compare(
 @contextmanager
 def _side(path: str, job: str | None, store: str | None) -> Iterator[Side]:
     """One run, judged; its metrics can be asked until the end."""
-    import os
-
-    from trackside import api
-    from trackside.compare.settings import settings
-    from trackside.compare.side import Side
-    from trackside.stores.embedded.layout import Directory
-
     if store is not None and not os.path.lexists(path):
-        with api.stored(store, path) as loaded:
-            case = api.judge(loaded)
-            yield Side(case.verdict, case.store)
+        with open_session(StoreRequest(store, path)) as session:
+            session.verdict()
+            yield Side(session)
         return
     if not os.path.lexists(path):
-        fail(f"there is no file or folder {path}; to compare jobs of a store, give --store DIR", EXIT_USAGE)
-    with bar([path]) as tick, api.opened([path], job, tick) as loaded:
-        api.readable(loaded)
-        case = api.judge(loaded)
-        side = Side(case.verdict, case.store)
-        if not Directory(path).exists:  # a store keeps what logs tell, not their lines
+        fail(f"there is no file or folder {path}; to compare jobs of a store, give --store DIR")
+    with bar([path]) as on_progress, open_session(request_of([path], job, on_progress=on_progress)) as session:
+        session.verdict()
+        side = Side(session)
+        if session.files:  # a store keeps what logs tell, not their lines
             side = replace(side, settings=settings([path], side.run.log_paths, _begun(side)))
         yield side
 
 
 def _same(one: str, other: str) -> bool:
     """Whether both are the same file or folder, or the same job of a store."""
-    import os
-
     there = os.path.lexists(one) and os.path.lexists(other)
     return os.path.realpath(one) == os.path.realpath(other) if there else one == other
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from trackside.cli.terminal import EXIT_USAGE, fail
+from trackside.cli.exits import fail
+from trackside.settings import ConfigError
+from trackside.settings.price import Price
 from trackside.show.inert import shown
-
-if TYPE_CHECKING:
-    from trackside.show.price import Price
+from trackside.site.config import load
+from trackside.site.file import find
 
 PRICE = click.option(
     "--price",
@@ -34,7 +35,7 @@ def price_flags(text: str | None) -> dict[str, object]:
     told = _PRICE.fullmatch(text.strip())
     names = {_NAMES.get(name, name) for name in told.group("before", "after") if name} if told is not None else set()
     if told is None or len(names) > 1:
-        fail(f"--price {text!r}: write an amount of money for a GPU-hour, 2.50, '2.50 EUR' or '$2.50'", EXIT_USAGE)
+        fail(f"--price {text!r}: write an amount of money for a GPU-hour, 2.50, '2.50 EUR' or '$2.50'")
     currency = {"cost.currency": names.pop()} if names else {}
     return {"cost.price_per_gpu_hour": float(told["amount"]), **currency}
 
@@ -44,13 +45,7 @@ def price_of(flags: Mapping[str, object], environ: Mapping[str, str] = os.enviro
 
     ``flags``: what :func:`price_flags` gave.
     """
-    from trackside.settings import ConfigError
-    from trackside.show.price import Price
-    from trackside.site.file import find
-
     if find(None, environ, []) is not None or any(name.startswith(_SECTION) for name in environ):
-        from trackside.site.config import load
-
         try:
             return load(None, flags, environ).price
         except ConfigError as error:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+from pathlib import Path
+
 import click
 
-from trackside.cli.terminal import EXIT_OUTPUT, EXIT_USAGE, fail
+from trackside.cli.exits import EXIT_OUTPUT, fail
+from trackside.families import families as all_families
+from trackside.families import find_family
+from trackside.show import comparison
+from trackside.show import document as verdict
 from trackside.show.inert import shown
+from trackside.sim import catalogue, load_scenario
+from trackside.sim import simulate as play
 
 
 @click.command()
 @click.argument("family")
 def explain(family: str) -> None:
     """Print a family's page; FAMILY is a code or an id, such as b1 or cuda-oom."""
-    import inspect
-
-    from trackside.families import families, find_family
-
     found = find_family(family)
     if found is None:
-        like = [each for each in families() if family.lower() in f"{each.id} {each.title}".lower()]
-        known = ", ".join(f"{each.code} {each.id}" for each in like or families())
-        fail(f"no family {family!r}; {'did you mean' if like else 'known'}: {known}", EXIT_USAGE)
+        like = [each for each in all_families() if family.lower() in f"{each.id} {each.title}".lower()]
+        known = ", ".join(f"{each.code} {each.id}" for each in like or all_families())
+        fail(f"no family {family!r}; {'did you mean' if like else 'known'}: {known}")
     click.echo(f"{found.code} {found.id}\n\n{inspect.cleandoc(found.doc)}")
     if found.pictured is not None:
         click.echo("\nA typical case\n--------------")
@@ -31,8 +37,6 @@ def explain(family: str) -> None:
 @click.command()
 def families() -> None:
     """List the failure families."""
-    from trackside.families import families as all_families
-
     for family in all_families():
         click.echo(f"{family.code}  {family.id:<24} {family.title}")
 
@@ -41,11 +45,6 @@ def families() -> None:
 @click.argument("document", type=click.Choice(["verdict", "comparison"]), default="verdict")
 def schema(document: str) -> None:
     """Print the JSON Schema of what 'diagnose --json' or 'compare --json' writes."""
-    import json
-
-    from trackside.show import comparison
-    from trackside.show import document as verdict
-
     click.echo(json.dumps((comparison if document == "comparison" else verdict).json_schema(), indent=2))
 
 
@@ -63,12 +62,6 @@ def simulate(
 
     SCENARIO is a name of --list or a TOML file (docs/simulator.md).
     """
-    from pathlib import Path
-
-    from trackside.sim import Scenario, catalogue
-    from trackside.sim import simulate as play
-    from trackside.sim.scenario import ScenarioError
-
     if listing:
         for name, title in catalogue():
             click.echo(f"{name:<28} {title}")
@@ -76,9 +69,7 @@ def simulate(
     if scenario is None or output is None:
         fail("give a SCENARIO and -o DIR, or --list")
     try:
-        truth = play(Scenario.load(scenario, changes, seed), Path(output), metrics=metrics)
-    except ScenarioError as error:
-        fail(str(error))
+        truth = play(load_scenario(scenario, changes, seed), Path(output), metrics=metrics)
     except OSError as error:
         fail(f"{output} can't be written: {error.strerror}", EXIT_OUTPUT)
     what = f"{truth.family} {truth.variant or ''}".strip()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import click
 
-from trackside.cli.terminal import EXIT_USAGE, errors, fail
+from trackside.cli.exits import fail
 from trackside.show.inert import shown
+from trackside.site.config import Site, dump, load
 from trackside.stores.registry import DEFAULT_METRICS, LOGS, METRICS, kinds
-
-if TYPE_CHECKING:
-    from trackside.site.config import Site
 
 
 def _listed(room: str) -> str:
@@ -51,26 +48,11 @@ def site_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     return taken
 
 
-@contextmanager
-def site_errors() -> Iterator[None]:
-    """As :func:`trackside.cli.terminal.errors`, and for what only a site can't do."""
-    from trackside.site.gather import CannotAsk
-
-    with errors():
-        try:
-            yield
-        except CannotAsk as error:
-            fail(str(error), EXIT_USAGE)
-
-
 def site_of(given: Mapping[str, Any], more: Mapping[str, object] | None = None) -> Site:
-    """The site's settings, with the flags over them; warnings go to stderr. Ends the command where they are wrong.
+    """The site's settings, with the flags over them; warnings go to stderr. Raises ConfigError where they are wrong.
 
     ``more``: a command's own flags, by the settings that they are.
     """
-    from trackside.settings import ConfigError
-    from trackside.site.config import load
-
     flags: dict[str, object] = {
         **(more or {}),
         "metadata.url": given.get("archive"),
@@ -81,18 +63,15 @@ def site_of(given: Mapping[str, Any], more: Mapping[str, object] | None = None) 
     if (logs := given.get("logs_url")) is not None:
         kind, url = _kind_of(logs)
         if kind is None:
-            fail(f"--logs-url {logs!r}: write KIND=URL, such as loki=http://logs:3100", EXIT_USAGE)
+            fail(f"--logs-url {logs!r}: write KIND=URL, such as loki=http://logs:3100")
         flags |= {"logs.kind": kind, "logs.url": url}
     if (slurm := given.get("slurm")) is not None:
         if ":" not in slurm and slurm not in ("auto", "commands", "off"):
-            fail(f"--slurm {slurm!r}: write auto, commands, off, or the URL of slurmrestd", EXIT_USAGE)
+            fail(f"--slurm {slurm!r}: write auto, commands, off, or the URL of slurmrestd")
         flags |= {"slurm.url": slurm, "slurm.mode": "rest"} if ":" in slurm else {"slurm.mode": slurm}
     if clusters := given.get("clusters"):
         flags["slurm.clusters"] = list(clusters)
-    try:
-        site = load(given.get("config"), flags)
-    except ConfigError as error:
-        fail(str(error), EXIT_USAGE)
+    site = load(given.get("config"), flags)
     for warning in site.warnings:
         click.echo(shown(f"trackside: {warning}"), err=True)
     return site
@@ -108,8 +87,6 @@ def _kind_of(text: str) -> tuple[str | None, str]:
 @site_flags
 def config(site: Mapping[str, Any]) -> None:
     """Show the settings in force and where each comes from; secrets are hidden."""
-    from trackside.site.config import dump
-
     click.echo(shown(dump(site_of(site))))
 
 
@@ -128,13 +105,12 @@ def serve(site: Mapping[str, Any], store: str | None, listen: str | None, allow_
     found = site_of(site, flags)
     options = found.serve
     if not options.store:
-        fail("give --store DIR, or set store.path in trackside.toml", EXIT_USAGE)
+        fail("give --store DIR, or set store.path in trackside.toml")
     try:
-        from trackside.serve.app import serve as run
+        from trackside.serve.app import serve as run  # the extra "serve"
     except ModuleNotFoundError as error:
         fail(f"{error.name} is not installed: pip install 'trackside[serve]'")
-    with errors():
-        try:
-            run(options, found)
-        except ValueError as error:
-            fail(str(error), EXIT_USAGE)
+    try:
+        run(options, found)
+    except ValueError as error:
+        fail(str(error))

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from typing import TYPE_CHECKING
 
 import click
 
-from trackside.cli.terminal import EXIT_OUTPUT, EXIT_USAGE, fail
-
-if TYPE_CHECKING:
-    from trackside.api import Case, Paths
-    from trackside.show.document import VerdictDoc
+from trackside.cli.exits import EXIT_OUTPUT, fail
+from trackside.read.excerpts import excerpts
+from trackside.session import Session
+from trackside.show.document import VerdictDoc
+from trackside.stores.embedded.layout import Directory
 
 HTML = click.option(
     "--html",
@@ -40,18 +39,16 @@ class Page:
             fail(f"{error.name} is not installed: pip install 'trackside[report]'")
         folder = os.path.dirname(os.path.abspath(file))
         if not os.path.isdir(folder):
-            fail(f"--html {file}: there is no folder {folder}", EXIT_USAGE)
+            fail(f"--html {file}: there is no folder {folder}")
 
-    def __call__(self, doc: VerdictDoc, case: Case, files: Paths | None = None) -> None:
-        """``files``: where the lines around a citation are looked up; those that the document names, unless given."""
+    def __call__(self, doc: VerdictDoc, session: Session) -> None:
+        """The lines around a citation are looked up in the session's files."""
         if self._file is None:
             return
-        from trackside.read.excerpts import excerpts
-        from trackside.show.report.page import page, places
-        from trackside.stores.embedded.layout import Directory
+        from trackside.show.report.page import page, places  # the extra "report"
 
-        files = [path for path in (doc.paths if files is None else files) if not Directory(path).exists]
-        data = page(doc, case.verdict, case.store, excerpts(files, places(doc).values()))
+        files = [path for path in session.files if not Directory(path).exists]
+        data = page(doc, session.verdict(), session.store, excerpts(files, places(doc).values()))
         try:
             _replace(self._file, data)
         except OSError as error:

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
+from trackside.cli.exits import EXIT_NOTHING, fail
 from trackside.cli.live import site_of
-from trackside.cli.terminal import EXIT_NOTHING, EXIT_USAGE, PATHS, STORE, bar, console, errors, fail, output
+from trackside.cli.terminal import PATHS, STORE, bar, console, output
+from trackside.ingest import SAME
+from trackside.ingest import ingest as take
+from trackside.runs.listing import Listed, listing
+from trackside.session.paths import load
+from trackside.show.document import InputDoc
 from trackside.show.inert import shown
-
-if TYPE_CHECKING:
-    from trackside.runs.listing import Listed
+from trackside.show.runs import runs_table
+from trackside.show.text import inputs_table
+from trackside.stores.embedded import retention
+from trackside.stores.embedded.layout import Directory
+from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.embedded.writer import Writer
 
 
 @click.command()
 @PATHS
 def inputs(paths: Sequence[str]) -> None:
     """Say what each file is taken for, and why."""
-    from trackside import api
-    from trackside.show.document import InputDoc
-    from trackside.show.text import inputs_table
-
-    with errors(), bar(paths) as tick:
-        rows = api.load(paths, tick).inputs
+    with bar(paths) as on_progress:
+        rows = load(paths, on_progress).inputs
     with output():
         inputs_table([InputDoc(row.path, row.format, row.status, row.note, row.rows) for row in rows], console())
     if not any(row.status in ("read", "partial") for row in rows):
@@ -41,11 +47,8 @@ def ingest(paths: Sequence[str], store: str) -> None:
     What the store has already is skipped; a file that has changed since replaces what was read of it. Safe to stop and
     to repeat.
     """
-    from trackside.ingest import SAME
-    from trackside.ingest import ingest as take
-
-    with errors(), bar(paths) as tick:
-        done = take(paths, store, tick)
+    with bar(paths) as on_progress:
+        done = take(paths, store, on_progress)
     for row in done.inputs:
         if row.status not in ("read", "empty"):
             click.echo(shown(f"{row.path}: {row.status}: {row.note}"), err=True)
@@ -70,8 +73,6 @@ def runs(store: str | None, archive: str | None, config: str | None, most: int, 
     Without --store and --archive, those that trackside.toml or TRACKSIDE_... variables name (docs/site.md): the archive
     (metadata.url), else the store (store.path).
     """
-    from trackside.show.runs import runs_table
-
     if store is not None and archive is not None:
         raise click.UsageError("give --store DIR or --archive URL, not both")
     if store is None and archive is None:
@@ -85,32 +86,25 @@ def runs(store: str | None, archive: str | None, config: str | None, most: int, 
         raise click.UsageError("give --store DIR or --archive URL, or set metadata.url or store.path in trackside.toml")
     with output():
         if as_json:
-            import msgspec
-
             sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
         else:
             runs_table(rows, console())
 
 
 def _stored(store: str) -> list[Listed]:
-    from trackside.runs.listing import listing
-    from trackside.stores.embedded.snapshot import Snapshot
-
-    with errors(), Snapshot.open(store) as snapshot:
+    with Snapshot.open(store) as snapshot:
         return listing(snapshot)
 
 
 def _archived(url: str, most: int) -> list[Listed]:
     """The last runs of an archive, those that began first first, as those of a store are listed."""
-    from trackside.runs.listing import Listed
-
     try:
-        from trackside.stores.metadata.archive import MOST_PAGE, Archive
+        from trackside.stores.metadata.archive import MOST_PAGE, Archive  # the extra "serve"
     except ModuleNotFoundError as error:
         fail(f"{error.name} is not installed: pip install 'trackside[serve]'")
     found: list[Listed] = []
     more: str | None = None
-    with errors(), Archive.open(url) as archive:
+    with Archive.open(url) as archive:
         while len(found) < most:
             page = archive.runs(limit=min(MOST_PAGE, most - len(found)), after=more)
             for run in page.runs:
@@ -140,19 +134,12 @@ def _archived(url: str, most: int) -> list[Listed]:
 @click.option("--drop-damaged", is_flag=True, help="Take out segments that can't be read; says what to ingest again.")
 def compact(store: str, raw_days: float | None, minute_days: float | None, drop_damaged: bool) -> None:
     """Merge a store's small segments, and thin or delete old samples. Readers go on meanwhile."""
-    import time
-
-    from trackside.stores.embedded import retention
-    from trackside.stores.embedded.layout import Directory
-    from trackside.stores.embedded.writer import Writer
-
     if raw_days is not None and minute_days is not None and minute_days < raw_days:
-        fail("--minute-days must not be less than --raw-days", EXIT_USAGE)
-    with errors():
-        Directory(store).newest()  # a store that isn't there is not made
-        with Writer.open(store) as writer:
-            lost = retention.drop_damaged(writer) if drop_damaged else retention.Compacted()
-            done = retention.compact(writer, time.time(), raw_days, minute_days)
+        fail("--minute-days must not be less than --raw-days")
+    Directory(store).newest()  # a store that isn't there is not made
+    with Writer.open(store) as writer:
+        lost = retention.drop_damaged(writer) if drop_damaged else retention.Compacted()
+        done = retention.compact(writer, time.time(), raw_days, minute_days)
     for name in lost.damaged:
         click.echo(shown(f"{name}: damaged, taken out"), err=True)
     for path in lost.lost:

@@ -1,4 +1,4 @@
-"""What all commands share: exit statuses, errors in one line, a progress bar, where output goes."""
+"""What all commands share: arguments, a progress bar, where output goes."""
 
 from __future__ import annotations
 
@@ -8,42 +8,21 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
 
 import click
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+from rich.segment import Segment
 
+from trackside.cli.exits import EXIT_OUTPUT, fail
 from trackside.show.inert import shown
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-EXIT_USAGE = 2
-EXIT_NOTHING = 3
-EXIT_OUTPUT = 1
 BAR_FROM = 64 << 20
 """Bytes of input from which a progress bar is worth showing."""
 
 PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(readable=False))
 STORE = click.option("--store", required=True, metavar="DIR", type=click.Path(), help="The store's folder.")
 JOB = click.option("--job", metavar="ID", help="Which job, where the inputs hold several (42, 60_3, 73+0).")
-
-
-@contextmanager
-def errors() -> Iterator[None]:
-    """Turn what a user can mend into one line on stderr and the documented exit status."""
-    from trackside.api import NothingReadable
-    from trackside.runs.resolve import NoSuchRun, SeveralRuns
-    from trackside.stores.embedded.layout import StoreError
-    from trackside.stores.metadata.errors import ArchiveError
-
-    try:
-        yield
-    except NothingReadable as error:
-        fail(str(error), EXIT_NOTHING)
-    except (FileNotFoundError, SeveralRuns, NoSuchRun, StoreError, ArchiveError) as error:
-        fail(str(error), EXIT_USAGE)
-    except (NotADirectoryError, PermissionError) as error:
-        fail(f"{error.filename}: {error.strerror}", EXIT_USAGE)
 
 
 @contextmanager
@@ -61,16 +40,8 @@ def output() -> Iterator[None]:
         fail(f"standard output can't be written: {error.strerror}", EXIT_OUTPUT)
 
 
-def fail(message: str, status: int = EXIT_USAGE) -> NoReturn:
-    """One line on stderr, and the end."""
-    click.echo(f"trackside: {shown(message)}", err=True)
-    sys.exit(status)
-
-
 def console() -> Console:
     """Where text for people goes: as wide as COLUMNS says, else as the terminal is, else 120 columns."""
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.segment import Segment
 
     class Plain(Console):
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
@@ -89,9 +60,6 @@ def bar(paths: Sequence[str]) -> Iterator[Callable[[int], None] | None]:
     if total < BAR_FROM:
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress("reading", *columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("reading", total=total)

@@ -7,23 +7,32 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import click
+import msgspec
 
+from trackside.catalog.job_states import ALIVE, in_words
 from trackside.cli.cost import PRICE, price_flags, price_of
-from trackside.cli.live import site_errors, site_flags, site_of
+from trackside.cli.exits import EXIT_NOTHING, fail
+from trackside.cli.live import site_flags, site_of
 from trackside.cli.report import HTML, Page
-from trackside.cli.terminal import EXIT_NOTHING, EXIT_USAGE, JOB, bar, console, errors, fail, output
+from trackside.cli.terminal import JOB, bar, console, output
+from trackside.finding import Verdict
+from trackside.logs.stamp import find_time
+from trackside.read.bundle import Damaged, is_bundle_file, opened
+from trackside.session import PathsRequest, Request, Session, SiteRequest, StoreRequest, open_session, request_of
+from trackside.settings.price import Price
+from trackside.show import markdown
+from trackside.show.document import VerdictDoc, decode, document, encode, uncited
 from trackside.show.inert import shown
-
-if TYPE_CHECKING:
-    from trackside.api import Loaded
-    from trackside.evidence import Store
-    from trackside.finding import Verdict
-    from trackside.show.document import VerdictDoc
-    from trackside.site.config import Site
-    from trackside.site.slurm import Stage
+from trackside.show.text import render
+from trackside.site.slurm import Stage
+from trackside.stores.embedded.layout import Directory
+from trackside.stores.metadata.errors import ArchiveError
+from trackside.verify import check
+from trackside.watch.follow import follow
 
 EXIT_HEALTHY, EXIT_FAULT, EXIT_UNDECIDED = 0, 10, 11
 LATEST = 253402300800.0
@@ -66,54 +75,56 @@ def diagnose(
     With --job alone the site is asked: Slurm here, and the servers that trackside.toml, TRACKSIDE_... variables or the
     flags name (docs/site.md). With PATHS or --store it is asked only where such a flag is given.
     """
-    from trackside import api
-    from trackside.show.document import document
-
     at_site = bool(site) or not (paths or store is not None)
     if at_site and not paths and store is None and job is None:
         raise click.UsageError("give PATHS, --store DIR, or --job ID of a job of this site")
     if watch and not at_site:
         raise click.UsageError("--watch asks a site again and again; files and stores are as they are")
-    present, of_an_hour = time_of(now), price_flags(price)
+    as_of, of_an_hour = time_of(now), price_flags(price)
     if as_json and as_markdown:
         raise click.UsageError("give --json or --markdown, not both")
-    told = _Telling("json" if as_json else "markdown" if as_markdown else "text", verbose)
+    printer = _Printer("json" if as_json else "markdown" if as_markdown else "text", verbose)
     page = Page(html)
-    if not at_site:
-        with errors(), bar(paths) as tick, _loaded(store, job, paths, tick) as loaded:
-            case = api.judge(loaded, present)
-            given = [os.fspath(path) for path in ([] if store is None else [store]) + [*paths]]
-            last = document(case.verdict, given, price=price_of(of_an_hour))
-            page(last, case)
-        told(last)
-    elif watch:
-        last = _watched(site_of(site, of_an_hour), job, paths, store, present, interval, told, page)
+    named = [*([store] if store else []), *paths]
+    if at_site:
+        settings = site_of(site, of_an_hour)
+        request: Request = SiteRequest(settings, job, paths, store or "", as_of)
+        question = _Question(request, named, settings.price, page, settings.metadata)
     else:
-        with site_errors(), bar(paths) as tick:
-            last, _ = _asked(site_of(site, of_an_hour), job, paths, store, present, tick, page)
-        told(last)
+        request = PathsRequest(paths, job, as_of) if store is None else StoreRequest(store, job, paths, as_of)
+        question = _Question(request, named, price_of(of_an_hour), page)
+    if watch:
+        last = _watched(question, interval, printer)
+    else:
+        with bar(paths) as on_progress:
+            last, _ = question.ask(on_progress)
+        printer(last)
     if exit_code:
         sys.exit(_status(last.primary.family, last.primary.certainty))
 
 
-@contextmanager
-def _loaded(
-    store: str | None, job: str | None, paths: Sequence[str], tick: Callable[[int], None] | None
-) -> Iterator[Loaded]:
-    """What files hold, or a store has of a job and files beside it."""
-    from trackside import api
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is diagnosed, and where its verdict goes. ``paths``: as the document names them; ``archive``: its URL."""
 
-    if store is not None:
-        with api.stored(store, job, paths, tick) as loaded:
-            yield loaded
-        return
-    loaded = api.load(paths, tick)
-    loaded.job = job or loaded.job
-    api.readable(loaded)
-    yield loaded
+    request: Request
+    paths: Sequence[str]
+    price: Price
+    page: Page
+    archive: str = ""
+
+    def ask(self, on_progress: Callable[[int], None] | None = None) -> tuple[VerdictDoc, Stage]:
+        """The verdict as of now, kept in the archive and written as a page, and whether the job goes on."""
+        with open_session(replace(self.request, on_progress=on_progress)) as session:
+            verdict = session.verdict()
+            doc = document(verdict, self.paths, session.asked, self.price)
+            self.page(doc, session)
+        if self.archive:
+            _record(self.archive, verdict, doc, self.request.job)
+        return doc, session.stage
 
 
-class _Telling:
+class _Printer:
     """Prints verdicts, in the form that was asked for."""
 
     def __init__(self, form: Literal["text", "json", "markdown"], verbose: bool) -> None:
@@ -124,51 +135,20 @@ class _Telling:
         with output():
             match self._form:
                 case "json":
-                    from trackside.show.document import encode
-
                     sys.stdout.buffer.write(encode(doc))
                 case "markdown":
-                    from trackside.show import markdown
-
                     sys.stdout.write(markdown.render(doc))
                 case "text":
-                    from trackside.show.text import render
-
                     render(doc, console(), self._verbose)
-
-
-def _asked(
-    site: Site,
-    job: str | None,
-    paths: Sequence[str],
-    store: str | None,
-    now: float | None,
-    tick: Callable[[int], None] | None,
-    page: Page,
-) -> tuple[VerdictDoc, Stage]:
-    """The verdict, kept in the site's archive where it has one and written as a page, and whether the job goes on."""
-    from trackside.show.document import document
-    from trackside.site.gather import gathered
-
-    with gathered(site, job, paths, tick, store or "") as found:
-        case = found.judge(now)
-        doc = document(case.verdict, [*([store] if store else []), *paths], found.asked, site.price)
-        page(doc, case, found.files)
-    if site.metadata:
-        _record(site.metadata, case.verdict, doc, job)
-    return doc, found.stage
 
 
 def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> None:
     """Keep it; a verdict is none the worse for an archive that is down."""
     try:
-        from trackside.stores.metadata.archive import Archive
-        from trackside.stores.metadata.errors import ArchiveError
+        from trackside.stores.metadata.archive import Archive  # the extra "serve"
     except ModuleNotFoundError as error:
         click.echo(f"trackside: not archived: {error.name} is not installed: pip install 'trackside[serve]'", err=True)
         return
-    from trackside.show.document import encode
-
     try:
         with Archive.open(url) as archive:
             archive.record(verdict, encode(doc), job=job)
@@ -176,21 +156,9 @@ def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> Non
         click.echo(shown(f"trackside: not archived: {error}"), err=True)
 
 
-def _watched(
-    site: Site,
-    job: str | None,
-    paths: Sequence[str],
-    store: str | None,
-    now: float | None,
-    interval: float,
-    told: _Telling,
-    page: Page,
-) -> VerdictDoc:
+def _watched(question: _Question, interval: float, printer: _Printer) -> VerdictDoc:
     """Ask until the job has ended: a line for each change, then the last verdict in full; where a whole document is
     wanted, one for each change."""
-    from trackside.catalog.job_states import in_words
-    from trackside.watch.follow import follow
-
     stage: Stage = "unknown"
     silent: set[str] = set()
 
@@ -199,7 +167,7 @@ def _watched(
 
     def ask() -> VerdictDoc:
         nonlocal stage, silent
-        doc, stage = _asked(site, job, paths, store, now, None, page)
+        doc, stage = question.ask()
         failing = {f"{row.path}: {row.note}" for row in doc.inputs if row.status == "unreadable"}
         for text in sorted(failing - silent):
             say(text)
@@ -209,8 +177,8 @@ def _watched(
         return doc
 
     def changed(doc: VerdictDoc) -> None:
-        if told.whole:
-            told(doc)
+        if printer.whole:
+            printer(doc)
             return
         first = doc.primary
         certainty = f" ({first.certainty}, {first.confidence:.2f})" if first.certainty and first.confidence else ""
@@ -218,13 +186,12 @@ def _watched(
         state = f"  {in_words(doc.run.disposition)}" if doc.run.disposition else ""
         click.echo(shown(f"{_clock()}{state}  {first.family} {first.id}{variant}{certainty}"))
 
-    with site_errors():
-        followed = follow(ask, lambda: stage, changed, say, interval_s=interval)
+    followed = follow(ask, lambda: stage, changed, say, interval_s=interval)
     if followed.verdict is None:
         fail("stopped before there was a verdict", EXIT_NOTHING)
-    if not told.whole:
+    if not printer.whole:
         click.echo()
-        told(followed.verdict)
+        printer(followed.verdict)
     return followed.verdict
 
 
@@ -246,31 +213,9 @@ def verify(verdict: str, paths: Sequence[str], job: str | None, site: Mapping[st
     made from a site's servers, these are asked again: give the flags that 'diagnose' was given. VERDICT may be a
     bundle, which holds both.
     """
-    import msgspec
-
-    from trackside.catalog.job_states import ALIVE
-    from trackside.read.bundle import Damaged, is_bundle_file, opened
-    from trackside.show.document import decode, uncited
-    from trackside.verify import check
-
-    with errors():
-        try:
-            if is_bundle_file(verdict):
-                paths = paths or [verdict]
-                with opened(verdict) as bundle:
-                    bundle.check()
-                    doc = decode(bundle.verdict())
-            else:
-                with open(verdict, "rb") as file:
-                    doc = decode(file.read())
-        except OSError as error:
-            fail(f"{verdict} can't be read: {error.strerror}")
-        except Damaged as error:
-            fail(f"{verdict} is not as it was written: {error}")
-        except msgspec.MsgspecError as error:
-            fail(f"{verdict} is no verdict document: {error}; give what 'trackside diagnose --json' wrote")
-        with _reopened(doc, paths, job, site) as store:
-            checked = list(check(doc.cites, store))
+    doc, paths = _saved(verdict, paths)
+    with _reopened(doc, paths, job, site) as session:
+        checked = list(check(doc.cites, session.store))
     broken = [one for one in checked if not one.holds]
     for one in broken:
         now = one.problem or ("is no longer there" if one.now is None else f"now {one.now!r}")
@@ -284,35 +229,44 @@ def verify(verdict: str, paths: Sequence[str], job: str | None, site: Mapping[st
     sys.exit(1 if broken or dangling else 0)
 
 
-@contextmanager
-def _reopened(doc: VerdictDoc, paths: Sequence[str], job: str | None, site: Mapping[str, Any]) -> Iterator[Store]:
-    """The inputs of a verdict, to be asked again."""
-    from trackside import api
+def _saved(verdict: str, paths: Sequence[str]) -> tuple[VerdictDoc, Sequence[str]]:
+    """A verdict's document, and the paths of its inputs: a bundle holds both."""
+    try:
+        if is_bundle_file(verdict):
+            with opened(verdict) as bundle:
+                bundle.check()
+                return decode(bundle.verdict()), paths or [verdict]
+        with open(verdict, "rb") as file:
+            return decode(file.read()), paths
+    except OSError as error:
+        fail(f"{verdict} can't be read: {error.strerror}")
+    except Damaged as error:
+        fail(f"{verdict} is not as it was written: {error}")
+    except msgspec.MsgspecError as error:
+        fail(f"{verdict} is no verdict document: {error}; give what 'trackside diagnose --json' wrote")
 
+
+@contextmanager
+def _reopened(doc: VerdictDoc, paths: Sequence[str], job: str | None, site: Mapping[str, Any]) -> Iterator[Session]:
+    """A session on the inputs of a verdict, as of its time."""
     given = paths or doc.paths
     gone = [] if paths else [path for path in given if not os.path.lexists(path)]
     if gone:
-        fail(f"the verdict's input {gone[0]} is not at that path from here; give the inputs' PATHS", EXIT_USAGE)
+        fail(f"the verdict's input {gone[0]} is not at that path from here; give the inputs' PATHS")
+    job, as_of = doc.run.id or job, doc.run.as_of or doc.run.end
+    request: Request
     if site or doc.asked:
-        from trackside.site.gather import gathered
-        from trackside.stores.embedded.layout import Directory
-
         stores = [path for path in given[:1] if Directory(path).exists]
-        files = given[len(stores) :]
-        with (
-            site_errors(),
-            bar(files) as tick,
-            gathered(site_of(site), doc.run.id or job, files, tick, "".join(stores)) as found,
-        ):
-            missing = [each for each in doc.asked if each not in found.asked]
-            if missing:
-                fail(f"the verdict was made with {missing[0]}, which is not set here; give its flag or --config")
-            yield api.select(found.loaded, found.loaded.job, doc.run.as_of or doc.run.end)[1]
+        request = SiteRequest(site_of(site), job, given[len(stores) :], "".join(stores), as_of)
     elif given:
-        with bar(given) as tick, api.opened(given, doc.run.id or job, tick) as loaded:
-            yield api.select(loaded, loaded.job)[1]
+        request = request_of(given, job, as_of)
     else:
-        fail("the verdict names no inputs; give their PATHS", EXIT_USAGE)
+        fail("the verdict names no inputs; give their PATHS")
+    with bar(given) as on_progress, open_session(replace(request, on_progress=on_progress)) as session:
+        missing = [name for name in doc.asked if name not in session.asked]
+        if missing:
+            fail(f"the verdict was made with {missing[0]}, which is not set here; give its flag or --config")
+        yield session
 
 
 def _status(family: str, certainty: str | None) -> int:
@@ -325,12 +279,10 @@ def time_of(text: str | None) -> float | None:
     """What ``--now`` says, in POSIX seconds; ends the command where it is no time."""
     if text is None:
         return None
-    from trackside.logs.stamp import find_time
-
     try:
         found: float | None = float(text)
     except ValueError:
         found = find_time(text)
     if found is None or not 0 < found < LATEST:
-        fail(f"--now {text!r} is no time; write 2026-11-21T08:00:00Z or POSIX seconds", EXIT_USAGE)
+        fail(f"--now {text!r} is no time; write 2026-11-21T08:00:00Z or POSIX seconds")
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trackside.compare import facts, training
+from trackside.compare import facts, measured, training
 from trackside.compare.setup import following, sizes, unlike
 from trackside.compare.side import MEASURED, Row, Side
 from trackside.compare.slowdown import Slowdown, slowdown
@@ -63,8 +63,6 @@ def compare(a: Side, b: Side) -> Comparison:
     """All that differs, and where it begins."""
     rows = [*facts.rows(a, b), *training.rows(a, b)]
     if any(side.evidence.grid(name) is not None for side in (a, b) for name in MEASURED):
-        from trackside.compare import measured  # arrays: only where something was measured
-
         rows += measured.rows(a, b)
     rows = following(rows)
     names = {name for side in (a, b) for name in _told_by(side)}

@@ -6,16 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.evidence import Evidence, Frame, Grid, Store, Value
-from trackside.facts.cost.asked import Asked
+from trackside.evidence import Evidence, Frame, Grid, Value
 from trackside.facts.cost.held import HOLDING, Held, held
 from trackside.facts.cost.work import WORK
 from trackside.facts.logs.ending import last_job
 from trackside.facts.training.learning import curve
-from trackside.facts.trust import telemetry
 from trackside.finding import Finding, Verdict
 from trackside.model import Event, Position, Record, Run
 from trackside.query import Query, events, metric
+from trackside.session import Session
 
 MEASURED: Mapping[str, tuple[str, str, float]] = {
     "gpu_sm_active_ratio": ("SM activity", "", 0.1),
@@ -42,17 +41,21 @@ _ASKS: Mapping[str, Query] = {
 
 @dataclass(frozen=True)
 class Side:
-    """A judged run with what it was judged by. ``settings``: what its log says before the first training point, by
+    """A session on a run. ``settings``: what its log says before the first training point, by
     name (:mod:`trackside.compare.settings`); None where its files were not at hand."""
 
-    verdict: Verdict
-    store: Store
+    session: Session
     settings: Mapping[str, Setting] | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What went wrong with it."""
+        return self.session.verdict()
 
     @property
     def run(self) -> Run:
         """Its facts."""
-        return self.verdict.run
+        return self.session.run
 
     @property
     def primary(self) -> Finding:
@@ -61,8 +64,8 @@ class Side:
 
     @cached_property
     def evidence(self) -> Evidence:
-        """The answers, each asked for when it is looked at."""
-        return Evidence(Asked(self.store, telemetry.examine(self.store, self.run).trust, _ASKS))
+        """The answers to all that is compared."""
+        return self.session.facts.evidence(_ASKS)
 
     @cached_property
     def points(self) -> tuple[Event, ...]:

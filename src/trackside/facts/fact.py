@@ -12,12 +12,14 @@ annotations, say what it is derived from:
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import types
 import typing
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeAlias, TypeVar
 
 from trackside.evidence import Answer, BatchStore, Evidence, Missing, Store, ask_many
@@ -83,6 +85,15 @@ def fact(
 def derivation(kind: type) -> Derivation:
     """How a fact is derived. Raises KeyError for a type that is no fact."""
     return _DERIVATIONS[kind]
+
+
+@cache
+def facts() -> tuple[Derivation, ...]:
+    """How every fact is derived, by module and name. A fact registers by being there."""
+    room = importlib.import_module("trackside.facts")
+    for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+        importlib.import_module(module.name)
+    return tuple(sorted(_DERIVATIONS.values(), key=lambda one: (one.kind.__module__, one.kind.__name__)))
 
 
 def parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
@@ -171,8 +182,9 @@ def unmet(evidence: Evidence, needs: Iterable[str | tuple[str, ...]]) -> Missing
         names = (need,) if isinstance(need, str) else need
         missing = [answer for name in names if (answer := evidence.missing(name)) is not None]
         if len(missing) == len(names):
-            reasons = dict.fromkeys(answer.reason for answer in missing)
-            return Missing(" or ".join(reasons), source=next((a.source for a in missing if a.source), ""))
+            reasons = tuple(dict.fromkeys(answer.reason for answer in missing))
+            source = next((answer.source for answer in missing if answer.source), "")
+            return Missing(" or ".join(reasons), source=source, reasons=reasons)
     return None
 
 
@@ -183,8 +195,14 @@ def or_none(fact: Maybe[T]) -> T | None:
 
 def neither(*answers: object) -> Missing | None:
     """Why none of these can be had, as one reason; None if any can."""
-    reasons = [answer.reason for answer in answers if isinstance(answer, Missing)]
-    return Missing(" or ".join(dict.fromkeys(reasons))) if len(reasons) == len(answers) else None
+    missing = [answer for answer in answers if isinstance(answer, Missing)]
+    reasons = tuple(dict.fromkeys(reason for one in missing for reason in one.reasons or (one.reason,)))
+    return Missing(" or ".join(reasons), reasons=reasons) if len(missing) == len(answers) else None
+
+
+def known(fact: Maybe[T]) -> T | None:
+    """The fact, if it can be had."""
+    return None if isinstance(fact, Missing) else fact
 
 
 def guarded(name: str, derive: Callable[[], T]) -> Maybe[T]:

@@ -80,6 +80,11 @@ def ranks_at(run: Run, gpus: Iterable[str]) -> tuple[int, ...]:
     return tuple(sorted(place[gpu] for gpu in gpus if gpu in place))
 
 
+def homes(run: Run, ranks: Iterable[int]) -> tuple[str, ...]:
+    """The nodes that these ranks ran on, where their GPUs tell."""
+    return tuple(dict.fromkeys(gpu.rpartition(":")[0] for gpu in of_ranks(run, ranks)))
+
+
 def _one_each(run: Run) -> bool:
     return run.gpus_by != "all" and run.n_ranks in (None, len(run.gpus))
 

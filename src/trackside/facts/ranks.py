@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from trackside.evidence import Frame, Value, derived
+from trackside.finding import Claim
 from trackside.model import Event, Run
 
 SIGTERM = 15
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentRanks:
+    """The ranks that did not take part in a collective, and the claim that says how that is known."""
+
+    ranks: tuple[int, ...]
+    claim: Claim
+    own: bool = True
+    """They wait for no GPU work themselves: what holds them up is on the host."""
 
 
 def rank_of(event: Event, launchers: Frame | None = None) -> int | None:

@@ -43,26 +43,19 @@ PyTorch notes on CUDA memory management; TensorFlow and XLA allocator messages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from trackside.evidence import Evidence, Frame, derived
-from trackside.facts.gpus import of_gpu, of_ranks
-from trackside.facts.hardware.health import CLEAN, CLEAN_SAYS, clean
-from trackside.facts.hardware.memory import GPU_MEMORY, Peak, capacity_of, during, fullest, taken_before
-from trackside.facts.logs.ending import ENDING, abnormal_end, completed, exit_signal, last_job
-from trackside.facts.logs.exceptions import earliest_first, last_words
-from trackside.facts.logs.order import followed_by, points_before
-from trackside.facts.ranks import named, ranks_of
-from trackside.facts.training.learning import number, training_points
+from trackside.evidence import Missing, Value, derived
+from trackside.facts.fact import Maybe, neither
+from trackside.facts.hardware.counters import Change
+from trackside.facts.hardware.error_counters import ErrorCounters
+from trackside.facts.hardware.memory import GpuMemory, Peak
+from trackside.facts.logs.ending import Ending, exit_signal
+from trackside.facts.logs.gpu_memory_errors import GpuMemoryErrors
+from trackside.facts.training.phase import Phase
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Culprit, Finding, absent, action, claim, found, unknown
-from trackside.model import Event, Role, Run
-from trackside.query import events, metric
-
-if TYPE_CHECKING:  # arrays: only runs with metrics need them
-    from trackside.facts.hardware.counters import Change
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.model import Run
 
 
 @dataclass(frozen=True)
@@ -75,234 +68,192 @@ class Limits:
     neighbour_share: float = 0.1
     """Held by other processes, as a share of the card: several CUDA contexts alone take about 2 % each
     (the catalogue's A1)."""
-    near: float = 0.9
-    """Share of the card at which the curve is near its top: the allocator gives back before it fails, and samples
-    miss the last seconds."""
-    full: float = 0.97
+    near_share: float = 0.9
+    """Of the card, at which the curve is near its top: the allocator gives back before it fails, and samples miss the
+    last seconds."""
+    full_share: float = 0.97
     """The same where nothing but the curve tells of it."""
-    late_s: float = 600.0
-    """Before the run's end: a curve that reached its top earlier was a cache, which fills up and stays."""
 
 
-COLLECT = (
-    "every rank's output with its tracebacks",
-    "DCGM_FI_DEV_FB_USED and DCGM_FI_DEV_FB_FREE of the job's GPUs over the run",
+NEAR = Sentence("the memory of GPU {gpu} climbed to {peak} of {total}")
+BELOW = Sentence(
+    "the sampled memory of GPU {gpu} peaked at {peak} of {total}: a request that is too large fails at once and never "
+    "shows in samples"
 )
-SIZES = ("requested_bytes", "total_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "other_process_bytes")
+AT_MOST = Sentence("the fullest GPU, {gpu}, held {peak} of {total} at most")
+TAKEN = Sentence("another process held {other} of the {total} of GPU {gpu} before the job began, and kept it")
+ONLY_A_CURVE = Sentence(
+    "the run may have run out of GPU memory: the curve alone cannot tell it from a cache that filled up"
+)
+COUNTED = Sentence(
+    "the framework's count of allocations that failed for want of memory rose by {by}, from {before} to {after}"
+)
+ONLY_A_COUNT = Sentence(
+    "allocations failed for want of GPU memory as the run failed; a job may catch that and fail of something else"
+)
+NO_WORDS = Sentence("what the job said of its end: no output with an error was given")
+LOOK = Sentence("read the job's own output for an out-of-memory error")
+ENDED = Sentence("the run ended badly: {line}")
+MEMORY_PLAN = Sentence(
+    "the workload's memory plan does not fit the card; it is no hardware fault, and a rerun with the same settings "
+    "ends at the same place"
+)
+NOT_ALONE = Sentence("alone on the card the job would have had room: another process held the memory")
+WHICH_KNOB = Sentence("which setting to change: the training configuration is not in the telemetry")
+LESS = Sentence(
+    "lower the memory a GPU needs: smaller micro-batch with more accumulation, activation checkpointing, sharding of "
+    "optimizer and parameters, or shorter sequences"
+)
+SEGMENTS = Sentence("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+WHO = Sentence("find out whose processes are on the GPU and end what does not belong there")
+SMI = Sentence("nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv")
+NONE = Sentence("the log holds {count:out-of-memory errors} of a GPU")
 
 
-def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
-    """The first out-of-memory error that nothing shows to have been handled."""
-    frame, name = _witnesses(evidence)
-    points = training_points(evidence["progress"])
-    roots = [row for row in frame.events if row.role is Role.ROOT]
-    crashed = abnormal_end(evidence) is not None
-    own = earliest_first(last_words(roots, points, crashed=crashed))
-    if (
-        not own
-        and not roots
-        and not evidence["exceptions"]
-        and (hint := _by_figures(evidence, run, limits)) is not None
-    ):
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A witness that another process held memory of a failing GPU."""
+
+    claim: Claim
+    to_blame: bool
+    """Whether the job would have had room without it."""
+
+
+def judge(
+    errors: Maybe[GpuMemoryErrors],
+    memory: Maybe[GpuMemory],
+    counters: ErrorCounters,
+    phase: Phase,
+    ending: Ending,
+    run: Run,
+    limits: Limits,
+) -> Finding | Missing:
+    """The first out-of-memory error that nothing shows to have been handled; without any words, figures."""
+    if (nothing := neither(errors, memory)) is not None:
+        return nothing
+    figures = None if isinstance(memory, Missing) else memory
+    silent = isinstance(errors, Missing) or not (errors.roots or errors.exceptions)
+    if silent and figures is not None and (hint := _by_figures(figures, ending, run, limits)) is not None:
         return hint
-    if not own and not evidence.has("memory"):
-        return unknown(["no job log was given, and no memory curve that climbed to the top as the run failed"], COLLECT)
-    if not own:
-        if roots and (after := followed_by(roots[-1], points)) is not None:
-            point = evidence["progress"].value(after, "text")
-            return absent(claim("handled", line=frame.value(roots[-1], "text"), point=point))
-        return absent(claim("none", count=evidence["memory"].reduce("count")), *_fullest(evidence, run))
-    ends = [row for row in evidence["ends"].events if row.get("status") != "aborted"]
-    done = followed_by(own[-1], ends)
-    if done is not None and not crashed:
-        point = evidence["ends"].value(done, "text")
-        return absent(claim("handled", line=frame.value(own[-1], "text"), point=point))
-    return _found(evidence, run, limits, frame, own, name == "exceptions")
+    if isinstance(errors, Missing):
+        return Missing("no job log was given, and no memory curve that climbed to the top as the run failed")
+    if errors.survived is not None:
+        return absent(errors.survived)
+    if not errors.own:
+        peak = None if figures is None else figures.fullest()
+        at_most = [] if peak is None or peak.capacity is None else [AT_MOST(**_values(peak))]
+        return absent(NONE(count=errors.all.reduce("count")), *at_most)
+    return _ran_out(errors, figures, counters, phase, ending, run, limits)
 
 
-def _witnesses(evidence: Evidence) -> tuple[Frame, str]:
-    """The sized events; the exceptions about GPU memory where there are no such events."""
-    sized = evidence["memory"]
-    if any(row.role is Role.ROOT for row in sized.events):
-        return sized, "memory"
-    told = evidence["exceptions"].where(lambda row: row.get("about") == "oom")
-    return (told, "exceptions") if told else (sized, "memory")
-
-
-def _found(evidence: Evidence, run: Run, limits: Limits, frame: Frame, own: Sequence[Event], unsized: bool) -> Finding:
-    cause = own[0]
-    ranks = named(frame, own)
-    line = frame.value(cause, "text")
-    shows: list[Claim] = [claim("oom", line=line) if ranks is None else claim("oom_on", line=line, ranks=ranks)]
-    told = {field: frame.value(cause, field, "bytes") for field in SIZES if number(cause, field) is not None}
-    size = {field: value.number for field, value in told.items()}
-    if "requested_bytes" in told and "total_bytes" in told:
-        key = "larger" if size["requested_bytes"] > size["total_bytes"] else "asked"
-        shows.append(claim(key, requested=told["requested_bytes"], total=told["total_bytes"]))
-    elif "requested_bytes" in told:
-        shows.append(claim("asked_only", requested=told["requested_bytes"]))
-    phase = cause.get("phase")
-    if phase not in (None, "unknown"):
-        shows.append(claim("phase", phase=frame.value(cause, "phase")))
-    before = points_before(training_points(evidence["progress"]), cause)
-    if before:
-        shows.append(claim("after_point", point=evidence["progress"].value(before[-1], "text")))
-    culprit: Culprit = "job"
-    implies, actions = [claim("memory_plan")], [action("less")]
-    gpus = of_ranks(run, ranks_of(own)) or _named_gpus(own, run)
-    curve = fullest(evidence, run, gpus)
-    if curve is not None and curve.capacity is not None and curve.share is not None:
-        near = curve.share >= limits.near
-        (shows if near else implies).append(_curve_claim("near" if near else "below", curve))
-    shows += clean(evidence)
-    if (counted := _counted(evidence, run, limits)) is not None:
-        shows.append(_count_claim(counted))
-    total = size.get("total_bytes", 0.0)
-    if total and _in_pieces(size) > limits.fragmented_share * total:
-        values = {"reserved": told["reserved_bytes"], "allocated": told["allocated_bytes"]}
-        shows.append(claim("fragmented", **values))
-        actions.append(action("segments"))
-    if total and size.get("other_process_bytes", 0.0) > limits.neighbour_share * total:
-        shows.append(claim("neighbour", other=told["other_process_bytes"], total=told["total_bytes"]))
-        actions.insert(0, action("who", "smi"))
-        if run.n_ranks in (None, 1) and _would_fit(size):
-            culprit, implies = "infrastructure", [claim("not_alone")]
-    squatted = _taken(evidence, run, limits, gpus, curve, size.get("requested_bytes"))
-    if squatted is not None:
-        shows.append(squatted[0])
-        actions = [action("who", "smi"), *[each for each in actions if each.key != "who"]]
-        if squatted[1]:
-            culprit, implies = "infrastructure", [claim("not_alone")]
-    bad = abnormal_end(evidence)
-    if bad is not None:
-        shows.append(claim("ended", line=bad))
-    swallowed = completed(evidence) is not None
+def _ran_out(
+    errors: GpuMemoryErrors,
+    memory: GpuMemory | None,
+    counters: ErrorCounters,
+    phase: Phase,
+    ending: Ending,
+    run: Run,
+    limits: Limits,
+) -> Finding:
+    """The finding on errors that ended the run: the plan of the workload, unless a neighbour is to blame."""
+    curve = None if memory is None else memory.fullest(errors.gpus)
+    near = curve is not None and curve.share is not None and curve.share >= limits.near_share
+    told = {} if curve is None or curve.share is None else _values(curve)
+    count = None if memory is None else memory.late_failure
+    pieces = errors.in_pieces(limits.fragmented_share)
+    neighbours = [
+        one for one in (_printed(errors, run, limits), _sampled(errors, memory, curve, run, limits)) if one is not None
+    ]
+    reached, bad = phase.reached(errors.cause), ending.abnormal
+    to_blame = any(one.to_blame for one in neighbours)
+    plan = [MEMORY_PLAN(), *([BELOW(**told)] if told and not near else [])]
+    claims = [
+        *errors.claims,
+        reached,
+        NEAR(**told) if near else None,
+        *counters.unchanged,
+        None if count is None else _counted(count),
+        pieces,
+        *(one.claim for one in neighbours),
+        None if bad is None else ENDED(line=bad),
+    ]
+    advice = [action(LESS), *([] if pieces is None else [action(SEGMENTS)])]
+    swallowed = ending.completed is not None or (bad is None and not errors.sized)
     return found(
-        Certainty.SUPPORTED if swallowed or (bad is None and unsized) else Certainty.ESTABLISHED,
-        culprit,
-        shows,
-        implies=implies,
-        cannot_decide=[claim("which_knob")],
-        actions=actions,
-        since=cause.time,
-        at=cause.at,
-        ranks=ranks_of(own),
-        nodes=tuple(sorted({row.node for row in own if row.node})),
-        gpus=gpus or tuple(sorted({str(row.get("gpu")) for row in own if row.get("gpu") is not None})),
-        exception=_exception(evidence, cause),
+        Certainty.SUPPORTED if swallowed else Certainty.ESTABLISHED,
+        "infrastructure" if to_blame else "job",
+        [claim for claim in claims if claim is not None],
+        implies=[NOT_ALONE()] if to_blame else plan,
+        cannot_decide=[WHICH_KNOB()],
+        actions=[action(WHO, SMI), *advice] if neighbours else advice,
+        since=errors.cause.time,
+        at=errors.cause.at,
+        ranks=errors.ranks,
+        nodes=errors.nodes,
+        gpus=errors.gpus or errors.indices,
+        exception=errors.exception,
     )
 
 
-def _named_gpus(own: Sequence[Event], run: Run) -> tuple[str, ...]:
-    """The GPUs that the errors name by index, where the node is told or there is but one."""
-    nodes = {row.node or (run.nodes[0] if len(run.nodes) == 1 else "") for row in own}
-    found = {f"{row.node or next(iter(nodes))}:{row.get('gpu')}" for row in own if row.get("gpu") is not None}
-    return tuple(name for name in run.gpus if name in found)
+def _printed(errors: GpuMemoryErrors, run: Run, limits: Limits) -> Neighbour | None:
+    """Other processes, as the error itself names their memory; ranks of one job may share a GPU."""
+    claim = errors.neighbour(limits.neighbour_share)
+    return None if claim is None else Neighbour(claim, run.n_ranks in (None, 1) and errors.fits_alone)
 
 
-def _curve_claim(key: str, peak: Peak) -> Claim:
-    assert peak.capacity is not None
-    values = {"gpu": derived(peak.name, peak.value), "peak": peak.value, "total": peak.capacity}
-    return claim(key, **values)
-
-
-def _fullest(evidence: Evidence, run: Run) -> list[Claim]:
-    """The fullest GPU, where that is told."""
-    peak = fullest(evidence, run)
-    return [] if peak is None or peak.capacity is None else [_curve_claim("at_most", peak)]
-
-
-def _taken(
-    evidence: Evidence, run: Run, limits: Limits, gpus: Sequence[str], curve: Peak | None, requested: float | None
-) -> tuple[Claim, bool] | None:
-    """Memory of a failing GPU that somebody else held all the while, and whether the job would have fitted without."""
-    held = taken_before(evidence, run)
-    named_ = [name for name in (gpus or run.gpus) if name in held]
-    if not named_ or curve is None or curve.capacity is None:
+def _sampled(
+    errors: GpuMemoryErrors, memory: GpuMemory | None, curve: Peak | None, run: Run, limits: Limits
+) -> Neighbour | None:
+    """Memory of a failing GPU that somebody else held before, during and after the run."""
+    if memory is None or curve is None or curve.capacity is None:
         return None
-    name = max(named_, key=lambda name: held[name].number)
-    total, other = capacity_of(evidence, run, name) or curve.capacity, held[name]
+    taken = memory.taken_before
+    gpu = max((gpu for gpu in errors.gpus or run.gpus if gpu in taken), key=lambda gpu: taken[gpu].number, default=None)
+    if gpu is None:
+        return None
+    total, other = memory.capacity(gpu) or curve.capacity, taken[gpu]
     if other.number < limits.neighbour_share * total.number:
         return None
-    peak = fullest(evidence, run, [name]) or curve
-    alone = peak.value.number - other.number + (requested or 0.0) <= total.number
-    told = claim("taken", gpu=derived(name, other), other=other, total=total)
-    return told, alone and (requested is not None or len(held) < len(run.gpus))
+    peak, requested = memory.fullest([gpu]) or curve, errors.bytes("requested_bytes")
+    fits = peak.value.number - other.number + requested <= total.number
+    known = "requested_bytes" in errors.sizes or len(taken) < len(run.gpus)
+    return Neighbour(TAKEN(gpu=derived(gpu, other), other=other, total=total), fits and known)
 
 
-def _by_figures(evidence: Evidence, run: Run, limits: Limits) -> Finding | None:
+def _by_figures(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> Finding | None:
     """Without a word of the job's own: allocations that its framework counted as failed, or a curve that climbed to the
     top, as the run failed."""
-    job, bad = last_job(evidence["jobs"]), abnormal_end(evidence)
+    job, bad = ending.job, ending.abnormal
     if job is None or bad is None or job.get("state") != "FAILED" or exit_signal(job) is not None or run.end is None:
         return None
-    counted, peak = _counted(evidence, run, limits), fullest(evidence, run)
-    shows = [] if counted is None else [_count_claim(counted)]
-    at_top = peak if peak is not None and _reached_the_top(evidence, run, limits, peak) else None
-    if at_top is not None:
-        shows.append(_curve_claim("near", at_top))
-    if not shows:
+    count, peak = memory.late_failure, memory.fullest()
+    full = peak is not None and peak.share is not None and peak.share >= limits.full_share
+    top = peak if peak is not None and full and memory.climbed_late(peak) else None
+    if count is None and top is None:
         return None
-    gpus = (at_top.name,) if at_top is not None else ()
+    gpus = () if top is None else (top.name,)
+    shows = [*([] if count is None else [_counted(count)]), *([] if top is None else [NEAR(**_values(top))])]
     return found(
-        Certainty.POSSIBLE if counted is None else Certainty.SUPPORTED,
+        Certainty.POSSIBLE if count is None else Certainty.SUPPORTED,
         "job",
-        [*shows, claim("ended", line=bad)],
-        implies=[claim("only_a_curve" if counted is None else "only_a_count")],
-        cannot_decide=[claim("no_words"), claim("which_knob")],
-        actions=[action("look"), action("less")],
-        since=counted.since if counted is not None else at_top.at if at_top is not None else None,
+        [*shows, ENDED(line=bad)],
+        implies=[(ONLY_A_CURVE if count is None else ONLY_A_COUNT)()],
+        cannot_decide=[NO_WORDS(), WHICH_KNOB()],
+        actions=[action(LOOK), action(LESS)],
+        since=count.since if count is not None else top.at if top is not None else None,
         nodes=tuple(dict.fromkeys(node for name in gpus if (node := name.rpartition(":")[0]))),
         gpus=gpus,
     )
 
 
-def _counted(evidence: Evidence, run: Run, limits: Limits) -> Change | None:
-    """The framework's count of failed allocations, where it rose shortly before the run's end."""
-    if not evidence.has("failed"):
-        return None
-    from trackside.facts.hardware.counters import rises
-
-    late = [change for change in rises(evidence.grid("failed")) if run.end and change.until >= run.end - limits.late_s]
-    return late[-1] if late else None
+def _counted(count: Change) -> Claim:
+    return COUNTED(by=count.by, before=count.before, after=count.after)
 
 
-def _count_claim(change: Change) -> Claim:
-    return claim("counted", by=change.by, before=change.before, after=change.after)
-
-
-def _reached_the_top(evidence: Evidence, run: Run, limits: Limits, peak: Peak) -> bool:
-    """Whether the curve came to its top late in the run, unlike that of a cache."""
-    if peak.share is None or peak.share < limits.full or run.end is None or peak.at < run.end - limits.late_s:
-        return False
-    long = run.start is not None and run.end - run.start > 2 * limits.late_s
-    return not long or _climbed(evidence, run, peak)
-
-
-def _climbed(evidence: Evidence, run: Run, peak: Peak) -> bool:
-    """Whether the GPU held clearly less in the middle of its run than at its peak."""
-    grid = evidence.grid("used")
-    middle = of_gpu(during(grid, run), peak.name).value("median").value if grid is not None else None
-    return isinstance(middle, (int, float)) and middle < 0.9 * peak.value.number
-
-
-def _in_pieces(size: dict[str, float]) -> float:
-    """Bytes that the allocator holds and nobody uses; 0 where that would not have been enough either."""
-    spare = size.get("reserved_bytes", 0.0) - size.get("allocated_bytes", 0.0)
-    return spare if "allocated_bytes" in size and spare >= size.get("requested_bytes", 0.0) else 0.0
-
-
-def _would_fit(size: dict[str, float]) -> bool:
-    """Whether the process would have had room on a card of its own."""
-    held = max(size.get("reserved_bytes", 0.0), size.get("allocated_bytes", 0.0))
-    return held + size.get("requested_bytes", 0.0) < size["total_bytes"]
-
-
-def _exception(evidence: Evidence, cause: Event) -> tuple[str, str] | None:
-    """The Python exception that carried the error: at the same line, else the first about GPU memory."""
-    told = [row for row in evidence["exceptions"].events if row.get("about") == "oom"]
-    told.sort(key=lambda row: (row.at.path, row.at.line) != (cause.at.path, cause.at.line))
-    return (str(told[0].get("type")), str(told[0].get("message") or "")) if told else None
+def _values(peak: Peak) -> dict[str, Value]:
+    """GPU, most used and capacity, as the values of a claim."""
+    assert peak.capacity is not None
+    return {"gpu": derived(peak.name, peak.value), "peak": peak.value, "total": peak.capacity}
 
 
 FAMILY = Family(
@@ -310,57 +261,12 @@ FAMILY = Family(
     id="cuda-oom",
     title="CUDA out of memory",
     pictured=("cuda-oom-then-watchdog", "memory"),
-    asks={
-        **ENDING,
-        "memory": events("cuda_oom"),
-        "exceptions": events("exception"),
-        "progress": events("progress"),
-        **GPU_MEMORY,
-        **CLEAN,
-        "failed": metric("training_memory_ooms_total").over("around", "last"),
-    },
-    needs=(("memory", "used", "failed"),),
+    judge=judge,
     limits=Limits(),
     explains=("A2", "C1", "C2", "F3", "A1", "H2"),
     rivals=("A1", "A2"),
-    collect=COLLECT,
-    says={
-        **CLEAN_SAYS,
-        "near": "the memory of GPU {gpu} climbed to {peak} of {total}",
-        "below": "the sampled memory of GPU {gpu} peaked at {peak} of {total}: a request that is too large fails at "
-        "once and never shows in samples",
-        "at_most": "the fullest GPU, {gpu}, held {peak} of {total} at most",
-        "taken": "another process held {other} of the {total} of GPU {gpu} before the job began, and kept it",
-        "only_a_curve": "the run may have run out of GPU memory: the curve alone cannot tell it from a cache that "
-        "filled up",
-        "counted": "the framework's count of allocations that failed for want of memory rose by {by}, from {before} "
-        "to {after}",
-        "only_a_count": "allocations failed for want of GPU memory as the run failed; a job may catch that and fail "
-        "of something else",
-        "no_words": "what the job said of its end: no output with an error was given",
-        "look": "read the job's own output for an out-of-memory error",
-        "oom": "GPU memory ran out: {line}",
-        "oom_on": "GPU memory ran out on {ranks}: {line}",
-        "asked": "it asked for {requested} on a card of {total}",
-        "larger": "one request of {requested} is larger than the whole card of {total}",
-        "asked_only": "it asked for {requested}",
-        "phase": "it fell in this phase: {phase}",
-        "after_point": "training had reached: {point}",
-        "fragmented": "the allocator had reserved {reserved} and used only {allocated} of it: "
-        "the free memory was in pieces",
-        "neighbour": "other processes held {other} of the card's {total}",
-        "ended": "the run ended badly: {line}",
-        "memory_plan": "the workload's memory plan does not fit the card; it is no hardware fault, and a rerun "
-        "with the same settings ends at the same place",
-        "not_alone": "alone on the card the job would have had room: another process held the memory",
-        "which_knob": "which setting to change: the training configuration is not in the telemetry",
-        "less": "lower the memory a GPU needs: smaller micro-batch with more accumulation, activation checkpointing, "
-        "sharding of optimizer and parameters, or shorter sequences",
-        "segments": "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        "who": "find out whose processes are on the GPU and end what does not belong there",
-        "smi": "nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv",
-        "handled": "it was caught and the run went on: {line}; afterwards: {point}",
-        "none": "the log holds {count:out-of-memory errors} of a GPU",
-    },
-    judge=judge,
+    collect=(
+        "every rank's output with its tracebacks",
+        "DCGM_FI_DEV_FB_USED and DCGM_FI_DEV_FB_FREE of the job's GPUs over the run",
+    ),
 )

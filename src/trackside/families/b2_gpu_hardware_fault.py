@@ -44,52 +44,22 @@ NVIDIA, Xid errors and GPU memory error management; NVIDIA Fabric Manager user g
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from trackside.catalog.xid import xid
 from trackside.evidence import Missing, derived
-from trackside.facts.fact import Maybe
-from trackside.facts.gpu.activity import GpuActivity
 from trackside.facts.gpus import of_ranks, one_name_each
+from trackside.facts.hardware.fault_history import NOT_GIVEN, FaultHistory, few_of_each
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.hardware.repeated_xids import RepeatedXid
-from trackside.facts.hardware.reports import HardwareReports
-from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import Exceptions
-from trackside.facts.logs.order import followed_by
 from trackside.facts.ranks import ranks_of
-from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, found
-from trackside.model import Event, Record, Run
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a fault belongs to the run."""
-
-    before_start_s: float = 60.0
-    """Clocks of kernel log and scheduler may differ by as much; earlier faults are not the run's."""
-    after_end_s: float = 120.0
-    """A dying GPU is often reported while the job is torn down (Slurm's KillWait is 30 s)."""
-    clock_slack_s: float = 120.0
-    """dmesg -T drifts against the wall clock; failures this near to a fault are taken as its consequence."""
-    coincident_s: float = 2100.0
-    """From a counter's rise to the run's end, where nothing tells whether work went on meanwhile: peers wait up to
-    30 minutes for a lost GPU (PyTorch's longest default time-out), and some minutes go by in tear-down."""
-
-
-MAX_CLAIMS = 6
-"""Claims of one kind that are worth reading: a failed switch makes many GPUs report."""
+from trackside.model import Event, Run
 
 ENDED = Sentence("the run ended badly: {state}")
 ENDED_WELL = Sentence("the run ended well all the same: {state}")
-TOO_EARLY = Sentence("on {gpus} that was before the run began, at {when}")
-TOO_LATE = Sentence("on {gpus} that was after the run had ended, at {when}")
-NOT_THEN = Sentence("the run's own failure does not coincide with it")
-UNDATED = Sentence("when node {node} was taken out isn't recorded: it may have been before the run or long after")
 HARDWARE = Sentence("the hardware failed under the job; this is no code fix")
 LATENT = Sentence(
     "the counter lies before this run and did not move: it does not change the verdict, but the GPU may fail outright"
@@ -104,136 +74,42 @@ APPLICATION = Sentence("the kernel reported only Xids that usually blame the app
 NONE = Sentence("the kernel log holds {count} Xids")
 
 
-@dataclass(frozen=True)
-class _Case:
-    """The facts of one run, as the steps below weigh them."""
-
-    reports: HardwareReports
-    health: HardwareHealth
-    ending: Ending
-    trajectory: Maybe[Trajectory]
-    exceptions: Maybe[Exceptions]
-    activity: Maybe[GpuActivity]
-    run: Run
-    limits: Limits
-
-    @property
-    def points(self) -> tuple[Event, ...]:
-        return self.trajectory.points if isinstance(self.trajectory, Trajectory) else ()
-
-
-def judge(
-    reports: HardwareReports,
-    health: HardwareHealth,
-    repeated: RepeatedXid,
-    ending: Ending,
-    trajectory: Maybe[Trajectory],
-    exceptions: Maybe[Exceptions],
-    activity: Maybe[GpuActivity],
-    run: Run,
-    limits: Limits,
-) -> Finding | Missing:
+def judge(history: FaultHistory, repeated: RepeatedXid, run: Run) -> Finding | Missing:
     """Hardware-class faults in the run's window that no training point follows; the others are latent."""
-    if not reports.given and not health.measured:
-        return Missing(NOT_GIVEN)
-    case = _Case(reports, health, ending, trajectory, exceptions, activity, run, limits)
-    faults, well = [*reports.faults, *health.faults], ending.completed
-    active = [fault for fault in faults if well is None and _active(case, fault)]
-    if active:
-        return _found(case, active)
-    if faults:
-        finding = _found(case, faults)
-        why = _outside(case, faults) or [ENDED_WELL(state=well) if well is not None else _not_then(case, faults)]
+    if history.active:
+        return _found(history, history.active, run)
+    if history.faults:
+        finding, well = _found(history, history.faults, run), history.ending.completed
+        why = history.outside or [ENDED_WELL(state=well) if well is not None else history.not_then]
         return replace(finding, latent=True, variant="latent", shows=(*finding.shows, *why), signal=None)
     if repeated.again is not None:
         shows, at, gpu = repeated.again
         return found(Certainty.POSSIBLE, "unknown", [shows], actions=[action(TEST_GPU)], at=at, variant="latent",
                      gpus=(gpu,), latent=True)  # fmt: skip
-    return _old(health) or _ruled_out(case)
+    return _old(history.health) or _ruled_out(history)
 
 
-# -- whether a fault belongs to the run
-
-
-def _active(case: _Case, fault: HardwareFault) -> bool:
-    """Whether it lies in the run's window and no work of the run came after it."""
-    run, limits, points = case.run, case.limits, case.points
-    if isinstance(fault.row, Record):  # the scheduler's, of the run's time if it has a time
-        return fault.time is not None or run.end is None
-    if fault.time is None or fault.until is None:
-        return not isinstance(fault.row, Event) or followed_by(fault.row, points) is None
-    inside = run.start is None or fault.until >= run.start - limits.before_start_s
-    inside &= run.end is None or fault.time <= run.end + limits.after_end_s
-    if not inside:
-        return False
-    if isinstance(fault.row, Event):
-        return followed_by(fault.row, points) is None
-    later = fault.until + limits.clock_slack_s
-    stamped = [point.time for point in points if point.time is not None]
-    if stamped:
-        return max(stamped) <= later
-    worked = case.activity.worked_after(later) if isinstance(case.activity, GpuActivity) else None
-    if worked is None and run.end is not None and not case.ending.running:
-        return run.end - fault.until <= limits.coincident_s
-    return not worked
-
-
-def _outside(case: _Case, faults: Sequence[HardwareFault]) -> list[Claim]:
-    """Which of these came before the run began or after its end; none if one may have come in its time."""
-    run = case.run
-    early: dict[str, HardwareFault] = {}
-    late: dict[str, HardwareFault] = {}
-    for fault in faults:
-        before = run.start is not None and fault.until is not None and fault.until < run.start
-        if not before and not (run.end is not None and fault.time is not None and fault.time > run.end):
-            return []
-        (early if before else late).setdefault(str(fault.gpu or fault.node or "a GPU"), fault)
-    sides = ((TOO_EARLY, "start", run.start, early), (TOO_LATE, "end", run.end, late))
-    return [_outside_claim(case, *side) for side in sides if side[3]]
-
-
-def _outside_claim(
-    case: _Case, sentence: Sentence, name: str, bound: float | None, faults: Mapping[str, HardwareFault]
-) -> Claim:
-    source = next(iter(next(iter(faults.values())).claim.values.values()))
-    job, when = case.ending.job, derived(bound, source, unit="time")
-    if job is not None and job.get(name) == bound:
-        when = case.ending.jobs.value(job, name, "time")
-    return sentence(gpus=derived(tuple(faults), source), when=when)
-
-
-def _not_then(case: _Case, faults: Sequence[HardwareFault]) -> Claim:
-    """Why none of these is the failure's cause: it came at another time, or nobody recorded when."""
-    undated = [fault.row for fault in faults if isinstance(fault.row, Record) and fault.time is None]
-    return NOT_THEN() if len(undated) < len(faults) else UNDATED(node=case.reports.nodes.value(undated[0], "name"))
-
-
-# -- the finding
-
-
-def _found(case: _Case, faults: Sequence[HardwareFault]) -> Finding:
+def _found(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -> Finding:
     best = max(faults, key=lambda fault: fault.certainty.strength)
-    planes, bad, run = {fault.plane for fault in faults}, case.ending.abnormal, case.run
-    pids = {row.get("pid") for row in case.ending.launchers.events} - {None}
-    same_process = any(fault.row is not None and fault.row.get("pid") in pids for fault in faults)
-    placed = best.time is not None or len(planes) > 1 or same_process
+    planes, bad = {fault.plane for fault in faults}, history.ending.abnormal
+    placed = best.time is not None or len(planes) > 1 or history.same_process(faults)
     certainty = best.certainty
     if certainty is Certainty.ESTABLISHED and (not placed or bad is None):
         certainty = Certainty.SUPPORTED
     if certainty is Certainty.SUPPORTED and len(planes) > 1:
         certainty = Certainty.ESTABLISHED
     rows = [fault.row for fault in faults if isinstance(fault.row, Event)]
-    ranks = ranks_of(rows, case.ending.launchers)
+    ranks = ranks_of(rows, history.ending.launchers)
     gpus = one_name_each([(fault.node, fault.gpu) for fault in faults if fault.gpu], run) or of_ranks(run, ranks)
     nodes = tuple(sorted({f.node for f in faults if f.node})) or (run.nodes if len(run.nodes) == 1 else ())
     return found(
         certainty,
         "infrastructure",
-        [*(fault.claim for fault in _few_of_each(faults)), *([ENDED(state=bad)] if bad is not None else [])],
+        [*(fault.claim for fault in few_of_each(faults)), *([ENDED(state=bad)] if bad is not None else [])],
         implies=[HARDWARE()],
         cannot_decide=[WHICH_PART()] if placed else [WHICH_PART(), NO_CLOCK()],
         actions=_actions(faults, nodes),
-        since=_since(case, faults),
+        since=history.since(faults),
         at=best.at,
         variant="active",
         ranks=ranks,
@@ -250,40 +126,6 @@ def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str]) -> list[Acti
         advice = derived(xid(numbered.number).action, numbered.claim.values["xid"])
         actions.insert(0, action(ADVISED, advice=advice))
     return actions
-
-
-def _few_of_each(faults: Sequence[HardwareFault]) -> list[HardwareFault]:
-    """The first witness of each kind and number in words, so that a storm of one Xid is shown once; of each GPU in
-    figures."""
-    first: dict[tuple[object, ...], HardwareFault] = {}
-    for fault in faults:
-        number = fault.number or (fault.row.get("sxid") if fault.row is not None else None)
-        first.setdefault((fault.sign, number, fault.gpu if fault.plane == "metric" else None), fault)
-    counts: dict[str, int] = defaultdict(int)
-    few = []
-    for fault in first.values():
-        counts[fault.sign] += 1
-        few += [fault] if counts[fault.sign] <= MAX_CLAIMS else []
-    return few
-
-
-def _since(case: _Case, faults: Sequence[HardwareFault]) -> float | None:
-    """The fault's time, or that of a failure so near to it that only the clocks distinguish them.
-
-    Times of words are to the second; those of figures only say between which samples it was.
-    """
-    dated = [fault for fault in faults if fault.time is not None and not isinstance(fault.row, Record)]
-    exact = [fault for fault in dated if fault.plane != "metric"] or dated
-    times = [fault.time for fault in exact if fault.time is not None]
-    if not times:
-        return None
-    start, until = min(times), max(fault.until or 0.0 for fault in exact if fault.time == min(times))
-    slack = case.limits.clock_slack_s
-    exceptions = [] if isinstance(case.exceptions, Missing) else [case.exceptions.frame]
-    for frame in (case.reports.errors, *exceptions, case.ending.launchers, case.ending.exits):
-        near = [row.time for row in frame.events if row.time is not None]
-        times += [time for time in near if start - slack <= time <= until + slack]
-    return min(times)
 
 
 # -- no fault of this run
@@ -308,20 +150,18 @@ def _old(health: HardwareHealth) -> Finding | None:
     )
 
 
-def _ruled_out(case: _Case) -> Finding | Missing:
+def _ruled_out(history: FaultHistory) -> Finding | Missing:
     """Absent with the figures that show it; missing if neither the kernel nor a counter was read."""
-    xids = case.reports.xids
+    xids = history.reports.xids
     because: list[Claim] = []
     if xids:
         row = xids.events[-1]
         because.append(APPLICATION(xid=xids.value(row, "xid"), line=xids.value(row, "text")))
-    because += [*case.health.application[-1:], *case.health.clean]
+    because += [*history.health.application[-1:], *history.health.clean]
     if not xids and "kernel" in xids.covered:
         because.append(NONE(count=xids.reduce("count")))
-    return absent(*because) if because else Missing(NOT_GIVEN)
+    return absent(*because) if because else NOT_GIVEN
 
-
-NOT_GIVEN = "neither a kernel log nor error counters of the run's GPUs were given"
 
 FAMILY = Family(
     code="B2",
@@ -329,7 +169,6 @@ FAMILY = Family(
     title="GPU hardware fault",
     pictured=("ecc", "timeline"),
     judge=judge,
-    limits=Limits(),
     explains=("A1", "A2", "C1", "C2", "F1", "F3", "H2", "H3"),
     rivals=("A1", "H2", "F1"),
     collect=(

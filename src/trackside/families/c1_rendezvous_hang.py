@@ -39,282 +39,314 @@ PyTorch, torch.distributed.elastic.rendezvous and TCPStore; NCCL, environment va
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from trackside.evidence import Evidence, Value
-from trackside.facts.gpu.signals import NEED, STANDSTILL, STILL_GOING, STILL_SAYS, Limits, nodes_of, watched
-from trackside.facts.gpus import ranks_at
-from trackside.facts.logs.ending import abnormal_end, completed, disposition
-from trackside.facts.logs.exceptions import earliest_first
-from trackside.facts.logs.order import followed_by
-from trackside.facts.logs.silence import REAPED, ended, several_ranks, stood_still
+from trackside.evidence import Frame, Missing, Value
+from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.idle import IdleGpus
+from trackside.facts.gpus import nodes_of, ranks_at
+from trackside.facts.logs.complaints import CollectiveComplaints
+from trackside.facts.logs.ending import Ending, how_it_ended
+from trackside.facts.logs.exceptions import Exceptions, earliest_first
+from trackside.facts.logs.rendezvous_failures import RendezvousFailures
+from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import named, ranks_of, world_size
 from trackside.facts.training.learning import training_points
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Culprit, Finding, absent, action, claim, found, unknown
+from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, absent, action, found
 from trackside.model import Event, Role, Run
-from trackside.query import events
 
-if TYPE_CHECKING:
-    from trackside.facts.gpu.idle import IdleGpus as Idle
-
-REASONS: Mapping[str, tuple[Culprit, str]] = {
-    "duplicate_rank": ("job", "fix_ranks"),
-    "duplicate_gpu": ("job", "fix_ranks"),
-    "interface": ("job", "fix_interface"),
-    "port_in_use": ("job", "fix_port"),
-    "dns": ("infrastructure", "fix_name"),
-    "refused": ("job", "fix_address"),
-    "unreachable": ("infrastructure", "fix_network"),
-    "bootstrap": ("unknown", "fix_network"),
-    "timeout": ("unknown", "fix_network"),
-    "closed": ("unknown", "fix_network"),
+WORKED = {
+    "collectives": Sentence("{level} collectives were completed, so a group had formed"),
+    "launches": Sentence("{level} kernels were launched, so the ranks had got past their start"),
+    "sm": Sentence("SM activity rose to {level}, so the ranks had got past their start"),
+    "power": Sentence("a GPU drew {level}, so the ranks had got past their start"),
 }
-"""Reason -> whose it is and what to do, the most telling first. A refused connection means that the address
-was reached and nobody listened there: a wrong port, or a coordinator that was not started."""
+FAILED: Mapping[str, Sentence] = {
+    "": Sentence("start-up between the ranks failed: {line}"),
+    "duplicate_rank": Sentence("two processes claimed the same rank: {line}"),
+    "duplicate_gpu": Sentence("two ranks were put on the same GPU: {line}"),
+    "interface": Sentence("the network interface that was named is not there, or not the way to the peers: {line}"),
+    "port_in_use": Sentence("the port is already in use: {line}"),
+    "dns": Sentence("the coordinator's name could not be resolved: {line}"),
+    "refused": Sentence("nobody listened at the coordinator's address: {line}"),
+    "unreachable": Sentence("the coordinator could not be reached: {line}"),
+    "bootstrap": Sentence("NCCL's bootstrap failed: {line}"),
+    "timeout": Sentence("the ranks did not all arrive in time: {line}"),
+    "closed": Sentence("the rendezvous was closed: {line}"),
+}
+ADDRESS = Sentence("the address is {address}")
+ADDRESSES = {
+    "port_in_use": Sentence("the port is {address}"),
+    "interface": Sentence("the interface is {address}"),
+    "timeout": Sentence("the message names {address}"),
+}
+NEVER_CAME = Sentence(
+    "those that complain had reached the store ({count:failures} to reach an address): "
+    "some rank never registered there",
+    running="those that complain reached the store ({count:failures} to reach an address): "
+    "some rank has not registered there",
+)
+COMPLAINED = Sentence("it was reported by {ranks}")
+RAISED = Sentence("setting up the process group raised {type}: {message}")
+FIRST = Sentence("the very first collective timed out: {line}")
+BEGAN = Sentence("the ranks began to look for each other: {line}")
+SILENT = Sentence("then nothing more was heard for {seconds}", running="then nothing more has been heard for {seconds}")
+ONLY = Sentence("only {ranks} of the run told of a start")
+NO_POINT = Sentence("the log holds {count:training points}")
+BEFORE_TRAINING = Sentence(
+    "the ranks never got past forming their group; it is a matter of coordination before any collective, and it holds "
+    "the whole allocation",
+    running="the ranks have not got past forming their group; it is a matter of coordination before any collective, "
+    "and it holds the whole allocation",
+)
+WHICH = Sentence(
+    "which of an unreachable coordinator, a firewall, name resolution and a rank that never started is behind it"
+)
+FIX_RANKS = Sentence(
+    "start each process with its own rank and GPU (node rank from SLURM_NODEID, local rank from SLURM_LOCALID), and "
+    "resubmit"
+)
+FIX_INTERFACE = Sentence(
+    "name the interface between the nodes in NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME, or leave both unset"
+)
+FIX_PORT = Sentence("choose a free port for the coordinator, for example one derived from the job id")
+FIX_NAME = Sentence("use a name that every node resolves, such as the first of scontrol show hostnames")
+FIX_ADDRESS = Sentence(
+    "check that the coordinator's address and port are those of the first node, and that its process was started"
+)
+FIX_START = Sentence("check that the launch line starts every rank on every node, each with its own number")
+FIX_NETWORK = Sentence(
+    "check from every node that the coordinator's address and port answer, and that every rank was started"
+)
+PROBE = Sentence("srun -l bash -c 'getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT'")
+PROBED = (FIX_NAME, FIX_NETWORK, FIX_ADDRESS)
+"""What a probe of the coordinator's address settles."""
+TRAINED = Sentence("training was under way, so a group that was needed had formed: {point}")
+COMPLETED = Sentence("the run ended well: {state}")
+CAME_UP = Sentence("the process group came up: {line}")
+NONE = Sentence("the log tells of {count:failures} of the rendezvous")
+
+
+REMEDIES: Mapping[str, tuple[Culprit, Sentence]] = {
+    "duplicate_rank": ("job", FIX_RANKS),
+    "duplicate_gpu": ("job", FIX_RANKS),
+    "interface": ("job", FIX_INTERFACE),
+    "port_in_use": ("job", FIX_PORT),
+    "dns": ("infrastructure", FIX_NAME),
+    "refused": ("job", FIX_ADDRESS),
+    "unreachable": ("infrastructure", FIX_NETWORK),
+}
+"""Reason -> whose it is and what to do; of others it is open, and a matter of the network first. A refused connection
+means that the address was reached and nobody listened there: a wrong port, or a coordinator that was not started."""
 HOST_LIST = re.compile(r"[\w-]\[\d[\d,-]*\]")
 """Slurm's short form of several hosts, given as if it were one host's name: no resolver knows it."""
-_LIBRARY = re.compile(r"NCCL error|HCCL error|function error: Hccl")
-VAGUE = ("timeout", "closed", "bootstrap", "unreachable")
-COLLECT = (
-    "every rank's and the launcher's output from all nodes",
-    "NCCL_DEBUG=INFO and TORCH_DISTRIBUTED_DEBUG=INFO output of one more try",
-    "sacct -P -j <id> --format=JobID,State,ExitCode,Start,End,NodeList",
-)
 
 
-def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
+@dataclass(frozen=True)
+class Limits:
+    """Of GPUs that stay cold."""
+
+    least_s: float = 600.0
+    """NCCL's default time-out; the set-up of healthy runs stays under it."""
+
+
+@dataclass(frozen=True)
+class Witnesses:
+    """What was heard and measured of a start-up; None if it was not given."""
+
+    run: Run
+    ending: Ending
+    silence: Silence
+    failures: RendezvousFailures | None
+    complaints: CollectiveComplaints | None
+    exceptions: Exceptions | None
+    activity: GpuActivity | None
+    idle: IdleGpus | None
+    """GPUs of several ranks that never worked."""
+    limits: Limits
+
+    @property
+    def timeouts(self) -> tuple[Event, ...]:
+        """Collectives that timed out."""
+        return () if self.complaints is None else self.complaints.frames["timeouts"].events
+
+    @property
+    def raised(self) -> bool:
+        """Whether the run raised an error of its own."""
+        rows = () if self.exceptions is None else self.exceptions.frame.events
+        return any(row.role is Role.ROOT for row in rows)
+
+    @property
+    def worked(self) -> Claim | None:
+        """GPUs that did work, or collectives that were completed: the ranks had met, or did not have to."""
+        activity = self.activity
+        if activity is None or not activity.users.any():
+            return None
+        levels = ((sentence, activity.level(name, "max")) for name, sentence in WORKED.items())
+        return next((sentence(level=level) for sentence, level in levels if level is not None and level.value), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """The first witness that speaks of a start-up that hangs."""
+
+    certainty: Certainty
+    claims: tuple[Claim, ...]
+    culprit: Culprit = "unknown"
+    remedy: Sentence = FIX_NETWORK
+    row: Event | None = None
+    """The line that it stands on."""
+    end: Value | None = None
+    """How the run ended, which it takes to be established."""
+    everywhere: bool = False
+    """Whether all GPUs that stay cold wait."""
+
+
+def judge(
+    run: Run, ending: Ending, silence: Silence, failures: Maybe[RendezvousFailures],
+    complaints: Maybe[CollectiveComplaints], exceptions: Maybe[Exceptions], activity: Maybe[GpuActivity],
+    idle: Maybe[IdleGpus], limits: Limits,
+) -> Finding | Missing:  # fmt: skip
     """Failures of start-up that no group, collective or training point followed; else GPUs that stay cold on all
     nodes, or silence after init."""
-    points = training_points(evidence["progress"])
-    if points:
-        return absent(claim("trained", point=evidence["progress"].value(points[0], "text")))
-    well = completed(evidence)
-    if well is not None:
-        return absent(claim("completed", state=well))
-    up = _up(evidence)
-    rows = [row for row in evidence["failures"].events if row.role is Role.ROOT and followed_by(row, up) is None]
-    final = [row for row in rows if row.get("retry") is not True]
-    bad = abnormal_end(evidence)
-    if final or (rows and bad is not None):
-        return _failed(evidence, run, rows, final, bad, _cold(evidence, run, limits))
-    told = [row for row in evidence["exceptions"].events if _of_startup(row) and followed_by(row, up) is None]
-    if told:
-        return _raised(evidence, run, told[0], bad, _cold(evidence, run, limits))
-    first = [row for row in evidence["timeouts"].events if row.get("seq") in (0, 1)]
-    if first and len(first) == len(evidence["timeouts"]):
-        return _first_collective(evidence, first, bad)
-    return _silent(evidence, run, limits, up)
+    if (blind := neither(failures, untold(activity))) is not None:
+        return blind
+    progress = silence.signs["progress"]
+    if points := training_points(progress):
+        return absent(TRAINED(point=progress.value(points[0], "text")))
+    if ending.completed is not None:
+        return absent(COMPLETED(state=ending.completed))
+    cold = known(idle)
+    cold = cold if cold is not None and len(cold.activity.gpus) > 1 else None
+    seen = Witnesses(
+        run, ending, silence, known(failures), known(complaints), known(exceptions), known(activity), cold, limits
+    )  # fmt: skip
+    lead = next(_leads(seen), None)
+    return _ruled_out(seen) if lead is None else _found(seen, lead)
 
 
-def _cold(evidence: Evidence, run: Run, limits: Limits) -> Idle | None:
-    """GPUs of several ranks that never worked."""
-    seen = watched(evidence, run)
-    if seen is None or len(seen.gpus) < 2:
-        return None
-    from trackside.facts.gpu.signals import all_along
+def _leads(seen: Witnesses) -> Iterator[Lead]:
+    """A failure's own word; an exception of start-up; the very first collective; GPUs that stay cold; a silence."""
+    failures, bad = seen.failures, seen.ending.abnormal
+    if failures is not None and (failures.final or (failures.rows and bad is not None)):
+        yield _failed(seen, failures)
+    if failures is not None and failures.raised and seen.exceptions is not None:
+        row = failures.raised[0]
+        shows = (RAISED(**seen.exceptions.values(row)), *(seen.idle.claims if seen.idle is not None else ()))
+        yield Lead(Certainty.ESTABLISHED, shows, row=row, end=bad, everywhere=True)
+    first = [row for row in seen.timeouts if row.get("seq") in (0, 1)]
+    if first and len(first) == len(seen.timeouts) and seen.complaints is not None:
+        line = seen.complaints.frames["timeouts"].value(first[0], "text")
+        yield Lead(Certainty.SUPPORTED, (FIRST(line=line),), row=first[0], end=bad)
+    if seen.silence.formed or seen.worked is not None or seen.raised:
+        return
+    ending, starts = seen.ending, seen.silence.starts
+    open_end = ending.reaped or ending.state is None or failures is None
+    if seen.idle is not None and open_end and not ending.ends:
+        yield from _stayed_cold(seen, seen.idle)
+    if ending.reaped and starts and seen.silence.several_ranks and not seen.timeouts:
+        sure = seen.silence.stall is not None and bool(seen.silence.signs["inits"])
+        shows = (*_began(seen), *([] if ending.state is None else [how_it_ended(ending.state)]))
+        yield _waiting(seen, shows, Certainty.SUPPORTED if sure else Certainty.POSSIBLE, None)
 
-    return all_along(evidence, run, seen)
 
-
-def _of_startup(row: Event) -> bool:
-    """A rendezvous that failed, or the library giving up: before any group was formed that is its start-up, too."""
-    about, message = row.get("about"), str(row.get("message") or "")
-    return row.role is Role.ROOT and (
-        about == "rendezvous" or (about == "collective" and _LIBRARY.search(message) is not None)
-    )
-
-
-def _up(evidence: Evidence) -> list[Event]:
-    """What shows that a group was formed."""
-    done = [row for row in evidence["communicators"].events if row.get("complete")]
-    return [*evidence["ready"].events, *done]
-
-
-def _failed(
-    evidence: Evidence, run: Run, rows: Sequence[Event], final: Sequence[Event], bad: Value | None, idle: Idle | None
-) -> Finding:
-    frame = evidence["failures"]
-    first = earliest_first(rows)[0]
-    telling = _telling(rows, final)
-    reason = str(telling.get("reason"))
-    culprit, remedy = REASONS.get(reason, ("unknown", "fix_network"))
-    if reason == "dns" and HOST_LIST.search(str(telling.get("address") or "")):
+def _failed(seen: Witnesses, failures: RendezvousFailures) -> Lead:
+    frame, telling = failures.frame, failures.telling
+    kind = str(telling.get("reason"))
+    culprit, remedy = REMEDIES.get(kind, ("unknown", FIX_NETWORK))
+    if kind == "dns" and HOST_LIST.search(str(telling.get("address") or "")):
         culprit = "job"
-    absent_rank = reason == "timeout" and all(row.get("address") is None for row in rows)
+    absent_rank = kind == "timeout" and all(row.get("address") is None for row in failures.rows)
     if absent_rank:
-        culprit, remedy = "job", "fix_start"
-    shows: list[Claim] = [
-        claim(f"failed_{reason}" if reason in REASONS else "failed", line=frame.value(telling, "text"))
-    ]
+        culprit, remedy = "job", FIX_START
+    shows = [FAILED.get(kind, FAILED[""])(line=frame.value(telling, "text"))]
     if telling.get("address") is not None:
-        key = {"port_in_use": "port", "interface": "interface", "timeout": "arrived"}.get(reason, "address")
-        shows.append(claim(key, address=frame.value(telling, "address")))
+        shows.append(ADDRESSES.get(kind, ADDRESS)(address=frame.value(telling, "address")))
     if absent_rank:
-        shows.append(claim("never_came", count=frame.reduce("count", "address")))
-    ranks = named(frame, rows)
+        shows.append(NEVER_CAME(count=frame.reduce("count", "address")))
+    ranks = named(frame, failures.rows)
     if ranks is not None:
-        shows.append(claim("complained", ranks=ranks))
-    shows += idle.claims if idle is not None else ()
-    certainty = Certainty.ESTABLISHED if final else Certainty.SUPPORTED
-    return _found(evidence, shows, bad, first, certainty, culprit, remedy, _everywhere(evidence, run, idle))
+        shows.append(COMPLAINED(ranks=ranks))
+    shows += seen.idle.claims if seen.idle is not None else ()
+    certainty = Certainty.ESTABLISHED if failures.final else Certainty.SUPPORTED
+    first = earliest_first(failures.rows)[0]
+    return Lead(certainty, tuple(shows), culprit, remedy, first, seen.ending.abnormal, everywhere=True)
 
 
-def _telling(rows: Sequence[Event], final: Sequence[Event]) -> Event:
-    """The row whose reason says most: a final one, or a retried one where the final ones only say 'time-out'."""
-    order = list(REASONS)
-
-    def rank(row: Event) -> int:
-        reason = str(row.get("reason"))
-        return order.index(reason) if reason in order else len(order)
-
-    best = min(final or rows, key=rank)
-    if not final or str(best.get("reason")) in VAGUE:
-        host = str(best.get("address") or "").rsplit(":", 1)[0]
-        same = [row for row in rows if not host or host in str(row.get("address") or host)]
-        best = min([*same, best], key=rank)
-    return best
+def _began(seen: Witnesses) -> list[Claim]:
+    """The last start that was told of, if there was one, and the silence after it."""
+    silence, starts = seen.silence, seen.silence.starts
+    frame = silence.signs["inits"] if silence.signs["inits"] else silence.hosts
+    shows = [BEGAN(line=frame.value(starts[-1], "text"))]
+    return shows if silence.stall is None else [*shows, SILENT(seconds=silence.stall[0])]
 
 
-def _raised(evidence: Evidence, run: Run, row: Event, bad: Value | None, idle: Idle | None) -> Finding:
-    frame = evidence["exceptions"]
-    values = {"type": frame.value(row, "type"), "message": frame.value(row, "message")}
-    shows = [claim("raised", **values), *(idle.claims if idle is not None else ())]
-    where = _everywhere(evidence, run, idle)
-    return _found(evidence, shows, bad, row, Certainty.ESTABLISHED, "unknown", "fix_network", where)
-
-
-def _first_collective(evidence: Evidence, rows: Sequence[Event], bad: Value | None) -> Finding:
-    line = evidence["timeouts"].value(rows[0], "text")
-    return _found(evidence, [claim("first", line=line)], bad, rows[0], Certainty.SUPPORTED, "unknown", "fix_network")
-
-
-def _silent(evidence: Evidence, run: Run, limits: Limits, up: Sequence[Event]) -> Finding:
-    """Init begun by several ranks, and nothing more until somebody ended it; or several nodes that stay cold."""
-    inits, state = evidence["inits"], disposition(evidence)
-    if up:
-        frame = evidence["ready"] if evidence["ready"] else evidence["communicators"]
-        return absent(claim("came_up", line=frame.value(frame.events[0], "text")))
-    worked = _worked(evidence, run)
-    if worked is not None:
-        return absent(worked)
-    idle = _cold(evidence, run, limits)
-    if not evidence.has("failures") and idle is None:
-        return unknown(["no job log was given"], COLLECT)
-    reaped = (state is not None and state.value in REAPED) or any(
-        row.get("reason") == "time_limit" for row in evidence["notices"].events
-    )
-    own = [row for row in evidence["exceptions"].events if row.role is Role.ROOT]
-    started = inits.events or [row for row in evidence["hosts"].events if row.get("command") == "torchrun"]
-    if (
-        not own
-        and not evidence["ends"]
-        and idle is not None
-        and (reaped or state is None or not evidence.has("failures"))
-    ):
-        stayed = _stayed_cold(evidence, run, limits, idle, started)
-        if stayed is not None:
-            return stayed
-    if not reaped or own or not started or not several_ranks(evidence, run) or evidence["timeouts"]:
-        if not evidence.has("failures"):
-            return unknown(["what the ranks waited for: no job log was given"], COLLECT)
-        return absent(claim("none", count=evidence["failures"].reduce("count")))
-    frame = inits if inits else evidence["hosts"]
-    shows: list[Claim] = [claim("began", line=frame.value(started[-1], "text"))]
-    still = stood_still(evidence, run, limits)
-    if still is not None:
-        shows.append(claim("silent", seconds=still[0]))
-    certainty = Certainty.SUPPORTED if still is not None and inits else Certainty.POSSIBLE
-    return _waiting(evidence, run, shows, started[-1], certainty)
-
-
-def _stayed_cold(evidence: Evidence, run: Run, limits: Limits, idle: Idle, started: Sequence[Event]) -> Finding | None:
+def _stayed_cold(seen: Witnesses, idle: IdleGpus) -> Iterator[Lead]:
     """GPUs cold on all nodes for long enough: established where the log shows that the ranks had begun to meet."""
-    if idle.seconds.number < limits.least_s or not idle.forming:
-        return None
-    shows = list(idle.claims)
-    if not started:
-        known = idle.context_only is False or idle.attached
-        return _waiting(evidence, run, shows, None, Certainty.SUPPORTED if known else Certainty.POSSIBLE, idle)
-    frame = evidence["inits"] if evidence["inits"] else evidence["hosts"]
-    shows.insert(0, claim("began", line=frame.value(started[-1], "text")))
-    still = stood_still(evidence, run, limits)
-    if still is not None:
-        shows.append(claim("silent", seconds=still[0]))
-    return _waiting(evidence, run, shows, started[-1], Certainty.ESTABLISHED, idle)
+    if idle.seconds.number < seen.limits.least_s or not idle.forming:
+        return
+    state = seen.ending.state  # cold GPUs say enough of a run that still goes on
+    if seen.silence.starts:
+        began, *silent = _began(seen)
+        yield _waiting(seen, (began, *idle.claims, *silent), Certainty.ESTABLISHED, state, everywhere=True)
+    else:
+        sure = idle.context_only is False or idle.attached
+        certainty = Certainty.SUPPORTED if sure else Certainty.POSSIBLE
+        yield _waiting(seen, idle.claims, certainty, state, everywhere=True)
 
 
 def _waiting(
-    evidence: Evidence, run: Run, shows: list[Claim], row: Event | None, certainty: Certainty, idle: Idle | None = None
-) -> Finding:
+    seen: Witnesses, shows: tuple[Claim, ...], certainty: Certainty, end: Value | None, everywhere: bool = False
+) -> Lead:
     """Ranks that waited for others: for those of them that never told of a start, where that can be seen."""
-    inits, state = evidence["inits"], disposition(evidence)
-    if state is not None and idle is None:
-        shows.append(ended(state))
-    bad = state if idle is not None else None  # cold GPUs say enough of a run that still goes on
+    inits, row = seen.silence.signs["inits"], next(iter(seen.silence.starts[-1:]), None)
     there = named(inits, inits.events)
-    world = max(world_size(run, inits, evidence["hosts"]) or 0, len(run.nodes))
+    world = max(world_size(seen.run, inits, seen.silence.hosts) or 0, len(seen.run.nodes))
     if there is None or not isinstance(there.value, tuple) or len(there.value) >= world:
-        where = _everywhere(evidence, run, idle)
-        return _found(evidence, shows, bad, row, certainty, "unknown", "fix_network", where)
-    shows.append(claim("only", ranks=there))
-    return _found(evidence, shows, bad, row, certainty, "job", "fix_start")
+        return Lead(certainty, shows, row=row, end=end, everywhere=everywhere)
+    return Lead(certainty, (*shows, ONLY(ranks=there)), "job", FIX_START, row, end)
 
 
-Place = tuple[tuple[int, ...], tuple[str, ...]]
+def _ruled_out(seen: Witnesses) -> Finding | Missing:
+    """Why nothing speaks of a start-up that hangs, and whether that is enough to rule it out."""
+    if seen.silence.formed:
+        ready, communicators = (seen.silence.signs[name] for name in ("ready", "communicators"))
+        frame: Frame = ready if ready else communicators
+        return absent(CAME_UP(line=frame.value(frame.events[0], "text")))
+    if seen.worked is not None:
+        return absent(seen.worked)
+    if seen.failures is None:
+        lost = "no job log was given"
+        return Missing(lost if seen.idle is None else f"what the ranks waited for: {lost}")
+    return absent(NONE(count=seen.failures.frame.reduce("count")))
 
 
-def _everywhere(evidence: Evidence, run: Run, idle: Idle | None) -> Place:
-    """Ranks and nodes of the GPUs that stay cold: all of them wait."""
-    if idle is None:
-        return (), ()
-    return ranks_at(run, idle.activity.gpus), nodes_of(idle.activity.gpus)
-
-
-def _worked(evidence: Evidence, run: Run) -> Claim | None:
-    """GPUs that did work, or collectives that were completed: the ranks had met, or did not have to."""
-    seen = watched(evidence, run)
-    if seen is None or not seen.users.any():
-        return None
-    for name in ("collectives", "launches", "sm", "power"):
-        grid = evidence.grid(name)
-        if grid is not None:
-            counted = name in ("collectives", "launches")
-            value = grid.value("sum" if counted else "max", unit="" if name != "power" else None)
-            if value.value:
-                return claim(f"worked_{name}", level=value)
-    return None
-
-
-def _found(
-    evidence: Evidence,
-    shows: list[Claim],
-    bad: Value | None,
-    row: Event | None,
-    certainty: Certainty,
-    culprit: Culprit,
-    remedy: str,
-    where: Place = ((), ()),
-) -> Finding:
-    if bad is not None:
-        shows.append(ended(bad))
+def _found(seen: Witnesses, lead: Lead) -> Finding:
+    shows, certainty, row = [*lead.claims], lead.certainty, lead.row
+    if lead.end is not None:
+        shows.append(how_it_ended(lead.end))
     elif certainty is Certainty.ESTABLISHED:
         certainty = Certainty.SUPPORTED
-    if evidence.has("progress"):
-        shows.append(claim("no_point", count=evidence["progress"].reduce("count")))
-    told = [each for each in evidence["exceptions"].events if each.get("about") == "rendezvous"]
+    if not isinstance(seen.silence.trajectory, Missing):
+        shows.append(NO_POINT(count=seen.silence.signs["progress"].reduce("count")))
+    rows = () if seen.exceptions is None else seen.exceptions.frame.events
+    told = [one for one in rows if one.get("about") == "rendezvous"]
+    cold = seen.idle.activity.gpus if lead.everywhere and seen.idle is not None else ()
+    same_rank = row is not None and row.get("reason") == "duplicate_rank"
     return found(
         certainty,
-        culprit,
+        lead.culprit,
         shows,
-        implies=[claim("before_training")],
-        cannot_decide=[claim("which")] if culprit == "unknown" else [],
-        actions=[action(remedy, "probe" if remedy in ("fix_name", "fix_network", "fix_address") else None)],
+        implies=[BEFORE_TRAINING()],
+        cannot_decide=[WHICH()] if lead.culprit == "unknown" else [],
+        actions=[action(lead.remedy, PROBE if lead.remedy in PROBED else None)],
         since=None if row is None else row.time,
         at=None if row is None else row.at,
-        ranks=ranks_of([row]) if row is not None and row.get("reason") == "duplicate_rank" else where[0],
-        nodes=where[1],
+        ranks=ranks_of([row]) if row is not None and same_rank else ranks_at(seen.run, cold),
+        nodes=nodes_of(cold),
         exception=(str(told[0].get("type")), str(told[0].get("message") or "")) if told else None,
     )
 
@@ -324,78 +356,15 @@ FAMILY = Family(
     id="rendezvous-hang",
     title="Rendezvous hang: the ranks never formed a group",
     pictured=("rendezvous-timeout", "timeline"),
-    asks={
-        **STANDSTILL,
-        "failures": events("rendezvous_failure"),
-        "timeouts": events("collective_timeout"),
-        "exceptions": events("exception"),
-    },
-    needs=(("failures", *NEED),),
+    judge=judge,
     limits=Limits(),
     explains=("C2", "C3", "F3", "H1", "H3"),
     rivals=("A1", "C2", "C3", "F1"),
-    collect=COLLECT,
+    collect=(
+        "every rank's and the launcher's output from all nodes",
+        "NCCL_DEBUG=INFO and TORCH_DISTRIBUTED_DEBUG=INFO output of one more try",
+        "sacct -P -j <id> --format=JobID,State,ExitCode,Start,End,NodeList",
+    ),
     by_silence=True,
-    says={
-        **STILL_SAYS,
-        "worked_collectives": "{level} collectives were completed, so a group had formed",
-        "worked_launches": "{level} kernels were launched, so the ranks had got past their start",
-        "worked_sm": "SM activity rose to {level}, so the ranks had got past their start",
-        "worked_power": "a GPU drew {level}, so the ranks had got past their start",
-        "failed": "start-up between the ranks failed: {line}",
-        "failed_duplicate_rank": "two processes claimed the same rank: {line}",
-        "failed_duplicate_gpu": "two ranks were put on the same GPU: {line}",
-        "failed_interface": "the network interface that was named is not there, or not the way to the peers: {line}",
-        "failed_port_in_use": "the port is already in use: {line}",
-        "failed_dns": "the coordinator's name could not be resolved: {line}",
-        "failed_refused": "nobody listened at the coordinator's address: {line}",
-        "failed_unreachable": "the coordinator could not be reached: {line}",
-        "failed_bootstrap": "NCCL's bootstrap failed: {line}",
-        "failed_timeout": "the ranks did not all arrive in time: {line}",
-        "failed_closed": "the rendezvous was closed: {line}",
-        "address": "the address is {address}",
-        "port": "the port is {address}",
-        "interface": "the interface is {address}",
-        "arrived": "the message names {address}",
-        "complained": "it was reported by {ranks}",
-        "raised": "setting up the process group raised {type}: {message}",
-        "first": "the very first collective timed out: {line}",
-        "began": "the ranks began to look for each other: {line}",
-        "silent": "then nothing more was heard for {seconds}",
-        "ended": "the run ended: {state}",
-        "no_point": "the log holds {count:training points}",
-        "before_training": "the ranks never got past forming their group; it is a matter of coordination before "
-        "any collective, and it holds the whole allocation",
-        "which": "which of an unreachable coordinator, a firewall, name resolution and a rank that never started is "
-        "behind it",
-        "fix_ranks": "start each process with its own rank and GPU (node rank from SLURM_NODEID, local rank from "
-        "SLURM_LOCALID), and resubmit",
-        "fix_interface": "name the interface between the nodes in NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME, or leave "
-        "both unset",
-        "fix_port": "choose a free port for the coordinator, for example one derived from the job id",
-        "fix_name": "use a name that every node resolves, such as the first of scontrol show hostnames",
-        "fix_address": "check that the coordinator's address and port are those of the first node, and that its "
-        "process was started",
-        "never_came": "those that complain had reached the store ({count:failures} to reach an address): "
-        "some rank never registered there",
-        "only": "only {ranks} of the run told of a start",
-        "fix_start": "check that the launch line starts every rank on every node, each with its own number",
-        "fix_network": "check from every node that the coordinator's address and port answer, and that every rank "
-        "was started",
-        "probe": "srun -l bash -c 'getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT'",
-        "trained": "training was under way, so a group that was needed had formed: {point}",
-        "completed": "the run ended well: {state}",
-        "came_up": "the process group came up: {line}",
-        "none": "the log tells of {count:failures} of the rendezvous",
-    },
-    going={
-        **STILL_GOING,
-        "silent": "then nothing more has been heard for {seconds}",
-        "before_training": "the ranks have not got past forming their group; it is a matter of coordination before "
-        "any collective, and it holds the whole allocation",
-        "never_came": "those that complain reached the store ({count:failures} to reach an address): "
-        "some rank has not registered there",
-    },
-    judge=judge,
     loses="standstill",
 )

@@ -45,273 +45,317 @@ PyTorch, ProcessGroupNCCL and Flight Recorder; gloo transport.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
-from trackside.evidence import Evidence, Value
-from trackside.facts.gpu.signals import NEED, STANDSTILL, STILL_GOING, STILL_SAYS, Limits, nodes_of, watched
-from trackside.facts.gpus import of_ranks, ranks_at
-from trackside.facts.logs import absentee, stacks
-from trackside.facts.logs.absentee import Absentee, host_trouble, trigger
-from trackside.facts.logs.complaints import STRONG, are_startup, complaints, stopped_at
-from trackside.facts.logs.ending import abnormal_end, completed, disposition, ended_at
-from trackside.facts.logs.exceptions import earliest_first, last_words
-from trackside.facts.logs.silence import REAPED, ended, several_ranks, stood_still, unaccounted
-from trackside.facts.logs.stacks import Stood, stood
-from trackside.facts.ranks import named, world_size
+from trackside.evidence import Missing, Value
+from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.first_step import FirstStepHang
+from trackside.facts.gpu.stall import GpuStall
+from trackside.facts.gpu.standstill import Standstill
+from trackside.facts.gpus import nodes_of, of_ranks, ranks_at
+from trackside.facts.logs.complaints import CollectiveComplaints
+from trackside.facts.logs.ending import REAPED, Ending, how_it_ended
+from trackside.facts.logs.exceptions import Exceptions, last_words
+from trackside.facts.logs.flight_records import FlightRecords
+from trackside.facts.logs.hang_causes import HangCauses, Trigger
+from trackside.facts.logs.hang_stacks import HangStacks
+from trackside.facts.logs.silence import Silence
+from trackside.facts.ranks import AbsentRanks, world_size
 from trackside.facts.training.learning import training_points
 from trackside.family import Family
-from trackside.finding import Action, Certainty, Claim, Culprit, Finding, Outcome, absent, action, claim, found, unknown
+from trackside.finding import Action, Certainty, Claim, Culprit, Finding, Sentence, absent, action, found
 from trackside.model import Event, Role, Run
-from trackside.query import events, record
 
-if TYPE_CHECKING:
-    from trackside.facts.gpu.standstill import Standstill as Still
-
-COLLECT = (
-    "every rank's output from all nodes, with time stamps",
-    "Flight Recorder dumps (TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT set)",
-    "dmesg -T of the nodes (hung tasks, links)",
+SILENT = Sentence(
+    "nothing was heard of the run for {seconds} before its end",
+    running="nothing has been heard of the run for {seconds}",
 )
+UNACCOUNTED = Sentence("the steps done, at their printed pace, leave {seconds} of the run unaccounted for")
+ENDED_AT = Sentence("the run ended at {time}")
+UNTIL = Sentence("until then it trained: {point}")
+FROZEN = Sentence(
+    "the run froze in a collective; GPUs that look busy then only wait",
+    running="the run is frozen in a collective; GPUs that look busy only wait",
+)
+SEEMS_FROZEN = Sentence(
+    "several ranks that stop without a word are most often frozen in a collective; GPUs that look busy then only wait",
+    running="several ranks that stop without a word are most often frozen in a collective; "
+    "GPUs that look busy only wait",
+)
+WHICH = Sentence("which rank stayed away, and why")
+WHY = Sentence("why the rank stayed away: nothing on its host was given that says so")
+LOOK_ALL = Sentence(
+    "compare the last lines of each rank's log, and next time take a stack of each rank before it ends",
+    running="take a stack of each rank while it hangs, and compare the last lines of each rank's log; "
+    "then cancel the job",
+)
+LOOK_RANK = Sentence("look at the log, the node, the data and the storage of the rank that is named")
+LOOK_LINE = Sentence(
+    "look at the line that the others wait for, {place}: what it waits for itself, and why no other rank is there"
+)
+LOOK_RANKS = Sentence("find the rank that did not complain, and look at its log and its node")
+MEND = {
+    "worker": Sentence(
+        "find what killed the loader's worker, host memory and shared memory first; then give the job more of it, or "
+        "fewer workers"
+    ),
+    "error": Sentence("mend the error that the rank had raised: the others only waited for it"),
+}
+WATCHDOG = Sentence("keep the watchdog on and record collectives, so that a lost peer fails fast and is named")
+SETTINGS = Sentence("export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_NCCL_TRACE_BUFFER_SIZE=2000")
+COMPLETED = Sentence("the run ended well: {state}")
+STARTUP = Sentence("no collective had completed yet ({count:training points}): that is the rendezvous")
+NONE = Sentence("the log tells of {count:time-outs} of collectives, and no rank lost another")
+
+SOME = "where the other ranks stand: the stacks of some alone were taken"
+OPEN = "what the run did in its last part: its steps, at their pace, leave much of its time open"
+NO_LOG = "no job log was given, and the GPUs' activity does not tell"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What metrics say: a standstill at the end, or work up to it."""
+class Lead:
+    """The first witness that speaks of a hang: how sure it makes it, what it says, and whom it names."""
 
-    still: Still | None = None
-    working: Claim | None = None
-
-
-def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
-    """Complaints of ranks that nothing after them takes back; else dumps; else a silence or GPUs that stand still."""
-    well = completed(evidence)
-    if well is not None:
-        return absent(claim("completed", state=well))
-    points = training_points(evidence["progress"])
-    signs = complaints(evidence, points)
-    if are_startup(evidence, signs, points):
-        return absent(claim("startup", count=evidence["progress"].reduce("count")))
-    if signs:
-        return _complained(evidence, run, signs, _standing(evidence, run, limits, True, stopped_at(signs, points)))
-    dumps = evidence["dumps"]
-    if dumps and (absentee.from_dumps(dumps)) is not None:
-        return _dumped(evidence, run, _standing(evidence, run, limits, True, None))
-    caught = stood(evidence, points)
-    if caught is not None and caught.waiting:
-        return _caught(evidence, run, caught, _standing(evidence, run, limits, True, None), limits)
-    known, world = len(caught.ranks) if caught is not None else 0, world_size(run) or 2
-    if caught is not None and 1 < world <= known:
-        return absent(*caught.shows())
-    silent = _silent(evidence, run, limits, points)
-    return unknown([SOME], COLLECT) if 0 < known < world and silent.outcome is Outcome.ABSENT else silent
+    certainty: Certainty
+    claims: tuple[Claim, ...] = ()
+    row: Event | None = None
+    """The line that it stands on."""
+    since: float | None = None
+    away: AbsentRanks | None = None
+    still: Standstill | None = None
+    owner: Culprit | None = None
+    """Whose it is, by this witness alone; None if it leaves it open."""
+    of_collective: bool = False
+    """Whether it speaks of a collective, and not only of a silence."""
 
 
-def _standing(evidence: Evidence, run: Run, limits: Limits, beside: bool, stopped: float | None) -> Standing:
-    """``stopped``: when the log says that it had stopped, for metrics that can't tell waiting from work."""
-    seen = watched(evidence, run)
-    if seen is None:
-        return Standing()
-    from trackside.facts.gpu.signals import stall_of
+@dataclass(frozen=True)
+class Witnesses:
+    """What was heard, dumped, caught and measured of a run; None if it was not given."""
 
-    stall = stall_of(evidence, run, seen)
-    still = stall.at_end(beside=beside)
-    if still is None and stopped is not None:
-        still = stall.within(stopped)
-    return Standing(still, stall.worked_on if still is None else None)
+    run: Run
+    ending: Ending
+    silence: Silence
+    causes: HangCauses
+    complaints: CollectiveComplaints | None
+    flight: FlightRecords | None
+    stacks: HangStacks | None
+    exceptions: Exceptions | None
+    stall: GpuStall | None
+    first_step: FirstStepHang | None
+
+    @cached_property
+    def points(self) -> list[Event]:
+        """The training points."""
+        return training_points(self.silence.signs["progress"])
+
+    @property
+    def dumped(self) -> AbsentRanks | None:
+        """The absent ranks by the Flight Recorder."""
+        return None if self.flight is None else self.flight.absent
+
+    @property
+    def reaped(self) -> bool:
+        """Whether the run did not end by itself."""
+        return self.ending.reaped and not self.ending.ends
+
+    @property
+    def raised(self) -> bool:
+        """Whether the run's own error, printed by itself, was its last word."""
+        rows = () if self.exceptions is None else self.exceptions.frame.events
+        own = [row for row in rows if row.role is Role.ROOT and not row.get("logged")]
+        return bool(last_words(own, self.points))
+
+    @cached_property
+    def stood_still(self) -> tuple[Value, bool] | None:
+        """The silence of several ranks that had trained and were ended from outside, and whether it is stamped."""
+        several = self.reaped and self.points and self.silence.several_ranks
+        return self.silence.stall if several else None
+
+    def standstill(self, *, beside: bool = True, stopped: float | None = None) -> Standstill | None:
+        """That of the GPUs; ``stopped``: when the log says that it stopped, for metrics that can't tell."""
+        if self.stall is None:
+            return None
+        still = self.stall.at_end(beside=beside)
+        return self.stall.within(stopped) if still is None and stopped is not None else still
+
+    @cached_property
+    def last_standstill(self) -> Standstill | None:
+        """That of the GPUs beside a silence of the log, if there is one."""
+        told = self.stood_still
+        return self.standstill(beside=told is not None, stopped=self.points[-1].time if told else None)
+
+    @property
+    def working(self) -> Claim | None:
+        """That the GPUs worked to the end instead."""
+        return None if self.stall is None or self.last_standstill is not None else self.stall.worked_on
+
+    @property
+    def all_elsewhere(self) -> bool:
+        """Whether the stacks of all ranks were taken, and none waits for another."""
+        world = world_size(self.run) or 2
+        return self.stacks is not None and 1 < world <= len(self.stacks.ranks)
 
 
-def _complained(evidence: Evidence, run: Run, signs: Sequence[tuple[str, Event]], standing: Standing) -> Finding:
-    strong = [(name, row) for name, row in signs if name in STRONG]
-    first = earliest_first(row for _, row in (strong or signs))[0]
-    name = next(name for name, row in signs if row is first)
-    frame = evidence[name]
-    mismatch = name == "mismatches"
-    shows: list[Claim] = [claim(_KEYS.get(name, "peer"), line=frame.value(first, "text"))]
-    ranks = named(frame, [row for each, row in signs if each == name])
-    if ranks is not None and not mismatch:
-        shows.append(claim("waited", ranks=ranks))
-    away = absentee.absentee(evidence, run, signs)
-    certainty = Certainty.ESTABLISHED if strong and abnormal_end(evidence) is not None else Certainty.SUPPORTED
-    if name in ("heartbeats", "states") and len(strong) == 1:
-        certainty = Certainty.SUPPORTED
-    return _found(evidence, run, shows, first, certainty, away, "job" if mismatch else None, standing.still)
+def judge(
+    run: Run, ending: Ending, silence: Silence, causes: HangCauses, complaints: Maybe[CollectiveComplaints],
+    flight: Maybe[FlightRecords], stacks: Maybe[HangStacks], exceptions: Maybe[Exceptions],
+    activity: Maybe[GpuActivity], stall: Maybe[GpuStall], first_step: Maybe[FirstStepHang],
+) -> Finding | Missing:  # fmt: skip
+    """The first witness that speaks leads; what others say of the same is added, then who stayed away, and why."""
+    if (blind := neither(complaints, flight, stacks, untold(activity))) is not None:
+        return blind
+    if ending.completed is not None:
+        return absent(COMPLETED(state=ending.completed))
+    seen = Witnesses(
+        run, ending, silence, causes, known(complaints), known(flight), known(stacks), known(exceptions), known(stall),
+        known(first_step),
+    )  # fmt: skip
+    if seen.complaints is not None and seen.complaints.at_startup:
+        return absent(STARTUP(count=silence.signs["progress"].reduce("count")))
+    lead = next(_leads(seen), None)
+    return _ruled_out(seen) if lead is None else _found(seen, lead)
 
 
-_KEYS = {"timeouts": "timed_out", "heartbeats": "heartbeat", "states": "state", "mismatches": "mismatch"}
+# -- who says that it hangs, in the order of their rank
 
 
-def _dumped(evidence: Evidence, run: Run, standing: Standing) -> Finding:
-    away = absentee.from_dumps(evidence["dumps"])
-    # Dumps alone tell who stayed away, not whether its code or its machine kept it.
-    return _found(evidence, run, [], None, Certainty.SUPPORTED, away, "unknown", standing.still)
+def _leads(seen: Witnesses) -> Iterator[Lead]:
+    """Complaints of ranks that nothing after them takes back; dumps; stacks; GPUs that stand still; ranks that met and
+    never did a step; a silence."""
+    if seen.complaints is not None and seen.complaints.rows:
+        yield _complained(seen, seen.complaints)
+    if seen.dumped is not None:  # tells who stayed away, not whether its code or its machine kept it
+        yield Lead(Certainty.SUPPORTED, away=seen.dumped, still=seen.standstill(), owner="unknown")
+    if seen.stacks is not None and seen.stacks.waiting:
+        yield _caught(seen, seen.stacks)
+    if seen.all_elsewhere:
+        return
+    still = seen.last_standstill
+    if still is not None and _between_ranks(seen, still):
+        yield _stood(seen, still)
+    if seen.working is not None or seen.complaints is None or seen.raised:
+        return
+    if seen.reaped and seen.first_step is not None:
+        yield _at_the_first(seen, seen.first_step)
+    if seen.stood_still is not None:
+        yield _silent(seen, *seen.stood_still)
 
 
-def _caught(evidence: Evidence, run: Run, caught: Stood, standing: Standing, limits: Limits) -> Finding:
+def _complained(seen: Witnesses, complaints: CollectiveComplaints) -> Lead:
+    ended = seen.ending.abnormal is not None
+    return Lead(
+        Certainty.ESTABLISHED if complaints.strong and ended and not complaints.single else Certainty.SUPPORTED,
+        complaints.claims,
+        complaints.first,
+        away=seen.dumped or complaints.absent,
+        still=seen.standstill(stopped=complaints.stopped_at),
+        owner="job" if complaints.kind == "mismatches" else None,
+        of_collective=True,
+    )
+
+
+def _caught(seen: Witnesses, stacks: HangStacks) -> Lead:
     """Stacks taken on the spot stand in a collective: somebody was looking because it did not move. Those of the ranks
     themselves, which say who is not there, are a witness of their own."""
-    away, state = caught.absentee(), disposition(evidence)
-    second = standing.still is not None or host_trouble(evidence) is not None
-    second = second or stood_still(evidence, run, limits) is not None
-    certainty = Certainty.SUPPORTED if second or (away is not None and caught.suspected) else Certainty.POSSIBLE
+    away, still, state = stacks.absent, seen.standstill(), seen.ending.state
+    second = still is not None or seen.causes.machine is not None or seen.silence.stall is not None
+    certainty = Certainty.SUPPORTED if second or (away is not None and stacks.suspected) else Certainty.POSSIBLE
     if second and away is not None and state is not None and state.value in REAPED:
         certainty = Certainty.ESTABLISHED
-    return _found(evidence, run, [], None, certainty, away, None if away is not None else "unknown", standing.still)
+    return Lead(certainty, away=away, still=still, owner=None if away is not None else "unknown")
 
 
-def _silent(evidence: Evidence, run: Run, limits: Limits, points: Sequence[Event]) -> Finding:
-    """The watchdog-less form: several ranks trained, then nothing more until somebody ended the run."""
-    state, notices = disposition(evidence), evidence["notices"]
-    reaped = state is not None and state.value in REAPED
-    reaped = (reaped or any(row.get("reason") == "time_limit" for row in notices.events)) and not evidence["ends"]
-    own = [row for row in evidence["exceptions"].events if row.role is Role.ROOT and not row.get("logged")]
-    raised = bool(last_words(own, points))
-    told = stood_still(evidence, run, limits) if reaped and points and several_ranks(evidence, run) else None
-    standing = _standing(evidence, run, limits, told is not None, points[-1].time if points and told else None)
-    if standing.still is not None and _frozen(evidence, run, standing.still, raised):
-        return _stood(evidence, run, standing.still, told, points)
-    if standing.working is not None:
-        return absent(standing.working)
-    if not evidence.has("timeouts"):
-        return unknown(["no job log was given, and the GPUs' activity does not tell"], COLLECT)
-    first = _at_the_first(evidence, run, limits) if reaped and not raised else None
-    if first is not None:
-        return first
-    if told is None or raised:
-        lost = unaccounted(evidence, limits) if reaped and not raised and several_ranks(evidence, run) else None
-        if lost is not None:
-            return unknown([OPEN], COLLECT)
-        return absent(claim("none", count=evidence["timeouts"].reduce("count")))
-    quiet, stamped = told
-    last = points[-1]
-    shows = [claim("silent" if stamped else "unaccounted", seconds=quiet)]
-    shows.append(claim("until", point=evidence["progress"].value(last, "text")))
-    if state is not None:
-        shows.append(ended(state))
-    certainty = Certainty.SUPPORTED if stamped else Certainty.POSSIBLE
-    away = absentee.from_dumps(evidence["dumps"])
-    return _found(evidence, run, shows, last, certainty, away, None, standing.still)
-
-
-def _at_the_first(evidence: Evidence, run: Run, limits: Limits) -> Finding | None:
-    """Ranks that met, spun and never did a step: they wait in one of their first collectives."""
-    seen = watched(evidence, run)
-    if seen is None:
-        return None
-    from trackside.facts.gpu.signals import unstarted
-
-    stuck = unstarted(evidence, run, seen)
-    if stuck is None:
-        return None
-    shows, state = list(stuck.claims), disposition(evidence)
-    if state is not None:
-        shows.append(ended(state))
-    certainty = Certainty.SUPPORTED if stuck.sure else Certainty.POSSIBLE
-    finding = _found(evidence, run, shows, None, certainty, absentee.from_dumps(evidence["dumps"]), None, None)
-    return replace(finding, since=stuck.since)
-
-
-def _frozen(evidence: Evidence, run: Run, still: Still, raised: bool) -> bool:
+def _between_ranks(seen: Witnesses, still: Standstill) -> bool:
     """Whether GPUs at rest are an affair between ranks that nobody's own words end."""
-    if int(still.activity.users.sum()) < 2 and not several_ranks(evidence, run):
+    ending, basis = seen.ending, still.activity.basis
+    if int(still.activity.users.sum()) < 2 and not seen.silence.several_ranks:
         return False
-    told = disposition(evidence) is not None or bool(evidence["notices"]) or bool(still.outliers)
-    if not told and still.activity.basis in ("power", "utilisation") and evidence.has("logs"):
+    told = ending.state is not None or bool(ending.notices) or bool(still.outliers)
+    if not told and basis in ("power", "utilisation") and seen.complaints is not None:
         return False  # an excerpt of a log, and signals that tell work from waiting only beside a silence
-    return not evidence["ends"] and (not raised or (still.sure and still.frozen))
+    return not ending.ends and (not seen.raised or (still.sure and still.frozen))
 
 
-def _stood(
-    evidence: Evidence, run: Run, still: Still, told: tuple[Value, bool] | None, points: Sequence[Event]
-) -> Finding:
+def _stood(seen: Witnesses, still: Standstill) -> Lead:
     """GPUs that stand still; more than supported where a second plane agrees."""
-    state, end = disposition(evidence), ended_at(evidence)
-    shows: list[Claim] = []
-    if told is not None:
-        shows.append(claim("silent" if told[1] else "unaccounted", seconds=told[0]))
+    told, state, end = seen.stood_still, seen.ending.state, seen.ending.time
+    shows = [] if told is None else [(SILENT if told[1] else UNACCOUNTED)(seconds=told[0])]
     if state is not None:
-        shows.append(ended(state))
+        shows.append(how_it_ended(state))
     elif end is not None:
-        shows.append(claim("ended_at", time=end))
+        shows.append(ENDED_AT(time=end))
     second = (told is not None and told[1]) or state is not None
-    certainty = Certainty.POSSIBLE
+    certainty = Certainty.POSSIBLE if told is None else Certainty.SUPPORTED
     if still.sure:
-        traced = still.traced
-        strong = still.frozen or traced
-        certainty = Certainty.ESTABLISHED if strong and second else Certainty.SUPPORTED
-    elif told is not None:
-        certainty = Certainty.SUPPORTED
-    last = points[-1] if points else None
-    away = absentee.from_dumps(evidence["dumps"])
-    return _found(evidence, run, shows, last, certainty, away, None, still)
+        strong = (still.frozen or still.traced) and second
+        certainty = Certainty.ESTABLISHED if strong else Certainty.SUPPORTED
+    return Lead(certainty, tuple(shows), next(iter(seen.points[-1:]), None), away=seen.dumped, still=still)
 
 
-def _found(
-    evidence: Evidence,
-    run: Run,
-    shows: list[Claim],
-    row: Event | None,
-    certainty: Certainty,
-    away: Absentee | None,
-    culprit: Culprit | None,
-    still: Still | None,
-) -> Finding:
-    """The culprit: the machine's word first; else the job's, where a rank told why, its stack shows its line of code or
-    its GPU works on something else, or its peers on the same node name it, so that no network lies between them; else
-    it is open: code, data, storage or the network may have kept the rank away."""
-    trouble, caught = host_trouble(evidence), stood(evidence, training_points(evidence["progress"]))
-    told_of = away is not None or trouble is not None or (bool(shows) and shows[0].key in _TELLING) or still is not None
-    if still is not None:
-        shows = [*still.claims, *shows]
-    line: Value | None = None
-    if caught is not None and caught.waiting:
-        told_of = True
-        shows += caught.shows()
-        own = caught.absentee()
-        away = own if away is None else away
-        if away is not None and own is not None and set(own.ranks) & set(away.ranks):
-            line = caught.place()
-            shows += caught.lines(away.ranks) if away.claim != own.claim else []
-    if away is not None:
-        shows.append(away.claim)
-    ranks, gpus = _where(evidence, run, away, still)
-    cause = trouble if trouble is not None else trigger(evidence, ranks)
-    own_work = False
-    if cause is not None:
-        shows = [cause, *shows]  # what came first is said first
-    point = training_points(evidence["progress"])[-1:]
-    if point and (row is not point[0] or still is not None):
-        shows.append(claim("until", point=evidence["progress"].value(point[0], "text")))
-    if trouble is not None:
-        culprit = "infrastructure"
-    elif cause is not None:
-        culprit = "job"
-    elif still is not None and still.why == "computing" and set(gpus) == set(still.outliers):
-        culprit, own_work = "job", True
-    elif line is not None or (culprit is None and away is not None and away.own and len(run.nodes) == 1):
-        culprit = "job"
-    told = [each for each in evidence["exceptions"].events if each.get("about") == "collective"]
-    look = (
-        "look_line" if line is not None else "look_rank" if ranks or gpus else "look_ranks" if told_of else "look_all"
-    )
-    since = row.time if row is not None else None
-    if still is not None:
-        since = still.since if since is None or row in point else min(since, still.since)
+def _at_the_first(seen: Witnesses, stuck: FirstStepHang) -> Lead:
+    """Ranks that met, spun and never did a step: they wait in one of their first collectives."""
+    shows = stuck.claims if seen.ending.state is None else (*stuck.claims, how_it_ended(seen.ending.state))
+    certainty = Certainty.SUPPORTED if stuck.sure else Certainty.POSSIBLE
+    return Lead(certainty, shows, since=stuck.since, away=seen.dumped)
+
+
+def _silent(seen: Witnesses, quiet: Value, stamped: bool) -> Lead:
+    """The watchdog-less form: several ranks trained, then nothing more until somebody ended the run."""
+    last, state = seen.points[-1], seen.ending.state
+    shows = [(SILENT if stamped else UNACCOUNTED)(seconds=quiet)]
+    shows.append(UNTIL(point=seen.silence.signs["progress"].value(last, "text")))
+    if state is not None:
+        shows.append(how_it_ended(state))
+    certainty = Certainty.SUPPORTED if stamped else Certainty.POSSIBLE
+    return Lead(certainty, tuple(shows), last, away=seen.dumped, still=seen.last_standstill)
+
+
+def _ruled_out(seen: Witnesses) -> Finding | Missing:
+    """Why nobody speaks of a hang, and whether that is enough to rule it out."""
+    if seen.stacks is not None and seen.all_elsewhere:
+        return absent(*seen.stacks.claims)
+    some = seen.stacks is not None and 0 < len(seen.stacks.ranks) < (world_size(seen.run) or 2)
+    if seen.working is not None:
+        return Missing(SOME) if some else absent(seen.working)
+    if seen.complaints is None:
+        return Missing(NO_LOG)
+    several = seen.reaped and not seen.raised and seen.silence.several_ranks
+    if several and seen.silence.unaccounted is not None:
+        return Missing(OPEN)
+    return Missing(SOME) if some else absent(NONE(count=seen.complaints.frames["timeouts"].reduce("count")))
+
+
+# -- who stayed away, and whose it is
+
+
+def _found(seen: Witnesses, lead: Lead) -> Finding:
+    away, line, caught = _absent(seen, lead)
+    ranks, gpus = _localized(seen.run, away, lead.still)
+    trouble = seen.causes.machine
+    trigger = seen.causes.trigger(ranks) if trouble is None else None
+    point, still, stuck = seen.points[-1:], lead.still, seen.stacks is not None and bool(seen.stacks.waiting)
+    first = trouble or (trigger.claim if trigger is not None else None)  # what came first is said first
+    shows = [first] if first is not None else []
+    shows += [*(still.claims if still is not None else ()), *lead.claims, *caught]
+    if point and (lead.row is not point[0] or still is not None):
+        shows.append(UNTIL(point=seen.silence.signs["progress"].value(point[0], "text")))
+    own_work = still is not None and still.why == "computing" and set(gpus) == set(still.outliers)
+    because = first is not None or own_work or line is not None
+    is_collective = lead.of_collective or lead.away is not None or trouble is not None or still is not None or stuck
+    told = [row for row in _exceptions(seen) if row.get("about") == "collective"]
     return found(
-        certainty,
-        culprit or "unknown",
+        lead.certainty,
+        _culprit(seen.run, lead, trouble, trigger, away, own_work or line is not None),
         shows,
-        implies=[claim("frozen" if told_of else "seems_frozen")],
-        cannot_decide=[]
-        if cause is not None or own_work or line is not None
-        else [claim("why" if ranks or gpus else "which")],
-        actions=[
-            _next(cause, look, line),
-            action("watchdog", "settings"),
-        ],
-        since=since,
-        at=None if row is None else row.at,
+        implies=[FROZEN() if is_collective else SEEMS_FROZEN()],
+        cannot_decide=[] if because else [WHY() if ranks or gpus else WHICH()],
+        actions=[_look(trigger, line, bool(ranks or gpus), is_collective), action(WATCHDOG, SETTINGS)],
+        since=_since(lead, point),
+        at=None if lead.row is None else lead.row.at,
         ranks=ranks,
         gpus=gpus,
         nodes=nodes_of(gpus),
@@ -319,30 +363,56 @@ def _found(
     )
 
 
-def _next(cause: Claim | None, look: str, line: Value | None) -> Action:
-    mend = _MENDED.get(cause.key) if cause is not None else None
-    if mend is None and line is not None:
-        return action(look, place=line)
-    return action(mend or look)
+def _absent(seen: Witnesses, lead: Lead) -> tuple[AbsentRanks | None, Value | None, list[Claim]]:
+    """(the ranks that stayed away, the line of code that they stand at if stacks agree, what says so)."""
+    stacks, away, line = seen.stacks, lead.away, None
+    if stacks is None or not stacks.waiting:
+        return away, None, [away.claim] if away is not None else []
+    own, shows = stacks.absent, [*stacks.claims]
+    away = own if away is None else away
+    if away is not None and own is not None and set(own.ranks) & set(away.ranks):
+        line = stacks.place
+        shows += stacks.lines(away.ranks) if away.claim != own.claim else []
+    return away, line, [*shows, away.claim] if away is not None else shows
 
 
-SOME = "where the other ranks stand: the stacks of some alone were taken"
-OPEN = "what the run did in its last part: its steps, at their pace, leave much of its time open"
-_TELLING = ("timed_out", "heartbeat", "state", "mismatch", "peer")
-"""First claims that speak of a collective, not only of a silence."""
-_MENDED = {"worker_died": "mend_worker", "some_worker_died": "mend_worker", "had_raised": "mend_error"}
-"""What to do about the trigger that is known."""
-
-
-def _where(
-    evidence: Evidence, run: Run, away: Absentee | None, still: Still | None
-) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _localized(run: Run, away: AbsentRanks | None, still: Standstill | None) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Ranks and GPUs that the others wait for: as the ranks' own reports have it, else as the GPUs show."""
     if away is not None:
         return away.ranks, of_ranks(run, away.ranks)
-    if still is None:
-        return (), ()
-    return ranks_at(run, still.outliers), still.outliers
+    return ((), ()) if still is None else (ranks_at(run, still.outliers), still.outliers)
+
+
+def _culprit(
+    run: Run, lead: Lead, trouble: Claim | None, trigger: Trigger | None, away: AbsentRanks | None, own_code: bool
+) -> Culprit:
+    """The machine's word first; else the job's, if a rank told why, its stack shows its line of code, its GPU works on
+    something else, or its peers on the same node name it, so that no network lies between them; else it is open: code,
+    data, storage or the network may have kept the rank away."""
+    if trouble is not None:
+        return "infrastructure"
+    by_peers = lead.owner is None and away is not None and away.own and len(run.nodes) == 1
+    return "job" if trigger is not None or own_code or by_peers else lead.owner or "unknown"
+
+
+def _look(trigger: Trigger | None, line: Value | None, named: bool, is_collective: bool) -> Action:
+    if trigger is not None:
+        return action(MEND[trigger.what])
+    if line is not None:
+        return action(LOOK_LINE, place=line)
+    return action(LOOK_RANK if named else LOOK_RANKS if is_collective else LOOK_ALL)
+
+
+def _since(lead: Lead, point: list[Event]) -> float | None:
+    """When it began: by the line that the lead stands on, or by the GPUs if they stopped before."""
+    since = lead.row.time if lead.row is not None else lead.since
+    if lead.still is None:
+        return since
+    return lead.still.since if since is None or lead.row in point else min(since, lead.still.since)
+
+
+def _exceptions(seen: Witnesses) -> tuple[Event, ...]:
+    return () if seen.exceptions is None else seen.exceptions.frame.events
 
 
 FAMILY = Family(
@@ -350,72 +420,13 @@ FAMILY = Family(
     id="collective-hang",
     title="Collective hang: the ranks wait for one of them",
     pictured=("dead-loader-hang", "busy-wait"),
-    asks={
-        **STANDSTILL,
-        "timeouts": events("collective_timeout"),
-        "heartbeats": events("heartbeat_lost"),
-        "states": events("collective_state"),
-        "mismatches": events("collective_mismatch"),
-        "peers": events("peer_lost"),
-        "nccl": events("nccl_error"),
-        "exceptions": events("exception"),
-        "storage": events("storage_fault"),
-        "tasks": events("hung_task"),
-        "links": events("link_down"),
-        "dumps": record("flight_recorder_group"),
-        "stacks": events("stack"),
-        "processes": events("process_state"),
-        "workers": events("dataloader_death"),
-    },
-    needs=(("timeouts", "dumps", "stacks", *NEED),),
-    limits=Limits(),
+    judge=judge,
     explains=("F3", "H1", "H3"),
     rivals=("A2", "B2", "C1", "C3", "F1"),
-    collect=COLLECT,
-    says={
-        **absentee.SAYS,
-        **stacks.SAYS,
-        **STILL_SAYS,
-        "timed_out": "a collective timed out: {line}",
-        "heartbeat": "a rank's watchdog no longer answered: {line}",
-        "state": "a rank told where it stood in its collectives: {line}",
-        "mismatch": "the ranks did not enter the same collective: {line}",
-        "peer": "a rank lost another one: {line}",
-        "waited": "{ranks} waited and complained",
-        "silent": "nothing was heard of the run for {seconds} before its end",
-        "unaccounted": "the steps done, at their printed pace, leave {seconds} of the run unaccounted for",
-        "ended_at": "the run ended at {time}",
-        "until": "until then it trained: {point}",
-        "ended": "the run ended: {state}",
-        "frozen": "the run froze in a collective; GPUs that look busy then only wait",
-        "seems_frozen": "several ranks that stop without a word are most often frozen in a collective; "
-        "GPUs that look busy then only wait",
-        "which": "which rank stayed away, and why",
-        "look_all": "compare the last lines of each rank's log, and next time take a stack of each rank before it ends",
-        "why": "why the rank stayed away: nothing on its host was given that says so",
-        "mend_worker": "find what killed the loader's worker, host memory and shared memory first; then give the job "
-        "more of it, or fewer workers",
-        "mend_error": "mend the error that the rank had raised: the others only waited for it",
-        "look_rank": "look at the log, the node, the data and the storage of the rank that is named",
-        "look_line": "look at the line that the others wait for, {place}: what it waits for itself, and why no other "
-        "rank is there",
-        "look_ranks": "find the rank that did not complain, and look at its log and its node",
-        "watchdog": "keep the watchdog on and record collectives, so that a lost peer fails fast and is named",
-        "settings": "export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_NCCL_TRACE_BUFFER_SIZE=2000",
-        "completed": "the run ended well: {state}",
-        "startup": "no collective had completed yet ({count:training points}): that is the rendezvous",
-        "none": "the log tells of {count:time-outs} of collectives, and no rank lost another",
-    },
-    going={
-        **STILL_GOING,
-        **stacks.STILL_SAYS,
-        "silent": "nothing has been heard of the run for {seconds}",
-        "frozen": "the run is frozen in a collective; GPUs that look busy only wait",
-        "seems_frozen": "several ranks that stop without a word are most often frozen in a collective; "
-        "GPUs that look busy only wait",
-        "look_all": "take a stack of each rank while it hangs, and compare the last lines of each rank's log; "
-        "then cancel the job",
-    },
-    judge=judge,
+    collect=(
+        "every rank's output from all nodes, with time stamps",
+        "Flight Recorder dumps (TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT set)",
+        "dmesg -T of the nodes (hung tasks, links)",
+    ),
     loses="standstill",
 )

@@ -38,221 +38,235 @@ The catalogue of failure families, C3.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from trackside.evidence import Evidence, Value, derived
-from trackside.facts.gpu.signals import NEED, STANDSTILL, STILL_GOING, STILL_SAYS, Limits, nodes_of, watched
-from trackside.facts.gpus import ranks_at
-from trackside.facts.logs import absentee, stacks
-from trackside.facts.logs.ending import OWN_END_SAYS, completed, disposition, own_end
-from trackside.facts.logs.silence import REAPED, duration, last_sign, several_ranks, stood_still
-from trackside.facts.logs.stacks import Stood, stood
+from trackside.evidence import Missing, Value, derived
+from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.idle import IdleGpus
+from trackside.facts.gpu.stall import GpuStall
+from trackside.facts.gpus import nodes_of, ranks_at
+from trackside.facts.logs.ending import REAPED, Ending
+from trackside.facts.logs.exceptions import Exceptions
+from trackside.facts.logs.flight_records import FlightRecords
+from trackside.facts.logs.hang_stacks import HangStacks
+from trackside.facts.logs.silence import Silence
 from trackside.facts.training.learning import training_points
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Outcome, absent, action, claim, found, unknown
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
 from trackside.model import Role, Run
-from trackside.query import events, record
 
-if TYPE_CHECKING:
-    from trackside.facts.gpu.activity import GpuActivity
-
-COLLECT = (
-    "DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_GR_ENGINE_ACTIVE and DCGM_FI_DEV_FB_USED of the job's GPUs over the run",
-    "the job's output with time stamps, and sacct with State, Start, End and Timelimit",
-    "a stack of the process while it hangs (py-spy dump, cat /proc/PID/stack)",
+COMPLETED = Sentence("the run ended well: {state}")
+NOT_REAPED = Sentence(
+    "neither a time limit nor somebody ended it: the scheduler recorded {state}",
+    running="neither a time limit nor somebody ended it: the scheduler has it as {state}",
 )
+RAISED = Sentence("the run ended with {type}", running="the job raised {type}")
+BRIEF = Sentence(
+    "it was there for {seconds} only before it was ended: {state}",
+    running="it has been there for {seconds} only: {state}",
+)
+FORMED = Sentence("the GPUs of {nodes} nodes, whose ranks were to meet, never worked: that is the rendezvous")
+ON_THE_HOST = Sentence("the job went on by itself without its GPU, last at {time}")
+WAITING = Sentence("{count} stopped together: that is an affair between ranks")
+WORKED_GPUS = {
+    "launches": Sentence("{level} kernels were launched"),
+    "collectives": Sentence("{level} collectives were completed"),
+    "sm": Sentence("SM activity was {level} (median)"),
+    "power": Sentence("the GPUs drew {level} (median), more than at rest"),
+}
+SEVERAL = Sentence("several ranks had met: {line}")
+WORKED = Sentence("the run worked up to its end: {point}", running="the run is at work: {point}")
+EMPTY = Sentence("the job wrote {count} of its own to its log")
+SILENT = Sentence(
+    "nothing was heard of the job for {seconds} before its end",
+    running="nothing has been heard of the job for {seconds}",
+)
+REAPED_BY = Sentence("it was ended from outside: {state}", running="it goes on: {state}")
+IDLE = Sentence("the allocation is held and nothing shows that work is done with it; an empty log is not health")
+WHY = Sentence("what the process waits for on the host: a lock, a pipe, storage or a stuck worker")
+NO_METRIC = Sentence("whether the GPU was idle: no GPU metric was given")
+LOOK = Sentence("see where the process waits, cancel it, and rerun with a wall-clock limit")
+LOOK_LINE = Sentence(
+    "look at the line that it stands at, {place}, and at what it waits for there; cancel the job, and rerun with a "
+    "wall-clock limit"
+)
+STACK = Sentence("py-spy dump --pid PID; cat /proc/PID/stack")
 
 
-IMPORTS_S = 30.0
-"""Within which a job may not have come to its first word: importing a framework takes that long on a cold node."""
+@dataclass(frozen=True)
+class Limits:
+    """Of a run that was there for long."""
+
+    least_s: float = 600.0
+    """NCCL's default time-out; evaluations and saves of healthy runs stay under it."""
+    imports_s: float = 30.0
+    """Within which a job may not have come to its first word: importing a framework takes that long on a cold node."""
 
 
-def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
+def judge(
+    run: Run, ending: Ending, silence: Silence, exceptions: Maybe[Exceptions], flight: Maybe[FlightRecords],
+    stacks: Maybe[HangStacks], activity: Maybe[GpuActivity], idle: Maybe[IdleGpus], stall: Maybe[GpuStall],
+    limits: Limits,
+) -> Finding | Missing:  # fmt: skip
     """GPUs that are held and do nothing, of a run that did not end by itself; without metrics, a silent log."""
-    state = disposition(evidence)
-    well = completed(evidence)
-    if well is not None:
-        return absent(claim("completed", state=well))
-    limit = [row for row in evidence["notices"].events if row.get("reason") == "time_limit"]
-    if state is not None and state.value not in REAPED and not limit:
-        return absent(claim("not_reaped", state=state))
-    closing = own_end(evidence)
-    if closing is not None:
-        return absent(closing)
-    own = [row for row in evidence["exceptions"].events if row.role is Role.ROOT]
-    if own:
-        return absent(claim("raised", type=evidence["exceptions"].value(own[0], "type")))
-    end = state if state is not None else evidence["notices"].value(limit[0], "text") if limit else None
-    caught = stood(evidence, training_points(evidence["progress"]))
-    if caught is not None and caught.waiting and (len(caught.ranks) > 1 or several_ranks(evidence, run)):
-        return absent(*caught.shows())
-    away = absentee.from_dumps(evidence["dumps"])
-    if away is not None:
-        return absent(away.claim)
-    seen = watched(evidence, run)
-    told = _by_metrics(evidence, run, limits, seen, end) if seen is not None else None
-    if caught is not None and told is not None and told.outcome is Outcome.FOUND:
-        return _at_its_line(told, caught, Certainty.ESTABLISHED)
-    if told is not None:
-        return told
-    quiet = stood_still(evidence, run, limits) if caught is not None else None
+    if (blind := neither(ending.unrecorded, stacks, untold(activity))) is not None:
+        return blind
+    caught = known(stacks)
+    caught = caught if caught is not None and caught.taken else None
+    other = _ended_itself(ending, known(exceptions)) or _between_ranks(silence, known(flight), caught)
+    if other is not None:
+        return other
+    end = ending.state
+    if end is None and ending.limit_notices:
+        end = ending.notices.value(ending.limit_notices[0], "text")
+    measured = _rest(run, silence, known(idle), known(stall), limits)
+    if isinstance(measured, Finding):
+        return measured
+    if measured is not None:
+        return _found(run, silence, measured, end, caught)
+    quiet = silence.stall
     if caught is not None and (caught.suspected or quiet is not None):
-        shows = [claim("silent", seconds=quiet[0])] if quiet is not None and quiet[1] else []
-        shows += [claim("reaped", state=end)] if end is not None else []
+        shows = [SILENT(seconds=quiet[0])] if quiet is not None and quiet[1] else []
+        shows += [REAPED_BY(state=end)] if end is not None else []
         whole = len(caught.ranks) >= (run.n_ranks or 1)  # of the others, some may be waited for elsewhere
-        certainty = Certainty.SUPPORTED if whole else Certainty.POSSIBLE
-        return _at_its_line(_found(evidence, shows, caught), caught, certainty)
-    return _by_log(evidence, run, limits, end)
+        return _unmeasured(silence, shows, caught, Certainty.SUPPORTED if whole else Certainty.POSSIBLE)
+    return _by_log(ending, silence, end, limits)
 
 
-def _at_its_line(finding: Finding, caught: Stood, certainty: Certainty) -> Finding:
-    """What was found, and the line of code that the process stands at: a witness of its own."""
-    place = caught.place()
-    if place is None:
-        return finding
-    told = [each for each in caught.shows() if each not in finding.shows]
-    planes = tuple(dict.fromkeys([*finding.planes, *(cite.plane for each in told for cite in each.cites)]))
-    return replace(
-        finding,
-        certainty=certainty,
-        shows=(*finding.shows, *told),
-        planes=planes,
-        ranks=finding.ranks or tuple(sorted(caught.ranks)),
-        cannot_decide=tuple(each for each in finding.cannot_decide if each.key != "why"),
-        actions=(action("look_line", place=place),),
-    )
-
-
-def _by_metrics(evidence: Evidence, run: Run, limits: Limits, seen: GpuActivity, end: Value | None) -> Finding | None:
-    """What the GPUs say; None where they don't."""
-    from trackside.facts.gpu.signals import all_along, stall_of
-
-    idle = all_along(evidence, run, seen)
-    if idle is not None:
-        if idle.forming:
-            return absent(claim("formed", nodes=derived(len(nodes_of(seen.gpus)), idle.seconds)))
-        if idle.seconds.number < limits.least_s:
-            return None
-        start = float(seen.times[0]) - seen.step
-        talk = _talk(evidence, start + limits.least_s)
-        if talk is not None:
-            return absent(claim("on_the_host", time=talk))
-        strong = idle.attached is False or len(idle.claims) > 2  # two signals and more
-        return _held(evidence, run, list(idle.claims), end, seen.gpus, run.start, strong)
-    still = stall_of(evidence, run, seen).at_end()
-    users = seen.named(seen.users)
-    alone = not several_ranks(evidence, run)  # then no collective keeps it busy: a kernel without end does
-    if still is not None and len(users) == 1 and (alone or not still.frozen):
-        talk = _talk(evidence, still.since + limits.least_s)
-        if talk is not None:
-            return absent(claim("on_the_host", time=talk))
-        return _held(evidence, run, list(still.claims), end, users, still.since, still.sure)
-    if still is not None:
-        return absent(
-            claim("waiting", count=derived(len(users), still.seconds, unit="GPUs" if len(users) > 1 else "GPU"))
-        )
-    name = seen.basis
-    grid = evidence.grid(name) if name is not None else None
-    if grid is not None and len(users) and name != "utilisation" and stall_of(evidence, run, seen).to_the_end:
-        counted = name in ("launches", "collectives")
-        level = grid.value("sum" if counted else "median", unit="" if name != "power" else None)
-        return absent(claim(f"worked_{name}", level=level))
+def _ended_itself(ending: Ending, exceptions: Exceptions | None) -> Finding | None:
+    """What shows that nobody had to end the run."""
+    if ending.completed is not None:
+        return absent(COMPLETED(state=ending.completed))
+    state = ending.state
+    if state is not None and state.value not in REAPED and not ending.limit_notices:
+        return absent(NOT_REAPED(state=state))
+    if ending.own_end is not None:
+        return absent(ending.own_end)
+    own = [row for row in exceptions.frame.events if row.role is Role.ROOT] if exceptions is not None else []
+    if own and exceptions is not None:
+        return absent(RAISED(type=exceptions.frame.value(own[0], "type")))
     return None
 
 
-def _talk(evidence: Evidence, since: float) -> Value | None:
-    """A stamped sign of the job's own doings after a moment: it works on the host."""
-    sign = last_sign(evidence)
-    return sign if sign is not None and isinstance(sign.value, (int, float)) and sign.value > since else None
+def _between_ranks(silence: Silence, flight: FlightRecords | None, caught: HangStacks | None) -> Finding | None:
+    """Stacks or dumps in which ranks wait for one another."""
+    if caught is not None and caught.waiting and (len(caught.ranks) > 1 or silence.several_ranks):
+        return absent(*caught.claims)
+    if flight is not None and flight.absent is not None:
+        return absent(flight.absent.claim)
+    return None
 
 
-def _held(
-    evidence: Evidence, run: Run, shows: list[Claim], end: Value | None, gpus: tuple[str, ...], since: float | None,
-    strong: bool,
-) -> Finding:  # fmt: skip
-    """GPUs at rest; more than supported where the log, too, says nothing or the scheduler that they are held."""
-    said = _said(evidence)
-    if said is not None and said.value == 0:
-        shows.append(claim("empty", count=said))
+@dataclass(frozen=True)
+class Rest:
+    """GPUs that do nothing."""
+
+    claims: tuple[Claim, ...]
+    gpus: tuple[str, ...]
+    since: float | None
+    strong: bool
+    """Whether more than one signal says so."""
+
+
+def _rest(
+    run: Run, silence: Silence, idle: IdleGpus | None, stall: GpuStall | None, limits: Limits
+) -> Rest | Finding | None:
+    """What the GPUs say: from the start on, or of one that stopped; None if they don't tell."""
+    if idle is not None:
+        seen = idle.activity
+        if idle.forming:
+            return absent(FORMED(nodes=derived(len(nodes_of(seen.gpus)), idle.seconds)))
+        if idle.seconds.number < limits.least_s:
+            return None
+        talk = silence.sign_after(float(seen.times[0]) - seen.step + limits.least_s)
+        strong = idle.attached is False or len(idle.claims) > 2  # two signals and more
+        return absent(ON_THE_HOST(time=talk)) if talk is not None else Rest(idle.claims, seen.gpus, run.start, strong)
+    if stall is None:
+        return None
+    seen, still = stall.activity, stall.at_end()
+    users, name = seen.named(seen.users), seen.basis
+    if still is not None and len(users) == 1 and (not silence.several_ranks or not still.frozen):
+        talk = silence.sign_after(still.since + limits.least_s)  # no collective keeps it busy: a kernel without end
+        return (
+            absent(ON_THE_HOST(time=talk)) if talk is not None else Rest(still.claims, users, still.since, still.sure)
+        )
+    if still is not None:
+        return absent(WAITING(count=derived(len(users), still.seconds, unit="GPUs" if len(users) > 1 else "GPU")))
+    level = seen.level(name)
+    if name is not None and name != "utilisation" and level is not None and len(users) and stall.to_the_end:
+        return absent(WORKED_GPUS[name](level=level))
+    return None
+
+
+def _found(run: Run, silence: Silence, rest: Rest, end: Value | None, caught: HangStacks | None) -> Finding:
+    """GPUs at rest; more than supported if the log, too, says nothing, the scheduler that they are held, or a stack
+    where the process stands."""
+    shows, said = [*rest.claims], silence.own_lines
+    empty = said is not None and said.value == 0
+    if empty and said is not None:
+        shows.append(EMPTY(count=said))
     if end is not None:
-        shows.append(claim("reaped", state=end))
-    agree = end is not None or (said is not None and said.value == 0)
-    certainty = Certainty.ESTABLISHED if strong and agree else Certainty.SUPPORTED
+        shows.append(REAPED_BY(state=end))
+    line = caught.place if caught is not None else None
+    shows += caught.claims if line is not None and caught is not None else ()
+    ranks = ranks_at(run, rest.gpus)
+    sure = (rest.strong and (end is not None or empty)) or line is not None
     return found(
-        certainty,
+        Certainty.ESTABLISHED if sure else Certainty.SUPPORTED,
         "job",
         shows,
-        implies=[claim("idle")],
-        cannot_decide=[claim("why")],
-        actions=[action("look", "stack")],
-        since=since,
-        ranks=ranks_at(run, gpus),
-        gpus=gpus,
-        nodes=nodes_of(gpus),
+        implies=[IDLE()],
+        cannot_decide=[] if line is not None else [WHY()],
+        actions=[action(LOOK_LINE, place=line) if line is not None else action(LOOK, STACK)],
+        since=rest.since,
+        ranks=ranks or (tuple(sorted(caught.ranks)) if line is not None and caught is not None else ()),
+        gpus=rest.gpus,
+        nodes=nodes_of(rest.gpus),
     )
 
 
-def _by_log(evidence: Evidence, run: Run, limits: Limits, end: Value | None) -> Finding:
+def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits) -> Finding | Missing:
     """A reaped run that was there for long and said nothing at all, or nothing for long, and that is no affair between
     ranks. A limit is as long as its user thought it would take; a user cancels a job for any reason."""
     if end is None:
-        return unknown(["GPU activity over the run, or the scheduler's record of its end"], COLLECT)
-    if not evidence.has("logs"):
-        return unknown(["GPU activity over the run, or its log"], COLLECT)
-    held = duration(evidence)
-    by_limit = end.value == "TIMEOUT" or disposition(evidence) is None
-    if held is not None and held.number < (IMPORTS_S if by_limit else limits.least_s):
-        return absent(claim("brief", seconds=held, state=end))
-    points = training_points(evidence["progress"])
-    said = _said(evidence)
+        return Missing("GPU activity over the run, or the scheduler's record of its end")
+    if silence.unread is not None:
+        return Missing("GPU activity over the run, or its log")
+    by_limit = end.value == "TIMEOUT" or ending.state is None
+    least = limits.imports_s if by_limit else limits.least_s
+    if ending.elapsed is not None and ending.elapsed.number < least:
+        return absent(BRIEF(seconds=ending.elapsed, state=end))
+    reaped, said = REAPED_BY(state=end), silence.own_lines
     if said is not None and said.value == 0:
-        return _found(evidence, [claim("empty", count=said), claim("reaped", state=end)])
-    met = _met(evidence)
-    if met is not None and several_ranks(evidence, run):
-        return absent(claim("several", line=met))
-    still = stood_still(evidence, run, limits)
-    if still is not None:
-        return _found(evidence, [claim("silent", seconds=still[0]), claim("reaped", state=end)])
-    if points and points[-1].time is not None:
-        return absent(claim("worked", point=evidence["progress"].value(points[-1], "text")))
-    return unknown(["GPU activity over the run; the log carries no times to judge by"], COLLECT)
+        return _unmeasured(silence, [EMPTY(count=said), reaped])
+    met = silence.first_line("progress", "ready", "communicators", "inits")
+    if met is not None and silence.several_ranks:
+        return absent(SEVERAL(line=met))
+    if silence.stall is not None:
+        return _unmeasured(silence, [SILENT(seconds=silence.stall[0]), reaped])
+    progress = silence.signs["progress"]
+    last = training_points(progress)[-1:]
+    if last and last[0].time is not None:
+        return absent(WORKED(point=progress.value(last[0], "text")))
+    return Missing("GPU activity over the run; the log carries no times to judge by")
 
 
-def _met(evidence: Evidence) -> Value | None:
-    """What shows that ranks had begun to work together: a standstill is then an affair between them."""
-    for name in ("progress", "ready", "communicators", "inits"):
-        for row in evidence[name].events:
-            return evidence[name].value(row, "text")
-    return None
-
-
-def _said(evidence: Evidence) -> Value | None:
-    """Lines that the job itself wrote: those of its logs less the scheduler's closing words."""
-    logs, notices = evidence["logs"], evidence["notices"]
-    lines = [row for row in logs.events if isinstance(row.get("lines"), int)]
-    if not lines:
-        return None
-    paths = {row.at.path for row in lines}
-    closing = [row for row in notices.events if row.at.path in paths]
-    closing += [row for row in evidence["exits"].events if row.at.path in paths and row.get("source") == "srun"]
-    own = sum(int(str(row.get("lines"))) for row in lines) - len({(row.at.path, row.at.line) for row in closing})
-    sources = [logs.value(row, "lines") for row in lines]
-    sources += [notices.value(row, "text") for row in notices.events if row.at.path in paths]
-    return derived(max(0, own), *sources, unit="lines")
-
-
-def _found(evidence: Evidence, shows: list[Claim], caught: Stood | None = None) -> Finding:
-    shows = [*shows, *(caught.shows() if caught is not None else ())]
-    last = evidence["logs"].events[-1:]
+def _unmeasured(
+    silence: Silence, shows: list[Claim], caught: HangStacks | None = None, certainty: Certainty = Certainty.POSSIBLE
+) -> Finding:
+    """Without metrics; ``certainty`` if the line of code is known that the process stands at."""
+    line = caught.place if caught is not None else None
+    last = silence.signs["logs"].events[-1:]
     return found(
-        Certainty.POSSIBLE,
+        certainty if line is not None else Certainty.POSSIBLE,
         "job",
-        shows,
-        implies=[claim("idle")],
-        cannot_decide=[claim("why"), claim("no_metric")],
-        actions=[action("look", "stack")],
+        [*shows, *(caught.claims if caught is not None else ())],
+        implies=[IDLE()],
+        cannot_decide=[NO_METRIC()] if line is not None else [WHY(), NO_METRIC()],
+        actions=[action(LOOK_LINE, place=line) if line is not None else action(LOOK, STACK)],
         at=last[0].at if last else None,
+        ranks=tuple(sorted(caught.ranks)) if line is not None and caught is not None else (),
     )
 
 
@@ -261,57 +275,15 @@ FAMILY = Family(
     id="idle-gpu-hang",
     title="Idle-GPU hang: the job holds its GPU and does nothing",
     pictured=("idle-gpu-with-memory", "busy-wait"),
-    asks={
-        **STANDSTILL,
-        "exceptions": events("exception"),
-        "stacks": events("stack"),
-        "dumps": record("flight_recorder_group"),
-    },
-    needs=(("jobs", "notices", "stacks", *NEED),),
+    judge=judge,
     limits=Limits(),
     explains=("F3", "H1"),
     rivals=("C1", "C2", "D1"),
-    collect=COLLECT,
+    collect=(
+        "DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_GR_ENGINE_ACTIVE and DCGM_FI_DEV_FB_USED of the job's GPUs over the run",
+        "the job's output with time stamps, and sacct with State, Start, End and Timelimit",
+        "a stack of the process while it hangs (py-spy dump, cat /proc/PID/stack)",
+    ),
     by_silence=True,
-    says={
-        **STILL_SAYS,
-        **absentee.SAYS,
-        **stacks.SAYS,
-        "formed": "the GPUs of {nodes} nodes, whose ranks were to meet, never worked: that is the rendezvous",
-        "on_the_host": "the job went on by itself without its GPU, last at {time}",
-        "waiting": "{count} stopped together: that is an affair between ranks",
-        "worked_launches": "{level} kernels were launched",
-        "worked_collectives": "{level} collectives were completed",
-        "worked_sm": "SM activity was {level} (median)",
-        "worked_power": "the GPUs drew {level} (median), more than at rest",
-        "empty": "the job wrote {count} of its own to its log",
-        "silent": "nothing was heard of the job for {seconds} before its end",
-        "reaped": "it was ended from outside: {state}",
-        "idle": "the allocation is held and nothing shows that work is done with it; an empty log is not health",
-        "why": "what the process waits for on the host: a lock, a pipe, storage or a stuck worker",
-        "no_metric": "whether the GPU was idle: no GPU metric was given",
-        "look": "see where the process waits, cancel it, and rerun with a wall-clock limit",
-        "look_line": "look at the line that it stands at, {place}, and at what it waits for there; cancel the job, and "
-        "rerun with a wall-clock limit",
-        "stack": "py-spy dump --pid PID; cat /proc/PID/stack",
-        "completed": "the run ended well: {state}",
-        **OWN_END_SAYS,
-        "not_reaped": "neither a time limit nor somebody ended it: the scheduler recorded {state}",
-        "brief": "it was there for {seconds} only before it was ended: {state}",
-        "raised": "the run ended with {type}",
-        "several": "several ranks had met: {line}",
-        "worked": "the run worked up to its end: {point}",
-    },
-    going={
-        **STILL_GOING,
-        **stacks.STILL_SAYS,
-        "silent": "nothing has been heard of the job for {seconds}",
-        "reaped": "it goes on: {state}",
-        "brief": "it has been there for {seconds} only: {state}",
-        "worked": "the run is at work: {point}",
-        "raised": "the job raised {type}",
-        "not_reaped": "neither a time limit nor somebody ended it: the scheduler has it as {state}",
-    },
-    judge=judge,
     loses="standstill",
 )

@@ -35,62 +35,67 @@ Slurm documentation, preemption and the requeue options of sbatch.
 
 from __future__ import annotations
 
-from trackside.evidence import Evidence
-from trackside.facts.logs.ending import ENDING, OWN_END_SAYS, last_job, own_end
+from trackside.evidence import Missing
+from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.requeues import Requeues
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, absent, action, claim, found, unknown
-from trackside.model import Run
-from trackside.query import events
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
 
-COLLECT = ("sacct -D of the job: every attempt, with Restarts",)
+STATE = Sentence("the scheduler recorded {state} for an attempt")
+NOTICE = Sentence("the notice reads: {line}")
+CHANGE = Sentence("the controller logged the job as {state}")
+RESTARTS = Sentence("restarts of the job: {restarts}")
+OWN = Sentence("the application asked for the requeue itself: {line}")
+FINAL = Sentence("the last attempt is recorded as {state}")
+RECOVERED = Sentence(
+    "the scheduler ended an attempt, not a fault; the rerun made up for it, and what was done twice is the cost"
+)
+GONE = Sentence("the scheduler ended the run, not a fault of the job")
+BY_ITSELF = Sentence("the application's own requeue worked as it was meant to")
+WHO = Sentence("which job took the nodes")
+NOTHING = Sentence("nothing to debug; make sure that checkpoints are recent enough")
+RESUBMIT = Sentence("submit it again from its last checkpoint, with requeueing allowed")
+ONE_ATTEMPT = Sentence("one attempt was recorded, as {state}, with no requeue or preemption")
 
 
-def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
+def judge(requeues: Requeues, ending: Ending) -> Finding | Missing:
     """Attempts, states and notices; and whether the last attempt made up for it."""
-    jobs, notices = evidence["jobs"], evidence["notices"]
-    shows: list[Claim] = []
-    taken = [row for row in jobs.records if row.get("state") in ("PREEMPTED", "REQUEUED", "SPECIAL_EXIT")]
-    told = [row for row in notices.events if row.get("reason") in ("preemption", "requeue")]
-    changes = [row for row in evidence["changes"].events if row.get("state") in ("requeued", "preempted")]
-    own = evidence["own"].events
-    shows += [claim("state", state=jobs.value(row, "state")) for row in taken[:1]]
-    shows += [claim("notice", line=notices.value(row, "text")) for row in told[:1]]
-    if not told and not taken:
-        shows += [claim("change", state=evidence["changes"].value(row, "state")) for row in changes[:1]]
-    last = last_job(jobs)
-    again = [row for row in jobs.records if isinstance(row.get("restarts"), int) and row.get("restarts")]
-    shows += [claim("restarts", restarts=jobs.value(row, "restarts")) for row in again[-1:]]
+    if ending.unrecorded is not None:
+        return ending.unrecorded
+    state = ending.state
     # The application's own request counts only if it did not come to nothing.
-    requeued = bool(taken or told or changes or again)
-    if own and (requeued or last is None or last.get("state") in ("REQUEUED", "PENDING")):
-        shows.append(claim("own", line=evidence["own"].value(own[-1], "text")))
+    waits = state is None or state.value in ("REQUEUED", "PENDING")
+    request = requeues.request if requeues.by_scheduler or waits else None
+    shows = _shows(requeues, ending)
+    shows += [] if request is None else [OWN(line=request)]
+    if not shows and state is not None:
+        return absent(ONE_ATTEMPT(state=state))
     if not shows:
-        if last is not None:
-            return absent(claim("one_attempt", state=jobs.value(last, "state")))
-        closing = own_end(evidence)
-        if closing is not None:
-            return absent(closing)
-        return unknown(["no scheduler record of the job was given"], COLLECT)
-    preempted = any(row.get("state") == "PREEMPTED" for row in taken) or any(
-        row.get("reason") == "preemption" for row in told
-    )
-    over = last is not None and last.get("state") == "COMPLETED"
-    if last is not None and (over or last not in taken):
-        shows.append(claim("final", state=jobs.value(last, "state")))
-    times = [row.get("end") for row in taken] + [row.time for row in told]
-    known = [float(time) for time in times if isinstance(time, (int, float))]
-    self_made = bool(own) and not preempted
+        return Missing("no scheduler record of the job was given") if ending.own_end is None else absent(ending.own_end)
+    over = state is not None and state.value == "COMPLETED"
+    if state is not None and (over or ending.job not in requeues.attempts):
+        shows.append(FINAL(state=state))
+    by_itself = requeues.request is not None and not requeues.preempted
     return found(
-        Certainty.ESTABLISHED if taken or told else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if requeues.attempts or requeues.notices else Certainty.SUPPORTED,
         "scheduler",
         shows,
-        implies=[claim("recovered" if over else "gone"), *([claim("by_itself")] if self_made else [])],
-        cannot_decide=[claim("who")] if preempted else [],
-        actions=[action("nothing" if over else "resubmit")],
-        since=min(known) if known else None,
-        at=told[0].at if told else None,
-        variant="preempted" if preempted else "requeued",
+        implies=[RECOVERED() if over else GONE(), *([BY_ITSELF()] if by_itself else [])],
+        cannot_decide=[WHO()] if requeues.preempted else [],
+        actions=[action(NOTHING if over else RESUBMIT)],
+        since=requeues.first_time,
+        at=requeues.notices[0].at if requeues.notices else None,
+        variant="preempted" if requeues.preempted else "requeued",
     )
+
+
+def _shows(requeues: Requeues, ending: Ending) -> list[Claim]:
+    """What the scheduler says: accounting, notices, else the controller's log; and how often it restarted the job."""
+    shows = [STATE(state=ending.jobs.value(row, "state")) for row in requeues.attempts[:1]]
+    shows += [NOTICE(line=ending.notices.value(row, "text")) for row in requeues.notices[:1]]
+    if not shows and requeues.change is not None:
+        shows.append(CHANGE(state=requeues.change))
+    return shows if requeues.restarts is None else [*shows, RESTARTS(restarts=requeues.restarts)]
 
 
 FAMILY = Family(
@@ -98,28 +103,9 @@ FAMILY = Family(
     id="requeue-preempt",
     title="Requeued or preempted by the scheduler",
     pictured=("preempted", "timeline"),
-    asks={**ENDING, "changes": events("job_state"), "own": events("requeue_requested")},
-    needs=(("jobs", "notices"),),
-    says={
-        "state": "the scheduler recorded {state} for an attempt",
-        "notice": "the notice reads: {line}",
-        "change": "the controller logged the job as {state}",
-        "restarts": "restarts of the job: {restarts}",
-        "own": "the application asked for the requeue itself: {line}",
-        "final": "the last attempt is recorded as {state}",
-        "recovered": "the scheduler ended an attempt, not a fault; the rerun made up for it, and what was done "
-        "twice is the cost",
-        "gone": "the scheduler ended the run, not a fault of the job",
-        "by_itself": "the application's own requeue worked as it was meant to",
-        "who": "which job took the nodes",
-        "nothing": "nothing to debug; make sure that checkpoints are recent enough",
-        "resubmit": "submit it again from its last checkpoint, with requeueing allowed",
-        "one_attempt": "one attempt was recorded, as {state}, with no requeue or preemption",
-        **OWN_END_SAYS,
-    },
     judge=judge,
     loses="repeat",
     explains=("H3", "A2", "H1", "C2"),
     rivals=("F1", "H1"),
-    collect=COLLECT,
+    collect=("sacct -D of the job: every attempt, with Restarts",),
 )

@@ -35,27 +35,48 @@ Slurm documentation, time limits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
-from trackside.evidence import Evidence, Value, derived
-from trackside.facts.gpu.signals import STANDSTILL, STILL_SAYS, stall_of, watched
-from trackside.facts.gpu.signals import Limits as Rest
-from trackside.facts.logs.ending import ENDING, OWN_END_SAYS, last_job, own_end
+from trackside.evidence import Missing, Value, derived
+from trackside.facts.fact import Maybe, known
+from trackside.facts.gpu.first_step import FirstStepHang
+from trackside.facts.gpu.idle import IdleGpus
+from trackside.facts.gpu.stall import GpuStall
+from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.order import follows
-from trackside.facts.logs.silence import LIFE, silence_s, stood_still, unaccounted
-from trackside.facts.training.learning import (
-    LEARNING,
-    step_seconds,
-    steps_done,
-    steps_left,
-    steps_planned,
-    training_points,
-)
+from trackside.facts.logs.silence import Silence
+from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, absent, action, claim, found, unknown
-from trackside.model import Event, Run
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.model import Run
+from trackside.witness import Witness, witness
+
+STATE = Sentence("the scheduler recorded {state}")
+LIMIT = Sentence("the limit was {limit}")
+NOTICE = Sentence("the notice reads: {line}")
+OTHER_STATE = Sentence("the scheduler recorded {state}")
+FINISHED = Sentence("the job had said that it was done: {line}")
+NO_PROGRESS = Sentence("training points printed: {count}")
+REACHED = Sentence("it had done {place}")
+SILENT = Sentence("nothing was printed for {seconds} before the end")
+UNACCOUNTED = Sentence("the steps done, at their pace, leave {seconds} of the run unaccounted for")
+PROJECTED = Sentence("{left} were left, about {seconds} more at the rate it had")
+WAS = {
+    "after_end": Sentence("training was over; what runs after it did not come to an end in time"),
+    "no_progress": Sentence("the time limit ended it, and nothing printed tells what it was doing"),
+    "undecided": Sentence("the time limit ended it; whether it still trained by then or stood still isn't told"),
+    "silent": Sentence("it had stopped printing long before the limit: a hang is likely behind the timeout"),
+    "slow": Sentence("it was still training: healthy but slow, and needed more time"),
+}
+DOING = Sentence("whether the run was working or stuck")
+DO = {
+    "after_end": Sentence("look at what runs after the last step: uploads, process-group teardown, loader threads"),
+    "no_progress": Sentence("rerun with progress printed and, if it stays silent, take stacks of the ranks"),
+    "undecided": Sentence("rerun with times in the log or GPU metrics, which tell a slow run from one that hangs"),
+    "silent": Sentence("rerun with the collective watchdog on, and take stacks while it is silent"),
+    "slow": Sentence("raise the limit or resume in a second job from the last checkpoint"),
+}
 
 
 @dataclass(frozen=True)
@@ -68,117 +89,100 @@ class Limits:
     """Evaluations and saves of healthy runs take minutes."""
 
 
-_SURE = {
-    "slow": Certainty.ESTABLISHED,
-    "after-end": Certainty.ESTABLISHED,
-    "silent": Certainty.SUPPORTED,
-    "no-progress": Certainty.POSSIBLE,
-    "undecided": Certainty.POSSIBLE,
-}
-"""That the limit ended it is certain; what the limit ended is only as certain as what was seen of it."""
-COLLECT = ("sacct with State, Timelimit and Elapsed", "the last minutes of the output, with time stamps")
+def judge(
+    run: Run, ending: Ending, silence: Silence, trajectory: Maybe[Trajectory], stall: Maybe[GpuStall],
+    idle: Maybe[IdleGpus], first_step: Maybe[FirstStepHang], limits: Limits,
+) -> Finding | Missing:  # fmt: skip
+    """Was it ended by the limit, and what was it doing then: working, silent, or already done.
 
-
-def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
-    """Was it ended by the limit, and what was it doing then: working, silent, or already done."""
-    jobs, notices = evidence["jobs"], evidence["notices"]
-    last = last_job(jobs)
-    state = None if last is None else last.get("state")
-    told = [row for row in notices.events if row.get("reason") == "time_limit"]
-    if state not in ("TIMEOUT", "DEADLINE") and (not told or state not in (None, "FAILED", "CANCELLED")):
-        if last is not None:
-            return absent(claim("other_state", state=jobs.value(last, "state")))
-        closing = own_end(evidence)
-        if closing is not None:
-            return absent(closing)
-        return unknown(["no scheduler record of the job was given"], COLLECT)
-    shows: list[Claim] = []
-    if last is not None:
-        shows.append(claim("state", state=jobs.value(last, "state")))
-        if last.get("time_limit_s") is not None:
-            shows.append(claim("limit", limit=jobs.value(last, "time_limit_s", "s")))
-    shows += [claim("notice", line=notices.value(row, "text")) for row in told[:1]]
-    doing, more, variant = _doing(evidence, run, limits)
-    seen = watched(evidence, run)
-    worked = seen is not None and stall_of(evidence, run, seen).worked_on in more
-    unstamped = variant == "slow" and not worked and silence_s(evidence, run, ("progress",)) is None
+    That the limit ended it is certain; what the limit ended is only as certain as what was seen of it.
+    """
+    if ending.unrecorded is not None:
+        return ending.unrecorded
+    state, notices = ending.state, ending.limit_notices
+    name = None if state is None else state.value
+    if name not in ("TIMEOUT", "DEADLINE") and (not notices or name not in (None, "FAILED", "CANCELLED")):
+        if state is not None:
+            return absent(OTHER_STATE(state=state))
+        return (
+            absent(ending.own_end)
+            if ending.own_end is not None
+            else Missing("no scheduler record of the job was given")
+        )
+    shows = [STATE(state=state)] if state is not None else []
+    if ending.job is not None and ending.job.get("time_limit_s") is not None:
+        shows.append(LIMIT(limit=ending.jobs.value(ending.job, "time_limit_s", "s")))
+    shows += [NOTICE(line=ending.notices.value(row, "text")) for row in notices[:1]]
+    course = known(trajectory)
+    gpus = next(_by_gpus(known(stall), known(idle), known(first_step)), None)
+    doing = next(_doing(ending, silence, course, gpus, limits))
+    trained = course is not None and course.points and doing.variant != "after_end"
+    if trained and course is not None:
+        shows.append(REACHED(place=_place(course)))
+    shows += doing.claims
+    if trained and course is not None and doing.variant == "slow":
+        shows += _projected(course)
     return found(
-        Certainty.SUPPORTED if unstamped else _SURE[variant],
+        doing.certainty,
         "job",
-        shows + more,
-        implies=[claim(f"was_{variant.replace('-', '_')}")],
-        cannot_decide=[claim("doing")] if doing is None else [],
-        actions=[action(f"do_{variant.replace('-', '_')}")],
-        since=told[0].time if told else run.end,
-        at=told[0].at if told else None,
-        variant=variant,
+        shows,
+        implies=[WAS[doing.variant]()],
+        cannot_decide=[DOING()] if doing.variant in ("no_progress", "undecided") else [],
+        actions=[action(DO[doing.variant])],
+        since=notices[0].time if notices else run.end,
+        at=notices[0].at if notices else None,
+        variant=doing.variant.replace("_", "-"),
     )
 
 
-def _doing(evidence: Evidence, run: Run, limits: Limits) -> tuple[Value | None, list[Claim], str]:
-    """What the run was doing at its end: a witness, the claims, and the variant."""
-    progress, ends = evidence["progress"], evidence["ends"]
-    points = training_points(progress)
-    for row in ends.events[-1:]:
-        if sum(follows(point, row) is True for point in points) <= 1:  # a closing summary may come after it
-            line = ends.value(row, "text")
-            return line, [claim("finished", line=line)], "after-end"
-    gpus = _gpus(evidence, run)
-    if gpus is not None and not points:
-        return next(iter(gpus[1][0].values.values())), gpus[1], gpus[0]
-    if not points:
-        none = [claim("no_progress", count=progress.reduce("count"))] if evidence.has("progress") else []
-        return None, none, "no-progress"
-    done, planned = steps_done(progress, ends), steps_planned(progress, evidence["plans"])
-    place = done if done is not None else progress.value(points[-1], "text")
-    more = [claim("reached", place=place)]
-    stamped = points[-1].time is not None
-    quiet, each = silence_s(evidence, run) if stamped else None, step_seconds(points, progress)
-    if gpus is not None:
-        more += gpus[1]
-    if gpus is not None and gpus[0] == "silent":
-        return place, more, "silent"
-    if gpus is None and quiet is not None and _too_quiet(quiet, points, limits):
-        return place, [*more, claim("silent", seconds=quiet)], "silent"
-    idle = stood_still(evidence, run, Rest()) if gpus is None and not stamped else None
-    if idle is not None:
-        return place, [*more, claim("unaccounted", seconds=idle[0])], "silent"
-    lost = unaccounted(evidence, Rest()) if gpus is None else None
-    if lost is not None:
-        return None, [*more, claim("unaccounted", seconds=lost)], "undecided"
-    left = steps_left(done, planned)
-    if left is not None and each is not None:
-        seconds = left.number * each.number
-        more.append(claim("projected", left=left, seconds=derived(round(seconds, 1), left, each, unit="s")))
-    return place, more, "slow"
-
-
-def _gpus(evidence: Evidence, run: Run) -> tuple[str, list[Claim]] | None:
-    """Whether the GPUs worked up to the limit or stood still before it; None where they don't tell."""
-    seen = watched(evidence, run)
-    if seen is None:
-        return None
-    from trackside.facts.gpu.signals import all_along, stall_of, unstarted
-
-    still = stall_of(evidence, run, seen).at_end()
+def _by_gpus(stall: GpuStall | None, idle: IdleGpus | None, stuck: FirstStepHang | None) -> Iterator[Witness]:
+    """Whether the GPUs worked up to the limit or stood still before it; nothing if they don't tell."""
+    still = stall.at_end() if stall is not None else None
     if still is not None and still.sure:
-        return "silent", list(still.claims)
-    idle = all_along(evidence, run, seen)
-    if idle is not None:
-        return "silent", list(idle.claims)
-    stuck = unstarted(evidence, run, seen)
-    if stuck is not None:
-        return "silent", list(stuck.claims)
-    working = stall_of(evidence, run, seen).worked_on
-    return ("slow", [working]) if working is not None and still is None else None
+        yield witness("silent", Certainty.SUPPORTED, *still.claims)
+    for rest in (idle, stuck):
+        if rest is not None:
+            yield witness("silent", Certainty.SUPPORTED, *rest.claims)
+    if stall is not None and still is None and stall.worked_on is not None:
+        yield witness("slow", Certainty.ESTABLISHED, stall.worked_on)
 
 
-def _too_quiet(quiet: Value, points: Sequence[Event], limits: Limits) -> bool:
-    """Whether the silence at the end is far longer than the rhythm of the printed points."""
-    times = [row.time for row in points if row.time is not None]
-    gaps = sorted(after - before for before, after in pairwise(times) if after > before)
-    rhythm = gaps[len(gaps) // 2] if gaps else 0.0
-    return quiet.number > max(limits.least_quiet_s, limits.quiet_steps * rhythm)
+def _doing(
+    ending: Ending, silence: Silence, course: Trajectory | None, gpus: Witness | None, limits: Limits
+) -> Iterator[Witness]:
+    """Who says what it was doing at its end, the best first: its closing line, its GPUs, its silence, its steps."""
+    points = () if course is None else course.points
+    for row in ending.ends.events[-1:]:
+        if sum(follows(point, row) is True for point in points) <= 1:  # a closing summary may come after it
+            yield witness("after_end", Certainty.ESTABLISHED, FINISHED(line=ending.ends.value(row, "text")))
+    if gpus is not None:
+        yield gpus
+    if course is None or not points:
+        count = [] if course is None else [NO_PROGRESS(count=course.count)]
+        yield witness("no_progress", Certainty.POSSIBLE, *count)
+        return
+    quiet = silence.seconds() if course.stamped else None
+    if quiet is not None and quiet.number > max(limits.least_quiet_s, limits.quiet_steps * course.interval_s):
+        yield witness("silent", Certainty.SUPPORTED, SILENT(seconds=quiet))
+    if not course.stamped and silence.stall is not None:
+        yield witness("silent", Certainty.SUPPORTED, UNACCOUNTED(seconds=silence.stall[0]))
+    if silence.unaccounted is not None:
+        yield witness("undecided", Certainty.POSSIBLE, UNACCOUNTED(seconds=silence.unaccounted))
+    stamped = silence.seconds(("progress",)) is not None
+    yield witness("slow", Certainty.ESTABLISHED if stamped else Certainty.SUPPORTED)
+
+
+def _place(course: Trajectory) -> Value:
+    """How far the run came."""
+    return course.done if course.done is not None else course.progress.value(course.points[-1], "text")
+
+
+def _projected(course: Trajectory) -> list[Claim]:
+    """How much longer it would have taken."""
+    left, each = course.left, course.step_seconds
+    if left is None or each is None:
+        return []
+    return [PROJECTED(left=left, seconds=derived(round(left.number * each.number, 1), left, each, unit="s"))]
 
 
 FAMILY = Family(
@@ -186,36 +190,9 @@ FAMILY = Family(
     id="timeout",
     title="Timeout: ended at its time limit",
     pictured=("timeout-healthy", "timeline"),
-    asks={**LIFE, **LEARNING, **ENDING, **STANDSTILL},
-    needs=(("jobs", "notices"),),
-    says={
-        **STILL_SAYS,
-        "state": "the scheduler recorded {state}",
-        "limit": "the limit was {limit}",
-        "notice": "the notice reads: {line}",
-        "finished": "the job had said that it was done: {line}",
-        "no_progress": "training points printed: {count}",
-        "reached": "it had done {place}",
-        "silent": "nothing was printed for {seconds} before the end",
-        "unaccounted": "the steps done, at their pace, leave {seconds} of the run unaccounted for",
-        "projected": "{left} were left, about {seconds} more at the rate it had",
-        "was_after_end": "training was over; what runs after it did not come to an end in time",
-        "was_no_progress": "the time limit ended it, and nothing printed tells what it was doing",
-        "was_undecided": "the time limit ended it; whether it still trained by then or stood still isn't told",
-        "was_silent": "it had stopped printing long before the limit: a hang is likely behind the timeout",
-        "was_slow": "it was still training: healthy but slow, and needed more time",
-        "doing": "whether the run was working or stuck",
-        "do_after_end": "look at what runs after the last step: uploads, process-group teardown, loader threads",
-        "do_no_progress": "rerun with progress printed and, if it stays silent, take stacks of the ranks",
-        "do_undecided": "rerun with times in the log or GPU metrics, which tell a slow run from one that hangs",
-        "do_silent": "rerun with the collective watchdog on, and take stacks while it is silent",
-        "do_slow": "raise the limit or resume in a second job from the last checkpoint",
-        "other_state": "the scheduler recorded {state}",
-        **OWN_END_SAYS,
-    },
     judge=judge,
     limits=Limits(),
     explains=("H3", "A2", "H1"),
     rivals=("C1", "C2", "C3"),
-    collect=COLLECT,
+    collect=("sacct with State, Timelimit and Elapsed", "the last minutes of the output, with time stamps"),
 )

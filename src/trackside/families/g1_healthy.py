@@ -40,176 +40,275 @@ The catalogue of failure families, G1.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from trackside.evidence import Evidence, Value, derived
+from trackside.evidence import Missing, Value, derived
 from trackside.facts import maths
-from trackside.facts.gpu.compute import COMPUTE, COMPUTE_GOING, COMPUTE_SAYS, Limits, Work, examined
-from trackside.facts.gpu.signals import STANDSTILL
-from trackside.facts.logs.ending import (
-    BAD_STATES,
-    ENDING,
-    OWN_END_SAYS,
-    abnormal_end,
-    completed,
-    disposition,
-    ending,
-    own_end,
-    still_running,
-)
-from trackside.facts.logs.exceptions import unhandled
-from trackside.facts.training.learning import (
-    LEARNING,
-    Curve,
-    curve,
-    number,
-    steps_done,
-    steps_planned,
-    training_points,
-)
-from trackside.facts.training.loss_curve import GAUGES, points_of
+from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.gpu.gpu_work import GpuWork
+from trackside.facts.logs.ending import BAD_STATES, Ending
+from trackside.facts.logs.exceptions import Exceptions, unhandled
+from trackside.facts.training.evaluations import Evaluations
+from trackside.facts.training.learning import Curve, Trajectory, number, training_points
+from trackside.facts.training.loss_curve import LossCurve
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Culprit, Finding, absent, action, claim, found, unknown
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, found
 from trackside.model import Event, Run
-from trackside.query import events
 
-NOBODY: Culprit = "none"
-COLLECT = (
-    "the job's whole output, so that its end and its loss can be read",
-    "sacct for the final state",
-    "GPU activity and error counters of the run",
+ENDED_BADLY = Sentence("it did not end well: {how}")
+RAISED = Sentence(
+    "it raised {type} and nothing shows that it went on",
+    running="it raised {type} and nothing shows that it went on from there",
 )
+COMPLETED = Sentence("the run came to its own end: {how}")
+SAID_DONE = Sentence("the job said that its training was over: {line}")
+TEARDOWN = Sentence("it did not leave cleanly after that: {how}")
+DONE = Sentence("it did {steps}", running="it has done {steps} so far")
+FELL = Sentence(
+    "the loss fell from {first} to {last} over {points}",
+    running="the loss fell from {first} to {last} over {points} so far",
+)
+LEVEL = Sentence(
+    "the loss went from {first} to {last} over {points}, no clear fall and no rise",
+    running="the loss went from {first} to {last} over {points} so far, no clear fall and no rise",
+)
+ROSE = Sentence(
+    "the loss went up from {first} to {last} over {points}",
+    running="the loss went up from {first} to {last} over {points} so far",
+)
+ANEW = Sentence("that is the run's last life, which began again at {place}; its first one began with {before}")
+EVALUATED = Sentence(
+    "the evaluation loss fell from {first} to {last}",
+    running="the evaluation loss fell from {first} to {last} so far",
+)
+EVALUATED_LEVEL = Sentence("the evaluation loss went from {first} to {last}")
+NO_LOSS = Sentence(
+    "no loss could be read: {points} of progress", running="no loss could be read so far: {points} of progress"
+)
+HEALTHY = Sentence("this is a healthy run, on evidence of its end, its learning, its work and clean hardware")
+UNMEASURED = Sentence(
+    "by its end and its learning this is a healthy run; that its GPUs worked and stayed clean was not measured"
+)
+UNCLEAN = Sentence("by its end and its learning this is a healthy run; a GPU under it did not stay clean")
+SLOW = Sentence(
+    "this is a healthy run that used its GPUs little: slow, not broken",
+    running="so far this is a healthy run that uses its GPUs little: slow, not broken",
+)
+CALLED_ABORTED = Sentence("no fault was read, but the job itself doesn't call this end a success")
+NO_FAULT = Sentence("nothing that was read speaks of a fault", running="nothing that was read so far speaks of a fault")
+WASTED = Sentence("the GPUs that did nothing were held for nothing")
+UNVERIFIABLE = Sentence(
+    "whether the model learned: training correctness is unverifiable from this output",
+    running="whether the model learns: training correctness is unverifiable from this output",
+)
+NO_END = Sentence("how the run ended: the log does not show its end", running="how the run will end: it goes on")
+HARDWARE = Sentence("GPU activity and error counters were not given")
+PLANNED = Sentence(
+    "whether it reached the {planned} that were planned",
+    running="whether it will reach the {planned} that are planned",
+)
+WHY_ABORTED = Sentence("why the job called its end aborted: its target may not have been reached")
+PRINT_LOSS = Sentence("print the training loss at steps, so that learning can be verified")
+SPEED = Sentence("look at the warnings for what holds it back, if it has to be faster")
+NOTHING = Sentence("nothing to do for this run", running="nothing to do so far")
+TELL_END = Sentence("give what the job printed, and sacct: curves alone don't tell how it ended")
+TEST_GPU = Sentence("run the vendor's diagnostics on the GPU that is named before it gets another long job")
+FEWER = Sentence("ask for as many GPUs as the job uses, or start a process for each of them")
 
 
-def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
+@dataclass(frozen=True)
+class Limits:
+    """What shows learning for certain."""
+
+    losses: int = 5
+    """Of a curve, below which its fall may be chance."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What the training's loss and the evaluations' say."""
+
+    curve: Curve
+    evaluated: tuple[Claim, ...]
+    evaluations_fell: bool
+
+    @property
+    def learned(self) -> bool:
+        """Whether there is anything to judge the learning by."""
+        return len(self.curve.finite) > 1 or self.evaluations_fell
+
+    @property
+    def fell(self) -> bool:
+        """Whether any loss fell."""
+        return self.curve.fell or self.evaluations_fell
+
+
+@dataclass(frozen=True)
+class End:
+    """How the run ended, as far as that speaks for its health."""
+
+    good: Value | None
+    bad: Value | None
+    """A bad end after the job's own word that it was done."""
+    aborted: Claim | None
+    """The job's own closing line, if it calls the end aborted."""
+    said_done: Value | None
+
+
+def judge(
+    run: Run, ending: Ending, work: GpuWork, evaluations: Evaluations, exceptions: Maybe[Exceptions],
+    trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], limits: Limits,
+) -> Finding | Missing:  # fmt: skip
     """Completed, or at least unharmed as far as the log goes; then what the GPUs and the loss say."""
-    bad = abnormal_end(evidence)
-    said_done = [row for row in evidence["ends"].events if row.get("status") == "success"]
-    if bad is not None and (disposition(evidence) is not None or not said_done or evidence["notices"]):
-        return absent(claim("ended_badly", how=bad))
-    if run.disposition in BAD_STATES and bad is None:
-        return unknown(["records that agree on how it ended"], COLLECT)
-    exceptions = evidence["exceptions"]
-    raised = [row for row in exceptions.events if row.get("about") not in ("signal", "wrapper")]
-    good = completed(evidence)
-    open_ = unhandled(raised, evidence["progress"].events)
-    if open_ and (good is None or not evidence["jobs"]):
-        return absent(claim("raised", type=exceptions.value(open_[0], "type")))
-    work = examined(evidence, run, limits, good is not None)
+    nothing = neither(trajectory, ending.unfiled, loss)
+    if nothing is not None:
+        return nothing
+    end, course = _end(ending), known(trajectory)
+    if end.bad is not None and end.said_done is None:
+        return absent(ENDED_BADLY(how=end.bad))
+    if run.disposition in BAD_STATES and end.bad is None:
+        return Missing("records that agree on how it ended")
+    raised = _raised(ending, known(exceptions), course)
+    if raised is not None:
+        return absent(raised)
     if work.against is not None:
         return absent(work.against)
-    line = curve(points_of(evidence))
-    scored = _evaluated(evidence)
-    if not line.points and not scored and good is None:
-        return unknown(["both an end and readable progress"], COLLECT)
-    shows = [claim("completed", how=good)] if good is not None else []
-    closing = own_end(evidence)
-    aborted = good is None and closing is not None and ending(evidence).aborted_itself
-    if aborted and closing is not None:
-        shows.append(closing)
-    if bad is not None:
-        shows += [claim("said_done", line=evidence["ends"].value(said_done[-1], "text")), claim("teardown", how=bad)]
-    done = steps_done(evidence["progress"], evidence["ends"])
-    planned = steps_planned(evidence["progress"], evidence["plans"])
-    if done is not None:
-        shows.append(claim("done", steps=done))
-    shows += [*work.shows, *([work.unused] if work.unused is not None else [])]
-    if line.finite or (evidence.has("progress") and not scored):
-        shows += _learning(line)
-    shows += [*scored, *work.clean, *work.unclean]
-    learned = len(line.finite) > 1 or any(each.key == "evaluated" for each in scored)
-    variant = "unverifiable" if not learned or aborted else "slow" if work.slow else "healthy"
-    unsure = _unsure(work, good if not aborted else closing, done, planned, learned)
-    unsure += [claim("why_aborted")] if aborted else []
-    sound = good is not None and (line.fell or any(each.key == "evaluated" for each in scored))
-    implied = (
-        "called_aborted"
-        if aborted
-        else "no_fault"
-        if not sound
-        else variant
-        if work.complete or variant == "slow"
-        else "unmeasured"
-    )
-    implies = [claim("unclean" if work.unclean and implied == "unmeasured" else implied)]
-    actions = [action("print_loss")] if not learned else [action("speed" if variant == "slow" else "nothing")]
-    if good is None and not evidence.has("progress"):
-        actions = [action("tell_end")]
-    if work.unclean:
-        actions = [*(each for each in actions if each.key != "nothing"), action("test_gpu")]
-    if work.unused is not None:
-        implies.append(claim("wasted"))
-        actions = [*(each for each in actions if each.key != "nothing"), action("fewer")]
+    learning = _learning(known(loss), evaluations, course)
+    if not learning.curve.points and not learning.evaluated and end.good is None:
+        return Missing("both an end and readable progress")
+    variant = "slow" if work.slow else "healthy"
+    variant = "unverifiable" if not learning.learned or end.aborted is not None else variant
+    implies = [_implied(end, learning, work, variant), *([WASTED()] if work.unused is not None else [])]
     return found(
-        _certainty(evidence, line, good, bad, work),
-        NOBODY,
-        shows,
+        _certainty(ending, end, learning, work, course, limits),
+        "none",
+        _shows(end, learning, work, course),
         implies=implies,
-        cannot_decide=unsure,
-        actions=actions,
+        cannot_decide=_unsure(end, learning, work, course),
+        actions=_actions(end, learning, work, variant, course),
         variant=variant,
     )
 
 
-def _certainty(evidence: Evidence, line: Curve, good: Value | None, bad: Value | None, work: Work) -> Certainty:
+def _end(ending: Ending) -> End:
+    """A bad end stands against the job's own word that it was done, unless only that word tells of an end."""
+    done = [row for row in ending.ends.events if row.get("status") == "success"]
+    bad, good = ending.abnormal, ending.completed
+    outweighed = ending.state is not None or bool(ending.notices)
+    said = ending.ends.value(done[-1], "text") if done and bad is not None and not outweighed else None
+    return End(good, bad, ending.own_end if good is None and ending.aborted_itself else None, said)
+
+
+def _raised(ending: Ending, exceptions: Exceptions | None, course: Trajectory | None) -> Claim | None:
+    """An exception that nothing shows to be survived, unless the scheduler says that the run completed."""
+    if exceptions is None or (ending.completed is not None and ending.jobs):
+        return None
+    own = [row for row in exceptions.frame.events if row.get("about") not in ("signal", "wrapper")]
+    last = unhandled(own, () if course is None else course.progress.events)
+    return RAISED(type=exceptions.frame.value(last[0], "type")) if last else None
+
+
+def _learning(loss: LossCurve | None, evaluations: Evaluations, course: Trajectory | None) -> Learning:
+    """The evaluations' loss counts if there are two or more in one log: that of the training points, else the one with
+    most."""
+    frame = evaluations.frame
+    trained = set() if course is None else {row.at.path for row in course.progress.events}
+    logs: dict[str, list[tuple[Event, float]]] = {}
+    for row in frame.events:
+        if (value := number(row, "loss")) is not None and math.isfinite(value):
+            logs.setdefault(row.at.path, []).append((row, value))
+    rows = max(logs.items(), key=lambda log: (log[0] in trained, len(log[1])), default=("", []))[1]
+    line = Curve(frame, (), (), ()) if loss is None else loss.curve
+    if len(rows) < 2:
+        return Learning(line, (), False)
+    fell = maths.falling([value for _, value in rows])
+    first, last = frame.value(rows[0][0], "loss"), frame.value(rows[-1][0], "loss")
+    return Learning(line, ((EVALUATED if fell else EVALUATED_LEVEL)(first=first, last=last),), fell)
+
+
+def _implied(end: End, learning: Learning, work: GpuWork, variant: str) -> Claim:
+    """What it comes to, no further than it was shown."""
+    if end.aborted is not None:
+        return CALLED_ABORTED()
+    if end.good is None or not learning.fell:
+        return NO_FAULT()
+    if work.complete or variant == "slow":
+        return {"slow": SLOW, "healthy": HEALTHY, "unverifiable": UNVERIFIABLE}[variant]()
+    return UNCLEAN() if work.unclean else UNMEASURED()
+
+
+def _certainty(
+    ending: Ending, end: End, learning: Learning, work: GpuWork, course: Trajectory | None, limits: Limits
+) -> Certainty:
     """Not only COMPLETED: both the end and the learning must be shown for more than a hint; and for all certainty the
     work of the GPUs and that nothing failed on them."""
-    if good is not None:
-        whole = line.fell and len(line.finite) >= 5
+    curve = learning.curve
+    if end.good is not None:
+        whole = curve.fell and len(curve.finite) >= limits.losses
         return Certainty.ESTABLISHED if whole and work.complete else Certainty.SUPPORTED
-    if line.fell and evidence.has("progress") and not still_running(evidence) and bad is None:
+    if curve.fell and course is not None and not ending.running and end.bad is None:
         return Certainty.SUPPORTED  # curves alone don't say that it was not killed
     return Certainty.POSSIBLE
 
 
-def _unsure(
-    work: Work, end: Value | Claim | None, done: Value | None, planned: Value | None, learned: bool
-) -> list[Claim]:
+def _shows(end: End, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
+    """Its end, its steps, its work, its learning, its hardware."""
+    shows = [COMPLETED(how=end.good)] if end.good is not None else []
+    shows += [end.aborted] if end.aborted is not None else []
+    if end.bad is not None and end.said_done is not None:
+        shows += [SAID_DONE(line=end.said_done), TEARDOWN(how=end.bad)]
+    if course is not None and course.done is not None:
+        shows.append(DONE(steps=course.done))
+    shows += [*work.claims, *([work.unused] if work.unused is not None else [])]
+    if learning.curve.finite or (course is not None and not learning.evaluated):
+        shows += _loss(learning.curve)
+    return [*shows, *learning.evaluated, *work.clean, *work.unclean]
+
+
+def _loss(line: Curve) -> list[Claim]:
+    """What the loss says; of a run that began anew, that this is its last life alone."""
+    if not line.finite:
+        return [NO_LOSS(points=line.frame.reduce("count", unit="points"))]
+    at = [place for place, loss in enumerate(line.losses) if math.isfinite(loss)]
+    first, last = line.loss(at[0]), line.loss(at[-1])
+    sentence = FELL if line.fell else ROSE if line.rose and line.level_has_meaning else LEVEL
+    whole = line.frame.reduce("count", "loss", unit="points")
+    begun = training_points(line.frame)[0]
+    if begun is line.points[0] or begun.get("loss") is None:
+        return [sentence(first=first, last=last, points=whole)]
+    own = derived(len(line.finite), whole, unit="points")
+    again = ANEW(place=line.place(at[0]), before=line.frame.value(begun, "loss"))
+    return [sentence(first=first, last=last, points=own), again]
+
+
+def _unsure(end: End, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:
     """What was not measured or not seen."""
-    unsure: list[Claim] = [] if learned else [claim("unverifiable")]
-    unsure += [] if end is not None else [claim("no_end")]
-    unsure += work.unsure if work.measured else [claim("hardware")]
-    if not isinstance(end, Value) and planned is not None and _short(done, planned):
-        unsure.append(claim("planned", planned=planned))
-    return unsure
+    unsure = [] if learning.learned else [UNVERIFIABLE()]
+    unsure += [] if end.good is not None or end.aborted is not None else [NO_END()]
+    unsure += work.unsure if work.measured else [HARDWARE()]
+    planned = None if course is None else course.planned
+    if end.good is None and course is not None and planned is not None and _short(course.done, planned):
+        unsure.append(PLANNED(planned=planned))
+    return [*unsure, WHY_ABORTED()] if end.aborted is not None else unsure
 
 
 def _short(done: Value | None, planned: Value) -> bool:
-    """Whether the steps that were seen are fewer than planned, as far as both are told."""
-    told = [value.value for value in (done, planned) if value is not None and isinstance(value.value, (int, float))]
-    return len(told) < 2 or told[0] < told[1]
+    """Whether the steps that were seen are fewer than planned, as far as both are known."""
+    steps = [value.value for value in (done, planned) if value is not None and isinstance(value.value, (int, float))]
+    return len(steps) < 2 or steps[0] < steps[1]
 
 
-def _evaluated(evidence: Evidence) -> list[Claim]:
-    """What the evaluations' loss says, where there are two or more in one log: that of the training points, else the
-    one with most."""
-    frame = evidence["evaluations"]
-    trained = {row.at.path for row in evidence["progress"].events}
-    logs: dict[str, list[tuple[Event, float]]] = {}
-    for row in frame.events:
-        if (loss := number(row, "loss")) is not None and math.isfinite(loss):
-            logs.setdefault(row.at.path, []).append((row, loss))
-    told = max(logs.items(), key=lambda log: (log[0] in trained, len(log[1])), default=("", []))[1]
-    if len(told) < 2:
-        return []
-    key = "evaluated" if maths.falling([loss for _, loss in told]) else "evaluated_level"
-    return [claim(key, first=frame.value(told[0][0], "loss"), last=frame.value(told[-1][0], "loss"))]
-
-
-def _learning(line: Curve) -> list[Claim]:
-    """What the loss says; of a run that began anew, that this is its last life alone."""
-    if not line.finite:
-        points: Value = line.frame.reduce("count", unit="points")
-        return [claim("no_loss", points=points)]
-    at = [place for place, loss in enumerate(line.losses) if math.isfinite(loss)]
-    first, last = line.loss(at[0]), line.loss(at[-1])
-    key = "fell" if line.fell else "rose" if line.rose and line.level_has_meaning else "level"
-    told = line.frame.reduce("count", "loss", unit="points")
-    begun = training_points(line.frame)[0]
-    if begun is line.points[0] or begun.get("loss") is None:
-        return [claim(key, first=first, last=last, points=told)]
-    own = derived(len(line.finite), told, unit="points")
-    before = line.frame.value(begun, "loss")
-    return [claim(key, first=first, last=last, points=own), claim("anew", place=line.place(at[0]), before=before)]
+def _actions(end: End, learning: Learning, work: GpuWork, variant: str, course: Trajectory | None) -> list[Action]:
+    """What would show more, or make it better."""
+    after = [TEST_GPU] if work.unclean else []
+    after += [FEWER] if work.unused is not None else []
+    if end.good is None and course is None:
+        first = [TELL_END]
+    elif not learning.learned:
+        first = [PRINT_LOSS]
+    else:
+        first = [SPEED] if variant == "slow" else [] if after else [NOTHING]
+    return [action(sentence) for sentence in (*first, *after)]
 
 
 FAMILY = Family(
@@ -217,71 +316,13 @@ FAMILY = Family(
     id="healthy",
     title="Healthy: no fault, and progress where it can be read",
     pictured=("healthy", "busy-wait"),
-    asks={
-        **LEARNING,
-        **ENDING,
-        **STANDSTILL,
-        **GAUGES,
-        **COMPUTE,
-        "exceptions": events("exception"),
-        "evaluations": events("evaluation"),
-    },
-    needs=(("progress", "jobs", "gauge_loss"),),
-    says={
-        **COMPUTE_SAYS,
-        "completed": "the run came to its own end: {how}",
-        "said_done": "the job said that its training was over: {line}",
-        "teardown": "it did not leave cleanly after that: {how}",
-        "done": "it did {steps}",
-        "fell": "the loss fell from {first} to {last} over {points}",
-        "level": "the loss went from {first} to {last} over {points}, no clear fall and no rise",
-        "rose": "the loss went up from {first} to {last} over {points}",
-        "anew": "that is the run's last life, which began again at {place}; its first one began with {before}",
-        "evaluated": "the evaluation loss fell from {first} to {last}",
-        "evaluated_level": "the evaluation loss went from {first} to {last}",
-        "no_loss": "no loss could be read: {points} of progress",
-        "healthy": "this is a healthy run, on evidence of its end, its learning, its work and clean hardware",
-        "unmeasured": "by its end and its learning this is a healthy run; that its GPUs worked and stayed clean was "
-        "not measured",
-        "unclean": "by its end and its learning this is a healthy run; a GPU under it did not stay clean",
-        "wasted": "the GPUs that did nothing were held for nothing",
-        **OWN_END_SAYS,
-        "called_aborted": "no fault was read, but the job itself doesn't call this end a success",
-        "why_aborted": "why the job called its end aborted: its target may not have been reached",
-        "no_fault": "nothing that was read speaks of a fault",
-        "no_end": "how the run ended: the log does not show its end",
-        "planned": "whether it reached the {planned} that were planned",
-        "hardware": "GPU activity and error counters were not given",
-        "slow": "this is a healthy run that used its GPUs little: slow, not broken",
-        "speed": "look at the warnings for what holds it back, if it has to be faster",
-        "unverifiable": "whether the model learned: training correctness is unverifiable from this output",
-        "print_loss": "print the training loss at steps, so that learning can be verified",
-        "fewer": "ask for as many GPUs as the job uses, or start a process for each of them",
-        "test_gpu": "run the vendor's diagnostics on the GPU that is named before it gets another long job",
-        "tell_end": "give what the job printed, and sacct: curves alone don't tell how it ended",
-        "nothing": "nothing to do for this run",
-        "ended_badly": "it did not end well: {how}",
-        "raised": "it raised {type} and nothing shows that it went on",
-    },
-    going={
-        **COMPUTE_GOING,
-        "done": "it has done {steps} so far",
-        "fell": "the loss fell from {first} to {last} over {points} so far",
-        "level": "the loss went from {first} to {last} over {points} so far, no clear fall and no rise",
-        "rose": "the loss went up from {first} to {last} over {points} so far",
-        "evaluated": "the evaluation loss fell from {first} to {last} so far",
-        "no_loss": "no loss could be read so far: {points} of progress",
-        "no_fault": "nothing that was read so far speaks of a fault",
-        "slow": "so far this is a healthy run that uses its GPUs little: slow, not broken",
-        "no_end": "how the run will end: it goes on",
-        "planned": "whether it will reach the {planned} that are planned",
-        "unverifiable": "whether the model learns: training correctness is unverifiable from this output",
-        "nothing": "nothing to do so far",
-        "raised": "it raised {type} and nothing shows that it went on from there",
-    },
     judge=judge,
-    loses="nothing",
     limits=Limits(),
     rivals=("E1",),
-    collect=COLLECT,
+    collect=(
+        "the job's whole output, so that its end and its loss can be read",
+        "sacct for the final state",
+        "GPU activity and error counters of the run",
+    ),
+    loses="nothing",
 )

@@ -34,116 +34,130 @@ The catalogue of failure families, A1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
-from trackside.evidence import Evidence, Value
-from trackside.facts.gpu.signals import ACTIVITY
-from trackside.facts.gpu.startup import worked_s
-from trackside.facts.logs.ending import ENDING, abnormal_end, completed
-from trackside.facts.logs.exceptions import type_and_message, unhandled
+from trackside.facts.gpu.startup import StartupUse
+from trackside.facts.hardware.kernel_log import KernelLog
+from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.exceptions import Exceptions, named_exception
 from trackside.facts.logs.fault_class import classify
 from trackside.facts.logs.order import points_before
-from trackside.facts.logs.restarts import RESTART_SAYS, RESTARTS, lived_on
-from trackside.facts.training.learning import curve, training_points
+from trackside.facts.logs.restarts import LauncherRestarts
+from trackside.facts.ranks import ranks_of
+from trackside.facts.training.learning import Trajectory
+from trackside.facts.training.milestones import Milestones
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, absent, action, claim, found
-from trackside.model import Event, Role, Run
-from trackside.query import events
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.model import Event, Role
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What counts as training where no point can be read."""
+
+    training_s: float = 180.0
+    """Of GPU work; what is shorter may be start-up (the same in that family)."""
+
 
 OWN = ("application", "cuda", "dataloader", None)
 """What an exception of this family speaks of."""
-TRAINING_S = 180.0
-"""Of GPU work without a readable training point; what is shorter may be start-up (the same in that family)."""
 OF_EITHER = ("unspecified launch failure", "unknown error")
 """CUDA errors that a card that is lost gives as well as a kernel that went astray (CUDA runtime, cudaError)."""
-COLLECT = ("every rank's output with its tracebacks",)
+
+AFTER = Sentence("steps had been done: the last point is {place} with a loss of {loss}")
+WORKED = Sentence("the GPUs had worked for {seconds} before it, though no training point could be read")
+AFTER_POINT = Sentence("training was under way: {line}")
+FRAME = Sentence("it was raised at {frame}")
+OWN_CODE = Sentence("the job's own code, data or configuration ended the run, not the cluster")
+CARD_OR_CODE = Sentence("whether the card or a kernel of the job failed: no kernel log of the node was given")
+AGAIN = Sentence("the run lived on with what it had saved; what stopped it once may do so again")
+MEND = {
+    "code": Sentence("read the frame that is named, mend it and resume from the last checkpoint"),
+    "data": Sentence("find the input that this step read, mend or drop it, and resume from the last checkpoint"),
+    "config": Sentence("mend the setting that is named and resume from the last checkpoint"),
+    "env": Sentence("mend the environment that is named and resume from the last checkpoint"),
+    "asset": Sentence("make the file or repository that is named available and resume from the last checkpoint"),
+}
+COMPLETED = Sentence("the run completed all the same: {how}")
+NONE = Sentence("of {count:exceptions} in the log none is an unhandled one of the job's own")
+NO_STEP = Sentence("{type} came before any completed step; training points: {count}")
 
 
-def judge(evidence: Evidence, run: Run, limits: None) -> Finding:
+def judge(
+    exceptions: Exceptions,
+    trajectory: Trajectory,
+    milestones: Milestones,
+    restarts: LauncherRestarts,
+    ending: Ending,
+    use: StartupUse,
+    kernel: KernelLog,
+    limits: Limits,
+) -> Finding:
     """The earliest unhandled exception of the job's own, if a step was done before it."""
-    exceptions, progress = evidence["exceptions"], evidence["progress"]
-    points = training_points(progress)
-    crashed = abnormal_end(evidence) is not None
-    own = [row for row in unhandled(exceptions.events, progress.events, crashed=crashed) if row.get("about") in OWN]
-    good = completed(evidence)
-    if (lived := _survived(evidence, points)) is not None and (good is not None or not own):
-        return lived
-    if good is not None and evidence["jobs"]:
-        return absent(claim("completed", how=good))
+    own = [row for row in exceptions.unhandled if row.get("about") in OWN]
+    good = ending.completed
+    if (survived := _survived(exceptions, restarts)) is not None and (good is not None or not own):
+        return survived
+    if good is not None and ending.jobs:
+        return absent(COMPLETED(how=good))
     if not own:
-        return absent(claim("none", count=exceptions.reduce("count")))
+        return absent(NONE(count=exceptions.frame.reduce("count")))
     row = own[0]
-    before = points_before(points, row)
-    worked = None if before else _worked(evidence, run)
-    if not before and worked is None and not _steps_summed(evidence):
-        return absent(claim("no_step", type=exceptions.value(row, "type"), count=progress.reduce("count")))
-    shows = [claim("raised", **type_and_message(exceptions, row))]
-    line = curve(progress)
-    if before and line.rows:
-        shows.append(claim("after", place=line.place(-1), loss=line.loss(-1)))
-    elif before:
-        shows.append(claim("after_point", line=progress.value(before[-1], "text")))
-    elif worked is not None:
-        shows.append(claim("worked", seconds=worked))
-    ranks = tuple(sorted({each.rank for each in own if each.rank is not None and _same(each, row)}))
-    frame = row.get("user_frame") or row.get("frame")
-    if frame is not None:
-        shows.append(claim("frame", frame=exceptions.value(row, "user_frame" if row.get("user_frame") else "frame")))
+    training = _training(trajectory, use, row, limits)
+    if training is None and not milestones.steps_done:
+        return absent(NO_STEP(type=exceptions.frame.value(row, "type"), count=trajectory.count))
+    place = next((name for name in ("user_frame", "frame") if row.get(name) is not None), None)
+    shows = [exceptions.raised(row), *([] if training is None else [training])]
     kind = classify(row).fault
     # A CUDA error may be the card's: without the kernel's word it stays open.
-    open_ = row.get("about") == "cuda" and "kernel" not in evidence["xids"].covered
-    either = open_ and any(text in str(row.get("message")) for text in OF_EITHER)
+    unsettled = row.get("about") == "cuda" and not kernel.given
+    either = unsettled and any(text in str(row.get("message")) for text in OF_EITHER)
     return found(
-        Certainty.SUPPORTED if open_ else Certainty.ESTABLISHED,
+        Certainty.SUPPORTED if unsettled else Certainty.ESTABLISHED,
         "unknown" if either else "job",
-        shows,
-        implies=[] if either else [claim("own_code")],
-        cannot_decide=[claim("card_or_code")] if either else [],
-        actions=[action(f"mend_{kind}" if kind in ("data", "config", "env", "asset") else "mend")],
+        shows if place is None else [*shows, FRAME(frame=exceptions.frame.value(row, place))],
+        implies=[] if either else [OWN_CODE()],
+        cannot_decide=[CARD_OR_CODE()] if either else [],
+        actions=[action(MEND[kind])],
         since=row.time,
         at=row.at,
-        ranks=ranks,
+        ranks=ranks_of(other for other in own if other.get("type") == row.get("type")),
         nodes=(row.node,) if row.node else (),
         fault_class=kind,
-        exception=(str(row.get("type")), str(row.get("message") or "")[:500]),
+        exception=named_exception(row),
     )
 
 
-def _survived(evidence: Evidence, points: Sequence[Event]) -> Finding | None:
+def _training(trajectory: Trajectory, use: StartupUse, row: Event, limits: Limits) -> Claim | None:
+    """What shows that training was under way before an exception: a point, else long work of the GPUs."""
+    before, curve = points_before(trajectory.points, row), trajectory.curve
+    if before and curve.rows:
+        return AFTER(place=curve.place(-1), loss=curve.loss(-1))
+    if before:
+        return AFTER_POINT(line=trajectory.progress.value(before[-1], "text"))
+    worked = use.trained(limits.training_s)
+    return None if worked is None else WORKED(seconds=worked)
+
+
+def _survived(exceptions: Exceptions, restarts: LauncherRestarts) -> Finding | None:
     """An exception after which the launcher started the workers again: no cause, but it may come again."""
-    exceptions = evidence["exceptions"]
-    own = [row for row in exceptions.events if row.role is Role.ROOT and row.get("about") in OWN]
-    for row in own:
-        told = [] if row.get("logged") else lived_on(evidence, row, points)
-        if told:
+    for row in exceptions.frame.events:
+        if row.role is not Role.ROOT or row.get("about") not in OWN or row.get("logged"):
+            continue
+        if lived_on := restarts.lived_on(row):
             return found(
                 Certainty.SUPPORTED,
                 "job",
-                [claim("raised", **type_and_message(exceptions, row)), *told],
-                implies=[claim("again")],
-                actions=[action("mend")],
+                [exceptions.raised(row), *lived_on],
+                implies=[AGAIN()],
+                actions=[action(MEND["code"])],
                 since=row.time,
                 at=row.at,
                 ranks=() if row.rank is None else (row.rank,),
-                exception=(str(row.get("type")), str(row.get("message") or "")[:500]),
+                exception=named_exception(row),
                 latent=True,
             )
     return None
-
-
-def _steps_summed(evidence: Evidence) -> bool:
-    """Whether a checkpoint or an evaluation shows that steps were done, though no point was printed."""
-    return any(row.get("step") for name in ("saves", "evaluations") for row in evidence[name].events)
-
-
-def _worked(evidence: Evidence, run: Run) -> Value | None:
-    """For how long the GPUs had worked, where that was long enough to be training, whatever the log printed."""
-    worked = worked_s(evidence, run)
-    return worked if worked is not None and worked.number >= TRAINING_S else None
-
-
-def _same(one: Event, other: Event) -> bool:
-    return one.get("type") == other.get("type")
 
 
 FAMILY = Family(
@@ -151,37 +165,9 @@ FAMILY = Family(
     id="application-exception",
     title="Application exception in mid-training",
     pictured=("app-exception", "timeline"),
-    asks={
-        **ENDING,
-        "xids": events("xid"),
-        "exceptions": events("exception"),
-        "progress": events("progress"),
-        **RESTARTS,
-        "saves": events("checkpoint_saved"),
-        "evaluations": events("evaluation"),
-        **ACTIVITY,
-    },
-    needs=("exceptions",),
-    says={
-        **RESTART_SAYS,
-        "raised": "the job raised {type}: {message}",
-        "after": "steps had been done: the last point is {place} with a loss of {loss}",
-        "worked": "the GPUs had worked for {seconds} before it, though no training point could be read",
-        "after_point": "training was under way: {line}",
-        "frame": "it was raised at {frame}",
-        "own_code": "the job's own code, data or configuration ended the run, not the cluster",
-        "card_or_code": "whether the card or a kernel of the job failed: no kernel log of the node was given",
-        "mend": "read the frame that is named, mend it and resume from the last checkpoint",
-        "mend_data": "find the input that this step read, mend or drop it, and resume from the last checkpoint",
-        "mend_config": "mend the setting that is named and resume from the last checkpoint",
-        "mend_env": "mend the environment that is named and resume from the last checkpoint",
-        "mend_asset": "make the file or repository that is named available and resume from the last checkpoint",
-        "completed": "the run completed all the same: {how}",
-        "none": "of {count:exceptions} in the log none is an unhandled one of the job's own",
-        "no_step": "{type} came before any completed step; training points: {count}",
-    },
     judge=judge,
+    limits=Limits(),
     explains=("C1", "C2", "F3", "H1", "H3"),
     rivals=("A1", "E1"),
-    collect=COLLECT,
+    collect=("every rank's output with its tracebacks",),
 )

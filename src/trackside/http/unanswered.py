@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from trackside.errors import TracksideError
+
 MAX_WORDS = 300
 """Characters of the server's own words in a reason."""
 Kind = Literal["unreachable", "timeout", "refused", "limited", "unauthorized", "broken", "too_large", "partial"]
@@ -18,7 +20,7 @@ CHECK_IDENTITY = "check the token, the user and the tenant"
 _PASSING: Mapping[int, Kind] = {429: "limited", 502: "unreachable", 503: "limited", 504: "timeout"}
 
 
-class Unanswered(Exception):
+class Unanswered(TracksideError):
     """A question that a server did not answer. ``str`` is one line: what happened, where, and what may help.
 
     ``status``: of the answer that came instead, 0 where none did; ``words``: the server's own in it; ``after``: seconds

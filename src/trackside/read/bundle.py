@@ -20,6 +20,7 @@ from typing import IO, BinaryIO
 
 import msgspec
 
+from trackside.errors import TracksideError
 from trackside.model import InputStatus, Plane
 from trackside.read.archive import escapes, shown
 from trackside.read.compression import FREE_BYTES, MAX_MEMBERS, MAX_RATIO
@@ -39,7 +40,7 @@ _BROKEN = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, struct.error, O
 Tick = Callable[[int], None]
 
 
-class Damaged(ValueError):
+class Damaged(TracksideError, ValueError):
     """A bundle that is not what was written; the message says which part of it."""
 
 

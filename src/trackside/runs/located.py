@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from trackside.errors import NoSuchRun
 from trackside.model import Event, Input, Plane, Position, Record, Run
 from trackside.runs.jobs import Job, plain_id
 from trackside.runs.logs import leaf_of, outputs_of
-from trackside.runs.resolve import NoSuchRun, resolve
+from trackside.runs.resolve import resolve
 from trackside.stores.embedded.rows import RECORD, record_of
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore

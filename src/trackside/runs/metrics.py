@@ -12,6 +12,7 @@ import numpy as np
 from trackside.catalog.job_states import ALIVE
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.natural import natural, whole_number
+from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.evidence import Frame
 from trackside.model import Record, Run
 from trackside.query import Query, Row, events, record
@@ -20,7 +21,6 @@ from trackside.runs.clock import REACH_S, offset_of
 from trackside.runs.holding import Asked, Holding, held_by
 from trackside.runs.metric_clock import NEAR_S, Stretch, shift_of
 from trackside.runs.places import Placed, Unit, placed
-from trackside.runs.resolve import NoSuchRun, SeveralRuns
 from trackside.stores.curves import AROUND_S, Curves, Held, Kept, RunMetrics, Timing, most_windows
 from trackside.stores.memory import MemoryStore
 

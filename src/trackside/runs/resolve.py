@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from trackside.catalog.natural import natural
+from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.evidence import UNANSWERED
 from trackside.model import Event, Record, Run, Scalar
 from trackside.query import Row
@@ -26,18 +27,6 @@ _FRAMEWORKS = ("training_plan", "training_start", "training_end")
 _DUMPS = ("flight_recorder", "flight_recorder_group")
 """Kinds of records that may name the job that they are of."""
 _EXITS = ("process_exit", "launcher_failure")
-
-
-class SeveralRuns(ValueError):
-    """The inputs hold several unrelated jobs and none was chosen."""
-
-    def __init__(self, jobs: Sequence[str]) -> None:
-        super().__init__(f"the inputs hold {len(jobs)} jobs: {', '.join(jobs[:20])}; choose one with --job ID")
-        self.jobs = tuple(jobs)
-
-
-class NoSuchRun(ValueError):
-    """The chosen job is not in the inputs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trackside.api import package_version
 from trackside.finding import Culprit
 from trackside.serve import openapi
 from trackside.serve.answers import MOST_QUERY, AnswerDoc
@@ -19,6 +18,7 @@ from trackside.serve.problems import encoded
 from trackside.show.document import VerdictDoc
 from trackside.stores.metadata.archive import MOST_PAGE, Archive
 from trackside.stores.metadata.rows import RunPage, VerdictPage
+from trackside.version import package_version
 
 BASE = "/api/v1"
 ID = Parameter(name="id", within="path", about="A run's id (r17), or a job's (4242), which is the last run of that job")

@@ -28,9 +28,9 @@ from trackside.serve.handlers import Handlers
 from trackside.serve.limits import Tokens, guarded
 from trackside.serve.reading import LineReader
 from trackside.serve.receive import Receiver, Spoken
-from trackside.show.price import NO_PRICE
+from trackside.session.site import names_of
+from trackside.settings.price import NO_PRICE
 from trackside.site.config import Site
-from trackside.site.gather import names_of
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.receiver.intake import Intake

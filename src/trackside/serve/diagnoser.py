@@ -9,14 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from trackside import api
-from trackside.evidence import Store
-from trackside.finding import Verdict
 from trackside.runs.listing import Listed, listing
-from trackside.runs.resolve import resolve
 from trackside.serve.fresh import Lag
+from trackside.session import Request, Session, SiteRequest, StoreRequest, open_session
+from trackside.session.site import is_job, names_of
 from trackside.site.config import Site
-from trackside.site.gather import Gathered, gathered, is_job, names_of
 from trackside.stores.embedded.snapshot import Snapshot
 
 LISTED_S = 5.0
@@ -25,11 +22,7 @@ Fresh = Callable[[], Sequence[Lag] | None]
 
 
 class Diagnoser(Protocol):
-    """Where evidence is asked for. Its methods are called from several threads at once.
-
-    They raise what :mod:`trackside.api` raises: SeveralRuns, NoSuchRun, StoreError, FileNotFoundError; and Unanswered
-    where a server is asked that doesn't answer.
-    """
+    """Where evidence is asked for. Its methods are called from several threads at once."""
 
     @property
     def paths(self) -> Sequence[str]:
@@ -45,12 +38,8 @@ class Diagnoser(Protocol):
         """The runs of which there is evidence, judged or not; those that began first first."""
         ...
 
-    def diagnose(self, job: str) -> Verdict:
-        """The verdict on a job as of now."""
-        ...
-
-    def evidence(self, job: str) -> AbstractContextManager[Store]:
-        """What is known of a job, to be asked until the block ends."""
+    def session(self, job: str, as_of: float | None = None) -> AbstractContextManager[Session]:
+        """What is known of a job: see :func:`trackside.session.open_session`."""
         ...
 
 
@@ -81,24 +70,16 @@ class StoreDiagnoser:
         with Snapshot.open(self._store) as snapshot:
             return listing(snapshot)
 
-    def diagnose(self, job: str) -> Verdict:
+    @contextmanager
+    def session(self, job: str, as_of: float | None = None) -> Iterator[Session]:
         """As ``trackside diagnose --store DIR --job JOB``."""
-        with self._loaded(job) as loaded:
-            return api.judge(loaded).verdict
-
-    @contextmanager
-    def evidence(self, job: str) -> Iterator[Store]:
-        """The store narrowed to the job, as its families are shown it."""
-        with self._loaded(job) as loaded:
-            _, rows = api.select(loaded, loaded.job)
-            yield rows
-
-    @contextmanager
-    def _loaded(self, job: str) -> Iterator[api.Loaded]:
         left = self._fresh()
-        with api.stored(self._store, job) as loaded:
-            _note(left, loaded)
-            yield loaded
+        with open_session(self._request(job, as_of)) as session:
+            _note(left, session)
+            yield session
+
+    def _request(self, job: str, as_of: float | None) -> Request:
+        return StoreRequest(self._store, job, as_of=as_of)
 
 
 class SiteDiagnoser(StoreDiagnoser):
@@ -116,40 +97,17 @@ class SiteDiagnoser(StoreDiagnoser):
         """The site's servers, and Slurm."""
         return names_of(self._site)
 
-    def diagnose(self, job: str) -> Verdict:
-        """As ``trackside diagnose --store DIR --job JOB --config FILE``."""
+    def _request(self, job: str, as_of: float | None) -> Request:
         if not is_job(job):
-            return super().diagnose(job)
-        with self._gathered(job) as found:
-            return found.judge().verdict
-
-    @contextmanager
-    def evidence(self, job: str) -> Iterator[Store]:
-        """The same, to be asked."""
-        if not is_job(job):
-            with super().evidence(job) as rows:
-                yield rows
-            return
-        with self._gathered(job) as found:
-            _, narrowed = api.select(found.loaded, found.loaded.job)
-            yield narrowed
-
-    @contextmanager
-    def _gathered(self, job: str) -> Iterator[Gathered]:
-        left = self._fresh()
-        with gathered(self._site, job, store=self._store) as found:
-            _note(left, found.loaded)
-            yield found
+            return super()._request(job, as_of)
+        return SiteRequest(self._site, job, store=self._store, as_of=as_of)
 
 
-def _note(left: Sequence[Lag], loaded: api.Loaded) -> None:
-    """Note what of the rest concerns the run that was asked for, or may be its parent's."""
-    if not left:
-        return
-    paths = [*loaded.trajectories.paths, *loaded.paths]
-    run = resolve(loaded.store, loaded.job, paths, loaded.home, loaded.owners).run
+def _note(left: Sequence[Lag], session: Session) -> None:
+    """Note what of the rest concerns the session's run, or may be its parent's."""
+    run = session.run
     ids = {name for name in (run.id, *run.aliases, run.parent) if name}
     ids |= {re.split(r"[_+]", name)[0] for name in ids}  # lines may name a task's whole array
-    for each in left:
-        if (its := each.of(ids)) is not None:
-            its.note(loaded.store)
+    for lag in left:
+        if (of_run := lag.of(ids)) is not None:
+            of_run.note(session.store)

@@ -23,8 +23,8 @@ from trackside.serve.diagnoser import Diagnoser
 from trackside.serve.operations import Asked
 from trackside.serve.problems import Problem, encoded
 from trackside.serve.workers import Slow, Workers
+from trackside.settings.price import NO_PRICE, Price
 from trackside.show import document as published
-from trackside.show.price import NO_PRICE, Price
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.metadata.rows import ArchivedRun, Filters, Lineage, Recorded
@@ -189,7 +189,8 @@ class Handlers:
 
     def _judge(self, job: str) -> tuple[bytes, Recorded | None, str]:
         """The document; where it was recorded, or why it was not: a verdict is told though the archive is down."""
-        verdict = self.diagnoser.diagnose(job)
+        with self.diagnoser.session(job) as session:
+            verdict = session.verdict()
         body = published.encode(published.document(verdict, self.diagnoser.paths, self.diagnoser.asked, self.price))
         try:
             return body, self.archive.record(verdict, body, job=job), ""
@@ -202,8 +203,8 @@ class Handlers:
         query, job = parsed(asked["query"]), await self._job(asked)
 
         def ask() -> AnswerDoc:
-            with self.diagnoser.evidence(job) as store:
-                return answered(store, query, asked["limit"])
+            with self.diagnoser.session(job) as session:
+                return answered(session.store, query, asked["limit"])
 
         return _json(await self.judging.run(ask))
 
@@ -221,8 +222,8 @@ class Handlers:
         job = (await self._run({"id": about.run})).job
 
         def ask() -> list[Checked]:
-            with self.diagnoser.evidence(job) as store:
-                return list(check(doc.cites, store))
+            with self.diagnoser.session(job, doc.run.as_of or doc.run.end) as session:
+                return list(check(doc.cites, session.store))
 
         checked = await self.judging.run(ask, ("verify", id_))
         broken = [_broken(each) for each in checked if not each.holds]
@@ -263,7 +264,8 @@ def _job_doc(row: Listed) -> JobDoc:
 
 
 def _broken(each: Checked) -> BrokenDoc:
-    return BrokenDoc(id=each.id, where=each.cite.where, query=each.cite.query, was=published.plain(each.cite.value),
+    return BrokenDoc(id=each.id, where=each.cite.where, query=str(each.cite.query),
+                     was=published.plain(each.cite.value),
                      now=published.plain(each.now), problem=each.problem)  # fmt: skip
 
 

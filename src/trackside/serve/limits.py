@@ -14,6 +14,7 @@ from pathlib import Path
 
 from starlette.requests import ClientDisconnect, Request
 
+from trackside.errors import TracksideError
 from trackside.stores.receiver.options import Limits, ServeOptions
 
 LOG = logging.getLogger("trackside.receiver")
@@ -23,7 +24,7 @@ SHORT = 16
 """Characters below which a token is too soon guessed."""
 
 
-class Refused(Exception):
+class Refused(TracksideError):
     """A request that is answered with a status and words for its sender, and not looked at."""
 
     def __init__(self, status: int, why: str, retry_after_s: float | None = None) -> None:

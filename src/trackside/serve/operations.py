@@ -15,13 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trackside.api import NothingReadable
+from trackside.errors import CannotAsk, NoSuchRun, NothingReadable, SeveralRuns
 from trackside.http.unanswered import Unanswered
-from trackside.runs.resolve import NoSuchRun, SeveralRuns
 from trackside.serve.limits import Refused
 from trackside.serve.problems import Problem
 from trackside.serve.workers import Busy, Slow
-from trackside.site.gather import CannotAsk
 from trackside.stores.embedded.layout import StoreError
 from trackside.stores.metadata.errors import ArchiveError
 

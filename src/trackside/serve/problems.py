@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from trackside.errors import TracksideError
 from trackside.stores.metadata.errors import ArchiveError, Kind
 
 MEDIA_TYPE = "application/problem+json"
@@ -26,7 +27,7 @@ class ProblemDoc(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str
 
 
-class Problem(Exception):
+class Problem(TracksideError):
     """To be answered in place of what was asked for."""
 
     def __init__(self, status: int, detail: str, remedy: str = "", retry_after_s: int | None = None) -> None:

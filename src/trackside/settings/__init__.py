@@ -18,6 +18,8 @@ from typing import Any
 
 import msgspec
 
+from trackside.errors import UsageError
+
 PREFIX = "TRACKSIDE_"
 SECRETS = frozenset({"password", "bearer", "token"})
 """May be given as text, as ``$NAME`` of an environment variable, or as a file under the key ending in ``_file``."""
@@ -31,7 +33,7 @@ Index = tuple[str, int]
 """A section and which of several of that name."""
 
 
-class ConfigError(ValueError):
+class ConfigError(UsageError, ValueError):
     """A setting that can't be meant. One line: where it stands, what is wrong, what may help."""
 
 

@@ -18,10 +18,10 @@ from trackside.compare.slowdown import Slowdown, pace
 from trackside.compare.training import TIME_HELD
 from trackside.evidence import Cite, Value
 from trackside.model import Scalar
+from trackside.settings.price import NO_PRICE, Price
 from trackside.show import heading
 from trackside.show.document import CiteDoc, FindingDoc, Json, RunDoc, VerdictDoc, citation, document, plain
 from trackside.show.inert import encodable
-from trackside.show.price import NO_PRICE, Price
 from trackside.show.text import trimmed
 from trackside.show.wording import duration, word
 

@@ -17,8 +17,8 @@ from trackside.facts.trust import preflight
 from trackside.families import families
 from trackside.finding import Action, Claim, Finding, Verdict
 from trackside.model import Attempt, Run, Scalar
+from trackside.settings.price import NO_PRICE, Price
 from trackside.show.inert import encodable
-from trackside.show.price import NO_PRICE, Price
 from trackside.show.waste import WasteDoc, untold, waste
 from trackside.show.wording import said, sentence, template_of
 

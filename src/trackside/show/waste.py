@@ -11,7 +11,7 @@ from trackside.evidence import Cite
 from trackside.facts.cost.cost import SAYS
 from trackside.facts.cost.parts import AT_MOST
 from trackside.finding import Claim, Cost, Loss
-from trackside.show.price import NO_PRICE, Price
+from trackside.settings.price import NO_PRICE, Price
 from trackside.show.wording import said, sentence, template_of
 
 ROUNDED = 0.0005

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from trackside.sim.faults import faults
 from trackside.sim.scenario import Scenario
-from trackside.sim.schema import built_in
+from trackside.sim.schema import built_in, load_scenario
 from trackside.sim.simulate import simulate
 from trackside.sim.truth import Truth
 
-__all__ = ["Scenario", "Truth", "catalogue", "simulate"]
+__all__ = ["Scenario", "Truth", "catalogue", "load_scenario", "simulate"]
 
 
 def catalogue() -> list[tuple[str, str]]:
     """(name, title) of the scenarios that come along, then of the faults, as ``fault KIND``."""
-    from trackside.sim.faults import faults
-
     kinds = [(f"fault {kind}", (fault.__doc__ or "").partition("\n")[0]) for kind, fault in faults().items()]
     return [*built_in().items(), *kinds]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+from trackside.errors import UsageError
 
 PLANES = ("gpu", "host", "tracer", "logs", "scheduler", "kernel")
 """What a folder can hold, in the order it is written."""
 
 
-class ScenarioError(ValueError):
+class ScenarioError(UsageError, ValueError):
     """A scenario that can't be read: says where, which key, and what would do."""
 
 
@@ -192,13 +193,3 @@ class Scenario:
     telemetry: Telemetry = field(default_factory=Telemetry)
     neighbours: tuple[Neighbour, ...] = ()
     faults: tuple[Mapping[str, Any], ...] = ()
-
-    @classmethod
-    def load(cls, source: str | Path, changes: tuple[str, ...] = (), seed: int | None = None) -> Scenario:
-        """A built-in scenario by name, a TOML file by path, or TOML text (anything with a line break).
-
-        ``changes``: ``key=value`` with dotted keys. Raises ScenarioError.
-        """
-        from trackside.sim.schema import load
-
-        return load(source, changes, seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import tomllib
 import types
 import typing
@@ -13,11 +12,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from trackside.sim.durations import seconds
+from trackside.sim.frameworks import frameworks
 from trackside.sim.hardware import MODELS
 from trackside.sim.scenario import PLANES, Scenario, ScenarioError
 
-_LENGTH = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
-_UNITS = (86400.0, 3600.0, 60.0, 1.0)
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "cluster.gpu": tuple(MODELS),
     "cluster.fabric": ("infiniband", "ethernet"),
@@ -43,8 +42,11 @@ def built_in() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def load(source: str | Path, changes: Sequence[str] = (), seed: int | None = None) -> Scenario:
-    """See :meth:`trackside.sim.scenario.Scenario.load`."""
+def load_scenario(source: str | Path, changes: Sequence[str] = (), seed: int | None = None) -> Scenario:
+    """A built-in scenario by name, a TOML file by path, or TOML text (anything with a line break).
+
+    ``changes``: ``key=value`` with dotted keys. Raises ScenarioError.
+    """
     text, where, name = _text(source)
     try:
         table = tomllib.loads(text)
@@ -107,22 +109,6 @@ def _entry(entries: list[Any], part: str, change: str) -> int:
     return int(part)
 
 
-def seconds(value: object) -> float | None:
-    """Seconds from a number or from text such as "1h30m"; None if it is neither."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, (int, float)):
-        return float(value)
-    if (
-        isinstance(value, str)
-        and value
-        and (found := _LENGTH.fullmatch(value.replace(" ", "")))
-        and any(found.groups())
-    ):
-        return sum(float(part) * unit for part, unit in zip(found.groups(), _UNITS, strict=True) if part)
-    return None
-
-
 def build(cls: Any, table: Mapping[str, Any], where: str, path: str) -> Any:
     """A dataclass from a table. Raises ScenarioError for an unknown key or a value of the wrong kind."""
     fields = {each.name: each for each in dataclasses.fields(cls)}
@@ -181,8 +167,6 @@ def _check(scenario: Scenario, where: str) -> None:
                     raise ScenarioError(
                         f"{where}: {path}: {one!r} is none of {', '.join(k or '(empty)' for k in known)}"
                     )
-    from trackside.sim.frameworks import frameworks
-
     if job.framework not in frameworks():
         raise ScenarioError(f"{where}: job.framework: {job.framework!r} is none of {', '.join(frameworks())}")
     sizes = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trackside.sim.act import Act, Place
+from trackside.sim.durations import seconds
 from trackside.sim.hardware import MODELS, GpuModel
 from trackside.sim.scenario import Scenario, ScenarioError
 from trackside.sim.truth import Injected
@@ -155,8 +156,6 @@ class Stage:
 
     def when(self, at: str | float, whose: str = "at") -> float:
         """A moment: "40%" of the run as it would go without faults, "step 300", "12m" or seconds from its start."""
-        from trackside.sim.schema import seconds
-
         plain = self.reference
         if isinstance(at, str) and (text := at.strip()).endswith("%"):
             try:

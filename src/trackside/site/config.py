@@ -10,8 +10,8 @@ from typing import Any
 
 from trackside.http.options import HttpOptions
 from trackside.settings import PREFIX, Index, Section, Settings
+from trackside.settings.price import NO_PRICE, Price
 from trackside.settings.shown import Setting, as_toml, exposed, in_force
-from trackside.show.price import NO_PRICE, Price
 from trackside.site.file import find
 from trackside.site.journal import JournalOptions
 from trackside.site.slurm_options import SlurmOptions

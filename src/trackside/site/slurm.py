@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from trackside.errors import UsageError
 from trackside.http.unanswered import Unanswered, plain
 from trackside.model import Input
 from trackside.read.detect import read_source
@@ -81,7 +82,7 @@ class SlurmAnswer:
         return None if self.stage == "unknown" else self.stage == "going"
 
 
-class SeveralClusters(ValueError):
+class SeveralClusters(UsageError, ValueError):
     """More than one of the clusters has a job of this id."""
 
     def __init__(self, job: str, clusters: Sequence[str]) -> None:

@@ -56,7 +56,6 @@ _AGGREGATES: Mapping[Aggregate, Callable[..., NDArray[np.float64]]] = {
     "max": np.nanmax,
     "sum": np.nansum,
     "median": np.nanmedian,
-    "stddev": np.nanstd,
 }
 
 
@@ -65,8 +64,6 @@ def aggregate(values: NDArray[np.float64], how: Aggregate) -> NDArray[np.float64
     held = ~np.isnan(values)
     some = held.any(axis=0)
     whole = np.full(values.shape[1], np.nan)
-    if how == "count":
-        whole[some] = held.sum(axis=0)[some]
-    elif some.any():
+    if some.any():
         whole[some] = _AGGREGATES[how](values[:, some], axis=0)
     return whole

@@ -23,7 +23,7 @@ from trackside.model import Scalar, Series
 from trackside.query import MOST_ASKED, Query, Span
 from trackside.stores.arithmetic import grouped, increase, onset
 
-Engine = Literal["avg", "min", "max", "sum", "count", "last", "stddev", "p05", "p50", "p95"]
+Engine = Literal["avg", "min", "max", "sum", "count", "last"]
 """Rollups that an engine must know; the others are made from ``last`` here."""
 STEPS_S = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 MOST_WINDOWS = 1500
@@ -69,7 +69,7 @@ class Curves(Protocol):
 
         ``start_ms`` and ``end_ms`` are multiples of ``step_ms``. Gives (groups, windows) with NaN where nothing was
         sampled, and how many samples were used. ``last`` is the latest in the window; samples at the same time: the
-        largest. ``stddev`` is the population's; quantiles interpolate linearly.
+        largest.
         """
         ...
 
@@ -287,7 +287,7 @@ def _planned(query: Query, timing: Timing) -> Query:
     if span is None or how is None:
         return query
     start, end = window_of(span, timing)
-    step = _step_of(end - start, timing, fine=span in ("head", "tail"))
+    step = _step_of(end - start, timing, fine=span == "tail")
     start, end = math.floor(start / step) * step, math.ceil(end / step) * step
     if end > timing.until:
         end = math.floor(timing.until / step) * step
@@ -299,8 +299,6 @@ def window_of(span: Span, timing: Timing) -> tuple[float, float]:
     """Start and end of a span, seconds."""
     start, end = timing.start, timing.end
     match span:
-        case "head":
-            return start, min(end, start + EDGE_S)
         case "tail":
             return max(start, end - EDGE_S), end
         case "around":

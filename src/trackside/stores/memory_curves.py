@@ -140,29 +140,4 @@ def rolled_up(values: NDArray[np.float64], starts: NDArray[np.intp], how: Engine
             found = np.add.reduceat(values, starts)
         case "avg":
             found = np.add.reduceat(values, starts) / counts
-        case "stddev":
-            mean = np.add.reduceat(values, starts) / counts
-            off = values - np.repeat(mean, counts.astype(np.intp))
-            found = np.sqrt(np.add.reduceat(off * off, starts) / counts)
-        case _:
-            found = _quantiles(values, starts, {"p05": 0.05, "p50": 0.5, "p95": 0.95}[how])
     return found
-
-
-def _quantiles(values: NDArray[np.float64], starts: NDArray[np.intp], share: float) -> NDArray[np.float64]:
-    """The quantile of each run, interpolated linearly, all at once."""
-    counts = np.diff(starts, append=len(values))
-    runs = np.repeat(np.arange(len(starts)), counts)
-    widest = int(counts.max())
-    if widest * len(starts) <= 4 * len(values):  # a table of runs, each sorted: many times as fast as one sort of all
-        table = np.full((len(starts), widest), np.inf)
-        table[runs, np.arange(len(values)) - np.repeat(starts, counts)] = values
-        table.sort(axis=1)
-        ordered, first = table.ravel(), np.arange(len(starts)) * widest
-    else:
-        ordered, first = values[np.lexsort((values, runs))], starts
-    place = share * (counts - 1)
-    low = np.floor(place).astype(np.intp)
-    below, above = ordered[first + low], ordered[first + np.minimum(low + 1, counts - 1)]
-    between: NDArray[np.float64] = np.where(below == above, below, below + (above - below) * (place - low))
-    return between

@@ -12,11 +12,12 @@ import pytest
 from click.testing import CliRunner
 from tools.cases import scenarios
 
-from trackside import api
+import trackside
 from trackside.cli import main
 from trackside.finding import Verdict
+from trackside.session import Session, paths
+from trackside.settings.price import Price
 from trackside.show.document import document
-from trackside.show.price import Price
 from trackside.show.waste import LossDoc, WasteDoc, in_brief
 from trackside.site.config import load
 from trackside.verify import check
@@ -65,7 +66,7 @@ def made(tmp_path: Path) -> Made:
     def make(log: list[str], rows: str) -> WasteDoc:
         (tmp_path / "slurm-77.out").write_text("\n".join(log) + "\n")
         (tmp_path / "sacct.psv").write_text(HEAD + rows)
-        told = document(api.diagnose(tmp_path)).waste
+        told = document(trackside.diagnose(tmp_path)).waste
         assert told is not None
         return told
 
@@ -205,12 +206,12 @@ def test_where_it_cannot_be_told_it_says_why(made: Made, tmp_path: Path) -> None
     waste = made(steps(10, 300, 60), row("NODE_FAIL", "1:0", 0, 940))
     assert waste.lost
     (tmp_path / "slurm-77.out").unlink()
-    alone = document(api.diagnose(tmp_path)).waste
+    alone = document(trackside.diagnose(tmp_path)).waste
     assert alone is not None
     assert any("no log was given" in text for text in alone.unknown)
     (tmp_path / "sacct.psv").unlink()
     (tmp_path / "train.log").write_text("\n".join(CRASH))
-    nothing = document(api.diagnose(tmp_path))
+    nothing = document(trackside.diagnose(tmp_path))
     assert nothing.waste is None
     assert any("how many GPUs it held" in text for text in nothing.waste_unknown)
 
@@ -219,10 +220,10 @@ def test_where_it_cannot_be_told_it_says_why(made: Made, tmp_path: Path) -> None
 
 
 @cache
-def judged(name: str) -> tuple[api.Case, WasteDoc | None]:
+def judged(name: str) -> tuple[Session, WasteDoc | None]:
     with next(each for each in scenarios() if each.name == name).inputs() as folder:
-        case = api.judge(api.load([folder]))
-    return case, document(case.verdict).waste
+        case = Session.of(paths.load([folder]))
+    return case, document(case.verdict()).waste
 
 
 NAMES = [case.name for case in scenarios() if case.source in ("simulated", "written by hand")]
@@ -234,11 +235,11 @@ NAMES = [case.name for case in scenarios() if case.source in ("simulated", "writ
 def test_parts_do_not_overlap_and_their_citations_hold(name: str) -> None:
     case, waste = judged(name)
     if waste is None:
-        assert case.verdict.cost is not None
-        assert case.verdict.cost.unknown
+        assert case.verdict().cost is not None
+        assert case.verdict().cost.unknown
         return
     assert sum(part.gpu_hours for part in waste.lost) <= waste.gpu_hours + 0.001 * (1 + len(waste.lost))
-    doc = document(case.verdict)
+    doc = document(case.verdict())
     ids = {name for part in waste.lost for name in part.cites} | set(waste.cites)
     assert [one for one in check({each: doc.cites[each] for each in ids}, case.store) if not one.holds] == []
     for part in waste.lost:
@@ -278,7 +279,7 @@ def test_a_slow_down_costs_what_the_good_phase_would_have_saved(
     case, waste = judged(name)
     assert waste is not None
     part = next(part for part in waste.lost if part.kind == kind)
-    run, since = case.verdict.run, case.verdict.primary.since
+    run, since = case.verdict().run, case.verdict().primary.since
     assert run.end is not None
     assert since is not None
     assert re.search(r"where [\d,]+ s of the [\d,]+ s.* x \(1 - [\d,.]+ / [\d,.]+\), medians of \w", part.formula)
@@ -297,7 +298,7 @@ def test_a_run_that_was_slow_all_along_has_no_good_phase() -> None:
 def test_a_pause_is_told_beside_a_healthy_verdict() -> None:
     case, waste = judged("c2/sim-rival-storage-stall-resumes")
     assert waste is not None
-    assert case.verdict.family == "G1"
+    assert case.verdict().family == "G1"
     assert [part.kind for part in waste.lost] == ["paused"]
 
 

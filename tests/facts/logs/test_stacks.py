@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import trackside
 from tests.families.rows import sentence_name
-from trackside import api
 from trackside.catalog.hang_lines import (
     Resumed,
     State,
@@ -118,7 +118,7 @@ def verdict(folder: Path, stacks: str, log: str = SIZE + LOG, name: str = "stack
     (folder / "slurm-4242.out").write_text(log)
     if stacks:
         (folder / name).write_text(stacks)
-    return api.diagnose(folder)
+    return trackside.diagnose(folder)
 
 
 def sentences(found: Verdict) -> list[str]:

@@ -19,15 +19,14 @@ from trackside.evidence import Evidence, Grid, MissingAnswer, Value
 from trackside.facts.fact import fact
 from trackside.facts.trust import preflight, telemetry
 from trackside.facts.trust.trust import Trust
-from trackside.families import families
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Outcome, Sentence, Verdict, absent, claim, found
+from trackside.finding import Certainty, Finding, Outcome, Sentence, Verdict, absent, claim, found
 from trackside.model import Run
 from trackside.query import Query, metric
 from trackside.show.document import citation, decode, document, encode
 from trackside.show.plot import fewer, line
 from trackside.show.wording import measured, said, span, word
-from trackside.sim import Scenario, simulate
+from trackside.sim import load_scenario, simulate
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine, plots
 from trackside.verify import check
@@ -378,7 +377,7 @@ DEFECTS: dict[str, tuple[str, tuple[str, ...], str, set[str], tuple[str, str]]] 
 @pytest.mark.parametrize("case", DEFECTS)
 def test_what_cannot_be_trusted_is_said_first_and_judged_by_nobody(case: str, tmp_path: Path) -> None:
     scenario, changes, sentence, unknown, primary = DEFECTS[case]
-    simulate(Scenario.load(scenario, changes), tmp_path)
+    simulate(load_scenario(scenario, changes), tmp_path)
     result = CliRunner().invoke(main, ["diagnose", str(tmp_path / "run"), "--json"])
     doc = json.loads(result.stdout)
     assert sentence in " ".join(each["text"] for each in doc["preflight"])
@@ -492,21 +491,10 @@ def test_a_verdict_with_curves_passes_through_json() -> None:
     run, store = cluster.store(event("progress", step=1, loss=2.0))
     grid = store.ask(metric("gpu_sm_active_ratio").over("run", "avg"))
     assert isinstance(grid, Grid)
-    primary = replace(
-        found(Certainty.SUPPORTED, "job", [Claim("no_points", {"ended": grid.value("avg")})]), family="U0", id="unknown"
-    )
+    worked = Sentence("the GPUs worked for {share} of the time")
+    primary = replace(found(Certainty.SUPPORTED, "job", [worked(share=grid.value("avg"))]), family="U0", id="unknown")
     verdict = Verdict(run, primary, curves=plots.curves(store, primary))
-    says = next(each for each in families() if each.code == "U0").says
-    verdict = replace(verdict, primary=replace(primary, shows=(Claim(next(iter(says)), _any(says, grid)),)))
     doc = decode(encode(document(verdict)))
     assert doc.curves[0].metric == "gpu_sm_active_ratio"
     assert None in doc.curves[0].values
     assert doc.cites["c1"].window is not None
-
-
-def _any(says: Any, grid: Grid) -> dict[str, Any]:
-    """A value for whatever the first template of a family names."""
-    import string
-
-    names = [name for _, name, _, _ in string.Formatter().parse(says[next(iter(says))]) if name]
-    return {name: grid.value("avg") for name in names or ["v"]}

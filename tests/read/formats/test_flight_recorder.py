@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trackside.facts.logs.flight import missing_ranks, stalls, unfinished_ranks
+from trackside.facts.logs.flight_records import missing_ranks, pending_collectives, unfinished_ranks
 from trackside.model import Input, Record
 from trackside.read import plain_pickle
 from trackside.read.detect import read_source
@@ -97,12 +97,12 @@ def test_who_never_entered() -> None:
     everyone = range(4)
     dumps = {rank: dump([entry(1, "0", 7)], {"0": (everyone, 9, 6)}) for rank in (0, 1, 3)}
     dumps[2] = dump([], {"0": (everyone, 6, 6)})
-    (stall,) = stalls(read_all(dumps))
+    (stall,) = pending_collectives(read_all(dumps))
     assert (stall.group, stall.op, stall.seq, stall.missing, stall.waiting) == ("0", "all_reduce", 7, (2,), (0, 1, 3))
     assert [row.get("rank") for row in stall.rows] == [2, 0, 1, 3]
     assert missing_ranks(read_all(dumps)) == (2,)
     del dumps[3]
-    assert stalls(read_all(dumps))[0].without_dump == (3,)
+    assert pending_collectives(read_all(dumps))[0].without_dump == (3,)
 
 
 def test_a_victim_is_not_the_culprit() -> None:
@@ -123,7 +123,7 @@ def test_nobody_to_accuse() -> None:
         0: dump([entry(1, "0", 7, "send 0->1")], {"0": (everyone, 9, 6)}),
         1: dump([], {"0": (everyone, 2, 2)}),
     }
-    assert stalls(read_all(apart)) == []
+    assert pending_collectives(read_all(apart)) == []
     assert missing_ranks([]) == ()
 
 

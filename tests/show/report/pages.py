@@ -8,9 +8,10 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from tests.families.grids import named
-from trackside import api
 from trackside.cli import main
 from trackside.read.excerpts import excerpts
+from trackside.session import Session
+from trackside.session.paths import load
 from trackside.show.document import VerdictDoc, document
 from trackside.show.report.page import page, places
 from trackside.verdict import engine
@@ -41,9 +42,9 @@ def labelled() -> bytes:
 
 def made(*paths: Path) -> tuple[VerdictDoc, bytes]:
     """The verdict on files, and its page."""
-    case = api.judge(api.load(paths))
-    doc = document(case.verdict, [os.fspath(path) for path in paths])
-    return doc, page(doc, case.verdict, case.store, excerpts(paths, places(doc).values()))
+    case = Session.of(load(paths))
+    doc = document(case.verdict(), [os.fspath(path) for path in paths])
+    return doc, page(doc, case.verdict(), case.store, excerpts(paths, places(doc).values()))
 
 
 def diagnosed(*arguments: object) -> tuple[int, str]:

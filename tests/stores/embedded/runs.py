@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trackside import api
+import trackside
 from trackside.finding import Verdict
 from trackside.ingest import ingest
 from trackside.show.document import document, encode
@@ -63,12 +63,12 @@ def told(verdict: Verdict, without: Sequence[str] = ()) -> Any:
 
 def of_files(*paths: str | os.PathLike[str], job: str | None = None) -> Any:
     """The verdict on files."""
-    return told(api.diagnose(list(paths), job=job))
+    return told(trackside.diagnose(list(paths), job=job))
 
 
 def of_store(store: str | os.PathLike[str], job: str | None = None, without: Sequence[str] = ()) -> Any:
     """The verdict on a job of a store."""
-    return told(api.diagnose_stored(store, job), without)
+    return told(trackside.diagnose(store=store, job=job), without)
 
 
 def kept(store: Path) -> set[str]:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import trackside
 from tests.stores.embedded.runs import SACCT, TRACEBACK, ingest, kept, of_files, of_store, sacct, scrape, steps, write
-from trackside import api
 from trackside.cli import main
+from trackside.session import StoreRequest, open_session
 from trackside.stores.embedded import layout
 from trackside.stores.embedded.layout import Directory, StoreError
 from trackside.stores.embedded.tables import TABLES
@@ -206,11 +207,12 @@ def test_stores_of_all_versions_can_be_read(folder: Path, tmp_path: Path, rewrit
         shutil.copytree(path, copy)
         ingest([write(tmp_path / "more", {"sacct-2.txt": SACCT + sacct("42", node="gpu018")})], copy)
         assert of_store(copy, "41") == wanted
-        assert api.diagnose_stored(copy, "42").run.disposition == "FAILED"
+        assert trackside.diagnose(store=copy, job="42").run.disposition == "FAILED"
 
 
 def test_a_store_that_is_gone_while_it_is_read(store: Path) -> None:
-    with api.stored(store, "41") as loaded:
+    with open_session(StoreRequest(store, "41")) as session:
+        loaded = session.loaded
         assert loaded.curves is not None
         held = loaded.curves.held()
         os.rename(store, store.parent / "moved")

@@ -18,8 +18,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.stores.embedded.runs import SACCT, TRACEBACK, ingest, kept, of_files, of_store, sacct, scrape, steps, write
-from trackside import api
 from trackside.cli import main
+from trackside.session import StoreRequest, open_session
+from trackside.session.choice import choose
 from trackside.stores.embedded import layout
 from trackside.stores.embedded.layout import Directory, StoreBusy
 from trackside.stores.embedded.retention import compact
@@ -202,16 +203,17 @@ def test_compacted_under_a_readers_hands(folder: Path, store: Path) -> None:
     for path in Directory(store).manifests():  # the store lay still for two days
         os.utime(path, (old, old))
     wanted = of_files(folder)
-    with api.stored(store, "41") as loaded, Writer.open(store) as writer:
+    with open_session(StoreRequest(store, "41")) as session, Writer.open(store) as writer:
+        loaded = session.loaded
         for _ in range(3):
             assert loaded.curves is not None
             compact(writer, time.time())
             writer.replace((), ())
             writer.directory.sweep()
-        run, rows = api.select(loaded, loaded.job)
+        run, rows = choose(loaded)
         from trackside.verdict import engine
 
-        engine.diagnose(rows, run, loaded.inputs, api.package_version())
+        engine.diagnose(rows, run, loaded.inputs)
         assert len(Directory(store).manifests()) > 2
     with Writer.open(store) as writer:
         assert len(Directory(store).manifests()) == 2

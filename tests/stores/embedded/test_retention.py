@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.stores.embedded.runs import SACCT, T0, ingest, kept, of_store, sacct, scrape, steps, write
-from trackside import api
 from trackside.cli import main
 from trackside.model import Input, Position, Samples, Series
+from trackside.session import StoreRequest, open_session
 from trackside.stores.curves import Engine
 from trackside.stores.embedded import retention
 from trackside.stores.embedded.duck import DuckCurves
@@ -258,9 +258,9 @@ def test_the_command(tmp_path: Path) -> None:
     assert "metric" in {row["plane"] for row in _listed(store)}
     assert f"deleted for their age: {2 * 11}" in run("--minute-days", "1")
     assert "metric" not in {row["plane"] for row in _listed(store)}
-    with api.stored(store, "41") as loaded:
-        _, rows = api.select(loaded, "41")
-        assert rows.metrics is None or not rows.metrics.kept
+    with open_session(StoreRequest(store, "41")) as session:
+        metrics = session.store.metrics
+        assert metrics is None or not metrics.kept
     assert Directory(store).read().of("samples") == Directory(store).read().of("minutes") == []
     refused = CliRunner().invoke(main, ["compact", "--store", str(store), "--raw-days", "9", "--minute-days", "3"])
     assert (refused.exit_code, refused.stderr) == (2, "trackside: --minute-days must not be less than --raw-days\n")

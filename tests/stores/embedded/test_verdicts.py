@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from tools.cases import Case, scenarios
 
+import trackside
 from tests.stores.embedded.runs import (
     SACCT,
     T0,
@@ -23,10 +24,11 @@ from tests.stores.embedded.runs import (
     told,
     write,
 )
-from trackside import api
 from trackside.cli import main
 from trackside.runs.resolve import NoSuchRun, SeveralRuns
-from trackside.sim import Scenario, simulate
+from trackside.session import StoreRequest, open_session
+from trackside.session.paths import load
+from trackside.sim import load_scenario, simulate
 
 SAMPLE = (
     "a2/kernel-oom-takes-one-rank",
@@ -60,7 +62,7 @@ def _fleet(folder: Path) -> dict[str, Path]:
         job = str(48_200 + number)
         changes = [*SMALL, f"job.id={job!r}", f"job.name={scenario!r}", f"cluster.first={number * 10 + 1}"]
         changes += ["fault.0.gpu=1"] if scenario == "gpu-lost" else []
-        simulate(Scenario.load(scenario, changes, 7), folder / f"made-{job}")
+        simulate(load_scenario(scenario, changes, 7), folder / f"made-{job}")
         runs[job] = (folder / f"made-{job}" / "run").rename(folder / f"run-{job}")
     return runs
 
@@ -78,9 +80,9 @@ def test_a_store_of_several_runs_gives_each_its_own(tmp_path: Path) -> None:
         assert of_store(store, job, [f"run-{job}/"]) == wanted[job]
 
     with pytest.raises(SeveralRuns, match=f"{', '.join(runs)}; choose one with --job"):
-        api.diagnose_stored(store)
+        trackside.diagnose(store=store)
     with pytest.raises(NoSuchRun, match="no job 4820 in the store; 'trackside runs --store"):
-        api.diagnose_stored(store, "4820")
+        trackside.diagnose(store=store, job="4820")
 
     listed = json.loads(CliRunner().invoke(main, ["runs", "--store", str(store), "--json"]).stdout)
     assert [row["id"] for row in listed] == list(runs)
@@ -97,7 +99,7 @@ def test_a_store_of_several_runs_gives_each_its_own(tmp_path: Path) -> None:
 
 def test_a_verdict_from_a_store_can_be_verified(tmp_path: Path) -> None:
     store, saved = tmp_path / "store", tmp_path / "verdict.json"
-    simulate(Scenario.load("straggler", (*SMALL, "fault.0.gpu=1"), 7), tmp_path / "made")
+    simulate(load_scenario("straggler", (*SMALL, "fault.0.gpu=1"), 7), tmp_path / "made")
     ingest([tmp_path / "made" / "run"], store)
     found = CliRunner().invoke(main, ["diagnose", "--store", str(store), "--json"])
     assert found.exit_code == 0
@@ -115,7 +117,7 @@ def test_runs_without_a_job_go_by_their_folders(tmp_path: Path) -> None:
     for folder in (one, two):
         ingest([folder], store)
     with pytest.raises(SeveralRuns, match="one, two; choose one with --job"):
-        api.diagnose_stored(store)
+        trackside.diagnose(store=store)
     assert of_store(store, "one") == of_files(one)
     assert of_store(store, str(two), ["two/"]) == of_files(two)
     listed = CliRunner().invoke(main, ["runs", "--store", str(store)]).stdout.splitlines()
@@ -174,27 +176,27 @@ def test_files_beside_a_store_belong_to_the_job_that_is_asked_for(tmp_path: Path
     store = tmp_path / "store"
     ingest([run], store)
     ingest([write(tmp_path / "other", {"sacct.txt": SACCT + sacct("7302"), "slurm-7302.out": steps(9)})], store)
-    verdict = api.diagnose_stored(store, "7301", [log])
+    verdict = trackside.diagnose([log], store=store, job="7301")
     assert verdict.primary.family == "A1"
     assert verdict.run.log_paths == ("train.log",)
-    assert api.diagnose_stored(store, "7301").primary.family != "A1"
+    assert trackside.diagnose(store=store, job="7301").primary.family != "A1"
 
     ingest([log], store)  # the store has it by now, as nobody's
-    assert api.diagnose_stored(store, "7301", [log]).primary.family == "A1"
+    assert trackside.diagnose([log], store=store, job="7301").primary.family == "A1"
 
 
 def test_more_samples_than_memory_should_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    simulate(Scenario.load("straggler", (*SMALL, "fault.0.gpu=1"), 7), tmp_path / "made")
+    simulate(load_scenario("straggler", (*SMALL, "fault.0.gpu=1"), 7), tmp_path / "made")
     wanted = of_files(tmp_path / "made" / "run")
-    monkeypatch.setattr("trackside.api.IN_MEMORY", 700)
-    loaded = api.load([tmp_path / "made" / "run"])
+    monkeypatch.setattr("trackside.session.inputs.MAX_SAMPLES_IN_MEMORY", 700)
+    loaded = load([tmp_path / "made" / "run"])
     assert loaded.curves is not None
     assert loaded.curves.name == "store"
     assert list(tmp_path.glob("trackside-store-*"))
     del loaded
     assert not list(tmp_path.glob("trackside-store-*"))
-    assert told(api.diagnose(tmp_path / "made" / "run")) == wanted
+    assert told(trackside.diagnose(tmp_path / "made" / "run")) == wanted
     assert not list(tmp_path.glob("trackside-store-*"))
 
 
@@ -207,10 +209,10 @@ def test_metrics_of_a_node_from_another_folder(tmp_path: Path) -> None:
     other = "".join(scrape("gpu018", seconds, 5) for seconds in range(0, 601, 15))
     ingest([run], store)
     ingest([write(tmp_path / "metrics", {"here.prom": here, "later.prom": later, "other.prom": other})], store)
-    with api.stored(store, "7401") as loaded:
-        picked, rows = api.select(loaded, loaded.job)
-        assert rows.metrics is not None
-        series = [each.series for each in rows.metrics.kept]
+    with open_session(StoreRequest(store, "7401")) as session:
+        metrics, picked = session.store.metrics, session.run
+        assert metrics is not None
+        series = [each.series for each in metrics.kept]
     assert {each.get("node") for each in series} == {"gpu017"}
     assert picked.gpus == ("gpu017:0", "gpu017:1")
     assert picked.start == T0 + 10

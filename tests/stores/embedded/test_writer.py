@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.stores.embedded.runs import SACCT, TRACEBACK, ingest, kept, of_files, of_store, sacct, scrape, steps, write
-from trackside import api
 from trackside.cli import main
 from trackside.ingest import Hashed
 from trackside.runs.located import Kept, inputs_of
+from trackside.session import StoreRequest, open_session
 from trackside.stores.embedded.layout import Directory, StoreError
 from trackside.stores.embedded.retention import compact
 from trackside.stores.embedded.snapshot import Snapshot
@@ -316,7 +316,7 @@ def test_a_temporary_store_is_closed_before_it_is_removed(
     ends: list[str] = []
     for name in ("close", "remove"):
         monkeypatch.setattr(Writer, name, _noted(ends, name, getattr(Writer, name)))
-    with api.stored(store, None, [write(folder.parent / "more", {"slurm-41.err": "killed\n"})]):
+    with open_session(StoreRequest(store, None, [write(folder.parent / "more", {"slurm-41.err": "killed\n"})])):
         ends.clear()
     assert ends == ["close", "remove"]
 

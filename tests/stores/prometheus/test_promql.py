@@ -38,7 +38,6 @@ def test_windows_leave_out_their_beginning(step_ms: int, closed: bool, expected:
 
 
 def test_rollups() -> None:
-    assert promql.rollup("p05", "x", 1000, closed=False) == "quantile_over_time(0.05, x[1s])"
     assert promql.rollup("last", "x", 1000, closed=False) == "last_over_time(x[1s])"
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import trackside
 from tests.serve.receiving import (
     T0_MS,
     UTIL,
@@ -33,7 +34,6 @@ from tests.serve.receiving import (
     tick,
     write_request,
 )
-from trackside import api
 from trackside.catalog import settling
 from trackside.evidence import UNANSWERED, MissingAnswer
 from trackside.query import events, metric
@@ -44,12 +44,12 @@ from trackside.serve.fresh import lags
 from trackside.serve.protocols import remote_write
 from trackside.serve.protocols.series_key import labels_of
 from trackside.serve.reading import LineReader
+from trackside.session import StoreRequest, open_session
 from trackside.show.document import document
 from trackside.stores.embedded import retention
 from trackside.stores.embedded.layout import Directory, Mark, StoreBusy, StoreError
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.writer import Writer
-from trackside.stores.memory import MemoryStore
 from trackside.stores.receiver import arrivals
 from trackside.stores.receiver import flush as flushing
 from trackside.stores.receiver import lines as line_files
@@ -58,7 +58,6 @@ from trackside.stores.receiver.intake import Busy, Intake, NotKept
 from trackside.stores.receiver.options import Keeping, Limits
 from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
-from trackside.verdict import engine
 
 RATIO = "dcgm_prof_sm_active"
 """0 to 1 or percent: only the size of its values tells."""
@@ -133,7 +132,7 @@ def test_the_verdict_is_that_on_the_same_in_files(intake: Intake, store: Path, t
     flushed(intake)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.prom").write_text(text)
-    of_files, of_store = api.diagnose([tmp_path / "run"]), api.diagnose_stored(store)
+    of_files, of_store = trackside.diagnose([tmp_path / "run"]), trackside.diagnose(store=store)
     assert of_store.run == of_files.run
     assert of_store.primary == of_files.primary
     for part in ("consequences", "warnings", "ruled_out", "unknown"):
@@ -269,10 +268,9 @@ def test_a_unit_that_nothing_tells_is_settled_by_many_values(
 
 def asked(store: Path, *names: str) -> tuple[list[str | float], list[str]]:
     """The mean of each metric of job 4242, or why there is none; and what the preflight says did not answer."""
-    with api.stored(store, "4242") as loaded:
-        run, rows = api.select(loaded, loaded.job)
-        answers = [rows.ask(metric(name).over("run", "avg")) for name in names]
-        doc = document(engine.diagnose(rows, run))
+    with open_session(StoreRequest(store, "4242")) as session:
+        answers = [session.ask(metric(name).over("run", "avg")) for name in names]
+        doc = document(session.verdict())
     told = [each.reason if isinstance(each, MissingAnswer) else float(np.nanmean(each.values)) for each in answers]
     return told, [claim.text for claim in doc.preflight if "did not answer" in claim.text]
 
@@ -341,7 +339,7 @@ def test_lines_are_files_that_are_read(intake: Intake, store: Path) -> None:
     assert path == "job-4242/slurm-4242.rank3@n1.log"
     assert found[0] == "2026-03-02T08:00:00.000000000Z stdout F step 1 loss 2.0"
     assert len(found) == 5
-    verdict = api.diagnose_stored(store, "4242")
+    verdict = trackside.diagnose(store=store, job="4242")
     assert verdict.run.id == "4242"
     assert verdict.primary is not None
     assert "ValueError: bad" in str(verdict)
@@ -377,19 +375,24 @@ class Slow:
         return self._reader.sizes()
 
 
+def judged(diagnoser: StoreDiagnoser, job: str) -> str:
+    with diagnoser.session(job) as session:
+        return str(session.verdict())
+
+
 def test_lines_that_were_not_read_are_no_absence(store: Path) -> None:
     """A verdict says which planes it can't tell of, and why."""
     intake = Intake(store, Spoken(), keeping=Keeping(flush_s=3600.0), reader=Slow)
     diagnoser = StoreDiagnoser(store, lambda: lags(intake, 30))
     sent(intake, [(gpu(slurm_job_id="4242"), [(T0_MS, 50.0)])]).result(10)
-    assert "not read yet" not in str(diagnoser.diagnose("4242"))
+    assert "not read yet" not in judged(diagnoser, "4242")
     said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
-    with diagnoser.evidence("4242") as rows:
+    with diagnoser.session("4242") as session:
         for question in (events("exception"), events("xid")):
-            answer = rows.ask(question)
+            answer = session.ask(question)
             assert isinstance(answer, MissingAnswer)
             assert answer.reason == "unable to check: 1 files of received lines are not read yet: ask again"
-    assert "1 files of received lines are not read yet" in str(diagnoser.diagnose("4242"))
+    assert "1 files of received lines are not read yet" in judged(diagnoser, "4242")
     intake.close()
 
 
@@ -401,15 +404,15 @@ def test_lines_of_other_jobs_that_were_not_read_are_nothing_to_a_run(store: Path
     sent(intake, [(gpu(number=at, slurm_job_id=job), [(T0_MS, 50.0)]) for at, job in enumerate(jobs)]).result(10)
 
     def unread(job: str) -> str:
-        with diagnoser.evidence(job) as rows:
-            answer = rows.ask(events("exception"))
+        with diagnoser.session(job) as session:
+            answer = session.ask(events("exception"))
             return answer.reason.removeprefix("unable to check: ") if isinstance(answer, MissingAnswer) else ""
 
     for label in ("4242", "60"):
         said(intake, {"slurm_job_id": label, "host": "n1"}, [(0, "step 1 loss 2.0")]).result(10)
     one = "1 files of received lines are not read yet: ask again"
     assert [unread(job) for job in jobs] == [one, "no log input was given", one]
-    assert "not read yet" not in str(diagnoser.diagnose("4243"))
+    assert "not read yet" not in judged(diagnoser, "4243")
     said(intake, {"host": "n1", "source": "kernel"}, [(0, "kernel: all is well")]).result(10)
     two = "2 files of received lines are not read yet: ask again"
     assert [unread(job) for job in jobs] == [two, one, two]
@@ -427,9 +430,8 @@ def test_what_could_not_be_written_is_no_absence(
         raise StoreError("the disk is full")
 
     monkeypatch.setattr(intake._flush if broken == "write" else intake._flush._reader, broken, fails)
-    with StoreDiagnoser(store, lambda: lags(intake, 30)).evidence("4242") as rows:
-        assert isinstance(rows, MemoryStore)
-        told = {row.plane: row.text for row in rows.all_rows() if row.kind == UNANSWERED}
+    with StoreDiagnoser(store, lambda: lags(intake, 30)).session("4242") as session:
+        told = {row.plane: row.text for row in session.store.all_rows() if row.kind == UNANSWERED}
     assert set(told) == {"log", "kernel"} | ({"metric"} if broken == "write" else set())
     assert all("the disk is full" in each for each in told.values())
 
@@ -517,7 +519,7 @@ def test_large_files_have_parts_which_are_compressed_and_forgotten(
     again.close()
     assert [path.name for path in top.rglob("*.zst")] == []
     assert len(lines(store)[f"part-6/{stem}"]) == 1
-    assert api.diagnose_stored(store, "4242").run.id == "4242"
+    assert trackside.diagnose(store=store, job="4242").run.id == "4242"
 
 
 # -- crashes

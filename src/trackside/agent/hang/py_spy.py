@@ -14,6 +14,7 @@ from typing import Any
 from trackside.catalog.hang_lines import MOST_NATIVE, Thread, native_name, place_of
 from trackside.catalog.python_stack import Call, own_call
 from trackside.command import Command, CommandStopped
+from trackside.errors import TracksideError
 
 MOST_BYTES = 4 << 20
 """Of what it prints: native stacks of a hundred threads are as much."""
@@ -22,7 +23,7 @@ MOST_THREADS = 64
 _CAP_SYS_PTRACE = 19
 
 
-class NoStack(Exception):
+class NoStack(TracksideError):
     """Why there is none, in a line."""
 
 

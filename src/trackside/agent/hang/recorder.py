@@ -22,6 +22,7 @@ from pathlib import Path
 from trackside.agent.hang.ranks import Rank
 from trackside.agent.user import user_of
 from trackside.catalog.hang_lines import Piece, pieces_of
+from trackside.errors import TracksideError
 
 ASK = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 _PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
@@ -42,7 +43,7 @@ class Recorder:
     uid: int
 
 
-class NoDump(Exception):
+class NoDump(TracksideError):
     """Why there is none that can be sent, in a line."""
 
 

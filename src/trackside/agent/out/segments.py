@@ -22,6 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from trackside.errors import TracksideError
+
 MOST_RECORD = 64 << 20
 """No record is longer: a damaged length is told from a true one."""
 PACK_BYTES = 512
@@ -39,7 +41,7 @@ _OWN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _NAME = re.compile(r"(\d{8})\.spool")
 
 
-class InUse(Exception):
+class InUse(TracksideError):
     """Another process has this folder."""
 
 

@@ -9,6 +9,7 @@ from contextlib import closing
 
 from trackside.catalog.slurm import commands
 from trackside.command import Command, CommandStopped
+from trackside.errors import TracksideError
 
 MOST_BYTES = 512 << 20
 """Of one command's output: it is taken line by line."""
@@ -16,7 +17,7 @@ MOST_LINE = 64 << 10
 """Bytes of one line that are kept."""
 
 
-class CommandFailed(Exception):
+class CommandFailed(TracksideError):
     """A command that could not be run, ended with an error, took too long or wrote too much: a line that says which."""
 
 

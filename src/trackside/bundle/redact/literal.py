@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from trackside.bundle.redact.kind import AFTER, BEFORE, Trace, word
 from trackside.bundle.redact.sieve import Look, Sign, literal, look
+from trackside.errors import TracksideError
 
 MOST = 20_000
 """Things of one kind that are told apart; a pattern that finds more finds no names."""
@@ -135,7 +136,7 @@ class Told(Literal):
             yield Trace(key, self._names[key], exact=True) if self.whole else Trace(key, self._names[key], "", "", True)
 
 
-class TooMany(ValueError):
+class TooMany(TracksideError, ValueError):
     """More things of one kind than can be told apart."""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trackside.evidence import Missing, Value, derived
+from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import Flags, GpuActivity, middle
 from trackside.facts.gpu.stall import GpuStall
@@ -54,7 +54,7 @@ STEPPED = Missing("a step was done, or nothing shows that none was")
 @fact(limits=Limits())
 def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, limits: Limits) -> Maybe[FirstStepHang]:
     """Missing if a step was done, anything moves, the log does not tell of several ranks, or it was not for long."""
-    met, progress = _met(silence), silence.signs["progress"]
+    met, progress = silence.first_line("ready", "communicators", "inits"), silence.signs["progress"]
     if met is None or training_points(progress) or stall.stepped > -np.inf:
         return STEPPED
     if not silence.several_ranks or activity.busy is None or int(activity.users.sum()) < 2:
@@ -79,14 +79,6 @@ def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, li
     pinned = PINNED_ON(busy=level, seconds=derived(length, level, unit="s"))
     first = NO_STEP(count=progress.reduce("count"), line=met)
     return FirstStepHang(start, moved.none, (first, pinned, *moved.resting, *little))
-
-
-def _met(silence: Silence) -> Value | None:
-    """The log's word that ranks had begun to meet."""
-    for name in ("ready", "communicators", "inits"):
-        for row in silence.signs[name].events[:1]:
-            return silence.signs[name].value(row, "text")
-    return None
 
 
 def _little(activity: GpuActivity, start: float, end: float) -> list[Claim]:

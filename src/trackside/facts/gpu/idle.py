@@ -166,6 +166,4 @@ def _context_only(evidence: Evidence, limits: Limits) -> bool | None:
 def _forming(activity: GpuActivity, silence: Silence, run: Run) -> bool:
     if len(activity.gpus) < 2:
         return False
-    launched = [row for row in silence.hosts.events if row.get("command") == "torchrun"]
-    begun = silence.signs["inits"].events or launched
-    return bool(begun) or max(len(run.nodes), len(nodes_of(activity.gpus))) > 1
+    return bool(silence.starts) or max(len(run.nodes), len(nodes_of(activity.gpus))) > 1

@@ -1,78 +1,123 @@
-"""Had the GPUs been put to work when a run died: kernel launches, work, and memory beyond a context. Pure."""
+"""How far the GPUs had been put to use when a run died: kernel launches, work, and memory beyond a context."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
-from trackside.evidence import Evidence, Value, derived
-from trackside.facts.hardware.memory import fullest
-from trackside.finding import Claim, claim
+from trackside.evidence import Evidence, Grid, Missing, Value, derived
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.gpu.activity import GpuActivity
+from trackside.facts.gpu.signals import ACTIVITY
+from trackside.facts.hardware.memory import GpuMemory
+from trackside.finding import Claim, Sentence
 from trackside.model import Run
-from trackside.query import Query, metric
+from trackside.query import metric
 
-CONTEXT_SHARE = 0.03
-"""Of a card's memory: a CUDA context takes under 2 % of it (the catalogue's A1), what the driver keeps included."""
-CONTEXT_BYTES = 1 << 30
-"""The same on small cards: contexts take 300 to 600 MB."""
-IDLE = 0.02
-"""SM activity, engine activity or utilisation of a GPU that runs nothing but a monitor's kernels."""
-FEW = 1000
-"""Kernel launches a GPU: initialising a library gives a handful, a single training step thousands."""
-LAUNCHED: Mapping[str, Query] = {
-    "launched": metric("trackside_cuda_kernel_launches_total").over("run", "last").by("node", "gpu", "rank", how="sum"),
-}
-"""The tracer's counts as they stand: they begin with the process, and a crash within seconds leaves one sample."""
-UNTOUCHED: Mapping[str, str] = {
-    "launches": "the GPUs were given {launches} kernel launches in all",
-    "no_work": "no GPU was busy for more than {most} of a window's time",
-    "none_held": "no GPU held any memory ({peak} of {total})",
-    "context_only": "no GPU held more than {peak} of {total}, which is {share}: a context at most",
-    "loaded": "GPU {gpu} held up to {peak} of {total} by then: something had been loaded",
-}
-"""Sentences of the claims that are made here."""
+LAUNCHES = Sentence("the GPUs were given {launches} kernel launches in all")
+NO_WORK = Sentence("no GPU was busy for more than {most} of a window's time")
+NONE_HELD = Sentence("no GPU held any memory ({peak} of {total})")
+CONTEXT_ONLY = Sentence("no GPU held more than {peak} of {total}, which is {share}: a context at most")
+LOADED = Sentence("GPU {gpu} held up to {peak} of {total} by then: something had been loaded")
 
 
-def untouched(evidence: Evidence, run: Run) -> list[Claim]:
-    """How far the GPUs had been put to use when the run died at its start; none where nothing tells, or they worked."""
-    found: list[Claim] = []
-    launches, busy = evidence.grid("launches"), evidence.grid("engine") or evidence.grid("utilisation")
-    busy = evidence.grid("sm") or busy
-    total = launches.value("sum", unit="") if launches is not None else None
-    if total is None or total.value is None:
-        launches = evidence.grid("launched")
-        total = launches.value("sum", unit="") if launches is not None and len(launches.times) == 1 else None
-    most = busy.value("max", unit="share") if busy is not None else None
-    if launches is not None and total is not None and total.value is not None:
-        if total.number > FEW * len(launches):
-            return []
-        found.append(claim("launches", launches=total))
-    elif most is not None and most.value is not None:
-        if most.number > IDLE:
-            return []
-        found.append(claim("no_work", most=most))
-    peak = fullest(evidence, run)
-    if peak is None or peak.capacity is None:
-        return found
-    values = {"peak": peak.value, "total": peak.capacity}
-    if peak.value.number <= max(CONTEXT_BYTES, CONTEXT_SHARE * peak.capacity.number):
-        if not peak.value.number:
-            return [*found, claim("none_held", **values)]
-        share = derived(peak.share or 0.0, peak.value, peak.capacity, unit="share")
-        return [*found, claim("context_only", share=share, **values)]
-    return [*found, claim("loaded", gpu=derived(peak.name, peak.value), **values)] if found else []
+@dataclass(frozen=True)
+class Limits:
+    """What a GPU that no work was given shows."""
+
+    context_share: float = 0.03
+    """Of a card's memory: a CUDA context takes under 2 % of it (the catalogue's A1), what the driver keeps included."""
+    context_bytes: float = float(1 << 30)
+    """The same on small cards: contexts take 300 to 600 MB."""
+    idle_share: float = 0.02
+    """SM activity, engine activity or utilisation of a GPU that runs nothing but a monitor's kernels."""
+    max_launches: int = 1000
+    """Kernel launches a GPU: initialising a library gives a handful, a single training step thousands."""
 
 
-def worked_s(evidence: Evidence, run: Run) -> Value | None:
+@dataclass(frozen=True, eq=False)
+class StartupUse:
+    """What use the run had made of its GPUs."""
+
+    launches: Value | None
+    """Kernel launches in all."""
+    launching: int
+    """Series that count them: GPUs or ranks."""
+    most_busy: Value | None
+    """The most that any GPU was busy in a window, as a share."""
+    memory: Maybe[GpuMemory]
+    worked: Value | None
     """Seconds for which the run's GPUs worked; None where nothing that proves work was sampled."""
-    if not any(evidence.has(name) for name in ("launches", "sm", "power")):
-        return None
-    from trackside.facts.gpu.activity import activity  # arrays: only where something was measured
+    limits: Limits
 
-    told = activity(evidence, run)
-    if told is None or told.basis in (None, "utilisation"):
+    @cached_property
+    def untouched(self) -> tuple[Claim, ...]:
+        """How little use had been made of them when the run died at its start; none where nothing shows it, or they
+        worked."""
+        claims: list[Claim] = []
+        if self.launches is not None:
+            if self.launches.number > self.limits.max_launches * self.launching:
+                return ()
+            claims.append(LAUNCHES(launches=self.launches))
+        elif self.most_busy is not None:
+            if self.most_busy.number > self.limits.idle_share:
+                return ()
+            claims.append(NO_WORK(most=self.most_busy))
+        peak = None if isinstance(self.memory, Missing) else self.memory.fullest()
+        if peak is None or peak.capacity is None:
+            return tuple(claims)
+        values = {"peak": peak.value, "total": peak.capacity}
+        if peak.value.number <= max(self.limits.context_bytes, self.limits.context_share * peak.capacity.number):
+            if not peak.value.number:
+                return *claims, NONE_HELD(**values)
+            share = derived(peak.share or 0.0, peak.value, peak.capacity, unit="share")
+            return *claims, CONTEXT_ONLY(share=share, **values)
+        return (*claims, LOADED(gpu=derived(peak.name, peak.value), **values)) if claims else ()
+
+    def trained(self, least_s: float) -> Value | None:
+        """The seconds of GPU work, if they were long enough to be training."""
+        return self.worked if self.worked is not None and self.worked.number >= least_s else None
+
+
+@fact(
+    {
+        **ACTIVITY,
+        "launched": metric("trackside_cuda_kernel_launches_total").over("run", "last").by("node", "gpu", "rank",
+                                                                                          how="sum"),
+    },
+    limits=Limits(),
+)  # fmt: skip
+def startup_use(
+    evidence: Evidence, memory: Maybe[GpuMemory], activity: Maybe[GpuActivity], run: Run, limits: Limits
+) -> StartupUse:
+    """Of what was sampled; nothing is needed.
+
+    The tracer's counts as they stand begin with the process: a crash within seconds leaves one sample of them.
+    """
+    launches, launched = evidence.grid("launches"), evidence.grid("launched")
+    total = _sum(launches)
+    if total is None and launched is not None and len(launched.times) == 1:
+        launches, total = launched, _sum(launched)
+    busy = evidence.grid("sm") or evidence.grid("engine") or evidence.grid("utilisation")
+    most = busy.value("max", unit="share") if busy is not None else None
+    worked = None if isinstance(activity, Missing) else _worked(evidence, activity, run)
+    sampled = most is not None and most.value is not None
+    return StartupUse(
+        total, 0 if launches is None else len(launches), most if sampled else None, memory, worked, limits
+    )
+
+
+def _sum(grid: Grid | None) -> Value | None:
+    """The sum of all that was counted, if anything was."""
+    total = None if grid is None else grid.value("sum", unit="")
+    return None if total is None or total.value is None else total
+
+
+def _worked(evidence: Evidence, activity: GpuActivity, run: Run) -> Value | None:
+    """Seconds for which the GPUs worked, by a metric that proves work."""
+    grid = next((grid for name in ("launches", "sm", "power") if (grid := evidence.grid(name)) is not None), None)
+    if grid is None or activity.basis in (None, "utilisation"):
         return None
-    if run.gpus_by == "all" and not told.users.all():
+    if run.gpus_by == "all" and not activity.users.all():
         return None  # those that worked may be another's
-    grids = [evidence.grid(name) for name in ("launches", "sm", "power")]
-    source = next(grid for grid in grids if grid is not None).value("max")
-    return derived(int(told.active.sum()) * told.step, source, unit="s")
+    return derived(int(activity.active.sum()) * activity.step, grid.value("max"), unit="s")

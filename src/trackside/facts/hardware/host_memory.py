@@ -1,59 +1,71 @@
-"""Was host memory why a process was killed: the kernel's count of such kills, and how little was left. Pure."""
+"""Host memory of the run's nodes: the kernel's count of kills for want of it, how little was left, and how near the job
+came to what it had asked for.
+
+Counted kills name no process: on a shared node they may be another job's, unless the kernel's own lines name the job.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property
 
-from trackside.evidence import Evidence, Value, derived
-from trackside.facts.hardware.memory import HOST_MEMORY, Peak, drawn, scarcest
-from trackside.facts.logs.deaths import of_run
-from trackside.facts.logs.ending import last_job
-from trackside.finding import Claim, claim
-from trackside.model import Run
+import numpy as np
 
-if TYPE_CHECKING:  # arrays: only runs with metrics need them
-    from trackside.facts.hardware.counters import Change
+from trackside.evidence import Evidence, Grid, Value, derived
+from trackside.facts.fact import fact
+from trackside.facts.gpus import homes
+from trackside.facts.hardware.counters import Change, rises
+from trackside.facts.hardware.memory import Peak, during
+from trackside.facts.logs.oom_kills import OomKills, Scope, of_run
+from trackside.finding import Claim, Sentence
+from trackside.model import Event, Run
+from trackside.query import metric
 
-SHORT = 0.06
-"""Share of a node's memory left, below which it was short: the kernel kills at about nothing, samples come seconds
-before."""
-AMPLE = 0.2
-"""Share left at the worst moment, above which the node was not short."""
-NEAR_S = 120.0
-"""Between a kill and what is told of it: clocks differ, launchers take up to a minute to notice."""
-SLACK_S = 5.0
-"""By how much a line of the kernel's may be stamped before the sample that counts it: they are read one by one."""
-AT_LIMIT = 0.9
-"""Share of the memory that the job had asked for, at which it was about to pass it: samples come seconds before."""
-SCOPES: Mapping[str, Literal["node", "job"]] = {"host": "node", "cgroup": "job", "container": "job"}
-"""Whose memory ran out, by the kernel's own word; Slurm counts kills of either kind."""
-HOST_SAYS: Mapping[str, str] = {
-    "oom_counted": "the kernel's count of kills for want of memory on node {node} rose by {by}, "
-    "from {before} to {after}",
-    "host_short": "host memory of node {node} ran down to {low} available of {total}",
-    "host_ample": "host memory of node {node} was not short in any sample: at least {low} of {total} was available",
-    "host_ample_all": "no node was short of host memory in any sample: {node}, which had the least, kept {low} of "
-    "{total}",
-    "none_counted": "the kernels of {nodes} counted no kill for want of memory",
-    "cgroup_reached": "the job's own processes held {used} on node {node}, and it had asked for {limit} there",
-    "asked_reached": "memory in use on node {node} grew by {grown} from the run's start on, and the job had asked "
-    "for {limit} there",
-    "rss_reached": "the job's largest process had reached {rss} of the {limit} that the job had asked for on a node",
-}
-"""Sentences of the claims that are made here."""
+OOM_COUNTED = Sentence(
+    "the kernel's count of kills for want of memory on node {node} rose by {by}, from {before} to {after}"
+)
+HOST_SHORT = Sentence("host memory of node {node} ran down to {low} available of {total}")
+HOST_AMPLE = Sentence("host memory of node {node} was not short in any sample: at least {low} of {total} was available")
+HOST_AMPLE_ALL = Sentence(
+    "no node was short of host memory in any sample: {node}, which had the least, kept {low} of {total}"
+)
+NONE_COUNTED = Sentence("the kernels of {nodes} counted no kill for want of memory")
+CGROUP_REACHED = Sentence("the job's own processes held {used} on node {node}, and it had asked for {limit} there")
+ASKED_REACHED = Sentence(
+    "memory in use on node {node} grew by {grown} from the run's start on, and the job had asked for {limit} there"
+)
+RSS_REACHED = Sentence(
+    "the job's largest process had reached {rss} of the {limit} that the job had asked for on a node"
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What counts as short, as ample, and as the same time."""
+
+    short_share: float = 0.06
+    """Of a node's memory left, below which it was short: the kernel kills at about nothing, samples come seconds
+    before."""
+    ample_share: float = 0.2
+    """Left at the worst moment, above which the node was not short."""
+    near_s: float = 120.0
+    """Between a kill and the lines about it: clocks differ, launchers take up to a minute to notice."""
+    slack_s: float = 5.0
+    """By how much a line of the kernel's may be stamped before the sample that counts it: they are read one by one."""
+    at_limit_share: float = 0.9
+    """Of the memory that the job had asked for, at which it was about to pass it: samples come seconds before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
-    """What metrics tell of the host memory of the nodes in question."""
+class HostShortage:
+    """What was sampled of the host memory of some nodes about a moment."""
 
     kills: tuple[Change, ...] = ()
     """Kills that the kernel counted about that time."""
     low: Peak | None = None
     """The node with the least memory left."""
-    scope: Literal["node", "job"] | None = None
+    scope: Scope | None = None
     """Whose memory ran out, where the kernel says."""
     limit: Claim | None = None
     """That the job came to what it had asked for."""
@@ -61,16 +73,19 @@ class Host:
     """Kills were counted, and the kernel's own lines give them to other jobs."""
     anywhere: bool = False
     """Which of several nodes it was isn't known, so that all were looked at."""
+    limits: Limits = Limits()
 
     @property
     def short(self) -> bool:
         """Whether a node ran out, as far as samples show."""
-        return self.low is not None and self.low.share is not None and self.low.share <= SHORT
+        share = None if self.low is None else self.low.share
+        return share is not None and share <= self.limits.short_share
 
     @property
     def ample(self) -> bool:
         """Whether none came near to it."""
-        return self.low is not None and self.low.share is not None and self.low.share >= AMPLE
+        share = None if self.low is None else self.low.share
+        return share is not None and share >= self.limits.ample_share
 
     @property
     def own_limit(self) -> bool:
@@ -82,118 +97,165 @@ class Host:
     @property
     def nodes(self) -> tuple[str, ...]:
         """Where memory was short, or a process was killed for it."""
-        names = [change.series.get("node") for change in self.kills] + (
-            [self.low.name] if self.low and self.short else []
-        )
+        names = [change.series.get("node") for change in self.kills]
+        names += [self.low.name] if self.low and self.short else []
         return tuple(dict.fromkeys(name for name in names if name))
 
     @property
-    def claims(self) -> list[Claim]:
+    def claims(self) -> tuple[Claim, ...]:
         """What to say of it."""
-        said = []
+        claims = []
         for change in self.kills[:2]:
             node = derived(change.series.get("node") or "", change.after)
-            said.append(claim("oom_counted", node=node, by=change.by, before=change.before, after=change.after))
+            claims.append(OOM_COUNTED(node=node, by=change.by, before=change.before, after=change.after))
         if self.low is not None and self.low.capacity is not None and (self.short or self.ample):
-            node = derived(self.low.name, self.low.value)
-            key = "host_short" if self.short else "host_ample_all" if self.anywhere else "host_ample"
-            said.append(claim(key, node=node, low=self.low.value, total=self.low.capacity))
-        return said if self.limit is None else [*said, self.limit]
+            says = HOST_SHORT if self.short else HOST_AMPLE_ALL if self.anywhere else HOST_AMPLE
+            claims.append(
+                says(node=derived(self.low.name, self.low.value), low=self.low.value, total=self.low.capacity)
+            )
+        return tuple(claims if self.limit is None else [*claims, self.limit])
 
 
-def host(evidence: Evidence, run: Run, nodes: Sequence[str], moment: float | None) -> Host:
-    """Of these nodes (of all, without any) about a moment (at any time of the run, without one).
+@dataclass(frozen=True, eq=False)
+class HostMemory:
+    """The host memory of the run's nodes."""
 
-    The evidence must hold the asks of HOST_MEMORY, and ``kills``, ``jobs`` and ``steps``.
-    """
-    scope = _scope(evidence, run, nodes)
-    if not any(evidence.has(name) for name in HOST_MEMORY):
-        return Host(scope=scope, limit=_resident(evidence, run))
-    from trackside.facts.hardware.counters import rises
+    available: Grid | None
+    total: Grid | None
+    counts: Grid | None
+    """Kills for want of memory, as the kernels counted them."""
+    job_memory: Grid | None
+    """Bytes that jobs' cgroups held, caches aside."""
+    kills: OomKills
+    run: Run
+    limits: Limits
 
-    counted = [change for change in rises(evidence.grid("oom_count")) if _there(change, run, nodes, moment)]
-    kills = [change for change in counted if not _of_others(change, evidence, run)]
-    low = scarcest(evidence, run, nodes)
-    if low is not None and moment is not None and low.share is not None and low.share <= SHORT:
-        low = low if abs(low.at - moment) <= 5 * NEAR_S else None  # it was short at another time
-    limit = _asked(evidence, run, low) or _resident(evidence, run)
-    return Host(tuple(kills), low, scope, limit, len(kills) < len(counted), not nodes and len(run.nodes) > 1)
+    def near(self, nodes: tuple[str, ...], moment: float | None) -> HostShortage:
+        """Of these nodes (of all, without any) about a moment (at any time of the run, without one)."""
+        limits, scope = self.limits, self.kills.scope(nodes)
+        if all(grid is None for grid in (self.available, self.total, self.counts, self.job_memory)):
+            return HostShortage(scope=scope, limit=self._resident, limits=limits)
+        counted = [change for change in rises(self.counts) if self._there(change, nodes, moment)]
+        kills = tuple(change for change in counted if not self._of_others(change))
+        low = self._scarcest(nodes)
+        if low is not None and moment is not None and low.share is not None and low.share <= limits.short_share:
+            low = low if abs(low.at - moment) <= 5 * limits.near_s else None  # it was short at another time
+        reached, anywhere = self._reached(low) or self._resident, not nodes and len(self.run.nodes) > 1
+        return HostShortage(kills, low, scope, reached, len(kills) < len(counted), anywhere, limits)
+
+    def at(self, row: Event | None, ranks: tuple[int, ...] = ()) -> HostShortage:
+        """Of the node of an event, else of the nodes of these ranks, else of all, at the time of the event, or at the
+        run's end."""
+        node = None if row is None or row.node not in self.run.nodes else row.node
+        moment = row.time if row is not None and row.time else self.run.end
+        return self.near(homes(self.run, ranks) if node is None else (node,), moment)
+
+    @cached_property
+    def unharmed(self) -> tuple[Claim, ...]:
+        """What shows that host memory killed nothing: no kill was counted, and no sample was short of memory."""
+        room = self.near((), None)
+        if room.kills or room.others or room.short or self.counts is None:
+            return room.claims if room.ample and not room.kills else ()
+        nodes = len({series.get("node") for series in self.counts.series})
+        watched = derived(nodes, self.counts.value("last"), unit="node" if nodes == 1 else "nodes")
+        return NONE_COUNTED(nodes=watched), *room.claims
+
+    @cached_property
+    def _limit(self) -> Value | None:
+        """Bytes that the job had asked for on each of its nodes."""
+        ending, run = self.kills.ending, self.run
+        requested = None if ending.job is None else ending.job.get("req_mem_bytes")
+        if ending.job is None or not isinstance(requested, (int, float)) or not requested or not run.nodes:
+            return None
+        return derived(
+            requested / len(run.nodes), ending.jobs.value(ending.job, "req_mem_bytes", "bytes"), unit="bytes"
+        )
+
+    def _reached(self, low: Peak | None) -> Claim | None:
+        """That the job came near to what it had asked for, by its cgroup; else by the growth of memory in use on the
+        scarcest node, which may be other jobs'."""
+        limit = self._limit
+        if low is None or limit is None:
+            return None
+        node, least = derived(low.name, low.value), self.limits.at_limit_share * limit.number
+        if (used := self._held_by_job(low.name)) is not None:
+            return CGROUP_REACHED(used=used, node=node, limit=limit) if used.number >= least else None
+        grown = self._drawn(low)
+        if grown is None or grown.number < least:
+            return None
+        return ASKED_REACHED(node=node, grown=grown, limit=limit)
+
+    def _held_by_job(self, node: str) -> Value | None:
+        """The most memory, caches aside, that the job's cgroup held on a node; None where it was not sampled."""
+        grid, names = self.job_memory, {f"job_{name}" for name in (self.run.id, *self.run.aliases) if name}
+        if grid is None:
+            return None
+        cgroups = (series.get("cgroup") for series in grid.series if series.get("node") == node)
+        own = next((cgroup for cgroup in cgroups if cgroup in names), None)
+        return None if own is None else grid.where(cgroup=own, node=node).value("max")
+
+    @cached_property
+    def _resident(self) -> Claim | None:
+        """That the largest process that Slurm saw came near to what the job had asked for."""
+        limit, steps = self._limit, self.kills.steps
+        sized = [row for row in steps.records if isinstance(row.get("max_rss_bytes"), (int, float))]
+        if limit is None or not sized:
+            return None
+        rss = max((steps.value(row, "max_rss_bytes", "bytes") for row in sized), key=lambda value: value.number)
+        return None if rss.number < self.limits.at_limit_share * limit.number else RSS_REACHED(rss=rss, limit=limit)
+
+    def _scarcest(self, nodes: Sequence[str]) -> Peak | None:
+        """The node, of these or of all, that had the least memory left while the run was there."""
+        if self.available is None:
+            return None
+        grid = during(self.available, self.run)
+        least = np.fmin.reduce(grid.values, axis=1, initial=np.inf)
+        rows = [row for row, series in enumerate(grid.series) if not nodes or series.get("node") in nodes]
+        row = min(rows, key=lambda row: least[row], default=None)
+        if row is None or not np.isfinite(least[row]):
+            return None
+        name = grid.series[row].get("node") or ""
+        capacity = self.total.where(node=name).value("max") if self.total is not None else None
+        at = float(grid.times[int(np.nanargmin(grid.values[row]))])
+        return Peak(name, grid.one(row).value("min"), capacity if capacity and capacity.value else None, at)
+
+    def _drawn(self, low: Peak) -> Value | None:
+        """Bytes by which the memory left on a node fell, from the first samples of the run to its lowest."""
+        assert self.available is not None
+        own = during(self.available.where(node=low.name), self.run)
+        first = own.during(float(own.times[0]) - own.step, float(own.times[min(2, len(own.times) - 1)])).value("max")
+        if first.value is None:
+            return None
+        return derived(max(0.0, first.number - low.value.number), first, low.value, unit="bytes")
+
+    def _of_others(self, change: Change) -> bool:
+        """Whether the node's kernel names the processes that it counted, and all are other jobs'."""
+        node, first = change.series.get("node"), change.since - self.limits.slack_s
+        rows = [
+            row for row in self.kills.frame.events
+            if row.node == node and row.time is not None and row.time >= first
+        ]  # fmt: skip
+        return len(rows) >= change.by.number and not any(of_run(row, self.run) for row in rows)
+
+    def _there(self, change: Change, nodes: Sequence[str], moment: float | None) -> bool:
+        """Whether a counter rose on these nodes about a moment, or in the run."""
+        if nodes and change.series.get("node") not in nodes:
+            return False
+        first, last = (moment, moment) if moment is not None else (self.run.start, self.run.end)
+        early = last is None or change.since <= last + self.limits.near_s
+        return early and (first is None or change.until >= first - self.limits.near_s)
 
 
-def unharmed(evidence: Evidence, run: Run) -> list[Claim]:
-    """What shows that host memory killed nothing: no kill was counted, and no sample was short of memory."""
-    counts = evidence.grid("oom_count")
-    room = host(evidence, run, [], None)
-    if room.kills or room.others or room.short or counts is None:
-        return room.claims if room.ample and not room.kills else []
-    nodes = len({series.get("node") for series in counts.series})
-    watched = derived(nodes, counts.value("last"), unit="node" if nodes == 1 else "nodes")
-    return [claim("none_counted", nodes=watched), *room.claims]
-
-
-def _scope(evidence: Evidence, run: Run, nodes: Sequence[str]) -> Literal["node", "job"] | None:
-    """What the kernel's own lines say of the run's kills on these nodes."""
-    rows = [row for row in evidence["kills"].events if of_run(row, run)]
-    rows = [row for row in rows if row.node is None or not nodes or row.node in nodes]
-    told = {SCOPES[scope] for row in rows if (scope := str(row.get("scope"))) in SCOPES}
-    return told.pop() if len(told) == 1 else None
-
-
-def _limit(evidence: Evidence, run: Run) -> Value | None:
-    """Bytes that the job had asked for on each of its nodes."""
-    job = last_job(evidence["jobs"])
-    asked = job.get("req_mem_bytes") if job is not None else None
-    if job is None or not isinstance(asked, (int, float)) or not asked or not run.nodes:
-        return None
-    return derived(asked / len(run.nodes), evidence["jobs"].value(job, "req_mem_bytes", "bytes"), unit="bytes")
-
-
-def _asked(evidence: Evidence, run: Run, low: Peak | None) -> Claim | None:
-    """How near the job came to what it had asked for, by its cgroup; else by the growth of memory in use on the
-    scarcest node, which may be other jobs'."""
-    limit = _limit(evidence, run)
-    used = _own(evidence, run, low.name) if low is not None and limit is not None else None
-    if low is not None and limit is not None and used is not None:
-        node = derived(low.name, low.value)
-        near = used.number >= AT_LIMIT * limit.number
-        return claim("cgroup_reached", used=used, node=node, limit=limit) if near else None
-    grown = drawn(evidence, run, low) if low is not None and limit is not None else None
-    if low is None or limit is None or grown is None or grown.number < AT_LIMIT * limit.number:
-        return None
-    return claim("asked_reached", node=derived(low.name, low.value), grown=grown, limit=limit)
-
-
-def _own(evidence: Evidence, run: Run, node: str) -> Value | None:
-    """The most memory, caches aside, that the job's cgroup held on a node; None where it was not sampled."""
-    grid = evidence.grid("job_memory")
-    names = {f"job_{name}" for name in (run.id, *run.aliases) if name}
-    own = [] if grid is None else [each.get("cgroup") for each in grid.series if each.get("node") == node]
-    name = next((each for each in own if each in names), None)
-    return None if grid is None or name is None else grid.where(cgroup=name, node=node).value("max")
-
-
-def _resident(evidence: Evidence, run: Run) -> Claim | None:
-    """The same by the largest process that Slurm saw."""
-    limit, steps = _limit(evidence, run), evidence["steps"]
-    sized = [row for row in steps.records if isinstance(row.get("max_rss_bytes"), (int, float))]
-    if limit is None or not sized:
-        return None
-    rss = max((steps.value(row, "max_rss_bytes", "bytes") for row in sized), key=lambda value: value.number)
-    return None if rss.number < AT_LIMIT * limit.number else claim("rss_reached", rss=rss, limit=limit)
-
-
-def _of_others(change: Change, evidence: Evidence, run: Run) -> bool:
-    """Whether the node's kernel names the processes that it counted, and all are other jobs'."""
-    node, first = change.series.get("node"), change.since - SLACK_S
-    rows = [row for row in evidence["kills"].events if row.node == node and row.time is not None and row.time >= first]
-    return len(rows) >= change.by.number and not any(of_run(row, run) for row in rows)
-
-
-def _there(change: Change, run: Run, nodes: Sequence[str], moment: float | None) -> bool:
-    if nodes and change.series.get("node") not in nodes:
-        return False
-    first = last = moment
-    if moment is None:
-        first, last = run.start, run.end
-    early = last is None or change.since <= last + NEAR_S
-    return early and (first is None or change.until >= first - NEAR_S)
+@fact(
+    {
+        "available": metric("host_memory_available_bytes").over("around", "min"),
+        "total": metric("host_memory_total_bytes").over("around", "max"),
+        "counts": metric("host_oom_kills_total").over("around", "last"),
+        "job_memory": metric("host_cgroup_memory_bytes").where(kind="anon").over("run", "max"),
+    },
+    limits=Limits(),
+)
+def host_memory(evidence: Evidence, kills: OomKills, run: Run, limits: Limits) -> HostMemory:
+    """Of what was sampled, and of words about kills; nothing is needed."""
+    available, total = evidence.grid("available"), evidence.grid("total")
+    return HostMemory(available, total, evidence.grid("counts"), evidence.grid("job_memory"), kills, run, limits)

@@ -14,7 +14,7 @@ from trackside.evidence import Evidence, Frame, derived
 from trackside.facts.fact import fact
 from trackside.facts.gpus import at_bus, ours
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
-from trackside.facts.logs.taken_out import of_the_run
+from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.finding import Certainty, Claim, Sentence
 from trackside.model import Event, Role, Run
 from trackside.query import events, record
@@ -59,9 +59,8 @@ class HardwareReports:
     "lost": events("gpu_lost"),
     "errors": events("cuda_error"),
     "nodes": record("node"),
-    "jobs": record("job"),
 })  # fmt: skip
-def hardware_reports(evidence: Evidence, health: HardwareHealth, run: Run) -> HardwareReports:
+def hardware_reports(evidence: Evidence, health: HardwareHealth, drained: DrainedNodes, run: Run) -> HardwareReports:
     """Of what was read; figures help to tell which GPU is meant."""
     suspects = {fault.gpu for fault in health.faults}
     kernel: list[HardwareFault] = []
@@ -84,7 +83,7 @@ def hardware_reports(evidence: Evidence, health: HardwareHealth, run: Run) -> Ha
         if row.get("name") in IN_JOB_LOG and row.role is Role.ROOT
     ]
     given = any(evidence.has(name) for name in ("xids", "errors", "nodes"))
-    faults = (*kernel, *job[:1], *_drained(evidence, run))
+    faults = (*kernel, *job[:1], *_drained(drained, run))
     return HardwareReports(evidence["xids"], evidence["nodes"], errors, faults, given)
 
 
@@ -124,10 +123,10 @@ def _kernel_claim(name: str, frame: Frame, row: Event) -> tuple[str, Claim]:
     return ("switch", SWITCH(line=line)) if name == "switches" else ("lost", LOST(line=line))
 
 
-def _drained(evidence: Evidence, run: Run) -> Iterator[HardwareFault]:
+def _drained(drained: DrainedNodes, run: Run) -> Iterator[HardwareFault]:
     """Nodes of the run that were taken out for a GPU fault while it ran, or soon after."""
-    nodes = evidence["nodes"]
-    for row in of_the_run(evidence, run):
+    nodes = drained.frame
+    for row in drained.rows:
         reason, time = str(row.get("reason") or ""), row.get("reason_time")
         if not DRAINED_FOR.search(reason):
             continue

@@ -1,52 +1,181 @@
-"""What ranks say of a collective that did not go through, or of a peer that is gone. Pure."""
+"""What ranks say of a collective that did not go through, or of a peer that is gone.
+
+Only words after which training did not go on count, and that were not said after the run's own end. The rank that
+complains is rarely the one at fault: those that wait time out, the one they wait for is silent.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
-from trackside.evidence import Evidence
-from trackside.facts.logs.ending import abnormal_end
-from trackside.facts.logs.exceptions import last_words
+from trackside.catalog.natural import whole_number
+from trackside.evidence import Evidence, Frame, Missing, Value, derived
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.exceptions import Exceptions, earliest_first, last_words
 from trackside.facts.logs.order import followed_by
-from trackside.model import Event, Role
+from trackside.facts.logs.silence import Silence
+from trackside.facts.ranks import AbsentRanks, named, rank_of, ranks_of, world_size
+from trackside.facts.training.learning import training_points
+from trackside.finding import Claim, Sentence
+from trackside.model import Event, Role, Run
+from trackside.query import Query, events
 
-STRONG = ("mismatches", "timeouts", "heartbeats", "states")
-"""Asks whose rows alone say that a collective did not go through."""
-WEAK = ("peers", "nccl", "exceptions")
-"""A peer that is gone, as seen from the others."""
+STRONG: Mapping[str, Query] = {
+    "mismatches": events("collective_mismatch"),
+    "timeouts": events("collective_timeout"),
+    "heartbeats": events("heartbeat_lost"),
+    "states": events("collective_state"),
+}
+"""Whose rows alone say that a collective did not go through."""
+WEAK: Mapping[str, Query] = {"peers": events("peer_lost"), "nccl": events("nccl_error")}
+"""A peer that is gone, as seen from the others; as are exceptions about collectives."""
+SUMMARY = ("heartbeats", "states")
+"""Of which one alone may be a side process."""
+
+PEER = Sentence("a rank lost another one: {line}")
+FIRST: Mapping[str, Sentence] = {
+    "timeouts": Sentence("a collective timed out: {line}"),
+    "heartbeats": Sentence("a rank's watchdog no longer answered: {line}"),
+    "states": Sentence("a rank told where it stood in its collectives: {line}"),
+    "mismatches": Sentence("the ranks did not enter the same collective: {line}"),
+}
+WAITED = Sentence("{ranks} waited and complained")
+MISSING = Sentence("{ranks} did not arrive, by the others' reports")
+BEHIND = Sentence("{ranks} had enqueued fewer collectives than the others")
+QUIET = Sentence("{ranks} said nothing while the others complained")
 
 
-def complaints(evidence: Evidence, points: Sequence[Event]) -> list[tuple[str, Event]]:
-    """(ask, row) of what ranks say of others, after which training did not go on and was not over either."""
-    over = [row for row in evidence["ends"].events if row.get("status") != "aborted"]
-    crashed = abnormal_end(evidence) is not None
-    kept: list[tuple[str, Event]] = []
-    for name in (*STRONG, *WEAK):
-        rows = [row for row in evidence[name].events if row.role in (Role.CASCADE, Role.ROOT)]
+@dataclass(frozen=True, eq=False)
+class CollectiveComplaints:
+    """What ranks say of others."""
+
+    frames: Mapping[str, Frame]
+    """Of every kind in :data:`STRONG` and :data:`WEAK`, and ``exceptions``."""
+    rows: tuple[tuple[str, Event], ...]
+    """(kind, row) of the words that count."""
+    silence: Silence
+    launchers: Frame
+    run: Run
+
+    @property
+    def strong(self) -> tuple[tuple[str, Event], ...]:
+        """Those of :data:`STRONG`."""
+        return tuple((name, row) for name, row in self.rows if name in STRONG)
+
+    @property
+    def single(self) -> bool:
+        """Whether one rank's summary is all that strongly says it."""
+        return len(self.strong) == 1 and self.strong[0][0] in SUMMARY
+
+    @cached_property
+    def first(self) -> Event | None:
+        """The earliest of the strongest."""
+        return next(iter(earliest_first(row for _, row in self.strong or self.rows)), None)
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of the first."""
+        return next((name for name, row in self.rows if row is self.first), None)
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """The first, and who says so."""
+        kind, first = self.kind, self.first
+        if kind is None or first is None:
+            return ()
+        frame = self.frames[kind]
+        shows = [FIRST.get(kind, PEER)(line=frame.value(first, "text"))]
+        ranks = named(frame, [row for name, row in self.rows if name == kind])
+        return (*shows, WAITED(ranks=ranks)) if ranks is not None and kind != "mismatches" else tuple(shows)
+
+    @cached_property
+    def at_startup(self) -> bool:
+        """Whether no collective can have completed yet: that is a matter of the rendezvous."""
+        if self._points or not self.rows:
+            return False
+        timed = [row for name, row in self.rows if name == "timeouts"]
+        if timed and all(row.get("seq") in (0, 1) for row in timed):
+            return True
+        signs = self.silence.signs
+        done = [row for row in signs["communicators"].events if row.get("complete")]
+        return not timed and not signs["ready"] and not done and all(name != "mismatches" for name, _ in self.rows)
+
+    @cached_property
+    def stopped_at(self) -> float | None:
+        """When training stopped: a watchdog complains its own time after the collective was entered."""
+        first = min((row.time for _, row in self.rows if row.time is not None), default=None)
+        last = max((row.time for row in self._points if row.time is not None), default=None)
+        waited = [row.get("timeout_s") for _, row in self.rows]
+        longest = max((float(one) for one in waited if isinstance(one, (int, float))), default=0.0)
+        if first is None:
+            return last
+        return first - longest if last is None else max(last, first - longest)
+
+    @property
+    def _points(self) -> list[Event]:
+        return training_points(self.silence.signs["progress"])
+
+    @cached_property
+    def absent(self) -> AbsentRanks | None:
+        """Who did not take part, by what the others say."""
+        timeouts = self.frames["timeouts"]
+        for row in timeouts.events:
+            parts = str(row.get("missing_ranks") or "").replace(",", " ").split()
+            ranks = tuple(sorted({rank for part in parts if (rank := whole_number(part)) is not None}))
+            if ranks:
+                return AbsentRanks(ranks, MISSING(ranks=derived(ranks, timeouts.value(row, "missing_ranks"))))
+        return _behind(timeouts, self.frames["states"]) or self._uncomplaining()
+
+    def _uncomplaining(self) -> AbsentRanks | None:
+        """The few ranks that said nothing where at least half of the world complained."""
+        signs = self.silence.signs
+        world = world_size(self.run, signs["ready"], signs["communicators"], self.silence.hosts, signs["inits"])
+        loud = ranks_of((row for _, row in self.rows), self.launchers)
+        if world is None and loud and loud[-1] + 1 == self.run.n_gpus:  # one rank a GPU: the last of them spoke
+            world = self.run.n_gpus
+        if world is None or len(loud) * 2 < world or len(loud) >= world:
+            return None
+        quiet = tuple(sorted(set(range(world)) - set(loud)))
+        kinds = dict(self.rows)
+        voices = [named(self.frames[kind], [row for name, row in self.rows if name == kind]) for kind in kinds]
+        return AbsentRanks(quiet, QUIET(ranks=derived(quiet, *(voice for voice in voices if voice is not None))))
+
+
+@fact({**STRONG, **WEAK}, needs=("timeouts",))
+def collective_complaints(
+    evidence: Evidence, exceptions: Maybe[Exceptions], ending: Ending, silence: Silence, run: Run
+) -> CollectiveComplaints:
+    """Of the log's lines; missing if no log was given."""
+    frames = {name: evidence[name] for name in (*STRONG, *WEAK)}
+    frames["exceptions"] = Frame(events("exception"), "none") if isinstance(exceptions, Missing) else exceptions.frame
+    over = [row for row in ending.ends.events if row.get("status") != "aborted"]
+    points = training_points(silence.signs["progress"])
+    rows: list[tuple[str, Event]] = []
+    for name, frame in frames.items():
+        said = [row for row in frame.events if row.role in (Role.CASCADE, Role.ROOT)]
         if name == "exceptions":
-            rows = [row for row in rows if row.get("about") == "collective"]
-        rows = last_words(rows, points, crashed=crashed)
-        kept += [(name, row) for row in rows if not over or followed_by(over[-1], [row]) is None]
-    return kept
+            said = [row for row in said if row.get("about") == "collective"]
+        last = last_words(said, points, crashed=ending.abnormal is not None)
+        rows += [(name, row) for row in last if not over or followed_by(over[-1], [row]) is None]
+    return CollectiveComplaints(frames, tuple(rows), silence, ending.launchers, run)
 
 
-def are_startup(evidence: Evidence, signs: Sequence[tuple[str, Event]], points: Sequence[Event]) -> bool:
-    """Whether no collective can have completed yet: that is a matter of the rendezvous."""
-    if points or not signs:
-        return False
-    timed = [row for name, row in signs if name == "timeouts"]
-    if timed and all(row.get("seq") in (0, 1) for row in timed):
-        return True
-    done = [row for row in evidence["communicators"].events if row.get("complete")]
-    return not timed and not evidence["ready"] and not done and not any(name == "mismatches" for name, _ in signs)
-
-
-def stopped_at(signs: Sequence[tuple[str, Event]], points: Sequence[Event]) -> float | None:
-    """When it stopped, by the log: a watchdog complains its own time after the collective was entered."""
-    first = min((row.time for _, row in signs if row.time is not None), default=None)
-    last = max((row.time for row in points if row.time is not None), default=None)
-    waited = [row.get("timeout_s") for _, row in signs]
-    longest = max((float(each) for each in waited if isinstance(each, (int, float))), default=0.0)
-    if first is None:
-        return last
-    return first - longest if last is None else max(last, first - longest)
+def _behind(*frames: Frame) -> AbsentRanks | None:
+    """Ranks whose last enqueued work is behind that of the others."""
+    last: dict[int, tuple[int, Value]] = {}
+    for frame in frames:
+        for row in frame.events:
+            rank, enqueued = rank_of(row), row.get("last_enqueued")
+            if rank is not None and isinstance(enqueued, int):
+                last[rank] = enqueued, frame.value(row, "last_enqueued")
+    if len(last) < 2:
+        return None
+    ahead = max(enqueued for enqueued, _ in last.values())
+    behind = {rank: value for rank, (enqueued, value) in last.items() if enqueued < ahead}
+    if not behind or len(behind) * 2 > len(last):
+        return None
+    ranks = tuple(sorted(behind))
+    return AbsentRanks(ranks, BEHIND(ranks=derived(ranks, *behind.values())))

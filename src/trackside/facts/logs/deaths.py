@@ -1,48 +1,59 @@
-"""Which processes died of a fatal signal of their own, and which were only ended by somebody. Pure."""
+"""Deaths by a fatal signal: which processes died of one of their own, and which were only ended by somebody.
+
+A report is set aside if training went on after it, if somebody had ended the run before, if a launcher sent the signal
+to the ranks that were left, if the runtime gave up for another rank's sake, or if a traceback accounts for it.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
-from trackside.catalog.signals import DESCRIPTIONS, signal_number
-from trackside.evidence import Evidence, Frame, Value
-from trackside.facts.logs.ending import CUT_SHORT, ENDING, FATAL_SIGNALS, abnormal_end, exit_signal, last_job
-from trackside.facts.logs.exceptions import unhandled
+from trackside.catalog.signals import DESCRIPTIONS, signal_name, signal_number
+from trackside.evidence import Evidence, Frame, Missing, Value, derived
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.logs.ending import CUT_SHORT, FATAL_SIGNALS, Ending, exit_signal
+from trackside.facts.logs.exceptions import Exceptions
+from trackside.facts.logs.oom_kills import OomKills
 from trackside.facts.logs.order import followed_by, follows
-from trackside.facts.logs.restarts import RESTARTS, lived_on
-from trackside.facts.ranks import rank_of
-from trackside.finding import Claim
-from trackside.model import Event, Record, Role, Run
-from trackside.query import Query, events, record
-
-DEATHS: Mapping[str, Query] = {
-    **ENDING,
-    **RESTARTS,
-    "signals": events("signal_received"),
-    "fatals": events("python_fatal"),
-    "workers": events("dataloader_death"),
-    "kills": events("oom_kill"),
-    "steps": record("step"),
-    "exceptions": events("exception"),
-    "progress": events("progress"),
-    "timeouts": events("collective_timeout"),
-    "heartbeats": events("heartbeat_lost"),
-    "device": events("cuda_error"),
-    "memory": events("cuda_oom"),
-}
-"""What tells of deaths, and of what may have brought them about."""
+from trackside.facts.logs.restarts import LauncherRestarts
+from trackside.facts.ranks import rank_of, ranks_of
+from trackside.facts.training.learning import Trajectory
+from trackside.finding import Claim, Sentence
+from trackside.model import Event, Record, Role
+from trackside.query import events, metric, record
 
 ABORT, KILL = 6, 9
-FORCED_AFTER_S = 15.0
-"""A SIGKILL that long after the first failure is a launcher's: torchrun waits 30 s for SIGTERM to be obeyed,
-Slurm's KillWait is 30 s; peers that die of one cause go within seconds."""
 BROKEN = ("uncorrectable ECC error", "uncorrectable NVLink error", "device lost")
 """CUDA errors that hardware brings about: they say more of the run's end than the abort that follows them."""
-_ABRUPT = re.compile(r"has abruptly died|was terminated abruptly|terminated abruptly")
+ABRUPT = re.compile(r"has abruptly died|was terminated abruptly|terminated abruptly")
 AMBIGUOUS = (4, 6, 7, 8, 9, 11)
 """Exit codes that sacct before 25.11 also writes for 128 + n (139 becomes 11:0)."""
+SOURCES = ("launchers", "exits", "signals", "fatals", "workers")
+"""Who reports a death: a launcher, a shell or srun, the process's own handler, Python, its parent."""
+
+STRONG = ("launchers", "workers", "fatals")
+"""Sources that waited for the process that died, or its own Python."""
+
+DIED = Sentence("a process died of {signal}: {line}")
+DIED_ON = Sentence("{ranks} died of {signal}: {line}")
+WORKER_DIED = Sentence("a data-loader worker died of {signal}: {line}")
+WORKER_DIED_ON = Sentence("a data-loader worker of {ranks} died of {signal}: {line}")
+ALSO = Sentence("agreeing with it: {line}")
+LOST = Sentence("a worker process died without a traceback: {line}")
+RECORDED = Sentence("the scheduler recorded {code}, which is {signal}")
+RECORDED_AS = Sentence("the scheduler recorded exit code {code}; older releases write {signal} in that way")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is a launcher's doing."""
+
+    forced_after_s: float = 15.0
+    """A SIGKILL that long after the first failure is a launcher's: torchrun waits 30 s for SIGTERM to be obeyed,
+    Slurm's KillWait is 30 s; peers that die of one cause go within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,169 +65,264 @@ class Death:
     line: Value
     rank: int | None
     source: str
-    """launchers, exits, signals, fatals or workers: the ask that it came from."""
+    """One of :data:`SOURCES`."""
 
     @property
     def first(self) -> bool:
-        """A launcher calls it the first failure that it saw."""
+        """Whether a launcher calls it the first failure that it saw."""
         return self.row.get("first") is True
 
 
-def deaths(evidence: Evidence, progress: Sequence[Event]) -> list[Death]:
-    """The fatal signals that no launcher, scheduler, watchdog or traceback accounts for; the telling ones first."""
-    found = [
-        death for name in ("launchers", "exits", "signals", "fatals", "workers") for death in _told(evidence, name)
-    ]
-    found = [death for death in found if not _recovered(death.row, evidence, progress)]
-    found = [death for death in found if not _ended(death, evidence)]
-    found = _without_forced(found, evidence["launchers"].events)
-    found = [death for death in found if not _aborted_for_others(death, evidence)]
-    own = [row for row in unhandled(evidence["exceptions"].events, progress) if not row.get("logged")]
-    own += [row for row in evidence["memory"].events if row.role is Role.ROOT and followed_by(row, progress) is None]
-    found = [death for death in found if not _has_traceback(death, own)]
-    return sorted(found, key=lambda death: (not death.first, death.source != "launchers", death.rank is None))
+@dataclass(frozen=True, slots=True)
+class RecordedSignal:
+    """A fatal signal by the scheduler's records alone."""
+
+    number: int
+    code: Value
+    ambiguous: bool
+    """Whether it may be a plain exit code."""
+
+    @property
+    def claim(self) -> Claim:
+        """What it says."""
+        signal = derived(signal_name(self.number), self.code)
+        return (RECORDED_AS if self.ambiguous else RECORDED)(code=self.code, signal=signal)
 
 
-def survived(evidence: Evidence, progress: Sequence[Event]) -> tuple[Death, list[Claim]] | None:
-    """The first death after which the launcher started its workers again, and what shows that."""
-    for name in ("launchers", "exits", "signals", "fatals", "workers"):
-        for death in _told(evidence, name):
-            if told := lived_on(evidence, death.row, progress):
-                return death, told
-    return None
+@dataclass(frozen=True, slots=True)
+class DeathReport:
+    """What the unexplained deaths come to: the one that says most, and those that agree with it."""
+
+    main: Death
+    ranks: tuple[int, ...]
+    """All that died of that signal."""
+    claims: tuple[Claim, ...]
+    strong: bool
+    """Whether several sources report deaths, or one that can't err."""
+    exception: tuple[str, str] | None
+    """What the main process raised when its DataLoader worker was killed."""
 
 
-def host_oom(evidence: Evidence, run: Run, progress: Sequence[Event]) -> tuple[Value, Event | Record] | None:
-    """What shows that the kernel, Slurm or Ray killed for host memory in this run, if anything does."""
-    kills = evidence["kills"]
-    for row in kills.events:
-        if row.role is Role.ROOT and of_run(row, run) and not _recovered(row, evidence, progress):
-            return kills.value(row, "text"), row
-    job, jobs, steps = last_job(evidence["jobs"]), evidence["jobs"], evidence["steps"]
-    if job is not None and job.get("state") == "OUT_OF_MEMORY":
-        return jobs.value(job, "state"), job
-    for step in steps.records:
-        if step.get("state") == "OUT_OF_MEMORY":
-            return steps.value(step, "state"), step
-    return None
+@dataclass(frozen=True, eq=False)
+class Deaths:
+    """Reports of deaths by a fatal signal."""
 
+    frames: dict[str, Frame]
+    """By source."""
+    timeouts: Frame
+    heartbeats: Frame
+    device: Frame
+    """CUDA errors."""
+    memory: Frame
+    """CUDA's words about GPU memory that ran out."""
+    exits_missing: bool
+    """Whether no input could show how processes exited."""
+    ending: Ending
+    restarts: LauncherRestarts
+    kills: OomKills
+    exceptions: Maybe[Exceptions]
+    trajectory: Maybe[Trajectory]
+    limits: Limits
 
-def lost_workers(evidence: Evidence, progress: Sequence[Event]) -> list[tuple[Event, Value]]:
-    """What tells of workers of Ray or of a pool that went without a word, where nothing accounts for it."""
-    if unhandled(evidence["exceptions"].events, progress) or evidence["timeouts"] or evidence["memory"]:
-        return []
-    exits, raised = evidence["exits"], evidence["exceptions"]
-    told = [(row, exits) for row in exits.events if row.get("source") == "ray" and exit_signal(row) is None]
-    told = [(row, frame) for row, frame in told if row.role is Role.ROOT]
-    told += [(row, raised) for row in raised.events if _ABRUPT.search(str(row.get("message") or ""))]
-    return [(row, frame.value(row, "text")) for row, frame in told if not _recovered(row, evidence, progress)]
+    @cached_property
+    def reports(self) -> tuple[Death, ...]:
+        """Every report, source by source."""
+        return tuple(death for source in SOURCES for death in self._reports(source))
 
+    @cached_property
+    def unexplained(self) -> tuple[Death, ...]:
+        """The deaths that no launcher, scheduler, watchdog or traceback accounts for; the ones that say most first."""
+        rules = (self._recovered, self._ended_before, self._forced, self._aborted_for_others, self._has_traceback)
+        deaths = [death for death in self.reports if not any(rule(death) for rule in rules)]
+        return tuple(
+            sorted(deaths, key=lambda death: (not death.first, death.source != "launchers", death.rank is None))
+        )
 
-def recorded_signal(evidence: Evidence) -> tuple[int, Value, bool] | None:
-    """(number, where it is recorded, whether it may be a plain exit code) from the scheduler's records alone."""
-    job = last_job(evidence["jobs"])
-    if job is None or job.get("state") in CUT_SHORT or job.get("state") == "COMPLETED":
+    @cached_property
+    def report(self) -> DeathReport | None:
+        """What the unexplained deaths come to, if there are any."""
+        if not self.unexplained:
+            return None
+        main = self.unexplained[0]
+        same = [death for death in self.unexplained if death.number == main.number]
+        sources = {death.source for death in self.unexplained}
+        ranks = ranks_of([death.row for death in same], self.ending.launchers)
+        values = {"signal": derived(signal_name(main.number), main.line), "line": main.line}
+        worker = main.source == "workers"  # its parent lives, and reports it
+        says = WORKER_DIED if worker else DIED
+        if ranks:
+            says = WORKER_DIED_ON if worker else DIED_ON
+            values["ranks"] = derived(ranks, *(death.line for death in same if death.rank is not None))
+        firsts = {death.source: death for death in reversed(same) if death.source != main.source}
+        also = (ALSO(line=death.line) for death in same if firsts.get(death.source) is death)
+        strong = len(sources) > 1 or main.source in STRONG
+        return DeathReport(main, ranks, (says(**values), *also), strong, self._parent if "workers" in sources else None)
+
+    @property
+    def _parent(self) -> tuple[str, str] | None:
+        """The exception of a process whose DataLoader worker was killed."""
+        rows = () if isinstance(self.exceptions, Missing) else self.exceptions.frame.events
+        row = next((row for row in rows if row.get("about") == "dataloader"), None)
+        return None if row is None else (str(row.get("type")), str(row.get("message") or ""))
+
+    @cached_property
+    def survived(self) -> tuple[Death, tuple[Claim, ...]] | None:
+        """The first death after which the launcher started its workers again, and what shows that."""
+        lives = ((death, self.restarts.lived_on(death.row)) for death in self.reports)
+        return next((life for life in lives if life[1]), None)
+
+    @cached_property
+    def lost(self) -> tuple[Event, Claim] | None:
+        """The first worker of Ray or of a pool that went without a word, and the line that says so; None if anything
+        accounts for it."""
+        if self.raised or self.timeouts or self.memory:
+            return None
+        exits = self.frames["exits"]
+        rows = [(row, exits) for row in exits.events if row.get("source") == "ray" and exit_signal(row) is None]
+        rows = [(row, frame) for row, frame in rows if row.role is Role.ROOT]
+        if not isinstance(self.exceptions, Missing):
+            frame = self.exceptions.frame
+            rows += [(row, frame) for row in frame.events if ABRUPT.search(str(row.get("message") or ""))]
+        return next(
+            ((row, LOST(line=of.value(row, "text"))) for row, of in rows if not self.restarts.recovered(row)), None
+        )
+
+    @cached_property
+    def recorded(self) -> RecordedSignal | None:
+        """The signal that the scheduler recorded, unless somebody else ended the run."""
+        ending, job, steps = self.ending, self.ending.job, self.kills.steps
+        if job is None or job.get("state") in CUT_SHORT or job.get("state") == "COMPLETED":
+            return None
+        rows: list[tuple[Frame, Record]] = [(ending.jobs, job)]
+        rows += [(steps, row) for row in steps.records if row.get("state") not in CUT_SHORT]
+        for frame, row in rows:
+            number = exit_signal(row)
+            if number in FATAL_SIGNALS:
+                return RecordedSignal(number, frame.value(row, "signal" if row.get("signal") else "exit_code"), False)
+        code = job.get("exit_code")
+        # A shell or srun names the signal in the output; where that was read and names none, it is an exit code.
+        if code in AMBIGUOUS and isinstance(code, int) and self.exits_missing:
+            return RecordedSignal(code, ending.jobs.value(job, "exit_code"), True)
         return None
-    rows: list[tuple[Frame, Record]] = [(evidence["jobs"], job)]
-    rows += [(evidence["steps"], row) for row in evidence["steps"].records if row.get("state") not in CUT_SHORT]
-    for frame, row in rows:
-        number = exit_signal(row)
-        if number in FATAL_SIGNALS:
-            return number, frame.value(row, "signal" if row.get("signal") else "exit_code"), False
-    code = job.get("exit_code")
-    # A shell or srun names the signal in the output; where that was read and names none, it is an exit code.
-    if code in AMBIGUOUS and isinstance(code, int) and not evidence.has("exits"):
-        return code, evidence["jobs"].value(job, "exit_code"), True
-    return None
+
+    @cached_property
+    def raised(self) -> tuple[Event, ...]:
+        """Unhandled exceptions of the job's own."""
+        return () if isinstance(self.exceptions, Missing) else self.exceptions.unhandled
+
+    def _reports(self, source: str) -> Iterator[Death]:
+        frame = self.frames[source]
+        for row in frame.events:
+            if row.role is not Role.ROOT:
+                continue
+            number = _named_signal(str(row.get("what") or "")) if source == "fatals" else exit_signal(row)
+            if number in FATAL_SIGNALS:
+                yield Death(number, row, frame.value(row, "text"), rank_of(row, self.ending.launchers), source)
+
+    def _recovered(self, death: Death) -> bool:
+        return self.restarts.recovered(death.row)
+
+    def _ended_before(self, death: Death) -> bool:
+        """Whether somebody had ended the run before: the notice stands earlier, or the record says so and none does."""
+        notices = (row for row in self.ending.notices.events if row.role is Role.ROOT)
+        own = ("out_of_memory", "launch_failure")
+        order = [follows(notice, death.row) for notice in notices if notice.get("reason") not in own]
+        if any(after is False for after in order):
+            return True
+        job = self.ending.job
+        if job is None or job.get("state") not in CUT_SHORT or any(order):
+            return False
+        return death.number == KILL
+
+    def _forced(self, death: Death) -> bool:
+        """Whether a SIGKILL came so long after the first failure that the launcher must have sent it."""
+        if death.number != KILL or death.source != "launchers" or death.row.time is None:
+            return False
+        first = min(row.time for row in self.ending.launchers.events if row.time is not None)
+        return death.row.time - first >= self.limits.forced_after_s
+
+    def _aborted_for_others(self, death: Death) -> bool:
+        """SIGABRT after a collective's time-out or a CUDA error on that rank: the runtime's own way to give up.
+
+        A CUDA error that no exception speaks of leaves the abort as the best witness, unless it is the hardware's."""
+        if death.number != ABORT:
+            return False
+        raised = () if isinstance(self.exceptions, Missing) else self.exceptions.frame.events
+        accounted = any(row.get("about") in ("cuda", "collective") for row in raised)
+        device = [row for row in self.device.events if row.role in (Role.ROOT, Role.CASCADE)]
+        causes = [*self.timeouts.events, *self.heartbeats.events]
+        causes += [row for row in device if accounted or row.get("name") in BROKEN]
+        return any(row.rank is None or death.rank is None or row.rank == death.rank for row in causes)
+
+    def _has_traceback(self, death: Death) -> bool:
+        """Whether an exception accounts for the death: the rank's own, or an earlier one where ranks aren't known."""
+        if death.source == "workers":
+            return False
+        for row in self._tracebacks:
+            if death.rank is not None and row.rank is not None:
+                if death.rank == row.rank or (not death.first and follows(death.row, row)):
+                    return True
+            elif not death.first and follows(death.row, row) is not False:
+                return True
+        return False
+
+    @cached_property
+    def _tracebacks(self) -> tuple[Event, ...]:
+        """Exceptions and errors of GPU memory that can account for a death."""
+        points = () if isinstance(self.trajectory, Missing) else self.trajectory.points
+        rows = [row for row in self.raised if not row.get("logged")]
+        rows += [row for row in self.memory.events if row.role is Role.ROOT and followed_by(row, points) is None]
+        return tuple(row for row in rows if row.get("about") not in ("dataloader", "host_memory"))
 
 
-def _told(evidence: Evidence, name: str) -> Iterable[Death]:
-    frame = evidence[name]
-    for row in frame.events:
-        if row.role is not Role.ROOT:
-            continue
-        number = _number(str(row.get("what") or "")) if name == "fatals" else exit_signal(row)
-        if number in FATAL_SIGNALS:
-            yield Death(number, row, frame.value(row, "text"), rank_of(row, evidence["launchers"]), name)
+@fact(
+    {
+        "exceptions": events("exception"),
+        "jobs": record("job"),
+        "kills": events("oom_kill"),
+        "counts": metric("host_oom_kills_total").over("around", "last"),
+        "exits": events("process_exit"),
+        "signals": events("signal_received"),
+        "fatals": events("python_fatal"),
+        "workers": events("dataloader_death"),
+        "timeouts": events("collective_timeout"),
+        "heartbeats": events("heartbeat_lost"),
+        "device": events("cuda_error"),
+        "memory": events("cuda_oom"),
+    },
+    needs=(("exceptions", "jobs", "kills", "counts"),),
+    limits=Limits(),
+)
+def deaths(
+    evidence: Evidence,
+    ending: Ending,
+    restarts: LauncherRestarts,
+    kills: OomKills,
+    exceptions: Maybe[Exceptions],
+    trajectory: Maybe[Trajectory],
+    limits: Limits,
+) -> Deaths:
+    """Of the reports; missing if neither a log, a record of the job nor a kernel could show a death."""
+    frames = {"launchers": ending.launchers, **{source: evidence[source] for source in SOURCES[1:]}}
+    return Deaths(
+        frames,
+        timeouts=evidence["timeouts"],
+        heartbeats=evidence["heartbeats"],
+        device=evidence["device"],
+        memory=evidence["memory"],
+        exits_missing=not evidence.has("exits"),
+        ending=ending,
+        restarts=restarts,
+        kills=kills,
+        exceptions=exceptions,
+        trajectory=trajectory,
+        limits=limits,
+    )
 
 
-def _number(what: str) -> int:
+def _named_signal(what: str) -> int:
     """The signal behind a 'Fatal Python error' or a crash handler's report; those that name none abort."""
     text = what.lower().replace("-", " ")
     return signal_number(what.partition(" ")[0]) or next(
         (number for name, number in DESCRIPTIONS.items() if text.startswith(name)), ABORT
     )
-
-
-def of_run(row: Event, run: Run) -> bool:
-    """Whether a kill belongs to the run, where its cgroup or step names a job."""
-    ids = {str(name) for name in (run.id, *run.aliases) if name}
-    step, cgroup = str(row.get("step") or ""), str(row.get("cgroup") or "")
-    if "job_" in cgroup:
-        return not ids or cgroup.split("job_", 1)[1].split("/")[0] in ids
-    return not ids or not step[:1].isdigit() or step.split(".")[0].split("+")[0] in ids
-
-
-def _recovered(row: Event, evidence: Evidence, progress: Sequence[Event]) -> bool:
-    """Whether training went on after it. In a log that several writers share, points may be written late: behind a
-    run that ended badly they count only with a time of their own, or after a launcher's restart."""
-    after = [point for point in progress if follows(point, row)]
-    if any(row.time is not None and point.time is not None and point.time > row.time for point in after):
-        return True
-    return bool(after) and (bool(evidence["restarts"]) or abnormal_end(evidence) is None)
-
-
-def _ended(death: Death, evidence: Evidence) -> bool:
-    """Whether somebody had ended the run before: the notice stands earlier, or the record says so and none does."""
-    notices = [row for row in evidence["notices"].events if row.get("reason") != "out_of_memory"]
-    notices = [row for row in notices if row.role is Role.ROOT and row.get("reason") != "launch_failure"]
-    order = [follows(notice, death.row) for notice in notices]
-    if any(after is False for after in order):
-        return True
-    job = last_job(evidence["jobs"])
-    if job is None or job.get("state") not in CUT_SHORT or any(order):
-        return False
-    return death.number == KILL
-
-
-def _without_forced(found: list[Death], launchers: Sequence[Event]) -> list[Death]:
-    """Leave out SIGKILLs that came so long after the first failure that the launcher must have sent them."""
-    times = [row.time for row in launchers if row.time is not None]
-    start = min(times) if times else None
-    return [
-        death
-        for death in found
-        if start is None
-        or death.number != KILL
-        or death.source != "launchers"
-        or death.row.time is None
-        or death.row.time - start < FORCED_AFTER_S
-    ]
-
-
-def _aborted_for_others(death: Death, evidence: Evidence) -> bool:
-    """SIGABRT after a collective's time-out or a CUDA error on that rank: the runtime's own way to give up.
-
-    A CUDA error that no exception tells of leaves the abort as the best witness, unless it is the hardware's."""
-    if death.number != ABORT:
-        return False
-    causes = [*evidence["timeouts"].events, *evidence["heartbeats"].events]
-    told = [row for row in evidence["exceptions"].events if row.get("about") in ("cuda", "collective")]
-    device = [row for row in evidence["device"].events if row.role in (Role.ROOT, Role.CASCADE)]
-    causes += [row for row in device if told or row.get("name") in BROKEN]
-    return any(row.rank is None or death.rank is None or row.rank == death.rank for row in causes)
-
-
-def _has_traceback(death: Death, own: Sequence[Event]) -> bool:
-    """Whether an exception accounts for the death: the rank's own, or an earlier one where ranks aren't told."""
-    if death.source == "workers":
-        return False
-    for row in own:
-        if row.get("about") in ("dataloader", "host_memory"):
-            continue
-        if death.rank is not None and row.rank is not None:
-            if death.rank == row.rank or (not death.first and follows(death.row, row)):
-                return True
-        elif not death.first and follows(death.row, row) is not False:
-            return True
-    return False

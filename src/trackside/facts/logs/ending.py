@@ -29,6 +29,8 @@ ENDING: Mapping[str, Query] = {
 
 ENDED_ITSELF = Sentence("the run came to its own end: {line}")
 ABORTED_ITSELF = Sentence("the run ended by itself and called that end aborted: {line}")
+ENDED = Sentence("the run ended: {state}")
+RUNNING = Sentence("the scheduler lists it as {state}")
 OWN_END_SAYS: Mapping[str, str] = {}
 """Transitional: see :data:`ENDED_ITSELF`."""
 
@@ -36,6 +38,8 @@ BAD_STATES = frozenset(
     ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED", "PREEMPTED", "DEADLINE", "BOOT_FAIL", "REVOKED")
 )
 LIVE_STATES = ALIVE | CLEARING
+REAPED = ("TIMEOUT", "DEADLINE", "CANCELLED", "RUNNING")
+"""States of runs that did not end by themselves."""
 CUT_SHORT = frozenset(
     ("TIMEOUT", "CANCELLED", "PREEMPTED", "DEADLINE", "NODE_FAIL", "REQUEUED", "REVOKED", "BOOT_FAIL")
 )
@@ -88,6 +92,8 @@ class Ending:
     """The scheduler's notices in the output."""
     unrecorded: Missing | None
     """Why neither a record nor a notice of the scheduler was given; None if one was."""
+    unfiled: Missing | None = None
+    """Why no record of the scheduler was given; None if one was."""
 
     @cached_property
     def job(self) -> Record | None:
@@ -109,6 +115,16 @@ class Ending:
     def running(self) -> bool:
         """Whether the scheduler says that the job is not over."""
         return self.state is not None and self.state.value in LIVE_STATES
+
+    @cached_property
+    def limit_notices(self) -> tuple[Event, ...]:
+        """The scheduler's notices that the time limit was reached."""
+        return tuple(row for row in self.notices.events if row.get("reason") == "time_limit")
+
+    @property
+    def reaped(self) -> bool:
+        """Whether the run was ended from outside, or goes on."""
+        return (self.state is not None and self.state.value in REAPED) or bool(self.limit_notices)
 
     @cached_property
     def completed(self) -> Value | None:
@@ -167,11 +183,18 @@ class Ending:
         return None
 
 
+def how_it_ended(state: Value) -> Claim:
+    """How the run ended, or that it did not."""
+    return (RUNNING if state.value in LIVE_STATES else ENDED)(state=state)
+
+
 @fact(ENDING)
 def ending(evidence: Evidence) -> Ending:
     """Of the rows; nothing is needed."""
     jobs, ends, launchers, exits, notices = (evidence[name] for name in ENDING)
-    return Ending(jobs, ends, launchers, exits, notices, unmet(evidence, (("jobs", "notices"),)))
+    return Ending(
+        jobs, ends, launchers, exits, notices, unmet(evidence, (("jobs", "notices"),)), unmet(evidence, ("jobs",))
+    )
 
 
 # -- transitional: for modules that still ask by themselves

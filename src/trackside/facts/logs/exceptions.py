@@ -15,8 +15,11 @@ from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.order import followed_by, follows, latest
 from trackside.facts.training.learning import Trajectory
+from trackside.finding import Claim, Sentence
 from trackside.model import Event, Role
 from trackside.query import events
+
+RAISED = Sentence("the job raised {type}: {message}")
 
 ABOUT_OTHERS = ("wrapper", "signal", "collective", "interrupt")
 
@@ -82,6 +85,10 @@ class Exceptions:
     def values(self, row: Event) -> dict[str, Value]:
         """Type and message of one, as the values of a claim."""
         return type_and_message(self.frame, row)
+
+    def raised(self, row: Event) -> Claim:
+        """That the job raised it."""
+        return RAISED(**self.values(row))
 
 
 @fact({"exceptions": events("exception")}, needs=("exceptions",))

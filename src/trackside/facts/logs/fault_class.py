@@ -1,4 +1,4 @@
-"""Which class of fault an exception of the job's own is: data, config, env, asset or code. Pure.
+"""Which class of fault an exception of the job's own is: data, config, env, asset or code.
 
 The rules are in :mod:`trackside.facts.logs.fault_rules`. They look at the exception's type and message, those of
 the oldest one in its chain, the types between, and at the places it passed through.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
 
 from trackside.facts.logs.fault_rules import RULES
-from trackside.facts.logs.fault_rules.rule import Fault, Rule
+from trackside.facts.logs.fault_rules.rule import Fault
 from trackside.finding import Certainty
 from trackside.model import Event
 
@@ -23,27 +22,22 @@ ADVICE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Classified:
-    """The answer, and the rule that gave it."""
+class FaultClass:
+    """The class of a fault, and the rule that gave it."""
 
     fault: Fault
     certainty: Certainty
     rule: str
 
 
-def classify(event: Event) -> Classified:
+def classify(event: Event) -> FaultClass:
     """The class of an ``exception`` event; ``code`` with the least certainty where no rule knows it."""
     text = _text(event)
     place = f"{event.get('frames') or ''}\n{event.get('user_code') or ''}".replace(";", "\n")
-    for rule, (wanted, where, unless) in _compiled():
-        if wanted is not None and wanted.search(text) is None:
-            continue
-        if where is not None and where.search(place) is None:
-            continue
-        if unless is not None and unless.search(text) is not None:
-            continue
-        return Classified(rule.fault, rule.certainty, rule.id)
-    return Classified("code", Certainty.POSSIBLE, "none")
+    rule = next((rule for rule in RULES if rule.fits(text, place)), None)
+    if rule is None:
+        return FaultClass("code", Certainty.POSSIBLE, "none")
+    return FaultClass(rule.fault, rule.certainty, rule.id)
 
 
 def _text(event: Event) -> str:
@@ -53,11 +47,3 @@ def _text(event: Event) -> str:
         lines.append(f"{event.get('root_type') or ''}: {event.get('root_message') or ''}")
         lines.append(str(event.get("chain")).replace(";", "\n"))
     return ADVICE.sub("", "\n".join(lines)).removeprefix("builtins.").removeprefix("exceptions.")
-
-
-@cache
-def _compiled() -> tuple[tuple[Rule, tuple[re.Pattern[str] | None, ...]], ...]:
-    def each(text: str) -> re.Pattern[str] | None:
-        return re.compile(text, re.MULTILINE) if text else None
-
-    return tuple((rule, (each(rule.text), each(rule.place), each(rule.unless))) for rule in RULES)

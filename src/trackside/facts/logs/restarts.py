@@ -1,31 +1,53 @@
-"""Did a run live on after a failure because its launcher started the workers again. Pure."""
+"""Restarts by the launcher: whether a run lived on after a failure because its workers were started again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from trackside.evidence import Evidence
+from trackside.evidence import Evidence, Frame, Missing
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.order import followed_by, follows
-from trackside.finding import Claim, claim
+from trackside.facts.training.learning import Trajectory
+from trackside.finding import Claim, Sentence
 from trackside.model import Event
-from trackside.query import Query, events
+from trackside.query import events
 
-RESTARTS: Mapping[str, Query] = {"restarts": events("launcher_restart")}
-"""What tells, beside the ask ``progress``."""
-RESTART_SAYS: Mapping[str, str] = {
-    "restarted": "the launcher started its workers again: {line}",
-    "lived_on": "training went on after that: {point}",
-    "again": "the run lived on with what it had saved; what stopped it once may do so again",
-}
-"""Sentences of the claims that are made here, and one for what that implies."""
+RESTARTED = Sentence("the launcher started its workers again: {line}")
+LIVED_ON = Sentence("training went on after that: {point}")
 
 
-def lived_on(evidence: Evidence, failure: Event, points: Sequence[Event]) -> list[Claim]:
-    """That the workers were started again after a failure, and that training points came then; none where not so."""
-    restarts = evidence["restarts"]
-    again = next((row for row in restarts.events if follows(row, failure)), None)
-    point = followed_by(again, points) if again is not None else None
-    if again is None or point is None:
-        return []
-    told = claim("restarted", line=restarts.value(again, "text"))
-    return [told, claim("lived_on", point=evidence["progress"].value(point, "text"))]
+@dataclass(frozen=True, eq=False)
+class LauncherRestarts:
+    """The launcher's restarts of its workers."""
+
+    frame: Frame
+    trajectory: Maybe[Trajectory]
+    ended_badly: bool
+
+    def lived_on(self, failure: Event) -> tuple[Claim, ...]:
+        """That the workers were started again after a failure, and that training points came then; none if not so."""
+        if isinstance(self.trajectory, Missing):
+            return ()
+        restart = next((row for row in self.frame.events if follows(row, failure)), None)
+        point = followed_by(restart, self.trajectory.points) if restart is not None else None
+        if restart is None or point is None:
+            return ()
+        line = self.frame.value(restart, "text")
+        return RESTARTED(line=line), LIVED_ON(point=self.trajectory.progress.value(point, "text"))
+
+    def recovered(self, failure: Event) -> bool:
+        """Whether training went on after a failure. In a log that several writers share, points may be written late:
+        behind a run that ended badly they count only with a time of their own, or after a restart."""
+        if isinstance(self.trajectory, Missing):
+            return False
+        after = [point for point in self.trajectory.points if follows(point, failure)]
+        if any(failure.time is not None and point.time is not None and point.time > failure.time for point in after):
+            return True
+        return bool(after) and (bool(self.frame) or not self.ended_badly)
+
+
+@fact({"restarts": events("launcher_restart")})
+def launcher_restarts(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> LauncherRestarts:
+    """Of the launcher's lines; nothing is needed."""
+    return LauncherRestarts(evidence["restarts"], trajectory, ending.abnormal is not None)

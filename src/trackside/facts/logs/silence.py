@@ -11,10 +11,9 @@ from functools import cached_property
 
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.logs.ending import ENDING, LIVE_STATES, Ending
+from trackside.facts.logs.ending import ENDING, Ending
 from trackside.facts.logs.ending import ending as ending_of
 from trackside.facts.training.learning import LEARNING, Trajectory, number
-from trackside.finding import Claim, claim
 from trackside.model import Event, Run
 from trackside.query import Query, events
 
@@ -32,9 +31,6 @@ LIFE: Mapping[str, Query] = {
 
 SILENCE: Mapping[str, Query] = {**LIFE, **LEARNING, **ENDING, "hosts": events("host")}
 """Transitional: for modules that still ask by themselves."""
-
-REAPED = ("TIMEOUT", "DEADLINE", "CANCELLED", "RUNNING")
-"""States of runs that did not end by themselves."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +62,8 @@ class Silence:
     trajectory: Maybe[Trajectory]
     run: Run
     limits: Quiet
+    unread: Missing | None = None
+    """Why no log was read; None if one was."""
 
     def last_sign(self, names: Iterable[str] = tuple(LIFE)) -> Value | None:
         """Time of the last stamped sign of life of these kinds, POSIX seconds; not the scheduler's line."""
@@ -90,6 +88,43 @@ class Silence:
         if sign is None or not isinstance(last, (int, float)) or not isinstance(sign.value, (int, float)):
             return None
         return derived(max(0.0, last - sign.value), *([] if end is None else [end]), sign, unit="s")
+
+    def sign_after(self, moment: float) -> Value | None:
+        """The last stamped sign of life, if it came after a moment: the job went on by itself."""
+        sign = self.last_sign()
+        return sign if sign is not None and isinstance(sign.value, (int, float)) and sign.value > moment else None
+
+    def first_line(self, *names: str) -> Value | None:
+        """The first line of the first of these kinds that was printed at all."""
+        frames = (self.signs[name] for name in names)
+        return next((frame.value(frame.events[0], "text") for frame in frames if frame.events), None)
+
+    @cached_property
+    def formed(self) -> tuple[Event, ...]:
+        """What shows that a process group came up."""
+        done = (row for row in self.signs["communicators"].events if row.get("complete"))
+        return (*self.signs["ready"].events, *done)
+
+    @cached_property
+    def starts(self) -> tuple[Event, ...]:
+        """What shows that several ranks were started: their first words to each other, else the launcher's."""
+        launched = tuple(row for row in self.hosts.events if row.get("command") == "torchrun")
+        return self.signs["inits"].events or launched
+
+    @cached_property
+    def own_lines(self) -> Value | None:
+        """Lines that the job itself wrote: those of its logs less the scheduler's closing words."""
+        logs, notices = self.signs["logs"], self.ending.notices
+        rows = [row for row in logs.events if isinstance(row.get("lines"), int)]
+        if not rows:
+            return None
+        paths = {row.at.path for row in rows}
+        closing = [row for row in notices.events if row.at.path in paths]
+        sources = [logs.value(row, "lines") for row in rows] + [notices.value(row, "text") for row in closing]
+        exits = self.ending.exits.events
+        closing += [row for row in exits if row.at.path in paths and row.get("source") == "srun"]
+        own = sum(int(str(row.get("lines"))) for row in rows) - len({(row.at.path, row.at.line) for row in closing})
+        return derived(max(0, own), *sources, unit="lines")
 
     @cached_property
     def stall(self) -> tuple[Value, bool] | None:
@@ -152,12 +187,8 @@ class Silence:
 @fact({**LIFE, "hosts": events("host")}, limits=Quiet())
 def silence(evidence: Evidence, ending: Ending, trajectory: Maybe[Trajectory], run: Run, limits: Quiet) -> Silence:
     """Of stamped lines; of the steps done if none are stamped."""
-    return Silence({name: evidence[name] for name in LIFE}, evidence["hosts"], ending, trajectory, run, limits)
-
-
-def ended(state: Value) -> Claim:
-    """How the run ended, or that it did not."""
-    return claim("running" if state.value in LIVE_STATES else "ended", state=state)
+    signs = {name: evidence[name] for name in LIFE}
+    return Silence(signs, evidence["hosts"], ending, trajectory, run, limits, evidence.missing("logs"))
 
 
 # -- transitional: for modules that still ask by themselves

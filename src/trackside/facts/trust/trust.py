@@ -30,7 +30,7 @@ class Limits:
 
 
 LIMITS = Limits()
-LEVELS = frozenset({"avg", "sum", "stddev", "p05", "p50", "p95"})
+LEVELS = frozenset({"avg", "sum"})
 """Rollups that speak for the whole time, and so not of one of which little was seen."""
 OF_PROCESSES = ("trackside_cuda_", "trackside_nccl_", "training_")
 """Metrics that end with the processes: that they stop is what they say."""
@@ -94,7 +94,7 @@ class Trust:
             return "which of the GPUs measured are the run's isn't told"
         if self.untraced and query.kind.startswith(TRACED):
             return "the tracer was attached to no process of the run"
-        if query.kind.startswith(OF_PROCESSES) or query.rollup_how in ("count", "onset") or query.group_how == "count":
+        if query.kind.startswith(OF_PROCESSES) or query.rollup_how in ("count", "onset"):
             return ""
         metric = METRICS[query.kind]
         if query.span == "tail" and metric.kind == "gauge" and _stale_at_end(grid):

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from trackside.errors import TracksideError
+
 MAX_LINES = 1 << 22
 """Of one push: more than may wait to be written, with a time each; an empty line has two bytes and becomes 50."""
 
 
-class BadRequest(ValueError):
+class BadRequest(TracksideError, ValueError):
     """What was pushed cannot be taken: what is wrong, where, and what to do, in words for the sender (HTTP 400)."""
 
     status = 400

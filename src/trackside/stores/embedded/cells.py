@@ -1,8 +1,7 @@
 """Rollups of some series at one step, worked out once: tables from which any of their windows can be answered.
 
 Where samples are so old that only their minutes are left, ``avg``, ``sum``, ``count``, ``min``, ``max`` and ``last``
-are exact for windows of whole minutes; ``stddev`` and the quantiles are those of the minutes' averages; and in windows
-shorter than a minute a minute stands at its end.
+are exact for windows of whole minutes; in windows shorter than a minute a minute stands at its end.
 """
 
 from __future__ import annotations
@@ -152,13 +151,7 @@ def _rolled(marked: _Marked, how: Engine) -> Values:
 
 def _with_minutes(samples: Arranged, minutes: dict[str, NDArray[Any]], how: Engine) -> tuple[Arranged, Values]:
     """Samples and minutes together in order, and how many samples each row stands for."""
-    match how:
-        case "min" | "max" | "last" | "sum":
-            value = minutes[how]
-        case "avg" | "count":
-            value = minutes["sum"]
-        case _:
-            value = minutes["sum"] / minutes["count"]
+    value = minutes["sum" if how in ("avg", "count") else how]
     times = minutes["last_ms"] if how == "last" else minutes["time_ms"]
     whole = arranged(
         np.concatenate([samples.groups, minutes["row"]]),

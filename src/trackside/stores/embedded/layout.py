@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from trackside.errors import UsageError
 from trackside.stores.embedded.migrations import MIGRATIONS
 
 VERSION = len(MIGRATIONS) + 1
@@ -34,7 +35,7 @@ KEPT_S = 86400.0
 _MANIFEST = re.compile(r"manifest-(\d{8})\.json")
 
 
-class StoreError(ValueError):
+class StoreError(UsageError, ValueError):
     """The store can't be used as was asked: names the file or folder, and the remedy."""
 
 

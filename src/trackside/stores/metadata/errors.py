@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from trackside.errors import UsageError
 from trackside.settings.secrets import HIDDEN, is_secret, shown_url
 
 if TYPE_CHECKING:  # who only wants to catch an ArchiveError may not have the extra
@@ -13,7 +14,7 @@ if TYPE_CHECKING:  # who only wants to catch an ArchiveError may not have the ex
 Kind = Literal["unreachable", "busy", "newer", "refused", "ambiguous"]
 
 
-class ArchiveError(Exception):
+class ArchiveError(UsageError):
     """The archive can't be used as was asked. ``str`` is one line: what, where, and what may help.
 
     ``kind``: unreachable (down, or no such database), busy (locked, or too slow: try again), newer (made by a later

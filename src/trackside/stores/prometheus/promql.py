@@ -26,10 +26,6 @@ _FUNCTIONS: dict[Engine, str] = {
     "sum": "sum_over_time(",
     "count": "count_over_time(",
     "last": "last_over_time(",
-    "stddev": "stddev_over_time(",
-    "p05": "quantile_over_time(0.05, ",
-    "p50": "quantile_over_time(0.5, ",
-    "p95": "quantile_over_time(0.95, ",
 }
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")

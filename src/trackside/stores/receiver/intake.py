@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from trackside.errors import TracksideError
 from trackside.stores.embedded.layout import Mark, StoreError
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver.arrivals import Taken
@@ -49,7 +50,7 @@ class Protocols(Protocol):
         """The lines that an entry of a stream is in files, each with its end, and their paths."""
 
 
-class Busy(Exception):
+class Busy(TracksideError):
     """There is no room for more at the moment: HTTP 429."""
 
     def __init__(self, why: str, retry_after_s: float) -> None:
@@ -57,7 +58,7 @@ class Busy(Exception):
         self.retry_after_s = retry_after_s
 
 
-class NotKept(Exception):
+class NotKept(TracksideError):
     """What was sent could not be put on disk, nor was any of it kept: HTTP 503."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,14 @@ class Rule:
     """In the frames "file:line in function", one a line, and the user's source line."""
     unless: str = ""
     """Veto, in the same lines as ``text``."""
+
+    def fits(self, text: str, place: str) -> bool:
+        """Whether all patterns are found, and the veto is not."""
+        return (
+            (not self.text or re.search(self.text, text, re.MULTILINE) is not None)
+            and (not self.place or re.search(self.place, place, re.MULTILINE) is not None)
+            and (not self.unless or re.search(self.unless, text, re.MULTILINE) is None)
+        )
 
 
 SURE, LIKELY, HINT = Certainty.ESTABLISHED, Certainty.SUPPORTED, Certainty.POSSIBLE

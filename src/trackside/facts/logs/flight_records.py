@@ -1,4 +1,8 @@
-"""Who never entered the collective that the others wait in, from Flight Recorder records. Pure."""
+"""Who never entered the collective that the others wait in, by PyTorch's Flight Recorder.
+
+A dump of each rank says which collectives it had enqueued and completed, group by group. Point-to-point groups are left
+out: their members' sequence numbers do not run in step.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,25 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from trackside.evidence import Evidence, Frame, derived
+from trackside.facts.fact import fact
+from trackside.facts.ranks import AbsentRanks
+from trackside.finding import Sentence
 from trackside.model import Record
+from trackside.query import record
+
+DUMP = Sentence("{ranks} never entered {op} number {seq} that the others wait in, by the Flight Recorder")
+UNFINISHED = Sentence(
+    "{ranks} entered the collective like all others and never saw its end: the GPU or the link stopped answering"
+)
 
 _POINT_TO_POINT = re.compile(r"(?:send|recv|isend|irecv|coalesced)\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class PendingCollective:
     """One process group in which some ranks wait for others.
 
     ``missing`` never entered the collective ``op`` number ``seq``; ``without_dump`` are members that no dump was
@@ -30,13 +45,13 @@ class Stall:
     rows: tuple[Record, ...]
 
 
-def stalls(records: Iterable[Record]) -> list[Stall]:
+def pending_collectives(records: Iterable[Record]) -> list[PendingCollective]:
     """The groups with a pending collective that a member with a dump has not entered; smallest group first.
 
     Point-to-point groups are left out: their members' sequence numbers do not run in step.
     """
-    found = [stall for rows in _by_group(records).values() if (stall := _stall(rows)) is not None]
-    return sorted(found, key=lambda stall: (len(stall.waiting) + len(stall.missing), stall.group))
+    pending = [one for rows in _by_group(records).values() if (one := _pending(rows)) is not None]
+    return sorted(pending, key=lambda one: (len(one.waiting) + len(one.missing), one.group))
 
 
 def missing_ranks(records: Iterable[Record]) -> tuple[int, ...]:
@@ -45,9 +60,9 @@ def missing_ranks(records: Iterable[Record]) -> tuple[int, ...]:
     A missing rank that waits in another group is a victim of that group's missing ranks. Where every missing
     rank waits for another (a mismatch or a deadlock), or none is missing, the answer is empty.
     """
-    found = stalls(records)
-    victims = {rank for stall in found for rank in stall.waiting}
-    return tuple(sorted({rank for stall in found for rank in stall.missing} - victims))
+    pending = pending_collectives(records)
+    victims = {rank for one in pending for rank in one.waiting}
+    return tuple(sorted({rank for one in pending for rank in one.missing} - victims))
 
 
 def unfinished_ranks(records: Iterable[Record]) -> tuple[int, ...]:
@@ -55,25 +70,25 @@ def unfinished_ranks(records: Iterable[Record]) -> tuple[int, ...]:
 
     That is a GPU that stopped answering (or its watchdog), not a rank that went elsewhere.
     """
-    found: set[int] = set()
+    unfinished: set[int] = set()
     for rows in _by_group(records).values():
         done = max((_number(row, "last_completed", -1) for row in rows), default=-1)
         waits = [row for row in rows if row.get("pending_seq") is not None]
         if not any(_POINT_TO_POINT.match(str(row.get("pending_op"))) for row in waits):
-            found.update(_number(row, "rank") for row in waits if _number(row, "pending_seq") <= done)
-    return tuple(sorted(found))
+            unfinished.update(_number(row, "rank") for row in waits if _number(row, "pending_seq") <= done)
+    return tuple(sorted(unfinished))
 
 
 def _by_group(records: Iterable[Record]) -> dict[tuple[str, str], list[Record]]:
     """Rows of ranks by group; groups of one name but other members are different ones."""
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
-    for record in records:
-        if record.kind == "flight_recorder_group" and isinstance(record.get("rank"), int):
-            groups[str(record.get("group")), str(record.get("ranks"))].append(record)
+    for row in records:
+        if row.kind == "flight_recorder_group" and isinstance(row.get("rank"), int):
+            groups[str(row.get("group")), str(row.get("ranks"))].append(row)
     return groups
 
 
-def _stall(rows: Sequence[Record]) -> Stall | None:
+def _pending(rows: Sequence[Record]) -> PendingCollective | None:
     latest = {_number(row, "rank"): row for row in rows}
     waiting = {rank: row for rank, row in latest.items() if row.get("pending_seq") is not None}
     if not waiting or any(_POINT_TO_POINT.match(str(row.get("pending_op"))) for row in waiting.values()):
@@ -87,7 +102,7 @@ def _stall(rows: Sequence[Record]) -> Stall | None:
     missing = tuple(sorted(rank for rank, last in entered.items() if last < seq))
     first = next(row for _, row in sorted(blocked.items()) if _number(row, "pending_seq") == seq)
     members = {int(rank) for rank in first.many("ranks")}
-    return Stall(
+    return PendingCollective(
         group=str(first.get("group")),
         description=None if first.get("description") is None else str(first.get("description")),
         op=str(first.get("pending_op")),
@@ -102,3 +117,33 @@ def _stall(rows: Sequence[Record]) -> Stall | None:
 def _number(row: Record, field: str, default: int = 0) -> int:
     value = row.get(field)
     return int(value) if isinstance(value, (int, float)) else default
+
+
+@dataclass(frozen=True, eq=False)
+class FlightRecords:
+    """The Flight Recorder's records of the run's ranks."""
+
+    frame: Frame
+
+    @cached_property
+    def absent(self) -> AbsentRanks | None:
+        """The ranks that they show not to have entered a collective, or not to have left it."""
+        records, frame = self.frame.records, self.frame
+        ranks = missing_ranks(records)
+        if ranks:
+            pending = pending_collectives(records)[0]
+            rows = [frame.value(row, "last_enqueued") for row in pending.rows]
+            op, seq = derived(pending.op, *rows), derived(pending.seq, *rows)
+            busy = any(row.get("rank") in ranks and row.get("pending_seq") is not None for row in records)
+            return AbsentRanks(ranks, DUMP(ranks=derived(ranks, *rows), op=op, seq=seq), own=not busy)
+        late = unfinished_ranks(records)
+        if not late:
+            return None
+        rows = [frame.value(row, "last_completed") for row in records if row.get("rank") in late]
+        return AbsentRanks(late, UNFINISHED(ranks=derived(late, *rows)), own=False)
+
+
+@fact({"dumps": record("flight_recorder_group")}, needs=("dumps",))
+def flight_records(evidence: Evidence) -> FlightRecords:
+    """Of the dumps that were given; missing if none could be."""
+    return FlightRecords(evidence["dumps"])

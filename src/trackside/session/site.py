@@ -1,4 +1,4 @@
-"""A run gathered from where a site keeps it: Slurm, output files, log stores, the metrics' server, and given files.
+"""A session on a run from where a site keeps it: Slurm, output files, log stores, the metrics' server, given files.
 
 What did not answer is noted as such, so that no absence is made of it; all else goes on.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from trackside import api
 from trackside.catalog.streams import is_stream_of, told
+from trackside.errors import CannotAsk, NoSuchRun, NothingReadable
 from trackside.evidence import UNABLE, Frame
 from trackside.finding import Verdict
 from trackside.http.unanswered import Unanswered
@@ -20,151 +20,105 @@ from trackside.model import Event, Input, InputStatus, Plane, Run
 from trackside.query import events
 from trackside.read.format import Source
 from trackside.read.walk import Found, walk
-from trackside.runs.resolve import NoSuchRun, resolve
+from trackside.session.choice import LiveCurves, choose
+from trackside.session.inputs import LoadedInputs
+from trackside.session.request import SiteRequest, StoreRequest
+from trackside.session.session import Session
+from trackside.session.store import load_stored
 from trackside.site.config import Site
 from trackside.site.hits import Room, sources
 from trackside.site.journal import journal
-from trackside.site.slurm import SlurmAnswer, Stage, live
+from trackside.site.slurm import SlurmAnswer, live
 from trackside.site.slurm_replies import job_id
 from trackside.stores import log_store, metric_store
 from trackside.stores.log_store import Line, LogOptions, LogStore, LogStream, Streams, Wanted, open_store
 from trackside.stores.memory import MemoryStore
 from trackside.stores.metric_store import MetricOptions, MetricServer, Scope, open_metrics
 from trackside.verdict import engine
+from trackside.version import package_version
 
-Tick = Callable[[int], None]
 ZONES_S = 15 * 3600.0
 """By how much the times of records and logs in files may differ from UTC, which servers keep."""
 LOG_STORE: tuple[Plane, ...] = ("log", "kernel")
 """What is looked for in a log store."""
 
 
-class CannotAsk(ValueError):
-    """What was asked, or a setting, can't be meant: no job's id, a job of several clusters, no such kind of store."""
-
-
 @dataclass(slots=True)
-class Gathered:
-    """What a site holds of one run. ``asked``: the servers and commands, as a verdict names them."""
+class SiteSession(Session):
+    """A session whose verdict also says what asking the servers of metrics took."""
 
-    loaded: api.Loaded
-    stage: Stage = "unknown"
-    asked: tuple[str, ...] = ()
-    curves: list[MetricServer] = field(default_factory=list)
-    """The run's in the server of metrics, once they were opened."""
-    files: api.Paths = ()
-    """What was read of files: those that were given, and the job's output as Slurm names it."""
+    servers: Sequence[MetricServer] = ()
 
-    def judge(self, now: float | None = None) -> api.Case:
-        """Judge it. ``now``: taken as the present for a run still going.
-
-        Raises SeveralRuns, NoSuchRun, and NothingReadable where the server of metrics knows nothing of it either.
-        """
-        if now is None and self.stage == "going":
-            now = time.time()
-        run, rows = api.select(self.loaded, self.loaded.job, now)
-        measured = [_measured(each) for each in self.curves]
+    def _judged(self) -> Verdict:
+        measured = [_measured(each) for each in self.servers]
         if measured and all(row.status == "empty" for row in measured):
-            _refuse_unknown(replace(self.loaded, live=None, inputs=[*self.loaded.inputs, *measured]), self.loaded.job)
-        verdict = engine.diagnose(rows, run, self.loaded.inputs, api.package_version())
-        verdict = replace(verdict, inputs=(*verdict.inputs, *map(_measured, self.curves)))
-        return api.Case(verdict, rows, self.loaded)
+            _refuse_unknown(self.loaded, self.loaded.job, measured)
+        verdict = engine.diagnose(self.store, self.run, self.inputs, package_version())
+        return replace(verdict, inputs=(*verdict.inputs, *map(_measured, self.servers)))
 
 
-def diagnose(
-    site: Site,
-    job: str | None,
-    paths: api.Paths = (),
-    *,
-    store: str = "",
-    now: float | None = None,
-    tick: Tick | None = None,
-) -> tuple[Verdict, Stage]:
-    """Say what went wrong with a job of the site, and whether it still goes on.
-
-    ``paths``: what else is known of it; ``store``: the embedded store that may hold more. Raises what :func:`gathered`
-    raises, SeveralRuns and NoSuchRun.
-    """
-    with gathered(site, job, paths, tick, store) as found:
-        return found.judge(now).verdict, found.stage
-
-
-@contextmanager
-def gathered(
-    site: Site,
-    job: str | None,
-    paths: api.Paths = (),
-    tick: Tick | None = None,
-    store: str = "",
-    copies: Callable[[Source], None] | None = None,
-) -> Iterator[Gathered]:
-    """Ask all that the site has for a job; its metrics can be asked until the end.
-
-    ``copies``: told of each source before it is read, but of those that ``store`` and, beside it, ``paths`` hold.
+def open_site(request: SiteRequest, stack: ExitStack) -> SiteSession:
+    """Ask all that the site has for a job; its metrics can be asked until the stack is closed.
 
     Raises FileNotFoundError for a path that isn't there, CannotAsk, and NothingReadable where there is nothing to ask
-    or nobody knows anything of the job; StoreError.
+    or nobody knows anything of the job; StoreError, SeveralRuns and NoSuchRun.
     """
-    with ExitStack() as stack:
-        slurm = None
-        if job is not None and site.slurm is not None and _asks_slurm(site, bool(paths or store)):
-            with _meant():
-                slurm = live(site.slurm, job)
-        told = slurm or SlurmAnswer("")
-        if job is not None and slurm is not None and not (paths or store) and _unheard_of(slurm):
-            _refuse_unheard_of(site, job, slurm)
-        curves = None
-        if site.metrics is not None and told.known:  # enough to look for them from now on, while logs are read
-            curves = stack.enter_context(
-                closing(open_metrics(site.metrics, Scope(told.start, told.end, told.nodes, told.names)))
-            )
-            curves.begin()
-        files = [*paths, *told.files]
-        loaded = _read(stack, job, files, told, store, tick, copies)
-        loaded.inputs += told.rows
-        _take_lines(loaded, site, slurm)
-        for row in told.rows:
-            if row.status in ("unreadable", "refused") and not _sent(loaded, row, told):
-                loaded.store.unanswered(row.plane or "scheduler", row.path, row.note)
-        asked = names_of(site, slurm is not None)
-        found = Gathered(loaded, told.stage, asked, [curves] if curves is not None else [], files)
-        if site.metrics is not None:
-            loaded.live = _opener(found, site.metrics, stack)
-        if not asked and not paths and not store:
-            raise api.NothingReadable(
-                "there is nothing to ask: no Slurm commands on this machine, and no metrics or logs are configured; "
-                "give PATHS, --store, --metrics-url or --logs-url, or write a trackside.toml (docs/site.md)"
-            )
+    site, job, beside = request.site, request.job, bool(request.paths or request.store)
+    slurm = None
+    if job is not None and site.slurm is not None and _asks_slurm(site, beside):
+        with _meant():
+            slurm = live(site.slurm, job)
+    answer = slurm or SlurmAnswer("")
+    if job is not None and slurm is not None and not beside and _unheard_of(slurm):
+        _refuse_unheard_of(site, job, slurm)
+    servers: list[MetricServer] = []
+    if site.metrics is not None and answer.known:  # enough to look for them from now on, while logs are read
+        scope = Scope(answer.start, answer.end, answer.nodes, answer.names)
+        servers.append(stack.enter_context(closing(open_metrics(site.metrics, scope))))
+        servers[0].begin()
+    loaded = _load(request, answer, stack)
+    loaded.inputs += answer.rows
+    _take_lines(loaded, site, slurm)
+    for row in answer.rows:
+        if row.status in ("unreadable", "refused") and not _sent(loaded, row, answer):
+            loaded.store.unanswered(row.plane or "scheduler", row.path, row.note)
+    asked = names_of(site, slurm is not None)
+    if not asked and not beside:
+        raise NothingReadable(
+            "there is nothing to ask: no Slurm commands on this machine, and no metrics or logs are configured; "
+            "give PATHS, --store, --metrics-url or --logs-url, or write a trackside.toml (docs/site.md)"
+        )
+    if site.metrics is None:
         _refuse_unknown(loaded, job)
-        yield found
+    as_of = request.as_of
+    if as_of is None:
+        as_of = time.time() if answer.stage == "going" else loaded.as_of
+    opener = None if site.metrics is None else _opener(servers, site.metrics, stack)
+    run, store = choose(loaded, as_of, opener)
+    files = [*request.paths, *answer.files]
+    return SiteSession(run, store, loaded, as_of, answer.stage, asked, files, servers)
 
 
-def _read(
-    stack: ExitStack,
-    job: str | None,
-    paths: api.Paths,
-    slurm: SlurmAnswer,
-    store: str,
-    tick: Tick | None,
-    copies: Callable[[Source], None] | None,
-) -> api.Loaded:
+def _load(request: SiteRequest, slurm: SlurmAnswer, stack: ExitStack) -> LoadedInputs:
     """What Slurm says, files hold, and a store has of the job, unless it has nothing of it."""
-    if store:
+    paths = [*request.paths, *slurm.files]
+    if request.store:
         with suppress(NoSuchRun):
-            loaded = stack.enter_context(api.stored(store, job, paths, tick, slurm.sources, slurm.owners))
-            loaded.copies = copies
-            for found in (*slurm.sources, *walk(slurm.files)) if copies is not None else ():
-                if isinstance(found, Source) and copies is not None:
-                    copies(found)
+            stored = StoreRequest(request.store, request.job, paths, on_progress=request.on_progress)
+            loaded = load_stored(stored, stack, slurm.sources, slurm.owners)
+            loaded.on_source = request.on_source
+            for source in (*slurm.sources, *walk(slurm.files)) if request.on_source is not None else ():
+                if isinstance(source, Source) and request.on_source is not None:
+                    request.on_source(source)
             return loaded
-    loaded = api.Loaded(owners=slurm.owners, job=job, copies=copies)
+    loaded = LoadedInputs(owners=slurm.owners, job=request.job, on_source=request.on_source)
     for source in slurm.sources:
         loaded.take(source)
-    api.load_into(loaded, paths, tick)
+    loaded.load(paths, request.on_progress)
     return loaded
 
 
-def _take_lines(loaded: api.Loaded, site: Site, slurm: SlurmAnswer | None) -> None:
+def _take_lines(loaded: LoadedInputs, site: Site, slurm: SlurmAnswer | None) -> None:
     """The lines of all log stores, and of the journal."""
     files = slurm.logs if slurm is not None else ()
     for options in site.logs:
@@ -180,7 +134,7 @@ def _take_lines(loaded: api.Loaded, site: Site, slurm: SlurmAnswer | None) -> No
             _take_log(loaded, "journalctl", found)
 
 
-def _sent(loaded: api.Loaded, row: Input, slurm: SlurmAnswer) -> bool:
+def _sent(loaded: LoadedInputs, row: Input, slurm: SlurmAnswer) -> bool:
     """Whether an output file that can't be read here was sent line by line by somebody who could."""
     ids = slurm.elsewhere.get(row.path, ())
     read = [each.path for each in loaded.inputs if each.status in ("read", "partial")]
@@ -226,17 +180,13 @@ def is_job(text: str) -> bool:
     return True
 
 
-def _refuse_unknown(loaded: api.Loaded, job: str | None) -> None:
-    """Raises NothingReadable where all that answered know nothing of the job, and no server of metrics is left."""
-    if (
-        loaded.live is not None
-        or loaded.curves is not None
-        or any(row.status in ("read", "partial") for row in loaded.inputs)
-    ):
+def _refuse_unknown(loaded: LoadedInputs, job: str | None, more: Sequence[Input] = ()) -> None:
+    """Raises NothingReadable where all that answered know nothing of the job. ``more``: of servers of metrics."""
+    if loaded.readable:
         return
-    why = "; ".join(f"{row.path}: {row.note or row.status}" for row in loaded.inputs[:4])
+    why = "; ".join(f"{row.path}: {row.note or row.status}" for row in [*loaded.inputs, *more][:4])
     what = f"job {job}" if job is not None else "the run"
-    raise api.NothingReadable(f"nobody knows anything of {what} ({why or 'no inputs'})")
+    raise NothingReadable(f"nobody knows anything of {what} ({why or 'no inputs'})")
 
 
 def _unheard_of(slurm: SlurmAnswer) -> bool:
@@ -266,25 +216,25 @@ def _refuse_unheard_of(site: Site, job: str, slurm: SlurmAnswer) -> None:
             except Unanswered:
                 return
             rows.append(Input(curves.name, None, "empty", "has no series of it"))
-    _refuse_unknown(api.Loaded(job=job, inputs=rows), job)
+    _refuse_unknown(LoadedInputs(inputs=rows), job)
 
 
 # -- log stores
 
 
-def _wanted(loaded: api.Loaded, slurm: SlurmAnswer | None) -> list[Wanted]:
+def _wanted(loaded: LoadedInputs, slurm: SlurmAnswer | None) -> list[Wanted]:
     """The lines of the job and of its nodes meanwhile; and those of its parents."""
     if slurm is not None and slurm.known:
         own = Wanted(slurm.names, slurm.nodes, slurm.start, slurm.end)
         return [own, Wanted(slurm.parents, end=slurm.start)] if slurm.parents else [own]
-    run = resolve(loaded.store, loaded.job, loaded.trajectories.paths, owners=loaded.owners).run
+    run = loaded.resolved().run
     jobs = tuple(dict.fromkeys(name for name in (loaded.job, run.id, *run.aliases) if name))
     start = None if run.start is None else run.start - ZONES_S
     end = None if run.end is None else run.end + ZONES_S
     return [Wanted(jobs, run.nodes, start, end)]
 
 
-def _take_log(loaded: api.Loaded, name: str, found: Found) -> None:
+def _take_log(loaded: LoadedInputs, name: str, found: Found) -> None:
     loaded.take(found)
     row = loaded.inputs[-1]
     if row.status in ("unreadable", "partial", "refused"):
@@ -319,13 +269,13 @@ class _Beyond:
 # -- metrics
 
 
-def _opener(found: Gathered, options: MetricOptions, stack: ExitStack) -> Callable[[Run, MemoryStore], MetricServer]:
+def _opener(servers: list[MetricServer], options: MetricOptions, stack: ExitStack) -> LiveCurves:
     """What opens the run's metrics once they are wanted: those that are looked for already, where Slurm told enough."""
 
     def opened(run: Run, rows: MemoryStore) -> MetricServer:
-        if not found.curves:
-            found.curves.append(stack.enter_context(closing(open_metrics(options, _scope(run, rows)))))
-        return found.curves[0]
+        if not servers:
+            servers.append(stack.enter_context(closing(open_metrics(options, _scope(run, rows)))))
+        return servers[0]
 
     return opened
 

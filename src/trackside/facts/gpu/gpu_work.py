@@ -1,0 +1,208 @@
+"""Whether the GPUs of a run did real work and stayed clean: what a healthy run shows.
+
+Work is shown by SM activity, or by what stands in for it. No work at all, or a standstill at the end of a run that did
+not end well, speaks against health; so do GPUs that did nothing while others worked, and counters of errors that rose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from trackside.evidence import Missing, Value, derived
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.gpu.activity import Flags, GpuActivity, level, middle
+from trackside.facts.gpu.duty import DutyCycle
+from trackside.facts.gpu.idle import IdleGpus
+from trackside.facts.gpu.stall import GpuStall
+from trackside.facts.gpus import of_gpu
+from trackside.facts.hardware.error_counters import RISES, ErrorCounters
+from trackside.facts.logs.ending import Ending
+from trackside.facts.trust.coverage import STALE_S, sampled_within
+from trackside.finding import Claim, Sentence
+from trackside.model import Run
+
+WORKED = Sentence("the GPUs worked: SM activity {sm} (mean)")
+WORKED_SOME = Sentence("the GPUs in use worked: SM activity {sm} (mean)")
+UNUSED = Sentence(
+    "{idle} of the {held} that the run held did nothing in all that time: {gpus}",
+    running="{idle} of the {held} that the run holds did nothing so far: {gpus}",
+)
+LAUNCHED = Sentence("{count} kernels were launched")
+STOOD_IN: Mapping[str, Sentence] = {
+    "launches": Sentence("the GPUs worked: {level} kernels were launched"),
+    "collectives": Sentence("the GPUs worked: {level} collectives were completed"),
+    "power": Sentence("the GPUs drew more power than at rest: {level} (median)"),
+}
+NO_ACTIVITY = Sentence("whether the GPUs did the work: nothing that was measured tells work from waiting")
+NO_SM: Mapping[str, Sentence] = {
+    "launches": Sentence("how well the GPUs were used: SM activity was not measured, only kernel launches"),
+    "collectives": Sentence("how well the GPUs were used: SM activity was not measured, only collectives"),
+    "power": Sentence(
+        "whether the GPUs worked or waited: SM activity was not measured, and a busy-wait draws power, too"
+    ),
+}
+ONLY_BUSY = Sentence(
+    "whether the GPUs worked or waited: they were busy {busy} of the time (mean), which proves no work"
+)
+NO_COUNTERS = Sentence("whether the hardware stayed clean: no error counters were given")
+PART = Sentence(
+    "what all GPUs did: {seen} of {held} were measured up to the run's end",
+    running="what all GPUs did: {seen} of {held} were measured",
+)
+MAX_CITED = 8
+"""GPUs of which each is cited."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What counts as slow."""
+
+    slow_duty: float = 0.6
+    """Mean engine activity under which the GPUs idle noticeably."""
+    slow_sm: float = 0.2
+    """Mean SM activity under which they hardly work."""
+    readings: int = 5
+    """Samples of GPU activity below which a mean is chance."""
+    cold: float = 0.1
+    """Engine activity of a GPU on which nothing runs."""
+    watched_share: float = 0.5
+    """Of the windows in which the run was watched, for a GPU to count as one that did nothing."""
+
+
+@dataclass(frozen=True)
+class GpuWork:
+    """What the GPUs show of the run: work, and clean hardware."""
+
+    measured: bool = False
+    claims: tuple[Claim, ...] = ()
+    """Work that was done."""
+    computed: bool = False
+    """Whether SM activity shows it; what only stands in for it a busy-wait may do, too."""
+    slow: bool = False
+    against: Claim | None = None
+    """Why it can't be called healthy: no work, or a standstill."""
+    clean: tuple[Claim, ...] = ()
+    unclean: tuple[Claim, ...] = ()
+    """Counters of errors that rose while the run was there."""
+    unused: Claim | None = None
+    """GPUs of the run that did nothing while others of it worked."""
+    unsure: tuple[Claim, ...] = ()
+    """What was not measured: SM activity, GPUs that were left out, counters."""
+    whole: bool = True
+    """Whether all of the run's GPUs were measured up to its end."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether work and clean hardware were shown of the whole run."""
+        return bool(self.clean) and self.whole and self.computed
+
+
+@fact(limits=Limits())
+def gpu_work(
+    activity: Maybe[GpuActivity], idle: Maybe[IdleGpus], stall: Maybe[GpuStall], duty: Maybe[DutyCycle],
+    counters: ErrorCounters, ending: Ending, run: Run, limits: Limits,
+) -> GpuWork:  # fmt: skip
+    """Of what was measured, which may be nothing."""
+    clean, unclean = counters.unchanged_meanwhile, counters.risen
+    counted = () if clean or unclean else (NO_COUNTERS(),)
+    if isinstance(activity, Missing):
+        return GpuWork(bool(clean or unclean), clean=clean, unclean=unclean, unsure=(NO_ACTIVITY(), *counted))
+    if not isinstance(idle, Missing):
+        return GpuWork(True, against=idle.claims[0])
+    still = stall.at_end() if ending.completed is None and not isinstance(stall, Missing) else None
+    if still is not None and still.sure:
+        return GpuWork(True, against=still.claims[0])
+    spent = None if isinstance(duty, Missing) or duty.readings < limits.readings else duty
+    unused = _unused(activity, run, limits)
+    shows, unsure = _worked(activity, spent, unused is not None)
+    part = _part(activity, counters, run)
+    return GpuWork(
+        True,
+        shows,
+        computed=spent is not None and spent.sm is not None and bool(activity.users.any()),
+        slow=spent is not None and _slow(spent, limits),
+        clean=clean,
+        unclean=unclean,
+        unused=unused,
+        unsure=(*unsure, *([part] if part is not None else []), *counted),
+        whole=part is None,
+    )
+
+
+def _slow(spent: DutyCycle, limits: Limits) -> bool:
+    return (spent.busy is not None and spent.busy.number < limits.slow_duty) or (
+        spent.sm is not None and spent.sm.number < limits.slow_sm
+    )
+
+
+def _worked(
+    activity: GpuActivity, spent: DutyCycle | None, partly: bool
+) -> tuple[tuple[Claim, ...], tuple[Claim, ...]]:
+    """(what shows work, what that leaves open); ``partly``: some GPUs did nothing."""
+    if spent is not None and spent.sm is not None and activity.users.any():
+        worked = WORKED_SOME(sm=_of_users(activity, spent, spent.sm)) if partly else WORKED(sm=spent.sm)
+        return (worked, LAUNCHED(count=_level(activity, "launches"))) if activity.launches is not None else (
+            worked,
+        ), ()
+    if activity.users.any() and activity.basis in STOOD_IN:
+        name = str(activity.basis)
+        return (STOOD_IN[name](level=_level(activity, name)),), (NO_SM[name](),)
+    if spent is not None and spent.busy is not None:
+        return (), (NO_ACTIVITY(), ONLY_BUSY(busy=spent.busy))
+    return (), (NO_ACTIVITY(),)
+
+
+def _of_users(activity: GpuActivity, spent: DutyCycle, sm: Value) -> Value:
+    """The mean SM activity of the GPUs in use, cited by these."""
+    grid = activity.grids["sm"].during(spent.start, spent.end)
+    assert sm.value is not None
+    some = [of_gpu(grid, gpu).value("avg") for gpu in activity.named(activity.users)[:MAX_CITED]]
+    return derived(sm.value, *some)
+
+
+def _unused(activity: GpuActivity, run: Run, limits: Limits) -> Claim | None:
+    """GPUs that did nothing while others worked, where it is known that the run held them."""
+    if run.gpus_by in (None, "all", "occupancy") or not activity.users.any() or activity.busy is None:
+        return None
+    grid = activity.grid(activity.busy_by)
+    if grid is None or any(mig for (mig,) in grid.labels("mig")):
+        return None
+    with np.errstate(invalid="ignore"):
+        cold = level(activity.busy) <= limits.cold
+    watched = (~np.isnan(activity.busy)).sum(axis=1) >= limits.watched_share * activity.seen.sum()
+    idle: Flags = cold & watched & ~activity.users
+    if not idle.any():
+        return None
+    gpus = activity.named(idle)
+    most = [of_gpu(grid, gpu).value("max", unit="") for gpu in gpus[:MAX_CITED]]
+    held = derived(len(activity.gpus), *most, unit="GPUs")
+    return UNUSED(idle=derived(len(gpus), *most), held=held, gpus=derived(gpus, *most))
+
+
+def _part(activity: GpuActivity, counters: ErrorCounters, run: Run) -> Claim | None:
+    """GPUs of the run that were not measured, or not up to its end; None where all were."""
+    end, span = float(activity.times[-1]), max(STALE_S, 3 * activity.step)
+    late = activity.watched[:, activity.times > end - span]
+    measured = set(activity.named(row for row, sampled in enumerate(late) if sampled.any()))
+    sampled = next((counters.grids[name] for name in RISES if name in counters.grids), None)
+    if sampled is not None:
+        measured &= sampled_within(sampled, end - span, end)
+    grid = next(iter(activity.grids.values()))
+    instances = any(mig for (mig,) in grid.labels("mig"))  # which are counted, not GPUs
+    held = max(0 if instances else run.n_gpus or 0, len(activity.gpus))
+    if len(measured) >= held:
+        return None
+    samples = grid.value("count")
+    return PART(seen=derived(len(measured), samples), held=derived(held, samples, unit="GPUs"))
+
+
+def _level(activity: GpuActivity, name: str) -> Value:
+    """How much was launched or completed in all; the power drawn by the GPUs in use while they worked."""
+    grid = activity.grids[name]
+    if name != "power" or activity.power is None:
+        return grid.value("sum", unit="")
+    drawn = float(middle(activity.power[activity.working & activity.users[:, None]]))
+    return derived(round(drawn, 1), grid.value("median"), unit=grid.unit)

@@ -1,0 +1,187 @@
+"""Hardware faults of the run's GPUs on its time line: which came in its time with no work after them, and when.
+
+Clocks of the kernel, the scheduler and the monitor differ, and a dying GPU is often reported while the job is torn
+down. A training point or GPU work after a fault says that the fault did not end the run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from trackside.evidence import Missing, derived
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.gpu.activity import GpuActivity
+from trackside.facts.hardware.health import HardwareFault, HardwareHealth
+from trackside.facts.hardware.reports import HardwareReports
+from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.exceptions import Exceptions
+from trackside.facts.logs.order import followed_by
+from trackside.facts.training.learning import Trajectory
+from trackside.finding import Claim, Sentence
+from trackside.model import Event, Record, Run
+
+MAX_CLAIMS = 6
+"""Claims of one kind that are worth reading: a failed switch makes many GPUs report."""
+
+TOO_EARLY = Sentence("on {gpus} that was before the run began, at {when}")
+TOO_LATE = Sentence("on {gpus} that was after the run had ended, at {when}")
+NOT_THEN = Sentence("the run's own failure does not coincide with it")
+UNDATED = Sentence("when node {node} was taken out isn't recorded: it may have been before the run or long after")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a fault belongs to the run."""
+
+    before_start_s: float = 60.0
+    """Clocks of kernel log and scheduler may differ by as much; earlier faults are not the run's."""
+    after_end_s: float = 120.0
+    """A dying GPU is often reported while the job is torn down (Slurm's KillWait is 30 s)."""
+    clock_slack_s: float = 120.0
+    """dmesg -T drifts against the wall clock; failures this near to a fault are taken as its consequence."""
+    coincident_s: float = 2100.0
+    """From a counter's rise to the run's end, where nothing tells whether work went on meanwhile: peers wait up to
+    30 minutes for a lost GPU (PyTorch's longest default time-out), and some minutes go by in tear-down."""
+
+
+@dataclass(frozen=True, eq=False)
+class FaultHistory:
+    """All hardware faults that were reported or measured, against the run's time."""
+
+    reports: HardwareReports
+    health: HardwareHealth
+    ending: Ending
+    trajectory: Maybe[Trajectory]
+    exceptions: Maybe[Exceptions]
+    activity: Maybe[GpuActivity]
+    run: Run
+    limits: Limits
+
+    @cached_property
+    def faults(self) -> tuple[HardwareFault, ...]:
+        """All of them: those in words, then those in figures."""
+        return (*self.reports.faults, *self.health.faults)
+
+    @cached_property
+    def active(self) -> tuple[HardwareFault, ...]:
+        """Those that can have ended the run: in its window, with no work after them. None of a run that ended well."""
+        if self.ending.completed is not None:
+            return ()
+        return tuple(fault for fault in self.faults if self._active(fault))
+
+    def same_process(self, faults: Sequence[HardwareFault]) -> bool:
+        """Whether one of these faults names a process that a launcher names, too."""
+        pids = {row.get("pid") for row in self.ending.launchers.events} - {None}
+        return any(fault.row is not None and fault.row.get("pid") in pids for fault in faults)
+
+    @cached_property
+    def outside(self) -> list[Claim]:
+        """Which of these came before the run began or after its end; none if one may have come in its time."""
+        run = self.run
+        early: dict[str, HardwareFault] = {}
+        late: dict[str, HardwareFault] = {}
+        for fault in self.faults:
+            before = run.start is not None and fault.until is not None and fault.until < run.start
+            if not before and not (run.end is not None and fault.time is not None and fault.time > run.end):
+                return []
+            (early if before else late).setdefault(str(fault.gpu or fault.node or "a GPU"), fault)
+        sides = ((TOO_EARLY, "start", run.start, early), (TOO_LATE, "end", run.end, late))
+        return [self._outside_claim(*side) for side in sides if side[3]]
+
+    @property
+    def not_then(self) -> Claim:
+        """Why none of these is the failure's cause: it came at another time, or nobody recorded when."""
+        undated = [fault.row for fault in self.faults if isinstance(fault.row, Record) and fault.time is None]
+        return (
+            NOT_THEN()
+            if len(undated) < len(self.faults)
+            else UNDATED(node=self.reports.nodes.value(undated[0], "name"))
+        )
+
+    def since(self, faults: Sequence[HardwareFault]) -> float | None:
+        """The fault's time, or that of a failure so near to it that only the clocks distinguish them.
+
+        Times of words are to the second; those of figures only say between which samples it was.
+        """
+        dated = [fault for fault in faults if fault.time is not None and not isinstance(fault.row, Record)]
+        exact = [fault for fault in dated if fault.plane != "metric"] or dated
+        times = [fault.time for fault in exact if fault.time is not None]
+        if not times:
+            return None
+        start, until = min(times), max(fault.until or 0.0 for fault in exact if fault.time == min(times))
+        slack = self.limits.clock_slack_s
+        exceptions = [] if isinstance(self.exceptions, Missing) else [self.exceptions.frame]
+        for frame in (self.reports.errors, *exceptions, self.ending.launchers, self.ending.exits):
+            near = [row.time for row in frame.events if row.time is not None]
+            times += [time for time in near if start - slack <= time <= until + slack]
+        return min(times)
+
+    def _active(self, fault: HardwareFault) -> bool:
+        """Whether it lies in the run's window and no work of the run came after it."""
+        run, limits = self.run, self.limits
+        points = self.trajectory.points if isinstance(self.trajectory, Trajectory) else ()
+        if isinstance(fault.row, Record):  # the scheduler's, of the run's time if it has a time
+            return fault.time is not None or run.end is None
+        if fault.time is None or fault.until is None:
+            return not isinstance(fault.row, Event) or followed_by(fault.row, points) is None
+        inside = run.start is None or fault.until >= run.start - limits.before_start_s
+        inside &= run.end is None or fault.time <= run.end + limits.after_end_s
+        if not inside:
+            return False
+        if isinstance(fault.row, Event):
+            return followed_by(fault.row, points) is None
+        later = fault.until + limits.clock_slack_s
+        stamped = [point.time for point in points if point.time is not None]
+        if stamped:
+            return max(stamped) <= later
+        worked = self.activity.worked_after(later) if isinstance(self.activity, GpuActivity) else None
+        if worked is None and run.end is not None and not self.ending.running:
+            return run.end - fault.until <= limits.coincident_s
+        return not worked
+
+    def _outside_claim(
+        self, sentence: Sentence, name: str, bound: float | None, faults: Mapping[str, HardwareFault]
+    ) -> Claim:
+        source = next(iter(next(iter(faults.values())).claim.values.values()))
+        job, when = self.ending.job, derived(bound, source, unit="time")
+        if job is not None and job.get(name) == bound:
+            when = self.ending.jobs.value(job, name, "time")
+        return sentence(gpus=derived(tuple(faults), source), when=when)
+
+
+@fact(limits=Limits())
+def fault_history(
+    reports: HardwareReports,
+    health: HardwareHealth,
+    ending: Ending,
+    trajectory: Maybe[Trajectory],
+    exceptions: Maybe[Exceptions],
+    activity: Maybe[GpuActivity],
+    run: Run,
+    limits: Limits,
+) -> Maybe[FaultHistory]:
+    """Of words and figures; missing if neither the kernel's log nor a counter was given."""
+    if not reports.given and not health.measured:
+        return NOT_GIVEN
+    return FaultHistory(reports, health, ending, trajectory, exceptions, activity, run, limits)
+
+
+NOT_GIVEN = Missing("neither a kernel log nor error counters of the run's GPUs were given")
+
+
+def few_of_each(faults: Sequence[HardwareFault]) -> list[HardwareFault]:
+    """The first witness of each kind and number in words, so that a storm of one Xid is shown once; of each GPU in
+    figures."""
+    first: dict[tuple[object, ...], HardwareFault] = {}
+    for fault in faults:
+        number = fault.number or (fault.row.get("sxid") if fault.row is not None else None)
+        first.setdefault((fault.sign, number, fault.gpu if fault.plane == "metric" else None), fault)
+    counts: dict[str, int] = defaultdict(int)
+    few = []
+    for fault in first.values():
+        counts[fault.sign] += 1
+        few += [fault] if counts[fault.sign] <= MAX_CLAIMS else []
+    return few

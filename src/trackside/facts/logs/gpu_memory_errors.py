@@ -1,0 +1,172 @@
+"""Errors of GPU memory that ran out, as the framework printed them: with sizes, or as a bare exception.
+
+An error after which training went on was handled. Advice about memory is no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from trackside.evidence import Evidence, Frame, Missing, Value
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.gpus import of_ranks
+from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.exceptions import Exceptions, earliest_first, last_words
+from trackside.facts.logs.order import followed_by
+from trackside.facts.ranks import named, ranks_of
+from trackside.facts.training.learning import Trajectory, number
+from trackside.finding import Claim, Sentence
+from trackside.model import Event, Role, Run
+from trackside.query import events
+
+OOM = Sentence("GPU memory ran out: {line}")
+OOM_ON = Sentence("GPU memory ran out on {ranks}: {line}")
+ASKED = Sentence("it asked for {requested} on a card of {total}")
+LARGER = Sentence("one request of {requested} is larger than the whole card of {total}")
+ASKED_ONLY = Sentence("it asked for {requested}")
+PHASE = Sentence("it fell in this phase: {phase}")
+FRAGMENTED = Sentence(
+    "the allocator had reserved {reserved} and used only {allocated} of it: the free memory was in pieces"
+)
+NEIGHBOUR = Sentence("other processes held {other} of the card's {total}")
+HANDLED = Sentence("it was caught and the run went on: {line}; afterwards: {point}")
+
+SIZES = ("requested_bytes", "total_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "other_process_bytes")
+
+
+@dataclass(frozen=True, eq=False)
+class GpuMemoryErrors:
+    """Errors of GPU memory that ran out."""
+
+    all: Frame
+    """Everything that was said of it."""
+    frame: Frame
+    """The errors with sizes, else the exceptions about GPU memory."""
+    sized: bool
+    roots: tuple[Event, ...]
+    own: tuple[Event, ...]
+    """Those of ``roots`` after which no training point came, earliest first."""
+    raised: Frame
+    """Exceptions about GPU memory."""
+    exceptions: bool
+    """Whether the log holds any exception."""
+    trajectory: Maybe[Trajectory]
+    ending: Ending
+    run: Run
+
+    @property
+    def cause(self) -> Event:
+        """The earliest that may have ended the run."""
+        return self.own[0]
+
+    @cached_property
+    def survived(self) -> Claim | None:
+        """That the last one was caught: training, or the run's own end, came after it."""
+        ends = self.ending.ends.where(lambda row: row.get("status") != "aborted")
+        if self.own:
+            after = followed_by(self.own[-1], ends.events)
+            handled = after is not None and self.ending.abnormal is None
+            return self._handled(self.own[-1], ends.value(after, "text")) if after is not None and handled else None
+        if not self.roots or isinstance(self.trajectory, Missing):
+            return None
+        point = followed_by(self.roots[-1], self.trajectory.points)
+        return None if point is None else self._handled(self.roots[-1], self.trajectory.progress.value(point, "text"))
+
+    def _handled(self, row: Event, later: Value) -> Claim:
+        return HANDLED(line=self.frame.value(row, "text"), point=later)
+
+    @cached_property
+    def sizes(self) -> Mapping[str, Value]:
+        """The bytes that the earliest one names, by a name of :data:`SIZES`."""
+        fields = (field for field in SIZES if number(self.cause, field) is not None)
+        return {field: self.frame.value(self.cause, field, "bytes") for field in fields}
+
+    def bytes(self, field: str) -> float:
+        """One of the sizes; 0 if it isn't named."""
+        return self.sizes[field].number if field in self.sizes else 0.0
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """What ran out on which ranks, what was asked for, and in which phase."""
+        line, ranks, sizes = self.frame.value(self.cause, "text"), named(self.frame, self.own), self.sizes
+        claims = [OOM(line=line) if ranks is None else OOM_ON(line=line, ranks=ranks)]
+        if "requested_bytes" in sizes and "total_bytes" in sizes:
+            says = LARGER if self.bytes("requested_bytes") > self.bytes("total_bytes") else ASKED
+            claims.append(says(requested=sizes["requested_bytes"], total=sizes["total_bytes"]))
+        elif "requested_bytes" in sizes:
+            claims.append(ASKED_ONLY(requested=sizes["requested_bytes"]))
+        if self.cause.get("phase") not in (None, "unknown"):
+            claims.append(PHASE(phase=self.frame.value(self.cause, "phase")))
+        return tuple(claims)
+
+    def in_pieces(self, share: float) -> Claim | None:
+        """That more than a share of the card was reserved by the allocator and used by nobody, if that would have been
+        enough."""
+        spare = self.bytes("reserved_bytes") - self.bytes("allocated_bytes")
+        if "allocated_bytes" not in self.sizes or spare < self.bytes("requested_bytes"):
+            return None
+        if not self.bytes("total_bytes") or spare <= share * self.bytes("total_bytes"):
+            return None
+        return FRAGMENTED(reserved=self.sizes["reserved_bytes"], allocated=self.sizes["allocated_bytes"])
+
+    def neighbour(self, share: float) -> Claim | None:
+        """That other processes held more than a share of the card."""
+        total = self.bytes("total_bytes")
+        if not total or self.bytes("other_process_bytes") <= share * total:
+            return None
+        return NEIGHBOUR(other=self.sizes["other_process_bytes"], total=self.sizes["total_bytes"])
+
+    @property
+    def fits_alone(self) -> bool:
+        """Whether the process would have had room on a card of its own."""
+        held = max(self.bytes("reserved_bytes"), self.bytes("allocated_bytes"))
+        return held + self.bytes("requested_bytes") < self.bytes("total_bytes")
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that ran out."""
+        return ranks_of(self.own)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Their nodes."""
+        return tuple(sorted({row.node for row in self.own if row.node}))
+
+    @cached_property
+    def gpus(self) -> tuple[str, ...]:
+        """The run's GPUs that ran out, by rank, else by the index that the errors name, where the node is known."""
+        if gpus := of_ranks(self.run, self.ranks):
+            return gpus
+        nodes = {row.node or (self.run.nodes[0] if len(self.run.nodes) == 1 else "") for row in self.own}
+        names = {f"{row.node or next(iter(nodes))}:{row.get('gpu')}" for row in self.own if row.get("gpu") is not None}
+        return tuple(name for name in self.run.gpus if name in names)
+
+    @property
+    def indices(self) -> tuple[str, ...]:
+        """The indices of GPUs that the errors name."""
+        return tuple(sorted({str(row.get("gpu")) for row in self.own if row.get("gpu") is not None}))
+
+    @property
+    def exception(self) -> tuple[str, str] | None:
+        """The Python exception that carried the error: at the same line, else the first about GPU memory."""
+        place = self.cause.at.path, self.cause.at.line
+        rows = sorted(self.raised.events, key=lambda row: (row.at.path, row.at.line) != place)
+        return (str(rows[0].get("type")), str(rows[0].get("message") or "")) if rows else None
+
+
+@fact({"memory": events("cuda_oom")}, needs=("memory",))
+def gpu_memory_errors(
+    evidence: Evidence, exceptions: Maybe[Exceptions], trajectory: Maybe[Trajectory], ending: Ending, run: Run
+) -> GpuMemoryErrors:
+    """Of what was printed; missing if no log was given."""
+    memory = evidence["memory"]
+    raised = Frame(events("exception"), "none") if isinstance(exceptions, Missing) else exceptions.frame
+    about = raised.where(lambda row: row.get("about") == "oom")
+    sized = any(row.role is Role.ROOT for row in memory.events) or not about
+    frame = memory if sized else about
+    points = () if isinstance(trajectory, Missing) else trajectory.points
+    roots = [row for row in frame.events if row.role is Role.ROOT]
+    own = earliest_first(last_words(roots, points, crashed=ending.abnormal is not None))
+    return GpuMemoryErrors(memory, frame, sized, tuple(roots), tuple(own), about, bool(raised), trajectory, ending, run)

@@ -1,0 +1,93 @@
+"""What machines and ranks say that would keep a rank away from a collective.
+
+A file server that does not answer, a process that sleeps uninterruptibly, a link that went down; a data-loader worker
+that died, or an error of a rank's own that the ranks which wait never printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from trackside.evidence import Evidence, Missing, derived
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.logs.exceptions import Exceptions
+from trackside.finding import Claim, Sentence
+from trackside.model import Role
+from trackside.query import events
+
+FROZEN = ("frozen", "unreachable", "stale", "io_error")
+"""Reasons of storage faults that let a process wait for ever."""
+
+UNINTERRUPTIBLE = Sentence("a process sleeps uninterruptibly, as one does whose read or write never returns: {line}")
+STORAGE = Sentence("a host shows processes that wait for storage: {line}")
+LINK = Sentence("a network link went down: {line}")
+WORKER_DIED = Sentence("a data-loader worker of {ranks} died, which is the trigger: {line}")
+SOME_WORKER_DIED = Sentence("a data-loader worker died, which is the likely trigger: {line}")
+HAD_RAISED = Sentence("{ranks} had raised an error of its own, which is the trigger: {type}")
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """What kept ranks away, by their own output."""
+
+    what: Literal["worker", "error"]
+    claim: Claim
+
+
+@dataclass(frozen=True, eq=False)
+class HangCauses:
+    """What would keep a rank away."""
+
+    evidence: Evidence
+    exceptions: Maybe[Exceptions]
+
+    @cached_property
+    def machine(self) -> Claim | None:
+        """What the machines say."""
+        storage, processes = self.evidence["storage"], self.evidence["processes"]
+        for row in storage.events:
+            if row.get("reason") in FROZEN:
+                return STORAGE(line=storage.value(row, "text"))
+        stuck = [row for row in processes.events if row.get("state") == "D"]
+        if stuck and len(stuck) * 2 <= len(processes):  # the few that hold up the many
+            return UNINTERRUPTIBLE(line=processes.value(stuck[0], "text"))
+        tasks, links = self.evidence["tasks"], self.evidence["links"]
+        for row in tasks.events:
+            return STORAGE(line=tasks.value(row, "text"))
+        for row in links.events:
+            if row.get("state") == "down":
+                return LINK(line=links.value(row, "text"))
+        return None
+
+    def trigger(self, ranks: Sequence[int]) -> Trigger | None:
+        """What the absent ranks' own output says: a loader worker that died, or an error of theirs."""
+        workers = self.evidence["workers"]
+        for row in workers.events:
+            if row.role is Role.ROOT and (row.rank is None or not ranks or row.rank in ranks):
+                line = workers.value(row, "text")
+                if row.rank is None:
+                    return Trigger("worker", SOME_WORKER_DIED(line=line))
+                return Trigger("worker", WORKER_DIED(line=line, ranks=derived((row.rank,), line)))
+        if isinstance(self.exceptions, Missing):
+            return None
+        raised = self.exceptions.frame
+        for row in raised.events:
+            if row.role is Role.ROOT and row.rank in ranks and row.get("about") != "collective":
+                kind = raised.value(row, "type")
+                return Trigger("error", HAD_RAISED(type=kind, ranks=derived((row.rank,), kind)))
+        return None
+
+
+@fact({
+    "storage": events("storage_fault"),
+    "tasks": events("hung_task"),
+    "links": events("link_down"),
+    "processes": events("process_state"),
+    "workers": events("dataloader_death"),
+})  # fmt: skip
+def hang_causes(evidence: Evidence, exceptions: Maybe[Exceptions]) -> HangCauses:
+    """Of the kernel's, the agent's and the ranks' lines; it may be nothing."""
+    return HangCauses(evidence, exceptions)

@@ -1,0 +1,176 @@
+"""Where each rank stands, by stacks that were taken on the spot because a run did not move.
+
+Of each process the thread that trains counts: one in a collective, else the main thread. Stacks after which the run
+went on say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from trackside.evidence import Evidence, Frame, Value, derived
+from trackside.facts.fact import fact
+from trackside.facts.logs.order import followed_by
+from trackside.facts.logs.silence import Silence
+from trackside.facts.ranks import AbsentRanks, named, rank_of
+from trackside.facts.training.learning import training_points
+from trackside.finding import Claim, Sentence
+from trackside.model import Event
+from trackside.query import events
+
+WAIT_IN = Sentence("{ranks} waited in {call}, at {place}", running="{ranks} wait in {call}, at {place}")
+WAIT_IN_SOME = Sentence("{who} waited in {call}, at {place}", running="{who} wait in {call}, at {place}")
+WAIT_GPU = Sentence(
+    "{ranks} waited for a backward pass or the GPU, at {place}",
+    running="{ranks} wait for a backward pass or the GPU, at {place}",
+)
+WAIT_GPU_SOME = Sentence(
+    "{who} waited for a backward pass or the GPU, at {place}",
+    running="{who} wait for a backward pass or the GPU, at {place}",
+)
+ELSEWHERE = Sentence(
+    "{ranks} did not come to it, and stood at {place}", running="{ranks} do not come to it, and stand at {place}"
+)
+ELSEWHERE_SOME = Sentence(
+    "{who} did not come to it, and stood at {place}", running="{who} do not come to it, and stand at {place}"
+)
+PARTED = Sentence(
+    "{ranks} waited in another collective than the others: {call}, at {place}",
+    running="{ranks} wait in another collective than the others: {call}, at {place}",
+)
+STOOD = Sentence("{ranks} stood at {place}", running="{ranks} stand at {place}")
+STOOD_SOME = Sentence("{who} stood at {place}", running="{who} stand at {place}")
+
+AGENT = "hang-report"
+"""The parser of the agent's lines."""
+SPAN_S = 120.0
+"""In which the stacks of one process are taken, once."""
+MAX_PLACES = 4
+"""Of one kind that are told, those of the most ranks first."""
+
+
+@dataclass(frozen=True, eq=False)
+class HangStacks:
+    """The threads that matter, one a process: those that wait for others, those that don't, and of the former the few
+    that wait in another collective than most."""
+
+    frame: Frame
+    waiting: tuple[Event, ...]
+    away: tuple[Event, ...]
+    parted: tuple[Event, ...] = ()
+
+    @property
+    def taken(self) -> bool:
+        """Whether any stack says where the run stood."""
+        return bool(self.waiting or self.away)
+
+    @property
+    def suspected(self) -> bool:
+        """Whether the agent took them, because it saw the run stand still; anybody may take those of one that works."""
+        return any(row.parser == AGENT for row in (*self.waiting, *self.away))
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """All ranks of which a stack was taken."""
+        return frozenset(rank for row in (*self.waiting, *self.away) if (rank := rank_of(row)) is not None)
+
+    @cached_property
+    def absent(self) -> AbsentRanks | None:
+        """The ranks that the others wait for, if they are known."""
+        rows = self.away or self.parted
+        ranks = tuple(sorted({rank for row in rows if (rank := rank_of(row)) is not None}))
+        return AbsentRanks(ranks, self._apart()[0]) if self.waiting and ranks else None
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """What is to be said of all of them, but for what :attr:`absent` says."""
+        inside = [row for row in self.waiting if row.get("collective") is not None and row not in self.parted]
+        busy = [row for row in self.waiting if row.get("collective") is None and row not in self.parted]
+        shows = self._places(inside, WAIT_IN, WAIT_IN_SOME, call=True) + self._places(busy, WAIT_GPU, WAIT_GPU_SOME)
+        away = self._apart()
+        return (*shows, *(away[1:] if self.absent is not None else away))
+
+    @cached_property
+    def place(self) -> Value | None:
+        """The line of code to look at: where those stand that others wait for, else where one stands at all."""
+        rows = [row for row in (*self.away, *self.parted, *self.waiting) if row.get("place") is not None]
+        return self.frame.value(rows[0], "place") if rows else None
+
+    def lines(self, ranks: Iterable[int]) -> list[Claim]:
+        """Where these ranks stood, which another witness says to have stayed away."""
+        wanted = set(ranks)
+        return self._places([row for row in (*self.away, *self.parted) if rank_of(row) in wanted], STOOD, STOOD_SOME)
+
+    def _apart(self) -> list[Claim]:
+        """Where those stand that the others wait for; without any that wait, where all stand."""
+        some = ELSEWHERE_SOME if self.waiting else STOOD_SOME
+        if not self.away:
+            return self._places(self.parted, PARTED, some, call=True)
+        return self._places(self.away, ELSEWHERE if self.waiting else STOOD, some)
+
+    def _places(
+        self, rows: Iterable[Event], by_rank: Sentence, by_process: Sentence, *, call: bool = False
+    ) -> list[Claim]:
+        """A claim for each place, those of the most processes first."""
+        places: dict[tuple[object, object], list[Event]] = {}
+        for row in rows:
+            places.setdefault((row.get("collective"), row.get("place") or row.get("top")), []).append(row)
+        shows = []
+        for group in sorted(places.values(), key=len, reverse=True)[:MAX_PLACES]:
+            first = group[0]
+            values = {"place": self.frame.value(first, "place" if first.get("place") is not None else "top")}
+            if call:
+                values["call"] = self.frame.value(first, "collective")
+            ranks = named(self.frame, group)
+            if ranks is not None:
+                shows.append(by_rank(ranks=ranks, **values))
+            else:
+                processes = tuple(f"process {row.get('pid')}" for row in group)
+                who = derived(processes, *(self.frame.value(row, "pid") for row in group))
+                shows.append(by_process(who=who, **values))
+        return shows
+
+
+@fact({"stacks": events("stack")}, needs=("stacks",))
+def hang_stacks(evidence: Evidence, silence: Silence) -> HangStacks:
+    """Where the run's processes stood; nowhere if no stack was taken, or it went on after that."""
+    frame, points = evidence["stacks"], training_points(silence.signs["progress"])
+    rows = [row for row in frame.events if row.get("resumed_s") is None and followed_by(row, points) is None]
+    by_process: dict[object, list[Event]] = {}
+    for row in rows:
+        rank = rank_of(row)
+        by_process.setdefault((row.node, rank) if rank is not None else (row.at.path, row.get("pid")), []).append(row)
+    chosen = [one for group in by_process.values() if (one := _telling(group)) is not None]
+    inside = [row for row in chosen if row.get("collective") is not None]
+    busy = [row for row in chosen if row.get("collective") is None and row.get("waits") is not None]
+    # One alone in a backward pass may be at work, unless it was seen to do none.
+    met = inside or len(busy) > 1 or (len(chosen) > 1 and any(row.parser == AGENT for row in busy))
+    waiting = [*inside, *busy] if met else []
+    away = [row for row in chosen if row not in waiting]
+    return HangStacks(frame, tuple(waiting), tuple(away), () if away else _parted(waiting))
+
+
+def _telling(rows: Sequence[Event]) -> Event | None:
+    """The thread that trains: of the last time that stacks were taken, one in a collective, else the main thread."""
+    newest = max(rows, key=lambda row: (row.time or 0.0, row.at.line))
+    began = (newest.time or 0.0) - SPAN_S
+    ordered = [row for row in rows if row.get("pid") == newest.get("pid") and (row.time or 0.0) >= began]
+    main = [row for row in ordered if row.get("thread") in (None, "MainThread") or row.get("tid") == row.get("pid")]
+    inside = [row for row in ordered if row.get("collective") is not None]
+    if main and (main[0].get("collective") is not None or not inside):
+        return main[0]
+    return inside[0] if inside else None
+
+
+def _parted(waiting: Sequence[Event]) -> tuple[Event, ...]:
+    """The few that wait in another collective than more than half of all do."""
+    inside = [row for row in waiting if row.get("collective") is not None and row.get("place") is not None]
+    groups: dict[tuple[object, object], list[Event]] = {}
+    for row in inside:
+        groups.setdefault((row.get("collective"), row.get("place")), []).append(row)
+    most = max(groups.values(), key=len, default=[])
+    if len(groups) < 2 or len(inside) < len(waiting) or len(most) * 2 <= len(waiting):
+        return ()
+    return tuple(row for row in inside if row not in most)

@@ -1,0 +1,96 @@
+"""Kills for want of host memory, as words report them: by the kernel, by Slurm, or by Ray's memory monitor.
+
+A kill counts as the run's if its cgroup or step names the run's job, or names none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from trackside.evidence import Evidence, Frame, Value
+from trackside.facts.fact import fact
+from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.restarts import LauncherRestarts
+from trackside.finding import Claim, Sentence
+from trackside.model import Event, Record, Role, Run
+from trackside.query import events, record
+
+Scope = Literal["node", "job"]
+SCOPES: Mapping[str, Scope] = {"host": "node", "cgroup": "job", "container": "job"}
+"""Whose memory ran out, by the kernel's own word; Slurm counts kills of either kind."""
+
+
+OOM = Sentence("host memory ran out: {line}")
+
+
+@dataclass(frozen=True, slots=True)
+class OomReport:
+    """A word that the run ran out of host memory."""
+
+    line: Value
+    row: Event | Record
+
+    @property
+    def claim(self) -> Claim:
+        """What it says."""
+        return OOM(line=self.line)
+
+    @property
+    def event(self) -> Event | None:
+        """The row, if it isn't a record."""
+        return self.row if isinstance(self.row, Event) else None
+
+
+@dataclass(frozen=True, eq=False)
+class OomKills:
+    """What was said of kills for want of host memory."""
+
+    frame: Frame
+    steps: Frame
+    """The scheduler's records of steps."""
+    ending: Ending
+    restarts: LauncherRestarts
+    run: Run
+
+    @cached_property
+    def own(self) -> tuple[Event, ...]:
+        """The kills of the run's processes."""
+        return tuple(row for row in self.frame.events if of_run(row, self.run))
+
+    @cached_property
+    def report(self) -> OomReport | None:
+        """The first word that the run ran out of host memory, unless training went on after it."""
+        for row in self.own:
+            if row.role is Role.ROOT and not self.restarts.recovered(row):
+                return OomReport(self.frame.value(row, "text"), row)
+        job = self.ending.job
+        if job is not None and job.get("state") == "OUT_OF_MEMORY":
+            return OomReport(self.ending.jobs.value(job, "state"), job)
+        for step in self.steps.records:
+            if step.get("state") == "OUT_OF_MEMORY":
+                return OomReport(self.steps.value(step, "state"), step)
+        return None
+
+    def scope(self, nodes: tuple[str, ...]) -> Scope | None:
+        """Whose memory ran out on these nodes (on any, without any), if the kernel's own lines agree on one."""
+        rows = [row for row in self.own if row.node is None or not nodes or row.node in nodes]
+        scopes = {SCOPES[scope] for row in rows if (scope := str(row.get("scope"))) in SCOPES}
+        return scopes.pop() if len(scopes) == 1 else None
+
+
+@fact({"kills": events("oom_kill"), "steps": record("step")})
+def oom_kills(evidence: Evidence, ending: Ending, restarts: LauncherRestarts, run: Run) -> OomKills:
+    """Of the lines and the scheduler's records; nothing is needed."""
+    return OomKills(evidence["kills"], evidence["steps"], ending, restarts, run)
+
+
+def of_run(row: Event, run: Run) -> bool:
+    """Whether a kill belongs to the run, where its cgroup or step names a job."""
+    ids = {str(name) for name in (run.id, *run.aliases) if name}
+    step, cgroup = str(row.get("step") or ""), str(row.get("cgroup") or "")
+    if "job_" in cgroup:
+        return not ids or cgroup.split("job_", 1)[1].split("/")[0] in ids
+    return not ids or not step[:1].isdigit() or step.split(".")[0].split("+")[0] in ids

@@ -1,0 +1,110 @@
+"""Exceptions of the job's own that nothing shows to have been handled.
+
+Neither a training point, nor a checkpoint, nor an evaluation came after them.
+
+Exceptions that are families of their own are left out, and so is the parent's word of a data-loader worker that a
+signal killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from trackside.evidence import Evidence, Frame, Missing, Value
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.exceptions import RAISED, type_and_message, unhandled
+from trackside.facts.ranks import failed_beside, named
+from trackside.facts.training.learning import Trajectory
+from trackside.facts.training.milestones import Milestones
+from trackside.finding import Claim, Sentence
+from trackside.model import Event, Role
+from trackside.query import events, record
+
+RAISED_ON = Sentence("{ranks} raised {type}: {message}")
+ROOTED = Sentence("it began with {type}: {message}")
+WHERE = Sentence("the job's own code stood at {frame}")
+
+ABOUT = (None, "application", "cuda", "dataloader", "host_memory")
+"""What exceptions of the job's own speak of at its start; the other topics are families of their own."""
+KILLED_WORKER = (4, 6, 8, 9, 11)
+"""Signals of a data-loader worker that make it a signal kill; a bus error at start-up is too small a /dev/shm."""
+
+
+@dataclass(frozen=True, eq=False)
+class StartupErrors:
+    """The job's own exceptions."""
+
+    frame: Frame
+    unread: Missing | None
+    """Why no log was read; None if one was."""
+    own: tuple[Event, ...]
+    """Those that may have ended the run, earliest first."""
+    other_cause: bool
+    """Whether an exception or an error of GPU memory was printed that may be a cause."""
+    ending: Ending
+
+    @property
+    def cause(self) -> Event | None:
+        """The earliest."""
+        return self.own[0] if self.own else None
+
+    @property
+    def copies(self) -> list[Event]:
+        """Exceptions of the same type as the earliest: usually every rank raises the same one."""
+        return [row for row in self.own if row.get("type") == self.own[0].get("type")]
+
+    @cached_property
+    def ranks(self) -> Value | None:
+        """The ranks that raised it, by their labels or by the launcher's summary."""
+        return named(self.frame, self.copies) or failed_beside(self.copies, self.ending.launchers)
+
+    @cached_property
+    def rank_numbers(self) -> tuple[int, ...]:
+        """The same as numbers."""
+        ranks = () if self.ranks is None else self.ranks.value
+        return tuple(int(str(rank)) for rank in ranks) if isinstance(ranks, tuple) else ()
+
+    @property
+    def type(self) -> Value:
+        """The type of the earliest."""
+        return self.frame.value(self.own[0], "type")
+
+    @cached_property
+    def claims(self) -> Sequence[Claim]:
+        """What was raised on which ranks, what it began with, and where the job's own code stood."""
+        frame, cause = self.frame, self.own[0]
+        values = type_and_message(frame, cause)
+        claims = [RAISED(**values) if self.ranks is None else RAISED_ON(**values, ranks=self.ranks)]
+        if cause.get("root_type") not in (None, cause.get("type")):
+            claims.append(ROOTED(type=frame.value(cause, "root_type"), message=frame.value(cause, "root_message")))
+        if cause.get("user_frame") is not None:
+            claims.append(WHERE(frame=frame.value(cause, "user_frame")))
+        return claims
+
+
+@fact(
+    {
+        "exceptions": events("exception"),
+        "jobs": record("job"),
+        "workers": events("dataloader_death"),
+        "memory": events("cuda_oom"),
+    },
+    needs=(("exceptions", "jobs"),),
+)
+def startup_errors(
+    evidence: Evidence, trajectory: Maybe[Trajectory], milestones: Milestones, ending: Ending
+) -> StartupErrors:
+    """Of the tracebacks that were read; missing if neither a log nor a record of the job was given."""
+    frame, workers = evidence["exceptions"], evidence["workers"]
+    killed = {row.at.path for row in workers.events if row.get("signal") in KILLED_WORKER}
+    rows = [
+        row for row in frame.events
+        if row.get("about") in ABOUT and not (row.get("about") == "dataloader" and row.at.path in killed)
+    ]  # fmt: skip
+    points = () if isinstance(trajectory, Missing) else trajectory.points
+    other = bool(evidence["memory"]) or any(row.role is Role.ROOT for row in frame.events)
+    own = unhandled(rows, [*points, *milestones.rows])
+    return StartupErrors(frame, evidence.missing("exceptions"), tuple(own), other, ending)

@@ -1,0 +1,57 @@
+"""The phase that a run had come to by a moment: the start-up, or training, as a printed point or GPU work shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trackside.evidence import Missing, Value
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.gpu.startup import StartupUse
+from trackside.facts.logs.order import points_before
+from trackside.facts.training.learning import Trajectory
+from trackside.finding import Claim, Sentence
+from trackside.model import Event
+
+IN_TRAINING = Sentence("training had reached: {point}")
+WORKED = Sentence("the GPUs had worked for {seconds} by then")
+AT_STARTUP = Sentence("the log holds {count:training points} before it: it fell in the start-up")
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """How far the run had come."""
+
+    trajectory: Maybe[Trajectory]
+    use: StartupUse
+
+    def points(self, row: Event | None = None) -> list[Event]:
+        """The training points before an event, or all of them."""
+        return [] if isinstance(self.trajectory, Missing) else points_before(self.trajectory.points, row)
+
+    def last_point(self, row: Event | None) -> Value | None:
+        """The text of the last training point before an event."""
+        points = self.points(row)
+        if isinstance(self.trajectory, Missing) or not points:
+            return None
+        return self.trajectory.progress.value(points[-1], "text")
+
+    def reached(self, row: Event | None) -> Claim | None:
+        """What training had reached by an event, if it had begun by then."""
+        point = self.last_point(row)
+        return None if point is None else IN_TRAINING(point=point)
+
+    def claims(self, row: Event | None, training_s: float) -> tuple[Claim, ...]:
+        """What shows the phase; ``training_s`` of GPU work are training, whatever was printed."""
+        if (reached := self.reached(row)) is not None:
+            return (reached,)
+        if (worked := self.use.trained(training_s)) is not None:
+            return WORKED(seconds=worked), *self.use.untouched
+        if isinstance(self.trajectory, Missing):
+            return self.use.untouched
+        return AT_STARTUP(count=self.trajectory.count), *self.use.untouched
+
+
+@fact()
+def phase(trajectory: Maybe[Trajectory], use: StartupUse) -> Phase:
+    """Of training points and of the GPUs' work; nothing is needed."""
+    return Phase(trajectory, use)

@@ -1,0 +1,62 @@
+"""From loaded inputs to the one run that is asked for: its rows, its training points and its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from trackside.catalog.job_states import WAITING
+from trackside.http.unanswered import Unanswered
+from trackside.model import Run
+from trackside.runs.metrics import run_metrics
+from trackside.session.inputs import LoadedInputs
+from trackside.stores.curves import Failing
+from trackside.stores.joined import JoinedCurves
+from trackside.stores.memory import MemoryStore
+
+LiveCurves = Callable[[Run, MemoryStore], Failing]
+"""Opens the store that holds the site's metrics of a run."""
+
+
+def choose(loaded: LoadedInputs, as_of: float | None = None, live: LiveCurves | None = None) -> tuple[Run, MemoryStore]:
+    """The run and its rows. ``as_of`` ends a run that is still going. Raises SeveralRuns or NoSuchRun."""
+    loaded.done()
+    resolved = loaded.resolved()
+    run, store = resolved.run, resolved.store
+    own, parents = frozenset(run.log_paths), frozenset(run.parent_log_paths)
+    for point in loaded.trajectories.points(own):
+        store.add_event(resolved.adjust(point))
+    other = loaded.trajectories.differing(own) if run.id is None else None
+    if other is not None:
+        store.add_event(replace(resolved.adjust(other), kind="other_progress"))
+    for point in loaded.trajectories.points(parents) if parents else ():
+        store.add_event(replace(resolved.adjust(point), kind="parent_progress"))
+    if as_of is not None and run.end is None and run.disposition not in WAITING:
+        run = replace(run, end=as_of)
+    if live is not None:
+        run = _with_live(loaded, run, store, live(run, store))
+    if loaded.curves is not None and store.metrics is None:
+        run, store.metrics = run_metrics(loaded.curves, run, store)
+    if isinstance(loaded.curves, Failing) and store.metrics is not None:
+        for metric in loaded.curves.failed:
+            if (why := store.metrics.failed.get(metric)) is not None:
+                store.unanswered("metric", f"{loaded.curves.name}: {metric}", str(why), whole=False)
+    return run, store
+
+
+def _with_live(loaded: LoadedInputs, run: Run, store: MemoryStore, live: Failing) -> Run:
+    """Put the metrics of a live store, and of files, with the run's rows; gives the run with what they say of it.
+
+    A store that does not answer is noted; then the metrics are those of the files, if any.
+    """
+    try:
+        curves = live if loaded.curves is None else JoinedCurves(loaded.curves, live)
+        measured, store.metrics = run_metrics(curves, run, store)
+    except Unanswered as error:
+        store.unanswered("metric", live.name, str(error))
+        return run
+    for reason in live.failed.values():
+        store.unanswered("metric", live.name, str(reason))
+    if not store.metrics.curves.held():
+        store.metrics = replace(store.metrics, note=f"{live.name} holds no metric of the run")
+    return measured

@@ -1,0 +1,116 @@
+"""What the inputs hold: their rows, training points and measurements, before a run is chosen of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from trackside.logs.trajectory import Trajectories
+from trackside.model import Event, Input, Record, Samples
+from trackside.read.bundle import asked
+from trackside.read.detect import read_source
+from trackside.read.format import Source
+from trackside.read.formats.job_log import empty_output
+from trackside.read.walk import walk
+from trackside.runs.resolve import Resolved, resolve
+from trackside.session.request import Paths, ProgressCallback
+from trackside.stores.curves import Curves
+from trackside.stores.embedded.layout import Directory, StoreError
+from trackside.stores.embedded.spill import Spill
+from trackside.stores.memory import MemoryStore
+from trackside.stores.memory_curves import MemoryCurves
+
+MAX_SAMPLES_IN_MEMORY = 30_000_000
+"""At 20 bytes each; more go to a temporary store."""
+
+
+@dataclass(slots=True)
+class LoadedInputs:
+    """What the inputs hold, and what each file was taken for. A sink of readers until ``done``."""
+
+    store: MemoryStore = field(default_factory=MemoryStore)
+    trajectories: Trajectories = field(default_factory=Trajectories)
+    inputs: list[Input] = field(default_factory=list)
+    curves: Curves | None = None
+    """The measurements; None where no input held any."""
+    paths: tuple[str, ...] = ()
+    """Logs that count in finding whose log is whose, but whose rows are not here."""
+    home: frozenset[str] | None = None
+    """The logs that came in one folder with the job's; None: all did."""
+    owners: Mapping[str, str] = field(default_factory=dict)
+    """Logs whose job is known, whatever they are called -> its id."""
+    job: str | None = None
+    """The job to choose; None: the one that the inputs are about."""
+    as_of: float | None = None
+    """What a bundle's verdict took as the present, POSIX seconds."""
+    on_source: Callable[[Source], None] | None = None
+    """Called with each source before it is read: a bundle keeps what a site gave."""
+    _memory: MemoryCurves | None = None
+    _spill: Spill | None = None
+    _done: bool = False
+
+    def event(self, event: Event) -> None:
+        """Take one event from a reader."""
+        if event.kind == "progress":
+            self.trajectories.add(event)
+        else:
+            self.store.add_event(event)
+
+    def record(self, record: Record) -> None:
+        """Take one record from a reader."""
+        self.store.add_record(record)
+
+    def samples(self, samples: Samples) -> None:
+        """Take measurements from a reader."""
+        if self._spill is not None:
+            self._spill.add(samples)
+            return
+        if self._memory is None:
+            self.curves = self._memory = MemoryCurves()
+        self._memory.add(samples)
+        if len(self._memory) > MAX_SAMPLES_IN_MEMORY:
+            self._spill, self._memory, self.curves = Spill(self._memory), None, None
+
+    def take(self, source: Source | Input) -> None:
+        """Read a source, or note why it can't be."""
+        if self.on_source is not None and isinstance(source, Source):
+            self.on_source(source)
+        row = read_source(source, self) if isinstance(source, Source) else source
+        self.inputs.append(row)
+        if row.plane is not None and row.status in ("read", "partial"):
+            self.store.planes.add(row.plane)
+
+    def load(self, paths: Paths, on_progress: ProgressCallback | None = None) -> None:
+        """Read everything under the paths. Raises FileNotFoundError for a path that isn't there, and StoreError."""
+        for path in paths:
+            if not os.path.lexists(path):
+                raise FileNotFoundError(f"no such file or folder: {os.fspath(path)}")
+            if Directory(path).exists:
+                raise StoreError(f"{os.fspath(path)} is a store: give it as --store {os.fspath(path)}")
+        if len(paths) == 1:
+            job, self.as_of = asked(paths[0])
+            self.job = self.job or job
+        for source in walk(paths, on_progress):
+            self.take(source)
+
+    def done(self) -> None:
+        """Everything was read; a second call changes nothing."""
+        if self._done:
+            return
+        self._done = True
+        if "log" not in self.store.planes:  # where no log says anything, empty ones do: the job wrote nothing
+            for row in self.inputs:
+                if row.status == "empty" and (event := empty_output(row.path)) is not None:
+                    self.event(event)
+        if self._spill is not None:
+            self.curves = self._spill.curves()
+
+    def resolved(self) -> Resolved:
+        """The run to choose and its rows, without training points and metrics. Raises SeveralRuns or NoSuchRun."""
+        return resolve(self.store, self.job, [*self.trajectories.paths, *self.paths], self.home, self.owners)
+
+    @property
+    def readable(self) -> bool:
+        """Whether any input could be read."""
+        return self.curves is not None or any(row.status in ("read", "partial") for row in self.inputs)

@@ -1,0 +1,69 @@
+"""What a session is opened from. ``job``: which one, where the inputs hold several. ``as_of``: POSIX seconds taken as
+the present for a run still going. ``on_progress``: called with the bytes just read, for a progress bar."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trackside.read.format import Source
+from trackside.site.config import Site
+from trackside.stores.embedded.layout import Directory
+
+StrPath = str | os.PathLike[str]
+Paths = Sequence[StrPath]
+ProgressCallback = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PathsRequest:
+    """Files, folders, archives, or a bundle: a bundle names its job and its time itself."""
+
+    paths: Paths
+    job: str | None = None
+    as_of: float | None = None
+    on_progress: ProgressCallback | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRequest:
+    """A job of an embedded store, by its id or the folder that it was ingested from. ``paths``: what else belongs to
+    it, read for this session only."""
+
+    store: StrPath
+    job: str | None = None
+    paths: Paths = ()
+    as_of: float | None = None
+    on_progress: ProgressCallback | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRequest:
+    """A job of a site: its Slurm, log stores and server of metrics. ``paths`` and ``store``: what else is known of it.
+
+    ``on_source``: called with each source before it is read, except those that ``store`` and, with it, ``paths`` hold.
+    """
+
+    site: Site
+    job: str | None = None
+    paths: Paths = ()
+    store: str = ""
+    as_of: float | None = None
+    on_progress: ProgressCallback | None = None
+    on_source: Callable[[Source], None] | None = None
+
+
+Request = PathsRequest | StoreRequest | SiteRequest
+
+
+def request_of(
+    paths: Paths,
+    job: str | None = None,
+    as_of: float | None = None,
+    on_progress: ProgressCallback | None = None,
+) -> PathsRequest | StoreRequest:
+    """The request for paths of which the first may be a store: then the others belong to its job."""
+    if paths and Directory(paths[0]).exists:
+        return StoreRequest(paths[0], job, paths[1:], as_of, on_progress)
+    return PathsRequest(paths, job, as_of, on_progress)

@@ -1,0 +1,82 @@
+"""Deaths, restarts and kills for memory, on rows built by hand."""
+
+from __future__ import annotations
+
+from tests.families.rows import Row, event, exception, job, log_points, raised, root, store
+from trackside.evidence import Missing
+from trackside.facts.fact import Facts, T
+from trackside.facts.logs.deaths import Deaths
+from trackside.facts.logs.oom_kills import OomKills
+from trackside.facts.logs.restarts import LauncherRestarts
+from trackside.model import Event, Run
+
+
+def fact_of(kind: type[T], *rows: Row | list[Event], run: Run | None = None) -> T:
+    """A fact of a run with these rows."""
+    flat = [row for part in rows for row in (part if isinstance(part, list) else [part])]
+    fact = Facts(store(*flat), run or Run(), lambda query, answer: answer).get(kind)
+    assert not isinstance(fact, Missing)
+    return fact
+
+
+def killed(rank: int, time: float | None = 2000.0, signal: int = 9, line: int = 90, **fields: object) -> Event:
+    """A launcher's report that a rank was killed."""
+    return root("launcher_failure", line, global_rank=rank, rank=rank, signal=signal, time=time, **fields)
+
+
+def test_what_a_launcher_ends_itself_is_no_death_of_its_own() -> None:
+    reports = [killed(1, first=True), killed(2, 2014.0, line=91), killed(3, 2015.0, line=92)]
+    assert [death.rank for death in fact_of(Deaths, *reports).unexplained] == [1, 2]
+    assert [death.rank for death in fact_of(Deaths, *reports).reports] == [1, 2, 3]
+
+
+def test_a_traceback_accounts_for_the_death_of_its_rank_alone() -> None:
+    found = fact_of(Deaths, raised("ValueError", rank=1, time=1990.0), killed(1, first=True), killed(2, first=True))
+    assert [death.rank for death in found.unexplained] == [2]
+
+
+def test_buffered_points_behind_a_traceback_leave_it_the_cause() -> None:
+    late = log_points(line=60, time=None)
+    assert fact_of(Deaths, exception("ValueError", "no", line=50), late, killed(1, None), job("FAILED")).report is None
+
+
+def test_reports_that_agree_are_one() -> None:
+    shell = root("process_exit", 95, signal=9, time=2000.0)
+    report = fact_of(Deaths, killed(1, first=True), shell).report
+    assert report is not None
+    assert (report.main.source, report.ranks, report.strong, len(report.claims)) == ("launchers", (1,), True, 2)
+    alone = fact_of(Deaths, shell).report
+    assert alone is not None
+    assert not alone.strong
+
+
+def test_a_worker_that_was_lost_is_not_the_cause_beside_a_time_out() -> None:
+    ray = root("process_exit", 50, source="ray")
+    assert fact_of(Deaths, ray).lost is not None
+    assert fact_of(Deaths, ray, event("collective_timeout", 40)).lost is None
+
+
+def test_a_restart_counts_if_training_goes_on_after_it() -> None:
+    failure, again = killed(1), event("launcher_restart", 100, time=2001.0)
+    later = log_points(line=110, time=2100.0)
+    assert len(fact_of(LauncherRestarts, again, later).lived_on(failure)) == 2
+    assert not fact_of(LauncherRestarts, again).lived_on(failure)
+    assert not fact_of(LauncherRestarts, later).lived_on(failure)
+
+
+def test_unstamped_points_after_a_failure_show_no_recovery_of_a_run_that_failed() -> None:
+    unstamped, failure = log_points(line=100, time=None), killed(1, None)
+    assert fact_of(LauncherRestarts, unstamped).recovered(failure)
+    assert not fact_of(LauncherRestarts, unstamped, job("FAILED")).recovered(failure)
+
+
+def test_kills_of_other_jobs_are_not_the_runs() -> None:
+    kills = [
+        root("oom_kill", line, cgroup=f"/slurm/job_{name}/step_0", scope="cgroup") for line, name in ((5, 7), (6, 8))
+    ]
+    found = fact_of(OomKills, *kills, run=Run(id="8"))
+    assert [row.at.line for row in found.own] == [6]
+    assert found.report is not None
+    assert found.report.row.at.line == 6
+    assert found.scope(()) == "job"
+    assert fact_of(OomKills, kills[0], run=Run(id="8")).report is None
