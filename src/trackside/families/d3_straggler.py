@@ -44,6 +44,7 @@ from dataclasses import dataclass
 from trackside.evidence import Missing
 from trackside.facts.fact import Maybe, neither, or_none
 from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.collective_waits import CollectiveWaits
 from trackside.facts.gpus import nodes_of, ranks_at
 from trackside.facts.hardware.error_counters import ErrorCounters
 from trackside.facts.pace.host_load import HostLoad
@@ -97,11 +98,12 @@ class _Witness:
 
 
 def judge(
-    slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], ranks: RankLag, hosts: HostLoad, counters: ErrorCounters,
-    trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity], end: OtherEnd, run: Run, limits: Limits,
+    slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], waits: Maybe[CollectiveWaits], ranks: RankLag,
+    hosts: HostLoad, counters: ErrorCounters, trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity],
+    end: OtherEnd, run: Run, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """GPUs that the others wait for, by what they show; ranks that lag, by the times that they export or print."""
-    if (missing := neither(ranks.untold, untold(activity))) is not None:
+    if (missing := neither(ranks.untold, waits, untold(activity))) is not None:
         return missing
     course = or_none(trajectory)
     if course is not None and course.done is not None and course.done.number < limits.least_steps:

@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, Grid, Missing, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import GpuActivity, Matrix, gpu_of, middle, summed
+from trackside.facts.gpu.activity import GpuActivity, Matrix, middle
+from trackside.facts.gpu.collective_waits import CollectiveWaits, of_rank
 from trackside.facts.gpu.duty import RESTING, TITLES, DutyCycle
 from trackside.facts.gpus import aligned, names, nodes_of, of_gpu
 from trackside.facts.pace import outliers
 from trackside.facts.pace.outliers import Outlier
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
-from trackside.query import Query, metric
+from trackside.query import metric
 
 Sign = Literal["sm", "busy", "wait"]
 Rows = NDArray[np.intp]
@@ -110,8 +111,7 @@ class _Stretch:
 class SlowGpus:
     """The GPUs of a run against each other, in its time of work."""
 
-    waits: Grid | None
-    """Seconds in collectives."""
+    waits: Maybe[CollectiveWaits]
     clock: Grid | None
     activity: GpuActivity
     duty: DutyCycle
@@ -163,11 +163,7 @@ class SlowGpus:
     @cached_property
     def _waited(self) -> Matrix | None:
         """Share of each window that a rank spent in collectives."""
-        grid, activity = self.waits, self.activity
-        if grid is None:
-            return None
-        placed = [gpu_of(series, self.run.gpus, self.run.n_ranks) for series in grid.series]
-        return summed(grid, placed, activity.gpus, activity.times) / activity.step
+        return None if isinstance(self.waits, Missing) else self.waits.shares(self.activity)
 
     @cached_property
     def _idleness(self) -> Matrix | None:
@@ -233,17 +229,12 @@ class SlowGpus:
         return claims
 
     def _less_wait(self, of: _Stretch) -> list[Claim]:
-        if self.waits is None:
+        if isinstance(self.waits, Missing):
             return []
-        part = self.waits.during(of.start, of.end)
-        mine, theirs = self._of_rank(part, of.gpus[0]).value("median"), _of_peers(part, of.peers).value("median")
-        window = derived(self.waits.step, theirs, unit="s")
+        part = self.waits.grid.during(of.start, of.end)
+        mine, theirs = of_rank(part, self.run, of.gpus[0]).value("median"), _of_peers(part, of.peers).value("median")
+        window = derived(part.step, theirs, unit="s")
         return [SLOW_WAIT(gpus=derived(of.gpus[:1], mine), mine=mine, theirs=theirs, window=window)]
-
-    def _of_rank(self, part: Grid, gpu: str) -> Grid:
-        """What a tracer's grid, which may know ranks alone, holds of one GPU."""
-        placed = [gpu_of(series, self.run.gpus, self.run.n_ranks) for series in part.series]
-        return part.one(placed.index(gpu)) if gpu in placed else of_gpu(part, gpu)
 
     def _equal(self, counts: Matrix | None, of: _Stretch) -> bool | None:
         """Whether the picked GPUs counted as much as the others."""
@@ -257,7 +248,7 @@ class SlowGpus:
         grid = self.activity.grid(name)
         assert grid is not None
         part = grid.during(of.start, of.end)
-        mine = self._of_rank(part, of.gpus[0]).value("median", unit="")
+        mine = of_rank(part, self.run, of.gpus[0]).value("median", unit="")
         theirs = _of_peers(part, of.peers).value("median", unit="")
         return EQUAL[name](mine=mine, theirs=theirs)
 
@@ -273,21 +264,14 @@ class SlowGpus:
         return [CLOCK(mine=of_gpu(part, of.gpus[0]).value("median"), theirs=part.value("median"))]
 
 
-SLOW: Mapping[str, Query] = {
-    "waits": metric("trackside_nccl_collective_seconds_total").over("run", "increase").by(
-        "node", "gpu", "rank", how="sum"
-    ),
-    "clock": metric("gpu_sm_clock_hertz").over("run", "avg"),
-}  # fmt: skip
-"""The questions behind :class:`SlowGpus`."""
-
-
-@fact(SLOW, limits=Limits())
-def slow_gpus(evidence: Evidence, activity: GpuActivity, duty: DutyCycle, run: Run, limits: Limits) -> Maybe[SlowGpus]:
+@fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg")}, limits=Limits())
+def slow_gpus(
+    evidence: Evidence, activity: GpuActivity, duty: DutyCycle, waits: Maybe[CollectiveWaits], run: Run, limits: Limits
+) -> Maybe[SlowGpus]:
     """Of several GPUs in their time of work; missing if one was in use, or too little was sampled."""
     if duty.readings < limits.readings or int(duty.rows.sum()) < 2:
         return Missing("too few readings of several GPUs at work")
-    return SlowGpus(evidence.grid("waits"), evidence.grid("clock"), activity, duty, run, limits)
+    return SlowGpus(waits, evidence.grid("clock"), activity, duty, run, limits)
 
 
 def _smooth(values: Matrix, width: int) -> Matrix:
