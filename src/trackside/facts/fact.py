@@ -188,11 +188,6 @@ def unmet(evidence: Evidence, needs: Iterable[str | tuple[str, ...]]) -> Missing
     return None
 
 
-def or_none(fact: Maybe[T]) -> T | None:
-    """The fact; None if it is missing."""
-    return None if isinstance(fact, Missing) else fact
-
-
 def neither(*answers: object) -> Missing | None:
     """Why none of these can be had, as one reason; None if any can."""
     missing = [answer for answer in answers if isinstance(answer, Missing)]

@@ -43,7 +43,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
-from trackside.facts.fact import Maybe, neither, or_none
+from trackside.facts.fact import Maybe, known, neither
 from trackside.facts.gpu.activity import GpuActivity, untold
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.idle_readings import IdleReadings
@@ -130,7 +130,7 @@ def judge(
     """The share of data wait in the step, as the log or a gauge states it; and how long the GPUs idle meanwhile."""
     if (missing := neither(trajectory, untold(activity))) is not None:
         return missing
-    course, spent, share = or_none(trajectory), or_none(duty), wait.share
+    course, spent, share = known(trajectory), known(duty), wait.share
     if course is not None and course.done is not None and course.done.number < limits.least_steps:
         return Missing("enough steps: most of the time was start-up")
     other = _other_cause(saving, flag)
@@ -144,7 +144,7 @@ def judge(
         return absent(BUSY(busy=spent.busy), *(() if share is None else (share.fed,)))
     if other is not None:
         return absent(other)
-    idleness = _idleness(spent, or_none(readings), limits)
+    idleness = _idleness(spent, known(readings), limits)
     starved = share if share is not None and share.share.number >= limits.noticeable_share else None
     hints = (*wait.advice, *hosts.saturated(spent.start, spent.end))
     certainty = _certainty(idleness, starved, hints, limits)

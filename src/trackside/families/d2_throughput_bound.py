@@ -44,7 +44,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
-from trackside.facts.fact import Maybe, neither, or_none
+from trackside.facts.fact import Maybe, known, neither
 from trackside.facts.gpu.activity import GpuActivity, untold
 from trackside.facts.gpu.busy_wait import BusyWait
 from trackside.facts.gpu.duty import DutyCycle
@@ -129,21 +129,21 @@ def judge(
     """Saves against steps, then the debug flag, then the transport: the first that shows is the cause."""
     if (missing := neither(trajectory, untold(activity))) is not None:
         return missing
-    course, spent = or_none(trajectory), or_none(duty)
+    course, spent = known(trajectory), known(duty)
     spent = spent if spent is not None and spent.readings >= limits.readings else None
-    waits = or_none(wait) if spent is not None else None
+    waits = known(wait) if spent is not None else None
     done = None if course is None else course.done
-    cause = _saves(saving, or_none(leader), spent, limits) or _blocked(flag, waits)
+    cause = _saves(saving, known(leader), spent, limits) or _blocked(flag, waits)
     if cause is None and done is not None and done.number < limits.handful:
         return Missing("enough steps: most of the time was start-up")
     if cause is None and not end.hung:
-        cause = _spins(sockets, waits, or_none(slow), counters)
-    cause = cause or _sockets(sockets, waits, or_none(slow))
+        cause = _spins(sockets, waits, known(slow), counters)
+    cause = cause or _sockets(sockets, waits, known(slow))
     if cause is not None:
         learned = () if course is None else course.learned
         return _found(cause, spent, learned, ending, end)
     if spent is not None and spent.busy is not None:
-        return absent(_works(spent, saving, or_none(slow)))
+        return absent(_works(spent, saving, known(slow)))
     if done is None or done.number < limits.least_steps:
         return Missing("enough steps to hold saves and transport against")
     return absent(SELDOM(saves=saving.total, steps=done))

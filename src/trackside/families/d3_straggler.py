@@ -42,7 +42,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trackside.evidence import Missing
-from trackside.facts.fact import Maybe, neither, or_none
+from trackside.facts.fact import Maybe, known, neither
 from trackside.facts.gpu.activity import GpuActivity, untold
 from trackside.facts.gpu.collective_waits import CollectiveWaits
 from trackside.facts.gpus import nodes_of, ranks_at
@@ -105,7 +105,7 @@ def judge(
     """GPUs that the others wait for, by what they show; ranks that lag, by the times that they export or print."""
     if (missing := neither(ranks.untold, waits, untold(activity))) is not None:
         return missing
-    course = or_none(trajectory)
+    course = known(trajectory)
     if course is not None and course.done is not None and course.done.number < limits.least_steps:
         return Missing("enough steps to compare the ranks over")
     shown = _shown(slow, leader, run, limits)
