@@ -121,7 +121,7 @@ def judge(
     if deaths.survived is not None:
         return _survived(run, *deaths.survived)
     state = None if ending.state is None else ending.state.value
-    if isinstance(deaths.exceptions, Missing) and ending.completed is None and state in (None, "FAILED", "RUNNING"):
+    if deaths.unread is not None and ending.completed is None and state in (None, "FAILED", "RUNNING"):
         return Missing("no job log was given")
     return _ruled_out(deaths, memory, ending)
 
@@ -218,7 +218,7 @@ def _ruled_out(deaths: Deaths, memory: HostMemory, ending: Ending) -> Finding | 
                 return absent(NOT_ITS_OWN(line=frame.value(row, "text")), *clear)
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed), *clear)
-    if not isinstance(deaths.trajectory, Missing):
+    if deaths.unread is None:
         return absent(NO_SIGNAL(count=ending.launchers.reduce("count", "signal")), *clear)
     if ending.state is not None:
         return absent(STATE(state=ending.state), *clear)

@@ -158,7 +158,7 @@ def _ran_out(
     """The finding on errors that ended the run: the plan of the workload, unless a neighbour is to blame."""
     curve = None if memory is None else memory.fullest(errors.gpus)
     near = curve is not None and curve.share is not None and curve.share >= limits.near_share
-    told = {} if curve is None or curve.share is None else _values(curve)
+    peak = {} if curve is None or curve.share is None else _values(curve)
     count = None if memory is None else memory.late_failure
     pieces = errors.in_pieces(limits.fragmented_share)
     neighbours = [
@@ -166,11 +166,11 @@ def _ran_out(
     ]
     reached, bad = phase.reached(errors.cause), ending.abnormal
     to_blame = any(one.to_blame for one in neighbours)
-    plan = [MEMORY_PLAN(), *([BELOW(**told)] if told and not near else [])]
+    plan = [MEMORY_PLAN(), *([BELOW(**peak)] if peak and not near else [])]
     claims = [
         *errors.claims,
         reached,
-        NEAR(**told) if near else None,
+        NEAR(**peak) if near else None,
         *counters.unchanged,
         None if count is None else _counted(count),
         pieces,

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trackside.evidence import Missing
-from trackside.facts.fact import Maybe, fact
+from trackside.facts.fact import fact
 from trackside.facts.hardware.host_memory import HostMemory, HostShortage
 from trackside.facts.logs.deaths import KILL, Deaths
 from trackside.facts.logs.ending import CUT_SHORT, LIVE_STATES, Ending
 from trackside.facts.logs.oom_kills import OomKills
 from trackside.facts.ranks import ranks_of
-from trackside.facts.training.learning import Trajectory
 from trackside.finding import Certainty, Claim, Sentence
 from trackside.model import Event, Run
 
@@ -61,7 +59,6 @@ class DeathAccounts:
     kills: OomKills
     memory: HostMemory
     ending: Ending
-    trajectory: Maybe[Trajectory]
     run: Run
     limits: Limits
 
@@ -133,8 +130,7 @@ class DeathAccounts:
 
     def _stopped(self, moment: float) -> bool:
         """Whether training went on until about a moment, and not after it."""
-        points = () if isinstance(self.trajectory, Missing) else self.trajectory.points
-        times = [point.time for point in points if point.time is not None]
+        times = [point.time for point in self.deaths.points if point.time is not None]
         end, near_s = self.run.end, self.limits.stopped_s
         return bool(times) and end is not None and abs(max(times) - moment) <= near_s < end - max(times)
 
@@ -145,9 +141,8 @@ def death_accounts(
     kills: OomKills,
     memory: HostMemory,
     ending: Ending,
-    trajectory: Maybe[Trajectory],
     run: Run,
     limits: Limits,
 ) -> DeathAccounts:
     """Of everything that may show a death; missing where deaths are."""
-    return DeathAccounts(deaths, kills, memory, ending, trajectory, run, limits)
+    return DeathAccounts(deaths, kills, memory, ending, run, limits)

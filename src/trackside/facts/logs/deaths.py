@@ -120,8 +120,13 @@ class Deaths:
     ending: Ending
     restarts: LauncherRestarts
     kills: OomKills
-    exceptions: Maybe[Exceptions]
-    trajectory: Maybe[Trajectory]
+    exceptions: Frame
+    raised: tuple[Event, ...]
+    """Unhandled exceptions of the job's own."""
+    points: tuple[Event, ...]
+    """Training points."""
+    unread: Missing | None
+    """Why no log was read; None if one was."""
     limits: Limits
 
     @cached_property
@@ -161,8 +166,7 @@ class Deaths:
     @property
     def _parent(self) -> tuple[str, str] | None:
         """The exception of a process whose DataLoader worker was killed."""
-        rows = () if isinstance(self.exceptions, Missing) else self.exceptions.frame.events
-        row = next((row for row in rows if row.get("about") == "dataloader"), None)
+        row = next((row for row in self.exceptions.events if row.get("about") == "dataloader"), None)
         return None if row is None else (str(row.get("type")), str(row.get("message") or ""))
 
     @cached_property
@@ -177,15 +181,12 @@ class Deaths:
         accounts for it."""
         if self.raised or self.timeouts or self.memory:
             return None
-        exits = self.frames["exits"]
-        rows = [(row, exits) for row in exits.events if row.get("source") == "ray" and exit_signal(row) is None]
-        rows = [(row, frame) for row, frame in rows if row.role is Role.ROOT]
-        if not isinstance(self.exceptions, Missing):
-            frame = self.exceptions.frame
-            rows += [(row, frame) for row in frame.events if ABRUPT.search(str(row.get("message") or ""))]
-        return next(
-            ((row, LOST(line=of.value(row, "text"))) for row, of in rows if not self.restarts.recovered(row)), None
-        )
+        ray = (row for row in self.frames["exits"].events if row.get("source") == "ray" and row.role is Role.ROOT)
+        rows = [(row, self.frames["exits"]) for row in ray if exit_signal(row) is None]
+        abrupt = (row for row in self.exceptions.events if ABRUPT.search(str(row.get("message") or "")))
+        rows += [(row, self.exceptions) for row in abrupt]
+        lost = ((row, LOST(line=frame.value(row, "text"))) for row, frame in rows if not self.restarts.recovered(row))
+        return next(lost, None)
 
     @cached_property
     def recorded(self) -> RecordedSignal | None:
@@ -204,11 +205,6 @@ class Deaths:
         if code in AMBIGUOUS and isinstance(code, int) and self.exits_missing:
             return RecordedSignal(code, ending.jobs.value(job, "exit_code"), True)
         return None
-
-    @cached_property
-    def raised(self) -> tuple[Event, ...]:
-        """Unhandled exceptions of the job's own."""
-        return () if isinstance(self.exceptions, Missing) else self.exceptions.unhandled
 
     def _reports(self, source: str) -> Iterator[Death]:
         frame = self.frames[source]
@@ -247,8 +243,7 @@ class Deaths:
         A CUDA error that no exception speaks of leaves the abort as the best witness, unless it is the hardware's."""
         if death.number != ABORT:
             return False
-        raised = () if isinstance(self.exceptions, Missing) else self.exceptions.frame.events
-        accounted = any(row.get("about") in ("cuda", "collective") for row in raised)
+        accounted = any(row.get("about") in ("cuda", "collective") for row in self.exceptions.events)
         device = [row for row in self.device.events if row.role in (Role.ROOT, Role.CASCADE)]
         causes = [*self.timeouts.events, *self.heartbeats.events]
         causes += [row for row in device if accounted or row.get("name") in BROKEN]
@@ -269,9 +264,8 @@ class Deaths:
     @cached_property
     def _tracebacks(self) -> tuple[Event, ...]:
         """Exceptions and errors of GPU memory that can account for a death."""
-        points = () if isinstance(self.trajectory, Missing) else self.trajectory.points
         rows = [row for row in self.raised if not row.get("logged")]
-        rows += [row for row in self.memory.events if row.role is Role.ROOT and followed_by(row, points) is None]
+        rows += [row for row in self.memory.events if row.role is Role.ROOT and followed_by(row, self.points) is None]
         return tuple(row for row in rows if row.get("about") not in ("dataloader", "host_memory"))
 
 
@@ -314,8 +308,10 @@ def deaths(
         ending=ending,
         restarts=restarts,
         kills=kills,
-        exceptions=exceptions,
-        trajectory=trajectory,
+        exceptions=evidence["exceptions"],
+        raised=() if isinstance(exceptions, Missing) else exceptions.unhandled,
+        points=() if isinstance(trajectory, Missing) else trajectory.points,
+        unread=evidence.missing("exceptions"),
         limits=limits,
     )
 

@@ -36,9 +36,9 @@ def unhandled(raised: Iterable[Event], progress: Iterable[Event], *, crashed: bo
     count only where the rank printed none itself. ``crashed``: see :func:`last_words`.
     """
     own = [event for event in raised if event.role is Role.ROOT and event.get("about") not in ABOUT_OTHERS]
-    kept = last_words(own, list(progress), crashed=crashed)
-    direct = [event for event in kept if not event.get("in_summary")]
-    return earliest_first(direct or kept)
+    final = last_words(own, list(progress), crashed=crashed)
+    direct = [event for event in final if not event.get("in_summary")]
+    return earliest_first(direct or final)
 
 
 def last_words(events: Iterable[Event], progress: Sequence[Event], *, crashed: bool = False) -> list[Event]:
@@ -47,12 +47,11 @@ def last_words(events: Iterable[Event], progress: Sequence[Event], *, crashed: b
     ``crashed``: a process is known to have died with an error. Then output that Python had buffered is written
     after the traceback, so that unstamped points behind it in the same file don't clear the last one.
     """
-    told = list(events)
-    ends = latest(progress)
-    kept = [event for event in told if handled(event, ends) is None]
-    if kept or not crashed or not told:
-        return kept
-    last = earliest_first(told)[-1]
+    rows, ends = list(events), latest(progress)
+    final = [event for event in rows if handled(event, ends) is None]
+    if final or not crashed or not rows:
+        return final
+    last = earliest_first(rows)[-1]
     after = [point for point in progress if follows(point, last)]
     buffered = all(point.at.path == last.at.path and point.time is None for point in after)
     return [last] if buffered else []
