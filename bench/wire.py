@@ -19,17 +19,19 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from google.protobuf.json_format import MessageToJson, Parse
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from tests.messages import FIRST, PUSH, SECOND
 
 from trackside.serve.protocols import loki_push, otlp_logs, otlp_metrics, remote_write
 from trackside.serve.protocols.decoded import LineStream, MetricBlock
+from trackside.serve.protocols.series_key import KnownSeries
 
 NOW = 1_795_253_628_000
 SERIES, METRICS = 15_360, 8
 LINES = 20_000
-PROTOBUF = "application/x-protobuf"
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
 LINE = (
     "2026-11-21 09:33:48,000 INFO iteration {:6d}/ 50000 | loss 2.{:04d} | grad norm 1.20 | lr 3.0e-04 | 512.0 TFLOP/s"
 )
@@ -154,6 +156,10 @@ def read_push(body: bytes) -> None:
             _ = entry.timestamp.seconds, entry.timestamp.nanos, entry.line
 
 
+def read_json(body: bytes) -> None:
+    Parse(body, ExportLogsServiceRequest() if b"resourceLogs" in body[:99] else ExportMetricsServiceRequest())
+
+
 # -- the measurement
 
 
@@ -172,13 +178,33 @@ def counted(given: MetricBlock | list[LineStream]) -> int:
 
 
 def cases() -> Iterator[tuple[str, bytes, Callable[[bytes], Any], Callable[[bytes], None]]]:
-    yield "remote write 1.0, tick", first(SERIES, 1), lambda body: remote_write.decode(body, 1), read_first
-    yield "remote write 1.0, 100 a series", first(154, 100), lambda body: remote_write.decode(body, 1), read_first
-    yield "remote write 2.0, tick", second(SERIES, 1), lambda body: remote_write.decode(body, 2), read_second
-    yield "remote write 2.0, 100 a series", second(154, 100), lambda body: remote_write.decode(body, 2), read_second
-    yield "OTLP metrics, 3 attributes", metrics(SERIES), lambda body: otlp_metrics.decode(body, PROTOBUF), read_metrics
+    known = KnownSeries()
+    yield "remote write 1.0, tick", first(SERIES, 1), lambda body: remote_write.decode(body, 1, known), read_first
+    yield (
+        "remote write 1.0, 100 a series",
+        first(154, 100),
+        lambda body: remote_write.decode(body, 1, known),
+        read_first,
+    )
+    yield "remote write 2.0, tick", second(SERIES, 1), lambda body: remote_write.decode(body, 2, known), read_second
+    yield (
+        "remote write 2.0, 100 a series",
+        second(154, 100),
+        lambda body: remote_write.decode(body, 2, known),
+        read_second,
+    )
+    yield (
+        "OTLP metrics, 3 attributes",
+        metrics(SERIES),
+        lambda body: otlp_metrics.decode(body, PROTOBUF, known),
+        read_metrics,
+    )
     yield "OTLP logs, 1 attribute", logs(LINES), lambda body: otlp_logs.decode(body, PROTOBUF), read_logs
     yield "Loki push", push(LINES), lambda body: loki_push.decode(body, PROTOBUF), read_push
+    text = MessageToJson(ExportMetricsServiceRequest.FromString(metrics(SERIES)), indent=None).encode()
+    yield "OTLP metrics in JSON", text, lambda body: otlp_metrics.decode(body, JSON, known), read_json
+    text = MessageToJson(ExportLogsServiceRequest.FromString(logs(LINES)), indent=None).encode()
+    yield "OTLP logs in JSON", text, lambda body: otlp_logs.decode(body, JSON), read_json
 
 
 def main() -> None:

@@ -159,10 +159,10 @@ def _measured(loaded: Loaded, run: Run, rows: MemoryStore) -> Run:
 
     A store that does not answer is noted; then the metrics are those of the files, if any.
     """
+    from trackside.http.unanswered import Unanswered
     from trackside.runs.metrics import run_metrics
     from trackside.stores.curves import Failing
     from trackside.stores.joined import JoinedCurves
-    from trackside.stores.unanswered import Unanswered
 
     if loaded.live is not None:
         live = loaded.live(run, rows)

@@ -16,8 +16,8 @@ from trackside.agent.node import Node
 from trackside.agent.owners import Owner, Process
 from trackside.agent.source import Collector, LogLine, Reading
 from trackside.agent.sources.hang import SOURCE, Options
-from trackside.stores.logs.store import Line
-from trackside.stores.logs.text import written_lines
+from trackside.stores.log_store import Line
+from trackside.stores.log_text import written_lines
 
 QUICK = Options(
     silence_s=0.6, usual_gaps=3.0, still_s=0.5, unheard_s=1.5, startup_s=60.0, settled_s=0.5, one_s=5.0, recorder_s=3.0

@@ -81,7 +81,7 @@ def test_a_receiver_that_takes_the_token_works_and_another_does_not(tmp_path: Pa
         status, lines, _ = check(tmp_path, "--only", "cpu")
         assert (status, lines["remote_write"]["state"], lines["loki"]["state"]) == (1, "unavailable", "unavailable")
         assert "answers 401" in lines["loki"]["text"]
-        assert lines["loki"]["remedy"] == "check the token, or the user and the tenant"
+        assert lines["loki"]["remedy"] == "check the token, the user and the tenant"
     finally:
         receiver.close()
 

@@ -20,7 +20,6 @@ from trackside.agent.hang import py_spy, recorder
 from trackside.agent.hang.ranks import Rank, jobs_of
 from trackside.agent.jobs.cgroup_path import NOTHING, membership
 from trackside.agent.jobs.environment import MOST_KEPT, variables
-from trackside.agent.out import http
 from trackside.agent.out.scrape import MOST_AT_ONCE, Scrape
 from trackside.agent.out.segments import Segments
 from trackside.agent.output.tail import MOST_LINES, Tail, opened
@@ -28,6 +27,7 @@ from trackside.agent.owners import Owner, Process
 from trackside.agent.source import Reading
 from trackside.agent.user import User, user_of
 from trackside.catalog.streams import is_printed, stream_path
+from trackside.http import unanswered
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 
@@ -332,7 +332,7 @@ def test_figures_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(py_spy, "_output", lambda command, timeout_s: frames)
     with pytest.raises(py_spy.NoStack, match="OverflowError"):
         py_spy.stacks("py-spy", 7, timeout_s=1.0)
-    assert http._after("409\x1c") == 409.0
+    assert unanswered._retry_after("409\x1c") == 409.0
 
 
 def test_whose_this_process_is() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NEEDS = ("msgspec", "hyperscan", "nvidia-ml-py")
+NEEDS = ("msgspec", "hyperscan", "nvidia-ml-py", "urllib3")
 
 
 def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
@@ -24,7 +24,7 @@ def run(*command: str | Path, **options: object) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.service
-def test_a_wheel_and_three_packages_are_enough(tmp_path: Path) -> None:
+def test_a_wheel_and_four_packages_are_enough(tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("TRACKSIDE_", "PYTHON"))}
     built = run(
         sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "dist", cwd=ROOT, env=environ

@@ -17,8 +17,8 @@ from trackside.agent.output.options import Text
 from trackside.logs.event_line import MARK, WITHHELD, WORDS, Pulse, read, written
 from trackside.logs.scan import scan_text
 from trackside.model import Event, Position
-from trackside.stores.logs.store import Line
-from trackside.stores.logs.text import written_lines
+from trackside.stores.log_store import Line
+from trackside.stores.log_text import written_lines
 
 CASES = {case.name: case for case in scenarios()}
 PLAYED = [name for name in sorted(CASES) if not name.partition("/")[2].startswith("sim-")][::6]

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from tests.agent.receivers import Request
 from tests.serve.receiving import Running, lines
-from trackside.agent.out.http import ReceiverOptions, Sender
 from trackside.agent.out.identity import Identity
 from trackside.agent.out.loki_push import PIECE_BYTES, LokiPush
+from trackside.agent.out.receiver import ReceiverOptions
 from trackside.agent.source import Reading
+from trackside.http.client import HttpClient
 from trackside.stores.receiver.options import ServeOptions
 
 WIRE = LokiPush(Identity("n1"))
@@ -86,11 +87,11 @@ def test_lines_are_in_the_receiver_s_files(tmp_path: Path) -> None:
         reading.line("step 1 loss 2.0", slurm_job_id=4242, rank=3, stream="stdout")
         reading.line("step 2 loss \N{GREEK SMALL LETTER ALPHA}", slurm_job_id=4242, rank=3, stream="stdout")
         reading.line("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", unit="kernel")
-        sender = Sender(ReceiverOptions(url=receiver.url), WIRE.path)
+        client = HttpClient(ReceiverOptions(url=receiver.url).at(WIRE.path))
         body, headers = WIRE.body([record for record, _ in WIRE.records(reading)])
         for _ in range(2):  # the second time as one whose answer was lost
-            assert sender.post(body, headers).status == 204
-        sender.close()
+            assert client.request("POST", "", body=body, headers=headers).status == 204
+        client.close()
     finally:
         receiver.close()
     found = lines(tmp_path / "store")

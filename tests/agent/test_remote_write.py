@@ -17,10 +17,11 @@ from tests.agent.receivers import Request
 from tests.serve.receiving import Running
 from tests.services import Prometheus, Victoria, wait_until
 from trackside.agent.out import snappy
-from trackside.agent.out.http import Sender
 from trackside.agent.out.identity import Identity
+from trackside.agent.out.receiver import ReceiverOptions
 from trackside.agent.out.remote_write import PIECE_BYTES, RemoteWrite
 from trackside.agent.source import Reading
+from trackside.http.client import HttpClient
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.receiver.options import ServeOptions
 
@@ -149,13 +150,11 @@ def expected() -> Table:
 
 def post(url: str) -> None:
     wire = RemoteWrite(Identity("n1"))
-    from trackside.agent.out.http import ReceiverOptions
-
-    sender = Sender(ReceiverOptions(url=url), wire.path)
+    client = HttpClient(ReceiverOptions(url=url).at(wire.path))
     for reading in readings():
-        answer = sender.post(*wire.body([record for record, _ in wire.records(reading)]))
-        assert answer.status in (200, 204), answer
-    sender.close()
+        body, headers = wire.body([record for record, _ in wire.records(reading)])
+        assert client.request("POST", "", body=body, headers=headers).status in (200, 204)
+    client.close()
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import pytest
 from tests.agent.receivers import Reply, Request, scripted
 from tests.services import free_port
 from trackside.agent.out import shipping
-from trackside.agent.out.http import ReceiverOptions
 from trackside.agent.out.identity import Identity
 from trackside.agent.out.loki_push import LokiPush
+from trackside.agent.out.receiver import ReceiverOptions
 from trackside.agent.out.remote_write import RemoteWrite
 from trackside.agent.out.shipping import Shipping, Wire
 from trackside.agent.out.spool import Spool, SpoolOptions
@@ -273,7 +273,7 @@ def endless(connection: socket.socket) -> None:
 REASONS: Mapping[Serve, str] = {
     mute: "did not answer within 0.5 s",
     drip: "did not answer within 0.5 s",
-    rubbish: "not HTTP",
+    rubbish: "not HTTP at all",
     cut: "",
     endless: "500",
 }

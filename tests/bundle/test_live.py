@@ -21,7 +21,7 @@ from trackside.cli import main
 from trackside.ingest import ingest
 from trackside.read.bundle import Manifest
 from trackside.read.bundle import opened as bundle_at
-from trackside.stores.logs.store import Line, LogStream, Streams, Wanted
+from trackside.stores.log_store import Line, LogStream, Streams, Wanted
 
 __all__ = ["site"]
 

@@ -20,7 +20,7 @@ from trackside.bundle.redact.redactor import Redactor, pieces
 from trackside.bundle.redact.sieve import Sieve, Sign, sign_of
 from trackside.bundle.redact.traces import Traces
 from trackside.bundle.write import Options, Written, write
-from trackside.logs.hostlist import expand
+from trackside.catalog.hostlist import expand
 from trackside.logs.matcher import matcher as make
 from trackside.model import Run
 

@@ -16,8 +16,6 @@ from tools.cases import CORPUS
 from trackside.catalog.dialect import (
     Dialect,
     dialects,
-    is_blank,
-    scale_of,
     translate,
     unit_factor,
 )
@@ -25,6 +23,7 @@ from trackside.catalog.dialects.dcgm import FIELDS
 from trackside.catalog.dialects.nvidia_smi import FIELDS as QUERY_FIELDS
 from trackside.catalog.labels import Label, pci_address, written
 from trackside.catalog.metrics import COMMON, DESCRIPTIVE, METRICS, labels_of
+from trackside.catalog.settling import is_blank
 from trackside.catalog.throttle import REASONS, mask, reasons_in
 from trackside.catalog.units import UNITS
 
@@ -333,9 +332,6 @@ def test_guessed_units() -> None:
     assert series("DCGM_FI_DEV_GPU_UTIL_RATIO")[2:] == (1.0, "ratio")
     assert series("dcgm_fi_dev_tensor_active")[2:] == (1.0, "ratio")
     assert series("training_model_flops_utilization")[2:] == (1.0, "ratio")
-    assert [scale_of("ratio", peak) for peak in (0.99, 1.0, 97.0)] == [1.0, 1.0, 0.01]
-    assert [scale_of("bytes", peak) for peak in (81559.0, 8.5e10)] == [MIB, 1.0]
-    assert scale_of("", 1e9) == 1.0
 
 
 # -- numbers of fields
@@ -490,21 +486,6 @@ def test_units_are_units_of_the_catalogue() -> None:
     assert set(UNITS) <= {metric.unit for metric in METRICS.values()}
     for ours, writings in UNITS.items():
         assert ours in {"ratio", "bool", "errors", "replays"} or writings[ours] == 1.0
-
-
-def test_blanks() -> None:
-    blank = [
-        math.nan,
-        *(float(0x7FFFFFF0 + n) for n in range(4)),
-        *(float(0x7FFFFFFFFFFFFFF0 + n) for n in range(4)),
-        *(140737488355328.0 + n for n in range(4)),
-        float(0xFFFFFFFF),
-        float(0xFFFFFFFFFFFFFFFF),
-    ]
-    real = [0.0, -1.0, 100.0, float(0x7FFFFFEF), float(0x7FFFFFF4), 140737488355332.0, 5551899580.0, math.inf]
-    assert is_blank(np.array(blank)).all()
-    assert not is_blank(np.array(real)).any()
-    assert is_blank(np.array([[1.0, math.nan]])).tolist() == [[False, True]]
 
 
 # -- throttle reasons

@@ -1,7 +1,8 @@
 """The same samples in every store that can hold them: the files themselves, the embedded store, and real servers.
 
 A store here is a context manager that is given files in Prometheus text and gives what opens its curves, each time
-anew; a server is one that gives how it is asked. Another kind is one more function and one more entry of a table.
+anew; a server is one that gives how it is asked. Another kind is one more function and one more entry of ``ENGINES``,
+which has all that are registered.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from pathlib import Path
 
 from tests import services
 from trackside import api
+from trackside.http.options import HttpOptions
 from trackside.ingest import ingest
 from trackside.stores.curves import Curves
 from trackside.stores.embedded.duck import DuckCurves
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.http.endpoint import EndpointOptions
-from trackside.stores.prometheus.curves import PrometheusCurves, PrometheusOptions, Scope
+from trackside.stores.metric_store import MetricOptions, Scope, open_metrics
+from trackside.stores.registry import DEFAULT_METRICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +44,16 @@ class Given:
             text = re.sub(rf"(?<=[{{,]){theirs}=", f"{here}=", text)
         return text
 
-    def options(self, url: str) -> PrometheusOptions:
+    def options(self, url: str, kind: str = DEFAULT_METRICS) -> MetricOptions:
         """How a server is asked for it."""
         labels = dict(self.relabel.values())
         match = (self.match,) if self.match else ()
-        return PrometheusOptions(endpoint=EndpointOptions(url=url), match=match, labels=labels)
+        return MetricOptions(kind=kind, endpoint=HttpOptions(url=url), match=match, labels=labels)
 
 
 Opened = Iterator[Callable[[], Curves]]
 Stored = Callable[[Given, Path], AbstractContextManager[Callable[[], Curves]]]
-Served = Callable[[Given, Path], AbstractContextManager[PrometheusOptions]]
+Served = Callable[[Given, Path], AbstractContextManager[MetricOptions]]
 
 
 @contextmanager
@@ -71,7 +73,7 @@ def in_duckdb(given: Given, folder: Path) -> Opened:
 
 
 @contextmanager
-def victoria_metrics(given: Given, folder: Path) -> Iterator[PrometheusOptions]:
+def victoria_metrics(given: Given, folder: Path) -> Iterator[MetricOptions]:
     """A server for these samples alone: one starts in less time than another forgets."""
     with services.victoria_metrics(folder) as server:
         server.load(given.text)
@@ -79,7 +81,7 @@ def victoria_metrics(given: Given, folder: Path) -> Iterator[PrometheusOptions]:
 
 
 @contextmanager
-def prometheus(given: Given, folder: Path) -> Iterator[PrometheusOptions]:
+def prometheus(given: Given, folder: Path) -> Iterator[MetricOptions]:
     """A server that starts with these samples in its blocks: a running one takes none that are old."""
     with services.prometheus_server(folder, openmetrics=openmetrics(given.text)) as server:
         yield given.options(server.url)
@@ -91,14 +93,18 @@ def in_server(served: Served, given: Given, folder: Path) -> Opened:
     with served(given, folder) as options, ExitStack() as open_:
 
         def opened() -> Curves:
-            curves = PrometheusCurves(options, given.scope)
+            curves = open_metrics(options, given.scope)
             open_.callback(curves.close)
             return curves
 
         yield opened
 
 
-SERVERS: dict[str, Served] = {"victoria-metrics": victoria_metrics, "prometheus": prometheus}
+ENGINES: dict[str, dict[str, Served]] = {
+    "prometheus": {"victoria-metrics": victoria_metrics, "prometheus": prometheus},
+}
+"""Kind of metric store -> the servers that it is held to the others with."""
+SERVERS: dict[str, Served] = {name: served for servers in ENGINES.values() for name, served in servers.items()}
 STORES: dict[str, Stored] = {
     "memory": in_memory,
     "duckdb": in_duckdb,

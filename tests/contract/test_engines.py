@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from tests.contract.case import NEAR_ZERO, T0, TOLERANCE
-from tests.contract.stores import SERVERS, STORES, Given, in_memory
+from tests.contract.stores import ENGINES, SERVERS, STORES, Given, in_memory
 from trackside.model import Series
 from trackside.stores.curves import Curves, Engine, Wanted
+from trackside.stores.registry import METRICS, kinds
 
 STEPS_MS = (1000, 15_000, 60_000, 77_000, 300_000, 1_800_000)
 GPU = "DCGM_FI_DEV_POWER_USAGE", 0.0, 700.0
@@ -54,6 +55,11 @@ def asked(curves: Curves, groups: Sequence[Sequence[int]], spans: Sequence[tuple
     """Every engine over every span."""
     engines: tuple[Engine, ...] = get_args(Engine)
     return [Wanted(groups, start, end, step, how) for start, end, step in spans for how in engines]
+
+
+def test_every_registered_engine_is_run() -> None:
+    assert tuple(sorted(ENGINES)) == kinds(METRICS)
+    assert all(ENGINES.values())
 
 
 @pytest.mark.parametrize("seed", range(3))

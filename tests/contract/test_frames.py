@@ -15,7 +15,7 @@ from trackside.runs.metrics import run_metrics
 from trackside.site.gather import ZONES_S
 from trackside.stores.curves import Curves
 from trackside.stores.memory import MemoryStore
-from trackside.stores.prometheus.curves import Scope
+from trackside.stores.metric_store import Scope
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.txt"))
 

@@ -20,6 +20,7 @@ from trackside.ingest import ingest
 from trackside.show.document import decode, document, encode
 from trackside.site.config import Site, load
 from trackside.site.gather import gathered
+from trackside.stores.metric_store import MetricOptions
 from trackside.verify import check
 
 CASES = {case.name: case for case in scenarios()}
@@ -102,9 +103,10 @@ def without_metrics(folder: Path, target: Path) -> tuple[Path, list[Path]]:
     return target, sorted(folder.rglob("*.prom"))
 
 
-def site_of(url: str, folder: Path) -> Site:
+def site_of(options: MetricOptions, folder: Path) -> Site:
     """A site that has a server of metrics, as its configuration says so."""
-    (folder / "trackside.toml").write_text(f'[metrics]\nurl = "{url}"\n[slurm]\nmode = "off"\n')
+    metrics = f'[metrics]\nkind = "{options.kind}"\nurl = "{options.endpoint.url}"\n'
+    (folder / "trackside.toml").write_text(metrics + '[slurm]\nmode = "off"\n')
     return load(folder / "trackside.toml", environ={})
 
 
@@ -120,7 +122,7 @@ def test_same_verdict_from_a_server(name: str, server: str, tmp_path: Path) -> N
     with CASES[name].inputs() as folder:
         rest, metrics = without_metrics(folder, tmp_path / "run")
         with SERVERS[server](Given(metrics), tmp_path / "store") as options:
-            site = site_of(options.endpoint.url, tmp_path)
+            site = site_of(options, tmp_path)
             with gathered(site, None, [rest]) as found:
                 verdict = found.judge().verdict
             with gathered(site, None, [rest]) as found:

@@ -101,7 +101,8 @@ def test_any_bytes(data: bytes) -> None:
 )
 @settings(max_examples=150, deadline=None)
 def test_any_mixture(parts: list[str]) -> None:
-    scan_bytes("".join(parts).encode())
+    data = "".join(parts).encode()
+    assert all(0 <= event.at.offset <= len(data) for event in scan_bytes(data))
 
 
 @pytest.mark.parametrize(

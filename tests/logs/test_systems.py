@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from trackside.catalog.hostlist import expand
 from trackside.catalog.signals import read_code, signal_number
 from trackside.catalog.xid import XIDS, decode_nvlink5, recovery_action, sxid_fatal, xid
-from trackside.logs.hostlist import expand
 from trackside.logs.line import Scratch
 from trackside.logs.scan import scan, scan_text
 from trackside.model import Event

@@ -1,13 +1,15 @@
-"""Slurm's vocabulary: what each function makes of a field, and of a field that says nothing."""
+"""Slurm's values: what each function returns for a value, and for one that says nothing."""
 
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from trackside.read import slurm
+from trackside.catalog.records import RECORDS
+from trackside.catalog.slurm import commands, fields, values
+from trackside.catalog.slurm.node_states import node_state_of
 from trackside.read.slurm_table import align
 
 EIGHT = dt.datetime(2026, 11, 21, 8, tzinfo=dt.UTC).timestamp()
@@ -16,75 +18,114 @@ EIGHT = dt.datetime(2026, 11, 21, 8, tzinfo=dt.UTC).timestamp()
 @pytest.mark.parametrize(
     ("function", "text", "expected"),
     [
-        (slurm.time_of, "2026-11-21T08:00:00", EIGHT),
-        (slurm.time_of, "2026-11-21T09:00:00+01:00", EIGHT),
-        (slurm.time_of, "2026-11-21 08:00:00", EIGHT),
-        (slurm.time_of, str(int(EIGHT)), EIGHT),
-        (slurm.time_of, "2026-13-41T08:00:00", None),
-        (slurm.time_of, "4294967294", None),
-        (slurm.time_of, "Unknown", None),
-        (slurm.duration_of, "1-02:03:04", 93784.0),
-        (slurm.duration_of, "02:03:04", 7384.0),
-        (slurm.duration_of, "59:58", 3598.0),
-        (slurm.duration_of, "00:00.012", 0.012),
-        (slurm.duration_of, "UNLIMITED", None),
-        (slurm.duration_of, "Partition_Limit", None),
-        (slurm.state_of, "CANCELLED by 1001", ("CANCELLED", "1001")),
-        (slurm.state_of, "OUT_OF_ME+", ("OUT_OF_MEMORY", None)),
-        (slurm.state_of, "CANCELLED+", ("CANCELLED", None)),
-        (slurm.state_of, "RE+", (None, None)),
-        (slurm.state_of, "NF", ("NODE_FAIL", None)),
-        (slurm.state_of, "", (None, None)),
-        (slurm.exit_of, "0:11", (0, 11)),
-        (slurm.exit_of, "", None),
-        (slurm.exit_of_status, 256, (1, 0)),
-        (slurm.exit_of_status, 35584, (139, 0)),
-        (slurm.exit_of_status, 11, (0, 11)),
-        (slurm.bytes_of, "3960K", 3960 << 10),
-        (slurm.bytes_of, "62.50G", int(62.5 * (1 << 30))),
-        (slurm.bytes_of, "0", 0),
-        (slurm.bytes_of, "4Gn", None),
-        (slurm.gpus_of, "billing=2,cpu=2,gres/gpu=8,gres/gpu:h100=8", 8),
-        (slurm.gpus_of, "gres/gpu:a100=4,gres/gpu:h100=2", 6),
-        (slurm.gpus_of, "cpu=2,mem=200M", None),
-        (slurm.parents_of, "afterany:41:42,afterok:43_*(unfulfilled)?afternotok:9(failed)", ("41", "42", "43", "9")),
-        (slurm.parents_of, "after:7,singleton,expand:8", ()),
-        (slurm.parents_of, slurm.dependency_of("sbatch -d afterany:5_1 x.sh"), ("5_1",)),
-        (slurm.parents_of, slurm.dependency_of('sbatch --dependency="afterok:5" x.sh'), ("5",)),
-        (slurm.dependency_of, "sbatch train.sh -d data", None),
-        (slurm.nodes_of, "g[2-3,07-09],login1", ("g2", "g3", "g07", "g08", "g09", "login1")),
-        (slurm.nodes_of, "r[1-2]n[1-2]x", ("r1n1x", "r1n2x", "r2n1x", "r2n2x")),
-        (slurm.nodes_of, "None assigned", ()),
-        (slurm.nodes_of, "(Resources)", ()),
-        (slurm.split_job_id, "60_3.batch", ("60_3", "60", "batch")),
-        (slurm.split_job_id, "73+0", ("73+0", None, None)),
-        (slurm.split_job_id, "60_[2-4%2]", ("60_[2-4%2]", "60", None)),
-        (slurm.split_job_id, "train", None),
-        (slurm.state_among, ["PENDING", "REQUEUED"], "REQUEUED"),
-        (slurm.state_among, ["CANCELLED", "COMPLETING"], "CANCELLED"),
-        (slurm.state_among, ["PENDING", "SPECIAL_EXIT"], "SPECIAL_EXIT"),
-        (slurm.state_among, [], None),
-        (slurm.node_state_of, "DOWN*+DRAIN", ("down", ("not_responding", "drain"))),
-        (slurm.node_state_of, "drng", ("allocated", ("drain",))),
-        (slurm.node_state_of, "idle~", ("idle", ("powered_down",))),
-        (slurm.node_state_of, ["IDLE", "DRAIN"], ("idle", ("drain",))),
-        (slurm.node_state_of, None, (None, ())),
+        (values.time, "2026-11-21T08:00:00", EIGHT),
+        (values.time, "2026-11-21T09:00:00+01:00", EIGHT),
+        (values.time, "2026-11-21 08:00:00", EIGHT),
+        (values.time, str(int(EIGHT)), EIGHT),
+        (values.time, "2026-13-41T08:00:00", None),
+        (values.time, "4294967294", None),
+        (values.time, "Unknown", None),
+        (values.duration, "1-02:03:04", 93784.0),
+        (values.duration, "02:03:04", 7384.0),
+        (values.duration, "59:58", 3598.0),
+        (values.duration, "00:00.012", 0.012),
+        (values.duration, "UNLIMITED", None),
+        (values.duration, "Partition_Limit", None),
+        (values.duration, "75", 75.0),
+        (values.time_limit, "75", 4500.0),
+        (values.time_limit, "01:15:00", 4500.0),
+        (values.time_limit, {"set": True, "infinite": True, "number": 0}, None),
+        (values.time, {"set": True, "infinite": False, "number": int(EIGHT)}, EIGHT),
+        (values.number, "2K", 2000),
+        (values.number, {"set": False, "number": 3}, None),
+        (values.gpus, [{"type": "gres", "name": "gpu", "count": 8}, {"type": "cpu", "name": "", "count": 2}], 8),
+        (values.exit_status, {"return_code": 0, "signal": {"signal_id": 9}}, (0, 9)),
+        (values.user, "alice(1001)", ("alice", 1001)),
+        (values.user, "(null)", (None, None)),
+        (values.signed_reason, "bad fan [root@1795312000]", ("bad fan", "root", 1795312000.0)),
+        (values.waiting_reason, "(Resources)", "Resources"),
+        (values.waiting_reason, "n[1-2]", None),
+        (values.state_of, "CANCELLED by 1001", ("CANCELLED", "1001")),
+        (values.state_of, "OUT_OF_ME+", ("OUT_OF_MEMORY", None)),
+        (values.state_of, "CANCELLED+", ("CANCELLED", None)),
+        (values.state_of, "RE+", (None, None)),
+        (values.state_of, "NF", ("NODE_FAIL", None)),
+        (values.state_of, "", (None, None)),
+        (values.exit_status, "0:11", (0, 11)),
+        (values.exit_status, "", (None, None)),
+        (values.wait_status, 256, (1, 0)),
+        (values.wait_status, 35584, (139, 0)),
+        (values.wait_status, 11, (0, 11)),
+        (values.size, "3960K", 3960 << 10),
+        (values.size, "62.50G", int(62.5 * (1 << 30))),
+        (values.size, "0", 0),
+        (values.size, "4Gn", None),
+        (values.gpus, "billing=2,cpu=2,gres/gpu=8,gres/gpu:h100=8", 8),
+        (values.gpus, "gres/gpu:a100=4,gres/gpu:h100=2", 6),
+        (values.gpus, "cpu=2,mem=200M", None),
+        (values.parents_of, "afterany:41:42,afterok:43_*(unfulfilled)?afternotok:9(failed)", ("41", "42", "43", "9")),
+        (values.parents_of, "after:7,singleton,expand:8", ()),
+        (values.parents_of, values.dependency_of("sbatch -d afterany:5_1 x.sh"), ("5_1",)),
+        (values.parents_of, values.dependency_of('sbatch --dependency="afterok:5" x.sh'), ("5",)),
+        (values.dependency_of, "sbatch train.sh -d data", None),
+        (values.nodes, "g[2-3,07-09],login1", ("g2", "g3", "g07", "g08", "g09", "login1")),
+        (values.nodes, "r[1-2]n[1-2]x", ("r1n1x", "r1n2x", "r2n1x", "r2n2x")),
+        (values.nodes, "None assigned", ()),
+        (values.nodes, "(Resources)", ()),
+        (values.split_job_id, "60_3.batch", ("60_3", "60", "batch")),
+        (values.split_job_id, "73+0", ("73+0", None, None)),
+        (values.split_job_id, "60_[2-4%2]", ("60_[2-4%2]", "60", None)),
+        (values.split_job_id, "train", None),
+        (values.state_among, ["PENDING", "REQUEUED"], "REQUEUED"),
+        (values.state_among, ["CANCELLED", "COMPLETING"], "CANCELLED"),
+        (values.state_among, ["PENDING", "SPECIAL_EXIT"], "SPECIAL_EXIT"),
+        (values.state_among, [], None),
+        (node_state_of, "DOWN*+DRAIN", ("down", ("not_responding", "drain"))),
+        (node_state_of, "drng", ("allocated", ("drain",))),
+        (node_state_of, "idle~", ("idle", ("powered_down",))),
+        (node_state_of, ["IDLE", "DRAIN"], ("idle", ("drain",))),
+        (node_state_of, None, (None, ())),
     ],
 )
 def test_words(function: Any, text: Any, expected: Any) -> None:
     assert function(text) == expected
 
 
+def test_every_row_of_the_table_can_be_read() -> None:
+    for kind, rows in (("job", fields.JOB), ("step", fields.STEP), ("node", fields.NODE)):
+        for row in rows:
+            assert {name for name in row.names if name != "-"} <= set(RECORDS[kind].fields)
+            assert set(row.spellings) <= set(get_args(fields.Tool))
+
+
+def test_the_best_spelling_that_says_something_counts() -> None:
+    row = {"elapsedraw": "", "elapsed": "01:00", "timelimitraw": "UNLIMITED", "timelimit": "02:00", "state": "F"}
+    assert fields.read("job", "sacct", row.get) == {"elapsed_s": 60.0, "time_limit_s": 120.0, "state": "FAILED"}
+    assert "cancelled_by" not in fields.read("step", "sacct", {"state": "CANCELLED by 7"}.get)
+
+
+def test_an_older_sacct_is_asked_for_what_it_has() -> None:
+    assert commands.accounting_columns("Elapsed\njobid JobIDRaw  State") == ["JobID", "JobIDRaw", "State"]
+    assert {"ElapsedRaw", "AllocTRES", "ReqTRES", "SubmitLine", "StdErr"} <= set(commands.ACCOUNTING_COLUMNS)
+    assert "Elapsed" not in commands.ACCOUNTING_COLUMNS
+
+
+@pytest.mark.parametrize(("task", "id_"), [("3", "60_3"), ("4-9%2", "60_[4-9%2]"), ("", "64"), ("N/A", "64")])
+def test_ids_of_array_tasks(task: str, id_: str) -> None:
+    block = {"JobId": "64", "ArrayJobId": "60", "ArrayTaskId": task}
+    assert fields.job_ids("scontrol", block.get)["id"] == id_
+
+
 def test_node_lists_are_bounded() -> None:
-    assert len(slurm.nodes_of("n[1-999999999]")) == slurm.MAX_NODES
-    assert len(slurm.nodes_of("n[1-99999]x[1-99999]y[1-99999]")) == slurm.MAX_NODES
+    assert len(values.nodes("n[1-999999999]")) == values.MAX_NODES
+    assert len(values.nodes("n[1-99999]x[1-99999]y[1-99999]")) == values.MAX_NODES
 
 
 def test_forecasts_are_not_facts() -> None:
     times = {"start": 5.0, "end": 9.0, "exit_code": 0, "nodes": ("n1",)}
-    assert slurm.job_fields({**times, "state": "PENDING"}) == {"state": "PENDING", "nodes": ("n1",)}
-    assert "end" not in slurm.job_fields({**times, "state": "RUNNING"})
-    assert slurm.job_fields({**times, "state": "FAILED"})["end"] == 9.0
+    assert fields.true_fields({**times, "state": "PENDING"}) == {"state": "PENDING", "nodes": ("n1",)}
+    assert "end" not in fields.true_fields({**times, "state": "RUNNING"})
+    assert fields.true_fields({**times, "state": "FAILED"})["end"] == 9.0
 
 
 def test_align_gives_the_surplus_to_the_column_that_may_hold_it() -> None:
@@ -120,4 +161,4 @@ def test_align_gives_the_surplus_to_the_column_that_may_hold_it() -> None:
     ],
 )
 def test_gpus_that_a_job_was_given(gres: str, indices: list[int]) -> None:
-    assert slurm.held_gpus(("n1",), gres) == tuple(f"n1:{index}" for index in indices)
+    assert values.gpus_on(("n1",), gres) == tuple(f"n1:{index}" for index in indices)

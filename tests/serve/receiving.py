@@ -27,8 +27,8 @@ from trackside.serve.protocols.series_key import key_of, labels_of
 from trackside.serve.reading import LineReader
 from trackside.serve.receive import Spoken as SpokenOverHttp
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.logs.store import Line
-from trackside.stores.logs.text import written_lines
+from trackside.stores.log_store import Line
+from trackside.stores.log_text import written_lines
 from trackside.stores.receiver.arrivals import Taken
 from trackside.stores.receiver.intake import Intake
 from trackside.stores.receiver.options import Keeping, Limits, ServeOptions

@@ -30,6 +30,7 @@ from tests.stores.embedded.runs import SACCT, TRACEBACK, ingest, sacct, scrape, 
 from tests.stores.metadata.verdicts import T0, run, verdict, written
 from trackside.cli import main
 from trackside.finding import Verdict
+from trackside.http.unanswered import Unanswered
 from trackside.runs.listing import Listed
 from trackside.serve.answers import parsed
 from trackside.serve.api import OPERATIONS, bound
@@ -43,7 +44,6 @@ from trackside.show.price import Price
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.metadata.rows import place_of
-from trackside.stores.unanswered import Unanswered
 
 UTILISATION = "metric(gpu_utilization_ratio)"
 

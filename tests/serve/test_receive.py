@@ -49,6 +49,8 @@ from trackside.stores.metadata.archive import Archive
 from trackside.stores.receiver.intake import Intake
 from trackside.stores.receiver.options import Keeping, Limits, ServeOptions
 
+pytestmark = pytest.mark.slow  # a receiver in a process of its own, started by most
+
 TOKEN, OTHER = "a" * 32, "b" * 32
 OTLP = {
     "resourceMetrics": [

@@ -17,6 +17,8 @@ from trackside.sim.frameworks import frameworks
 from trackside.sim.scenario import PLANES, ScenarioError
 from trackside.sim.schema import built_in
 
+pytestmark = pytest.mark.slow  # simulates every fault and every scenario that comes along
+
 SMALL = """
 [cluster]
 nodes = 2

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from trackside.http.unanswered import Unanswered
 from trackside.model import Input
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
@@ -29,7 +30,6 @@ from trackside.site.slurm import SeveralClusters, SlurmAnswer, live
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import Reply, job_id
 from trackside.site.slurmrestd import _Unix
-from trackside.stores.unanswered import Unanswered
 
 OURS = Path(__file__).parent.parent / "slurm" / "22.05.8"
 """What a real Slurm 22.05.8 said of two jobs and an array, with its users and folders renamed."""

@@ -8,6 +8,7 @@ import pytest
 from trackside.api import Loaded, select
 from trackside.evidence import UNANSWERED, Cite, Frame, Grid, MissingAnswer
 from trackside.finding import Verdict
+from trackside.http.unanswered import Unanswered
 from trackside.model import Position, Samples, Series
 from trackside.query import events, metric
 from trackside.show.document import document
@@ -15,7 +16,6 @@ from trackside.stores.curves import Engine, RolledUp, Wanted
 from trackside.stores.joined import JoinedCurves
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_curves import MemoryCurves
-from trackside.stores.unanswered import Unanswered
 from trackside.verdict import engine
 from trackside.verify import check
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from trackside.http.unanswered import Unanswered
 from trackside.site.slurm import Stage
-from trackside.stores.prometheus.scope import HIDDEN_S
-from trackside.stores.unanswered import Unanswered
+from trackside.stores.metric_store import HIDDEN_S
 from trackside.watch.follow import MOST_PAUSE_S, PATIENCE_S, SETTLE_S, Followed, follow
 
 

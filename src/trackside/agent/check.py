@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from trackside.agent.config import Config
-from trackside.agent.out.http import ReceiverOptions, Sender, Unreachable
 from trackside.agent.out.identity import Identity
 from trackside.agent.out.loki_push import LokiPush
+from trackside.agent.out.receiver import ReceiverOptions
 from trackside.agent.out.remote_write import RemoteWrite
 from trackside.agent.out.shipping import IMPOSSIBLE, Wire
 from trackside.agent.out.spool import InUse, Spool
@@ -26,6 +26,8 @@ from trackside.agent.owners import Owners
 from trackside.agent.privileges import effective
 from trackside.agent.runner import OPEN_S, Running
 from trackside.agent.source import Reading, Sample
+from trackside.http.client import HttpClient
+from trackside.http.unanswered import CHECK_IDENTITY, Unanswered
 
 SLURM_COMMANDS = ("scontrol", "squeue", "sinfo", "sdiag")
 SLURM_FILES = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
@@ -196,20 +198,23 @@ def _is_agent(host: str, port: int) -> bool:
 def _receiver(wire: Wire, options: ReceiverOptions) -> Line:
     """Whether a receiver takes an empty body."""
     try:
-        sender = Sender(options, wire.path)
+        client = HttpClient(options.at(wire.path))
     except ValueError as error:
         return Line(wire.name, "unavailable", str(error), "", True)
+    body, headers = wire.body([])
     try:
-        answer = sender.post(*wire.body([]))
-    except Unreachable as error:
-        return Line(wire.name, "unavailable", str(error), "", True)
+        answer = client.request("POST", "", body=body, headers=headers)
+    except Unanswered as error:
+        if error.status in IMPOSSIBLE:  # some won't take nothing
+            return Line(wire.name, "works", f"{client.name} answers {error.status}", "", True)
+        if not error.status:
+            return Line(wire.name, "unavailable", str(error), "", True)
+        words = f": {error.words}" if error.words else ""
+        remedy = CHECK_IDENTITY if error.kind == "unauthorized" else ""
+        return Line(wire.name, "unavailable", f"{client.name} answers {error.status}{words}", remedy, True)
     finally:
-        sender.close()
-    words = f": {answer.words}" if answer.words else ""
-    if 200 <= answer.status < 300 or answer.status in IMPOSSIBLE:  # some won't take nothing
-        return Line(wire.name, "works", f"{sender.shown} answers {answer.status}", "", True)
-    remedy = "check the token, or the user and the tenant" if answer.status in (401, 403) else ""
-    return Line(wire.name, "unavailable", f"{sender.shown} answers {answer.status}{words}", remedy, True)
+        client.close()
+    return Line(wire.name, "works", f"{client.name} answers {answer.status}", "", True)
 
 
 def _spool(config: Config) -> Line:

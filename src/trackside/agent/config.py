@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trackside.agent.node import Node, hostname
-from trackside.agent.out.http import ReceiverOptions
 from trackside.agent.out.loki_push import LokiOptions
+from trackside.agent.out.receiver import FIXED, ReceiverOptions
 from trackside.agent.out.remote_write import RemoteWriteOptions
 from trackside.agent.out.spool import SpoolOptions
 from trackside.agent.source import Source, sources
@@ -113,9 +113,8 @@ def sections() -> list[Section]:
         run = dataclasses.make_dataclass("Run", fields, frozen=True)
         parts = (run,) if source.options is None else (run, source.options)
         found.append(Section(COLLECT + source.id, parts, prefix=PREFIX))
-    endpoint = frozenset({"receiver"})
-    found.append(Section("send.remote_write", (RemoteWriteOptions, ReceiverOptions), endpoint, prefix=PREFIX))
-    found.append(Section("send.loki", (LokiOptions, ReceiverOptions), endpoint, prefix=PREFIX))
+    for name, part in (("send.remote_write", RemoteWriteOptions), ("send.loki", LokiOptions)):
+        found.append(Section(name, (part, ReceiverOptions), FIXED, inner="receiver", prefix=PREFIX))
     found.append(Section("spool", (SpoolOptions,), prefix=PREFIX))
     return found
 
@@ -150,8 +149,8 @@ def load(
         except (ValueError, TypeError) as error:
             raise settings.where(index, str(error)) from None
 
-    def sent(name: str, make: Any) -> Any:
-        return built(name, lambda values: _sent(make, values)) if settings.indices(name) else None
+    def sent(name: str) -> Any:
+        return built(name, settings.sections[name].build) if settings.indices(name) else None
 
     agent = built("agent", lambda values: AgentOptions(**values))
     node = Node(agent.node or hostname(), Path(agent.proc), Path(agent.sys), Path(agent.dev))
@@ -163,8 +162,8 @@ def load(
             built(COLLECT + source.id, lambda values, source=source: _collection(source, values, settings))
             for source in sources().values()
         ),
-        remote_write=sent("send.remote_write", RemoteWriteOptions),
-        loki=sent("send.loki", LokiOptions),
+        remote_write=sent("send.remote_write"),
+        loki=sent("send.loki"),
         spool=built("spool", lambda values: SpoolOptions(**values)),
         file=str(file or ""),
         settings=tuple(in_force(settings, ("send.remote_write", "send.loki"))),
@@ -190,12 +189,3 @@ def _collection(source: Source, values: dict[str, Any], settings: Settings) -> C
         raise ValueError(f"timeout_s is {timeout_s:g}: 0.1 to 3600 can be meant")
     options = source.options(**values) if source.options is not None else None
     return Collection(source, on, interval_s, timeout_s, options, given["on"].origin if "on" in given else "default")
-
-
-def _sent(make: Any, values: dict[str, Any]) -> Any:
-    """The options of a receiver: its own, and how it is reached. Raises ValueError."""
-    own = {each.name for each in dataclasses.fields(make)} - {"receiver"}
-    if not values.get("url"):
-        raise ValueError("has no url")
-    reached = ReceiverOptions(**{name: value for name, value in values.items() if name not in own})
-    return make(receiver=reached, **{name: value for name, value in values.items() if name in own})

@@ -14,9 +14,9 @@ from pathlib import Path
 from trackside.agent import own
 from trackside.agent.config import Collection, Config
 from trackside.agent.out.exposition import Board
-from trackside.agent.out.http import ReceiverOptions
 from trackside.agent.out.identity import Identity
 from trackside.agent.out.loki_push import LokiPush
+from trackside.agent.out.receiver import ReceiverOptions
 from trackside.agent.out.remote_write import RemoteWrite
 from trackside.agent.out.scrape import Scrape
 from trackside.agent.out.shipping import Shipping, Wire

@@ -22,6 +22,7 @@ from trackside.bundle.same import differences
 from trackside.bundle.samples import Wanted
 from trackside.bundle.samples import Written as Samples
 from trackside.bundle.write import Options, Tick, Written, write
+from trackside.http.unanswered import Unanswered
 from trackside.ingest import Hashed
 from trackside.model import Input
 from trackside.model import Samples as Block
@@ -31,7 +32,6 @@ from trackside.read.walk import walk
 from trackside.show.document import document
 from trackside.stores.curves import Curves, Held, Sampled
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.unanswered import Unanswered
 
 METRICS = "metrics.samples.jsonl"
 MOST_SAMPLES = 50_000_000

@@ -1,6 +1,6 @@
 """What a dialect declares, and how a foreign series becomes one of ours.
 
-A reader asks :func:`translate` once for each foreign series; :mod:`trackside.read.measurements` takes its values.
+:func:`translate` is asked once for each foreign series; :mod:`trackside.catalog.settling` takes its values.
 """
 
 from __future__ import annotations
@@ -8,17 +8,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from trackside.catalog.labels import Label, written
 from trackside.catalog.metrics import METRICS, labels_of
 from trackside.catalog.units import factor
-
-if TYPE_CHECKING:  # see trackside.model
-    import numpy as np
-    from numpy.typing import NDArray
 
 Guess = Literal["", "ratio", "bytes"]
 """A unit that differs between versions of a source and that no name tells. ratio: 0..1 or percent. bytes: MiB or bytes."""
@@ -61,7 +57,8 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A foreign series in our terms: multiply its values by ``scale``; where ``guess`` is set, see :func:`scale_of`."""
+    """A foreign series in our terms: multiply its values by ``scale``; where ``guess`` is set, see
+    :class:`trackside.catalog.settling.UnitBySize`."""
 
     metric: str
     labels: tuple[tuple[str, str], ...]
@@ -113,6 +110,19 @@ def translate(name: str, labels: Mapping[str, str]) -> Translated | None:
     return Translated(metric, tuple(sorted(ours.items())), foreign.scale, foreign.guess)
 
 
+def relabeled(known: Translated, labels: Mapping[str, str], rules: Mapping[str, Label], override: bool) -> Translated:
+    """The same with foreign labels that ``rules`` know beside the dialect. ``override``: they hold where both give one
+    of ours."""
+    allowed = labels_of(known.metric)
+    more = {
+        rule.name: text
+        for label, rule in rules.items()
+        if label in labels and rule.name in allowed and (text := written(labels[label], rule))
+    }
+    ours = dict(known.labels) | more if override else more | dict(known.labels)
+    return replace(known, labels=tuple(sorted(ours.items())))
+
+
 def unneeded(name: str) -> bool:
     """Whether a name that :func:`translate` doesn't know is one that says nothing of a run."""
     exact, beginnings = _unneeded()
@@ -126,15 +136,6 @@ def _unneeded() -> tuple[frozenset[str], tuple[str, ...]]:
     return frozenset(known), tuple(each for each in known if each.endswith("_"))
 
 
-def scale_of(guess: Guess, peak: float) -> float:
-    """The factor for a unit that is told by size only: the largest value that a source gives for a metric."""
-    if guess == "ratio":
-        return 0.01 if peak > 1.5 else 1.0
-    if guess == "bytes":
-        return 1.0 if peak > 1e7 else float(1 << 20)
-    return 1.0
-
-
 def unit_factor(text: str, metric: str) -> float:
     """The factor from a written unit (``MiB``, ``%``, ``W``, ``MHz``, ``C``) to our metric's.
 
@@ -145,37 +146,12 @@ def unit_factor(text: str, metric: str) -> float:
 
 EARLIEST_MS, LATEST_MS = 946_684_800_000, 4_102_444_800_000
 """2000 to 2100: in seconds and in milliseconds these are far apart, and no other unit comes near either."""
-_INT32_BLANK = float(0x7FFFFFF0)
-_FP64_BLANK = 140737488355328.0
-_INT64_BLANK = 9.2233720368547e18
-_UINT32_NONE = float(0xFFFFFFFF)
-BLANK = _INT32_BLANK
+BLANK = float(0x7FFFFFF0)
 """What a reader puts where an input holds no value, and NaN would be one: see ``diverges`` of the catalogue."""
-
-
-def is_blank(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which raw values stand for none: NaN, and those that DCGM and NVML write for "not there".
-
-    DCGM marks blank, not found, not supported and not permitted by four successive numbers at the end of each
-    type's range (dcgm_structs.h); a 64-bit one is near 2**63 once it is a float. NVML writes all bits set. Infinities
-    are none of these: the catalogue's bounds leave them to the metrics that can be infinite.
-    """
-    import numpy as np
-
-    found: NDArray[np.bool_] = np.isnan(values) | (values >= _INT64_BLANK) & np.isfinite(values)
-    found |= values == _UINT32_NONE
-    for first in (_INT32_BLANK, _FP64_BLANK):
-        found |= (values >= first) & (values < first + 4)
-    return found
-
-
-BLANK_RANGES = ((_INT32_BLANK, _INT32_BLANK + 3), (_UINT32_NONE, _UINT32_NONE), (_FP64_BLANK, _FP64_BLANK + 3))
-"""From and to which values are blank among others that are larger and smaller."""
-
-
-def may_hide_blanks(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether, of values of which only the least and the largest are known, any may be in :data:`BLANK_RANGES`."""
-    found: NDArray[np.bool_] = low != low  # none
-    for first, last in BLANK_RANGES:
-        found |= (low <= last) & (high >= first)
-    return found
+BLANK_RANGES = (
+    (BLANK, BLANK + 3),
+    (float(0xFFFFFFFF), float(0xFFFFFFFF)),
+    (140737488355328.0, 140737488355331.0),
+)
+"""From and to which values are blank among others that are larger and smaller, in rising order: DCGM's of 32 bits,
+NVML's, and DCGM's of floating point. See :func:`trackside.catalog.settling.is_blank`."""

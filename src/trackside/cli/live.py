@@ -10,14 +10,26 @@ import click
 
 from trackside.cli.terminal import EXIT_USAGE, errors, fail
 from trackside.show.inert import shown
+from trackside.stores.registry import DEFAULT_METRICS, LOGS, METRICS, kinds
 
 if TYPE_CHECKING:
     from trackside.site.config import Site
 
+
+def _listed(room: str) -> str:
+    """The engines of a room, as a sentence has them."""
+    *others, last = kinds(room)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 FLAGS: tuple[Callable[[Any], Any], ...] = (
     click.option("--config", metavar="FILE", type=click.Path(dir_okay=False), help="The site's trackside.toml."),
-    click.option("--metrics-url", metavar="URL", help="Prometheus, VictoriaMetrics, Mimir or Thanos."),
-    click.option("--logs-url", metavar="KIND=URL", help="KIND: loki, victorialogs or elasticsearch."),
+    click.option(
+        "--metrics-url",
+        metavar="[KIND=]URL",
+        help=f"Prometheus, VictoriaMetrics, Mimir or Thanos. KIND: {_listed(METRICS)} (default {DEFAULT_METRICS}).",
+    ),
+    click.option("--logs-url", metavar="KIND=URL", help=f"KIND: {_listed(LOGS)}."),
     click.option("--slurm", metavar="HOW", help="auto, commands, off, or the URL of slurmrestd."),
     click.option("--archive", metavar="URL", help="Keep the verdict: sqlite:///FILE or postgresql://..."),
     click.option("--cluster", "clusters", metavar="NAME", multiple=True, help="Of several Slurm clusters."),
@@ -61,12 +73,14 @@ def site_of(given: Mapping[str, Any], more: Mapping[str, object] | None = None) 
 
     flags: dict[str, object] = {
         **(more or {}),
-        "metrics.url": given.get("metrics_url"),
         "metadata.url": given.get("archive"),
     }
+    if (metrics := given.get("metrics_url")) is not None:
+        kind, url = _kind_of(metrics)
+        flags |= {"metrics.kind": kind or DEFAULT_METRICS, "metrics.url": url}
     if (logs := given.get("logs_url")) is not None:
-        kind, equals, url = logs.partition("=")
-        if not equals or "/" in kind:
+        kind, url = _kind_of(logs)
+        if kind is None:
             fail(f"--logs-url {logs!r}: write KIND=URL, such as loki=http://logs:3100", EXIT_USAGE)
         flags |= {"logs.kind": kind, "logs.url": url}
     if (slurm := given.get("slurm")) is not None:
@@ -82,6 +96,12 @@ def site_of(given: Mapping[str, Any], more: Mapping[str, object] | None = None) 
     for warning in site.warnings:
         click.echo(shown(f"trackside: {warning}"), err=True)
     return site
+
+
+def _kind_of(text: str) -> tuple[str | None, str]:
+    """Of ``KIND=URL`` the kind, None where there is a URL alone; and the URL."""
+    kind, equals, url = text.partition("=")
+    return (None, text) if not equals or "/" in kind else (kind, url)
 
 
 @click.command()

@@ -176,6 +176,12 @@ def unmet(evidence: Evidence, needs: Iterable[str | tuple[str, ...]]) -> Missing
     return None
 
 
+def neither(*answers: object) -> Missing | None:
+    """Why none of these can be had, as one reason; None if any can."""
+    reasons = [answer.reason for answer in answers if isinstance(answer, Missing)]
+    return Missing(" or ".join(dict.fromkeys(reasons))) if len(reasons) == len(answers) else None
+
+
 def guarded(name: str, derive: Callable[[], T]) -> Maybe[T]:
     """The result; after an internal error a warning (which tests treat as an error) and Missing, so that one defect
     leaves one answer open and not the whole verdict."""

@@ -28,6 +28,11 @@ def names(grid: Grid | None) -> list[str]:
     return [] if grid is None else [name_of(each) for each in grid.series]
 
 
+def nodes_of(gpus: Iterable[str]) -> tuple[str, ...]:
+    """The nodes of these GPUs, each once."""
+    return tuple(dict.fromkeys(node for gpu in gpus if (node := gpu.rpartition(":")[0])))
+
+
 def all_names(*grids: Grid | None) -> tuple[str, ...]:
     """Every GPU that any of these grids shows, in the order in which they come."""
     return tuple(dict.fromkeys(name for grid in grids for name in names(grid)))

@@ -57,7 +57,7 @@ from trackside.model import Event, Role, Run
 from trackside.query import events
 
 if TYPE_CHECKING:
-    from trackside.facts.gpu.idle import Idle
+    from trackside.facts.gpu.idle import IdleGpus as Idle
 
 REASONS: Mapping[str, tuple[Culprit, str]] = {
     "duplicate_rank": ("job", "fix_ranks"),
@@ -113,9 +113,9 @@ def _cold(evidence: Evidence, run: Run, limits: Limits) -> Idle | None:
     seen = watched(evidence, run)
     if seen is None or len(seen.gpus) < 2:
         return None
-    from trackside.facts.gpu.idle import all_along
+    from trackside.facts.gpu.signals import all_along
 
-    return all_along(evidence, run, seen, limits)
+    return all_along(evidence, run, seen)
 
 
 def _of_startup(row: Event) -> bool:
@@ -156,7 +156,7 @@ def _failed(
     ranks = named(frame, rows)
     if ranks is not None:
         shows.append(claim("complained", ranks=ranks))
-    shows += idle.shows if idle is not None else ()
+    shows += idle.claims if idle is not None else ()
     certainty = Certainty.ESTABLISHED if final else Certainty.SUPPORTED
     return _found(evidence, shows, bad, first, certainty, culprit, remedy, _everywhere(evidence, run, idle))
 
@@ -180,7 +180,7 @@ def _telling(rows: Sequence[Event], final: Sequence[Event]) -> Event:
 def _raised(evidence: Evidence, run: Run, row: Event, bad: Value | None, idle: Idle | None) -> Finding:
     frame = evidence["exceptions"]
     values = {"type": frame.value(row, "type"), "message": frame.value(row, "message")}
-    shows = [claim("raised", **values), *(idle.shows if idle is not None else ())]
+    shows = [claim("raised", **values), *(idle.claims if idle is not None else ())]
     where = _everywhere(evidence, run, idle)
     return _found(evidence, shows, bad, row, Certainty.ESTABLISHED, "unknown", "fix_network", where)
 
@@ -231,11 +231,9 @@ def _silent(evidence: Evidence, run: Run, limits: Limits, up: Sequence[Event]) -
 
 def _stayed_cold(evidence: Evidence, run: Run, limits: Limits, idle: Idle, started: Sequence[Event]) -> Finding | None:
     """GPUs cold on all nodes for long enough: established where the log shows that the ranks had begun to meet."""
-    from trackside.facts.gpu.idle import forming
-
-    if idle.seconds.number < limits.least_s or not forming(evidence, run, idle):
+    if idle.seconds.number < limits.least_s or not idle.forming:
         return None
-    shows = list(idle.shows)
+    shows = list(idle.claims)
     if not started:
         known = idle.context_only is False or idle.attached
         return _waiting(evidence, run, shows, None, Certainty.SUPPORTED if known else Certainty.POSSIBLE, idle)
@@ -271,7 +269,7 @@ def _everywhere(evidence: Evidence, run: Run, idle: Idle | None) -> Place:
     """Ranks and nodes of the GPUs that stay cold: all of them wait."""
     if idle is None:
         return (), ()
-    return ranks_at(run, idle.seen.gpus), nodes_of(idle.seen.gpus)
+    return ranks_at(run, idle.activity.gpus), nodes_of(idle.activity.gpus)
 
 
 def _worked(evidence: Evidence, run: Run) -> Claim | None:

@@ -67,7 +67,7 @@ from trackside.model import Event, Role, Run
 from trackside.query import events, record
 
 if TYPE_CHECKING:
-    from trackside.facts.gpu.still import Still
+    from trackside.facts.gpu.standstill import Standstill as Still
 
 COLLECT = (
     "every rank's output from all nodes, with time stamps",
@@ -113,12 +113,13 @@ def _standing(evidence: Evidence, run: Run, limits: Limits, beside: bool, stoppe
     seen = watched(evidence, run)
     if seen is None:
         return Standing()
-    from trackside.facts.gpu.standstill import at_end, within, worked_on
+    from trackside.facts.gpu.signals import stall_of
 
-    still = at_end(evidence, run, seen, limits, beside)
+    stall = stall_of(evidence, run, seen)
+    still = stall.at_end(beside=beside)
     if still is None and stopped is not None:
-        still = within(evidence, run, seen, stopped, limits)
-    return Standing(still, worked_on(evidence, run, seen, limits) if still is None else None)
+        still = stall.within(stopped)
+    return Standing(still, stall.worked_on if still is None else None)
 
 
 def _complained(evidence: Evidence, run: Run, signs: Sequence[tuple[str, Event]], standing: Standing) -> Finding:
@@ -198,12 +199,12 @@ def _at_the_first(evidence: Evidence, run: Run, limits: Limits) -> Finding | Non
     seen = watched(evidence, run)
     if seen is None:
         return None
-    from trackside.facts.gpu.first_step import unstarted
+    from trackside.facts.gpu.signals import unstarted
 
-    stuck = unstarted(evidence, run, seen, limits)
+    stuck = unstarted(evidence, run, seen)
     if stuck is None:
         return None
-    shows, state = list(stuck.shows), disposition(evidence)
+    shows, state = list(stuck.claims), disposition(evidence)
     if state is not None:
         shows.append(ended(state))
     certainty = Certainty.SUPPORTED if stuck.sure else Certainty.POSSIBLE
@@ -213,10 +214,10 @@ def _at_the_first(evidence: Evidence, run: Run, limits: Limits) -> Finding | Non
 
 def _frozen(evidence: Evidence, run: Run, still: Still, raised: bool) -> bool:
     """Whether GPUs at rest are an affair between ranks that nobody's own words end."""
-    if int(still.seen.users.sum()) < 2 and not several_ranks(evidence, run):
+    if int(still.activity.users.sum()) < 2 and not several_ranks(evidence, run):
         return False
-    told = disposition(evidence) is not None or bool(evidence["notices"]) or bool(still.odd)
-    if not told and still.seen.basis in ("power", "utilisation") and evidence.has("logs"):
+    told = disposition(evidence) is not None or bool(evidence["notices"]) or bool(still.outliers)
+    if not told and still.activity.basis in ("power", "utilisation") and evidence.has("logs"):
         return False  # an excerpt of a log, and signals that tell work from waiting only beside a silence
     return not evidence["ends"] and (not raised or (still.sure and still.frozen))
 
@@ -236,7 +237,7 @@ def _stood(
     second = (told is not None and told[1]) or state is not None
     certainty = Certainty.POSSIBLE
     if still.sure:
-        traced = still.figure("collectives", "sum") is not None
+        traced = still.traced
         strong = still.frozen or traced
         certainty = Certainty.ESTABLISHED if strong and second else Certainty.SUPPORTED
     elif told is not None:
@@ -262,7 +263,7 @@ def _found(
     trouble, caught = host_trouble(evidence), stood(evidence, training_points(evidence["progress"]))
     told_of = away is not None or trouble is not None or (bool(shows) and shows[0].key in _TELLING) or still is not None
     if still is not None:
-        shows = [*still.shows(), *shows]
+        shows = [*still.claims, *shows]
     line: Value | None = None
     if caught is not None and caught.waiting:
         told_of = True
@@ -286,7 +287,7 @@ def _found(
         culprit = "infrastructure"
     elif cause is not None:
         culprit = "job"
-    elif still is not None and still.apart.why == "computing" and set(gpus) == set(still.odd):
+    elif still is not None and still.why == "computing" and set(gpus) == set(still.outliers):
         culprit, own_work = "job", True
     elif line is not None or (culprit is None and away is not None and away.own and len(run.nodes) == 1):
         culprit = "job"
@@ -341,7 +342,7 @@ def _where(
         return away.ranks, of_ranks(run, away.ranks)
     if still is None:
         return (), ()
-    return ranks_at(run, still.odd), still.odd
+    return ranks_at(run, still.outliers), still.outliers
 
 
 FAMILY = Family(

@@ -126,12 +126,11 @@ def _at_its_line(finding: Finding, caught: Stood, certainty: Certainty) -> Findi
 
 def _by_metrics(evidence: Evidence, run: Run, limits: Limits, seen: GpuActivity, end: Value | None) -> Finding | None:
     """What the GPUs say; None where they don't."""
-    from trackside.facts.gpu.idle import all_along, forming
-    from trackside.facts.gpu.standstill import at_end, to_the_end
+    from trackside.facts.gpu.signals import all_along, stall_of
 
-    idle = all_along(evidence, run, seen, limits)
+    idle = all_along(evidence, run, seen)
     if idle is not None:
-        if forming(evidence, run, idle):
+        if idle.forming:
             return absent(claim("formed", nodes=derived(len(nodes_of(seen.gpus)), idle.seconds)))
         if idle.seconds.number < limits.least_s:
             return None
@@ -139,23 +138,23 @@ def _by_metrics(evidence: Evidence, run: Run, limits: Limits, seen: GpuActivity,
         talk = _talk(evidence, start + limits.least_s)
         if talk is not None:
             return absent(claim("on_the_host", time=talk))
-        strong = idle.attached is False or len(idle.shows) > 2  # two signals and more
-        return _held(evidence, run, list(idle.shows), end, seen.gpus, run.start, strong)
-    still = at_end(evidence, run, seen, limits)
+        strong = idle.attached is False or len(idle.claims) > 2  # two signals and more
+        return _held(evidence, run, list(idle.claims), end, seen.gpus, run.start, strong)
+    still = stall_of(evidence, run, seen).at_end()
     users = seen.named(seen.users)
     alone = not several_ranks(evidence, run)  # then no collective keeps it busy: a kernel without end does
     if still is not None and len(users) == 1 and (alone or not still.frozen):
         talk = _talk(evidence, still.since + limits.least_s)
         if talk is not None:
             return absent(claim("on_the_host", time=talk))
-        return _held(evidence, run, still.shows(), end, users, still.since, still.sure)
+        return _held(evidence, run, list(still.claims), end, users, still.since, still.sure)
     if still is not None:
         return absent(
             claim("waiting", count=derived(len(users), still.seconds, unit="GPUs" if len(users) > 1 else "GPU"))
         )
     name = seen.basis
     grid = evidence.grid(name) if name is not None else None
-    if grid is not None and len(users) and name != "utilisation" and to_the_end(run, seen, limits):
+    if grid is not None and len(users) and name != "utilisation" and stall_of(evidence, run, seen).to_the_end:
         counted = name in ("launches", "collectives")
         level = grid.value("sum" if counted else "median", unit="" if name != "power" else None)
         return absent(claim(f"worked_{name}", level=level))

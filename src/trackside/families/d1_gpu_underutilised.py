@@ -218,7 +218,7 @@ def _duty(evidence: Evidence, run: Run, limits: Limits) -> tuple[Duty | None, bo
     if seen is None:
         return None, False
     from trackside.facts.gpu.duty import duty
-    from trackside.facts.gpu.standstill import at_end
+    from trackside.facts.gpu.signals import at_end
 
     still = at_end(evidence, run, seen, Rest())
     hanging = still is not None and still.sure and completed(evidence) is None

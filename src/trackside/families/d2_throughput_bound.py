@@ -46,6 +46,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trackside.evidence import Evidence, derived
+from trackside.facts.gpu.busy_wait import PINNED, PINNED_UNSEEN, busy_wait_of
 from trackside.facts.gpu.signals import NEED, STANDSTILL, watched
 from trackside.facts.gpu.signals import Limits as Rest
 from trackside.facts.hardware.health import CLEAN, CLEAN_SAYS, clean
@@ -136,7 +137,7 @@ def _measured(evidence: Evidence, run: Run, limits: Limits) -> Measured | None:
     if seen is None:
         return None
     from trackside.facts.gpu.duty import duty
-    from trackside.facts.gpu.standstill import at_end
+    from trackside.facts.gpu.signals import at_end
     from trackside.facts.pace.alone import saver
     from trackside.facts.pace.lagging import Limits as Lag
     from trackside.facts.pace.slow_gpus import slow_gpus
@@ -168,9 +169,7 @@ def _launch_blocking(evidence: Evidence, measured: Measured | None) -> Finding |
     flags = evidence["flags"]
     waits: list[Claim] = []
     if measured is not None:
-        from trackside.facts.gpu import busy_wait
-
-        waits = busy_wait.blocking(evidence, measured.seen, measured.duty, busy_wait.Limits()) or []
+        waits = list(busy_wait_of(evidence, measured.seen, measured.duty).blocking)
     for row in flags.events:
         if row.get("name") == "CUDA_LAUNCH_BLOCKING" and str(row.get("value")).strip("'\" ") == "1":
             shows = [claim("blocking", line=flags.value(row, "text")), *waits]
@@ -187,10 +186,8 @@ def _interconnect(evidence: Evidence, run: Run, measured: Measured | None) -> Fi
     sockets = _sockets(evidence, run)
     lines = [claim("sockets", line=evidence["transports"].value(sockets, "text"))] if sockets is not None else []
     if measured is not None and measured.duty.busy is not None:
-        from trackside.facts.gpu import busy_wait
-
-        own = busy_wait.Limits()
-        spin = busy_wait.spinning(evidence, measured.seen, measured.duty, own, lines)
+        own = busy_wait_of(evidence, measured.seen, measured.duty)
+        spin = own.spin(lines)
         if measured.slow is not None:
             return None
         if spin is not None and not measured.hanging:
@@ -204,7 +201,7 @@ def _interconnect(evidence: Evidence, run: Run, measured: Measured | None) -> Fi
             shows = [*spin.shows, *spin.corroborated, *([even] if even is not None else []), *clean(evidence)]
             return _found(evidence, "interconnect", certainty, "infrastructure", shows, [action("fabric")], None,
                           measured)  # fmt: skip
-        if measured.duty.sm is not None and measured.duty.sm.number > own.doubtful_sm:
+        if measured.duty.sm is not None and measured.duty.sm.number > own.limits.doubtful_sm:
             return None  # sockets that cost little
     if sockets is None:
         return None
@@ -237,7 +234,7 @@ def _found(
     measured: Measured | None,
 ) -> Finding:
     """A finding that is a warning only where the run ended badly for another reason or the evidence is a hint."""
-    doubtful = certainty is Certainty.POSSIBLE and shows[0].key in ("pinned", "pinned_unseen")
+    doubtful = certainty is Certainty.POSSIBLE and shows[0].sentence in (PINNED, PINNED_UNSEEN)
     state = disposition(evidence)
     reaped = state is not None and state.value in ("TIMEOUT", "DEADLINE")  # it may well have needed more time for this
     ended_badly = abnormal_end(evidence) is not None and not reaped
@@ -292,21 +289,7 @@ FAMILY = Family(
         **CLEAN_SAYS,
         **WORK_SAYS,
         "collapsed": "SM activity was {sm} meanwhile (mean)",
-        "launches_wait": "a kernel launch took {each} (mean of {count}), as long as a kernel",
-        "launches_share": "launches took {share} of the time, and kernels ran {busy} of it",
-        "pinned": "the GPUs were never idle and hardly worked: {signal} {busy}, SM activity {sm} (means)",
-        "pinned_unseen": "the GPUs were never idle: {signal} {busy} (mean)",
-        "calls": "a CUDA call took {each} on average, where one that does not wait takes microseconds",
-        "calls_times": "a CUDA call took {each} on average, {times} times as long as a launch ({floor}), which waits "
-        "for nothing",
         "alike": "all GPUs do so alike: {signal} from {low} to {high} (medians)",
-        "power": "they drew {power} each (median)",
-        "power_of": "they drew {power} each (median) of the {limit} that they may",
-        "pipes_tensor": "their tensor pipes were active {level} of the time (mean)",
-        "pipes_dram": "their memory was read or written {level} of the time (mean)",
-        "in_collectives": "{share} of the time was spent in collectives (median)",
-        "communication": "communication takes {share} of the step: {spent} of {step}",
-        "fabric_idle": "a node sent {sent} over its plain network and {carried} over the fast fabric (medians)",
         "completed": "the run ended well: {state}",
         "works": "the GPUs were busy {busy} of the time and their SMs {sm} (means)",
         "works_unseen": "the GPUs were busy {busy} of the time (mean), {saves} checkpoint messages were printed, "

@@ -183,7 +183,7 @@ def _by_gpus(evidence: Evidence, run: Run, limits: Limits) -> tuple[Lag | None, 
     if seen is None:
         return None, None, False
     from trackside.facts.gpu.duty import duty
-    from trackside.facts.gpu.standstill import at_end
+    from trackside.facts.gpu.signals import at_end
     from trackside.facts.pace import lagging
     from trackside.facts.pace.alone import first_gpus, no_step, saver
     from trackside.facts.pace.slow_gpus import alike, slow_gpus

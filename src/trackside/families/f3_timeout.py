@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trackside.evidence import Evidence, Value, derived
-from trackside.facts.gpu.signals import STANDSTILL, STILL_SAYS, watched
+from trackside.facts.gpu.signals import STANDSTILL, STILL_SAYS, stall_of, watched
 from trackside.facts.gpu.signals import Limits as Rest
 from trackside.facts.logs.ending import ENDING, OWN_END_SAYS, last_job, own_end
 from trackside.facts.logs.order import follows
@@ -99,7 +99,8 @@ def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
             shows.append(claim("limit", limit=jobs.value(last, "time_limit_s", "s")))
     shows += [claim("notice", line=notices.value(row, "text")) for row in told[:1]]
     doing, more, variant = _doing(evidence, run, limits)
-    worked = any(each.key.startswith(("to_the_end_", "moves_")) for each in more)
+    seen = watched(evidence, run)
+    worked = seen is not None and stall_of(evidence, run, seen).worked_on in more
     unstamped = variant == "slow" and not worked and silence_s(evidence, run, ("progress",)) is None
     return found(
         Certainty.SUPPORTED if unstamped else _SURE[variant],
@@ -157,20 +158,18 @@ def _gpus(evidence: Evidence, run: Run) -> tuple[str, list[Claim]] | None:
     seen = watched(evidence, run)
     if seen is None:
         return None
-    from trackside.facts.gpu.first_step import unstarted
-    from trackside.facts.gpu.idle import all_along
-    from trackside.facts.gpu.standstill import at_end, worked_on
+    from trackside.facts.gpu.signals import all_along, stall_of, unstarted
 
-    still = at_end(evidence, run, seen, Rest())
+    still = stall_of(evidence, run, seen).at_end()
     if still is not None and still.sure:
-        return "silent", still.shows()
-    idle = all_along(evidence, run, seen, Rest())
+        return "silent", list(still.claims)
+    idle = all_along(evidence, run, seen)
     if idle is not None:
-        return "silent", list(idle.shows)
-    stuck = unstarted(evidence, run, seen, Rest())
+        return "silent", list(idle.claims)
+    stuck = unstarted(evidence, run, seen)
     if stuck is not None:
-        return "silent", list(stuck.shows)
-    working = worked_on(evidence, run, seen, Rest())
+        return "silent", list(stuck.claims)
+    working = stall_of(evidence, run, seen).worked_on
     return ("slow", [working]) if working is not None and still is None else None
 
 

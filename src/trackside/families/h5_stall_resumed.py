@@ -38,74 +38,109 @@ Linux, nfs(5): hard mounts retry for ever; the kernel's hung task detector; the 
 
 from __future__ import annotations
 
-from trackside.evidence import Evidence, Value, derived
-from trackside.facts.gpu.signals import NEED, STANDSTILL, watched
-from trackside.facts.pace import stalls
-from trackside.facts.pace.stalls import STALLS, Limits, Stall
-from trackside.facts.training.learning import training_points
+from dataclasses import dataclass
+
+from trackside.evidence import Missing, Value, derived
+from trackside.facts.fact import Maybe, neither
+from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.pauses import GpuPauses, GpuRest
+from trackside.facts.pace.training_pauses import Gap, TrainingPauses
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Culprit, Finding, absent, action, claim, found, unknown
-from trackside.model import Run
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
 
-COLLECT = (
-    "the job's output with a time stamp on each training point",
-    "GPU activity over the run (DCGM fields PROF_GR_ENGINE_ACTIVE and PROF_SM_ACTIVE)",
-    "dmesg -T of the job's nodes: file servers that do not respond, tasks that are blocked",
+
+@dataclass(frozen=True)
+class Limits:
+    """When a pause is a stall."""
+
+    least_s: float = 600.0
+    """NCCL's default time-out for a collective; evaluations and saves of healthy runs stay under it."""
+    caused_s: float = 120.0
+    """The same where a file server was silent meanwhile: the kernel calls a task hung after so long."""
+    intervals: float = 10.0
+    """Times the usual time between two points."""
+    again: float = 2.0
+    """Times the next longest pause: what comes again and again is a habit (evaluations, saves, epochs)."""
+
+
+STOOD = Sentence("training stood still for {seconds}, from {since} to {until}, and then went on")
+RESTED = Sentence("the GPUs did no work for {seconds}, from {since} to {until}, and then worked on")
+STORAGE = Sentence("a file server was away meanwhile: {line}")
+BLOCKED = Sentence("the kernel saw a task hang meanwhile: {line}")
+SURVIVED = Sentence("the run lost this time and nothing else; the same stall may hang it the next time")
+WHY = Sentence("what the run waited for")
+ASK_STORAGE = Sentence("have the file server and the network to it looked at for that time")
+LOOK = Sentence("look at the log of the rank, the kernel log of its node and the storage for that time")
+WORKED = Sentence("a pause of {seconds} between training points was work: the GPUs went on")
+STEADY = Sentence(
+    "two training points were {seconds} apart at most, as the run's rhythm, its saves and evaluations have it"
 )
+BUSY = Sentence("between two times of work the GPUs rested for {seconds} at most")
 
 
-def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
+def judge(
+    pauses: TrainingPauses, activity: Maybe[GpuActivity], gpus: Maybe[GpuPauses], limits: Limits
+) -> Finding | Missing:
     """A pause between training points that nothing planned accounts for and in which the GPUs did not work; else, for
     points without times, a rest of the GPUs."""
-    stall = stalls.logged(evidence, run, limits)
-    seen = watched(evidence, run)
-    if seen is None:
-        return _found(evidence, stall, (), (), "stood") if stall is not None else _ruled_out(evidence, run, None)
-    from trackside.facts.gpu import rests  # arrays: only where something was measured
-
-    if stall is not None:
-        rest = rests.during(evidence, run, seen, stall.since, stall.until)
-        if rest is not None and rest.worked:
-            return absent(claim("worked", seconds=stall.seconds))
-        return _found(evidence, stall, *((rest.shows, rest.gpus) if rest is not None else ((), ())), "stood")
-    if stalls.unstamped(training_points(evidence["progress"])):
-        pause = rests.longest(evidence, run, seen, limits)
-        if pause is not None:
-            return _found(evidence, pause.stall, pause.shows, pause.gpus, "rested")
-    return _ruled_out(evidence, run, rests.most(evidence, seen))
-
-
-def _ruled_out(evidence: Evidence, run: Run, rested: Value | None) -> Finding:
-    most = stalls.longest(evidence, run)
-    if most is not None:
-        return absent(claim("steady", seconds=most))
-    if rested is not None:
-        return absent(claim("busy", seconds=rested))
-    return unknown(["neither training points with times nor GPU activity over the run"], COLLECT)
+    if (missing := neither(pauses.unlogged, untold(activity))) is not None:
+        return missing
+    gap, rest = pauses.longest, None if isinstance(gpus, Missing) or pauses.stamped else gpus.longest
+    if gap is not None and _stalled(pauses, gap, limits):
+        work = None if isinstance(gpus, Missing) else gpus.during(gap.since, gap.until)
+        if work is not None and work.worked:
+            return absent(WORKED(seconds=pauses.seconds(gap)))
+        claims, cold = ((), ()) if work is None else (work.claims, work.gpus)
+        return _found(pauses, gap, STOOD, pauses.seconds(gap), claims, cold)
+    if rest is not None and _stalled_rest(pauses, rest, limits):
+        return _found(pauses, rest, RESTED, rest.length, rest.claims, rest.gpus)
+    if gap is not None:
+        return absent(STEADY(seconds=pauses.seconds(gap)))
+    if not isinstance(gpus, Missing) and gpus.longest_s is not None:
+        return absent(BUSY(seconds=gpus.longest_s))
+    return Missing("neither training points with times nor GPU activity over the run")
 
 
-def _found(evidence: Evidence, stall: Stall, rest: tuple[Claim, ...], gpus: tuple[str, ...], key: str) -> Finding:
-    seconds = stall.seconds
-    times = {
-        name: derived(time, seconds, unit="time") for name, time in (("since", stall.since), ("until", stall.until))
-    }
-    shows = [claim(key, seconds=seconds, **times)]
-    storage = evidence["storage"]
-    shows += [claim("storage", line=storage.value(row, "text")) for row in stall.storage[:1]]
-    shows += [claim("blocked", line=evidence["tasks"].value(row, "text")) for row in stall.blocked[:1]]
-    known = bool(stall.storage)
-    culprit: Culprit = "infrastructure" if known else "unknown"
-    sure = key == "stood" and (known or bool(rest))
-    nodes = dict.fromkeys(row.node for row in (*stall.storage, *stall.blocked) if row.node)
+def _stalled(pauses: TrainingPauses, gap: Gap, limits: Limits) -> bool:
+    """Whether a pause is far beyond the run's rhythm, and planned by nobody."""
+    excess, usual = gap.excess_s, pauses.usual_s
+    if usual is None or excess < limits.intervals * usual or excess < limits.again * pauses.next_excess_s:
+        return False
+    if pauses.meanwhile(pauses.storage, gap.since, gap.until):
+        return excess >= limits.caused_s
+    return excess >= limits.least_s and not pauses.planned(gap)
+
+
+def _stalled_rest(pauses: TrainingPauses, rest: GpuRest, limits: Limits) -> bool:
+    """Whether a rest of the GPUs is long, longer than any other by far, and after as much work."""
+    length = rest.length.number
+    caused = pauses.meanwhile(pauses.storage, rest.since, rest.until)
+    enough = length >= (limits.caused_s if caused else limits.least_s) and length >= limits.again * rest.next_s
+    return enough and rest.worked_s >= min(length, limits.least_s)
+
+
+def _found(
+    pauses: TrainingPauses, span: Gap | GpuRest, sentence: Sentence, seconds: Value, work: tuple[Claim, ...],
+    gpus: tuple[str, ...],
+) -> Finding:  # fmt: skip
+    """``work``: what the GPUs did meanwhile; ``gpus``: those that the others waited for."""
+    storage, tasks = (pauses.meanwhile(frame, span.since, span.until) for frame in (pauses.storage, pauses.tasks))
+    since, until = (derived(time, seconds, unit="time") for time in (span.since, span.until))
+    shows = [sentence(seconds=seconds, since=since, until=until)]
+    shows += [STORAGE(line=pauses.storage.value(row, "text")) for row in storage[:1]]
+    shows += [BLOCKED(line=pauses.tasks.value(row, "text")) for row in tasks[:1]]
+    known, logged = bool(storage), isinstance(span, Gap)
+    certainty = Certainty.SUPPORTED if logged and (known or work) else Certainty.POSSIBLE
+    nodes = dict.fromkeys(row.node for row in (*storage, *tasks) if row.node)
     return found(
-        Certainty.ESTABLISHED if sure and known and rest else Certainty.SUPPORTED if sure else Certainty.POSSIBLE,
-        culprit,
-        [*shows, *rest],
-        implies=[claim("survived")],
-        cannot_decide=[] if known else [claim("why")],
-        actions=[action("ask_storage" if known else "look")],
-        since=stall.since,
-        until=stall.until,
+        Certainty.ESTABLISHED if logged and known and work else certainty,
+        "infrastructure" if known else "unknown",
+        [*shows, *work],
+        implies=[SURVIVED()],
+        cannot_decide=[] if known else [WHY()],
+        actions=[action(ASK_STORAGE if known else LOOK)],
+        since=span.since,
+        until=span.until,
         variant="storage" if known else None,
         nodes=tuple(nodes),
         gpus=gpus,
@@ -118,28 +153,12 @@ FAMILY = Family(
     id="stall-resumed",
     title="Stall that resumed: training stood still for a while and went on",
     pictured=("healthy-after-a-storage-stall", "busy-wait"),
-    asks={**STANDSTILL, **STALLS},
-    needs=(("progress", *NEED),),
-    limits=Limits(),
-    collect=COLLECT,
-    says={
-        "stood": "training stood still for {seconds}, from {since} to {until}, and then went on",
-        "rested": "the GPUs did no work for {seconds}, from {since} to {until}, and then worked on",
-        "rest": "the GPUs did no work meanwhile ({signal}: {level}, and {before} until then; medians)",
-        "little": "the GPUs did far less meanwhile ({signal}: {level}, and {before} until then; medians)",
-        "odd_cold": "GPU {gpus} was cold while the others waited for it ({signal}: {level})",
-        "odd": "GPU {gpus} stood apart from the others meanwhile",
-        "storage": "a file server was away meanwhile: {line}",
-        "blocked": "the kernel saw a task hang meanwhile: {line}",
-        "survived": "the run lost this time and nothing else; the same stall may hang it the next time",
-        "why": "what the run waited for",
-        "ask_storage": "have the file server and the network to it looked at for that time",
-        "look": "look at the log of the rank, the kernel log of its node and the storage for that time",
-        "worked": "a pause of {seconds} between training points was work: the GPUs went on",
-        "steady": "two training points were {seconds} apart at most, as the run's rhythm, its saves and evaluations "
-        "have it",
-        "busy": "between two times of work the GPUs rested for {seconds} at most",
-    },
     judge=judge,
     loses="pause",
+    limits=Limits(),
+    collect=(
+        "the job's output with a time stamp on each training point",
+        "GPU activity over the run (DCGM fields PROF_GR_ENGINE_ACTIVE and PROF_SM_ACTIVE)",
+        "dmesg -T of the job's nodes: file servers that do not respond, tasks that are blocked",
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from trackside.catalog.job_states import ALL_STATES, is_over
+from trackside.catalog.slurm.values import signed_reason
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser, Pattern
 from trackside.model import Event, Role
@@ -19,7 +20,6 @@ _NODE = re.compile(
     r"(?:^|: )(?P<said>node (?P<name>[\w.-]{1,80}) (?:is (?P<state>[A-Z_]{2,24}[A-Z_+*~#!%$@^-]{0,120})(?:: "
     r"(?P<reason>[^\t]{1,1000}?))?|booted))\tNodeName="
 )
-_SIGNED = re.compile(r"\s*\[[^@\[\]]*@\d+\]\Z")
 _OVER = frozenset(filter(is_over, ALL_STATES))
 _VERBS = {"waits": "waiting"}
 
@@ -62,7 +62,7 @@ def _node(line: Line) -> Event | None:
         return line.event("node_state", Role.ROOT, node=name, text=said, state="rebooted")
     state = _state_of(raw)
     role = {"down": Role.ROOT, "drain": Role.CONFIRMATION}.get(state, Role.FACT)
-    reason = _SIGNED.sub("", found["reason"]) if found["reason"] else None
+    reason = signed_reason(found["reason"])[0]
     return line.event("node_state", role, node=name, text=said, state=state, reason=reason if state != "up" else None)
 
 

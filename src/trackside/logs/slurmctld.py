@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trackside.logs.hostlist import expand
+from trackside.catalog.hostlist import expand
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser, Pattern
 from trackside.model import Event, Role

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
@@ -73,6 +73,15 @@ class Sink(Protocol):
     def event(self, event: Event) -> None: ...
     def record(self, record: Record) -> None: ...
     def samples(self, samples: Samples) -> None: ...
+
+
+def give(records: Iterable[Record], sink: Sink) -> int:
+    """How many records there were, each given to the sink as it came."""
+    count = 0
+    for record in records:
+        sink.record(record)
+        count += 1
+    return count
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What GPU tools print, on its way into measurements: which GPU, when, and in which unit.
+"""What GPU tools print, on its way into measurements: readings of one GPU at one time, each a field and its value.
 
 Such tools name no node (the file's path may), often no time, and sometimes not even the GPU. What they leave out is
 left out here too, or placed by what else the file says; :meth:`Readings.result` then says so.
@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trackside.catalog.dialect import translate, unit_factor
 from trackside.logs.stamp import find_time
-from trackside.read.format import Result, Sink, Source
+from trackside.read.format import HEAD, Collected, Result, Sink, Source
 from trackside.read.measurements import Measurements
 from trackside.read.scrape_times import stamp
 
 BATCH = 1 << 16
-"""Values handed on at once."""
+"""Values that waited for their time and are handed on at once."""
 MOST_GPUS = 1 << 17
 """GPUs, their instances and their processes that are told apart in one file."""
 MOST_LATE = 1 << 24
@@ -36,8 +35,12 @@ _DATE = re.compile(r"(20\d\d)[-/]?(\d\d)[-/]?(\d\d)")
 _ZONE = re.compile(r"\d(?:Z|\s?[+-]\d\d:?\d\d)\s*$|\b(?:UTC|GMT)\b")
 
 _LABELS = ("index", "uuid", "pci_bus_id", "gpu_model", "gpu_i_id", "pid")
+Reading = tuple[str, float, str]
+"""(foreign field, number, its unit as written) of one GPU at one time; no unit: that of the dialect."""
 Pairs = list[tuple[int, float]]
 """(number of the series, raw value) of one GPU at one time."""
+When = tuple[float, bool]
+"""A time, and whether it is a POSIX time; else it is relative to one that isn't known yet."""
 
 
 class Line(NamedTuple):
@@ -46,6 +49,14 @@ class Line(NamedTuple):
     number: int
     offset: int
     text: str
+
+
+def head_lines(source: Source) -> Iterator[Line]:
+    """The lines of a file's head that hold anything, without one that the head's end cuts."""
+    lines = source.text.splitlines()
+    if len(source.head) >= HEAD:
+        lines.pop()
+    return (Line(number, 0, text) for number, text in enumerate(lines, 1) if text.strip())
 
 
 class Gpu(NamedTuple):
@@ -77,16 +88,19 @@ class Readings:
         self.event = sink.event
         self._measurements = Measurements(source.path, sink)
         self._places: dict[Gpu, dict[str, int]] = {}
-        self._beyond: dict[str, int] = {}
-        """Those of all GPUs for which there is no room."""
-        self._factors: dict[tuple[str, str], float | None] = {}
-        self._batch = array("i"), array("q"), array("d")
+        """GPU -> field -> number of the series"""
+        self._factors: dict[tuple[str, str], float] = {}
         self.naive = False
         """Whether a time was local, without its zone."""
         self._odd_units = 0
         self._notes: dict[str, int] = {}
         self._partial = False
         self._numbers: dict[str, str] = {}
+
+    @classmethod
+    def discarded(cls, source: Source) -> Readings:
+        """Those of a file's head, which are only looked at."""
+        return cls(Source("", b"", source.stream), Collected())
 
     # -- times and GPUs
 
@@ -115,67 +129,63 @@ class Readings:
 
     # -- values
 
-    def pair(self, line: Line, gpu: Gpu, name: str, value: float, unit: str = "") -> tuple[int, float] | None:
-        """A value of a foreign field as its series' number and its raw value in the dialect's unit; None where nothing
-        asks for the field, or where the unit is none of its own."""
-        return self.pair_of(self.places(gpu), line, gpu, name, value, unit)
-
-    def places(self, gpu: Gpu) -> dict[str, int]:
-        """The series of one GPU so far, by field: for :meth:`pair_of`, where a row has many fields."""
-        found = self._places.get(gpu)
-        if found is None:
+    def pairs(self, line: Line, gpu: Gpu, values: Iterable[Reading]) -> Pairs:
+        """The values of foreign fields as numbers of series and raw values in the dialect's units. Left out is what
+        nothing asks for, and what is in a unit that is none of its field's."""
+        places, factors = self._places.get(gpu), self._factors
+        if places is None:
             if len(self._places) >= MOST_GPUS:
                 self.note(f"more than {MOST_GPUS:,} GPUs, instances and processes: {{}} readings of others not kept")
-                return self._beyond
-            found = self._places[gpu] = {}
+                return []
+            places = self._places[gpu] = {}
+        pairs = []
+        for name, number, unit in values:
+            place = places.get(name)
+            if place is None:
+                place = self._measurements.series(name, gpu.labels(), line.number, line.offset, len(line.text))
+                places[name] = place
+            if place < 0:
+                continue
+            if unit:
+                factor = factors.get((name, unit))
+                if factor is None:
+                    factor = factors[name, unit] = _factor(name, unit)
+                if not factor:
+                    self._odd_units += 1
+                    continue
+                number *= factor
+            pairs.append((place, number))
+        return pairs
+
+    def first_pairs(
+        self,
+        line: Line,
+        gpu: Gpu,
+        fields: Mapping[str, Sequence[str]],
+        value_at: Callable[[str], tuple[float, str] | None],
+    ) -> Pairs:
+        """Of each field the first of its places that holds a value that is taken: for tools that name one figure in
+        several ways."""
+        found: Pairs = []
+        for name, places in fields.items():
+            for place in places:
+                value = value_at(place)
+                if value is not None and (pairs := self.pairs(line, gpu, [(name, *value)])):
+                    found += pairs
+                    break
         return found
-
-    def pair_of(
-        self, places: dict[str, int], line: Line, gpu: Gpu, name: str, value: float, unit: str
-    ) -> tuple[int, float] | None:
-        """See :meth:`pair`."""
-        if places is self._beyond:
-            return None
-        place = places.get(name)
-        if place is None:
-            place = self._measurements.series(name, gpu.labels(), line.number, line.offset, len(line.text))
-            places[name] = place
-        if place < 0:
-            return None
-        factor = self._factor(name, unit) if unit else 1.0
-        if factor is None:
-            self._odd_units += 1
-            return None
-        return place, value * factor
-
-    def _factor(self, name: str, unit: str) -> float | None:
-        """From a written unit to the one that the dialect takes the field's bare numbers for."""
-        if (name, unit) not in self._factors:
-            known = translate(name, {})
-            try:
-                found = None if known is None else unit_factor(unit, known.metric) / known.scale
-            except ValueError:
-                found = None
-            self._factors[name, unit] = found
-        return self._factors[name, unit]
 
     def add(self, time: float, pairs: Pairs) -> None:
         """Take the values of one time."""
-        places, times, values = self._batch
-        places.extend([place for place, _ in pairs])
-        times.extend([round(time * 1000)] * len(pairs))
-        values.extend([value for _, value in pairs])
-        if len(places) >= BATCH:
-            self._hand_on()
+        self._measurements.row(time, pairs)
 
-    def _hand_on(self) -> None:
-        places, times, values = self._batch
-        self._batch = array("i"), array("q"), array("d")
-        self.block(np.frombuffer(places, np.int32), np.frombuffer(times, np.int64), np.frombuffer(values, np.float64))
-
-    def block(self, places: NDArray[np.int32], times_ms: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Take many values at once: columns of equal length."""
-        self._measurements.add(places, times_ms, values)
+    def late(self, columns: tuple[array[int], array[float], array[float]], start: float) -> None:
+        """Take series, times and values; times are relative to ``start``, POSIX seconds, which is known by now."""
+        places, times, values = (np.frombuffer(column, column.typecode) for column in columns)
+        for begin in range(0, len(places), BATCH):
+            some = slice(begin, begin + BATCH)
+            times_ms = np.rint((times[some] + start) * 1000).astype(np.int64)
+            self._measurements.add(places[some], times_ms, values[some])
 
     def unasked(self, name: str) -> None:
         """A foreign field that holds a figure and that no metric of ours is for."""
@@ -190,52 +200,17 @@ class Readings:
 
     def result(self, empty: str) -> Result:
         """What came of the file. ``empty``: what to say of one that is whole and holds no reading."""
-        if self._batch[0]:
-            self._hand_on()
         notes = [
             "its times are local and name no zone: read as UTC" if self.naive else "",
             f"{self._odd_units:,} values in a unit that is none of their metric's" if self._odd_units else "",
             f"{self.lost:,} lines could not be read" if self.lost else "",
             *(text.format(f"{count:,}") for text, count in self._notes.items()),
         ]
-        said = [note for note in notes if note]
+        notes = [note for note in notes if note]
         lost = self._partial or bool(self.lost or self._odd_units)
         if not self._measurements.named:
-            return Result(0, "partial" if lost else "empty", "; ".join(said or [empty]))
-        return self._measurements.result(said, lost)
-
-
-class Late:
-    """Values whose times are only known relative to each other, until the end of the output tells where they lie."""
-
-    def __init__(self, readings: Readings) -> None:
-        self._readings = readings
-        self._places, self._times, self._values = array("i"), array("d"), array("d")
-        self.last = 0.0
-        """The largest relative time, seconds."""
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def add(self, time: float, pairs: Iterable[tuple[int, float]]) -> None:
-        """Hold values of a time relative to an unknown one, seconds."""
-        if len(self) >= MOST_LATE:
-            self._readings.note(f"more than {MOST_LATE:,} values without a full time: {{}} samples after them not kept")
-            return
-        for place, value in pairs:
-            self._places.append(place)
-            self._times.append(time)
-            self._values.append(value)
-        self.last = max(self.last, time)
-
-    def settle(self, start: float) -> None:
-        """Let go of all: relative time 0 is ``start``, POSIX seconds."""
-        places, values = np.frombuffer(self._places, np.int32), np.frombuffer(self._values, np.float64)
-        times = np.frombuffer(self._times, np.float64)
-        for begin in range(0, len(self), BATCH):
-            some = slice(begin, begin + BATCH)
-            self._readings.block(places[some], np.rint((times[some] + start) * 1000).astype(np.int64), values[some])
-        self._places, self._times, self._values = array("i"), array("d"), array("d")
+            return Result(0, "partial" if lost else "empty", "; ".join(notes or [empty]))
+        return self._measurements.result(notes, lost)
 
 
 class Clock:
@@ -247,7 +222,10 @@ class Clock:
 
     def __init__(self, readings: Readings, remedy: str) -> None:
         self._readings, self._remedy = readings, remedy
-        self._late = Late(readings)
+        self._late = array("i"), array("d"), array("d")
+        """Number of the series, time relative to an unknown one, value."""
+        self._latest = 0.0
+        """The largest relative time, seconds."""
         self._began = readings.now
         self._ticks = 0
         self._round: set[str] = set()
@@ -255,9 +233,9 @@ class Clock:
         self._last = 0.0
         self._timed = False
 
-    def now(self, cells: Mapping[str, str], gpu: str) -> tuple[float, bool] | None:
-        """(time, whether it is a POSIX time) of a row; None where its date or time is none. ``gpu`` stands for the row
-        among those of one sample."""
+    def now(self, cells: Mapping[str, str], gpu: str) -> When | None:
+        """When a row was printed; None where its date or time is none. ``gpu`` stands for the row among those of one
+        sample."""
         date, clock = cells.get("date"), cells.get("time")
         if date is not None:
             return self._of_date(date, clock)
@@ -269,14 +247,14 @@ class Clock:
         self._round.add(gpu)
         return self._ticks * INTERVAL_S, False
 
-    def _of_date(self, date: str, clock: str | None) -> tuple[float, bool] | None:
+    def _of_date(self, date: str, clock: str | None) -> When | None:
         found = _DATE.fullmatch(date)
         if found is None or clock is None:
             return None
         time = self._readings.time(f"{found[1]}-{found[2]}-{found[3]} {clock}")
         return None if time is None else (time, True)
 
-    def _of_day(self, clock: str) -> tuple[float, bool] | None:
+    def _of_day(self, clock: str) -> When | None:
         found = _CLOCK.fullmatch(clock)
         if found is None:
             return None
@@ -286,37 +264,59 @@ class Clock:
         self._last, self._timed = time, True
         return self._days * _DAY_S + time, False
 
-    def add(self, time: float, known: bool, pairs: list[tuple[int, float]]) -> None:
+    def add(self, when: When, pairs: Pairs) -> None:
         """Take the values of a row."""
-        if known:
+        time, is_posix = when
+        places, times, values = self._late
+        if is_posix:
             self._readings.add(time, pairs)
+        elif len(places) >= MOST_LATE:
+            self._readings.note(f"more than {MOST_LATE:,} values without a full time: {{}} samples after them not kept")
         else:
-            self._late.add(time, pairs)
+            places.extend([place for place, _ in pairs])
+            times.extend([time] * len(pairs))
+            values.extend([value for _, value in pairs])
+            self._latest = max(self._latest, time)
 
     def settle(self) -> None:
         """Place what has no full time: after what the file said before, else so that it ends when the file did."""
-        if not len(self._late):
+        if not self._late[0]:
             return
-        written, last = self._readings.written, self._late.last
+        readings, written, latest = self._readings, self._readings.written, self._latest
         if self._timed and written is not None:
-            days = round((written - last) / _DAY_S)  # the date at which the last of them is nearest to the file's
-            self._late.settle(days * _DAY_S)
-            self._readings.naive = True
-            self._readings.note("it gives times without a date: the date is that of the file", lost=False)
+            days = round((written - latest) / _DAY_S)  # the date at which the last of them is nearest to the file's
+            self._place(days * _DAY_S)
+            readings.naive = True
+            readings.note("it gives times without a date: the date is that of the file", lost=False)
         elif self._timed:
-            self._readings.note(f"it gives times without a date ({self._remedy}): not placed")
+            readings.note(f"it gives times without a date ({self._remedy}): not placed")
         elif self._began is not None:
-            if last > 0:
-                said = f"samples without a time ({self._remedy}): taken as one a second after the time before them"
-                self._readings.note(said, lost=False)
-            self._late.settle(self._began)
-            self._readings.now = self._began + last
+            if latest > 0:
+                text = f"samples without a time ({self._remedy}): taken as one a second after the time before them"
+                readings.note(text, lost=False)
+            self._place(self._began)
+            readings.now = self._began + latest
         elif written is not None:
-            self._late.settle(written - last)
+            self._place(written - latest)
             placed = "taken as one sample a second, up to when the file was last written"
-            self._readings.note(f"it gives no times ({self._remedy}): {placed}")
+            readings.note(f"it gives no times ({self._remedy}): {placed}")
         else:
-            self._readings.note(f"it gives no times ({self._remedy}): not placed")
+            readings.note(f"it gives no times ({self._remedy}): not placed")
+
+    def _place(self, start: float) -> None:
+        """Let go of what waits: relative time 0 is ``start``, POSIX seconds."""
+        self._readings.late(self._late, start)
+        self._late = array("i"), array("d"), array("d")
+
+
+def _factor(name: str, unit: str) -> float:
+    """From a written unit to the one that the dialect takes a field's bare numbers for; 0 for a unit that is none of
+    the field's."""
+    known = translate(name, {})
+    try:
+        return 0.0 if known is None else unit_factor(unit, known.metric) / known.scale
+    except ValueError:
+        return 0.0
 
 
 def _epoch(text: str) -> float | None:

@@ -7,7 +7,7 @@ them by, and their cells as printed. From there on all are the same: :meth:`Smi.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol
@@ -16,15 +16,14 @@ from trackside.catalog.dialect import translate
 from trackside.catalog.labels import pci_address
 from trackside.catalog.throttle import REASONS
 from trackside.model import Event, Position, Role
-from trackside.read.format import HEAD, Collected, Match, Result, Sink, Source
-from trackside.read.gpu_readings import Gpu, Line, Pairs, Readings
+from trackside.read.format import Format, Match, Result, Source
+from trackside.read.gpu_readings import Gpu, Line, Pairs, Reading, Readings, head_lines
 
 _REASON = "clocks_event_reasons."
 ACTIVE = f"{_REASON}active"
 ATTACHED = "trackside_gpu_process_attached"
 COUNT = "gpu_visible_gpus"
 """How many GPUs the node has: of no GPU in particular."""
-PROCESSES = "gpu_processes"
 PROCESS_MEMORY = "used_gpu_memory"
 _PREFERENCE = {"power.limit": 1, "power.draw.average": 1, "power.draw.instant": 2, "clocks.current.graphics": 1}
 """Of fields that say the same, the one with the least number that a GPU gives holds."""
@@ -61,16 +60,13 @@ _COUNTED = frozenset({"x", "bank"})
 """What stands behind a number without being a unit."""
 _HEX = re.compile(r"0x[0-9a-fA-F]{1,16}")
 _PSTATE = re.compile(r"P(\d{1,2})")
-IDLE_SHARE = 0.0025
-"""Share of a GPU's memory below which no process can hold a context. With more in use and no process listed, the list
-is hidden, as it is within a container, and says nothing."""
 
 
 class Value(NamedTuple):
     """A cell read: its number and the unit as written."""
 
     number: float
-    unit: str
+    unit: str = ""
 
 
 @lru_cache(maxsize=1 << 15)
@@ -80,10 +76,10 @@ def value_of(cell: str) -> Value | None:
     if found := _FIGURE.fullmatch(text):
         return Value(float(found[1]), "" if found[2] in _COUNTED else found[2])
     if (word := _WORDS.get(text.lower())) is not None:
-        return Value(word, "")
+        return Value(word)
     if found := _PSTATE.fullmatch(text):
-        return Value(float(found[1]), "")
-    return Value(float(int(text, 16)), "") if _HEX.fullmatch(text) else None
+        return Value(float(found[1]))
+    return Value(float(int(text, 16))) if _HEX.fullmatch(text) else None
 
 
 # -- rows
@@ -103,12 +99,12 @@ class _Column(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _plan(fields: tuple[str, ...]) -> tuple[_Column, ...]:
-    """The columns of ours that a row of these fields gives."""
+def _plan(fields: tuple[str, ...]) -> tuple[tuple[_Column, ...], int | None]:
+    """The columns of ours that a row of these fields gives of its GPU, and where the count of all GPUs stands."""
     at = {name: place for place, name in reversed(list(enumerate(fields)))}
     same: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
     for name in at:
-        if (known := translate(name, {})) is not None:
+        if name != COUNT and (known := translate(name, {})) is not None:
             same.setdefault((known.metric, known.labels), []).append(name)
     columns = []
     for names in same.values():
@@ -125,29 +121,38 @@ def _plan(fields: tuple[str, ...]) -> tuple[_Column, ...]:
         places = tuple(at[part] for part in parts if part in at and not (whole and part.endswith(split)))
         if places and total not in at:
             columns.append(_Column(total, places, "sum"))
-    return tuple(columns)
+    return tuple(columns), at.get(COUNT)
 
 
 def asked(fields: tuple[str, ...]) -> frozenset[str]:
     """Those of a row's fields that something of ours is made of."""
-    return frozenset(fields[place] for column in _plan(fields) for place in column.places)
+    return frozenset(fields[place] for column in _plan(fields)[0] for place in column.places)
+
+
+def _readings(columns: Sequence[_Column], cells: Sequence[str], units: Sequence[str]) -> Iterator[Reading]:
+    """The fields of one GPU that a row gives."""
+    for column in columns:
+        name, places, _, _, plain = column
+        at = places[0]
+        value = value_of(cells[at]) if plain else _cell(column, cells)
+        if value is not None:
+            yield name, value[0], value[1] or (units[at] if units else "")
 
 
 def _cell(column: _Column, cells: Sequence[str]) -> Value | None:
     if column.how == "code":
         code = _CODES[column.name].get(cells[column.places[0]].strip().lower())
-        return None if code is None else Value(code, "")
+        return None if code is None else Value(code)
     given = [value_of(cells[place]) for place in column.places]
     if column.how == "first":
         return next((value for value in given if value is not None), None)
     if column.how == "sum":
         known = [value.number for value in given if value is not None]
-        return Value(sum(known), "") if known else None
+        return Value(sum(known)) if known else None
     if all(value is None for value in given):
         return None
-    return Value(
-        float(sum(bit for value, bit in zip(given, column.bits, strict=True) if value is not None and value.number)), ""
-    )
+    active = (bit for value, bit in zip(given, column.bits, strict=True) if value is not None and value.number)
+    return Value(float(sum(active)))
 
 
 class Smi:
@@ -164,27 +169,11 @@ class Smi:
         self, line: Line, gpu: Gpu, fields: tuple[str, ...], cells: Sequence[str], units: Sequence[str] = ()
     ) -> Pairs:
         """The values of one row. ``units``: of columns whose cells may stand without one."""
-        found = []
-        readings, places = self.readings, self.readings.places(gpu)
-        for column in _plan(fields):
-            name, at, plain = column.name, column.places[0], column.plain
-            value = value_of(cells[at]) if plain else _cell(column, cells)
-            if value is None:
-                continue
-            number, unit = value
-            if not unit and units:
-                unit = units[at]
-            if name == COUNT:
-                pair = readings.pair(line, Gpu(), name, number)
-            else:
-                pair = readings.pair_of(places, line, gpu, name, number, unit)
-            if pair is not None:
-                found.append(pair)
-        return found
-
-    def row(self, line: Line, time: float, gpu: Gpu, fields: tuple[str, ...], cells: Sequence[str]) -> None:
-        """Take what was printed of one GPU at one time."""
-        self.readings.add(time, self.pairs(line, gpu, fields, cells))
+        columns, at = _plan(fields)
+        pairs = self.readings.pairs(line, gpu, _readings(columns, cells, units))
+        if at is not None and (count := value_of(cells[at])) is not None:
+            pairs += self.readings.pairs(line, Gpu(), [(COUNT, count.number, "")])
+        return pairs
 
     def complaint(self, line: Line) -> bool:
         """Whether a line is what nvidia-smi says instead of an answer: no driver, no GPU, or one that is lost."""
@@ -208,119 +197,16 @@ class Smi:
         event = Event("gpu_lost", at, "metric", text, self.readings.now, role=Role.CONFIRMATION, parser="nvidia-smi")
         self.readings.event(replace(event, fields=fields))
 
-    def attachment(self, line: Line, gpu: Gpu, held: bool) -> tuple[int, float] | None:
+    def attachment(self, line: Line, gpu: Gpu, held: bool) -> Pairs:
         """Whether a process holds a compute context on a GPU, as a value."""
-        return self.readings.pair(line, gpu._replace(mig=""), ATTACHED, float(held))
+        return self.readings.pairs(line, gpu._replace(mig=""), [(ATTACHED, float(held), "")])
 
-    def memory(self, line: Line, gpu: Gpu, pid: str, cell: str) -> tuple[int, float] | None:
+    def memory(self, line: Line, gpu: Gpu, pid: str, cell: str) -> Pairs:
         """The device memory of one process, as a value."""
         value = value_of(cell)
         if value is None or not pid.isdecimal():
-            return None
-        return self.readings.pair(line, gpu._replace(pid=pid), PROCESS_MEMORY, value.number, value.unit)
-
-
-class Process(NamedTuple):
-    """A process that nvidia-smi lists: its type (C, G, C+G, M), and its memory as printed."""
-
-    pid: str
-    kind: str
-    memory: str
-
-
-class Card(NamedTuple):
-    """What a capture says of one GPU: where, which, and its fields with their cells."""
-
-    line: Line
-    gpu: Gpu
-    fields: dict[str, str]
-    processes: list[Process] | None
-    """Those listed; None where the capture has no list."""
-
-
-MOST_CARDS = 4096
-"""GPUs and instances that are kept of one capture: many times what any node has."""
-MOST_PROCESSES = 16_384
-"""Processes that are kept of one GPU."""
-
-
-class Capture:
-    """The GPUs of one capture (one run of nvidia-smi), kept until it ends: only then is known which they are."""
-
-    def __init__(self, smi: Smi) -> None:
-        self._smi = smi
-        self.time: float | None = None
-        self.said = 0
-        """GPUs that the node has, where the capture says it."""
-        self.cards: list[Card] = []
-
-    def says(self, count: str) -> None:
-        """Take how many GPUs there are, as printed; what is no such number says nothing."""
-        count = count.strip()
-        self.said = int(count) if len(count) < 6 and count.isdecimal() else 0
-
-    @property
-    def full(self) -> bool:
-        """Whether it holds as many GPUs as are kept."""
-        return len(self.cards) >= MOST_CARDS
-
-    def add(self, card: Card) -> None:
-        """Keep a GPU, if there is room."""
-        if self.full:
-            self._smi.readings.note(f"a capture with more than {MOST_CARDS:,} GPUs: {{}} not kept")
-        else:
-            self.cards.append(card)
-
-    def end(self, placed: bool = False) -> None:
-        """Hand everything on. ``placed``: the layout prints indices. Otherwise GPUs are listed in the order of their
-        indices, which holds only where all of them are there."""
-        readings = self._smi.readings
-        whole = [card for card in self.cards if not card.gpu.mig]
-        if not placed and self.said == len(whole):
-            order = {card.gpu: str(place) for place, card in enumerate(whole)}
-            self.cards = [self._numbered(card, order) for card in self.cards]
-        time = self._time() if self.cards else None
-        if time is not None and self.said:
-            pair = readings.pair(self.cards[0].line, Gpu(), COUNT, float(self.said))
-            readings.add(time, [] if pair is None else [pair])
-        for card in self.cards:
-            readings.learn(card.gpu)
-            self._smi.rows += 1
-            if time is not None:
-                self._give(time, card._replace(gpu=readings.named(card.gpu)))
-        self.cards, self.time, self.said = [], None, 0
-
-    def _time(self) -> float | None:
-        """When it was taken: as it says, as output before it says, or as the file's date does for a lone one."""
-        readings = self._smi.readings
-        if self.time is None and readings.now is None:
-            readings.now = readings.written
-            if readings.written is not None:
-                readings.note("it gives no time: taken as of when the file was last written", lost=False)
-        elif self.time is None and readings.now == readings.written:
-            readings.note("{} more captures give no time: not placed")
-            return None
-        return self.time if self.time is not None else readings.now
-
-    def _numbered(self, card: Card, order: dict[Gpu, str]) -> Card:
-        index = order.get(card.gpu._replace(mig=""), "")
-        return card._replace(gpu=card.gpu._replace(number=index))
-
-    def _give(self, time: float, card: Card) -> None:
-        self._smi.row(card.line, time, card.gpu, tuple(card.fields), tuple(card.fields.values()))
-        if card.processes is not None and not card.gpu.mig and (card.processes or _empty(card.fields)):
-            held = any("C" in each.kind for each in card.processes)
-            pairs = [
-                self._smi.attachment(card.line, card.gpu, held),
-                self._smi.readings.pair(card.line, card.gpu, PROCESSES, float(len(card.processes))),
-                *(self._smi.memory(card.line, card.gpu, each.pid, each.memory) for each in card.processes),
-            ]
-            self._smi.readings.add(time, [pair for pair in pairs if pair is not None])
-
-
-def _empty(fields: dict[str, str]) -> bool:
-    used, total = (value_of(fields.get(f"memory.{name}", "")) for name in ("used", "total"))
-    return used is not None and total is not None and used.number <= IDLE_SHARE * total.number
+            return []
+        return self.readings.pairs(line, gpu._replace(pid=pid), [(PROCESS_MEMORY, *value)])
 
 
 def gpu_of(index: str = "", uuid: str = "", pci: str = "", model: str = "", mig: str = "") -> Gpu:
@@ -367,30 +253,24 @@ def sniffed(source: Source, mark: bytes | re.Pattern[bytes], make: Callable[[Smi
     """How surely the head of a file is all of one layout: it is read, and what the layout doesn't know is counted."""
     if (mark not in source.head) if isinstance(mark, bytes) else (mark.search(source.head) is None):
         return None
-    lines = source.head.decode("utf-8", "replace").splitlines()
-    if len(source.head) >= HEAD:
-        lines.pop()
-    section = make(Smi(Readings(Source("", b"", source.stream), Collected())))
+    section = make(Smi(Readings.discarded(source)))
     own = foreign = 0
-    for number, text in enumerate(lines, 1):
-        if text.strip():
-            line = Line(number, 0, text)
-            if section.take(line) or section.smi.complaint(line):
-                own += 1
-            elif not is_between(text):
-                foreign += 1
-                if foreign > MOST_FOREIGN:
-                    return None
+    for line in head_lines(source):
+        if section.take(line) or section.smi.complaint(line):
+            own += 1
+        elif not is_between(line.text):
+            foreign += 1
+            if foreign > MOST_FOREIGN:
+                return None
     section.end()
     if not own or foreign > FOREIGN_SHARE * (own + foreign):
         return None
     return Match(0.9 if section.smi.rows else 0.6, why)
 
 
-def read_lines(source: Source, sink: Sink, make: Callable[[Smi], Section], empty: str) -> Result:
-    """Read a file that is all of one layout."""
-    readings = Readings(source, sink)
-    section = make(Smi(readings))
+def read_lines(source: Source, section: Section, empty: str) -> Result:
+    """Read a file that is all of one layout. ``empty``: what to say of one that is whole and holds no reading."""
+    readings = section.smi.readings
     for number, offset, text in source.lines():
         line = Line(number, offset, text)
         if text.strip() and not section.take(line) and not section.smi.complaint(line):
@@ -399,3 +279,16 @@ def read_lines(source: Source, sink: Sink, make: Callable[[Smi], Section], empty
     if section.smi.foreign:
         readings.note("{} lines that are not nvidia-smi's", section.smi.foreign)
     return readings.result(empty)
+
+
+def layout(
+    id_: str, title: str, mark: bytes | re.Pattern[bytes], make: Callable[[Smi], Section], why: str, empty: str
+) -> Format:
+    """The format of files that are all of one layout. ``mark``: what any of them holds."""
+    return Format(
+        id_,
+        title,
+        "metric",
+        lambda source: sniffed(source, mark, make, why),
+        lambda source, sink: read_lines(source, make(Smi(Readings(source, sink))), empty),
+    )

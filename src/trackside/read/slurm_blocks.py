@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from trackside.read import slurm
 from trackside.read.slurm_row import Row
 
 MAX_BLOCK = 2_000
@@ -40,46 +39,6 @@ def blocks(
             block.append(each)
     if block:
         yield _block(block, keys, to_line_end, repeated)
-
-
-def job_of(block: Row) -> dict[str, slurm.Field]:
-    """The fields of a job that scontrol and jobcomp write under one name."""
-    get = block.get
-    nodes = slurm.nodes_of(get("NodeList"))
-    n_nodes = slurm.number_of((get("NumNodes", "NodeCnt") or "").partition("-")[0])
-    state, by = slurm.state_of(get("JobState"))
-    code, derived = slurm.exit_of(get("ExitCode")), slurm.exit_of(get("DerivedExitCode"))
-    return {
-        "raw_id": get("JobId"),
-        "array_id": get("ArrayJobId"),
-        "user": (get("UserId") or "").partition("(")[0],
-        "uid": slurm.number_of((get("UserId") or "").partition("(")[2].rstrip(")")),
-        "cluster": get("Cluster"),
-        "partition": get("Partition"),
-        "state": state,
-        "cancelled_by": by,
-        "exit_code": code[0] if code else None,
-        "signal": code[1] if code else None,
-        "derived_exit_code": derived[0] if derived else None,
-        "submit": slurm.time_of(get("SubmitTime")),
-        "eligible": slurm.time_of(get("EligibleTime")),
-        "start": slurm.time_of(get("StartTime")),
-        "end": slurm.time_of(get("EndTime")),
-        "nodes": nodes,
-        "n_nodes": n_nodes or len(nodes) or None,
-        "failed_node": slurm.known(get("FailedNode")),
-        "work_dir": slurm.known(get("WorkDir")),
-    }
-
-
-def job_id_of(block: Row) -> str | None:
-    """A job's id as users write it: ``60_3`` for an array task, ``60_[4-9]`` for those that wait, ``73+0``."""
-    array, task = block.get("ArrayJobId"), block.get("ArrayTaskId")
-    het, part = block.get("HetJobId", "PackJobId"), block.get("HetJobOffset", "PackJobOffset")
-    if array and task:
-        number = task.partition("%")[0]
-        return f"{array}_{number}" if number.isdecimal() else f"{array}_[{task}]"
-    return f"{het}+{part}" if het and part else block.get("JobId")
 
 
 def _block(

@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from trackside.read.slurm import vocabulary
+from trackside.catalog.slurm.columns import COMMA_FREE, FREE, LIKELY_FREE, SHAPES
+from trackside.read.format import Result
 from trackside.read.slurm_row import Row
 
 MAX_EXTRA = 32
@@ -21,38 +22,6 @@ MAX_JOINED = 40
 """Lines that one row may be broken into."""
 
 _SEPARATORS = ("|", "\x1f", "\t", ",", ";", "^", "~")
-_TIME = r"(\d{4}-\d\d-\d\d[T ]\S+|\d{9,10}|Unknown|None|N/A|\(null\)|)\Z"
-_DURATION = (
-    r"(([\d-]+:)?\d+:\d\d(\.\d+)?|\d+(-\d\d)?|UNLIMITED|Partition_Limit|PartitionLimit|INVALID|NOT_SET|N/A|infinite|)\Z"
-)
-_ID = r"(\d+([_+]\S+)?(\.\w+)?)\Z"
-_STATE = r"([A-Z][A-Z_]+\+?( by \S*)?|)\Z"
-_NUMBER = r"(\d+(\.\d+)?[KMGT]?|)\Z"
-_WORD = r"\S*\Z"
-_SHAPES: Mapping[str, str] = {
-    _TIME: "start end submit eligible timestamp timestart timeend start_time end_time submit_time",
-    _DURATION: "elapsed timelimit suspended totalcpu systemcpu usercpu cputime planned reserved "
-    "time time_limit time_limi time_left default_time",
-    _ID: "jobid jobidraw stepid",
-    _STATE: "state",
-    r"(-?\d+:\d+|)\Z": "exitcode derivedexitcode",
-    _NUMBER: "elapsedraw timelimitraw nnodes ntasks ncpus alloccpus allocnodes restarts reqcpus uid gid priority "
-    "cputimeraw qosraw nodes cpus memory tmp_disk weight maxrss averss min_cpus core_spec nice",
-    r"\d+:\d+:\d+\Z": "s:c:t",
-    r"[A-Z]{1,3}\Z": "st",
-    _WORD: "nodelist user partition account alloctres reqtres cluster group avail",
-}
-SHAPES = {name: re.compile(shape) for shape, names in _SHAPES.items() for name in names.split()}
-"""column in lower case -> what its values look like"""
-LIKELY_FREE = vocabulary("jobname name job_name comment submitline command reason nodelist(reason)")
-FREE = LIKELY_FREE | vocabulary(
-    "admincomment systemcomment workdir work_dir constraints extra container stdout stderr stdin features wckey "
-    "licenses account flags reservation"
-)
-"""Columns whose values may hold the separator or a line break."""
-_COMMA_FREE = vocabulary(
-    "alloctres reqtres nodelist flags tresusageinave tresusageinmax tresusageintot nodelist(reason)"
-)
 
 
 @dataclass(slots=True)
@@ -99,6 +68,12 @@ class Table:
         lost, self.lost = self.lost, 0
         return lost <= max(1, rows)
 
+    def result(self, count: int, none: str, cause: str = "") -> Result:
+        """What came of reading: ``none`` is the note without a row, ``cause`` of lines that fit none."""
+        if self.lost:
+            return Result(count, "partial", f"{self.lost} lines fit no row{cause}")
+        return Result(count) if count else Result(0, "empty", none)
+
     def _emit(self, at: tuple[int, int, str], fields: list[str] | None) -> Iterator[Row]:
         values = {name: value.strip() for name, value in zip(self.columns, fields or (), strict=False) if name}
         if not values or not self._sound(values):
@@ -127,7 +102,7 @@ class Table:
     def _align(self, fields: list[str]) -> list[str] | None:
         if len(fields) == len(self.columns):
             return fields
-        free = FREE | _COMMA_FREE if self.separator == "," else FREE
+        free = FREE | COMMA_FREE if self.separator == "," else FREE
         return align(fields, self.columns, free, self.separator or " ")
 
     def _columns(self, text: str) -> list[str] | None:

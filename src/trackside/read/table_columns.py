@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
-from trackside.catalog.dialect import Translated, dialects, translate
+from trackside.catalog.dialect import Translated, dialects, relabeled, translate
 from trackside.catalog.exposition import series_of
-from trackside.catalog.labels import Label, written
-from trackside.catalog.metrics import labels_of
+from trackside.catalog.labels import Label
 from trackside.model import Position
-
-if TYPE_CHECKING:  # imports numpy, which only metrics need
-    from trackside.read.measurements import Measurements
+from trackside.read.measurements import Measurements
 
 TIMES = (
     "timestamp", "time", "ts", "datetime", "date_time", "_time", "epoch", "unix_time", "unixtime",
@@ -69,14 +65,7 @@ def _label_names() -> frozenset[str]:
 def translated(name: str, labels: Mapping[str, str]) -> Translated | None:
     """Our metric and labels; in a table, labels may go by our names beside the source's own."""
     known = translate(name, labels)
-    if known is None:
-        return None
-    allowed = labels_of(known.metric)
-    ours = {
-        each: written(value, _ours()[each]) for each, value in labels.items() if each in allowed and each in _ours()
-    }
-    whole = {**{each: value for each, value in ours.items() if value}, **dict(known.labels)}
-    return replace(known, labels=tuple(sorted(whole.items())))
+    return None if known is None else relabeled(known, labels, _ours(), override=False)
 
 
 def columns_of(heading: Sequence[str]) -> Columns | None:

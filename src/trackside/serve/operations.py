@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trackside.api import NothingReadable
+from trackside.http.unanswered import Unanswered
 from trackside.runs.resolve import NoSuchRun, SeveralRuns
 from trackside.serve.limits import Refused
 from trackside.serve.problems import Problem
@@ -23,7 +24,6 @@ from trackside.serve.workers import Busy, Slow
 from trackside.site.gather import CannotAsk
 from trackside.stores.embedded.layout import StoreError
 from trackside.stores.metadata.errors import ArchiveError
-from trackside.stores.unanswered import Unanswered
 
 log = logging.getLogger(__name__)
 Kind = Literal["text", "integer", "time"]

@@ -12,6 +12,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from trackside.serve.protocols import loki_push, otlp, otlp_logs, otlp_metrics, remote_write
 from trackside.serve.protocols.decoded import Answer, BadRequest, LineStream, MetricBlock
 from trackside.serve.protocols.encoding import decompress
+from trackside.serve.protocols.series_key import KnownSeries
 from trackside.stores.receiver.pending import Decoded
 
 _RPC = {400: 3, 401: 16, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
@@ -26,7 +27,7 @@ class Push:
 
     id: str
     paths: tuple[str, ...]
-    decode: Callable[[bytes, str], Decoded]
+    decode: Callable[[bytes, str, KnownSeries], Decoded]
     answer: Callable[[Any, str], Answer]
     kept_out: Callable[[Any, str, int, str], Answer]
     refusal: Callable[[int, str, str], Answer]
@@ -34,7 +35,7 @@ class Push:
     takes_json: bool = False
 
 
-def decoded(id_: str, content_type: str, encoding: str, body: bytes, most: int) -> Decoded:
+def decoded(id_: str, content_type: str, encoding: str, body: bytes, most: int, known: KnownSeries) -> Decoded:
     """A body as it came, understood; at most ``most`` bytes once decompressed. Raises BadRequest."""
     push = BY_ID[id_]
     if not encoding and "json" not in content_type:
@@ -45,7 +46,7 @@ def decoded(id_: str, content_type: str, encoding: str, body: bytes, most: int) 
         if push.takes_json and body.lstrip()[:1] == b"{" and "json" not in content_type:
             raise type(error)(f"{error}; it begins as JSON does: send Content-Type: application/json") from error
         raise
-    return push.decode(plain, content_type)
+    return push.decode(plain, content_type, known)
 
 
 def _text(status: int, why: str, content_type: str) -> Answer:
@@ -84,7 +85,7 @@ PUSHES = (
     Push(
         "remote_write",
         ("/api/v1/write", "/api/v1/push", "/write", "/prometheus/api/v1/write"),
-        lambda body, content_type: remote_write.decode(body, remote_write.version_of(content_type)),
+        lambda body, content_type, known: remote_write.decode(body, remote_write.version_of(content_type), known),
         lambda block, content_type: remote_write.answer(block, remote_write.version_of(content_type)),
         lambda block, content_type, count, why: remote_write.answer(
             block, remote_write.version_of(content_type), count, why
@@ -103,7 +104,7 @@ PUSHES = (
     Push(
         "otlp_logs",
         ("/v1/logs", "/opentelemetry/v1/logs", "/otlp/v1/logs", "/insert/opentelemetry/v1/logs"),
-        otlp_logs.decode,
+        lambda body, content_type, known: otlp_logs.decode(body, content_type),
         lambda block, content_type: otlp_logs.answer(content_type),
         _otlp_logs_partly,
         _rpc,
@@ -111,7 +112,7 @@ PUSHES = (
     Push(
         "loki",
         ("/loki/api/v1/push", "/api/prom/push", "/insert/loki/api/v1/push"),
-        loki_push.decode,
+        lambda body, content_type, known: loki_push.decode(body, content_type),
         lambda block, content_type: loki_push.answer(),
         _partly,
         _text,

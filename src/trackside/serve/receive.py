@@ -16,10 +16,10 @@ from starlette.routing import Route
 from trackside.serve import own_metrics, pushes
 from trackside.serve.limits import Bodies, Refused, Tokens
 from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge
-from trackside.serve.protocols.series_key import labels_of
+from trackside.serve.protocols.series_key import KnownSeries, labels_of
 from trackside.serve.pushes import PUSHES, Push
-from trackside.stores.logs.store import Line
-from trackside.stores.logs.text import written_lines
+from trackside.stores.log_store import Line
+from trackside.stores.log_text import written_lines
 from trackside.stores.receiver.arrivals import LABELS, SERIES, Taken
 from trackside.stores.receiver.intake import Busy, Intake, NotKept
 from trackside.stores.receiver.options import Limits
@@ -41,12 +41,13 @@ class Spoken:
     """What the intake has to know of the protocols that are spoken here."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self._limits, self._known = limits, KnownSeries()
 
     def decode(self, entry: Entry) -> Decoded:
         """See :class:`trackside.stores.receiver.intake.Protocols`."""
         header, body = entry
-        return pushes.decoded(header.protocol, header.content_type, header.encoding, body, self._limits.decoded_bytes)
+        most = self._limits.decoded_bytes
+        return pushes.decoded(header.protocol, header.content_type, header.encoding, body, most, self._known)
 
     def labels_of(self, key: bytes) -> tuple[str, dict[str, str]]:
         """See :class:`trackside.stores.receiver.intake.Protocols`."""

@@ -53,6 +53,8 @@ class Section:
     parts: tuple[type, ...]
     left_out: frozenset[str] = frozenset()
     several: bool = False
+    inner: str = ""
+    """The field of the first part that holds the second part, which has a ``url``."""
     prefix: str = PREFIX
     """What its variables in the environment begin with."""
 
@@ -67,9 +69,23 @@ class Section:
         for part in self.parts:
             hints = typing.get_type_hints(part)
             for each in dataclasses.fields(part):
-                if each.name not in self.left_out:
+                if each.name not in self.left_out and each.name != self.inner:
                     found.setdefault(each.name, hints[each.name])
         return {**found, **{f"{name}_file": str for name in found if name in SECRETS}}
+
+    def build(self, values: Mapping[str, Any]) -> Any:
+        """The options of the table. Raises ValueError for what can't be meant."""
+        outer = self.parts[0]
+        if not self.inner:
+            return outer(**values)
+        if not values.get("url"):
+            raise ValueError("has no url")
+        fields = {each.name: each for each in dataclasses.fields(outer) if each.name != self.inner}
+        inner = self.parts[1](**{name: value for name, value in values.items() if name not in fields})
+        for name, each in fields.items():
+            if name not in values and each.default is each.default_factory is dataclasses.MISSING:
+                raise ValueError(f"has no {name}")
+        return outer(**{self.inner: inner}, **{name: value for name, value in values.items() if name in fields})
 
     def default(self, key: str) -> Any:
         """What holds where nothing is set; None for a key that must be."""

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trackside.http.options import HttpOptions
 from trackside.settings import PREFIX, Index, Section, Settings
 from trackside.settings.shown import Setting, as_toml, exposed, in_force
 from trackside.show.price import NO_PRICE, Price
 from trackside.site.file import find
 from trackside.site.journal import JournalOptions
 from trackside.site.slurm_options import SlurmOptions
-from trackside.stores.http.endpoint import EndpointOptions
-from trackside.stores.logs.store import LogOptions
-from trackside.stores.prometheus.api import PrometheusOptions
+from trackside.stores.log_store import LogOptions
+from trackside.stores.metric_store import MetricOptions
 from trackside.stores.receiver.options import Keeping, Limits, ServeOptions
 
 
@@ -30,10 +30,9 @@ class _Metadata:
     url: str = ""
 
 
-_ENDPOINT = frozenset({"endpoint"})
 SECTIONS = (
-    Section("metrics", (PrometheusOptions, EndpointOptions), _ENDPOINT),
-    Section("logs", (LogOptions, EndpointOptions), _ENDPOINT, several=True),
+    Section("metrics", (MetricOptions, HttpOptions), inner="endpoint"),
+    Section("logs", (LogOptions, HttpOptions), several=True, inner="endpoint"),
     Section("journal", (JournalOptions,)),
     Section("slurm", (SlurmOptions,)),
     Section("store", (_Store,)),
@@ -50,7 +49,7 @@ SECTIONS = (
 class Site:
     """Where things are at this site. None or empty: not set."""
 
-    metrics: PrometheusOptions | None
+    metrics: MetricOptions | None
     logs: tuple[LogOptions, ...]
     journal: JournalOptions | None
     """None unless the section is there."""
@@ -91,7 +90,7 @@ def load(
     def built(index: Index) -> Any:
         values = settings.values(index, environ, warnings)
         try:
-            return _build(settings.sections[index[0]], values)
+            return settings.sections[index[0]].build(values)
         except (ValueError, TypeError) as error:
             raise settings.where(index, str(error)) from None
 
@@ -118,28 +117,3 @@ def load(
 def dump(site: Site) -> str:
     """The effective configuration as TOML, each key with where it came from; secrets hidden."""
     return as_toml(site.settings, ("logs",))
-
-
-def _build(section: Section, values: dict[str, Any]) -> Any:
-    """The options of a section: the first part, with the second under its key ``endpoint``."""
-    taken: set[str] = set()
-    built: list[Any] = []
-    for part in section.parts:
-        names = {each.name for each in dataclasses.fields(part)} - taken - section.left_out
-        taken |= names
-        built.append((part, {name: value for name, value in values.items() if name in names}))
-    outer, own = built[0]
-    if "url" not in values and len(built) > 1:
-        raise ValueError("has no url")
-    inner: dict[str, Any] = {}
-    for part, rest in built[1:]:
-        inner["endpoint"] = part(**rest)
-    missing = [
-        each.name
-        for each in dataclasses.fields(outer)
-        if each.name not in own and each.name not in inner
-        and each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
-    ]  # fmt: skip
-    if missing:
-        raise ValueError(f"has no {missing[0]}")
-    return outer(**inner, **own)

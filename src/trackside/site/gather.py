@@ -15,6 +15,7 @@ from trackside import api
 from trackside.catalog.streams import is_stream_of, told
 from trackside.evidence import UNABLE, Frame
 from trackside.finding import Verdict
+from trackside.http.unanswered import Unanswered
 from trackside.model import Event, Input, InputStatus, Plane, Run
 from trackside.query import events
 from trackside.read.format import Source
@@ -25,10 +26,10 @@ from trackside.site.hits import Room, sources
 from trackside.site.journal import journal
 from trackside.site.slurm import SlurmAnswer, Stage, live
 from trackside.site.slurm_replies import job_id
-from trackside.stores.logs.store import Line, LogOptions, LogStore, LogStream, Streams, Wanted, name_of, open_store
+from trackside.stores import log_store, metric_store
+from trackside.stores.log_store import Line, LogOptions, LogStore, LogStream, Streams, Wanted, open_store
 from trackside.stores.memory import MemoryStore
-from trackside.stores.prometheus.curves import PrometheusCurves, PrometheusOptions, Scope
-from trackside.stores.unanswered import Unanswered
+from trackside.stores.metric_store import MetricOptions, MetricServer, Scope, open_metrics
 from trackside.verdict import engine
 
 Tick = Callable[[int], None]
@@ -49,7 +50,7 @@ class Gathered:
     loaded: api.Loaded
     stage: Stage = "unknown"
     asked: tuple[str, ...] = ()
-    curves: list[PrometheusCurves] = field(default_factory=list)
+    curves: list[MetricServer] = field(default_factory=list)
     """The run's in the server of metrics, once they were opened."""
     files: api.Paths = ()
     """What was read of files: those that were given, and the job's output as Slurm names it."""
@@ -115,7 +116,7 @@ def gathered(
         curves = None
         if site.metrics is not None and told.known:  # enough to look for them from now on, while logs are read
             curves = stack.enter_context(
-                closing(PrometheusCurves(site.metrics, Scope(told.start, told.end, told.nodes, told.names)))
+                closing(open_metrics(site.metrics, Scope(told.start, told.end, told.nodes, told.names)))
             )
             curves.begin()
         files = [*paths, *told.files]
@@ -210,9 +211,9 @@ def names_of(site: Site, slurm: bool | None = None) -> tuple[str, ...]:
     """What is asked of a job. ``slurm``: whether Slurm is; None: as the settings say."""
     return (
         *(["slurm"] if (_sets_slurm(site) if slurm is None else slurm) else []),
-        *map(name_of, site.logs),
+        *map(log_store.name_of, site.logs),
         *(["journalctl"] if site.journal is not None else []),
-        *([f"prometheus {site.metrics.endpoint.url}"] if site.metrics is not None else []),
+        *([metric_store.name_of(site.metrics)] if site.metrics is not None else []),
     )
 
 
@@ -258,7 +259,7 @@ def _refuse_unheard_of(site: Site, job: str, slurm: SlurmAnswer) -> None:
             return
         rows.append(Input(store.name, None, "empty", "; ".join(found.notes)))
     if site.metrics is not None:
-        with closing(PrometheusCurves(site.metrics, Scope(jobs=(job,)))) as curves:
+        with closing(open_metrics(site.metrics, Scope(jobs=(job,)))) as curves:
             try:
                 if curves.anything():
                     return
@@ -301,31 +302,29 @@ class _Beyond:
 
     @property
     def name(self) -> str:
-        """See :class:`trackside.stores.logs.store.LogStore`."""
+        """See :class:`trackside.stores.log_store.LogStore`."""
         return self._store.name
 
     def streams(self, wanted: Wanted) -> Streams:
-        """See :class:`trackside.stores.logs.store.LogStore`."""
+        """See :class:`trackside.stores.log_store.LogStore`."""
         found = self._store.streams(wanted)
         left = [each for each in found.streams if told("file", each.labels, self._options.labels) not in self._files]
         return replace(found, streams=tuple(left))
 
     def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
-        """See :class:`trackside.stores.logs.store.LogStore`."""
+        """See :class:`trackside.stores.log_store.LogStore`."""
         return self._store.lines(stream)
 
 
 # -- metrics
 
 
-def _opener(
-    found: Gathered, options: PrometheusOptions, stack: ExitStack
-) -> Callable[[Run, MemoryStore], PrometheusCurves]:
+def _opener(found: Gathered, options: MetricOptions, stack: ExitStack) -> Callable[[Run, MemoryStore], MetricServer]:
     """What opens the run's metrics once they are wanted: those that are looked for already, where Slurm told enough."""
 
-    def opened(run: Run, rows: MemoryStore) -> PrometheusCurves:
+    def opened(run: Run, rows: MemoryStore) -> MetricServer:
         if not found.curves:
-            found.curves.append(stack.enter_context(closing(PrometheusCurves(options, _scope(run, rows)))))
+            found.curves.append(stack.enter_context(closing(open_metrics(options, _scope(run, rows)))))
         return found.curves[0]
 
     return opened
@@ -358,15 +357,15 @@ def _logged(rows: MemoryStore) -> tuple[float | None, float | None]:
     return (min(times), max(times)) if times else (None, None)
 
 
-def _measured(curves: PrometheusCurves) -> Input:
+def _measured(curves: MetricServer) -> Input:
     """The row of a server of metrics: what it held of the run, and what asking it took."""
     traffic = curves.traffic
     cost = f"{traffic.requests:,} requests, {traffic.bytes_received:,} bytes received"
     try:
         held = curves.held()
     except Unanswered as error:
-        return Input(curves.name, "prometheus", "unreadable", f"{error}; {cost}", plane="metric")
+        return Input(curves.name, curves.title, "unreadable", f"{error}; {cost}", plane="metric")
     names = len({each.series.metric for each in held})
     note = f"{names:,} metrics of the run in {len(held):,} series; {cost}"
     status: InputStatus = "partial" if curves.failed else "read" if held else "empty"
-    return Input(curves.name, "prometheus", status, note, len(held), "metric")
+    return Input(curves.name, curves.title, status, note, len(held), "metric")

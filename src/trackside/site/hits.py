@@ -11,13 +11,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from tempfile import SpooledTemporaryFile
 
 from trackside.catalog.streams import is_node_log, stream_path
+from trackside.http.unanswered import Unanswered
 from trackside.model import Input
 from trackside.read.format import HEAD, Source
 from trackside.read.pieces import Pieces
 from trackside.read.walk import Found
-from trackside.stores.http.endpoint import Unanswered
-from trackside.stores.logs.store import Line, LogOptions, LogStore, LogStream, Streams, Wanted
-from trackside.stores.logs.text import written_lines
+from trackside.stores.log_store import Line, LogOptions, LogStore, LogStream, Streams, Wanted
+from trackside.stores.log_text import written_lines
 
 PIECE = 1 << 18
 """Bytes given on at once."""

@@ -18,7 +18,7 @@ from trackside.model import Input
 from trackside.read.format import HEAD, Source
 from trackside.read.pieces import Pieces
 from trackside.read.walk import Found
-from trackside.stores.logs.store import Wanted
+from trackside.stores.log_store import Wanted
 
 PIECE = 1 << 18
 """Bytes taken from it at once."""

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from trackside.catalog.slurm.values import vocabulary
 from trackside.model import Input, InputStatus
-from trackside.read.slurm import vocabulary
 from trackside.read.walk import Checked
 from trackside.runs.jobs import Job
 

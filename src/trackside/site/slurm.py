@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from trackside.http.unanswered import Unanswered, plain
 from trackside.model import Input
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
@@ -25,7 +26,6 @@ from trackside.site.slurm_commands import Commands
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import Replies, Reply, Slurm, failed, job_id
 from trackside.site.slurmrestd import Rest
-from trackside.stores.unanswered import Unanswered, plain
 
 Stage = Literal["unknown", "going", "ended", "settled"]
 """``ended``: over, and accounting has yet to say so, as it does some seconds later; ``settled``: it has, or can't."""

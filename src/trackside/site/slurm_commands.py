@@ -9,26 +9,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from trackside.catalog.slurm.commands import accounting_columns, accounting_table, environment
+from trackside.http.unanswered import Kind, Unanswered
 from trackside.model import Input
 from trackside.site.command import Finished, run
 from trackside.site.slurm_options import SlurmOptions
-from trackside.site.slurm_replies import MOST_NODES, Replies, Reply, failed
-from trackside.stores.unanswered import Kind, Unanswered
+from trackside.site.slurm_replies import MOST_NODES, Replies, Reply, failed, until_failure
 
-_COLUMNS = """
-    JobID JobIDRaw JobName User UID Cluster Partition Account QOS State ExitCode DerivedExitCode Reason Submit Eligible
-    Start End ElapsedRaw Suspended TimelimitRaw NNodes NTasks AllocCPUS NodeList FailedNode Restarts AllocTRES ReqTRES
-    ReqMem MaxRSS SubmitLine WorkDir StdOut StdErr
-"""
-"""Those that the readers know; an older sacct is asked for what it has of them."""
 JSON_SINCE = (23, 11)
-SEPARATOR = "\x1f"
 NODES_AT_ONCE = 1000
 """Names in one command: the kernel takes 128 KiB of one argument."""
-_UNSET = re.compile(r"(?:SACCT|SQUEUE|SCONTROL|SINFO)_|SLURM_(?:TIME_FORMAT|BITSTR_LEN|JSON|YAML)\Z")
-"""Variables of the user's that change what the commands print."""
 _UNKNOWN = re.compile(r"Invalid job id|Invalid job/step|[Jj]ob step \S+ not found", re.IGNORECASE)
 _KINDS: tuple[tuple[str, Kind], ...] = (
     (r"accounting storage is disabled", "refused"),
@@ -49,20 +41,13 @@ class Commands:
     def __init__(self, options: SlurmOptions, cluster: str = "", environ: Mapping[str, str] = os.environ) -> None:
         self.cluster = cluster
         self._options, self._path = options, environ.get("PATH", os.defpath)
-        kept = {name: value for name, value in environ.items() if not _UNSET.match(name)}
-        self._env = {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "4096"}
-        self._columns: tuple[str, ...] | None = None
+        self._env = environment(environ)
+        self._columns: list[str] | None = None
         self._version: tuple[int, int] | None = None
 
     def accounting(self, ids: Sequence[str]) -> Replies:
         """See :class:`trackside.site.slurm_replies.Slurm`."""
-        called = ["sacct", "-D", "-j", ",".join(ids)]
-        try:
-            if self._newest() >= JSON_SINCE:
-                return self._asked([*called, "--json"], called)
-            return self._asked([*called, *self._as_text()], called)
-        except Unanswered as error:
-            return [self._failed(called, error)]
+        return self._attempt(["sacct", "-D", "-j", ",".join(ids)], self._accounting_options)
 
     def controller(self, id_: str) -> Replies:
         """See :class:`trackside.site.slurm_replies.Slurm`. squeue is asked where scontrol may not or is not there."""
@@ -73,30 +58,23 @@ class Commands:
             rows: Replies = [self._failed(called, error)]
             if error.kind in ("timeout", "unreachable") and self._program("scontrol"):
                 return rows  # squeue asks the same daemon
-        called = ["squeue", "--states=all", "-j", id_]
-        try:
-            return [*rows, *self._asked([*called, "-o", "%all"], called)]
-        except Unanswered as error:
-            return [*rows, self._failed(called, error)]
+        return [*rows, *self._attempt(["squeue", "--states=all", "-j", id_], lambda: ["-o", "%all"])]
 
     def steps(self, id_: str) -> Replies:
         """See :class:`trackside.site.slurm_replies.Slurm`."""
-        return self._each([["scontrol", "show", "step", id_]])
+        return self._attempt(["scontrol", "show", "step", id_])
 
     def nodes(self, names: Sequence[str]) -> Replies:
         """See :class:`trackside.site.slurm_replies.Slurm`."""
         parts = [names[at : at + NODES_AT_ONCE] for at in range(0, min(len(names), MOST_NODES), NODES_AT_ONCE)]
-        return self._each([["scontrol", "show", "node", ",".join(part)] for part in parts])
+        return until_failure(self._attempt(["scontrol", "show", "node", ",".join(part)]) for part in parts)
 
     def namesakes(self, name: str, user: str, since: float, until: float) -> Replies:
         """See :class:`trackside.site.slurm_replies.Slurm`."""
         if "," in name or name.startswith("-"):
             return []  # sacct would take it for several names, or an option
         called = ["sacct", "-X", f"--name={name}", f"--user={user}", f"-Suts{since:.0f}", f"-Euts{until:.0f}"]
-        try:
-            return self._asked([*called, *self._as_text()], called)
-        except Unanswered as error:
-            return [self._failed(called, error)]
+        return self._attempt(called, self._as_text)
 
     def script(self, id_: str) -> str:
         """See :class:`trackside.site.slurm_replies.Slurm`."""
@@ -107,14 +85,12 @@ class Commands:
 
     # -- one command
 
-    def _each(self, calls: Sequence[Sequence[str]]) -> Replies:
-        found: Replies = []
-        for called in calls:
-            try:
-                found += self._asked(called)
-            except Unanswered as error:
-                return [*found, self._failed(called, error)]  # the others would fail as it did, as slowly
-        return found
+    def _attempt(self, called: Sequence[str], options: Callable[[], Sequence[str]] = tuple) -> Replies:
+        """The answer, or a row that says why there is none. The label doesn't show ``options``."""
+        try:
+            return self._asked([*called, *options()], called)
+        except Unanswered as error:
+            return [self._failed(called, error)]
 
     def _asked(self, arguments: Sequence[str], shown: Sequence[str] = ()) -> Replies:
         """The answer; none where there is no such job. Raises Unanswered."""
@@ -149,15 +125,17 @@ class Commands:
             self._version = (int(told[1]), int(told[2])) if told else (0, 0)
         return self._version
 
+    def _accounting_options(self) -> list[str]:
+        return ["--json"] if self._newest() >= JSON_SINCE else self._as_text()
+
     def _as_text(self) -> list[str]:
         """Options for a table of what this sacct has of the columns: an unknown one is an error. Raises Unanswered."""
         if self._columns is None:
             listed = self._run(["sacct", "--helpformat"])
-            known = set(listed.output.decode("ascii", "replace").lower().split())
-            self._columns = tuple(column for column in _COLUMNS.split() if column.lower() in known)
+            self._columns = accounting_columns(listed.output.decode("ascii", "replace"))
             if "JobID" not in self._columns:
                 raise _refusal("sacct", listed)
-        return ["-P", f"--delimiter={SEPARATOR}", f"--format={','.join(self._columns)}"]
+        return accounting_table(self._columns)
 
     def _failed(self, called: Sequence[str], error: Unanswered) -> Input:
         return failed(self._label(called), error)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from trackside.catalog.slurm.values import split_job_id
+from trackside.http.unanswered import Unanswered
 from trackside.model import Input
-from trackside.read import slurm
 from trackside.read.format import HEAD, Source
 from trackside.runs.jobs import plain_id
-from trackside.stores.unanswered import Unanswered
 
 MOST_NODES = 20_000
 """Nodes whose state is asked for."""
@@ -64,6 +64,16 @@ class Slurm(Protocol):
         ...
 
 
+def until_failure(answers: Iterable[Replies]) -> Replies:
+    """All answers until one fails: the others would fail as it did, as slowly."""
+    replies: Replies = []
+    for answer in answers:
+        replies += answer
+        if answer and isinstance(answer[-1], Input):
+            break
+    return replies
+
+
 def failed(path: str, error: Unanswered, remedy: str = "") -> Input:
     """The row of a question without an answer."""
     return Input(path, None, "unreadable", "; ".join(part for part in (str(error), remedy) if part), plane="scheduler")
@@ -71,7 +81,7 @@ def failed(path: str, error: Unanswered, remedy: str = "") -> Input:
 
 def job_id(text: str) -> str:
     """A job's id without its step, checked. Raises ValueError for what is none."""
-    parts = slurm.split_job_id(text)
+    parts = split_job_id(text)
     if parts is None or "[" in text:
         raise ValueError(f"{text!r} is no Slurm job id; write 42, 60_3 (a task of an array) or 73+0 (a part)")
     return plain_id(text)

@@ -14,12 +14,12 @@ import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from trackside.model import Input
+from trackside.http.client import HttpClient
+from trackside.http.connections import ended
+from trackside.http.options import HttpOptions
+from trackside.http.unanswered import Unanswered, plain, refusal
 from trackside.site.slurm_options import SlurmOptions
-from trackside.site.slurm_replies import Replies, Reply, failed
-from trackside.stores.http.connections import ended
-from trackside.stores.http.endpoint import Endpoint, EndpointOptions
-from trackside.stores.unanswered import Unanswered, plain, refusal
+from trackside.site.slurm_replies import Replies, Reply, failed, until_failure
 
 NEWEST, OLDEST = 45, 37
 """Of the API's versions v0.0.NN, those whose answers the readers know; it is tried downwards where no list is given."""
@@ -43,7 +43,7 @@ class Rest:
 
     def accounting(self, ids: Sequence[str]) -> Replies:
         """See :class:`trackside.site.slurm_replies.Slurm`."""
-        return self._each("slurmdb", [f"job/{quote(id_)}" for id_ in ids])
+        return until_failure(self._asked("slurmdb", f"job/{quote(id_)}") for id_ in ids)
 
     def controller(self, id_: str) -> Replies:
         """See :class:`trackside.site.slurm_replies.Slurm`."""
@@ -57,7 +57,7 @@ class Rest:
         """See :class:`trackside.site.slurm_replies.Slurm`."""
         if len(names) > SINGLY:
             return self._asked("slurm", "nodes")
-        return self._each("slurm", [f"node/{quote(name, safe='')}" for name in names])
+        return until_failure(self._asked("slurm", f"node/{quote(name, safe='')}") for name in names)
 
     def namesakes(self, name: str, user: str, since: float, until: float) -> Replies:
         """See :class:`trackside.site.slurm_replies.Slurm`."""
@@ -67,15 +67,6 @@ class Rest:
     def script(self, id_: str) -> str:
         """See :class:`trackside.site.slurm_replies.Slurm`. slurmrestd gives none."""
         return ""
-
-    def _each(self, part: str, what: Sequence[str]) -> Replies:
-        """All answers, until one fails: the others would fail as it did, as slowly."""
-        found: Replies = []
-        for each in what:
-            found += self._asked(part, each)
-            if found and isinstance(found[-1], Input):
-                break
-        return found
 
     def _asked(self, part: str, what: str, query: str = "") -> Replies:
         """The first answer from the newest version down; none where there is no such thing."""
@@ -138,8 +129,8 @@ class _Http:
     """A server at an address."""
 
     def __init__(self, options: SlurmOptions, headers: dict[str, str]) -> None:
-        self._endpoint = Endpoint(
-            EndpointOptions(
+        self._endpoint = HttpClient(
+            HttpOptions(
                 url=options.url, headers=headers, ca=options.ca, cert=options.cert, key=options.key,
                 verify=options.verify, timeout_s=options.timeout_s, deadline_s=max(60.0, 3 * options.timeout_s),
                 retries=1, most_bytes=options.most_bytes,

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from trackside.catalog.metrics import DESCRIPTIVE, METRICS
 from trackside.catalog.natural import Key, natural
 from trackside.evidence import NOT_GIVEN, UNABLE, Grid, MissingAnswer
+from trackside.http.unanswered import Unanswered
 from trackside.model import Scalar, Series
 from trackside.query import MOST_ASKED, Query, Span
 from trackside.stores.arithmetic import grouped, increase, onset
-from trackside.stores.unanswered import Unanswered
 
 Engine = Literal["avg", "min", "max", "sum", "count", "last", "stddev", "p05", "p50", "p95"]
 """Rollups that an engine must know; the others are made from ``last`` here."""

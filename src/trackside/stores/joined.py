@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from trackside.http.unanswered import Unanswered
 from trackside.stores.curves import Batching, Curves, Engine, Failing, Held, RolledUp, Wanted
-from trackside.stores.unanswered import Unanswered
 
 
 class JoinedCurves:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from trackside.http.unanswered import Unanswered
 from trackside.site.slurm import Stage
-from trackside.stores.prometheus.scope import HIDDEN_S
-from trackside.stores.unanswered import Unanswered
+from trackside.stores.metric_store import HIDDEN_S
 
 INTERVAL_S = 30.0
 LEAST_S = 1.0

@@ -229,6 +229,7 @@ NAMES = [case.name for case in scenarios() if case.source in ("simulated", "writ
 """Those with records of the scheduler or metrics, mostly."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_parts_do_not_overlap_and_their_citations_hold(name: str) -> None:
     case, waste = judged(name)

@@ -60,6 +60,7 @@ def compiled() -> Rules:
     return rules("log", "hyperscan")
 
 
+@pytest.mark.slow
 def test_no_hit_is_lost(compiled: Rules) -> None:
     rng = random.Random(5)
     lost = []

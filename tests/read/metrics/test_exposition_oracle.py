@@ -13,8 +13,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
 from tests.read.metrics.reading import T0, curves, read
-from trackside.catalog.dialect import Translated, is_blank
+from trackside.catalog.dialect import Translated
 from trackside.catalog.exposition import line_of, number_of, series_of
+from trackside.catalog.settling import is_blank
 from trackside.read import blocks
 from trackside.read.decimals import decimals
 

@@ -168,6 +168,7 @@ def test_text_that_expands_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_series_without_end_are_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurements, "MOST_SERIES", 50)
+    monkeypatch.setattr(metric_parquet, "MOST_SERIES", 50)
     monkeypatch.setattr(metric_parquet, "WINDOW", 64)
     query = f"SELECT {START} + to_seconds(r) AS time, r % 70 AS gpu, r % 90 AS {TEMP} FROM range(700) t(r)"
     row, sink = read(parquet(tmp_path, query))
@@ -180,6 +181,7 @@ def test_series_without_end_are_not_held(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_as_many_series_as_are_kept_are_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurements, "MOST_SERIES", 50)
+    monkeypatch.setattr(metric_parquet, "MOST_SERIES", 50)
     query = f"SELECT {START} + to_seconds(r) AS time, r % 50 AS gpu, r % 90 AS {TEMP} FROM range(700) t(r)"
     row, _ = read(parquet(tmp_path, query))
     assert (row.status, row.rows) == ("read", 700)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tools.cases import CORPUS
 
 from tests.messages import PUSH
-from trackside.serve.protocols import loki_push
+from trackside.serve.protocols import loki_push, messages
 from trackside.serve.protocols.decoded import BadRequest, Unsupported
 from trackside.serve.protocols.loki_push import decode
 
@@ -97,6 +97,31 @@ def test_lines_of_one_stream_stay_in_order_and_ranks_are_told_apart():
         streams = decode(body, content_type)
         assert [each.labels for each in streams] == [{"job": "1"}, {"job": "1", "rank": "1"}, {"job": "1", "rank": "0"}]
         assert all(each.times_ns == sorted(each.times_ns) for each in streams)
+
+
+def test_a_push_that_is_cut_into_pieces_is_the_same(monkeypatch):
+    streams = [
+        ({"job": str(job)}, [(NOW + at, f"line {at}", {"rank": str(at % 2)} if at % 3 else {}) for at in range(90)])
+        for job in range(3)
+    ]
+    monkeypatch.setattr(messages, "MAX_PIECE_BYTES", 150)
+    cut = decode(pushed(streams), PROTOBUF)
+    assert [(each.labels, each.times_ns, each.lines) for each in cut] == [
+        (each.labels, each.times_ns, each.lines) for each in decode(as_json(streams), JSON)
+    ]
+
+
+def test_a_line_far_beyond_the_usual_is_taken_and_a_huge_one_is_too_large():
+    (stream,) = decode(pushed([({"job": "1"}, [(NOW, "x" * (4_000_000), {})])]), PROTOBUF)
+    assert len(stream.lines[0]) == 4_000_000
+    with pytest.raises(BadRequest, match="at most 4,194,304 are taken") as caught:
+        decode(pushed([({"job": "1"}, [(NOW, "x" * (4 << 20), {})])]), PROTOBUF)
+    assert caught.value.status == 413
+
+
+def test_text_that_is_no_utf8_costs_itself_only():
+    body = pushed([({"job": "1"}, [(NOW, "line", {}), (NOW, "more", {})])]).replace(b"line", b"\xffine")
+    assert [each.lines for each in decode(body, PROTOBUF)] == [["\ufffdine", "more"]]
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
-from trackside.serve.protocols import otlp_logs, otlp_metrics, otlp_points
+from trackside.serve.protocols import messages, otlp_logs, otlp_metrics
 from trackside.serve.protocols.decoded import BadRequest, Unsupported
 from trackside.serve.protocols.otlp_metrics import labels_of
+from trackside.serve.protocols.series_key import KnownSeries
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json; charset=utf-8"
 NOW = 1_795_253_628_000_000_000
@@ -113,9 +114,10 @@ def told(block) -> list:
 
 def read(request) -> list:
     """The blocks of a request, as new and as known protobuf, and as JSON."""
-    blocks = [otlp_metrics.decode(request.SerializeToString(), PROTOBUF) for _ in range(2)]
-    text = json.dumps(MessageToDict(request)).encode()
-    return [*blocks, otlp_metrics.decode(text, JSON)]
+    known = KnownSeries()
+    blocks = [otlp_metrics.decode(request.SerializeToString(), PROTOBUF, known) for _ in range(2)]
+    forms = (MessageToDict(request), MessageToDict(request, preserving_proto_field_name=True))
+    return [*blocks, *(otlp_metrics.decode(json.dumps(form).encode(), JSON, known) for form in forms)]
 
 
 @settings(max_examples=300, deadline=None)
@@ -186,12 +188,27 @@ def test_a_scraped_instance_is_prometheus_instance_and_an_arbitrary_one_is_not()
             assert labels_of(block.keys[0])[1].get("instance") == wanted
 
 
-def test_contexts_that_are_forgotten_are_made_anew(monkeypatch):
-    monkeypatch.setattr(otlp_points, "_CONTEXTS", 1)
+def test_series_that_are_forgotten_are_made_anew():
     request = numbers({}, "", [("a", "gauge", [({}, NOW, 1.0, set())]), ("b", "gauge", [({}, NOW, 2.0, set())])])
-    assert [told(block) for block in read(request)] == [
-        [("a", [], NOW // 10**6, _bits(1.0)), ("b", [], NOW // 10**6, _bits(2.0))]
-    ] * 3
+    known = KnownSeries(1)
+    for _ in range(3):
+        block = otlp_metrics.decode(request.SerializeToString(), PROTOBUF, known)
+        assert told(block) == [("a", [], NOW // 10**6, _bits(1.0)), ("b", [], NOW // 10**6, _bits(2.0))]
+        assert len(known.keys) == 1
+
+
+def test_series_of_other_resources_scopes_and_names_are_others():
+    known = KnownSeries()
+    found = set()
+    for resource, scope, name in (({}, "", "a"), ({"x": "1"}, "", "a"), ({}, "x", "a"), ({}, "", "b")):
+        request = numbers(resource, scope, [(name, "gauge", [({"y": "1"}, NOW, 1.0, set())])])
+        for _ in range(2):
+            block = otlp_metrics.decode(request.SerializeToString(), PROTOBUF, known)
+            assert told(block) == [
+                (name, _labels(resource, {"otel_scope_name": scope}, {"y": "1"}), NOW // 10**6, _bits(1.0))
+            ]
+        found.update(block.keys)
+    assert len(found) == 4
 
 
 def test_the_sender_is_told_what_was_left_out():
@@ -215,7 +232,11 @@ def test_what_is_no_request_is_refused(decode):
         (b"\x0a\x05ab", PROTOBUF, "cut off"),
         (b"\x0b", PROTOBUF, "wire type 3"),
         (b"[]", JSON, "Expected `object`, got `array`"),
-        (b'{"resourceMetrics": 1, "resourceLogs": 1}', JSON, r"at `\$.resource"),
+        (
+            b'{"resourceMetrics": 1, "resourceLogs": 1}',
+            JSON,
+            r"no OTLP in JSON: .*resource\w+ must be in \[\] which is 1",
+        ),
         (b"\xff", JSON, "no OTLP in JSON"),
         (b'{"x":' * 5000, JSON, "no OTLP in JSON"),
     ):
@@ -325,8 +346,8 @@ def test_lines_are_what_was_sent(resource, records):
         assert sorted(found) == sorted(wanted)
 
 
-def test_lines_keep_their_order_however_they_are_cut_into_batches(monkeypatch):
-    monkeypatch.setattr(otlp_logs, "BATCH", 64)
+def test_lines_keep_their_order_however_they_are_cut_into_pieces(monkeypatch):
+    monkeypatch.setattr(messages, "MAX_PIECE_BYTES", 64)
     request = logs({"host.name": "n1"}, [(NOW + at, f"line {at}", {}) for at in range(500)])
     (stream,) = otlp_logs.decode(request.SerializeToString() + UNKNOWN, PROTOBUF)
     assert stream.labels == {"host_name": "n1"}
@@ -339,6 +360,65 @@ def test_a_record_beyond_the_limit_is_too_large():
     with pytest.raises(BadRequest, match="at most 1,048,576 are taken") as caught:
         otlp_logs.decode(request.SerializeToString(), PROTOBUF)
     assert caught.value.status == 413
+
+
+def test_metrics_that_are_cut_into_pieces_are_the_same(monkeypatch):
+    points = [({"gpu": str(number)}, NOW + number * 10**6, number + 0.5, set()) for number in range(200)]
+    request = numbers(
+        {"host.name": "n1"}, "scraper", [("a", "gauge", points), ("b", "sum", points), ("c", "delta", points)]
+    )
+    histogram = request.resource_metrics[0].scope_metrics[0].metrics.add(name="d").histogram
+    for _ in range(50):
+        histogram.data_points.add(time_unix_nano=NOW, count=2, sum=3.0, explicit_bounds=[1], bucket_counts=[1, 1])
+    body = request.SerializeToString()
+    whole = otlp_metrics.decode(body, PROTOBUF)
+    monkeypatch.setattr(messages, "MAX_PIECE_BYTES", 64)
+    cut = otlp_metrics.decode(body + UNKNOWN, PROTOBUF)
+    assert told(cut) == told(whole)
+    assert (len(whole.keys), cut.left_out, cut.why) == (600, 200, whole.why)
+
+
+def test_pieces_are_bounded_and_make_up_the_whole(monkeypatch):
+    monkeypatch.setattr(messages, "MAX_PIECE_BYTES", 100)
+    request = logs({"host.name": "n1"}, [(NOW + at, f"line {at}", {}) for at in range(99)])
+    body = request.SerializeToString()
+    whole = ExportLogsServiceRequest()
+    for piece in messages.pieces(body, {1: {2: {2: {}}}}, 100, 0, len(body)):
+        assert len(piece) < 100 + 50  # with the resource, which stands in each
+        part = ExportLogsServiceRequest.FromString(piece)
+        assert all(each.resource == request.resource_logs[0].resource for each in part.resource_logs)
+        whole.MergeFrom(part)
+    sent, taken = (
+        [record for each in one.resource_logs for scope in each.scope_logs for record in scope.log_records]
+        for one in (request, whole)
+    )
+    assert sent == taken
+
+
+def test_what_cannot_be_parted_is_bounded():
+    request = logs({"host.name": "x" * (1 << 20)}, [(NOW, "line", {})])
+    with pytest.raises(BadRequest, match="more than 1,048,576 bytes at byte 4 that can't be parted") as caught:
+        otlp_logs.decode(request.SerializeToString(), PROTOBUF)
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize(("piece", "message"), [(b"[]", "objects and lists in JSON, at most 1,048,576"), (b"1", "values in JSON, at most 8,388,608")])  # fmt: skip
+def test_json_of_too_many_values_is_too_large(piece, message):
+    body = b'{"unknown": [%s]}' % b",".join([piece] * ((1 << 20) if piece == b"[]" else (8 << 20) + 2))
+    with pytest.raises(BadRequest, match=message) as caught:
+        otlp_logs.decode(body, JSON)
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize("ids", [{"traceId": "5b8efff798038103d269b633813fc60c", "spanId": "eee19b7ec3c1b174"}, {"trace_id": "abc", "span_id": "é"}])  # fmt: skip
+def test_ids_in_json_are_hex_or_anything(ids):
+    record = {"timeUnixNano": str(NOW), "body": {"stringValue": "traceId"}, "unknown": [{}], **ids}
+    body = {"resourceLogs": [{"scopeLogs": [{"logRecords": [record], "schemaUrl": "x"}]}]}
+    (stream,) = otlp_logs.decode(json.dumps(body).encode(), JSON)
+    assert (stream.times_ns, stream.lines) == ([NOW], ["traceId"])
+    point = {"timeUnixNano": str(NOW), "asInt": "7", "exemplars": [{"asDouble": 1, **ids}]}
+    metric = {"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"name": "m", "gauge": {"dataPoints": [point]}}]}]}]}
+    assert told(otlp_metrics.decode(json.dumps(metric).encode(), JSON)) == [("m", [], NOW // 10**6, _bits(7.0))]
 
 
 def test_log_answers():

@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.messages import FIRST, SECOND, UNPACKED
-from trackside.serve.protocols import remote_write, symbols
+from trackside.serve.protocols import messages, remote_write, remote_write_1
 from trackside.serve.protocols.decoded import BadRequest, TooLarge, Unsupported
 from trackside.serve.protocols.remote_write import answer, decode, labels_of, version_of
-from trackside.serve.protocols.series_key import Known, key_of, length
+from trackside.serve.protocols.series_key import KnownSeries, key_of, length
 
 STALE = struct.unpack("<d", struct.pack("<Q", remote_write.STALE))[0]
 NOW = 1_795_253_628_000
@@ -126,9 +126,10 @@ def test_both_versions_give_what_was_sent(series):
     exemplars = sum("exemplar" in frills for _, frills in series)
     official = FIRST["WriteRequest"].FromString(first(series))
     assert sum(len(one.samples) for one in official.timeseries) == sum(len(each[0][2]) for each in series)
+    known = KnownSeries()
     for body, version in ((first(series), 1), (second(series), 2), (second(series, UNPACKED, 200), 2)):
         for _ in range(2):  # at first the series are new, then known
-            block = decode(body, version)
+            block = decode(body, version, known)
             assert told(block) == expected
             assert (block.left_out, block.exemplars) == (histograms, exemplars)
             assert block.received == sum(len(each[0][2]) for each in series)
@@ -170,17 +171,30 @@ def test_flipped_bytes_never_crash(data):
         decode(bytes(body), version)
 
 
-def test_keys_of_version_2_outlive_the_numbers_of_their_symbols():
-    one, other = decode(second(TICK), 2), decode(second(TICK[::-1], before=300), 2)
+def test_keys_of_version_2_are_those_of_version_1_whatever_the_symbols():
+    known = KnownSeries()
+    one, other = decode(second(TICK), 2, known), decode(second(TICK[::-1], before=300), 2, known)
+    assert len(known.keys) == len(TICK)
     assert one.keys == other.keys[::-1]
-    assert set(one.keys) == set(decode(first(TICK), 1).keys)
+    assert set(one.keys) == set(decode(first(TICK), 1, known).keys)
 
 
-def test_keys_stay_right_when_all_is_forgotten(monkeypatch):
-    monkeypatch.setattr(remote_write, "_known", Known(2000))
-    monkeypatch.setattr(symbols, "MOST", 600)
+def test_keys_stay_right_when_all_is_forgotten():
+    known = KnownSeries(2000)
     for _ in range(3):
-        assert told(decode(first(TICK), 1)) == told(decode(second(TICK), 2)) == wanted(TICK)
+        assert told(decode(first(TICK), 1, known)) == told(decode(second(TICK), 2, known)) == wanted(TICK)
+        assert 0 < len(known.keys) < 20
+
+
+def test_a_request_of_version_2_that_is_cut_into_pieces_is_the_same(monkeypatch):
+    long = [(("up", {"gpu": "0"}, [(NOW + at, at + 0.5) for at in range(99)]), frozenset({"exemplar", "histogram"}))]
+    body = second([*TICK, *long])
+    symbols = SECOND["Request"](symbols=SECOND["Request"].FromString(body).symbols).SerializeToString()
+    monkeypatch.setattr(messages, "MAX_PIECE_BYTES", 200)
+    for parts in (body, body[len(symbols) :] + symbols):  # symbols may stand last
+        block = decode(parts, 2)
+        assert told(block) == wanted([*TICK, *long])
+        assert (block.left_out, block.exemplars) == (1, 1)
 
 
 def test_nothing_is_nothing():
@@ -239,21 +253,6 @@ def test_symbols_that_lead_nowhere_are_refused(symbols, refs, message):
         decode(body.SerializeToString(), 2)
 
 
-def test_numbers_that_another_thread_forgets_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys by the numbers of one table never get into another: the same numbers are other symbols there."""
-    meanwhile = symbols._Numbers()
-
-    class Interrupted(symbols._Numbers):
-        def of(self, texts):
-            monkeypatch.setattr(symbols, "_numbers", meanwhile)
-            return super().of(texts)
-
-    monkeypatch.setattr(symbols, "_numbers", Interrupted())
-    one, other = ([(("gpu_power", {"gpu": number}, [(NOW, 1.0)]), set())] for number in "12")
-    assert told(decode(second(one), 2)) == wanted(one)
-    assert told(decode(second(other), 2)) == wanted(other)
-
-
 def test_content_types():
     assert (
         version_of("application/x-protobuf") == version_of("application/x-protobuf;proto=prometheus.WriteRequest") == 1
@@ -279,7 +278,7 @@ def test_version_2_is_told_what_was_written():
 
 
 def test_samples_of_no_usual_form_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_write, "MOST", 1000)
+    monkeypatch.setattr(remote_write_1, "MAX_MESSAGES", 1000)
     labels = key_of([(b"__name__", b"up")])
     few, many = (labels + b"\x12\x00" * count for count in (1000, 1001))
     assert len(decode(b"\x0a" + length(len(few)) + few).values) == 1000

@@ -26,6 +26,8 @@ from trackside.stores.embedded.retention import compact
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.writer import Writer
 
+pytestmark = pytest.mark.slow  # real processes that write, read and die
+
 WRITER = """
 import sys
 import trackside.stores.embedded.writer as writer

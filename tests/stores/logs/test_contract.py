@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from tests.stores.logs.elasticsearch_server import ElasticsearchServer
 from tests.stores.logs.servers import SECOND, Entry, LokiServer, Server, running
 from tests.stores.logs.victorialogs_server import VictoriaLogsServer
+from trackside.http.options import HttpOptions
 from trackside.model import Input
 from trackside.read.format import Source
 from trackside.site.hits import sources
-from trackside.stores.http.endpoint import EndpointOptions
-from trackside.stores.logs.store import LogOptions, Wanted, open_store
+from trackside.stores.log_store import LogOptions, Wanted, open_store
 
 T0 = 1_795_253_600
 """POSIX seconds."""
@@ -45,7 +45,7 @@ def ask(server: Server, kind: str, wanted: Wanted, **more: object) -> dict[str, 
 
 def ask_whole(server: Server, kind: str, wanted: Wanted, **more: object) -> dict[str, list[str]]:
     with running(server):
-        options = replace(LogOptions(kind=kind, endpoint=EndpointOptions(url=server.url, retries=0)), **more)  # type: ignore[arg-type]
+        options = replace(LogOptions(kind=kind, endpoint=HttpOptions(url=server.url, retries=0)), **more)  # type: ignore[arg-type]
         return dict(logs(sources(open_store(options), options, wanted)))
 
 

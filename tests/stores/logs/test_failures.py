@@ -12,12 +12,14 @@ import pytest
 
 from tests.stores.logs.servers import Answer, Entry, LokiServer, Server, refused, running
 from tests.stores.logs.test_contract import SERVERS, T0, line
+from trackside.http.options import HttpOptions
+from trackside.http.unanswered import Unanswered
 from trackside.model import Input
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 from trackside.site.hits import Room, sources
-from trackside.stores.http.endpoint import EndpointOptions, Unanswered
-from trackside.stores.logs.store import Line, LogOptions, Paging, Wanted, fewer_of, kinds, name_of, open_store, shorter
+from trackside.stores.log_store import Line, LogOptions, Paging, Wanted, fewer_of, name_of, open_store, shorter
+from trackside.stores.registry import LOGS, kinds
 
 ALL = pytest.mark.parametrize("kind", sorted(SERVERS))
 WANTED = Wanted(("4242",), (), T0, T0 + 60)
@@ -28,7 +30,7 @@ LINE_PATHS = ("/loki/api/v1/query_range", "/select/logsql/query", "/_search")
 def rows(server: Server, kind: str, **more: object) -> tuple[list[Input], Collected]:
     """The rows of what was read."""
     kept = Collected()
-    options = LogOptions(kind=kind, endpoint=EndpointOptions(url=server.url, retries=0, timeout_s=1.0), **more)  # type: ignore[arg-type]
+    options = LogOptions(kind=kind, endpoint=HttpOptions(url=server.url, retries=0, timeout_s=1.0), **more)  # type: ignore[arg-type]
     found = sources(open_store(options), options, WANTED)
     return [read_source(each, kept) if isinstance(each, Source) else each for each in found], kept
 
@@ -46,7 +48,7 @@ def spoiled(server: Server, from_number: int, spoil: Callable[[Answer], Answer])
 
 @ALL
 def test_a_store_has_its_name_before_it_is_opened(kind: str) -> None:
-    options = LogOptions(kind=kind, endpoint=EndpointOptions(url="http://ann:s3cret@logs:3100/below/"))
+    options = LogOptions(kind=kind, endpoint=HttpOptions(url="http://ann:s3cret@logs:3100/below/"))
     assert name_of(options) == open_store(options).name
     assert name_of(options).lower() == f"{kind} http://logs:3100/below"
 
@@ -132,7 +134,7 @@ def test_a_log_is_fetched_as_it_is_read() -> None:
     many = [line(place / 1000, f"{place:09d} " + "x" * 990, job_id="4242") for place in range(3000)]
     server = LokiServer(*many)
     with running(server):
-        options = LogOptions(kind="loki", endpoint=EndpointOptions(url=server.url), page=100)
+        options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url), page=100)
         (source,) = sources(open_store(options), options, WANTED)
         assert isinstance(source, Source)
         begun = len(server.asked)
@@ -182,14 +184,14 @@ def test_refusals_that_a_smaller_question_gets_around() -> None:
 
 
 def test_unknown_kinds_and_roles_are_refused() -> None:
-    endpoint = EndpointOptions(url="http://localhost:1")
-    with pytest.raises(ValueError, match=f"known: {', '.join(kinds())}"):
+    endpoint = HttpOptions(url="http://localhost:1")
+    with pytest.raises(ValueError, match=f"known: {', '.join(kinds(LOGS))}"):
         LogOptions(kind="splunk", endpoint=endpoint)
     with pytest.raises(ValueError, match="known: "):
         LogOptions(kind="writer", endpoint=endpoint)  # a module, but of no log store
     with pytest.raises(ValueError, match="do you mean 'loki'"):
         LogOptions(kind="Loki", endpoint=endpoint)
-    assert set(kinds()) == set(SERVERS)
+    assert set(kinds(LOGS)) == set(SERVERS)
     with pytest.raises(ValueError, match="not 'host'"):
         LogOptions(kind="loki", endpoint=endpoint, labels={"h": "host"})
 
@@ -197,7 +199,7 @@ def test_unknown_kinds_and_roles_are_refused() -> None:
 def test_several_askings_of_one_verdict_share_what_it_may_take() -> None:
     server = LokiServer(*LINES)
     with running(server):
-        options = LogOptions(kind="loki", endpoint=EndpointOptions(url=server.url, retries=0), most_lines=60)
+        options = LogOptions(kind="loki", endpoint=HttpOptions(url=server.url, retries=0), most_lines=60)
         store, room, kept = open_store(options), Room(options), Collected()
         rows = [
             read_source(each, kept)

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from trackside.catalog.streams import is_node_log, is_stream_of, node_in, stream_path, tag_of
+from trackside.http.options import HttpOptions
 from trackside.logs.scan import scan_text
 from trackside.model import Event
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 from trackside.read.formats.job_log import rank_of
 from trackside.site.hits import sources
-from trackside.stores.http.endpoint import EndpointOptions
-from trackside.stores.logs.store import Line, LogOptions, LogStream, Streams, Wanted
-from trackside.stores.logs.text import written_lines
+from trackside.stores.log_store import Line, LogOptions, LogStream, Streams, Wanted
+from trackside.stores.log_text import written_lines
 
 T0 = 1_795_253_600_000_000_000
 LOGS = Path(__file__).parents[2] / "logs"
@@ -48,7 +48,7 @@ class Held:
 def read(*lines: Line) -> tuple[list[str], Collected]:
     """(paths, what was read)"""
     kept, paths = Collected(), []
-    options = LogOptions(kind="loki", endpoint=EndpointOptions(url="http://localhost:1"))
+    options = LogOptions(kind="loki", endpoint=HttpOptions(url="http://localhost:1"))
     for each in sources(Held(*lines), options, Wanted(("4242",))):
         assert isinstance(each, Source)
         paths.append(each.path)

@@ -13,11 +13,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from trackside.http.client import Response
+from trackside.http.options import HttpOptions
+from trackside.http.unanswered import Unanswered
 from trackside.read.format import Source
 from trackside.site.hits import sources
-from trackside.stores.http.endpoint import EndpointOptions, Response, Unanswered
-from trackside.stores.logs.answers import nanoseconds
-from trackside.stores.logs.store import Line, LogOptions, LogStream, Wanted, kinds, open_store, stamp
+from trackside.stores.log_answers import nanoseconds
+from trackside.stores.log_store import Line, LogOptions, LogStream, Wanted, open_store, stamp
+from trackside.stores.registry import LOGS, kinds
 
 T0 = 1_795_253_600
 WANTED = Wanted(("4242",), ("gpu-00",), T0, T0 + 60)
@@ -40,7 +43,7 @@ class Scripted:
 
 
 def opened(kind: str, answer: bytes | Callable[[str], bytes]) -> tuple[Any, LogOptions]:
-    options = LogOptions(kind=kind, endpoint=EndpointOptions(url="http://store"), page=100)
+    options = LogOptions(kind=kind, endpoint=HttpOptions(url="http://store"), page=100)
     store: Any = open_store(options)
     store.endpoint = Scripted(answer)
     return store, options
@@ -142,20 +145,20 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", kinds(LOGS))
 @pytest.mark.parametrize("answer", ODD, ids=lambda answer: answer[:40].decode("ascii", "replace"))
 def test_odd_answers(kind: str, answer: bytes) -> None:
     asked(kind, answer)
 
 
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", kinds(LOGS))
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_answers_that_are_nearly_right(kind: str, data: st.DataObject) -> None:
     asked(kind, body(data.draw(shaped(kind, ANY))))
 
 
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", kinds(LOGS))
 @settings(max_examples=100, deadline=None)
 @given(answer=st.binary(max_size=200) | ANY.map(body))
 @example(answer=b"")
@@ -175,7 +178,7 @@ STRAY: dict[str, bytes] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", kinds(LOGS))
 def test_a_stray_byte_of_a_program_does_not_cost_the_lines(kind: str) -> None:
     found = lines(kind, STRAY[kind].replace(b"STRAY", b"\xe9"))
     assert [line.text for line in found] == ["before \ufffd after", "next"]

@@ -10,7 +10,7 @@ from trackside.model import Input
 from trackside.read.detect import read_source
 from trackside.read.format import Collected, Source
 from trackside.site.journal import JournalOptions, journal
-from trackside.stores.logs.store import Wanted
+from trackside.stores.log_store import Wanted
 
 WANTED = Wanted((), ("gpu-00",), 1_795_253_600, 1_795_253_700)
 ENTRIES = [

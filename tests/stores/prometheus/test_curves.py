@@ -18,17 +18,18 @@ import pytest
 import urllib3
 
 from tests import services
-from tests.stores.http.scripted import Request, answer, scripted
+from tests.http.scripted import Request, answer, scripted
+from trackside.http.options import HttpOptions
+from trackside.http.unanswered import Unanswered
 from trackside.model import Samples
 from trackside.read.measurements import Measurements
 from trackside.stores.curves import Engine, Wanted
-from trackside.stores.http.endpoint import EndpointOptions
 from trackside.stores.memory_curves import MemoryCurves
+from trackside.stores.metric_store import MetricOptions, Scope
+from trackside.stores.metrics.prometheus import PrometheusCurves
 from trackside.stores.prometheus import matrix
 from trackside.stores.prometheus.api import Api
-from trackside.stores.prometheus.curves import PrometheusCurves, PrometheusOptions, Scope
 from trackside.stores.prometheus.series import Source
-from trackside.stores.unanswered import Unanswered
 
 START_S = 1_790_000_000
 HOWS: tuple[Engine, ...] = ("avg", "min", "max", "sum", "count", "last", "stddev", "p05", "p50", "p95")
@@ -170,7 +171,7 @@ def test_a_server_gives_what_memory_gives(server: str, number: int) -> None:
     given, random = case(number), np.random.default_rng(number)
     memory = given.memory
     curves = PrometheusCurves(
-        PrometheusOptions(endpoint=EndpointOptions(url=server), match={"case": str(number)}),
+        MetricOptions(endpoint=HttpOptions(url=server), match={"case": str(number)}),
         Scope(START_S, START_S + 30_000),
     )
     theirs, ours = keyed(memory), keyed(curves)
@@ -214,7 +215,7 @@ def test_a_server_gives_what_memory_gives(server: str, number: int) -> None:
 @pytest.mark.parametrize("server", ["victoria-metrics", "prometheus"], indirect=True)
 def test_a_run_is_found_without_its_time(server: str) -> None:
     number = next(each for each in CASES if any("hpc_job" in labels for _, labels, _, _ in case(each).lines))
-    options = PrometheusOptions(endpoint=EndpointOptions(url=server), match={"case": str(number)})
+    options = MetricOptions(endpoint=HttpOptions(url=server), match={"case": str(number)})
     curves = PrometheusCurves(options, Scope(jobs=("4242",)))
     expected = {key: held[1:] for key, held in keyed(case(number).memory).items() if ("job", "4242") in key[1]}
     assert {key: held[1:] for key, held in keyed(curves).items()} == expected
@@ -227,7 +228,7 @@ def test_a_run_is_found_without_its_time(server: str) -> None:
 @pytest.mark.service
 @pytest.mark.parametrize("server", ["victoria-metrics", "prometheus"], indirect=True)
 def test_labels_as_a_site_names_them(server: str) -> None:
-    options = PrometheusOptions(endpoint=EndpointOptions(url=server), match=('case="0"',), labels={"device": "node"})
+    options = MetricOptions(endpoint=HttpOptions(url=server), match=('case="0"',), labels={"device": "node"})
     curves = PrometheusCurves(options, Scope(START_S, START_S + 30_000, nodes=("nvidia0",)))
     assert {each.series.get("node") for each in curves.held()} == {"nvidia0"}
     curves.close()
@@ -264,9 +265,7 @@ def before(url: str, change: Callable[[bytes], bytes]) -> Callable[[Request], by
 @pytest.mark.parametrize("number", [1, 4])
 def test_a_front_end_that_aligns_to_the_step_changes_nothing(server: str, number: int) -> None:
     def asked(url: str, scope: Scope) -> tuple[object, list[np.ndarray]]:
-        curves = PrometheusCurves(
-            PrometheusOptions(endpoint=EndpointOptions(url=url), match={"case": str(number)}), scope
-        )
+        curves = PrometheusCurves(MetricOptions(endpoint=HttpOptions(url=url), match={"case": str(number)}), scope)
         held, step_ms = keyed(curves), 60_000
         start_ms = START_S * 1000 // step_ms * step_ms
         rolled = [
@@ -361,9 +360,9 @@ class Fake:
 
 
 def asking(url: str, **options: Any) -> PrometheusCurves:
-    endpoint = EndpointOptions(url=url, retries=0, timeout_s=5, **options)
+    endpoint = HttpOptions(url=url, retries=0, timeout_s=5, **options)
     return PrometheusCurves(
-        PrometheusOptions(endpoint=endpoint), Scope(START_S, START_S + 3600, nodes=("node-1.example",), jobs=("7",))
+        MetricOptions(endpoint=endpoint), Scope(START_S, START_S + 3600, nodes=("node-1.example",), jobs=("7",))
     )
 
 
@@ -400,7 +399,7 @@ def test_the_newest_samples_are_left_alone() -> None:
     begun = int(now) // 60 * 60 - 3600
     fake.times = begun + 15 * np.arange(1, 300)
     with scripted(fake) as server:
-        options = PrometheusOptions(endpoint=EndpointOptions(url=server.url))
+        options = MetricOptions(endpoint=HttpOptions(url=server.url))
         curves = PrometheusCurves(options, Scope(begun, None, nodes=("node-1",)))
         held = curves.held()
         assert now - 50 < held[0].last_ms / 1000 <= now - 30
@@ -453,7 +452,7 @@ def test_a_part_is_no_answer_unless_it_is_allowed_to_be(extra: dict[str, object]
         assert reason.kind == "partial"
         with pytest.raises(Unanswered, match="a part of the answer"):
             asking(server.url).held()
-        options = PrometheusOptions(endpoint=EndpointOptions(url=server.url), allow_partial=True)
+        options = MetricOptions(endpoint=HttpOptions(url=server.url), allow_partial=True)
         assert len(PrometheusCurves(options, Scope(START_S, START_S + 3600)).held()) == 2
         fake.extra = {"infos": ["all well"], "warnings": ["PromQL info: metric might not be a counter"]}
         assert not isinstance(curves.rollups([wanted])[0], Unanswered)
@@ -607,7 +606,7 @@ def test_labels_with_dots_in_victoriametrics(tmp_path_factory: pytest.TempPathFa
         http = urllib3.PoolManager()
         http.request("POST", victoria.url + "/api/v1/import", body="\n".join(map(json.dumps, lines)))
         http.request("GET", victoria.url + "/internal/force_flush")
-        options = PrometheusOptions(endpoint=EndpointOptions(url=victoria.url))
+        options = MetricOptions(endpoint=HttpOptions(url=victoria.url))
         curves = PrometheusCurves(options, Scope(START_S, START_S + 600, nodes=("h1", "N1")))
         assert {each.series.get("node") for each in curves.held()} == {"h1", "N1"}
         values, used = curves.rollup([[each.id] for each in curves.held()], START_S * 1000 - 20_000,
@@ -620,7 +619,7 @@ def test_labels_with_dots_in_victoriametrics(tmp_path_factory: pytest.TempPathFa
 def test_times_are_asked_for_from_many_threads() -> None:
     """What is known of a source grows while other threads look for the nearest of it."""
     with scripted(Fake()) as server:
-        api = Api(PrometheusOptions(endpoint=EndpointOptions(url=server.url)))
+        api = Api(MetricOptions(endpoint=HttpOptions(url=server.url)))
         span = START_S * 1000, (START_S + 3600) * 1000
         source = Source(api, "DCGM_FI_DEV_GPU_TEMP", "gpu_temperature_celsius", "", span, True,
                         [{"Hostname": "node-1", "gpu": "0"}], [0], [1.0])  # fmt: skip
@@ -642,7 +641,7 @@ def test_times_are_asked_for_from_many_threads() -> None:
 
 def test_a_server_is_probed_once_by_many_threads() -> None:
     with scripted(Fake()) as server, ThreadPoolExecutor(8) as pool:
-        api = Api(PrometheusOptions(endpoint=EndpointOptions(url=server.url)))
+        api = Api(MetricOptions(endpoint=HttpOptions(url=server.url)))
         assert list(pool.map(lambda _: (api.closed, api.victoria), range(8))) == [(True, False)] * 8
         assert len(server.seen) == 2
         api.close()
@@ -656,9 +655,7 @@ def test_closing_ends_what_is_under_way() -> None:
         return b""
 
     with scripted(hang) as server:
-        curves = PrometheusCurves(
-            PrometheusOptions(endpoint=EndpointOptions(url=server.url)), Scope(START_S, START_S + 60)
-        )
+        curves = PrometheusCurves(MetricOptions(endpoint=HttpOptions(url=server.url)), Scope(START_S, START_S + 60))
         curves.begin()
         time.sleep(0.2)
         begun = time.monotonic()
@@ -670,7 +667,7 @@ def test_closing_ends_what_is_under_way() -> None:
 
 
 def test_a_name_without_credentials() -> None:
-    options = PrometheusOptions(endpoint=EndpointOptions(url="http://ann:s3cret@metrics:9090/prom"))
+    options = MetricOptions(endpoint=HttpOptions(url="http://ann:s3cret@metrics:9090/prom"))
     assert PrometheusCurves(options).name == "prometheus http://metrics:9090/prom"
     assert "s3cret" not in repr(options)
 

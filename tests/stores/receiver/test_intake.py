@@ -34,6 +34,7 @@ from tests.serve.receiving import (
     write_request,
 )
 from trackside import api
+from trackside.catalog import settling
 from trackside.evidence import UNANSWERED, MissingAnswer
 from trackside.query import events, metric
 from trackside.runs.listing import Listed, listing
@@ -49,7 +50,7 @@ from trackside.stores.embedded.layout import Directory, Mark, StoreBusy, StoreEr
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.writer import Writer
 from trackside.stores.memory import MemoryStore
-from trackside.stores.receiver import arrivals, received
+from trackside.stores.receiver import arrivals
 from trackside.stores.receiver import flush as flushing
 from trackside.stores.receiver import lines as line_files
 from trackside.stores.receiver.arrivals import Arrivals, Taken
@@ -253,7 +254,7 @@ def test_a_unit_that_nothing_tells_is_settled_after_a_day(store: Path, monkeypat
 def test_a_unit_that_nothing_tells_is_settled_by_many_values(
     intake: Intake, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(received, "LOOK", 10)
+    monkeypatch.setattr(settling, "MAX_UNSETTLED", 10)
     for number in range(3):
         sent(intake, tick(number, name=RATIO, value=0.0, gpus=2)).result(10)
         sent(intake, tick(number, name="dcgm_prof_dram_active", value=0.1, gpus=1)).result(10)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from trackside.catalog.hang_lines import MOST_NATIVE, Thread, native_name, place_of
 from trackside.catalog.python_stack import Call, own_call
+from trackside.command import Command, CommandStopped
 
 MOST_BYTES = 4 << 20
 """Of what it prints: native stacks of a hundred threads are as much."""
@@ -88,67 +85,20 @@ def _thread(told: Mapping[str, Any], pid: int) -> Thread:
     return Thread(tid, name, doing, place, tuple(shown), native)
 
 
-def _output(command: Sequence[str], timeout_s: float) -> bytes:
+def _output(arguments: Sequence[str], timeout_s: float) -> bytes:
     """What a program prints, bounded in time and size. Raises NoStack."""
+    env = {"PATH": os.environ.get("PATH", ""), "RUST_BACKTRACE": "0"}
+    command = Command(arguments, timeout_s=timeout_s, max_bytes=MOST_BYTES, env=env)
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={"PATH": os.environ.get("PATH", ""), "RUST_BACKTRACE": "0"},
-            start_new_session=True,
-        )
+        output = b"".join(command.output())
     except OSError as error:
         raise NoStack(f"py-spy can't be started: {error.strerror or error}") from error
-    try:
-        out, said = _read(process, timeout_s)
-    finally:
-        _end(process)
-    if process.returncode:
-        raise NoStack(reason(said.decode("utf-8", "replace")))
-    return out
-
-
-def _read(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[bytes, bytes]:
-    assert process.stdout is not None
-    assert process.stderr is not None
-    found: dict[IO[bytes], bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
-    end = time.monotonic() + timeout_s
-    with selectors.DefaultSelector() as selector:
-        for stream in found:
-            os.set_blocking(stream.fileno(), False)
-            selector.register(stream, selectors.EVENT_READ, stream)
-        while selector.get_map():
-            left = end - time.monotonic()
-            if left <= 0:
-                raise NoStack(f"py-spy took more than {timeout_s:g} s and was ended")
-            for key, _ in selector.select(left):
-                data = os.read(key.fd, 1 << 16)
-                if not data:
-                    selector.unregister(key.fileobj)
-                    continue
-                found[key.data] += data
-                if len(found[key.data]) > MOST_BYTES:
-                    raise NoStack(f"py-spy printed more than {MOST_BYTES >> 20} MiB and was ended")
-    try:
-        process.wait(max(0.1, end - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        raise NoStack(f"py-spy took more than {timeout_s:g} s and was ended") from None
-    return bytes(found[process.stdout]), bytes(found[process.stderr])
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End it and all that it started. Its hold on another process ends with it."""
-    if process.poll() is None:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except OSError:
-            process.kill()
-        process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()
+    except CommandStopped as stop:
+        too_late, too_much = f"took more than {timeout_s:g} s", f"printed more than {MOST_BYTES >> 20} MiB"
+        raise NoStack(f"py-spy {too_late if stop.reason == 'timeout' else too_much} and was ended") from None
+    if command.status:
+        raise NoStack(reason(command.errors.decode("utf-8", "replace")))
+    return output
 
 
 def reason(said: str) -> str:

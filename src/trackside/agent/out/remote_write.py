@@ -11,8 +11,8 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trackside.agent.out.http import ReceiverOptions
 from trackside.agent.out.identity import Identity
+from trackside.agent.out.receiver import ReceiverOptions
 from trackside.agent.out.snappy import compressor, varint
 from trackside.agent.source import Labels, Reading
 

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from trackside.agent.out.http import Answer, ReceiverOptions, Sender, Unreachable
+from trackside.agent.out.receiver import ReceiverOptions
 from trackside.agent.out.spool import Batch, Spool
 from trackside.agent.source import Reading
+from trackside.http.client import HttpClient
+from trackside.http.unanswered import Unanswered
 
 FIRST_AGAIN_S, LAST_AGAIN_S = 0.5, 60.0
 """Between tries: twice as long each time, by half of it random, so that not all nodes come back at once."""
@@ -62,7 +64,7 @@ class Shipping:
         self.protocol, self.spool, self.sent = protocol, spool, Sent()
         self._say = say
         self._options = options
-        self._sender = Sender(options, protocol.path)
+        self._client = HttpClient(options.at(protocol.path))
         self._most_records = MOST_RECORDS
         self._said: dict[str, float] = {}
         self._stopping = threading.Event()
@@ -72,7 +74,7 @@ class Shipping:
     @property
     def url(self) -> str:
         """Where it sends to, without secrets."""
-        return self._sender.shown
+        return self._client.name
 
     def start(self) -> None:
         """Send from now on."""
@@ -100,7 +102,7 @@ class Shipping:
                 self._stopping.wait(self._options.wait_s)  # for company
                 self._pass_on()
         self._pass_on()
-        self._sender.close()
+        self._client.close()
 
     def _pass_on(self) -> None:
         """Send all that waits, or try to until it is told to end."""
@@ -134,26 +136,28 @@ class Shipping:
         sent.requests += 1
         try:
             body, headers = self.protocol.body(batch.records)
-            answer = self._sender.post(body, headers)
-        except Unreachable as error:
-            return "again", self._failed(str(error), 0.0)
+            self._client.request("POST", "", body=body, headers=headers)
+        except Unanswered as error:
+            if error.status in IMPOSSIBLE:
+                return self._refused(batch, str(error))
+            if error.kind != "too_large":  # it took the body, and has a lot to say of it
+                return "again", self._failed(str(error), error.after)
         except Exception as error:  # noqa: BLE001  whatever it is, this thread must not end by it
             return "again", self._failed(f"{self.url}: {type(error).__name__}: {error}", 0.0)
-        if 200 <= answer.status < 300:
-            if sent.failures:
-                self._say(f"{self.url} answers again")
-                self._said.clear()
-            sent.count += batch.count
-            sent.bytes += len(body)
-            sent.failures, sent.reason, sent.last_success = 0, "", time.time()
-            return "sent", 0.0
-        text = f"{self.url} answered {answer.status}" + (f": {answer.words}" if answer.words else "")
-        if answer.status in IMPOSSIBLE:
-            if len(batch.records) == 1:
-                sent.reason = text
-                self._complain(text, f"so {batch.count:,} are lost")
-            return "refused", 0.0
-        return "again", self._failed(text + _remedy(answer), answer.after_s)
+        if sent.failures:
+            self._say(f"{self.url} answers again")
+            self._said.clear()
+        sent.count += batch.count
+        sent.bytes += len(body)
+        sent.failures, sent.reason, sent.last_success = 0, "", time.time()
+        return "sent", 0.0
+
+    def _refused(self, batch: Batch, reason: str) -> tuple[Outcome, float]:
+        """Note what the receiver will never take."""
+        if len(batch.records) == 1:
+            self.sent.reason = reason
+            self._complain(reason, f"so {batch.count:,} are lost")
+        return "refused", 0.0
 
     def _failed(self, reason: str, after_s: float) -> float:
         """Note a failure; seconds until the next try."""
@@ -173,12 +177,3 @@ class Shipping:
         if now - self._said.get(what, -SAY_S) >= SAY_S:
             self._said[what] = now
             self._say(f"{self.protocol.name}: {what}; {then}")
-
-
-def _remedy(answer: Answer) -> str:
-    """What may help against an answer."""
-    if answer.status in (401, 403, 407):
-        return " (check the token, or the user and the tenant)"
-    if answer.status in (404, 405):
-        return " (is the URL's path right?)"
-    return " (it points elsewhere: give that URL)" if 300 <= answer.status < 400 else ""

@@ -13,14 +13,8 @@ from dataclasses import dataclass
 from trackside.agent.slurm.command import CommandFailed, Commands
 from trackside.agent.slurm.jobs import Happening
 from trackside.catalog.job_states import is_over
+from trackside.catalog.slurm.commands import SEPARATOR, accounting_columns, accounting_table
 
-COLUMNS = """
-    JobID JobIDRaw JobName User UID Cluster Partition Account QOS State ExitCode DerivedExitCode Reason Submit Eligible
-    Start End ElapsedRaw Suspended TimelimitRaw NNodes NTasks AllocCPUS NodeList FailedNode Restarts AllocTRES ReqTRES
-    ReqMem MaxRSS SubmitLine WorkDir
-"""
-"""Of which an older sacct is asked for what it has."""
-_SEPARATOR = "\x1f"
 AT_ONCE = 100
 """Jobs of one call."""
 LATER_S = 10.0
@@ -81,29 +75,21 @@ class Accounting:
     def _rows(self, numbers: Sequence[str]) -> dict[str, list[dict[str, str]]]:
         """The rows of each job and of its steps, by Slurm's number."""
         columns = self._known()
-        called = (
-            "-n",
-            "-D",
-            "-P",
-            f"--delimiter={_SEPARATOR}",
-            f"--format={','.join(columns)}",
-            "-j",
-            ",".join(numbers),
-        )
         found: dict[str, list[dict[str, str]]] = {}
-        for line in self._commands.lines("sacct", *called):
-            values = line.replace("\t", " ").split(_SEPARATOR)
+        for line in self._commands.lines("sacct", "-n", "-D", *accounting_table(columns), "-j", ",".join(numbers)):
+            values = line.replace("\t", " ").split(SEPARATOR)
             if len(values) != len(columns):
                 continue  # a line break in a name
             row = dict(zip(columns, values, strict=True))
             found.setdefault(row["JobIDRaw"].partition(".")[0], []).append(row)
         return found
 
-    def _known(self) -> Sequence[str]:
+    def _known(self) -> list[str]:
         """Those of the columns that this sacct has: one that it hasn't is an error."""
         if self._columns is None:
-            listed = {word for line in self._commands.lines("sacct", "--helpformat") for word in line.lower().split()}
-            columns = [column for column in COLUMNS.split() if column.lower() in listed]
+            offered = accounting_columns(" ".join(self._commands.lines("sacct", "--helpformat")))
+            # They would hide the expanded paths that scontrol has.
+            columns = [column for column in offered if column not in ("StdOut", "StdErr")]
             if not {"JobID", "JobIDRaw", "State"} <= set(columns):
                 raise CommandFailed("sacct lists no columns that are known")
             self._columns = columns

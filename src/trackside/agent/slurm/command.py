@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
-import selectors
 import shutil
-import signal
-import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing
+
+from trackside.catalog.slurm import commands
+from trackside.command import Command, CommandStopped
 
 MOST_BYTES = 512 << 20
 """Of one command's output: it is taken line by line."""
 MOST_LINE = 64 << 10
 """Bytes of one line that are kept."""
-_MOST_SAID = 2000
-_PIECE = 1 << 16
-_POLL_S = 0.2
-_THEIRS = re.compile(r"(?:SACCT|SQUEUE|SCONTROL|SINFO|SDIAG)_")
-"""Variables that change what the commands print."""
 
 
 class CommandFailed(Exception):
@@ -34,8 +27,7 @@ class Commands:
         self, folder: str = "", conf: str = "", timeout_s: float = 60.0, environ: Mapping[str, str] = os.environ
     ) -> None:
         self._path, self._timeout_s = folder or environ.get("PATH", os.defpath), timeout_s
-        kept = {name: value for name, value in environ.items() if not _THEIRS.match(name)}
-        self._env = {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "4096"}
+        self._env = commands.environment(environ)
         if conf:
             self._env["SLURM_CONF"] = conf
 
@@ -48,68 +40,35 @@ class Commands:
         program = shutil.which(name, path=self._path)
         if program is None:
             raise CommandFailed(f"{name} is not on the PATH {self._path}")
+        command = Command([program, *arguments], timeout_s=self._timeout_s, max_bytes=MOST_BYTES, env=self._env)
         try:
-            child = subprocess.Popen(
-                [program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env=self._env, start_new_session=True,
-            )  # fmt: skip
+            with closing(command.output()) as pieces:
+                yield from _lines(pieces)
         except OSError as error:
             raise CommandFailed(f"{program} can't be run: {error.strerror or error}") from None
-        try:
-            said = bytearray()
-            rest, cut = b"", False
-            for piece in _output(child, said, time.monotonic() + self._timeout_s, name):
-                *whole, rest = (rest + piece).split(b"\n")
-                for line in whole:
-                    if not cut:
-                        yield line[:MOST_LINE].decode("utf-8", "replace")
-                    cut = False
-                if len(rest) > MOST_LINE:
-                    if not cut:
-                        yield rest[:MOST_LINE].decode("utf-8", "replace")
-                    rest, cut = b"", True
-            if rest and not cut:
-                yield rest.decode("utf-8", "replace")
-            status = child.wait(5.0)
-            if status:
-                words = " ".join(said.decode("utf-8", "replace").split())[:300]
-                raise CommandFailed(f"{name} ended with {status}: {words or 'it says nothing'}")
-        except subprocess.TimeoutExpired:
-            raise CommandFailed(f"{name} closed its output and did not end") from None
-        finally:
-            # Not yet reaped where it still runs, so that its number, and its group's, can't be another's.
-            if child.poll() is None:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
-            for pipe in (child.stdout, child.stderr):
-                if pipe is not None:
-                    pipe.close()
+        except CommandStopped as stop:
+            limit = "did not end in time" if stop.reason == "timeout" else f"wrote more than {MOST_BYTES:,} bytes"
+            raise CommandFailed(f"{name} {limit}, and was stopped") from None
+        if command.status:
+            words = " ".join(command.errors.decode("utf-8", "replace").split())[:300]
+            raise CommandFailed(f"{name} ended with {command.status}: {words or 'it says nothing'}")
 
 
-def _output(child: subprocess.Popen[bytes], said: bytearray, until: float, name: str) -> Iterator[bytes]:
-    """What it writes, as it comes; what it says on stderr goes to ``said``."""
-    assert child.stdout is not None
-    assert child.stderr is not None
-    size = 0
-    with selectors.DefaultSelector() as selector:
-        selector.register(child.stdout, selectors.EVENT_READ, True)
-        selector.register(child.stderr, selectors.EVENT_READ, False)
-        while selector.get_map():
-            left = until - time.monotonic()
-            if left <= 0:
-                raise CommandFailed(f"{name} did not end in time, and was stopped")
-            for key, _ in selector.select(min(left, _POLL_S)):
-                piece = os.read(key.fd, _PIECE)
-                if not piece:
-                    selector.unregister(key.fileobj)
-                elif not key.data:
-                    said += piece[: max(0, _MOST_SAID - len(said))]
-                else:
-                    size += len(piece)
-                    if size > MOST_BYTES:
-                        raise CommandFailed(f"{name} wrote more than {MOST_BYTES:,} bytes, and was stopped")
-                    yield piece
+def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
+    """The lines in a stream, of each the first bytes."""
+    rest, cut = b"", False
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            if not cut:
+                yield line[:MOST_LINE].decode("utf-8", "replace")
+            cut = False
+        if len(rest) > MOST_LINE:
+            if not cut:
+                yield rest[:MOST_LINE].decode("utf-8", "replace")
+            rest, cut = b"", True
+    if rest and not cut:
+        yield rest.decode("utf-8", "replace")
 
 
 def blocks(lines: Iterator[str], begin: str, most: int = 400) -> Iterator[Sequence[str]]:

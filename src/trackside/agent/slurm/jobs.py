@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trackside.catalog.job_states import ALIVE, CLEARING, WAITING, is_over
+from trackside.catalog.slurm import values
+from trackside.catalog.slurm.fields import job_ids
 
 _VOLATILE = re.compile(r" RunTime=\S+| LastSchedEval=\S+|SecsPreSuspend=\S+")
 """What changes while nothing happens."""
@@ -84,7 +86,7 @@ class Queue:
         reason = facts.get("Reason", "None").partition(",")[0]
         known = (reason, partition) in self.reasons or len(self.reasons) < WAIT_REASONS
         self.reasons[reason if known else "other", partition] += count
-        eligible = _seconds(facts, "EligibleTime")
+        eligible = values.time(facts.get("EligibleTime"))
         if eligible is not None and eligible <= now:
             self.oldest[partition] = max(self.oldest.get(partition, 0.0), now - eligible)
 
@@ -118,9 +120,10 @@ class Jobs:
             verb, sentence = _sentence(known, facts)
             if sentence:
                 record = "\t".join(line.strip() for line in lines)
-                time = min(_seconds(facts, _TIMES.get(verb, "")) or now, now)
-                text = f"job {_shown(facts)} {sentence}\t{record}"
-                happened.append(Happening(job_id(facts), number, verb, time, text))
+                time = min(values.time(facts.get(_TIMES.get(verb, ""))) or now, now)
+                id_ = _id(facts)
+                text = f"job {id_} {sentence}\t{record}"
+                happened.append(Happening(id_.partition("_[")[0], number, verb, time, text))
             self._jobs[number] = _Job(mark, facts)
         gone = [number for number in self._jobs if number not in met]
         lost = [number for number in gone if not is_over(self._jobs[number].state) and number.isdecimal()]
@@ -132,18 +135,9 @@ class Jobs:
         return len(self._jobs)
 
 
-def job_id(facts: Mapping[str, str]) -> str:
-    """A job's id as users write it: ``60_3``, ``73+0``; tasks that wait together go by their array's."""
-    array, task = facts.get("ArrayJobId"), facts.get("ArrayTaskId", "")
-    if array:
-        return f"{array}_{task}" if task.isdecimal() else array
-    het, part = facts.get("HetJobId") or facts.get("PackJobId"), facts.get("HetJobOffset") or facts.get("PackJobOffset")
-    return f"{het}+{part}" if het and part else facts.get("JobId", "")
-
-
-def _shown(facts: Mapping[str, str]) -> str:
-    task = facts.get("ArrayTaskId", "")
-    return job_id(facts) if not task or task.isdecimal() else f"{job_id(facts)}_[{task}]"
+def _id(facts: Mapping[str, str]) -> str:
+    """A job's id as users write it: ``60_3``, ``60_[4-9]``, ``73+0``."""
+    return str(job_ids("scontrol", facts.get).get("id", ""))
 
 
 def _facts(lines: Sequence[str]) -> dict[str, str]:
@@ -175,7 +169,7 @@ def _sentence(known: _Job | None, facts: Mapping[str, str]) -> tuple[str, str]:
 
 def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, str]:
     changes = [f"{key} {before.get(key)} -> {now.get(key)}" for key in _WATCHED if before.get(key) != now.get(key)]
-    old, new = (_number(each.get("Priority", "")) for each in (before, now))
+    old, new = (values.number(each.get("Priority")) for each in (before, now))
     if old is not None and new is not None and abs(new - old) > PRIORITY * max(old, new):
         changes.append(f"Priority {old} -> {new}")
     if changes:
@@ -187,11 +181,11 @@ def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, st
 
 
 def _exit(facts: Mapping[str, str]) -> str:
-    code, _, signal = facts.get("ExitCode", "").partition(":")
-    if not code.isdecimal() or not signal.isdecimal():
+    code, signal = values.exit_status(facts.get("ExitCode"))
+    if code is None or signal is None:
         return ""
     # Higher numbers are Slurm's own marks.
-    return f", exit code {code}" + (f", signal {signal}" if 0 < int(signal) <= LAST_SIGNAL else "")
+    return f", exit code {code}" + (f", signal {signal}" if 0 < signal <= LAST_SIGNAL else "")
 
 
 def _waiting(tasks: str) -> int:
@@ -200,15 +194,6 @@ def _waiting(tasks: str) -> int:
     for part in tasks.partition("%")[0].split(","):
         first, _, last = part.partition(":")[0].partition("-")
         if first.isdecimal():
-            step = _number(part.partition(":")[2]) or 1
+            step = values.number(part.partition(":")[2]) or 1
             count += (int(last) - int(first)) // step + 1 if last.isdecimal() else 1
     return max(count, 1)
-
-
-def _seconds(facts: Mapping[str, str], name: str) -> float | None:
-    value = facts.get(name, "")
-    return float(value) if value.isdecimal() and 0 < int(value) < 4_000_000_000 else None
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isdecimal() and len(text) < 19 else None

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from trackside.catalog.slurm.values import signed_reason, time
+
 _HEAD = re.compile(r"(?:^| )(NodeName|State|BootTime)=(\S*)")
 _REASON = re.compile(r"   Reason=(.*)")
-_SINCE = re.compile(r"\[[^@\[\]]*@(\d{9,10})\]\s*\Z")
 _MARKS = str.maketrans("", "", "*~#!%$@^-")
 _CLASSES = (
     ("DOWN", "down"), ("FAIL", "failing"), ("DRAIN", "drain"), ("NOT_RESPONDING", "not_responding"), ("MAINT", "maint"),
@@ -63,7 +64,7 @@ class Nodes:
             self.seconds[name, was] = self.seconds.get((name, was), 0.0) + past
             met[name] = node
             record = "\t".join(line.strip() for line in lines)
-            found += [Change(name, time, f"{text}\t{record}") for time, text in _changes(name, known, node, now)]
+            found += [Change(name, at, f"{text}\t{record}") for at, text in _changes(name, known, node, now)]
         for name, state in [each for each in self.seconds if each[0] not in met]:
             del self.seconds[name, state]
         self._nodes = met
@@ -81,8 +82,8 @@ class Nodes:
 def _node(lines: Sequence[str]) -> tuple[str, _Node]:
     heads = {name: value for line in reversed(lines) for name, value in reversed(_HEAD.findall(line.strip()))}
     reason = next((found[1].strip() for line in lines if (found := _REASON.match(line))), "")
-    raw, booted = heads.get("State", "UNKNOWN"), heads.get("BootTime", "")
-    return heads.get("NodeName", ""), _Node(_state(raw), raw, reason, float(booted) if booted.isdecimal() else 0.0)
+    raw = heads.get("State", "UNKNOWN")
+    return heads.get("NodeName", ""), _Node(_state(raw), raw, reason, time(heads.get("BootTime")) or 0.0)
 
 
 def _state(raw: str) -> str:
@@ -103,7 +104,6 @@ def _changes(name: str, known: _Node | None, node: _Node, now: float) -> Iterabl
         return
     if known is not None and (known.state, known.reason) == (node.state, node.reason):
         return
-    since = _SINCE.search(node.reason)
     new = known is None or known.reason != node.reason
-    time = float(since[1]) if since and out and new else now
-    yield min(time, now), f"node {name} is {node.raw}" + (f": {node.reason}" if out and node.reason else "")
+    since = signed_reason(node.reason)[2] if out and new else None
+    yield min(since or now, now), f"node {name} is {node.raw}" + (f": {node.reason}" if out and node.reason else "")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from trackside.bundle.redact.kind import AFTER, BEFORE, Trace, word
 from trackside.bundle.redact.sieve import Look, Sign, literal, look
-from trackside.logs.hostlist import expand
+from trackside.catalog.hostlist import expand
 
 MOST = 200_000
 """Hosts of one bundle."""

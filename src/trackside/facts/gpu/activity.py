@@ -1,15 +1,14 @@
 """What the GPUs did, window by window: work, wait while looking busy, or nothing.
 
-Work is told by kernel launches where they were traced, else by SM activity, else by power above the GPU's own lowest
-(unless no kernel ran, which overrules it), else by NVML's utilisation, which proves idleness but no work. Levels are
-each GPU's own, because workloads differ.
-Arrays are (GPUs, windows), NaN where nothing was sampled.
+Kernel launches show work if they were traced, else SM activity, else power above the GPU's own lowest (unless no kernel
+ran, which overrules it), else NVML's utilisation, which proves idleness but no work. Levels are each GPU's own, because
+workloads differ. Arrays are (GPUs, windows), NaN where nothing was sampled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
 
@@ -17,15 +16,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.catalog.natural import whole_number
-from trackside.evidence import Evidence, Grid, Missing
-from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.signals import ACTIVITY
+from trackside.evidence import Evidence, Grid, Missing, Value
+from trackside.facts.fact import Maybe, fact, unmet
 from trackside.facts.gpus import aligned, name_of
+from trackside.finding import Claim, Sentence
 from trackside.model import Run, Series
+from trackside.query import Query, Rollup, metric
 
 Matrix = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Basis = Literal["launches", "sm", "power", "collectives", "utilisation"]
+
+
+def counts_by_gpu(name: str, how: Rollup) -> Query:
+    """A counter of the tracer over the run, added up for each GPU or rank."""
+    return metric(name).over("run", how).by("node", "gpu", "rank", how="sum")
+
+
+ACTIVITY: Mapping[str, Query] = {
+    "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
+    "engine": metric("gpu_engine_active_ratio").over("run", "avg"),
+    "utilisation": metric("gpu_utilization_ratio").over("run", "avg"),
+    "power": metric("gpu_power_watts").over("run", "avg"),
+    "launches": counts_by_gpu("trackside_cuda_kernel_launches_total", "increase"),
+    "collectives": counts_by_gpu("trackside_nccl_collectives_completed_total", "increase"),
+}
+"""The questions behind :class:`GpuActivity`."""
+NEED = ("sm", "engine", "utilisation", "launches")
+"""Those whose answer, any one, can tell rest from work."""
+ADVANCING: Mapping[str, Sentence] = {
+    "collectives": Sentence("collectives went on: {count} were completed"),
+    "launches": Sentence("kernels were launched all the while: {count}"),
+}
+COUNTED = ("launches", "collectives")
+"""Those that count what was done; their unit is named by the sentences themselves."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +90,10 @@ class Floors:
 class GpuActivity:
     """The run's GPUs over its windows."""
 
-    grids: Mapping[str, Grid]
+    grids: Mapping[str, Grid] = field(repr=False)
     """The answers to :data:`ACTIVITY`, of those that were sampled."""
+    untold: Missing | None
+    """Why nothing was sampled that can tell rest from work; None if something was."""
     gpus: tuple[str, ...]
     """``node:index``, those of :attr:`Run.gpus` first and in its order."""
     times: Matrix
@@ -97,6 +123,11 @@ class GpuActivity:
         return counts >= (2 if len(self.times) > 4 else 1)
 
     @cached_property
+    def used(self) -> Flags:
+        """(G,) The GPUs in use; all of them if none was seen to work."""
+        return self.users if self.users.any() else np.ones(len(self.gpus), dtype=bool)
+
+    @cached_property
     def watched(self) -> Flags:
         """(G, T) Whether the GPU itself was sampled, and not only its process; else whether this was."""
         levels = [each for each in (self.sm, self.busy, self.power) if each is not None]
@@ -108,9 +139,8 @@ class GpuActivity:
     @cached_property
     def seen(self) -> Flags:
         """(T,) Windows in which at least half of the GPUs in use were watched."""
-        rows = self.users if self.users.any() else np.ones(len(self.gpus), dtype=bool)
-        counts: NDArray[np.intp] = self.known[rows].sum(axis=0)
-        return counts >= max(1, int(rows.sum()) / 2)
+        counts: NDArray[np.intp] = self.known[self.used].sum(axis=0)
+        return counts >= max(1, int(self.used.sum()) / 2)
 
     def worked_after(self, moment: float) -> bool | None:
         """Whether the run's GPUs went on working after a moment; None if nothing that proves work was sampled.
@@ -136,16 +166,32 @@ class GpuActivity:
                 flags = flags | ((rate > FLOORS.launch_share).sum(axis=0) > 0.5 * users.sum())
         return _without_blips(flags)
 
-    def grid(self, name: str) -> Grid | None:
+    def grid(self, name: str | None) -> Grid | None:
         """The curves of one of :data:`ACTIVITY`."""
-        return self.grids.get(name)
+        return self.grids.get(name or "")
 
-    def signal(self, name: str) -> Matrix | None:
-        """The array of an ask of :data:`ACTIVITY`."""
+    def signal(self, name: str | None) -> Matrix | None:
+        """The array of one of :data:`ACTIVITY`."""
         if name in ("engine", "utilisation"):
             return self.busy if name == self.busy_by else None
-        found: Matrix | None = getattr(self, name)
-        return found
+        values: Matrix | None = None if name is None else getattr(self, name)
+        return values
+
+    def level(self, name: str | None, how: Literal["median", "max"] = "median") -> Value | None:
+        """What one of :data:`ACTIVITY` came to over the run; of what is counted, all of it."""
+        grid = self.grid(name)
+        if grid is None:
+            return None
+        return grid.value("sum" if name in COUNTED else how, unit=None if name == "power" else "")
+
+    def advancing(self, start: float, end: float) -> tuple[Claim, ...]:
+        """Collectives that were completed in (start, end], else kernels that were launched, if they were traced."""
+        for name, sentence in ADVANCING.items():
+            grid = self.grid(name)
+            done = grid.during(start, end).value("sum", unit="") if grid is not None else None
+            if done is not None and done.value:
+                return (sentence(count=done),)
+        return ()
 
     def named(self, rows: Flags | Iterable[int]) -> tuple[str, ...]:
         """The GPUs of these rows."""
@@ -156,26 +202,37 @@ class GpuActivity:
 FLOORS = Floors()
 
 
+@fact(ACTIVITY)
+def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
+    """Of what was sampled; missing if no metric shows what the GPUs did."""
+    grids = tuple((name, grid) for name in ACTIVITY if (grid := evidence.grid(name)) is not None)
+    untold = unmet(evidence, (NEED,))
+    activity = _activity(grids, untold, run.gpus, run.n_ranks) if grids else None
+    return activity if activity is not None else untold or NOT_MEASURED
+
+
 NOT_MEASURED = Missing("no metric shows what the GPUs did")
 
 
-@fact(ACTIVITY, needs=(tuple(ACTIVITY),))
-def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
-    """Of what was sampled; missing if no metric shows work."""
-    seen = activity(evidence, run)
-    return seen if seen is not None else NOT_MEASURED
+def untold(activity: Maybe[GpuActivity]) -> Missing | None:
+    """Why nothing was sampled that can tell rest from work; None if something was."""
+    return activity if isinstance(activity, Missing) else activity.untold
 
 
 def activity(evidence: Evidence, run: Run) -> GpuActivity | None:
     """Transitional: the fact, for modules that still ask by themselves."""
-    grids = tuple((name, grid) for name in ACTIVITY if (grid := evidence.grid(name)) is not None and len(grid.times))
-    return _activity(grids, run.gpus, run.n_ranks) if grids else None
+    fact = gpu_activity(evidence, run)
+    return None if isinstance(fact, Missing) else fact
 
 
-@lru_cache(maxsize=1)  # the families of one run ask for the same
-def _activity(held: tuple[tuple[str, Grid], ...], order: tuple[str, ...], n_ranks: int | None) -> GpuActivity | None:
-    grids = dict(held)
-    times, step = held[0][1].times, held[0][1].step
+@lru_cache(maxsize=1)  # transitional: the families of one run ask for the same
+def _activity(
+    answers: tuple[tuple[str, Grid], ...], untold: Missing | None, order: tuple[str, ...], n_ranks: int | None
+) -> GpuActivity | None:
+    grids = {name: grid for name, grid in answers if len(grid.times)}
+    if not grids:
+        return None
+    times, step = next((grid.times, grid.step) for grid in grids.values())
     placed = {name: [gpu_of(each, order, n_ranks) for each in grid.series] for name, grid in grids.items()}
     gpus = tuple(name for name in dict.fromkeys([*order, *(n for each in placed.values() for n in each)]) if name)
     if not gpus:
@@ -198,8 +255,8 @@ def _activity(held: tuple[tuple[str, Grid], ...], order: tuple[str, ...], n_rank
     by: Literal["engine", "utilisation"] = "engine" if engine is not None else "utilisation"
     readings = min(grid.samples / max(1, int((~np.isnan(grid.values)).sum())) for grid in grids.values())
     return GpuActivity(
-        grids, gpus, times, step, readings, sm, busy, None if busy is None else by, power, launches, collectives, basis,
-        working, known,
+        dict(answers), untold, gpus, times, step, readings, sm, busy, None if busy is None else by, power, launches,
+        collectives, basis, working, known,
     )  # fmt: skip
 
 

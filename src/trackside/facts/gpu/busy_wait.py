@@ -1,23 +1,65 @@
-"""Do the GPUs of a run that advances wait for each other, or for each launch, rather than work? Pure, on arrays.
+"""Whether the GPUs of a run that advances wait for each other, or for each launch, rather than work.
 
 Engine activity counts a kernel that only spins in a collective; SM activity hardly does. The difference is the wait.
+Exporters give the tensor pipes and device memory by default, but not SM activity: a kernel that spins uses neither, and
+little power; work in FP32, which uses no tensor pipe either, draws more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from trackside.evidence import Evidence, Grid, Value, derived
+from trackside.evidence import Evidence, Grid, Missing, Value, derived
 from trackside.facts import maths
+from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import GpuActivity
-from trackside.facts.gpu.duty import TITLES, Duty
-from trackside.facts.gpu.pipes import draws_little, pipes, power_limit
-from trackside.facts.gpu.traffic import traffic
-from trackside.facts.pace.work import advancing
-from trackside.facts.training.learning import number, training_points
-from trackside.finding import Claim, claim
+from trackside.facts.gpu.duty import TITLES, DutyCycle
+from trackside.facts.gpu.power_limits import PowerLimits
+from trackside.facts.gpu.traffic import GpuTraffic
+from trackside.facts.training.learning import Trajectory, number
+from trackside.finding import Claim, Sentence
+from trackside.query import Query, metric
+
+
+def _by_api(name: str) -> Query:
+    return metric(name).over("run", "increase").by("api", how="sum")
+
+
+BUSY_WAIT: Mapping[str, Query] = {
+    "steps": metric("training_step").over("run", "max"),
+    "waits": metric("trackside_nccl_collective_seconds_total").over("run", "increase").by(
+        "node", "gpu", "rank", how="sum"
+    ),
+    "api_seconds": _by_api("trackside_cuda_api_seconds_total"),
+    "api_calls": _by_api("trackside_cuda_api_calls_total"),
+    "all_reduce": metric("training_all_reduce_seconds").over("run", "avg"),
+    "step_seconds": metric("training_step_seconds").over("run", "avg"),
+    "network": metric("host_network_tx_bytes_total").over("run", "increase").by("node", how="max"),
+    "fabric": metric("host_infiniband_tx_bytes_total").over("run", "increase").by("node", how="max"),
+}  # fmt: skip
+"""The questions behind :class:`BusyWait`."""
+
+LAUNCHES_WAIT = Sentence("a kernel launch took {each} (mean of {count}), as long as a kernel")
+LAUNCHES_SHARE = Sentence("launches took {share} of the time, and kernels ran {busy} of it")
+PINNED = Sentence("the GPUs were never idle and hardly worked: {signal} {busy}, SM activity {sm} (means)")
+PINNED_UNSEEN = Sentence("the GPUs were never idle: {signal} {busy} (mean)")
+CALLS = Sentence("a CUDA call took {each} on average, where one that does not wait takes microseconds")
+CALLS_TIMES = Sentence(
+    "a CUDA call took {each} on average, {times} times as long as a launch ({floor}), which waits for nothing"
+)
+POWER = Sentence("they drew {power} each (median)")
+POWER_OF = Sentence("they drew {power} each (median) of the {limit} that they may")
+PIPES: Mapping[str, Sentence] = {
+    "tensor": Sentence("their tensor pipes were active {level} of the time (mean)"),
+    "dram": Sentence("their memory was read or written {level} of the time (mean)"),
+}
+IN_COLLECTIVES = Sentence("{share} of the time was spent in collectives (median)")
+COMMUNICATION = Sentence("communication takes {share} of the step: {spent} of {step}")
+FABRIC_IDLE = Sentence("a node sent {sent} over its plain network and {carried} over the fast fabric (medians)")
 
 
 @dataclass(frozen=True)
@@ -43,6 +85,16 @@ class Limits:
     """Time in launches over the time that kernels run, where each launch waits for its kernel."""
     gaps: float = 0.95
     """Engine activity over which kernels follow one another without a gap, so that launches wait for a full queue."""
+    call_ratio: float = 2.0
+    """Mean time of all calls over that of a launch, from which they wait."""
+    quiet_pipes: float = 0.1
+    """Mean activity of the tensor pipes, and of device memory: training that is bound by neither shows a few tenths of
+    one of them."""
+    little_power: float = 0.4
+    """Power over its limit, up to which GPUs that always have a kernel resident hardly work: spinning ones drew 85 of
+    400 W (public nvidia-smi output of a hang on A100s)."""
+    least_points: int = 5
+    """Printed points with the time in collectives, below which their median is chance."""
 
 
 @dataclass(frozen=True)
@@ -57,133 +109,184 @@ class Spin:
     that fills few of them."""
 
 
-def spinning(evidence: Evidence, seen: GpuActivity, duty: Duty, limits: Limits, told: list[Claim]) -> Spin | None:
-    """Several GPUs that always have a kernel resident and hardly work; None where that is not so or not measured.
+@dataclass(frozen=True)
+class Pipes:
+    """What tensor pipes and memory of the GPUs did over the time of work."""
 
-    ``told``: what the log says of slow collectives. Without SM activity, time in collectives tells, or
-    little power, of GPUs whose pipes are at rest as far as they were sampled.
-    """
-    if int(duty.rows.sum()) < 2 or duty.busy is None or duty.busy.number < limits.pinned:
-        return None
-    if duty.sm is not None and duty.sm.number > limits.doubtful_sm:
-        return None
-    if not _advances(evidence, seen, duty, limits):
-        return None
-    drawn, most = _over(evidence.grid("power"), duty), power_limit(evidence, duty)
-    values = {"busy": duty.busy, "signal": derived(TITLES[seen.busy_by or "engine"], duty.busy)}
-    shows = [claim("pinned", sm=duty.sm, **values) if duty.sm is not None else claim("pinned_unseen", **values)]
-    shows += [*advancing(evidence, duty.start, duty.end), *_calls(evidence, duty)]
-    moved = pipes(evidence, duty)
-    shows += moved.shows if duty.sm is None else ()
-    if drawn is not None:
-        shows.append(claim("power", power=drawn) if most is None else claim("power_of", power=drawn, limit=most))
-    waiting = _in_collectives(evidence, duty, limits)
-    told = [
-        *waiting,
-        *told,
-        *_printed(evidence, limits),
-        *_gauged(evidence, duty, limits),
-        *_network(evidence, duty, limits),
-    ]
-    if duty.sm is None:
-        little = draws_little(drawn, most) or (most is None and moved.quiet and bool(told))
-        return Spin(tuple(shows), tuple(told), False) if waiting or (little and not moved.busy) else None
-    return Spin(tuple(shows), tuple(told), duty.sm.number <= limits.low_sm)
+    shows: tuple[Claim, ...]
+    quiet: bool
+    """Both were sampled, and next to nothing."""
+    busy: bool
+    """One of them was not next to nothing."""
 
 
-def _advances(evidence: Evidence, seen: GpuActivity, duty: Duty, limits: Limits) -> bool:
-    """Whether the run advances: steps, collectives or launches, or data that moves. One that only spins hangs."""
-    steps, sent = evidence.grid("steps"), _over(evidence.grid("network"), duty)
-    if len(training_points(evidence["progress"])) > 1 or advancing(evidence, duty.start, duty.end):
-        return True
-    if steps is not None and steps.value("max").number > steps.value("min").number:
-        return True
-    if sent is not None and sent.number >= limits.network * seen.step:
-        return True
-    return bool(traffic(evidence, seen, duty.start, duty.end).moving)
+@dataclass(frozen=True, eq=False)
+class BusyWait:
+    """Whether GPUs wait while they look busy, in the time of work."""
+
+    evidence: Evidence
+    activity: GpuActivity
+    duty: DutyCycle
+    traffic: GpuTraffic
+    powers: PowerLimits
+    trajectory: Maybe[Trajectory]
+    limits: Limits
+
+    def spin(self, others: Sequence[Claim] = ()) -> Spin | None:
+        """Several GPUs that always have a kernel resident and hardly work; None if that is not so or not measured.
+
+        ``others``: what the log says of slow collectives. Without SM activity, time in collectives shows it, or little
+        power, of GPUs whose pipes are at rest as far as they were sampled.
+        """
+        duty, limits = self.duty, self.limits
+        if int(duty.rows.sum()) < 2 or duty.busy is None or duty.busy.number < limits.pinned:
+            return None
+        if (duty.sm is not None and duty.sm.number > limits.doubtful_sm) or not self._advances:
+            return None
+        drawn, most = _over(self.activity.grid("power"), duty), self.powers.between(duty.start, duty.end)
+        values = {"busy": duty.busy, "signal": derived(TITLES[self.activity.busy_by or "engine"], duty.busy)}
+        shows = [PINNED(sm=duty.sm, **values) if duty.sm is not None else PINNED_UNSEEN(**values)]
+        shows += [*self.activity.advancing(duty.start, duty.end), *self._calls()]
+        pipes = self._pipes()
+        shows += pipes.shows if duty.sm is None else ()
+        if drawn is not None:
+            shows.append(POWER(power=drawn) if most is None else POWER_OF(power=drawn, limit=most))
+        waiting = self._in_collectives()
+        also = (*waiting, *others, *self._printed(), *self._gauged(), *self._network())
+        if duty.sm is not None:
+            return Spin(tuple(shows), also, duty.sm.number <= limits.low_sm)
+        if drawn is not None and most is not None:
+            little = drawn.number <= limits.little_power * most.number
+        else:
+            little = most is None and pipes.quiet and bool(also)
+        return Spin(tuple(shows), also, False) if waiting or (little and not pipes.busy) else None
+
+    @property
+    def _advances(self) -> bool:
+        """Whether the run advances: steps, collectives or launches, or data that moves. One that only spins hangs."""
+        duty = self.duty
+        steps, sent = self.evidence.grid("steps"), _over(self.evidence.grid("network"), duty)
+        points = () if isinstance(self.trajectory, Missing) else self.trajectory.points
+        if len(points) > 1 or self.activity.advancing(duty.start, duty.end):
+            return True
+        if steps is not None and steps.value("max").number > steps.value("min").number:
+            return True
+        if sent is not None and sent.number >= self.limits.network * self.activity.step:
+            return True
+        return bool(self.traffic.between(duty.start, duty.end).moving)
+
+    def _pipes(self) -> Pipes:
+        """Nothing, and neither quiet nor busy, if neither was sampled."""
+        shows, levels = [], []
+        for name, sentence in PIPES.items():
+            grid = self.traffic.evidence.grid(name)
+            level = grid.during(self.duty.start, self.duty.end).value("avg") if grid is not None else None
+            if level is not None and level.value is not None:
+                shows.append(sentence(level=level))
+                levels.append(level.number)
+        busy = any(level > self.limits.quiet_pipes for level in levels)
+        return Pipes(tuple(shows), len(levels) == 2 and not busy, busy)
+
+    def _in_collectives(self) -> list[Claim]:
+        grid = self.evidence.grid("waits")
+        if grid is None:
+            return []
+        spent = grid.during(self.duty.start, self.duty.end).value("median")
+        if spent.value is None or spent.number < self.limits.wait_share * grid.step:
+            return []
+        return [IN_COLLECTIVES(share=derived(round(spent.number / grid.step, 3), spent, unit="share"))]
+
+    def _printed(self) -> list[Claim]:
+        """Share of communication in the step, as the log prints it."""
+        if isinstance(self.trajectory, Missing):
+            return []
+        frame, parts = self.trajectory.progress, []
+        for row in self.trajectory.points:
+            spent, step = number(row, "comm_time_s"), number(row, "step_time_s")
+            if spent is not None and step is not None and step > 0:
+                parts.append((spent / step, row))
+        share = maths.median([part for part, _ in parts])
+        if len(parts) < self.limits.least_points or share < self.limits.wait_share:
+            return []
+        row = min(parts, key=lambda pair: abs(pair[0] - share))[1]
+        sources = frame.value(row, "comm_time_s", "s"), frame.value(row, "step_time_s", "s")
+        whole = derived(round(share, 3), *sources, unit="share")
+        return [COMMUNICATION(spent=sources[0], step=sources[1], share=whole)]
+
+    def _gauged(self) -> list[Claim]:
+        """The same by the gauges of the training loop."""
+        spent, step = (_over(self.evidence.grid(name), self.duty) for name in ("all_reduce", "step_seconds"))
+        if spent is None or step is None or not step.number > 0:
+            return []
+        if spent.number < self.limits.wait_share * step.number:
+            return []
+        share = derived(round(spent.number / step.number, 3), spent, step, unit="share")
+        return [COMMUNICATION(spent=spent, step=step, share=share)]
+
+    def _network(self) -> list[Claim]:
+        """Traffic on the plain network while the fast fabric is there and carries next to none."""
+        plain, fast, limits = self.evidence.grid("network"), self.evidence.grid("fabric"), self.limits
+        sent, carried = _over(plain, self.duty), _over(fast, self.duty)
+        if plain is None or sent is None or carried is None or sent.number < limits.network * plain.step:
+            return []
+        if carried.number > limits.idle_fabric * sent.number:
+            return []
+        rates = [derived(value.number / plain.step, value, unit="B/s") for value in (sent, carried)]
+        return [FABRIC_IDLE(sent=rates[0], carried=rates[1])]
+
+    def _calls(self) -> list[Claim]:
+        """How long a CUDA call takes on average; and how many times a launch, which waits for nothing."""
+        seconds, calls = self.evidence.grid("api_seconds"), self.evidence.grid("api_calls")
+        each = _mean(seconds, calls, self.duty)
+        if each is None or seconds is None or calls is None:
+            return []
+        name = _launch_call(seconds)
+        floor = _mean(seconds.where(api=name), calls.where(api=name), self.duty) if name else None
+        if floor is None or not each.number > self.limits.call_ratio * floor.number > 0:
+            return [CALLS(each=each)]
+        times = derived(round(each.number / floor.number, 1), each, floor)
+        return [CALLS_TIMES(each=each, floor=floor, times=times)]
+
+    @cached_property
+    def blocking(self) -> tuple[Claim, ...]:
+        """Launches that take as long as their kernels, with gaps between these; nothing if that is not so."""
+        seconds, calls = self.evidence.grid("api_seconds"), self.evidence.grid("api_calls")
+        duty, limits, launches = self.duty, self.limits, self.activity.launches
+        if seconds is None or calls is None or duty.busy is None or duty.busy.number > limits.gaps:
+            return ()
+        name = _launch_call(seconds)
+        if name is None:
+            return ()
+        spent = seconds.where(api=name).during(duty.start, duty.end).value("sum")
+        made = calls.where(api=name).during(duty.start, duty.end).value("sum", unit="")
+        if spent.value is None or not made.value:
+            return ()
+        traced = int(duty.rows.sum() if launches is None else (np.nan_to_num(launches).sum(axis=1) > 0).sum())
+        each, share = spent.number / made.number, spent.number / (duty.seconds * max(traced, 1))
+        low, high = limits.launch_match
+        if each < limits.long_launch_s or not low <= share / duty.busy.number <= high:
+            return ()
+        whole = derived(round(share, 3), spent, made, unit="share")
+        each_s = derived(each, spent, made, unit="s")
+        return LAUNCHES_WAIT(each=each_s, count=made), LAUNCHES_SHARE(share=whole, busy=duty.busy)
 
 
-def _in_collectives(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
-    grid = evidence.grid("waits")
-    if grid is None:
-        return []
-    spent = grid.during(duty.start, duty.end).value("median")
-    if spent.value is None or spent.number < limits.wait_share * grid.step:
-        return []
-    return [claim("in_collectives", share=derived(round(spent.number / grid.step, 3), spent, unit="share"))]
-
-
-def _printed(evidence: Evidence, limits: Limits) -> list[Claim]:
-    """Share of communication in the step, as the log prints it."""
-    frame = evidence["progress"]
-    told = []
-    for row in training_points(frame):
-        spent, step = number(row, "comm_time_s"), number(row, "step_time_s")
-        if spent is not None and step is not None and step > 0:
-            told.append((spent / step, row))
-    share = maths.median([part for part, _ in told])
-    if len(told) < 5 or share < limits.wait_share:
-        return []
-    row = min(told, key=lambda pair: abs(pair[0] - share))[1]
-    sources = frame.value(row, "comm_time_s", "s"), frame.value(row, "step_time_s", "s")
-    return [
-        claim(
-            "communication", spent=sources[0], step=sources[1], share=derived(round(share, 3), *sources, unit="share")
-        )
-    ]
-
-
-def _gauged(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
-    spent, step = _over(evidence.grid("all_reduce"), duty), _over(evidence.grid("step_seconds"), duty)
-    if spent is None or step is None or not step.number > 0 or spent.number < limits.wait_share * step.number:
-        return []
-    return [
-        claim(
-            "communication",
-            spent=spent,
-            step=step,
-            share=derived(round(spent.number / step.number, 3), spent, step, unit="share"),
-        )
-    ]
-
-
-def _network(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
-    """Traffic on the plain network while the fast fabric is there and carries next to none."""
-    plain, fast = evidence.grid("network"), evidence.grid("fabric")
-    sent, carried = _over(plain, duty), _over(fast, duty)
-    if plain is None or sent is None or carried is None or sent.number < limits.network * plain.step:
-        return []
-    if carried.number > limits.idle_fabric * sent.number:
-        return []
-    rates = (derived(value.number / plain.step, value, unit="B/s") for value in (sent, carried))
-    return [claim("fabric_idle", **dict(zip(("sent", "carried"), rates, strict=True)))]
-
-
-def _calls(evidence: Evidence, duty: Duty) -> list[Claim]:
-    """How long a CUDA call takes on average; and how many times a launch, which waits for nothing."""
-    seconds, calls = evidence.grid("api_seconds"), evidence.grid("api_calls")
-    each = _mean(seconds, calls, duty)
-    if each is None or seconds is None or calls is None:
-        return []
-    name = _launch_call(seconds)
-    floor = _mean(seconds.where(api=name), calls.where(api=name), duty) if name else None
-    if floor is None or not each.number > CALL_RATIO * floor.number > 0:
-        return [claim("calls", each=each)]
-    times = derived(round(each.number / floor.number, 1), each, floor)
-    return [claim("calls_times", each=each, floor=floor, times=times)]
-
-
-CALL_RATIO = 2.0
-"""Mean time of all calls over that of a launch, from which they wait."""
+@fact(BUSY_WAIT, limits=Limits())
+def busy_wait(
+    evidence: Evidence, activity: GpuActivity, duty: DutyCycle, traffic: GpuTraffic, powers: PowerLimits,
+    trajectory: Maybe[Trajectory], limits: Limits,
+) -> BusyWait:  # fmt: skip
+    """Of the GPUs' time of work."""
+    return BusyWait(evidence, activity, duty, traffic, powers, trajectory, limits)
 
 
 def _launch_call(seconds: Grid) -> str | None:
     """The call that launches kernels, the one most time was spent in."""
     names = [name for (name,) in seconds.labels("api") if "launch" in name.lower()]
-    return max(names, key=lambda each: float(np.nansum(seconds.where(api=each).values))) if names else None
+    return max(names, key=lambda name: float(np.nansum(seconds.where(api=name).values))) if names else None
 
 
-def _mean(seconds: Grid | None, calls: Grid | None, duty: Duty) -> Value | None:
+def _mean(seconds: Grid | None, calls: Grid | None, duty: DutyCycle) -> Value | None:
     """Seconds a call."""
     spent, made = _over(seconds, duty, "sum"), _over(calls, duty, "sum")
     if spent is None or made is None or not made.number > 0:
@@ -191,7 +294,7 @@ def _mean(seconds: Grid | None, calls: Grid | None, duty: Duty) -> Value | None:
     return derived(spent.number / made.number, spent, made, unit="s")
 
 
-def _over(grid: Grid | None, duty: Duty, how: str = "median") -> Value | None:
+def _over(grid: Grid | None, duty: DutyCycle, how: str = "median") -> Value | None:
     if grid is None:
         return None
     part = grid.during(duty.start, duty.end)
@@ -199,26 +302,11 @@ def _over(grid: Grid | None, duty: Duty, how: str = "median") -> Value | None:
     return None if value.value is None else value
 
 
-def blocking(evidence: Evidence, seen: GpuActivity, duty: Duty, limits: Limits) -> list[Claim] | None:
-    """Launches that take as long as their kernels, with gaps between these; None where that is not so."""
-    seconds, calls = evidence.grid("api_seconds"), evidence.grid("api_calls")
-    if seconds is None or calls is None or duty.busy is None or duty.busy.number > limits.gaps:
-        return None
-    name = _launch_call(seconds)
-    if name is None:
-        return None
-    spent = seconds.where(api=name).during(duty.start, duty.end).value("sum")
-    made = calls.where(api=name).during(duty.start, duty.end).value("sum", unit="")
-    if spent.value is None or not made.value:
-        return None
-    traced = (
-        int(duty.rows.sum()) if seen.launches is None else int((np.nan_to_num(seen.launches).sum(axis=1) > 0).sum())
-    )
-    each, share = spent.number / made.number, spent.number / (duty.seconds * max(traced, 1))
-    low, high = limits.launch_match
-    if each < limits.long_launch_s or not low <= share / duty.busy.number <= high:
-        return None
-    return [
-        claim("launches_wait", each=derived(each, spent, made, unit="s"), count=made),
-        claim("launches_share", share=derived(round(share, 3), spent, made, unit="share"), busy=duty.busy),
-    ]
+# -- transitional: for D2 as long as it asks by itself
+
+
+def busy_wait_of(evidence: Evidence, seen: GpuActivity, duty: DutyCycle) -> BusyWait:
+    """Transitional: the fact."""
+    traffic, powers = GpuTraffic(evidence, seen), PowerLimits(evidence.grid("power_limit"), seen)
+    course = Trajectory(evidence["progress"], evidence["plans"], evidence["ends"])
+    return BusyWait(evidence, seen, duty, traffic, powers, course, Limits())

@@ -95,15 +95,14 @@ def examined(evidence: Evidence, run: Run, limits: Limits, ended_well: bool) -> 
     if seen is None:
         return Work(bool(healthy or ill), clean=healthy, unclean=ill, unsure=(claim("no_activity"), *counted))
     from trackside.facts.gpu.duty import duty
-    from trackside.facts.gpu.idle import all_along
-    from trackside.facts.gpu.standstill import at_end
+    from trackside.facts.gpu.signals import all_along, at_end
 
-    idle = all_along(evidence, run, seen, Rest())
+    idle = all_along(evidence, run, seen)
     if idle is not None:
-        return Work(True, against=idle.shows[0])
+        return Work(True, against=idle.claims[0])
     still = at_end(evidence, run, seen, Rest()) if not ended_well else None
     if still is not None and still.sure:
-        return Work(True, against=still.shows()[0])
+        return Work(True, against=still.claims[0])
     spent = duty(evidence, seen, limits.windows)
     unused = _unused(evidence, run, seen)
     shows, unsure = _worked(evidence, seen, spent, unused is not None)

@@ -1,28 +1,42 @@
-"""How much of its time a GPU did something while the run made progress. Pure, on arrays."""
+"""How much of its time a GPU did something while the run made progress.
+
+The time of work is that from the first work of the GPUs (and the log's first step) to the last, its start left out.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from trackside.evidence import Evidence, Value, derived
+from trackside.evidence import Evidence, Missing, Value, derived
+from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, mean, middle, spells
-from trackside.facts.training.learning import step_seconds, training_points
+from trackside.facts.training.learning import Trajectory
 
-WARM_UP = 0.1
-"""Share of the time of work left out at its start: compilation and first batches."""
-BEGUN = 0.5
-"""Share of the most that GPUs are busy, from which they train."""
-TITLES = {"engine": "engine activity", "utilisation": "utilisation", "sm": "SM activity"}
-"""Ask -> what its signal is called."""
+TITLES: Mapping[str, str] = {
+    "engine": "engine activity", "utilisation": "utilisation", "sm": "SM activity"
+}  # fmt: skip
+"""What a signal is called."""
 RESTING = 0.1
 """Engine activity of a window in which the GPUs did nothing."""
 
 
 @dataclass(frozen=True)
-class Duty:
+class Limits:
+    """What belongs to the time of work."""
+
+    warm_up: float = 0.1
+    """Share of the time of work left out at its start: compilation and first batches."""
+    begun: float = 0.5
+    """Share of the most that GPUs are busy, from which they train."""
+
+
+@dataclass(frozen=True, eq=False)
+class DutyCycle:
     """The time in which the run worked, its warm-up left out: (start, end], and what the GPUs did in it."""
 
     start: float
@@ -31,100 +45,129 @@ class Duty:
     """(T,) which windows that is."""
     rows: Flags
     """(G,) the GPUs in use; all of them where none was seen to work."""
+    readings: float
+    """Samples of a GPU in that time."""
     busy: Value | None
     """Mean engine activity (else utilisation) of the GPUs in use."""
     sm: Value | None
-    stalls: int
-    """Stretches of windows in which hardly any GPU did anything."""
-    stalled: float
-    """Share of the time that these take."""
-    idle: Value | None = None
-    """Seconds of each step in which the GPUs did nothing, long pauses left out; None where no step's time is told."""
+    crowd: Matrix | None
+    """(windows,) Engine activity (else utilisation) of the typical GPU in that time."""
+    step: float
+    """Seconds of a window."""
+    step_seconds: Value | None
+    """Seconds of a training step, as the log has it."""
 
     @property
     def seconds(self) -> float:
         """Its length."""
         return self.end - self.start
 
+    @cached_property
+    def stalls(self) -> int:
+        """Stretches of windows in which hardly any GPU did anything."""
+        return 0 if self.crowd is None else len(spells(self.crowd <= RESTING))
 
-def duty(evidence: Evidence, seen: GpuActivity, least: int) -> Duty | None:
-    """None where fewer than ``least`` readings were taken, or nothing tells work. A tracer alone gives times, but no
-    figures of activity."""
-    bounds = _bounds(evidence, seen)
-    if bounds is None or all(each is None for each in (seen.busy, seen.sm, seen.launches, seen.collectives)):
-        return None
-    windows = (seen.times > bounds[0]) & (seen.times <= bounds[1]) & seen.seen
-    if int(windows.sum()) < 2 or _readings(evidence, seen, windows) < least:
-        return None
-    rows = seen.users if seen.users.any() else np.ones(len(seen.gpus), dtype=bool)
-    busy = _figure(evidence, seen.busy_by or "", seen.busy, rows, windows, bounds)
-    stalls, stalled, idle = 0, 0.0, None
-    if seen.busy is not None:
-        crowd = middle(seen.busy[rows][:, windows], axis=0)
-        still = crowd <= RESTING
-        stalls, stalled = len(spells(still)), float(still.mean())
-        idle = _idle(evidence, crowd, seen.step, busy)
-    sm = _figure(evidence, "sm", seen.sm, rows, windows, bounds)
-    return Duty(*bounds, windows, rows, busy, sm, stalls, stalled, idle)
+    @cached_property
+    def stalled(self) -> float:
+        """Share of the time that these take."""
+        return 0.0 if self.crowd is None else float((self.crowd <= RESTING).mean())
+
+    @cached_property
+    def idle(self) -> Value | None:
+        """Seconds of each step in which the GPUs did nothing, long pauses left out; None if no step's time is known.
+
+        The median over stretches of two steps and more, so that evaluations and saves now and then don't count.
+        """
+        each = self.step_seconds
+        if self.crowd is None or each is None or self.busy is None or not each.number > 0:
+            return None
+        width = max(1, math.ceil(2 * each.number / self.step))
+        if width > len(self.crowd):
+            return None
+        usual = float(np.median(np.convolve(self.crowd, np.full(width, 1 / width), "valid")))
+        return derived(round((1 - min(usual, 1.0)) * each.number, 2), self.busy, each, unit="s")
 
 
-def _readings(evidence: Evidence, seen: GpuActivity, windows: Flags) -> float:
-    """How many samples of a GPU these windows hold."""
-    names = (seen.busy_by or "sm", "launches", "collectives")
-    grid = next((grid for name in names if (grid := evidence.grid(name)) is not None), None)
+NO_WORK = Missing("no metric shows when the GPUs worked, or too little was sampled")
+
+
+@fact(limits=Limits())
+def duty_cycle(activity: GpuActivity, trajectory: Maybe[Trajectory], limits: Limits) -> Maybe[DutyCycle]:
+    """Missing if nothing tells work. A tracer alone gives times, but no figures of activity."""
+    course = None if isinstance(trajectory, Missing) else trajectory
+    bounds = _bounds(activity, course, limits)
+    signals = (activity.busy, activity.sm, activity.launches, activity.collectives)
+    if bounds is None or all(signal is None for signal in signals):
+        return NO_WORK
+    windows = (activity.times > bounds[0]) & (activity.times <= bounds[1]) & activity.seen
+    if int(windows.sum()) < 2:
+        return NO_WORK
+    rows = activity.used
+    busy = _figure(activity, activity.busy_by, rows, windows, bounds)
+    sm = _figure(activity, "sm", rows, windows, bounds)
+    crowd = None if activity.busy is None else middle(activity.busy[rows][:, windows], axis=0)
+    step_seconds = None if course is None else course.step_seconds
+    return DutyCycle(
+        *bounds, windows, rows, _readings(activity, windows), busy, sm, crowd, activity.step, step_seconds
+    )  # fmt: skip
+
+
+def _readings(activity: GpuActivity, windows: Flags) -> float:
+    names = (activity.busy_by or "sm", "launches", "collectives")
+    grid = next((grid for name in names if (grid := activity.grid(name)) is not None), None)
     cells = int((~np.isnan(grid.values)).sum()) if grid is not None else 0
     return float(windows.sum()) * grid.samples / cells if grid is not None and cells else 0.0
 
 
-def _idle(evidence: Evidence, crowd: Matrix, step: float, busy: Value | None) -> Value | None:
-    """The median over stretches of two steps and more, so that evaluations and saves now and then don't count."""
-    progress = evidence["progress"]
-    each = step_seconds(training_points(progress), progress)
-    if each is None or busy is None or not each.number > 0:
-        return None
-    width = max(1, math.ceil(2 * each.number / step))
-    if width > len(crowd):
-        return None
-    usual = float(np.median(np.convolve(crowd, np.full(width, 1 / width), "valid")))
-    return derived(round((1 - min(usual, 1.0)) * each.number, 2), busy, each, unit="s")
-
-
-def _bounds(evidence: Evidence, seen: GpuActivity) -> tuple[float, float] | None:
+def _bounds(activity: GpuActivity, course: Trajectory | None, limits: Limits) -> tuple[float, float] | None:
     """From the first work to the last: of the GPUs, else of the log's points. GPUs that work less than can be told from
     rest did some all the while if the log counts steps."""
-    active = np.flatnonzero(seen.active)
-    if not len(active) and len(training_points(evidence["progress"])) > 1:
-        active = np.flatnonzero(seen.seen)
-    active = active[active >= _begun(seen)]
-    points = [row.time for row in training_points(evidence["progress"]) if row.time is not None]
-    first = [float(seen.times[active[0]]) - seen.step] if len(active) else []
-    last = [float(seen.times[active[-1]])] if len(active) else []
-    if points:  # weights are loaded and kernels compiled before the first step
-        first, last = [*first, points[0]], [*last, points[-1]]
+    points = () if course is None else course.points
+    active = np.flatnonzero(activity.active)
+    if not len(active) and len(points) > 1:
+        active = np.flatnonzero(activity.seen)
+    active = active[active >= _begun(activity, limits)]
+    times = [row.time for row in points if row.time is not None]
+    first = [float(activity.times[active[0]]) - activity.step] if len(active) else []
+    last = [float(activity.times[active[-1]])] if len(active) else []
+    if times:  # weights are loaded and kernels compiled before the first step
+        first, last = [*first, times[0]], [*last, times[-1]]
     if not first:
         return None
     start, end = max(first), max(last)
-    start += WARM_UP * (end - start)
-    return start, end
+    return start + limits.warm_up * (end - start), end
 
 
-def _begun(seen: GpuActivity) -> int:
+def _begun(activity: GpuActivity, limits: Limits) -> int:
     """The first window in which the GPUs are as busy as half of what they come to: compilation keeps them less so."""
-    values = seen.busy if seen.busy is not None else seen.sm
-    if values is None or not seen.users.any():
+    values = activity.busy if activity.busy is not None else activity.sm
+    if values is None or not activity.users.any():
         return 0
-    crowd = middle(values[seen.users], axis=0)[None, :]
+    crowd = middle(values[activity.users], axis=0)[None, :]
     with np.errstate(invalid="ignore"):
-        return int((crowd[0] >= BEGUN * level(crowd)[0]).argmax())
+        return int((crowd[0] >= limits.begun * level(crowd)[0]).argmax())
 
 
 def _figure(
-    evidence: Evidence, name: str, values: Matrix | None, rows: Flags, windows: Flags, bounds: tuple[float, float]
+    activity: GpuActivity, name: str | None, rows: Flags, windows: Flags, bounds: tuple[float, float]
 ) -> Value | None:
-    grid = evidence.grid(name) if name else None
+    """The mean of a signal of the typical GPU of these."""
+    grid, values = activity.grid(name), activity.signal(name)
     if grid is None or values is None:
         return None
     whole = middle(mean(values[rows][:, windows]))
     if np.isnan(whole):
         return None
     return derived(round(float(whole), 4), grid.during(*bounds).value("avg"), unit="ratio")
+
+
+# -- transitional: for modules that still ask by themselves
+
+Duty = DutyCycle
+
+
+def duty(evidence: Evidence, seen: GpuActivity, least: int) -> DutyCycle | None:
+    """Transitional: the fact, if it has as many readings."""
+    course = Trajectory(evidence["progress"], evidence["plans"], evidence["ends"])
+    spent = duty_cycle(seen, course, Limits())
+    return None if isinstance(spent, Missing) or spent.readings < least else spent

@@ -1,4 +1,4 @@
-"""Ranks that met, keep their GPUs busy and never do a step: they wait in their first collectives. Pure, on arrays.
+"""Ranks that met, keep their GPUs busy and never do a step: they wait in their first collectives.
 
 The log holds no step although it tells of the ranks' start, the GPUs are pinned from then to the end, and nothing that
 would move in a step moves. Work that merely prints nothing moves data and computes.
@@ -10,69 +10,88 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trackside.evidence import Evidence, Value, derived
+from trackside.evidence import Missing, Value, derived
+from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import Flags, GpuActivity, middle
-from trackside.facts.gpu.signals import Limits
-from trackside.facts.gpu.standstill import distinct, stepped
-from trackside.facts.gpu.traffic import traffic
-from trackside.facts.logs.silence import several_ranks
+from trackside.facts.gpu.stall import GpuStall
+from trackside.facts.logs.silence import Silence
 from trackside.facts.training.learning import training_points
-from trackside.finding import Claim, claim
-from trackside.model import Run
+from trackside.finding import Claim, Sentence
+
+PINNED_ON = Sentence("the GPUs were busy all the while: {busy} over {seconds} (median)")
+NO_STEP = Sentence("the ranks had met ({line}), and the log holds {count:training points}")
+LITTLE_SM = Sentence("their SM activity was {sm} (median), what waiting in a collective alone comes to")
+LITTLE_POWER = Sentence("they drew {power} (median), no more than GPUs that wait busily")
 
 
 @dataclass(frozen=True)
-class Unstarted:
+class Limits:
+    """When GPUs were pinned for long."""
+
+    pinned: float = 0.9
+    """Engine activity of GPUs that spin and keep so many SMs that nothing else tells them from work."""
+    least_s: float = 600.0
+    """NCCL's default time-out."""
+    most: float = 0.9
+    """Share of the windows that counts as all the while."""
+    watched_share: float = 0.5
+    """Of the time that was watched, which it must last."""
+
+
+@dataclass(frozen=True, eq=False)
+class FirstStepHang:
     """No step was done in all the time that the GPUs were busy."""
 
     since: float
     sure: bool
     """Whether it was measured that nothing moves; else the GPUs only work too little to tell."""
-    shows: tuple[Claim, ...]
+    claims: tuple[Claim, ...]
 
 
-def unstarted(evidence: Evidence, run: Run, seen: GpuActivity, limits: Limits) -> Unstarted | None:
-    """None where a step was done, anything moves, the log does not tell of several ranks, or it was not for long."""
-    met = _met(evidence)
-    if met is None or training_points(evidence["progress"]) or stepped(evidence) > -np.inf:
-        return None
-    if not several_ranks(evidence, run) or seen.busy is None or int(seen.users.sum()) < 2:
-        return None
-    done = evidence.grid("collectives")
-    if seen.basis == "launches" or (done is not None and done.value("sum").value):
-        return None
-    crowd = middle(seen.busy[seen.users], axis=0)
+STEPPED = Missing("a step was done, or nothing shows that none was")
+
+
+@fact(limits=Limits())
+def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, limits: Limits) -> Maybe[FirstStepHang]:
+    """Missing if a step was done, anything moves, the log does not tell of several ranks, or it was not for long."""
+    met, progress = _met(silence), silence.signs["progress"]
+    if met is None or training_points(progress) or stall.stepped > -np.inf:
+        return STEPPED
+    if not silence.several_ranks or activity.busy is None or int(activity.users.sum()) < 2:
+        return STEPPED
+    done = activity.grid("collectives")
+    if activity.basis == "launches" or (done is not None and done.value("sum").value):
+        return STEPPED
+    crowd = middle(activity.busy[activity.users], axis=0)
     with np.errstate(invalid="ignore"):
-        busy: Flags = seen.seen & (crowd >= limits.pinned)
+        busy: Flags = activity.seen & (crowd >= limits.pinned)
     if not busy.any():
-        return None
-    start, end = float(seen.times[busy.argmax()]) - seen.step, float(seen.times[seen.seen][-1])
-    length = float(busy.sum()) * seen.step
-    if length < max(limits.least_s, limits.most * (end - start), 0.5 * float(seen.seen.sum()) * seen.step):
-        return None
-    moved = traffic(evidence, seen, start, end)
-    little = [] if distinct(evidence, seen, busy, limits) else _little(evidence, seen, start, end)
+        return STEPPED
+    start, end = float(activity.times[busy.argmax()]) - activity.step, float(activity.times[activity.seen][-1])
+    length, watched = float(busy.sum()) * activity.step, float(activity.seen.sum()) * activity.step
+    if length < max(limits.least_s, limits.most * (end - start), limits.watched_share * watched):
+        return STEPPED
+    moved = stall.traffic.between(start, end)
+    little = [] if stall.distinct(busy) else _little(activity, start, end)
     if moved.moving or not (moved.none or little):
-        return None
-    grid = evidence.grid(seen.busy_by or "engine")
-    assert grid is not None
-    whole = grid.during(start, end).value("median", unit="share")
-    pinned = claim("pinned_on", busy=whole, seconds=derived(length, whole, unit="s"))
-    first = claim("no_step", count=evidence["progress"].reduce("count"), line=met)
-    return Unstarted(start, moved.none, (first, pinned, *moved.resting, *little))
+        return STEPPED
+    level = activity.grids[activity.busy_by or "engine"].during(start, end).value("median", unit="share")
+    pinned = PINNED_ON(busy=level, seconds=derived(length, level, unit="s"))
+    first = NO_STEP(count=progress.reduce("count"), line=met)
+    return FirstStepHang(start, moved.none, (first, pinned, *moved.resting, *little))
 
 
-def _met(evidence: Evidence) -> Value | None:
+def _met(silence: Silence) -> Value | None:
     """The log's word that ranks had begun to meet."""
     for name in ("ready", "communicators", "inits"):
-        for row in evidence[name].events[:1]:
-            return evidence[name].value(row, "text")
+        for row in silence.signs[name].events[:1]:
+            return silence.signs[name].value(row, "text")
     return None
 
 
-def _little(evidence: Evidence, seen: GpuActivity, start: float, end: float) -> list[Claim]:
+def _little(activity: GpuActivity, start: float, end: float) -> list[Claim]:
     """SM activity, else power, that is no more than what spinning alone comes to."""
-    sm, power = evidence.grid("sm"), evidence.grid("power")
+    sm, power = activity.grid("sm"), activity.grid("power")
     if sm is not None:
-        return [claim("little_sm", sm=sm.during(start, end).value("median", unit="share"))]
-    return [claim("little_power", power=power.during(start, end).value("median"))] if power is not None else []
+        return [LITTLE_SM(sm=sm.during(start, end).value("median", unit="share"))]
+    return [LITTLE_POWER(power=power.during(start, end).value("median"))] if power is not None else []

@@ -1,94 +1,158 @@
-"""Did the GPUs of a run do nothing from its start on? Pure, on arrays."""
+"""Whether the GPUs of a run did nothing from its start on.
+
+They must have been watched for most of the run. Launches alone say nothing: a tracer that saw none may have seen
+nothing. Memory shows whether more than a CUDA context was ever loaded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from trackside.evidence import Evidence, Value, derived
-from trackside.facts.gpu.activity import GpuActivity, level
-from trackside.facts.gpu.rated import rated_power
-from trackside.facts.gpu.signals import Limits, nodes_of
-from trackside.finding import Claim, claim
+from trackside.evidence import Evidence, Missing, Value, derived
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.gpu.activity import COUNTED, GpuActivity, level
+from trackside.facts.gpu.power_limits import PowerLimits
+from trackside.facts.gpus import nodes_of
+from trackside.facts.logs.silence import Silence
+from trackside.finding import Claim, Sentence
 from trackside.model import Run
+from trackside.query import Query, metric
+
+IDLE: Mapping[str, Query] = {
+    "memory": metric("gpu_memory_used_bytes").over("run", "avg"),
+    "capacity": metric("gpu_memory_total_bytes").over("run", "max"),
+    "attached": metric("trackside_gpu_process_attached").over("run", "max"),
+    "tracer": metric("trackside_tracer_attached").over("run", "max"),
+}
+"""The questions behind :class:`IdleGpus`."""
+
+COLD: Mapping[str, Sentence] = {
+    "sm": Sentence("SM activity never rose above {most}"),
+    "engine": Sentence("engine activity never rose above {most}"),
+    "utilisation": Sentence("utilisation never rose above {most}"),
+    "launches": Sentence("kernel launches made in all: {most}", running="kernel launches made so far: {most}"),
+    "collectives": Sentence("collectives completed in all: {most}", running="collectives completed so far: {most}"),
+    "power": Sentence("no GPU drew more than {most}"),
+}
+ALL_COLD = Sentence("{count} on {nodes} did no work in {seconds}, from the start on")
+NO_LAUNCH = Sentence(
+    "no kernel launch and no collective of the run was ever seen, though its processes were traced ({traced})",
+    running="no kernel launch and no collective of the run has been seen, though its processes are traced ({traced})",
+)
+NO_COLLECTIVE = Sentence(
+    "no collective of the run was ever seen, though its processes were traced ({traced})",
+    running="no collective of the run has been seen, though its processes are traced ({traced})",
+)
+NO_PROCESS = Sentence(
+    "no process ever held a context on a GPU ({attached})",
+    running="no process has held a context on a GPU yet ({attached})",
+)
+CONTEXT_ONLY = Sentence("no GPU held more than {memory} of memory, a context at most")
+MEMORY_IDLE = Sentence("up to {memory} of GPU memory was held")
+SMALLEST_CARD = 24 * 2**30
+"""Bytes of the smallest card in use for training, where its size was not sampled."""
 
 
 @dataclass(frozen=True)
-class Idle:
+class Limits:
+    """When GPUs did no work."""
+
+    windows: int = 3
+    """Windows below which too little was watched."""
+    watched_share: float = 0.5
+    """Of the windows of the run, likewise."""
+    cold: float = 0.1
+    """Engine activity of a GPU on which nothing runs."""
+    idle_power: float = 0.3
+    """Of the power limit that an idle card draws at most: 16 of 72 W (L4), 116 of 700 W (H100 with a context)."""
+    context_share: float = 0.03
+    """Of a card's memory that a CUDA context with its libraries takes: 300 to 700 MiB of 24 to 80 GiB."""
+
+
+@dataclass(frozen=True, eq=False)
+class IdleGpus:
     """No GPU of the run did any work from its start on."""
 
-    seen: GpuActivity
+    activity: GpuActivity
     seconds: Value
     """How long that was watched."""
     context_only: bool | None
-    """Whether no GPU held more memory than a CUDA context takes; None where memory was not sampled."""
+    """Whether no GPU held more memory than a CUDA context takes; None if memory was not sampled."""
     attached: bool | None
-    """Whether a process ever held a context; None where that was not traced."""
-    shows: tuple[Claim, ...]
+    """Whether a process ever held a context; None if that was not traced."""
+    forming: bool
+    """Whether the GPUs are those of ranks that were to meet: a start of several ranks in the log, or several nodes; on
+    one node a job that printed nothing of the kind is stuck by itself."""
+    claims: tuple[Claim, ...]
+    """That they did no work, and what shows it."""
 
 
-def all_along(evidence: Evidence, run: Run, seen: GpuActivity, limits: Limits) -> Idle | None:
-    """GPUs that were watched for most of the run and never worked; None where one did, or too little was watched.
+WORKED = Missing("the GPUs worked, or too little of the run was watched")
 
-    Launches alone say nothing: a tracer that saw none may have seen nothing.
-    """
-    watched = np.flatnonzero(seen.seen)
-    if (
-        seen.users.any()
-        or len(watched) < max(limits.windows, 0.5 * len(seen.times))
-        or not _cold(evidence, seen, limits)
-    ):
-        return None
-    shows: list[Claim] = []
-    for name in ("sm", "engine", "utilisation", "launches", "collectives"):
-        grid = evidence.grid(name)
-        counted = name in ("launches", "collectives")
-        most = grid.value("sum" if counted else "max", unit="") if grid is not None else None
-        if most is not None and most.value is not None:
-            shows.append(claim(f"cold_{name}", most=most))
-    power = evidence.grid("power")
-    if not shows and power is not None:
-        shows.append(claim("cold_power", most=power.value("max")))
+
+@fact(IDLE, limits=Limits())
+def idle_gpus(
+    evidence: Evidence, activity: GpuActivity, powers: PowerLimits, silence: Silence, run: Run, limits: Limits
+) -> Maybe[IdleGpus]:
+    """GPUs that were watched for most of the run and never worked; missing if one did, or too little was watched."""
+    watched = int(activity.seen.sum())
+    enough = max(limits.windows, limits.watched_share * len(activity.times))
+    if activity.users.any() or watched < enough or not _cold(activity, powers, limits):
+        return WORKED
+    shows = _levels(activity)
     if not shows:
-        return None
-    sources = [value for each in shows for value in each.values.values()]
-    seconds = derived(len(watched) * seen.step, *sources, unit="s")
-    shows.insert(0, claim("all_cold", seconds=seconds, **_counted(seen, sources)))
+        return WORKED
+    sources = [value for claim in shows for value in claim.values.values()]
+    seconds = derived(watched * activity.step, *sources, unit="s")
+    shows.insert(0, ALL_COLD(seconds=seconds, **_counted(activity, sources)))
     traced, attached, memory = (evidence.grid(name) for name in ("tracer", "attached", "memory"))
-    if evidence.grid("collectives") is None and traced is not None:
-        key = "no_collective" if evidence.grid("launches") is not None else "no_launch"
-        shows.append(claim(key, traced=traced.value("count", unit="samples")))
+    if activity.grid("collectives") is None and traced is not None:
+        sentence = NO_COLLECTIVE if activity.grid("launches") is not None else NO_LAUNCH
+        shows.append(sentence(traced=traced.value("count", unit="samples")))
     held = None if attached is None else bool(np.nanmax(attached.values) > 0)
     if attached is not None and not held:
-        shows.append(claim("no_process", attached=attached.value("max", unit="")))
+        shows.append(NO_PROCESS(attached=attached.value("max", unit="")))
     small = _context_only(evidence, limits)
     if memory is not None:
-        shows.append(claim("context_only" if small else "memory_idle", memory=memory.value("max")))
-    return Idle(seen, seconds, small, held, tuple(shows))
+        shows.append((CONTEXT_ONLY if small else MEMORY_IDLE)(memory=memory.value("max")))
+    return IdleGpus(activity, seconds, small, held, _forming(activity, silence, run), tuple(shows))
 
 
-def _counted(seen: GpuActivity, sources: Sequence[Value]) -> dict[str, Value]:
+def _levels(activity: GpuActivity) -> list[Claim]:
+    """The most that any signal came to; of power only if no other was sampled."""
+    shows: list[Claim] = []
+    for name in ("sm", "engine", "utilisation", *COUNTED):
+        grid = activity.grid(name)
+        most = grid.value("sum" if name in COUNTED else "max", unit="") if grid is not None else None
+        if most is not None and most.value is not None:
+            shows.append(COLD[name](most=most))
+    power = activity.grid("power")
+    return shows or ([COLD["power"](most=power.value("max"))] if power is not None else [])
+
+
+def _counted(activity: GpuActivity, sources: Sequence[Value]) -> dict[str, Value]:
     """How many GPUs on how many nodes."""
-    gpus, nodes = len(seen.gpus), len(nodes_of(seen.gpus)) or 1
+    gpus, nodes = len(activity.gpus), len(nodes_of(activity.gpus)) or 1
     return {
         "count": derived(gpus, *sources, unit="GPU" if gpus == 1 else "GPUs"),
         "nodes": derived(nodes, *sources, unit="node" if nodes == 1 else "nodes"),
     }
 
 
-def _cold(evidence: Evidence, seen: GpuActivity, limits: Limits) -> bool:
+def _cold(activity: GpuActivity, powers: PowerLimits, limits: Limits) -> bool:
     """Whether what was sampled shows that no GPU was busy."""
-    if seen.busy is not None:
-        return bool(np.nanmax(level(seen.busy), initial=0.0) <= limits.cold)
-    if seen.sm is not None:
+    if activity.busy is not None:
+        return bool(np.nanmax(level(activity.busy), initial=0.0) <= limits.cold)
+    if activity.sm is not None:
         return True
-    if seen.power is None:
+    if activity.power is None:
         return False
-    limit = rated_power(evidence.grid("power_limit"), evidence.grid("power"), seen.gpus, seen.times)
-    most = np.fmax.reduce(limit, axis=1)
-    return not np.isnan(most).any() and bool(np.nanmax(level(seen.power) / most, initial=0.0) <= limits.idle_power)
+    most = powers.by_gpu
+    drawn = level(activity.power) / most
+    return not np.isnan(most).any() and bool(np.nanmax(drawn, initial=0.0) <= limits.idle_power)
 
 
 def _context_only(evidence: Evidence, limits: Limits) -> bool | None:
@@ -99,14 +163,9 @@ def _context_only(evidence: Evidence, limits: Limits) -> bool | None:
     return float(np.nanmax(memory.values)) <= limits.context_share * whole
 
 
-SMALLEST_CARD = 24 * 2**30
-"""Bytes of the smallest card in use for training, where its size was not sampled."""
-
-
-def forming(evidence: Evidence, run: Run, idle: Idle) -> bool:
-    """Whether GPUs that never worked are those of ranks that were to meet: a start of several ranks in the log, or
-    several nodes; on one node a job that printed nothing of the kind is stuck by itself."""
-    if len(idle.seen.gpus) < 2:
+def _forming(activity: GpuActivity, silence: Silence, run: Run) -> bool:
+    if len(activity.gpus) < 2:
         return False
-    begun = evidence["inits"].events or [row for row in evidence["hosts"].events if row.get("command") == "torchrun"]
-    return bool(begun) or max(len(run.nodes), len(nodes_of(idle.seen.gpus))) > 1
+    launched = [row for row in silence.hosts.events if row.get("command") == "torchrun"]
+    begun = silence.signs["inits"].events or launched
+    return bool(begun) or max(len(run.nodes), len(nodes_of(activity.gpus))) > 1

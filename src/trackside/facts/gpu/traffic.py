@@ -1,4 +1,4 @@
-"""Does anything move on GPUs that look busy: arithmetic of the tensor pipes, device memory, NVLink? Pure, on arrays.
+"""Whether anything moves on GPUs that look busy: arithmetic of the tensor pipes, device memory, NVLink.
 
 A kernel that only spins in a collective keeps engine and a few SMs active; it computes nothing and moves no data.
 """
@@ -11,14 +11,37 @@ from dataclasses import dataclass
 import numpy as np
 
 from trackside.evidence import Evidence, derived
+from trackside.facts.fact import fact
 from trackside.facts.gpu.activity import GpuActivity, mean, middle
 from trackside.facts.gpus import aligned
-from trackside.finding import Claim, claim
+from trackside.finding import Claim, Sentence
+from trackside.query import Query, metric
+
+TRAFFIC: Mapping[str, Query] = {
+    "tensor": metric("gpu_tensor_active_ratio").over("run", "avg"),
+    "dram": metric("gpu_dram_active_ratio").over("run", "avg"),
+    "copy": metric("gpu_memory_utilization_ratio").over("run", "avg"),
+    "nvlink": metric("gpu_nvlink_tx_bytes_per_second").over("run", "avg").by("node", "gpu", how="sum"),
+}
+"""The questions behind :class:`GpuTraffic`."""
+
+MOVES: Mapping[str, Sentence] = {
+    "dram": Sentence("their memory moved data {level} of the time (mean)"),
+    "copy": Sentence("their memory was read or written {level} of the time (mean)"),
+    "tensor": Sentence("their tensor pipes were busy {level} of the time (mean)"),
+    "nvlink": Sentence("each sent {level} over NVLink (mean)"),
+}
+RESTS: Mapping[str, Sentence] = {
+    "dram": Sentence("their memory moved data {level} of the time (mean): next to nothing is read or written"),
+    "copy": Sentence("their memory was read or written {level} of the time (mean)"),
+    "tensor": Sentence("their tensor pipes were busy {level} of the time (mean)"),
+    "nvlink": Sentence("each sent {level} over NVLink (mean)"),
+}
 
 
 @dataclass(frozen=True)
-class Sign:
-    """Mean over a while, per GPU."""
+class Signal:
+    """What a signal's mean over a while says, for the typical GPU."""
 
     moves: float
     """From here on something advances."""
@@ -28,13 +51,17 @@ class Sign:
     """Whether rest of this alone says that nothing moves."""
 
 
-SIGNS: Mapping[str, Sign] = {
-    "dram": Sign(0.01, 0.006),  # a hundredth of an H100's device memory is 33 GB/s; flags that are polled stay cached
-    "copy": Sign(0.015, 0.005),  # whole per cents of time in which device memory was read or written
-    "tensor": Sign(0.005, 0.001, alone=False),  # models in FP32 use none
-    "nvlink": Sign(1e7, 1e6, alone=False),  # gradients of ten million parameters every two seconds; none on one link
+SIGNALS: Mapping[str, Signal] = {
+    # a hundredth of an H100's device memory is 33 GB/s; flags that are polled stay cached
+    "dram": Signal(0.01, 0.006),
+    # whole per cents of time in which device memory was read or written
+    "copy": Signal(0.015, 0.005),
+    # models in FP32 use none
+    "tensor": Signal(0.005, 0.001, alone=False),
+    # gradients of ten million parameters every two seconds; none on one link
+    "nvlink": Signal(1e7, 1e6, alone=False),
 }
-"""Ask of :data:`trackside.facts.gpu.signals.STANDSTILL` -> its levels."""
+"""By question, in the order in which they are stated."""
 
 
 @dataclass(frozen=True)
@@ -44,28 +71,41 @@ class Traffic:
     moving: tuple[Claim, ...]
     resting: tuple[Claim, ...]
     none: bool
-    """Whether nothing moves: something that alone tells is at rest, and nothing that was sampled is not."""
+    """Whether nothing moves: a signal that alone tells is at rest, and none that was sampled moves."""
 
 
-def traffic(evidence: Evidence, seen: GpuActivity, start: float, end: float) -> Traffic:
-    """Of the GPUs in use, in (start, end]."""
-    moving: list[Claim] = []
-    resting: list[Claim] = []
-    told = False
-    rows = seen.users if seen.users.any() else np.ones(len(seen.gpus), dtype=bool)
-    windows = (seen.times > start) & (seen.times <= end)
-    for name, sign in SIGNS.items():
-        grid = evidence.grid(name)
-        if grid is None or not windows.any():
-            continue
-        level = float(middle(mean(aligned(grid, seen.gpus, seen.times)[rows][:, windows])))
-        if np.isnan(level):
-            continue
-        unit = "share" if grid.unit == "ratio" else grid.unit
-        value = derived(round(level, 4), grid.during(start, end).value("avg", unit=unit), unit=unit)
-        if level >= sign.moves:
-            moving.append(claim(f"moves_{name}", level=value))
-        elif level <= sign.rests:
-            resting.append(claim(f"rests_{name}", level=value))
-            told |= sign.alone
-    return Traffic(tuple(moving), tuple(resting), told and not moving)
+@dataclass(frozen=True, eq=False)
+class GpuTraffic:
+    """The data that the GPUs moved and computed."""
+
+    evidence: Evidence
+    activity: GpuActivity
+
+    def between(self, start: float, end: float) -> Traffic:
+        """Of the GPUs in use, in (start, end]."""
+        moving: list[Claim] = []
+        resting: list[Claim] = []
+        at_rest = False
+        activity = self.activity
+        windows = (activity.times > start) & (activity.times <= end)
+        for name, signal in SIGNALS.items():
+            grid = self.evidence.grid(name)
+            if grid is None or not windows.any():
+                continue
+            level = float(middle(mean(aligned(grid, activity.gpus, activity.times)[activity.used][:, windows])))
+            if np.isnan(level):
+                continue
+            unit = "share" if grid.unit == "ratio" else grid.unit
+            value = derived(round(level, 4), grid.during(start, end).value("avg", unit=unit), unit=unit)
+            if level >= signal.moves:
+                moving.append(MOVES[name](level=value))
+            elif level <= signal.rests:
+                resting.append(RESTS[name](level=value))
+                at_rest |= signal.alone
+        return Traffic(tuple(moving), tuple(resting), at_rest and not moving)
+
+
+@fact(TRAFFIC)
+def gpu_traffic(evidence: Evidence, activity: GpuActivity) -> GpuTraffic:
+    """Of what was sampled beside the GPUs' activity; it may be nothing."""
+    return GpuTraffic(evidence, activity)

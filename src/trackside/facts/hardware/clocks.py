@@ -15,7 +15,7 @@ from trackside.catalog.gpu_models import rating_of
 from trackside.catalog.throttle import REASONS, mask, reasons_in
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.gpu.activity import GpuActivity, activity
-from trackside.facts.gpu.rated import rated_clock, rated_power
+from trackside.facts.gpu.power_limits import rated_clock, rated_power
 from trackside.facts.gpus import aligned, all_names, name_of, of_gpu
 from trackside.facts.hardware.throttling import Against, Clocks, Held, Limits, Span
 from trackside.model import Run

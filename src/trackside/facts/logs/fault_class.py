@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from trackside.facts.logs.fault_rules import RULES, Fault, Rule
+from trackside.facts.logs.fault_rules import RULES
+from trackside.facts.logs.fault_rules.rule import Fault, Rule
 from trackside.finding import Certainty
 from trackside.model import Event
 

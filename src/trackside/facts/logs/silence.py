@@ -163,7 +163,9 @@ def ended(state: Value) -> Claim:
 # -- transitional: for modules that still ask by themselves
 
 
-def _silence(evidence: Evidence, run: Run, limits: Quiet) -> Silence:
+def silence_of(evidence: Evidence, run: Run, limits: Quiet) -> Silence:
+    """Transitional: the fact."""
+    """Transitional: the fact."""
     hosts = evidence["hosts"] if "hosts" in evidence.answers else Frame(events("host"), "none")
     signs = {name: evidence[name] if name in evidence.answers else Frame(ask, "none") for name, ask in LIFE.items()}
     plans = evidence["plans"] if "plans" in evidence.answers else Frame(events("training_plan"), "none")
@@ -173,17 +175,17 @@ def _silence(evidence: Evidence, run: Run, limits: Quiet) -> Silence:
 
 def last_sign(evidence: Evidence, names: Iterable[str] = tuple(LIFE)) -> Value | None:
     """Transitional: :meth:`Silence.last_sign`."""
-    return _silence(evidence, Run(), Quiet()).last_sign(names)
+    return silence_of(evidence, Run(), Quiet()).last_sign(names)
 
 
 def silence_s(evidence: Evidence, run: Run, names: Iterable[str] = tuple(LIFE)) -> Value | None:
     """Transitional: :meth:`Silence.seconds`."""
-    return _silence(evidence, run, Quiet()).seconds(names)
+    return silence_of(evidence, run, Quiet()).seconds(names)
 
 
 def stood_still(evidence: Evidence, run: Run, limits: Quiet) -> tuple[Value, bool] | None:
     """Transitional: :attr:`Silence.stall`."""
-    return _silence(evidence, run, limits).stall
+    return silence_of(evidence, run, limits).stall
 
 
 def duration(evidence: Evidence) -> Value | None:
@@ -193,9 +195,9 @@ def duration(evidence: Evidence) -> Value | None:
 
 def unaccounted(evidence: Evidence, limits: Quiet) -> Value | None:
     """Transitional: :attr:`Silence.unaccounted`."""
-    return _silence(evidence, Run(), limits).unaccounted
+    return silence_of(evidence, Run(), limits).unaccounted
 
 
 def several_ranks(evidence: Evidence, run: Run) -> bool:
     """Transitional: :attr:`Silence.several_ranks`."""
-    return _silence(evidence, run, Quiet()).several_ranks
+    return silence_of(evidence, run, Quiet()).several_ranks

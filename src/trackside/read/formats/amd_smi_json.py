@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from trackside.catalog.labels import pci_address
@@ -59,7 +60,7 @@ def _read(source: Source, sink: Sink) -> Result:
         if time is None:
             readings.note("{} entries give no time: not placed")
         else:
-            readings.add(time, _pairs(readings, line, gpu, entry))
+            readings.add(time, readings.first_pairs(line, gpu, _METRICS, partial(_figure, entry)))
     if untimed:
         readings.note("it gives no time: taken as of when the file was last written", lost=False)
     return readings.result("no GPU in it")
@@ -89,18 +90,6 @@ def _next(text: str, position: int) -> int:
     return len(text) if found is None else found.end()
 
 
-def _pairs(readings: Readings, line: Line, gpu: Gpu, entry: dict[str, Any]) -> list[tuple[int, float]]:
-    pairs = []
-    for metric, places in _METRICS.items():
-        for place in places:
-            value, unit = _figure(_at(entry, place))
-            pair = None if value is None else readings.pair(line, gpu, metric, value, unit)
-            if pair is not None:
-                pairs.append(pair)
-                break
-    return pairs
-
-
 def _time(readings: Readings, stamp: object) -> float | None:
     if isinstance(stamp, str):
         return readings.time(stamp)
@@ -115,11 +104,12 @@ def _at(entry: dict[str, Any], place: str) -> object:
     return found
 
 
-def _figure(found: object) -> tuple[float | None, str]:
+def _figure(entry: dict[str, Any], place: str) -> tuple[float, str] | None:
     """A value and its unit; None for N/A and what is no number."""
+    found = _at(entry, place)
     value, unit = (found.get("value"), found.get("unit")) if isinstance(found, dict) else (found, "")
     if isinstance(value, bool) or not isinstance(value, int | float) or not -1e18 < value < 1e18:
-        return None, ""
+        return None
     return float(value), unit if isinstance(unit, str) else ""
 
 

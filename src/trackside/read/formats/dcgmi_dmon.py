@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 
 from trackside.catalog.dialect import translate
-from trackside.read.format import HEAD, Collected, Format, Match, Result, Sink, Source
-from trackside.read.gpu_readings import Clock, Gpu, Line, Readings
+from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.gpu_readings import Clock, Gpu, Line, Readings, head_lines
 
 _HEADING = re.compile(r"(?P<when>.{0,40}?)# ?Entity\s+(?P<names>\S.*)")
 _UNITS = re.compile(r".{0,40}?\bI[dD]\b[\s\w/%.]*")
@@ -60,15 +60,13 @@ class Dcgmi:
         time = self.readings.time(found["when"]) if found["when"].strip() else None
         when = self._clock.now({}, found["id"]) if time is None else (time, True)
         if when is not None:
-            self._clock.add(*when, self._pairs(line, Gpu(number=found["id"]), cells))
+            values = (
+                (name, float(cell), "")
+                for name, cell in zip(self._names, cells, strict=True)
+                if _NUMBER.fullmatch(cell)
+            )
+            self._clock.add(when, self.readings.pairs(line, Gpu(number=found["id"]), values))
         return True
-
-    def _pairs(self, line: Line, gpu: Gpu, cells: list[str]) -> list[tuple[int, float]]:
-        pairs = []
-        for name, cell in zip(self._names, cells, strict=True):
-            if _NUMBER.fullmatch(cell) and (pair := self.readings.pair(line, gpu, name, float(cell))) is not None:
-                pairs.append(pair)
-        return pairs
 
     def end(self) -> None:
         """Place what carries no time."""
@@ -79,9 +77,9 @@ def _sniff(source: Source) -> Match | None:
     found = re.search(rb"^.{0,40}?# ?Entity\s+(\S[^\n]{0,4000})", source.head, re.MULTILINE)
     if found is None or not any(translate(name, {}) for name in found[1].decode("utf-8", "replace").split()):
         return None
-    section = Dcgmi(Readings(Source("", b"", source.stream), Collected()))
-    lines = [text for text in source.text.splitlines() if text.strip()]
-    own = sum(section.take(Line(0, 0, text)) for text in (lines[:-1] if len(source.head) >= HEAD else lines))
+    section = Dcgmi(Readings.discarded(source))
+    lines = list(head_lines(source))
+    own = sum(map(section.take, lines))
     return Match(0.9, "samples of dcgmi dmon") if own >= 0.9 * len(lines) - 1 else None
 
 

@@ -12,14 +12,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from trackside.catalog.dialect import Translated
 from trackside.model import Position
 from trackside.read.format import Format, Match, Result, Sink, Source
-
-if TYPE_CHECKING:  # imports numpy, which only metrics need
-    from trackside.read.measurements import Measurements
+from trackside.read.measurements import Measurements
 
 _HEADING = re.compile(r'"?(?:pcp-)?(?:[Dd]stat|[Dd]ool)\b[^"\n]{0,40} CSV output"?')
 _RATES = {
@@ -178,8 +175,6 @@ class _Reading:
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    from trackside.read.measurements import Measurements
-
     found = Measurements(source.path, sink)
     reading = _Reading(source.path, found)
     holes = 0

@@ -13,20 +13,18 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
+
+import duckdb
+import numpy as np
+from numpy.typing import NDArray
 
 from trackside.catalog.dialect import BLANK
 from trackside.model import Position
 from trackside.read.compression import FREE_BYTES, MAX_RATIO
 from trackside.read.format import Format, Match, Result, Sink, Source, TooLarge
+from trackside.read.measurements import MOST_SERIES, Measurements, milliseconds
 from trackside.read.table_columns import Columns, columns_of, numbers_of
-
-if TYPE_CHECKING:  # these take a while to import, and only metrics need them
-    import duckdb
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from trackside.read.measurements import Measurements
 
 _MAGIC = b"PAR1"
 MOST_BYTES = 16 << 30
@@ -53,8 +51,6 @@ def _sniff(source: Source) -> Match | None:
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    import duckdb
-
     with tempfile.TemporaryDirectory(prefix="trackside-") as folder:
         path = Path(folder) / "table.parquet"
         with path.open("wb") as copy, duckdb.connect(config={**_CONFIG, "temp_directory": folder}) as connection:
@@ -173,10 +169,6 @@ class _Reading:
 
     def read(self, sink: Sink) -> Result:
         """Hand on all rows, a window at a time."""
-        import numpy as np
-
-        from trackside.read.measurements import MOST_SERIES, Measurements, milliseconds
-
         found = Measurements(self._path, sink, holes=self._columns.value is None)
         for name in self._columns.others:
             found.unasked(name)
@@ -207,8 +199,6 @@ class _Reading:
 
         Gives the numbers of each one's series, shape (sets, metrics), and whether there were more.
         """
-        import numpy as np
-
         texts = "".join(f", {text} AS k{place}" for place, text in self._texts.items())
         held = " AND ".join(f"met.k{place} IS NOT DISTINCT FROM keys.k{place}" for place in self._texts) or "true"
         self._connection.execute(

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from trackside.read.format import HEAD, Collected, Format, Match, Result, Sink, Source
+from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.formats.nvidia_smi_csv import Csv, cells_of, heading_of
 from trackside.read.formats.nvidia_smi_dmon import Dmon, Pmon
 from trackside.read.formats.nvidia_smi_table import Table
 from trackside.read.formats.nvidia_smi_text import Text
 from trackside.read.formats.nvidia_smi_xml import Xml
-from trackside.read.gpu_readings import Line, Readings
+from trackside.read.gpu_readings import Line, Readings, head_lines
 from trackside.read.nvidia_smi import FOREIGN_SHARE, Section, Smi, gpu_of, is_between
 
 _COMMAND = re.compile(r"(?:# )?\S{0,80}?[$#>%+]\s*(?:/\S*/)?nvidia-smi\b.*")
@@ -85,13 +85,11 @@ class Parts:
 def _sniff(source: Source) -> Match | None:
     if b"nvidia-smi" not in source.head and b"NVIDIA-SMI" not in source.head:
         return None
-    lines = [text for text in source.text.splitlines() if text.strip()]
-    if len(source.head) >= HEAD:
-        lines.pop()
-    parts = Parts(Smi(Readings(Source("", b"", source.stream), Collected())))
-    own = sum(parts.take(Line(number, 0, text)) or is_between(text) for number, text in enumerate(lines, 1))
+    lines = list(head_lines(source))
+    parts = Parts(Smi(Readings.discarded(source)))
+    own = sum(parts.take(line) or is_between(line.text) for line in lines)
     parts.end()
-    if sum(bool(re.match(r"# \$ nvidia-smi\b", text)) for text in lines) >= 2:
+    if sum(line.text.startswith("# $ nvidia-smi") for line in lines) >= 2:
         return Match(0.95, "several nvidia-smi commands, each under its heading")
     if len(parts.kinds) < 2 or len(lines) - own > FOREIGN_SHARE * len(lines):
         return None

@@ -10,12 +10,12 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.gpu_readings import Gpu, Line
+from trackside.read.gpu_readings import Gpu, Line, Readings
 from trackside.read.nvidia_smi import COUNT, Smi, asked, gpu_of, read_lines, sniffed, value_of
 
 _ALIASES = {
@@ -70,14 +70,12 @@ class Heading:
 
     names: tuple[str, ...]
     units: tuple[str, ...]
+    at: Mapping[str, int]
+    """name -> where it stands first"""
     kind: Literal["gpu", "apps", "other"]
     """gpu: what was measured of GPUs. apps: the processes on them now. other: lists that measure nothing."""
-    when: int | None
     who: tuple[int | None, ...]
     """Where index, uuid, bus id and name stand."""
-    pid: int | None
-    memory: int | None
-    """Where a process's id and its memory stand."""
 
     @classmethod
     def of(cls, names: Sequence[str], units: Sequence[str] = ()) -> Heading:
@@ -87,15 +85,12 @@ class Heading:
         if at.keys() & {"max_memory_usage", "retired_pages.address", "retired_pages.cause"}:
             kind = "other"
         who = tuple(at.get(name) for name in ("index", "uuid", "pci.bus_id", "name"))
-        return cls(
-            tuple(names),
-            tuple(units or [""] * len(names)),
-            kind,
-            at.get("timestamp"),
-            who,
-            at.get("pid"),
-            at.get("used_gpu_memory"),
-        )
+        return cls(tuple(names), tuple(units or [""] * len(names)), at, kind, who)
+
+    def cell(self, cells: Sequence[str], name: str) -> str:
+        """The cell of a column; empty where there is none of that name."""
+        place = self.at.get(name)
+        return "" if place is None else cells[place]
 
 
 def field_of(name: str) -> str:
@@ -149,11 +144,10 @@ class Csv:
         self.headless = 0
 
     def take(self, line: Line) -> bool:
-        """See :class:`trackside.read.nvidia_smi.Section`."""
         text = line.text.strip()
         if text == self._heading_text:
             return True
-        if found := _COMMAND.search(text):
+        if "--query-" in text and (found := _COMMAND.search(text)):
             self._promised = tuple(field_of(name) for name in found[1].split(","))
             return True
         cells = cells_of(text)
@@ -181,10 +175,11 @@ class Csv:
         if gpu is None:
             self.smi.readings.lost += 1
             return
-        time = None if heading.when is None else self.smi.readings.time(cells[heading.when])
+        when = heading.cell(cells, "timestamp")
+        time = self.smi.readings.time(when) if when else None
         if "GPU is lost" in line.text:
             self.smi.lost(line, gpu.pci)
-        if heading.when is None:
+        if "timestamp" not in heading.at:
             self._untimed += 1
             if len(self._once) < MOST_GPUS:
                 self._once.setdefault((*gpu, *cells) if heading.kind == "apps" else gpu, (line, gpu, cells))
@@ -215,10 +210,10 @@ class Csv:
             self._tell(heading, cells)
             self.smi.readings.add(time, self.smi.pairs(line, gpu, heading.names, cells, heading.units))
             return
-        if any(gpu[:3]) and heading.pid is not None and value_of(cells[heading.pid]) is not None:
-            memory = "" if heading.memory is None else cells[heading.memory]
-            pairs = (self.smi.attachment(line, gpu, held=True), self.smi.memory(line, gpu, cells[heading.pid], memory))
-            self.smi.readings.add(time, [pair for pair in pairs if pair is not None])
+        pid, memory = heading.cell(cells, "pid"), heading.cell(cells, "used_gpu_memory")
+        if any(gpu[:3]) and value_of(pid) is not None:
+            attachment = self.smi.attachment(line, gpu, held=True)
+            self.smi.readings.add(time, attachment + self.smi.memory(line, gpu, pid, memory))
 
     def _tell(self, heading: Heading, cells: list[str]) -> None:
         """Name the columns of figures that nothing asks for, once for each heading."""
@@ -249,15 +244,13 @@ class Csv:
     def _ordered(self, heading: Heading, sample: list[tuple[Line, float, list[str]]]) -> None:
         """Take the rows of one whole sample."""
         for place, (line, time, cells) in enumerate(sample):
-            model = heading.who[-1]
             index = str(place) if self._order is not None and self._order.size > 1 else ""
-            gpu = gpu_of(index=index, model="" if model is None else cells[model])
+            gpu = gpu_of(index=index, model=heading.cell(cells, "name"))
             self._give(line, heading, time, gpu, cells)
 
     # -- the end
 
     def end(self) -> None:
-        """See :class:`trackside.read.nvidia_smi.Section`."""
         readings = self.smi.readings
         if self._heading is not None:
             if self._held:
@@ -352,14 +345,9 @@ def _sniff(source: Source) -> Match | None:
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    section: list[Csv] = []
-
-    def make(smi: Smi) -> Csv:
-        section.append(Csv(smi))
-        return section[0]
-
-    result = read_lines(source, sink, make, "a heading and no rows")
-    if section[0].headless and not result.rows:
+    section = Csv(Smi(Readings(source, sink)))
+    result = read_lines(source, section, "a heading and no rows")
+    if section.headless and not result.rows:
         return Result(
             0,
             "unrecognised",

@@ -6,11 +6,11 @@ Headings come again every few lines. Lines carry dates and times (``-o DT``), ti
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from trackside.catalog.dialect import translate
-from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.gpu_readings import Clock, Gpu, Line
-from trackside.read.nvidia_smi import Smi, gpu_of, read_lines, sniffed, value_of
+from trackside.read.gpu_readings import Clock, Gpu, Line, Pairs
+from trackside.read.nvidia_smi import Smi, layout, value_of
 
 _IGNORED_UNITS = frozenset({"-", "#", "C/G", "name", "Idx", "bool", "errs", "YYYYMMDD", "HH:MM:SS"})
 _REMEDY = "-o DT gives them"
@@ -19,155 +19,128 @@ _WHICH = frozenset({"date", "time", "gpu", "pid", "type", "command"})
 _HEADING = re.compile(rb"^# ?(?:Date,? +)?(?:Time,? +)?gpu\b", re.MULTILINE | re.IGNORECASE)
 
 
-def _words(text: str) -> list[str]:
-    return text.replace(",", " ").split()
-
-
-def tell(smi: Smi, tool: str, columns: list[str]) -> list[str]:
-    """Name the columns that nothing asks for, when there is a row of them; gives those still to be told: none."""
-    for name in columns:
-        if name not in _WHICH and translate(f"{tool}.{name}", {}) is None:
-            smi.readings.unasked(f"{tool}.{name}")
-    return []
-
-
 class Dmon:
     """Device samples."""
+
+    tool = "dmon"
 
     def __init__(self, smi: Smi) -> None:
         self.smi = smi
         self._clock = Clock(smi.readings, _REMEDY)
         self._names: list[str] = []
-        self._untold: list[str] = []
         self._fields: tuple[str, ...] = ()
-        self._columns: list[int] = []
         self._units: list[str] = []
-        self._gpus: dict[str, Gpu] = {}
+        self._is_named = True
+        """Whether it was said which of the heading's columns nothing asks for."""
 
     def take(self, line: Line) -> bool:
-        """See :class:`trackside.read.nvidia_smi.Section`."""
-        text = line.text.strip()
-        words = _words(text.removeprefix("#"))
+        text = line.text.strip().replace(",", " ")
         if text.startswith("#"):
-            return self._heading([word.lower() for word in words], words)
-        if not self._names:
-            return False
-        if len(words) != len(self._names):
-            torn = text[:1].isdigit()
+            return self._heading(text[1:].split())
+        words = self._cells(text) if self._names else []
+        if not words or len(words) != len(self._names):
+            torn = bool(self._names) and text[:1].isdigit()
             self.smi.readings.lost += torn
             return torn
-        return self._row(line, words)
+        return self._row(line, dict(zip(self._names, words, strict=True)))
 
-    def _heading(self, names: list[str], words: list[str]) -> bool:
-        fields = [f"dmon.{name}" for name in names]
-        known = [place for place, field in enumerate(fields) if translate(field, {}) is not None]
-        if known and "gpu" in names and "pid" not in names:
-            self._names = self._untold = names
-            self._columns, self._fields = known, tuple(fields[place] for place in known)
-            self._units = [""] * len(self._columns)
+    def _cells(self, text: str) -> list[str]:
+        return text.split()
+
+    def _heading(self, words: list[str]) -> bool:
+        names = [word.lower() for word in words]
+        if self._is_heading(names):
+            self._names, self._is_named = names, False
+            self._fields = tuple(f"{self.tool}.{name}" for name in names)
+            self._units = []
             return True
         if self._names and len(words) == len(self._names) and "Idx" in words:
-            units = [words[place].removeprefix("GPM:") for place in self._columns]
+            units = [word.removeprefix("GPM:") for word in words]
             self._units = ["" if unit in _IGNORED_UNITS else unit for unit in units]
             return True
         return False
 
-    def _row(self, line: Line, words: list[str]) -> bool:
-        cells = dict(zip(self._names, words, strict=True))
-        index = cells["gpu"]
-        if not index.isdecimal():
+    def _is_heading(self, names: list[str]) -> bool:
+        known = any(translate(f"{self.tool}.{name}", {}) is not None for name in names)
+        return known and "gpu" in names and "pid" not in names
+
+    def _row(self, line: Line, cells: Mapping[str, str]) -> bool:
+        who = self._who(cells)
+        if who is None:
             return False
-        when = self._clock.now(cells, index)
+        when = self._clock.now(cells, who)
         if when is None:
             self.smi.readings.lost += 1
             return True
         self.smi.rows += 1
-        self._untold = tell(self.smi, "dmon", self._untold)
-        gpu = self._gpus.setdefault(index, Gpu(index))
-        given = [words[place] for place in self._columns]
-        self._clock.add(*when, self.smi.pairs(line, gpu, self._fields, given, self._units))
+        self._clock.add(when, self._pairs(line, cells))
         return True
 
+    def _who(self, cells: Mapping[str, str]) -> str | None:
+        """What a row is of, among those of one sample; None for one that is no sample."""
+        return cells["gpu"] if cells["gpu"].isdecimal() else None
+
+    def _pairs(self, line: Line, cells: Mapping[str, str]) -> Pairs:
+        if not self._is_named:  # now that there is a row of them
+            self._is_named = True
+            for name, field in zip(self._names, self._fields, strict=True):
+                if name not in _WHICH and translate(field, {}) is None:
+                    self.smi.readings.unasked(field)
+        gpu = Gpu(cells["gpu"], pid=cells.get("pid", ""))
+        return self.smi.pairs(line, gpu, self._fields, tuple(cells.values()), self._units)
+
     def end(self) -> None:
-        """See :class:`trackside.read.nvidia_smi.Section`."""
         self._clock.settle()
         self._clock = Clock(self.smi.readings, _REMEDY)
         self._names = []
 
 
-class Pmon:
+class Pmon(Dmon):
     """Process samples: whether a GPU had a process with a compute context.
 
-    A line of dashes (no process) counts only once a process has been seen: within a container all are hidden.
+    A line of dashes (no process) counts only once a process has been listed: within a container all are hidden.
     """
 
+    tool = "pmon"
+
     def __init__(self, smi: Smi) -> None:
-        self.smi = smi
-        self._clock = Clock(smi.readings, _REMEDY)
-        self._names: list[str] = []
-        self._untold: list[str] = []
-        self._seen = False
+        super().__init__(smi)
+        self._any = False
 
-    def take(self, line: Line) -> bool:
-        """See :class:`trackside.read.nvidia_smi.Section`."""
-        text = line.text.strip()
-        if text.startswith("#"):
-            names = [word.lower() for word in _words(text[1:])]
-            if {"gpu", "pid", "type", "command"} <= set(names):
-                self._names = self._untold = names
-                return True
-            return bool(self._names) and "idx" in names
-        words = text.replace(",", " ").split(None, len(self._names) - 1) if self._names else []
-        if not words or len(words) != len(self._names):
-            self.smi.readings.lost += bool(self._names) and text[:1].isdigit()
-            return bool(self._names) and text[:1].isdigit()
-        return self._row(line, dict(zip(self._names, words, strict=True)))
+    def _cells(self, text: str) -> list[str]:
+        return text.split(None, len(self._names) - 1)
 
-    def _row(self, line: Line, cells: dict[str, str]) -> bool:
-        if not cells["gpu"].isdecimal() or (value_of(cells["pid"]) is None and cells["pid"] != "-"):
-            return False
-        when = self._clock.now(cells, f"{cells['gpu']} {cells['pid']}")
-        if when is None:
-            self.smi.readings.lost += 1
-            return True
-        self.smi.rows += 1
-        held = "C" in cells["type"]
-        self._seen = self._seen or cells["pid"] != "-"
-        gpu = gpu_of(index=cells["gpu"])
-        if held or (self._seen and cells["pid"] == "-"):
-            pair = self.smi.attachment(line, gpu, held)
-            self._clock.add(*when, [] if pair is None else [pair])
-        if cells["pid"] != "-":
-            self._untold = tell(self.smi, "pmon", self._untold)
-            fields = tuple(f"pmon.{name}" for name in cells)
-            pairs = self.smi.pairs(line, gpu._replace(pid=cells["pid"]), fields, tuple(cells.values()))
-            self._clock.add(*when, pairs)
-        return True
+    def _is_heading(self, names: list[str]) -> bool:
+        return {"gpu", "pid", "type", "command"} <= set(names)
 
-    def end(self) -> None:
-        """See :class:`trackside.read.nvidia_smi.Section`."""
-        self._clock.settle()
-        self._clock = Clock(self.smi.readings, _REMEDY)
-        self._names = []
+    def _who(self, cells: Mapping[str, str]) -> str | None:
+        gpu, pid = cells["gpu"], cells["pid"]
+        return f"{gpu} {pid}" if gpu.isdecimal() and (pid == "-" or value_of(pid) is not None) else None
 
-
-def _sniff_dmon(source: Source) -> Match | None:
-    return sniffed(source, _HEADING, Dmon, "samples of nvidia-smi dmon")
-
-
-def _read_dmon(source: Source, sink: Sink) -> Result:
-    return read_lines(source, sink, Dmon, "no sample in it")
-
-
-def _sniff_pmon(source: Source) -> Match | None:
-    return sniffed(source, _HEADING, Pmon, "samples of nvidia-smi pmon")
-
-
-def _read_pmon(source: Source, sink: Sink) -> Result:
-    return read_lines(source, sink, Pmon, "no process was there while it was taken, or a container hid them")
+    def _pairs(self, line: Line, cells: Mapping[str, str]) -> Pairs:
+        held, is_process = "C" in cells["type"], cells["pid"] != "-"
+        self._any = self._any or is_process
+        pairs = []
+        if held or (self._any and not is_process):
+            pairs += self.smi.attachment(line, Gpu(cells["gpu"]), held)
+        return pairs + super()._pairs(line, cells) if is_process else pairs
 
 
 FORMATS = (
-    Format("nvidia-smi-dmon", "GPU samples (nvidia-smi dmon)", "metric", _sniff_dmon, _read_dmon),
-    Format("nvidia-smi-pmon", "GPU processes (nvidia-smi pmon)", "metric", _sniff_pmon, _read_pmon),
+    layout(
+        "nvidia-smi-dmon",
+        "GPU samples (nvidia-smi dmon)",
+        _HEADING,
+        Dmon,
+        "samples of nvidia-smi dmon",
+        "no sample in it",
+    ),
+    layout(
+        "nvidia-smi-pmon",
+        "GPU processes (nvidia-smi pmon)",
+        _HEADING,
+        Pmon,
+        "samples of nvidia-smi pmon",
+        "no process was there while it was taken, or a container hid them",
+    ),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.gpu_readings import Gpu, Line
-from trackside.read.nvidia_smi import MOST_PROCESSES, Capture, Card, Process, Smi, gpu_of, read_lines, sniffed
+from trackside.read.nvidia_smi import Smi, gpu_of, layout
+from trackside.read.nvidia_smi_state import MOST_PROCESSES, Capture, Card, Process
 
 _DATE = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d 20\d\d")
 _RULE = re.compile(r"[+|][-=+]+[+|]")
@@ -50,7 +50,6 @@ class Table:
         self._migs = False
 
     def take(self, line: Line) -> bool:
-        """See :class:`trackside.read.nvidia_smi.Section`."""
         text = line.text.strip()
         if _DATE.fullmatch(text):
             self.end()
@@ -104,19 +103,12 @@ class Table:
                 card.processes.append(Process(found["pid"], found["kind"], found["memory"]))
 
     def end(self) -> None:
-        """See :class:`trackside.read.nvidia_smi.Section`."""
         if not self._listing:  # cut off before its processes: nothing is known of them
             self._capture.cards = [card._replace(processes=None) for card in self._capture.cards]
         self._capture.end(placed=True)
         self._first, self._listing, self._migs = None, False, False
 
 
-def _sniff(source: Source) -> Match | None:
-    return sniffed(source, b"| NVIDIA-SMI ", Table, "nvidia-smi's table")
-
-
-def _read(source: Source, sink: Sink) -> Result:
-    return read_lines(source, sink, Table, "no GPU in it")
-
-
-FORMAT = Format("nvidia-smi-table", "GPU table (nvidia-smi)", "metric", _sniff, _read)
+FORMAT = layout(
+    "nvidia-smi-table", "GPU table (nvidia-smi)", b"| NVIDIA-SMI ", Table, "nvidia-smi's table", "no GPU in it"
+)

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from trackside.catalog.dialect import BLANK
 from trackside.read.format import Format, Match, Result, Sink, Source
-
-if TYPE_CHECKING:  # imports numpy, which only metrics need
-    from trackside.read.measurements import Measurements
+from trackside.read.measurements import Measurements
 
 _BEGIN = re.compile(rb'\s*\{\s*"status"\s*:\s*"(success|error)"')
 _NEXT = re.compile(rb'\}\s*(?=\{\s*"status"\s*:\s*")')
@@ -68,8 +65,6 @@ def _sniff(source: Source) -> Match | None:
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    from trackside.read.measurements import Measurements
-
     data = source.whole()
     found = Measurements(source.path, sink, holes=False)
     notes: list[str] = []

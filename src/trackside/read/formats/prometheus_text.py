@@ -8,18 +8,13 @@ from __future__ import annotations
 
 from trackside.catalog.dialect import translate
 from trackside.catalog.exposition import line_of, series_of
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, Match, Source
 from trackside.read.scrape_times import stamp
+from trackside.read.scrapes import read_scrapes
 
 _HEAD_LINES = 400
 _ENOUGH = 0.9
 """Share of the head's lines that must be exposition."""
-
-
-def _read(source: Source, sink: Sink) -> Result:
-    from trackside.read.scrapes import read_scrapes  # imports numpy, which only metrics need
-
-    return read_scrapes(source, sink)
 
 
 def _sniff(source: Source) -> Match | None:
@@ -47,4 +42,4 @@ def _sniff(source: Source) -> Match | None:
     return Match(0.9 if described or known else 0.7, "OpenMetrics" if b"\n# EOF" in source.head else "Prometheus text")
 
 
-FORMAT = Format("prometheus-text", "Prometheus text exposition and OpenMetrics", "metric", _sniff, _read)
+FORMAT = Format("prometheus-text", "Prometheus text exposition and OpenMetrics", "metric", _sniff, read_scrapes)

@@ -9,39 +9,36 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 
 from trackside.catalog.labels import pci_address
 from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.gpu_readings import Gpu, Line, Readings
+from trackside.read.gpu_readings import Gpu, Line, Pairs, Readings
 
 _CARD = re.compile(r"card(\d{1,4})")
 _FIGURE = re.compile(r"\(?([-+]?\d{1,20}(?:\.\d{1,20})?)\s?(Mhz|MHz)?\)?")
-_METRICS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "gpu_utilization_ratio": (("gpu use (%)", "%"),),
-    "gpu_memory_utilization_ratio": (("gpu memory use (%)", "%"), ("gpu memory read/write activity (%)", "%")),
+_METRICS: Mapping[str, tuple[str, ...]] = {
+    "gpu_utilization_ratio": ("gpu use (%)",),
+    "gpu_memory_utilization_ratio": ("gpu memory use (%)", "gpu memory read/write activity (%)"),
     "gpu_temperature_celsius": (
-        ("temperature (sensor edge) (c)", "C"),
-        ("temperature (sensor junction) (c)", "C"),
-        ("temperature (sensor hotspot) (c)", "C"),
+        "temperature (sensor edge) (c)", "temperature (sensor junction) (c)", "temperature (sensor hotspot) (c)",
     ),
-    "gpu_memory_temperature_celsius": (
-        ("temperature (sensor memory) (c)", "C"),
-        ("temperature (sensor mem) (c)", "C"),
-    ),
+    "gpu_memory_temperature_celsius": ("temperature (sensor memory) (c)", "temperature (sensor mem) (c)"),
     "gpu_power_watts": (
-        ("average graphics package power (w)", "W"),
-        ("current socket graphics package power (w)", "W"),
-        ("current graphics package power (w)", "W"),
+        "average graphics package power (w)", "current socket graphics package power (w)",
+        "current graphics package power (w)",
     ),
-    "gpu_power_limit_watts": (("max graphics package power (w)", "W"),),
-    "gpu_memory_total_bytes": (("vram total memory (b)", "B"),),
-    "gpu_memory_used_bytes": (("vram total used memory (b)", "B"),),
-    "gpu_sm_clock_hertz": (("sclk clock speed:", "MHz"),),
-    "gpu_memory_clock_hertz": (("mclk clock speed:", "MHz"),),
-    "gpu_pcie_replays_total": (("pcie replay count", ""),),
-}
-"""our metric -> the keys that give it, in lower case, with their units; the first that a card has holds"""
-_KEYS = frozenset(key for keys in _METRICS.values() for key, _ in keys)
+    "gpu_power_limit_watts": ("max graphics package power (w)",),
+    "gpu_memory_total_bytes": ("vram total memory (b)",),
+    "gpu_memory_used_bytes": ("vram total used memory (b)",),
+    "gpu_sm_clock_hertz": ("sclk clock speed:",),
+    "gpu_memory_clock_hertz": ("mclk clock speed:",),
+    "gpu_pcie_replays_total": ("pcie replay count",),
+}  # fmt: skip
+"""our metric -> the keys that give it, in lower case; the first that a card has holds"""
+_KEYS = frozenset(key for keys in _METRICS.values() for key in keys)
+_UNITS = {"(%)": "%", "(c)": "C", "(w)": "W", "(b)": "B", "speed:": "MHz"}
+"""How a key ends -> its unit"""
 
 
 def _sniff(source: Source) -> Match | None:
@@ -70,20 +67,17 @@ def _read(source: Source, sink: Sink) -> Result:
     return readings.result("no card in it")
 
 
-def _pairs(readings: Readings, index: str, card: Mapping[str, object]) -> list[tuple[int, float]]:
+def _pairs(readings: Readings, index: str, card: Mapping[str, object]) -> Pairs:
     model = next((text for key in ("card series", "device name", "card model") if (text := card.get(key))), "")
     gpu = Gpu(
         index, _text(card.get("unique id")).removeprefix("N/A"), pci_address(_text(card.get("pci bus"))), _text(model)
     )
-    pairs = []
-    for metric, keys in _METRICS.items():
-        for key, unit in keys:
-            found = _FIGURE.fullmatch(_text(card.get(key)))
-            pair = found and readings.pair(Line(1, 0, ""), gpu, metric, float(found[1]), unit)
-            if pair:
-                pairs.append(pair)
-                break
-    return pairs
+    return readings.first_pairs(Line(1, 0, ""), gpu, _METRICS, partial(_figure, card))
+
+
+def _figure(card: Mapping[str, object], key: str) -> tuple[float, str] | None:
+    found = _FIGURE.fullmatch(_text(card.get(key)))
+    return None if found is None else (float(found[1]), _UNITS.get(key.rpartition(" ")[2], ""))
 
 
 def _text(value: object) -> str:

@@ -4,65 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from trackside.catalog.slurm.columns import SACCTMGR_EVENT, SINFO
+from trackside.catalog.slurm.fields import Value, node_record
+from trackside.catalog.slurm.values import nodes
 from trackside.model import Position, Record
-from trackside.read import slurm
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.formats.squeue import table_of
 from trackside.read.slurm_row import Row
 from trackside.read.slurm_table import Table, below, first_lines, header_of
 
-COLUMNS = slurm.vocabulary(
-    """
-    active_features alloc_cpus allocnodes allocmem avail avail_fe avail_features cluster comment cores cpu_load cpus
-    cpus(a/i/o/t) default_time defaulttime extra features features_act free_mem gres gres_used groups hostnames
-    job_size max_cpus_per_node memory node_addr nodelist nodes nodes(a/i) nodes(a/i/o/t) nodeaddr nodehost
-    oversubscribe partition partitionname port preempt_mode prio_job_factor prio_tier priority reason reservation
-    root s:c:t size sockets socketcorethread state statecompact statecomplete statelong threads time timelimit
-    timestamp tmp_disk user userlong version weight share default
-    """
-)
-"""Header words of sinfo 20.11 to 25.11, in lower case"""
-_EVENT_COLUMNS = slurm.vocabulary(
-    """
-    cluster clusternodes nodename node timestart start timeend end state stateraw reason user event eventraw tres
-    duration cpucount
-    """
-)
-
 
 def _sniff(source: Source) -> Match | None:
-    found = table_of(source.text, COLUMNS)
+    found = table_of(source.text, SINFO)
     if found is None:
         return None
     columns = set(found[0].columns)
-    if not columns & {"nodelist", "hostnames", "nodehost"} or not columns & {
-        "state",
-        "statelong",
-        "statecompact",
-        "reason",
-    }:
+    named, described = {"nodelist", "hostnames", "nodehost"}, {"state", "statelong", "statecompact", "reason"}
+    if not columns & named or not columns & described:
         return None
     return Match(0.92, "sinfo -R" if "reason" in columns and "avail" not in columns else "sinfo")
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    found = table_of(source.text, COLUMNS)
+    found = table_of(source.text, SINFO)
     if found is None:
         raise ValueError("the header of sinfo can't be read: run it without -h")
     table, as_of = found
 
-    def fields(row: Row) -> Iterator[dict[str, slurm.Field]]:
-        user = slurm.known(row.get("user", "userlong"))
-        for name in slurm.nodes_of(row.get("nodelist", "nodehost", "hostnames")):
-            yield slurm.node_fields(
-                name,
-                row.get("statecomplete", "statelong", "state#2", "state", "statecompact"),
-                reason=slurm.known(row.get("reason")),
-                reason_time=slurm.time_of(row.get("timestamp")),
-                reason_user=user.partition("(")[0] if user else None,
-                as_of=as_of,
-                source="sinfo",
-            )
+    def fields(row: Row) -> Iterator[dict[str, Value]]:
+        state = row.get("statecomplete", "statelong", "state#2", "state", "statecompact")
+        for name in nodes(row.get("nodelist", "nodehost", "hostnames")):
+            yield node_record("sinfo", row.values.get, name, state, as_of=as_of, source="sinfo")
 
     return _emit(source, sink, table, fields, "no node in it: none was down or drained")
 
@@ -76,7 +48,7 @@ def _sniff_events(source: Source) -> Match | None:
 
 def _events(source: Source) -> Table | None:
     lines = first_lines(source.text, 2)
-    return header_of(lines[0], _EVENT_COLUMNS, lines[1] if len(lines) > 1 else "") if lines else None
+    return header_of(lines[0], SACCTMGR_EVENT, lines[1] if len(lines) > 1 else "") if lines else None
 
 
 def _read_events(source: Source, sink: Sink) -> Result:
@@ -84,27 +56,18 @@ def _read_events(source: Source, sink: Sink) -> Result:
     if table is None:
         raise ValueError("the columns can't be told: run sacctmgr with -P and its header")
 
-    def fields(row: Row) -> Iterator[dict[str, slurm.Field]]:
-        user = slurm.known(row.get("user"))
-        for name in slurm.nodes_of(row.get("nodename", "node")):
-            yield slurm.node_fields(
-                name,
-                row.get("state"),
-                reason=slurm.known(row.get("reason")),
-                reason_time=slurm.time_of(row.get("timestart", "start")),
-                reason_end=slurm.time_of(row.get("timeend", "end")),
-                reason_user=user.partition("(")[0] if user else None,
-                source="sacctmgr",
-            )
+    def fields(row: Row) -> Iterator[dict[str, Value]]:
+        for name in nodes(row.get("nodename", "node")):
+            yield node_record("sacctmgr", row.values.get, name, row.get("state"), source="sacctmgr")
 
     return _emit(source, sink, table, fields, "no event of a node in it")
 
 
 def _emit(
-    source: Source, sink: Sink, table: Table, fields: Callable[[Row], Iterator[dict[str, slurm.Field]]], none: str
+    source: Source, sink: Sink, table: Table, fields: Callable[[Row], Iterator[dict[str, Value]]], none: str
 ) -> Result:
     """One record a node and state; sinfo repeats a node once a partition."""
-    seen: set[tuple[slurm.Field, ...]] = set()
+    seen: set[tuple[Value, ...]] = set()
     for row in table.rows(below(table, source.lines())):
         for index, each in enumerate(fields(row)):
             key = tuple(each.get(name) for name in ("name", "state", "flags", "reason", "reason_time"))
@@ -114,9 +77,7 @@ def _emit(
             # Several nodes of one row keep places of their own, so that each can be cited.
             at = Position(source.path, row.line, row.offset + index, max(0, row.length - index))
             sink.record(Record("node", at, "scheduler", each, row.text.strip()))
-    if table.lost:
-        return Result(len(seen), "partial", f"{table.lost} lines fit no row")
-    return Result(len(seen)) if seen else Result(0, "empty", none)
+    return table.result(len(seen), none)
 
 
 FORMATS = (

@@ -6,7 +6,6 @@ Its network rates and CPU use are counted and left out: their values are in no u
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,9 +14,7 @@ from trackside.logs.numbers import figure
 from trackside.logs.stamp import find_time
 from trackside.model import Position
 from trackside.read.format import Format, Match, Result, Sink, Source
-
-if TYPE_CHECKING:
-    from trackside.read.measurements import Measurements
+from trackside.read.measurements import MOST_NAMES, UNKNOWN, Measurements
 
 _NAMES = {
     "gpu_usage": ("gpu_utilization_ratio", 0.01),
@@ -40,8 +37,6 @@ def _sniff(source: Source) -> Match | None:
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    from trackside.read.measurements import MOST_NAMES, UNKNOWN, Measurements  # numpy, which only metrics need
-
     found = Measurements(source.path, sink)
     numbers: dict[str, int] = {}
     broken = first = 0

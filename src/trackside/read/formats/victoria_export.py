@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from trackside.catalog.dialect import BLANK
+from trackside.read.blocks import Block, Blocks
 from trackside.read.format import Format, Match, Result, Sink, Source
-
-if TYPE_CHECKING:  # these import numpy, which only metrics need
-    from trackside.read.blocks import Block, Blocks
-    from trackside.read.measurements import Measurements
+from trackside.read.measurements import Measurements
 
 LONGEST = 64 << 20
 """Bytes of a line: some three million samples of one series."""
@@ -102,9 +99,6 @@ def _decoded(text: bytes) -> tuple[dict[str, str], Sequence[float], Sequence[flo
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    from trackside.read.blocks import Blocks
-    from trackside.read.measurements import Measurements
-
     reading, blocks = _Reading(Measurements(source.path, sink, holes=False)), Blocks(source.stream, LONGEST)
     for block in blocks:
         reading.take(block)

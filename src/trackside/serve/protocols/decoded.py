@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+MAX_LINES = 1 << 22
+"""Of one push: more than may wait to be written, with a time each; an empty line has two bytes and becomes 50."""
+
 
 class BadRequest(ValueError):
     """What was pushed cannot be taken: what is wrong, where, and what to do, in words for the sender (HTTP 400)."""
@@ -64,6 +67,31 @@ class LineStream:
     times_ns: list[int] = field(default_factory=list)
     """Since 1970, one a line; 0 where the sender gave no time."""
     lines: list[str] = field(default_factory=list)
+
+
+class LineStreams:
+    """The lines of one push: one stream for each set of labels, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self._streams: dict[tuple[tuple[str, str], ...], LineStream] = {}
+
+    def of(self, labels: dict[str, str]) -> LineStream:
+        """The stream with these labels."""
+        key = tuple(sorted(labels.items()))
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = LineStream(labels)
+        return stream
+
+    def check_count(self) -> None:
+        """Raise TooLarge for too many lines."""
+        count = sum(len(stream.lines) for stream in self._streams.values())
+        if count > MAX_LINES:
+            raise TooLarge(f"{count:,} lines in one push, at most {MAX_LINES:,} are taken: send less at once")
+
+    def with_lines(self) -> list[LineStream]:
+        """All streams that have lines."""
+        return [stream for stream in self._streams.values() if stream.lines]
 
 
 @dataclass(frozen=True, slots=True)

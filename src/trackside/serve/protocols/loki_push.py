@@ -6,23 +6,24 @@ Structured metadata of a line is left aside, but for what tells whose line it is
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from trackside.serve.protocols.decoded import Answer, BadRequest, LineStream, TooLarge, Unsupported
+from trackside.serve.protocols.decoded import Answer, BadRequest, LineStream, LineStreams, TooLarge, Unsupported
+from trackside.serve.protocols.messages import Shape, parsed
 from trackside.serve.protocols.places import is_place
-from trackside.serve.protocols.wire import BYTES, VARINT, Offsets, bytes_of, fields, signed, split, words_of
+from trackside.serve.protocols.schema import PushRequest
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
-_MOST_STREAMS = 1 << 14
-_MOST_LABELS = 64 << 10
+_MAX_STREAMS = 1 << 14
+_MAX_LABELS_BYTES = 64 << 10
+_MAX_ENTRY_BYTES = 4 << 20
+"""Of one line with its metadata; a line is cut later, to serve.limits.line_bytes."""
 _SECOND = 1_000_000_000
-_SECONDS_MASK, _SECONDS = 0x00008080808080FF, 0x0000008080808008
-"""Of a 64-bit word: the tag of the seconds, and the ends of a varint of five bytes, as are times of 1978 to 3058."""
+_SHAPE: Shape = {1: {2: {}}}
 _PAIR = re.compile(r'\s*([^\W\d][\w.:-]*)\s*=\s*("(?:[^"\\]|\\.)*"|`[^`]*`)\s*(,|\Z)', re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{3})|(.))", re.DOTALL)
 _ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
@@ -44,181 +45,73 @@ def answer() -> Answer:
     return Answer(204)
 
 
-class _Split:
-    """One stream as it was sent, which is several where lines of it say that they are of other places."""
-
-    def __init__(self, labels: dict[str, str]) -> None:
-        self._labels = labels
-        self._found: dict[Places, LineStream] = {}
-
-    def add(self, places: Places, times_ns: Sequence[int], lines: Sequence[str]) -> None:
-        """Lines of one place."""
-        stream = self._found.get(places)
-        if stream is None:
-            stream = self._found[places] = LineStream({**self._labels, **dict(places)})
-        stream.times_ns += times_ns
-        stream.lines += lines
-
-    def all(self) -> list[LineStream]:
-        """All of them."""
-        return list(self._found.values())
-
-
 # -- labels
 
 
 @lru_cache(maxsize=1 << 12)
 def _selector(text: str) -> tuple[tuple[str, str], ...]:
     inside = text.strip()
-    if len(text) > _MOST_LABELS or not (inside.startswith("{") and inside.endswith("}")):
+    if len(text) > _MAX_LABELS_BYTES or not (inside.startswith("{") and inside.endswith("}")):
         raise BadRequest(f'labels are not written as {{name="value", ...}}: {text[:200]!r}')
-    inside, at, found = inside[1:-1].strip(), 0, {}
+    inside, at, labels = inside[1:-1].strip(), 0, dict[str, str]()
     while at < len(inside):
         pair = _PAIR.match(inside, at)
-        if pair is None or pair[1] in found:
+        if pair is None or pair[1] in labels:
             raise BadRequest(f"labels can't be read from character {at + 1} on, or one stands twice: {text[:200]!r}")
-        found[pair[1]] = pair[2][1:-1] if pair[2][0] == "`" else _ESCAPE.sub(_unescaped, pair[2][1:-1])
+        labels[pair[1]] = pair[2][1:-1] if pair[2][0] == "`" else _ESCAPE.sub(_unescaped, pair[2][1:-1])
         at = pair.end()
-    return tuple(found.items())
+    return tuple(labels.items())
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    digits = found[1] or found[2] or found[3]
-    if digits or found[4]:
-        code = int(digits, 16) if digits else int(found[4], 8)
+def _unescaped(match: re.Match[str]) -> str:
+    digits = match[1] or match[2] or match[3]
+    if digits or match[4]:
+        code = int(digits, 16) if digits else int(match[4], 8)
         return chr(code) if code < 0xD800 or 0xDFFF < code < 0x110000 else "\N{REPLACEMENT CHARACTER}"
-    return _ESCAPES.get(found[5], found[5])
+    return _ESCAPES.get(match[5], match[5])
 
 
 # -- protobuf
 
 
 def _read(body: bytes) -> list[LineStream]:
-    ((starts, ends),) = split(body, 0, len(body), 1)
-    if len(starts) > _MOST_STREAMS:
-        raise TooLarge(f"{len(starts):,} streams in one push, at most {_MOST_STREAMS:,} are taken")
-    streams: list[tuple[dict[str, str], Offsets, Offsets]] = []
-    for place, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        (begins, stops), entries = split(body, start, end, 1, 2)
-        text = body[begins[-1] : stops[-1]].decode("utf-8", "replace") if len(begins) else "{}"
-        try:
-            labels = dict(_selector(text))
-        except BadRequest as error:
-            raise BadRequest(f"stream {place:,}: {error}") from None
-        if len(entries[0]):
-            streams.append((labels, *entries))
-    if not streams:
-        return []
-    times, lines, places = _lines(body, *(np.concatenate([each[part] for each in streams]) for part in (1, 2)))
-    found, first = [], 0
-    for labels, of_stream, _ in streams:
-        last = first + len(of_stream)
-        split_up = _Split(labels)
-        if any(places[first:last]):
-            for each in range(first, last):
-                split_up.add(places[each], times[each : each + 1], lines[each : each + 1])
-        else:
-            split_up.add((), times[first:last], lines[first:last])
-        found += split_up.all()
-        first = last
-    return found
+    streams, count = LineStreams(), 0
+    for push in parsed(PushRequest, body, _SHAPE, _MAX_ENTRY_BYTES):
+        for index, sent in enumerate(push.streams, count):
+            try:
+                labels = dict(_selector(_text(sent.labels) or "{}"))
+            except BadRequest as error:
+                raise BadRequest(f"stream {index:,}: {error}") from None
+            _add_entries(streams, labels, sent.entries)
+        count += len(push.streams)
+        if count > _MAX_STREAMS:
+            raise TooLarge(f"{count:,} streams in one push, at most {_MAX_STREAMS:,} are taken")
+        streams.check_count()
+    return streams.with_lines()
 
 
-def _lines(body: bytes, starts: Offsets, ends: Offsets) -> tuple[list[int], list[str], list[Places]]:
-    """Times, lines and places of all entries: those of the usual form all at once."""
-    times, begins, stops, plain = _located(body, starts, ends)
-    spans = zip(begins.tolist(), stops.tolist(), strict=True)
-    lines = [str(body[begin:stop], "utf-8", "replace") for begin, stop in spans]
-    known: dict[bytes, Places] = {}
-    places: list[Places] = [()] * len(lines)
-    for at in np.flatnonzero(~plain | (stops < ends)).tolist():
-        rest = body[stops[at] : ends[at]]
-        if plain[at] and rest not in known:
-            about = _metadata(rest)
-            if about is not None:
-                known[rest] = about
-        if plain[at] and rest in known:
-            places[at] = known[rest]
-        else:
-            times[at], lines[at], places[at] = _entry(body, int(starts[at]), int(ends[at]))
-    return times.tolist(), lines, places
+def _add_entries(streams: LineStreams, labels: dict[str, str], entries: Iterable[Any]) -> None:
+    by_places: dict[Places, LineStream] = {(): streams.of(labels)}
+    for entry in entries:
+        timestamp, metadata = entry.timestamp, entry.metadata
+        places = _places(metadata) if metadata else ()
+        stream = by_places.get(places)
+        if stream is None:
+            stream = by_places[places] = streams.of(labels | dict(places))
+        stream.times_ns.append(_checked(timestamp.seconds * _SECOND + timestamp.nanos))
+        stream.lines.append(entry.line.decode("utf-8", "replace"))
 
 
-def _located(body: bytes, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets, Offsets, NDArray[np.bool_]]:
-    """Times, and where lines begin and end, of entries that begin with a time and a line; and which ones do."""
-    if len(body) < 16:
-        return starts.copy(), ends, ends, np.zeros(len(starts), dtype=bool)
-    octets, words = bytes_of(body), words_of(body)
-    last, final = len(octets) - 1, len(words) - 1
-    size = octets[np.minimum(starts + 1, last)].astype(np.int64)
-    line = starts + 2 + size
-    plain = (octets[np.minimum(starts, last)] == 0x0A) & (size >= 6) & (size <= 12) & (line <= final) & (line < ends)
-    line = np.minimum(line, final)
-    seconds, nanos = words[np.minimum(starts + 2, final)], words[np.minimum(starts + 8, final)]
-    plain &= seconds & _SECONDS_MASK == _SECONDS
-    plain &= (size == 6) | ((size > 7) & (nanos & 0xFF == 0x10))
-    times = sum(_septet(seconds, place) << 7 * place for place in range(5)) * _SECOND
-    rest = np.zeros(len(starts), dtype=np.int64)
-    for place in range(5):
-        within = place < size - 7
-        plain &= ~within | ((nanos >> np.uint64(8 * place + 8) & 0x80 != 0) == (place < size - 8))
-        rest += np.where(within, _septet(nanos, place), 0) << 7 * place
-    head = words[line]
-    wide = head & 0x8000 != 0
-    wider = wide & (head & 0x800000 != 0)
-    plain &= (head & 0xFF == 0x12) & ~(wider & (head & 0x80000000 != 0)) & (rest < _SECOND)
-    length = _septet(head, 0) + (_septet(head, 1) << 7) * wide + (_septet(head, 2) << 14) * wider
-    begins = line + 2 + wide + wider
-    plain &= begins + length <= ends
-    return times + rest, np.where(plain, begins, ends), np.where(plain, begins + length, ends), plain
+def _places(metadata: Iterable[Any]) -> Places:
+    pairs = [(_text(pair.name), _text(pair.value)) for pair in metadata]
+    return tuple([(name, value) for name, value in pairs if value and is_place(name)])
 
 
-def _septet(words: NDArray[np.uint64], place: int) -> Offsets:
-    """Seven bits of a varint that begins at byte 1 of words."""
-    return (words >> np.uint64(8 * place + 8) & np.uint64(0x7F)).astype(np.int64)
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
 
 
-def _metadata(rest: bytes) -> Places | None:
-    """What fields after the line say of its place; None where they hold a time or a line again."""
-    places: list[tuple[str, str]] = []
-    for number, kind, begin, stop in fields(rest, 0, len(rest)):
-        if number < 3:
-            return None
-        if number == 3 and kind == BYTES:
-            places += _place(rest, begin, stop)
-    return tuple(places)
-
-
-def _place(body: bytes, at: int, end: int) -> Places:
-    texts = {1: "", 2: ""}
-    for number, kind, begin, stop in fields(body, at, end):
-        if kind == BYTES and number in texts:
-            texts[number] = body[begin:stop].decode("utf-8", "replace")
-    return ((texts[1], texts[2]),) if texts[2] and is_place(texts[1]) else ()
-
-
-def _entry(body: bytes, at: int, end: int) -> tuple[int, str, Places]:
-    """An entry of any form."""
-    seconds = nanos = 0
-    line = b""
-    places: list[tuple[str, str]] = []
-    for number, kind, value, stop in fields(body, at, end):
-        if kind != BYTES:
-            continue
-        if number == 1:
-            for part, form, content, _ in fields(body, value, stop):
-                if form == VARINT and part == 1:
-                    seconds = signed(content)
-                elif form == VARINT and part == 2:
-                    nanos = signed(content)
-        elif number == 2:
-            line = body[value:stop]
-        elif number == 3:
-            places += _place(body, value, stop)
-    return _time(seconds * _SECOND + nanos), line.decode("utf-8", "replace"), tuple(places)
-
-
-def _time(time_ns: int) -> int:
+def _checked(time_ns: int) -> int:
     if -(1 << 63) <= time_ns < 1 << 63:
         return time_ns
     raise BadRequest(f"an entry's time lies {time_ns // _SECOND:,} s from 1970: is it in nanoseconds?")
@@ -246,23 +139,26 @@ def _read_json(body: bytes) -> list[LineStream]:
         ) from None
     except RecursionError:
         raise BadRequest("no push in JSON: lists and objects are too deep in one another") from None
-    found: list[LineStream] = []
-    for place, each in enumerate(push.streams):
-        split_up = _Split(each.stream)
-        for at, value in enumerate(each.values):
+    streams = LineStreams()
+    for index, sent in enumerate(push.streams):
+        by_places: dict[Places, LineStream] = {(): streams.of(sent.stream)}
+        for position, value in enumerate(sent.values):
             match value:
                 case [str(time), str(line)]:
-                    split_up.add((), (_nanoseconds(time, place, at),), (line,))
-                case [str(time), str(line), dict(about)]:
-                    places = tuple(pair for pair in about.items() if pair[1] and is_place(pair[0]))
-                    split_up.add(places, (_nanoseconds(time, place, at),), (line,))
+                    places: Places = ()
+                case [str(time), str(line), dict(metadata)]:
+                    places = tuple(pair for pair in metadata.items() if pair[1] and is_place(pair[0]))
                 case _:
-                    raise BadRequest(f'stream {place:,}, value {at:,}: it must be ["NANOSECONDS", "line"]')
-        found += split_up.all()
-    return found
+                    raise BadRequest(f'stream {index:,}, value {position:,}: it must be ["NANOSECONDS", "line"]')
+            stream = by_places.get(places)
+            if stream is None:
+                stream = by_places[places] = streams.of(sent.stream | dict(places))
+            stream.times_ns.append(_nanoseconds(time, index, position))
+            stream.lines.append(line)
+    return streams.with_lines()
 
 
-def _nanoseconds(text: str, place: int, at: int) -> int:
+def _nanoseconds(text: str, index: int, position: int) -> int:
     if not re.fullmatch(r"-?[0-9]{1,20}", text):
-        raise BadRequest(f"stream {place:,}, value {at:,}: its time {text[:40]!r} is no number of nanoseconds")
-    return _time(int(text))
+        raise BadRequest(f"stream {index:,}, value {position:,}: its time {text[:40]!r} is no number of nanoseconds")
+    return _checked(int(text))

@@ -1,21 +1,33 @@
-"""What OTLP's metrics and logs have in common: attributes as labels, and answers."""
+"""What OTLP's metrics and logs have in common: requests as messages, attributes as labels, and answers."""
 
 from __future__ import annotations
 
 import base64
 import json
 import re
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias, TypeVar
 
+import msgspec
+from google.protobuf import json_format  # type: ignore[import-untyped]
+from google.protobuf.message import Message  # type: ignore[import-untyped]
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-from trackside.serve.protocols.decoded import Answer, Unsupported
+from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge, Unsupported
+from trackside.serve.protocols.messages import Shape, parsed
+from trackside.serve.protocols.wire import MAX_MESSAGES
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
+MAX_PARTS = 1 << 18
+"""Resources, scopes and metrics of one request: each costs time, however empty."""
+MAX_JSON_VALUES = 1 << 23
+"""Of one request, by its commas: a short text takes 60 bytes in memory."""
 Plain: TypeAlias = "str | bool | int | float | bytes | list[Plain] | dict[str, Plain] | None"
 _OTHER = re.compile(r"\W")
 _ADDRESS = re.compile(r"\S+:\d+")
+_IDS = frozenset({"traceId", "spanId", "trace_id", "span_id"})
+"""Fields of JSON in hex, which protobuf's own JSON has in base64; nobody here reads them."""
+M = TypeVar("M", bound=Message)
 
 
 def media_of(content_type: str) -> str:
@@ -26,53 +38,89 @@ def media_of(content_type: str) -> str:
     return media
 
 
+def requests(kind: type[M], body: bytes, content_type: str, shape: Shape) -> Iterator[M]:
+    """The messages whose merge is the request; ``shape``: see :mod:`messages`. Raises BadRequest."""
+    if media_of(content_type) == PROTOBUF:
+        return parsed(kind, body, shape)
+    return iter((_from_json(kind, body),))
+
+
+def _from_json(kind: type[M], body: bytes) -> M:
+    objects, values = body.count(b"{") + body.count(b"["), body.count(b",")
+    if objects > MAX_MESSAGES:
+        raise TooLarge(f"{objects:,} objects and lists in JSON, at most {MAX_MESSAGES:,} are taken: send less at once")
+    if values > MAX_JSON_VALUES:
+        raise TooLarge(f"{values:,} values in JSON, at most {MAX_JSON_VALUES:,} are taken: send less at once")
+    try:
+        document = _without_ids(msgspec.json.decode(body, type=dict[str, object]))
+        message: M = json_format.ParseDict(document, kind(), ignore_unknown_fields=True)
+    except RecursionError:
+        raise BadRequest("no OTLP in JSON: lists and objects are too deep in one another") from None
+    except (
+        msgspec.DecodeError,
+        json_format.ParseError,
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        LookupError,
+        AttributeError,
+    ) as error:
+        raise BadRequest(f"no OTLP in JSON: {str(error)[:300]}") from None
+    return message
+
+
+def _without_ids(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _without_ids(field) for name, field in value.items() if name not in _IDS}
+    return [_without_ids(item) for item in value] if isinstance(value, list) else value
+
+
 def plain(value: AnyValue) -> Plain:
     """An attribute's value as Python has it."""
     match value.WhichOneof("value"):
         case "array_value":
-            return [plain(each) for each in value.array_value.values]
+            return [plain(item) for item in value.array_value.values]
         case "kvlist_value":
-            return {each.key: plain(each.value) for each in value.kvlist_value.values}
+            return {pair.key: plain(pair.value) for pair in value.kvlist_value.values}
         case None:
             return None
         case kind:
-            found: Plain = getattr(value, kind)
-            return found
+            scalar: Plain = getattr(value, kind)
+            return scalar
 
 
-def text(value: Plain) -> str:
+def text(value: AnyValue) -> str:
     """A value as a label or a line: text as it is, all else as JSON writes it."""
-    if isinstance(value, str):
-        return value
-    return "" if value is None else json.dumps(value, ensure_ascii=False, default=_base64)
+    if value.string_value:
+        return value.string_value
+    content = plain(value)
+    if content is None or content == "":
+        return ""
+    return json.dumps(content, ensure_ascii=False, default=_base64)
 
 
 def _base64(value: object) -> str:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
-def label(name: str) -> str:
-    """An attribute's name as a label's."""
-    return _OTHER.sub("_", name)
-
-
-def labels(attributes: Iterable[KeyValue]) -> dict[str, str]:
-    """Attributes as labels; those without a value are none."""
-    return named((each.key, each.value.string_value or text(plain(each.value))) for each in attributes)
+def texts(attributes: Iterable[KeyValue]) -> tuple[tuple[str, str], ...]:
+    """Attributes as names and texts."""
+    return tuple([(pair.key, pair.value.string_value or text(pair.value)) for pair in attributes])
 
 
 def named(attributes: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Names and values as labels."""
-    return {label(name): value for name, value in attributes if name and value}
+    """Names and texts as labels; those without a value are none."""
+    return {_OTHER.sub("_", name): value for name, value in attributes if name and value}
 
 
-def of_resource(found: dict[str, str]) -> dict[str, str]:
+def of_resource(attributes: Iterable[KeyValue]) -> dict[str, str]:
     """The labels of a resource. A collector that scraped says where in service.instance.id: Prometheus' ``instance``.
 
     Other senders put any unique text there, which is no machine's name.
     """
-    instance = found.get("service_instance_id", "")
-    return {"instance": instance, **found} if _ADDRESS.fullmatch(instance) else found
+    labels = named(texts(attributes))
+    instance = labels.get("service_instance_id", "")
+    return {"instance": instance, **labels} if _ADDRESS.fullmatch(instance) else labels
 
 
 def answered(media: str, response: bytes, field: str, left_out: int, why: str) -> Answer:

@@ -7,33 +7,58 @@ point foremost. Histograms and summaries become the series that Prometheus makes
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+import numpy as np
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as messages
 
-from trackside.serve.protocols import otlp, otlp_json
+from trackside.serve.protocols import otlp
 from trackside.serve.protocols.decoded import Answer, BadRequest, MetricBlock, TooLarge
-from trackside.serve.protocols.otlp_json import real, whole
-from trackside.serve.protocols.otlp_points import NO_VALUE, Context, Points, contexts, message, named, number
-from trackside.serve.protocols.series_key import labels_of
-from trackside.serve.protocols.wire import BYTES, MOST, VARINT, Offsets, fields, run, split
+from trackside.serve.protocols.messages import Shape
+from trackside.serve.protocols.series_key import MAX_KEY_BYTES, KnownSeries, key_of, labels_of
+from trackside.serve.protocols.wire import MAX_MESSAGES
 
 __all__ = ["answer", "decode", "labels_of"]
 
-DELTA = 1
-_KINDS = {5: "gauge", 7: "sum", 9: "histogram", 10: "exponential_histogram", 11: "summary"}
-_GAUGE, _SUM, _HISTOGRAM, _SUMMARY = 5, 7, 9, 11
-_MOST_PARTS = 1 << 18
+_POINTS: Shape = {1: {}}
+_SHAPE: Shape = {1: {2: {2: {5: _POINTS, 7: _POINTS, 9: _POINTS, 10: _POINTS, 11: _POINTS}}}}
+"""Resources, scopes, metrics, their data, points."""
+_DELTA = messages.AGGREGATION_TEMPORALITY_DELTA
+_NO_VALUE = messages.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
+"""The flag of a point that says: the series has ended."""
+_MAX_BUCKETS = 1_000
+_PAIR_BYTES = 170
+"""What a name and a value that are remembered take in memory, beside their text."""
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+Distribution: TypeAlias = (
+    messages.HistogramDataPoint | messages.ExponentialHistogramDataPoint | messages.SummaryDataPoint
+)
 
 
-def decode(body: bytes, content_type: str) -> MetricBlock:
-    """The samples of a decompressed request. Raises BadRequest."""
-    points = Points(body)
-    if otlp.media_of(content_type) == otlp.JSON:
-        _read_json(body, points)
-    else:
-        _read(body, points)
-    return points.block()
+def decode(body: bytes, content_type: str, known: KnownSeries | None = None) -> MetricBlock:
+    """The samples of a decompressed request. ``known``: series of requests before. Raises BadRequest."""
+    samples, parts, known = _Samples(), 0, known or KnownSeries()
+    for request in otlp.requests(ExportMetricsServiceRequest, body, content_type, _SHAPE):
+        for place, resource in enumerate(request.resource_metrics):
+            shared = otlp.of_resource(resource.resource.attributes)
+            for scope in resource.scope_metrics:
+                parts += 1 + len(scope.metrics)
+                if parts + place > otlp.MAX_PARTS:
+                    raise BadRequest(f"more than {otlp.MAX_PARTS:,} resources, scopes and metrics: send less at once")
+                name = scope.scope.name
+                labels = {**shared, "otel_scope_name": name} if name else shared
+                context = key_of((label.encode(), value.encode()) for label, value in labels.items())
+                for at, metric in enumerate(scope.metrics):
+                    if not metric.name:
+                        raise BadRequest(f"metric {at:,} of resource {place:,} has no name")
+                    samples.add_metric(_Series(metric.name, labels, context, known), metric)
+    return samples.block()
 
 
 def answer(block: MetricBlock, content_type: str) -> Answer:
@@ -46,142 +71,135 @@ def answer(block: MetricBlock, content_type: str) -> Answer:
     return otlp.answered(media, response.SerializeToString(), "rejectedDataPoints", block.left_out, block.why)
 
 
-# -- protobuf
+@dataclass(slots=True)
+class _Samples:
+    """The samples of a request, and how many points were left out."""
 
+    keys: list[bytes] = field(default_factory=list)
+    times_ms: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+    stale: int = 0
+    deltas: int = 0
+    empty: int = 0
+    exponential: int = 0
 
-def _read(body: bytes, points: Points) -> None:
-    ((starts, ends),) = split(body, 0, len(body), 1)
-    parts = 0
-    for place, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        resource, scopes = split(body, start, end, 1, 2)
-        shared = _joined(body, resource)
-        for begin, stop in zip(*(each.tolist() for each in scopes), strict=True):
-            scope, metrics = split(body, begin, stop, 1, 2)
-            parts += len(metrics[0]) + 1
-            if parts + place > _MOST_PARTS:
-                raise BadRequest(f"more than {_MOST_PARTS:,} resources, scopes and metrics: send less at once")
-            about = _joined(body, scope)
-            for at, (first, last) in enumerate(zip(*(each.tolist() for each in metrics), strict=True)):
-                _read_metric(points, first, last, shared, about, f"metric {at:,} of resource {place:,}")
+    def add_metric(self, series: _Series, metric: messages.Metric) -> None:
+        """All points of a metric."""
+        kind = metric.WhichOneof("data")
+        if kind is None:
+            return
+        data = getattr(metric, kind)
+        if kind in ("sum", "histogram", "exponential_histogram") and data.aggregation_temporality == _DELTA:
+            self.deltas += len(data.data_points)
+            return
+        add = self._add_number if kind in ("gauge", "sum") else self._add_distribution
+        for point in data.data_points:
+            if point.flags & _NO_VALUE:
+                self.stale += 1
+            else:
+                add(series, otlp.texts(point.attributes), point)
+        if len(self.keys) > MAX_MESSAGES:
+            raise TooLarge(f"more than {MAX_MESSAGES:,} points: send less at once")
 
+    def block(self) -> MetricBlock:
+        """All samples."""
+        return MetricBlock(
+            self.keys,
+            np.arange(len(self.keys), dtype=np.int32),
+            np.frombuffer(self.times_ms, dtype=np.int64),
+            np.frombuffer(self.values, dtype=np.float64),
+            self.deltas + self.empty,
+            self.stale,
+            why=self._why(),
+        )
 
-def _joined(body: bytes, spans: tuple[Offsets, Offsets]) -> bytes:
-    """A message given in pieces, which together are the same message."""
-    return b"".join(body[start:end] for start, end in zip(*(each.tolist() for each in spans), strict=True))
+    def _add(self, key: bytes, time_ns: int, value: float) -> None:
+        self.keys.append(key)
+        self.times_ms.append(time_ns // 1_000_000)
+        self.values.append(value)
 
+    def _add_number(self, series: _Series, labels: Labels, point: messages.NumberDataPoint) -> None:
+        match point.WhichOneof("value"):
+            case "as_double":
+                self._add(series.key(labels), point.time_unix_nano, point.as_double)
+            case "as_int":
+                self._add(series.key(labels), point.time_unix_nano, point.as_int)
+            case _:
+                self.empty += 1
 
-def _read_metric(points: Points, at: int, end: int, resource: bytes, scope: bytes, where: str) -> None:
-    body, name, data, spans = points.body, b"", 0, array("q")
-    for field, kind, value, stop in fields(body, at, end):
-        if kind != BYTES:
-            continue
-        if field == 1:
-            name = body[value:stop]
-        elif field in _KINDS:
-            if field != data:
-                data, spans = field, array("q")  # one of them only: the last
-            spans.extend((value, stop))
-    context = contexts.of(resource, scope, name, where)
-    if not data:
-        return
-    is_number = data in (_GAUGE, _SUM)
-    starts, ends = (points.starts, points.ends) if is_number else (array("q"), array("q"))
-    first = len(starts)
-    temporality = 0
-    for begin, stop in zip(spans[::2], spans[1::2], strict=True):
-        temporality = _walk(body, begin, stop, starts, ends) or temporality
-    if temporality == DELTA and data != _GAUGE:
-        points.deltas += len(starts) - first
-        del starts[first:], ends[first:]
-    elif is_number:
-        points.owners.append((context, len(starts) - first))
-    else:
-        for begin, stop in zip(starts, ends, strict=True):
-            _read_distribution(points, context, data, body[begin:stop])
+    def _add_distribution(self, series: _Series, labels: Labels, point: Distribution) -> None:
+        """A histogram as buckets that count up, a summary as quantiles; sum and count of both."""
+        time_ns, total = point.time_unix_nano, None
+        if isinstance(point, messages.SummaryDataPoint):
+            total = point.sum
+            for quantile in point.quantile_values:
+                key = series.key((*labels, ("quantile", _number(quantile.quantile))))
+                self._add(key, time_ns, quantile.value)
+        elif point.HasField("sum"):
+            total = point.sum
+        if isinstance(point, messages.ExponentialHistogramDataPoint):
+            self.exponential += 1
+        elif isinstance(point, messages.HistogramDataPoint):
+            series.check_buckets(point.explicit_bounds, point.bucket_counts)
+            below = 0
+            for bound, count in zip((*point.explicit_bounds, float("inf")), point.bucket_counts, strict=False):
+                below += count
+                self._add(series.key((*labels, ("le", _number(bound))), "_bucket"), time_ns, below)
+        self._add(series.key(labels, "_count"), time_ns, point.count)
+        if total is not None:
+            self._add(series.key(labels, "_sum"), time_ns, total)
 
-
-def _walk(body: bytes, at: int, end: int, starts: array[int], ends: array[int]) -> int:
-    """Take the places of points; gives their temporality, 0 where none is said."""
-    temporality = 0
-    while at < end:
-        if body[at] == 0x0A:
-            at = run(body, at, end, starts, ends)
-            if len(starts) > MOST:
-                raise TooLarge(f"more than {MOST:,} points: send less at once")
-            if at == end:
-                break
-        field, kind, value, stop = next(fields(body, at, end))
-        if field == 1 and kind == BYTES:
-            starts.append(value)
-            ends.append(stop)
-        elif field == 2 and kind == VARINT:
-            temporality = value
-        at = stop
-    return temporality
-
-
-def _read_distribution(points: Points, context: Context, data: int, piece: bytes) -> None:
-    where = f"a point of metric {context.name[:80]!r}"
-    point: messages.HistogramDataPoint | messages.SummaryDataPoint | messages.ExponentialHistogramDataPoint
-    if data == _HISTOGRAM:
-        point = message(messages.HistogramDataPoint, piece, where)
-    elif data == _SUMMARY:
-        point = message(messages.SummaryDataPoint, piece, where)
-    else:
-        point = message(messages.ExponentialHistogramDataPoint, piece, where)
-    labels, time = otlp.labels(point.attributes), point.time_unix_nano
-    if point.flags & NO_VALUE:
-        points.stale += 1
-    elif isinstance(point, messages.SummaryDataPoint):
-        for each in point.quantile_values:
-            points.add(context.key({**labels, "quantile": number(each.quantile)}), time, each.value)
-        points.totals(context, labels, time, point.count, point.sum)
-    else:
-        total = point.sum if point.HasField("sum") else None
-        if isinstance(point, messages.HistogramDataPoint):
-            points.histogram(
-                context, labels, time, point.count, total, list(point.explicit_bounds), list(point.bucket_counts)
+    def _why(self) -> str:
+        reasons = []
+        if self.deltas:
+            reasons.append(
+                f"{self.deltas:,} points of delta temporality were left out: have the sender count up from its "
+                "start (OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=cumulative)"
             )
-        else:
-            points.exponential += 1
-            points.totals(context, labels, time, point.count, total)
+        if self.empty:
+            reasons.append(f"{self.empty:,} points hold no value")
+        if self.exponential:
+            reasons.append(f"of {self.exponential:,} points of exponential histograms only sum and count were kept")
+        return "; ".join(reasons)
 
 
-# -- JSON
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """The series of one metric of a resource."""
+
+    name: str
+    shared: dict[str, str]
+    """Labels of the resource and the scope."""
+    context: bytes
+    """The same as a key."""
+    known: KnownSeries
+
+    def key(self, labels: Labels, suffix: str = "") -> bytes:
+        """The key of a point with further labels. Raises BadRequest."""
+        raw = (self.context, self.name, suffix, labels)
+        return self.known.keys.get(raw) or self._new_key(labels, suffix)
+
+    def _new_key(self, labels: Labels, suffix: str) -> bytes:
+        whole = {**self.shared, **otlp.named(labels), "__name__": self.name + suffix}
+        key = key_of((label.encode(), value.encode()) for label, value in sorted(whole.items()))
+        if len(key) > MAX_KEY_BYTES:
+            raise BadRequest(
+                f"metric {self.name[:80]!r}: labels of {len(key):,} bytes, at most {MAX_KEY_BYTES:,} are taken"
+            )
+        size = len(self.context) + sum(len(label) + len(value) + _PAIR_BYTES for label, value in labels)
+        return self.known.add((self.context, self.name, suffix, labels), key, size)
+
+    def check_buckets(self, bounds: Sequence[float], counts: Sequence[int]) -> None:
+        """Raise BadRequest for buckets that are not one more than their bounds, or too many."""
+        if counts and len(counts) != len(bounds) + 1:
+            raise BadRequest(
+                f"metric {self.name[:80]!r}: a histogram with {len(bounds):,} bounds has {len(counts):,} buckets, "
+                "not one more"
+            )
+        if len(counts) > _MAX_BUCKETS:
+            raise BadRequest(f"metric {self.name[:80]!r}: {len(counts):,} buckets, at most {_MAX_BUCKETS:,} are taken")
 
 
-def _read_json(body: bytes, points: Points) -> None:
-    for place, resource in enumerate(otlp_json.read(body, otlp_json.Metrics).resource_metrics):
-        shared = otlp.of_resource(otlp_json.labels(resource.resource.attributes))
-        for scope in resource.scope_metrics:
-            for at, metric in enumerate(scope.metrics):
-                where = f"metric {at:,} of resource {place:,}"
-                context = Context(*named(metric.name, shared, scope.scope.name, where))
-                for kind in _KINDS.values():
-                    data: otlp_json.Data | None = getattr(metric, kind)
-                    if data is None:
-                        continue
-                    if kind != "gauge" and data.aggregation_temporality in (DELTA, "AGGREGATION_TEMPORALITY_DELTA"):
-                        points.deltas += len(data.data_points)
-                        continue
-                    for point in data.data_points:
-                        _add_json(points, context, kind, point)
-
-
-def _add_json(points: Points, context: Context, kind: str, point: otlp_json.Point) -> None:
-    labels, time, value = otlp_json.labels(point.attributes), whole(point.time_unix_nano), point.as_double
-    total = None if point.sum is None else real(point.sum)
-    if point.flags & NO_VALUE:
-        points.stale += 1
-    elif kind == "histogram":
-        bounds, counts = [real(each) for each in point.explicit_bounds], [whole(each) for each in point.bucket_counts]
-        points.histogram(context, labels, time, whole(point.count), total, bounds, counts)
-    elif kind in ("exponential_histogram", "summary"):
-        points.exponential += kind == "exponential_histogram"
-        for each in point.quantile_values:
-            points.add(context.key({**labels, "quantile": number(real(each.quantile))}), time, real(each.value))
-        points.totals(context, labels, time, whole(point.count), total)
-    elif value is None and point.as_int is None:
-        points.empty += 1
-    else:
-        points.add(context.key(labels), time, real(value) if value is not None else float(whole(point.as_int or 0)))
+def _number(value: float) -> str:
+    """A bound or quantile as a label."""
+    return "+Inf" if value == float("inf") else repr(value).removesuffix(".0")

@@ -21,7 +21,7 @@ _TIME, _START = SIX | 0x1000, SIX | 0x1800
 
 
 @dataclass(frozen=True, slots=True)
-class Lookalikes:
+class SampleScan:
     """Whatever looks like a sample, in order; those that touch form a chain."""
 
     body: bytes
@@ -32,7 +32,7 @@ class Lookalikes:
     last: Offsets
 
     @classmethod
-    def of(cls, body: bytes) -> Lookalikes:
+    def of(cls, body: bytes) -> SampleScan:
         """Find them."""
         octets = bytes_of(body)
         if len(octets) < _ZERO:

@@ -5,41 +5,45 @@ A key is judged once, when it is new; from then on a look into a dictionary is a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 
 from trackside.serve.protocols.decoded import BadRequest
 from trackside.serve.protocols.wire import BYTES, fields
 
 NAME = b"__name__"
-MOST_BYTES = 64 << 10
+MAX_KEY_BYTES = 64 << 10
 """Of one series' labels: far beyond what any sender has, and short enough to keep a million in bounds."""
-REMEMBERED = 128 << 20
+MAX_REMEMBERED_BYTES = 128 << 20
 """Bytes of keys that are remembered, about; beyond it all is forgotten and learnt anew."""
-_OVERHEAD = 200
+_ENTRY_BYTES = 200
 """What a dictionary's entry and two byte strings take beside their content."""
 _SHOWN = 80
 
 
-class Known:
-    """Raw bytes -> the key they stand for, as far as they were judged already."""
+class KnownSeries:
+    """Labels of series as protocols write them -> the key they stand for, for those that were judged already.
 
-    def __init__(self, most_bytes: int = REMEMBERED) -> None:
-        self.keys: dict[bytes, bytes] = {}
-        self._most = self._room = most_bytes
+    A receiver has one, shared by its threads and protocols: remote write 1.0 looks up bytes, the others tuples.
+    """
 
-    def add(self, raw: bytes, key: bytes) -> bytes:
-        """Remember a key; gives it."""
-        self._room -= len(raw) + len(key) + _OVERHEAD
+    def __init__(self, max_bytes: int = MAX_REMEMBERED_BYTES) -> None:
+        self.keys: dict[Hashable, bytes] = {}
+        self._max = self._room = max_bytes
+
+    def add(self, raw: Hashable, key: bytes, raw_bytes: int) -> bytes:
+        """Remember a key; returns it. ``raw_bytes``: what ``raw`` takes in memory."""
+        size = raw_bytes + len(key) + _ENTRY_BYTES
+        self._room -= size
         if self._room < 0:
             self.keys.clear()
-            self._room = self._most - len(raw) - len(key) - _OVERHEAD
+            self._room = self._max - size
         self.keys[raw] = key
         return key
 
-    def judged(self, raw: bytes, key: bytes, place: int) -> bytes:
+    def judged(self, raw: Hashable, key: bytes, raw_bytes: int, index: int) -> bytes:
         """Remember the key of a series of the request, unless it makes none: see :func:`judge`."""
-        judge(key, f"series {place:,} of the request, counted from 0")
-        return self.add(raw, key)
+        judge(key, f"series {index:,} of the request, counted from 0")
+        return self.add(raw, key, raw_bytes)
 
 
 def length(number: int) -> bytes:
@@ -96,9 +100,9 @@ def labels_of(key: bytes) -> tuple[str, dict[str, str]]:
 
 def judge(key: bytes, where: str) -> None:
     """Raise BadRequest for labels that make no series; ``where`` begins the message."""
-    if len(key) > MOST_BYTES:
+    if len(key) > MAX_KEY_BYTES:
         raise BadRequest(
-            f"{where}: its labels take {len(key):,} bytes, at most {MOST_BYTES:,} are taken: drop the longest"
+            f"{where}: its labels take {len(key):,} bytes, at most {MAX_KEY_BYTES:,} are taken: drop the longest"
         )
     seen: dict[bytes, bytes] = {}
     for name, value in pairs(key):

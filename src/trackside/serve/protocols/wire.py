@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from trackside.serve.protocols.decoded import BadRequest, TooLarge
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-MOST = 1 << 20
-"""Messages that are split, at most: each becomes objects, which take many times what an empty one has in bytes."""
-MOST_STRANGERS = 1 << 20
-"""Fields that nobody here reads, at most, between those that are split; each costs time and says nothing."""
+MAX_MESSAGES = 1 << 20
+"""Messages of one repeated field: each becomes objects, which take many times the bytes of an empty message."""
+MAX_UNKNOWN_FIELDS = 1 << 20
+"""Fields that are not read, between those that are; each costs time."""
 SIX_MASK, SIX = 0x808080808080FF00, 0x0080808080800000
 """Of a 64-bit word: its byte 1 (a tag) and the ends of a varint of six bytes, as are times in ms of 2004 to 2109."""
 Bytes = NDArray[np.uint8]
@@ -79,28 +79,28 @@ def fields(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]
         at = stop
 
 
-def split(body: bytes, at: int, end: int, *numbers: int) -> list[tuple[Offsets, Offsets]]:
-    """Where each message of some repeated fields (numbered below 16) begins and ends; other fields are passed over."""
-    sinks = {number << 3 | BYTES: (array("q"), array("q")) for number in numbers}
-    strangers = 0
-    while at < end:
-        if sink := sinks.get(body[at]):
-            at = run(body, at, end, *sink)
-            if len(sink[0]) > MOST:
-                raise TooLarge(f"{len(sink[0]):,} messages in a row, at most {MOST:,} are taken: send less at once")
-            if at == end:
+def split(body: bytes, number: int) -> tuple[Offsets, Offsets]:
+    """Where each message of a repeated field (numbered below 16) begins and ends; other fields are passed over."""
+    starts, stops = array("q"), array("q")
+    tag, at, strangers = number << 3 | BYTES, 0, 0
+    while at < len(body):
+        if body[at] == tag:
+            at = run(body, at, len(body), starts, stops)
+            if len(starts) > MAX_MESSAGES:
+                raise TooLarge(
+                    f"{len(starts):,} messages in a row, at most {MAX_MESSAGES:,} are taken: send less at once"
+                )
+            if at == len(body):
                 break
-        number, kind, begin, stop = next(fields(body, at, end))
-        if kind == BYTES and number << 3 | BYTES in sinks:
-            sink = sinks[number << 3 | BYTES]
-            sink[0].append(begin)
-            sink[1].append(stop)
+        field, kind, begin, at = next(fields(body, at, len(body)))
+        if kind == BYTES and field == number:
+            starts.append(begin)
+            stops.append(at)
         else:
             strangers += 1
-            if strangers > MOST_STRANGERS:
-                raise BadRequest(f"more than {MOST_STRANGERS:,} fields that are none of the protocol's")
-        at = stop
-    return [(np.frombuffer(sink[0], dtype=np.int64), np.frombuffer(sink[1], dtype=np.int64)) for sink in sinks.values()]
+            if strangers > MAX_UNKNOWN_FIELDS:
+                raise BadRequest(f"more than {MAX_UNKNOWN_FIELDS:,} fields that are none of the protocol's")
+    return np.frombuffer(starts, dtype=np.int64), np.frombuffer(stops, dtype=np.int64)
 
 
 def run(body: bytes, at: int, end: int, starts: array[int], stops: array[int]) -> int:

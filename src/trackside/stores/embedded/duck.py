@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trackside.http.unanswered import Unanswered
 from trackside.model import Position, Series
 from trackside.stores.curves import Engine, Held, Wanted, identifying
 from trackside.stores.embedded.cells import Cells, Read
@@ -25,7 +26,6 @@ from trackside.stores.embedded.fields import labels_of
 from trackside.stores.embedded.order import Stretches
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.tables import quoted
-from trackside.stores.unanswered import Unanswered
 
 CHUNK = 4_000_000
 """Samples taken at once; each takes some 60 bytes until it is reduced."""

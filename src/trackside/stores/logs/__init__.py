@@ -1,1 +1,1 @@
-"""Log lines of a log store: what is asked of every one, and :mod:`engines`, a file each."""
+"""Log stores that are asked: one engine a file, registered by being there (:mod:`trackside.stores.log_store`)."""

@@ -6,13 +6,13 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trackside.stores.http.endpoint import Endpoint, EndpointOptions
+from trackside.http.client import HttpClient
+from trackside.http.unanswered import Unanswered
+from trackside.stores.metric_store import MetricOptions
 from trackside.stores.prometheus import matrix, promql
 from trackside.stores.prometheus.matrix import Found, Times, Values
-from trackside.stores.unanswered import Unanswered
 
 MOST_POINTS = 11_000
 """Points of a series that Prometheus gives at once."""
@@ -23,30 +23,6 @@ POINT_BYTES = 96
 _PROBED_MS = 1_700_000_040_000
 """A whole minute."""
 _TOO_MUCH = re.compile(r"exceed|too many|too large|limit|maximum|max-|resolution", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrometheusOptions:
-    """A Prometheus-compatible store, and how its site names things.
-
-    ``match``: conditions of every selector, as label -> value or as PromQL writes them (``cluster="a"``). ``labels``:
-    the site's label -> ours (node, gpu, job, rank ...); where it stands, it holds above what else may tell.
-    ``extra_params``: sent with each request (``extra_label``, ``dedup``, ``partial_response`` ...). ``allow_partial``:
-    whether an answer counts that the server itself calls a part.
-    """
-
-    endpoint: EndpointOptions
-    match: Mapping[str, str] | tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    extra_params: Mapping[str, str] = field(default_factory=dict)
-    allow_partial: bool = False
-
-    @property
-    def matchers(self) -> tuple[str, ...]:
-        """``match`` as PromQL writes it."""
-        if isinstance(self.match, Mapping):
-            return tuple(promql.matcher(label, "=", value) for label, value in self.match.items())
-        return tuple(self.match)
 
 
 class Page(NamedTuple):
@@ -61,26 +37,32 @@ class Page(NamedTuple):
 class Api:
     """A server, asked from any thread. What it can't answer raises Unanswered."""
 
-    def __init__(self, options: PrometheusOptions, endpoint: Endpoint | None = None) -> None:
+    def __init__(self, options: MetricOptions, endpoint: HttpClient | None = None) -> None:
         self.options = options
-        self.endpoint = endpoint or Endpoint(options.endpoint)
+        self.endpoint = endpoint or HttpClient(options.endpoint)
         self.pool = ThreadPoolExecutor(self.endpoint.options.concurrency, thread_name_prefix="prometheus")
         """For whole questions; nothing in it waits for another thing in it."""
-        self._owned = endpoint is None
         self._labels: dict[bytes, dict[str, str]] = {}
         self._told: dict[str, bool] = {}
         self._telling = threading.Lock()
 
     def close(self) -> None:
-        """Ask no more; what is under way ends, unless others use the endpoint as well."""
+        """Ask no more; what is under way ends."""
         self.pool.shutdown(wait=False, cancel_futures=True)
-        if self._owned:
-            self.endpoint.close()
+        self.endpoint.close()
 
     @property
     def name(self) -> str:
         """Without credentials."""
         return f"prometheus {self.endpoint.name}"
+
+    @property
+    def matchers(self) -> tuple[str, ...]:
+        """The conditions that the site's series meet, as PromQL writes them."""
+        match = self.options.match
+        if isinstance(match, Mapping):
+            return tuple(promql.matcher(label, "=", value) for label, value in match.items())
+        return tuple(match)
 
     @property
     def closed(self) -> bool:
@@ -117,8 +99,8 @@ class Api:
     def names(self, start_ms: int, end_ms: int) -> list[str]:
         """The names of all metrics that the site's matchers let through."""
         form = [*_between(start_ms, end_ms)]
-        if self.options.matchers:
-            form.append(("match[]", promql.selector("", self.options.matchers)))
+        if self.matchers:
+            form.append(("match[]", promql.selector("", self.matchers)))
         return matrix.names_of(self._data("label/__name__/values", form, method="GET"), self._where("label"))
 
     def labels_of(self, selectors: Iterable[str], start_ms: int, end_ms: int) -> list[str]:

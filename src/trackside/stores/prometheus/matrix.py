@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.stores.unanswered import Unanswered, plain, said
+from trackside.http.unanswered import Unanswered, plain, words_of
 
 Values = NDArray[np.float64]
 Times = NDArray[np.int64]
@@ -58,7 +58,7 @@ def data_of(body: bytes, where: str, partial: bool = False) -> bytes:
     try:
         answer = _ANSWER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise Unanswered("broken", f"{where} sent {said(body)[:60]!r} where an answer of Prometheus' API was due; "
+        raise Unanswered("broken", f"{where} sent {words_of(body)[:60]!r} where an answer of Prometheus' API was due; "
                          "is it the right URL?") from None  # fmt: skip
     if answer.status != "success":
         raise Unanswered("refused", f"{where}: {plain(answer.error) or 'it says neither success nor error'}")

@@ -12,16 +12,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
-from trackside.catalog.dialect import Translated, translate
-from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label, written
-from trackside.catalog.metrics import labels_of
+from trackside.catalog.dialect import Translated, relabeled, translate
+from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
 from trackside.catalog.natural import natural
-from trackside.model import Position, Series
+from trackside.catalog.settling import ForeignSeries
+from trackside.http.unanswered import Unanswered
+from trackside.model import Position
 from trackside.stores.curves import Held
+from trackside.stores.metric_store import HIDDEN_S, Scope
 from trackside.stores.prometheus import promql
 from trackside.stores.prometheus.api import Api
 from trackside.stores.prometheus.series import COARSE, Source, coarse_step, plain_label
-from trackside.stores.unanswered import Unanswered
 
 AROUND_S = 1800.0
 """What is looked at before and after the run."""
@@ -31,18 +32,6 @@ MOST_SERIES = 1 << 19
 """Series of all names, as of a file."""
 NAMES = 24
 """Names whose series are listed at once: servers limit how many series they list."""
-HIDDEN_S = 31.0
-"""The newest samples, which VictoriaMetrics shows late and would fill in with older ones: they are left alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Which part of a store concerns the run. ``start``, ``end``: POSIX seconds. All that is known may be given."""
-
-    start: float | None = None
-    end: float | None = None
-    nodes: tuple[str, ...] = ()
-    jobs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +62,7 @@ def anything_of(api: Api, jobs: Sequence[str], now: float | None = None) -> bool
     end_ms = math.ceil((time.time() if now is None else now) * 1000)
     span = (end_ms - round(LOOK_BACK_S[-1] * 1000), end_ms)
     conditions = _conditions(api, Scope(jobs=tuple(jobs)), _names(api, *span), span)
-    selectors = [promql.selector("", (*api.options.matchers, *each)) for each in conditions]
+    selectors = [promql.selector("", (*api.matchers, *each)) for each in conditions]
     return bool(selectors and api.series(selectors, *span))
 
 
@@ -103,7 +92,7 @@ def _seen(api: Api, scope: Scope, start_ms: int, end_ms: int, step_ms: int) -> t
     told = _conditions(api, scope, names, (start_ms, end_ms))
     for name in names:
         for conditions in told:
-            chosen = promql.selector(name, (*api.options.matchers, *conditions))
+            chosen = promql.selector(name, (*api.matchers, *conditions))
             query = f"sum({promql.rollup('count', chosen, step_ms, api.closed)})"
             for page in api.rolled(query, start_ms, end_ms, step_ms, 1):
                 for _, values in page.series:
@@ -137,7 +126,7 @@ def _conditions(api: Api, scope: Scope, names: Sequence[str], span: tuple[int, i
 
 def _labels(api: Api, names: Sequence[str], span: tuple[int, int]) -> Sequence[str]:
     """The labels that series of these names have there, as they are spelt there."""
-    selectors = [promql.selector("", (promql.matcher("__name__", "=~", some), *api.options.matchers))
+    selectors = [promql.selector("", (promql.matcher("__name__", "=~", some), *api.matchers))
                  for some in promql.one_of(names)]  # fmt: skip
     try:
         return api.labels_of(selectors, *span)
@@ -152,7 +141,7 @@ class _Finding:
 
     def __init__(self, api: Api, scope: Scope, span: tuple[int, int]) -> None:
         self._api, self._scope, self._span = api, scope, span
-        self._ids: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
+        self._foreign = ForeignSeries()
         self._failed: dict[str, Unanswered] = {}
         self._conditions: Sequence[tuple[str, ...]] = ()
 
@@ -165,11 +154,8 @@ class _Finding:
             for row, id_ in enumerate(source.curves):
                 if source.counts[row]:
                     parts.setdefault(id_, []).append((source, row))
-        at = Position(self._api.name, 0)
         held = [
-            Held(id_, Series(metric, labels, at), *_extent(parts[id_]))
-            for (metric, labels), id_ in self._ids.items()
-            if id_ in parts
+            Held(id_, series, *_extent(parts[id_])) for id_, series in enumerate(self._foreign.series) if id_ in parts
         ]
         held.sort(key=lambda each: (each.series.metric, [(name, natural(value)) for name, value in each.series.labels]))
         return Concerned(looked, held, parts, self._failed)
@@ -189,7 +175,7 @@ class _Finding:
 
     def _list(self, names: Sequence[str]) -> list[dict[str, str]]:
         chosen = promql.matcher("__name__", "=~", "|".join(promql.one_of(names)))
-        selectors = [promql.selector("", (chosen, *self._api.options.matchers, *conditions))
+        selectors = [promql.selector("", (chosen, *self._api.matchers, *conditions))
                      for conditions in self._conditions]  # fmt: skip
         return self._api.series(selectors, *self._span) if selectors else []
 
@@ -203,29 +189,18 @@ class _Finding:
                 if known is not None:
                     by_metric.setdefault(known.metric, []).append((labels, known))
             for metric, found in by_metric.items():
+                at = Position(self._api.name, 0)
+                numbers = [self._foreign.add(name, known, at) for _, known in found]
+                rows = self._foreign.rows[numbers]
                 yield Source(
                     self._api, name, metric, found[0][1].guess, self._span, scoped or len(by_metric) > 1,
-                    [labels for labels, _ in found], [self._id(known) for _, known in found],
-                    [known.scale for _, known in found],
+                    [labels for labels, _ in found], rows["ours"].tolist(), rows["scale"].tolist(),
                 )  # fmt: skip
 
     def _translated(self, name: str, labels: Mapping[str, str]) -> Translated | None:
         known = translate(name, labels)
-        if known is None or not self._api.options.labels:
-            return known
-        ours = dict(known.labels)
-        allowed = labels_of(known.metric)
-        for theirs, told in self._api.options.labels.items():
-            if (
-                theirs in labels
-                and told in allowed
-                and (text := written(labels[theirs], _FORMS.get(told, Label(told))))
-            ):
-                ours[told] = text
-        return replace(known, labels=tuple(sorted(ours.items())))
-
-    def _id(self, known: Translated) -> int:
-        return self._ids.setdefault((known.metric, known.labels), len(self._ids))
+        rules = {theirs: _FORMS.get(ours, Label(ours)) for theirs, ours in self._api.options.labels.items()}
+        return known if known is None or not rules else relabeled(known, labels, rules, override=True)
 
     def _looked(self, sources: Sequence[Source]) -> list[Source]:
         """Those of which it is known what they hold. Raises Unanswered where it is of none."""

@@ -13,14 +13,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.catalog.dialect import BLANK_RANGES, Guess, is_blank, may_hide_blanks, scale_of
+from trackside.catalog.dialect import BLANK_RANGES, Guess
 from trackside.catalog.labels import OWNER, PLACE
 from trackside.catalog.metrics import METRICS
+from trackside.catalog.settling import UnitBySize, is_blank, may_hide_blanks, measured, scaled
+from trackside.http.unanswered import Unanswered
 from trackside.stores.curves import STEPS_S, Engine
 from trackside.stores.prometheus import promql
 from trackside.stores.prometheus.api import Api
 from trackside.stores.prometheus.matrix import Times, Values
-from trackside.stores.unanswered import Unanswered
 
 FEW = 64
 """Samples of a series in a window up to which they are read, to find the first or the last."""
@@ -114,7 +115,7 @@ class Source:
             shared = self._shared(rows)
             for row in rows:
                 parts.setdefault(shared if shared is not None else self._telling(row), []).append(row)
-            site = self._api.options.matchers
+            site = self._api.matchers
             self._selectors[key] = tuple(
                 promql.selector(self.name, (*site, *conditions))
                 for label, chosen in parts.items()
@@ -322,9 +323,11 @@ class Source:
         """Fix the unit by the largest value, where only that tells it."""
         if not self._guess:
             return
-        peaks = [float(values[np.isfinite(values)].max(initial=0.0)) for _, values in self.raw.values()]
-        peaks += [float(high[row]) for row in np.flatnonzero(here).tolist() if row not in self.raw]
-        self.scales *= scale_of(self._guess, max(peaks, default=0.0))
+        unit = UnitBySize(self._guess)
+        for _, values in self.raw.values():
+            unit.look(values)
+        unit.look(high[[row for row in np.flatnonzero(here).tolist() if row not in self.raw]])
+        self.scales *= unit.factor
 
     def _read(self, rows: Iterable[int]) -> None:
         """Keep all samples of these rows, but those that stand for none."""
@@ -337,25 +340,18 @@ class Source:
                              f"{counted[chosen].sum():,.0f} samples, more than are looked at")  # fmt: skip
         pieces: dict[int, list[tuple[Times, Values]]] = {row: [] for row in chosen}
         for begin, end in spans_of(counted[chosen].sum(axis=0), MOST_RAW):
-            for row, piece in self.samples(wanted, self._bound(begin), self._bound(end)).items():
-                pieces[row].append(self._without_blanks(*piece))
+            for row, (times, raw) in self.samples(wanted, self._bound(begin), self._bound(end)).items():
+                values, blank = measured(raw, self._metric.diverges)
+                pieces[row].append((times[~blank], values[~blank]))
         nothing = np.empty(0, np.int64), np.empty(0)
         for row, parts in pieces.items():
             parts = parts or [nothing]
             self.raw[row] = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
-    def _without_blanks(self, times: Times, values: Values) -> tuple[Times, Values]:
-        if self._metric.diverges:
-            values = np.where(np.isfinite(values), values, np.inf)
-        kept = ~is_blank(values)
-        return times[kept], values[kept]
-
     def _drop_implausible(self, row: int) -> None:
         times, values = self.raw[row]
-        with np.errstate(over="ignore"):
-            scaled = values * self.scales[row]
-        good = (scaled >= self._metric.low) & (scaled <= self._metric.high)
-        self.raw[row] = times[good], scaled[good]
+        ours, good = scaled(values, self.scales[row], self._metric.low, self._metric.high)
+        self.raw[row] = times[good], ours[good]
         self.counts[row] = int(good.sum())
 
     def _edges(

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from trackside.http.unanswered import Unanswered
 from trackside.stores.curves import Wanted
 from trackside.stores.memory_curves import rolled_up
 from trackside.stores.prometheus.matrix import Times, Values
 from trackside.stores.prometheus.series import MOST_RAW, Source, spans_of
-from trackside.stores.unanswered import Unanswered
 
 MOST_SAMPLES = 20_000_000
 """Samples fetched for one answer, where the server can't roll up what is one curve."""

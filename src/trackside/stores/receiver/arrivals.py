@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.catalog.dialect import Guess, Translated, translate, unneeded
-from trackside.catalog.metrics import METRICS
+from trackside.catalog.dialect import Guess, translate, unneeded
+from trackside.catalog.settling import ForeignSeries
 from trackside.model import Position, Series
 from trackside.stores.receiver.options import Limits
 
@@ -49,21 +49,15 @@ class Taken:
     refused: Mapping[str, int] = field(default_factory=dict)
 
 
-_FOREIGN = np.dtype(
-    [("curve", "i4"), ("name", "i4"), ("scale", "f8"), ("low", "f8"), ("high", "f8"), ("diverges", "?")]
-)
-"""Of each foreign series: our curve, its guess (-1: its unit is known), the factor to our unit, bounds, and whether it
-can diverge."""
-
-
 @dataclass(slots=True)
 class Arrived:
     """What a flush takes: samples, and what is known of their series by then. ``of`` tells tables from later ones."""
 
     of: Arrivals
     foreign: NDArray[np.void]
+    """The rows of :class:`trackside.catalog.settling.ForeignSeries`."""
     series: Sequence[Series]
-    guesses: Sequence[tuple[str, Guess]]
+    units: Sequence[tuple[str, Guess]]
     places: NDArray[np.int32]
     times_ms: NDArray[np.int64]
     values: NDArray[np.float64]
@@ -81,13 +75,7 @@ class Arrivals:
         self._reasons = list(_REASONS)
         self._by_name: dict[str, int] = {}
         """Unknown name -> the code of its reason."""
-        self._foreign = np.empty(1024, dtype=_FOREIGN)
-        self._size = 0
-        self.series: list[Series] = []
-        self._curves: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
-        self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
-        self._guesses: dict[str, int] = {}
-        self._told: list[tuple[str, Guess]] = []
+        self._foreign = ForeignSeries()
         self._blocks: list[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]] = []
         self.pending = 0
         """Samples that wait."""
@@ -101,7 +89,7 @@ class Arrivals:
     def _is_full(self) -> bool:
         """Whether there are as many series as may be."""
         most = self._limits.series
-        return self._size >= most or self._series_bytes >= (most + 1024) * SERIES_BYTES
+        return len(self._foreign) >= most or self._series_bytes >= (most + 1024) * SERIES_BYTES
 
     def take(self, block: Block, limited: bool = True) -> Taken:
         """Take the samples of a body. ``limited``: whether a new series may be refused for being one too many."""
@@ -137,7 +125,7 @@ class Arrivals:
         elif limited and self._is_full:
             return _code(SERIES)  # not remembered: there may be room later
         else:
-            code = self._add(name, known)
+            code = self._foreign.add(name, known, Position(PATH, 0))
             self._series_bytes += len(key)
         if code >= 0:
             self._keys[key] = code
@@ -168,26 +156,10 @@ class Arrivals:
             for name, value in labels.items()
         )
 
-    def _add(self, name: str, known: Translated) -> int:
-        if self._size == len(self._foreign):
-            self._foreign = np.concatenate([self._foreign, np.empty_like(self._foreign)])
-        guess = -1
-        if known.guess:
-            guess = self._guesses.setdefault(name, len(self._told))
-            if guess == len(self._told):
-                self._told.append((name, known.guess))
-        metric = METRICS[known.metric]
-        curve = self._curve(known)
-        self._foreign[self._size] = curve, guess, known.scale, metric.low, metric.high, metric.diverges
-        self._size += 1
-        return self._size - 1
-
-    def _curve(self, known: Translated) -> int:
-        labels = tuple(self._pairs.setdefault(pair, pair) for pair in known.labels)
-        found = self._curves.setdefault((known.metric, labels), len(self.series))
-        if found == len(self.series):
-            self.series.append(Series(known.metric, labels, Position(PATH, 0)))
-        return found
+    @property
+    def series(self) -> Sequence[Series]:
+        """Ours, so far."""
+        return self._foreign.series
 
     def drained(self) -> Arrived:
         """All that waits; from then on nothing does."""
@@ -197,8 +169,8 @@ class Arrivals:
             if blocks
             else (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.float64))
         )
-        series = self.series[:]
-        return Arrived(self, self._foreign[: self._size], series, tuple(self._told), places, times_ms, values)
+        known = self._foreign
+        return Arrived(self, known.rows, known.series[:], tuple(known.units), places, times_ms, values)
 
 
 def unknown_name(reason: str) -> str | None:

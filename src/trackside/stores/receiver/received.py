@@ -17,8 +17,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.catalog.dialect import EARLIEST_MS, LATEST_MS, Guess, is_blank, scale_of, translate
+from trackside.catalog.dialect import translate
 from trackside.catalog.metrics import METRICS
+from trackside.catalog.settling import UnitBySize, scaled, sifted
 from trackside.model import Input
 from trackside.stores.embedded.layout import Mark, Received, Segment
 from trackside.stores.embedded.order import arranged
@@ -28,10 +29,8 @@ from trackside.stores.embedded.tables import ORDER, quoted, selected, write, wri
 from trackside.stores.embedded.writer import Kept, Writer
 from trackside.stores.receiver.arrivals import PATH, Arrivals, Arrived
 
-LOOK = 1 << 18
-"""Values of one foreign name that wait, at most, before its unit is told by the largest of them."""
 WAIT_S = 86400.0
-"""And for how long."""
+"""How long the values of a foreign name wait, at most, before the largest of them settles its unit."""
 Ids = NDArray[np.int32]
 Times = NDArray[np.int64]
 Values = NDArray[np.float64]
@@ -41,12 +40,9 @@ _NONE: _Rows = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.floa
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _Waiting(UnitBySize):
     """A name whose unit isn't settled. ``since``: when its first value was written, POSIX seconds."""
 
-    guess: Guess
-    peak: float = 0.0
-    count: int = 0
     since: float = 0.0
 
     @property
@@ -125,19 +121,21 @@ class ReceivedSamples:
         day = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d")
         input_, before = self._day_input(day)
         of_foreign = self._numbered(arrived)
-        places, times_ms, raw = _sifted(arrived, oldest_ms, done.left_out)
+        known = arrived.foreign
+        places, times_ms, raw = sifted(
+            known, arrived.places, arrived.times_ms, arrived.values, done.left_out, oldest_ms=oldest_ms
+        )
         factors = dict(writer.manifest.received.factors)
-        names = arrived.foreign["name"][places]
-        open_ = [number for number, (name, _) in enumerate(arrived.guesses) if name not in factors]
-        settled = self._settled(arrived, open_, names, raw)
+        units = known["unit"][places]
+        settled = self._settled(arrived, factors, units, raw)
         factors |= settled
-        scales = np.array([factors.get(name, np.nan) for name, _ in arrived.guesses] + [1.0])  # -1: the last
-        scale = arrived.foreign["scale"][places] * scales[names]
+        scales = np.array([factors.get(name, np.nan) for name, _ in arrived.units] + [1.0])  # -1: the last
+        scale = known["scale"][places] * scales[units]
         here = ~np.isnan(scale)
-        with np.errstate(over="ignore"):  # inf is what its metric can't have
-            values = raw[here] * scale[here]
-        good = _plausible(arrived, places[here], values, done.left_out)
-        now: _Rows = of_foreign[places[here]][good], times_ms[here][good], values[good]
+        ready = places[here]
+        values, good = scaled(raw[here], scale[here], known["low"][ready], known["high"][ready])
+        done.left_out["implausible"] += int((~good).sum())
+        now: _Rows = of_foreign[ready][good], times_ms[here][good], values[good]
         change = _Change(removed=[before] if before is not None else [], bytes=bytes_)
         if (~here).any():
             at = ~here
@@ -150,7 +148,7 @@ class ReceivedSamples:
         """Settle the names that have waited long enough, though nothing comes any more. Gives why samples were left
         out. Raises StoreError."""
         left_out: Counter[str] = Counter()
-        settled = {name: scale_of(each.guess, each.peak) for name, each in self._waiting.items() if each.is_overdue}
+        settled = {name: waiting.factor for name, waiting in self._waiting.items() if waiting.is_overdue}
         if settled:
             day = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d")
             input_, before = self._day_input(day)
@@ -194,38 +192,29 @@ class ReceivedSamples:
             numbers.begin()
             self._numbers = np.concatenate([self._numbers, numbers.of(tail)])
             numbers.begin()
-        found: Ids = self._numbers[arrived.foreign["curve"]]
+        found: Ids = self._numbers[arrived.foreign["ours"]]
         return found
 
-    def _settled(self, arrived: Arrived, open_: list[int], names: Ids, raw: Values) -> dict[str, float]:
-        """The factors of names whose unit can be told from now on."""
-        found = {}
-        for number in open_:
-            name, guess = arrived.guesses[number]
-            values = raw[names == number]
-            if not len(values) and name not in self._waiting:
-                continue
-            state = self._waiting.setdefault(name, _Waiting(guess, since=time.time()))
-            state.guess = guess
-            state.peak = max(state.peak, float(values[np.isfinite(values)].max(initial=0.0)))
-            state.count += len(values)
-        for name, state in self._waiting.items():
-            factor = scale_of(state.guess, state.peak)
-            told = factor != scale_of(state.guess, 0.0)
-            if told or state.count >= LOOK or state.is_overdue:
-                found[name] = factor
-        return found
+    def _settled(self, arrived: Arrived, factors: Mapping[str, float], units: Ids, raw: Values) -> dict[str, float]:
+        """The factors of names whose unit can be told from now on. ``factors``: those known by then."""
+        for unit, (name, guess) in enumerate(arrived.units):
+            values = raw[units == unit] if name not in factors else raw[:0]
+            if len(values):
+                self._waiting.setdefault(name, _Waiting(guess, since=time.time())).look(values)
+        return {
+            name: waiting.factor for name, waiting in self._waiting.items() if waiting.is_settled or waiting.is_overdue
+        }
 
     def _wait(self, arrived: Arrived, input_: int, places: Ids, series: Ids, times_ms: Times, raw: Values) -> Segment:
         """Write values whose unit isn't known as they came."""
         found = arranged(series, times_ms, raw)
         order = slice(None) if found.order is None else found.order
-        words = [name for name, _ in arrived.guesses]
+        words = [name for name, _ in arrived.units]
         metrics = [each.metric for each in arrived.series]
         foreign = arrived.foreign[places[order]]
         columns = {
-            "name": objects(words[number] for number in foreign["name"].tolist()),
-            "metric": objects(metrics[curve] for curve in foreign["curve"].tolist()),
+            "name": objects(words[unit] for unit in foreign["unit"].tolist()),
+            "metric": objects(metrics[curve] for curve in foreign["ours"].tolist()),
             "series": found.groups,
             "time_ms": found.times,
             "value": found.values,
@@ -246,8 +235,8 @@ class ReceivedSamples:
                     f"SELECT series, time_ms, value FROM {source} WHERE name = ? AND metric = ?", [name, metric]
                 )
                 known = translate(name, {})
-                values = found["value"] * (factor * (known.scale if known else 1.0))
-                good = (values >= METRICS[metric].low) & (values <= METRICS[metric].high)
+                scale = factor * (known.scale if known else 1.0)
+                values, good = scaled(found["value"], scale, METRICS[metric].low, METRICS[metric].high)
                 left_out["implausible"] += int((~good).sum())
                 moved.append((found["series"][good], found["time_ms"][good], values[good]))
                 for number in np.unique(found["series"]).tolist():
@@ -332,28 +321,6 @@ class ReceivedSamples:
         segment = self._writer.grow(input_, kept, change.added, change.removed, received)
         self._totals = [rows, size]
         self._input = day, input_, segment
-
-
-def _sifted(arrived: Arrived, oldest_ms: int | None, left_out: Counter[str]) -> tuple[Ids, Times, Values]:
-    """Foreign series, times and raw values, without blanks and times that no measurement has, as files are read."""
-    places, times_ms, raw = arrived.places, arrived.times_ms, arrived.values
-    finite = np.isfinite(raw)
-    if not finite.all():  # what diverged is inf, whatever it is called
-        raw = np.where(arrived.foreign["diverges"][places] & ~finite, np.inf, raw)
-    blank = is_blank(raw)
-    untimely = ~blank & ((times_ms < EARLIEST_MS) | (times_ms > LATEST_MS))
-    old = np.zeros(len(raw), dtype=bool) if oldest_ms is None else ~blank & ~untimely & (times_ms <= oldest_ms)
-    for reason, found in (("blank", blank), ("untimely", untimely), ("too_old", old)):
-        left_out[reason] += int(found.sum())
-    here = ~(blank | untimely | old)
-    return places[here], times_ms[here], raw[here]
-
-
-def _plausible(arrived: Arrived, places: Ids, values: Values, left_out: Counter[str]) -> NDArray[np.bool_]:
-    known = arrived.foreign
-    good = (values >= known["low"][places]) & (values <= known["high"][places])
-    left_out["implausible"] += int((~good).sum())
-    return good
 
 
 def _span_columns(spans: Spans, day: str) -> Mapping[str, NDArray[np.generic]]:

@@ -1,0 +1,299 @@
+"""How Slurm writes values: times, durations, node lists, states, exit codes, sizes, TRES and dependencies.
+
+Each function takes a value as text, as Slurm's JSON has it from openapi v0.0.37 (21.08) to data_parser v0.0.45 (26.05),
+or None. It returns None (or an empty tuple) for what Slurm writes when it has nothing to say: ``Unknown``, ``N/A``,
+``(null)``, an empty field, ``{"set": false}``, NO_VAL.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from trackside.catalog import hostlist
+from trackside.catalog.job_states import ALL_STATES, STATES
+
+MAX_NODES = 20_000
+"""Names that one node list may expand to (more than any Slurm cluster has); the rest is left out."""
+MAX_GPUS = 64
+"""GPUs that one node may list (no machine has more); further ones are left out."""
+UNSET_TIMES = frozenset({0, 4294967294, 4294967295, 18446744073709551614, 18446744073709551615})
+"""NO_VAL and INFINITE of 32 and 64 bits, which some versions print as plain numbers."""
+_NOTHING = frozenset({"", "none", "unknown", "n/a", "(null)", "none assigned", "invalid", "not_set", "null", "na"})
+
+_FLAG_STATES = ("REQUEUED", "SPECIAL_EXIT", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "CONFIGURING")
+"""Flags that say more than the PENDING or RUNNING next to them, strongest first."""
+_QUIET_FLAGS = frozenset({"COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "UPDATE_DB", "POWER_UP_NODE"})
+
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:\.\d{1,9})?(Z|[+-]\d\d:?\d\d)?\Z")
+_DURATION = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d\d)(?:\.(\d{1,6}))?\Z")
+_NUMBER = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?([KMG]?)\Z")
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)([KMGTPE]?)i?B?([nc])?\Z", re.IGNORECASE)
+_POWER = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_EXIT = re.compile(r"(-?\d{1,10}):(\d{1,5})\Z")
+_JOB_ID = re.compile(r"(\d{1,10})(?:_(\d{1,10}|\[[^\]]{1,500}\]))?(?:\+(\d{1,5}))?(?:\.([\w+]{1,40}))?\Z")
+_GPUS = re.compile(r"(?:^|,)gpu(?::[^,()]*(?:\(null\)[^,()]*)?)?\(IDX:([\d,-]+)\)")
+_GPU_DETAIL = re.compile(r"(\S+) CPU_IDs=\S* Mem=\S* GRES(?:_IDX)?=(\S+)")
+_DEPENDENCY = re.compile(
+    r"(afterany|afterok|afternotok|aftercorr)((?::\d{1,10}(?:_\d{1,10}|_\*)?(?:\+\d+)?(?:\(\w+\))?)+)"
+)
+_DEPENDENCY_OPTION = re.compile(r"(?:--dependency[= ]|--depend[= ]|\s-d[= ]?)\s*[\"']?(\S{1,2000})")
+_SIGNED = re.compile(r"(?s)(.*?)\s*\[([^@\[\]]+)@([^\]]+)\]\s*\Z")
+
+
+def vocabulary(words: str) -> frozenset[str]:
+    """A set of words written as one text."""
+    return frozenset(words.split())
+
+
+def raw(value: Any) -> str | None:
+    """A text as it is, also where it is a word such as ``none``: a name."""
+    return value if isinstance(value, str) else None
+
+
+def known(value: Any) -> str | None:
+    """The text without its margins, or None where it says that nothing is known."""
+    if not isinstance(value, str):
+        return None
+    value = value.strip()
+    return None if value.lower() in _NOTHING else value
+
+
+def number(value: Any) -> int | None:
+    """A whole number: plain, ``{"set": true, "infinite": false, "number": 5}``, or 2,000 for sacct's ``2K``."""
+    if isinstance(value, dict):
+        if value.get("infinite") is True or value.get("set") is False:
+            return None
+        value = value.get("number")
+    if isinstance(value, str):
+        match = _NUMBER.match(value.strip())
+        return int(float(f"{match[1]}.{match[2] or 0}") * 1000 ** _POWER[match[3]]) if match else None
+    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def count(value: Any) -> int | None:
+    """A number of nodes or tasks, of ``2-4`` the first."""
+    return number(value.partition("-")[0] if isinstance(value, str) else value)
+
+
+def time(value: Any) -> float | None:
+    """``2026-11-21T07:52:36`` as POSIX seconds; without a zone it is read as UTC. Plain seconds too; None for NO_VAL."""
+    text = value.strip() if isinstance(value, str) else ""
+    if match := _TIME.match(text):
+        try:
+            return dt.datetime.fromisoformat(match[1] + (match[2] or "+00:00")).timestamp()
+        except ValueError:
+            return None
+    seconds = int(text) if text.isdecimal() and len(text) <= 20 else None if text else number(value)
+    return None if seconds is None or seconds in UNSET_TIMES else float(seconds)
+
+
+def duration(value: Any) -> float | None:
+    """``1-02:03:04``, ``02:03:04``, ``03:04.567`` or plain seconds in seconds; None for UNLIMITED and the like."""
+    match = _DURATION.match(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        seconds = number(value)
+        return None if seconds is None else float(seconds)
+    days, hours, minutes, seconds_text, fraction = match.groups()
+    whole = int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds_text)
+    return whole + float(f"0.{fraction}") if fraction else float(whole)
+
+
+def time_limit(value: Any) -> float | None:
+    """A time limit in seconds: a duration, or plain minutes."""
+    if isinstance(value, str) and ":" in value:
+        return duration(value)
+    minutes = number(value)
+    return None if minutes is None or minutes in UNSET_TIMES else minutes * 60.0
+
+
+def flag(value: Any) -> bool | None:
+    """``1`` or true."""
+    return value == "1" if isinstance(value, str) else value if isinstance(value, bool) else None
+
+
+def size(text: str | None, unit: str = "", nodes: int | None = None, cpus: int | None = None) -> int | None:
+    """``3960K``, ``62.50G``, ``4000Mc`` (a CPU), ``16Gn`` (a node) in bytes; ``unit`` is that of a bare number."""
+    match = _SIZE.match((text or "").strip())
+    if match is None:
+        return None
+    value = float(match[1]) * 1024 ** _POWER[(match[2] or unit).upper()]
+    share = {"c": cpus, "n": nodes}.get((match[3] or "").lower(), 1)
+    return None if share is None or not math.isfinite(value) else int(value * share)
+
+
+def resident(value: Any) -> int | None:
+    """The largest resident size in bytes: of ``MaxRSS``, or of a TRES list's peaks."""
+    if isinstance(value, str):
+        return size(value)
+    return max((amount for kind, _, amount in tres_list(value) if kind == "mem"), default=None) or None
+
+
+def memory_per_node(value: Any) -> str | None:
+    """Memory asked for, in the form of sacct's ReqMem: ``16Gn``, in MiB where it has no unit; see :func:`size`."""
+    return _memory(value, "n")
+
+
+def memory_per_cpu(value: Any) -> str | None:
+    """Memory asked for, in the form of sacct's ReqMem: ``4000Mc``, in MiB where it has no unit; see :func:`size`."""
+    return _memory(value, "c")
+
+
+def _memory(value: Any, share: str) -> str | None:
+    text = value.strip() if isinstance(value, str) else str(number(value) or 0)
+    return f"{text}{share}" if size(text) else None
+
+
+def exit_status(value: Any) -> tuple[int | None, int | None]:
+    """(exit code, signal) of ``0:11``, of a plain code as text, of an exit_code object, or of a plain wait status."""
+    if isinstance(value, str):
+        match = _EXIT.match(value.strip())
+        return (int(match[1]), int(match[2])) if match else (number(value), None)
+    if not isinstance(value, dict) or "return_code" not in value:
+        status = number(value)
+        return wait_status(status) if status is not None and 0 <= status < 1 << 16 else (None, None)
+    of_signal = value.get("signal")
+    signal = number(dig(of_signal, "id")) or number(dig(of_signal, "signal_id")) or 0
+    code = number(value.get("return_code"))
+    return (0 if signal else code), (signal if signal or code is not None else None)
+
+
+def wait_status(status: int) -> tuple[int, int]:
+    """(exit code, signal) of a wait status, as squeue's JSON has it before 23.02: 256 is (1, 0), 11 is (0, 11)."""
+    return (status >> 8) & 0xFF, status & 0x7F
+
+
+def state_of(text: str | None) -> tuple[str | None, str | None]:
+    """(base state, who cancelled): knows ``CANCELLED by 1001``, short codes and sacct's cut ``OUT_OF_ME+``."""
+    text = known(text)
+    if text is None:
+        return None, None
+    word, _, rest = text.partition(" ")
+    by = rest[3:].strip() or None if rest.startswith("by ") else None
+    word = word.upper()
+    if word.endswith("+"):
+        longer = [state for state in ALL_STATES if state.startswith(word[:-1])]
+        return (longer[0] if len(longer) == 1 else None), by
+    return STATES.get(word, word), by
+
+
+def job_state(value: Any) -> tuple[str | None, str | None]:
+    """(state, who cancelled) of a text, or of a JSON list of a base state and its flags."""
+    return state_of(value) if isinstance(value, str) else (state_among(words(value)), None)
+
+
+def state_among(states: Iterable[str]) -> str | None:
+    """One state out of a base state and its flags: ``["PENDING", "REQUEUED"]`` is REQUEUED."""
+    words = [word.upper() for word in states]
+    for flag in _FLAG_STATES:
+        if flag in words and (flag == "REQUEUED" or not set(words) - {flag, "PENDING", "RUNNING"}):
+            return flag
+    return next((word for word in words if word not in _QUIET_FLAGS), words[0] if words else None)
+
+
+def split_job_id(text: str) -> tuple[str, str | None, str | None] | None:
+    """(job id, array id, step) of ``60_3``, ``73+0``, ``7.batch``, ``60_3.0``; None for what is no job id."""
+    match = _JOB_ID.match(text.strip())
+    if match is None:
+        return None
+    job = text.strip().partition(".")[0]
+    return job, (match[1] if match[2] else None), match[4]
+
+
+def parents_of(text: str | None) -> tuple[str, ...]:
+    """The jobs named by a dependency such as ``afterany:41:42,afterok:43_*(unfulfilled)``."""
+    parents: list[str] = []
+    for match in _DEPENDENCY.finditer((text or "")[:4000]):
+        parents += [re.sub(r"\(.*|_\*", "", part) for part in match[2].split(":")[1:]]
+    return tuple(dict.fromkeys(parents))
+
+
+def waiting_reason(value: Any) -> str | None:
+    """The reason that squeue writes in the place of nodes: ``(Resources)``."""
+    return known(value[1:-1]) if isinstance(value, str) and value.startswith("(") else None
+
+
+def dependency_of(command: str | None) -> str | None:
+    """The dependency that a command line asks for: ``sbatch --dependency=afterany:41 train.sh``."""
+    match = _DEPENDENCY_OPTION.search((command or "")[:4000])
+    return match[1].strip("\"'") if match and "after" in match[1] else None
+
+
+def words(value: Any) -> list[str]:
+    """State and flags: one string, or a list of them."""
+    return [word for word in (value if isinstance(value, list) else [value]) if isinstance(word, str) and word]
+
+
+def user(value: Any) -> tuple[str | None, int | None]:
+    """(name, number) of ``alice(1001)`` or ``alice``."""
+    name, _, number_text = (known(value) or "").partition("(")
+    return name or None, number(number_text.rstrip(")"))
+
+
+def nodes(value: Any) -> tuple[str, ...]:
+    """The names of a host list such as ``g[2-3,07-09],login1``, or of an object with ``list``, ``range``, ``nodes``."""
+    if isinstance(value, dict):
+        value = value.get("list") or value.get("nodes") or value.get("range")
+    if isinstance(value, list):
+        return tuple(name for part in value if isinstance(part, str) for name in nodes(part))
+    text = known(value)
+    return () if text is None or text.startswith("(") else hostlist.expand(text, MAX_NODES)
+
+
+def signed_reason(value: Any) -> tuple[str | None, str | None, float | None]:
+    """(reason, user, time) of ``bad fan [root@2026-11-21T07:52:36]``, or of a reason without who set it and when."""
+    match = _SIGNED.match(known(value) or "")
+    return (match[1], match[2], time(match[3])) if match else (known(value), None, None)
+
+
+def gpus(value: Any) -> int | None:
+    """GPUs in a TRES string or list: ``gres/gpu=8``, or the sum of ``gres/gpu:h100=4`` where only types are counted."""
+    if isinstance(value, str):
+        pairs = (part.partition("=") for part in value.split(","))
+        counts = {name.strip().removeprefix("gres/"): number(amount) or 0 for name, _, amount in pairs if amount}
+    else:
+        counts = {name: amount for kind, name, amount in tres_list(value) if kind == "gres"}
+    counts = {name: amount for name, amount in counts.items() if name.split(":")[0] == "gpu"}
+    return counts.get("gpu", sum(counts.values())) if counts else None
+
+
+def tres_list(value: Any) -> list[tuple[str, str, int]]:
+    """(type, name, count) of a TRES list."""
+    rows = ((row, number(dig(row, "count"))) for row in (value if isinstance(value, list) else ()))
+    return [
+        (str(dig(row, "type") or ""), str(dig(row, "name") or ""), amount) for row, amount in rows if amount is not None
+    ]
+
+
+def dig(value: Any, *keys: str) -> Any:
+    """A value deep in objects; None where a level is missing."""
+    for key in keys:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
+    return value
+
+
+def allocated_gpus(detail: Any) -> tuple[str, ...]:
+    """The GPUs of the lines ``n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:h100:4(IDX:0-3)`` of scontrol's ``Nodes=``."""
+    lines = [_GPU_DETAIL.match(line) for line in detail.splitlines()] if isinstance(detail, str) else []
+    return tuple(gpu for line in lines if line for gpu in gpus_on(nodes(line[1]), line[2]))
+
+
+def gpus_on(names: Iterable[str], gres: str) -> tuple[str, ...]:
+    """``node:index`` of the GPUs that ``gpu:h100:3(IDX:0-1,3),nic:1(IDX:0)`` gives on each of the nodes; before Slurm
+    20.02 it is written ``gpu(IDX:0-1,3)``. Slurm counts the GPUs of a node as its gres.conf lists them."""
+    indices = [
+        number for match in _GPUS.finditer(gres[:10_000]) for part in match[1].split(",") for number in _numbers(part)
+    ]
+    return tuple(f"{node}:{index}" for node in names for index in dict.fromkeys(indices))
+
+
+def _numbers(part: str) -> range:
+    first, _, last = part.partition("-")
+    if not first.isdecimal() or (last and not last.isdecimal()):
+        return range(0)
+    return range(int(first), min(int(last or first), int(first) + MAX_GPUS - 1) + 1)

@@ -1,0 +1,336 @@
+"""Whether the GPUs of a run stood still up to its end, after they had worked.
+
+A pause that ends is no standstill, and neither is one that the run has had before. Signals that can't tell waiting from
+work do so only beside a log that went silent: GPUs then work less than before, or some of them stand apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trackside.evidence import Evidence, Grid, derived
+from trackside.facts.fact import fact
+from trackside.facts.gpu import outlier_gpus
+from trackside.facts.gpu.activity import (
+    COUNTED,
+    FLOORS,
+    Flags,
+    GpuActivity,
+    Matrix,
+    counts_by_gpu,
+    level,
+    middle,
+    spells,
+)
+from trackside.facts.gpu.outlier_gpus import OutlierGpus
+from trackside.facts.gpu.power_limits import PowerLimits
+from trackside.facts.gpu.standstill import Standstill
+from trackside.facts.gpu.traffic import GpuTraffic
+from trackside.facts.gpus import aligned
+from trackside.facts.logs.silence import Quiet, Silence
+from trackside.finding import Claim, Sentence
+from trackside.model import Run
+from trackside.query import Query, metric
+
+STALL: Mapping[str, Query] = {
+    "clock": metric("gpu_sm_clock_hertz").over("run", "avg"),
+    "memory": metric("gpu_memory_used_bytes").over("run", "avg"),
+    "steps": metric("training_step").over("run", "max"),
+    "entered": counts_by_gpu("trackside_nccl_collectives_started_total", "last"),
+    "left": counts_by_gpu("trackside_nccl_collectives_completed_total", "last"),
+}
+"""The questions behind :class:`GpuStall`."""
+
+TO_THE_END: Mapping[str, Sentence] = {
+    "launches": Sentence(
+        "kernels were launched up to the end: {level} a window (median)",
+        running="kernels are being launched: {level} a window (median)",
+    ),
+    "collectives": Sentence(
+        "collectives were completed up to the end: {level} a window (median)",
+        running="collectives are being completed: {level} a window (median)",
+    ),
+    "sm": Sentence(
+        "the GPUs worked up to the end: SM activity {level} (median)",
+        running="the GPUs are at work: SM activity {level} (median)",
+    ),
+    "power": Sentence(
+        "the GPUs drew the power of work up to the end: {level} (median)",
+        running="the GPUs draw the power of work: {level} (median)",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Limits(Quiet, outlier_gpus.Limits):
+    """When GPUs that do no work are a standstill; and, of :class:`Quiet`, when a log that says nothing is one."""
+
+    pauses: float = 2.0
+    """Times the longest pause that the run came back from."""
+    windows: int = 3
+    """Windows at rest, below which a scrape that came late looks the same."""
+    readings: int = 6
+    """Or so many samples of each GPU, where a window holds more than two."""
+    short_s: float = 120.0
+    """For a run too short for ``least_s``, where it is ``share`` of its duration."""
+    pinned: float = 0.9
+    """Engine activity of GPUs that spin and keep so many SMs that nothing else tells them from work."""
+    less: float = 0.7
+    """Of the SM activity or power before, at which a GPU waits if its run's log has gone silent: a collective that
+    spins keeps up to a fifth of the card's SMs."""
+    held: float = 0.5
+    """Share of its working level of memory that a GPU still holds while its process lives."""
+    idle_power: float = 0.3
+    """Of the power limit that an idle card draws at most: 16 of 72 W (L4), 116 of 700 W (H100 with a context); and one
+    that spins, 85 of 400 W."""
+    spinning_ratio: float = 4.0
+    """The same over the lowest power of all GPUs, where the limit was not sampled: a context alone draws up to
+    2.2 times an idle card's power (L40S), and spinning adds a seventh of the rest."""
+    spinning_sm: float = 0.2
+    """SM activity that spinning alone comes to: one or two SMs a channel, 32 channels at most, of 100 and more."""
+    slower_clock: float = 0.9
+    """SM clock over what it was while the GPUs drew the power of work; one that waits in a kernel keeps its clock."""
+    last_windows: int = 10
+    """Windows before the last work, by whose level it is told whether the GPUs worked on."""
+
+
+@dataclass(frozen=True, eq=False)
+class GpuStall:
+    """Whether, and since when, the run's GPUs did no work."""
+
+    evidence: Evidence
+    activity: GpuActivity
+    traffic: GpuTraffic
+    powers: PowerLimits
+    silence: Silence
+    run: Run
+    limits: Limits
+
+    @cached_property
+    def grids(self) -> Mapping[str, Grid]:
+        """All curves that may show it, by question."""
+        own = {name: grid for name in STALL if (grid := self.evidence.grid(name)) is not None}
+        return {**self.activity.grids, **own}
+
+    def at_end(self, *, beside: bool = False) -> Standstill | None:
+        """The standstill that lasts to the end of the samples, after a time of work; None if there is none.
+
+        ``beside``: other evidence says that the run was stuck, so that a few windows are enough.
+        """
+        return self._beside_other if beside else self._alone
+
+    @cached_property
+    def _alone(self) -> Standstill | None:
+        return self._at_end(beside=False)
+
+    @cached_property
+    def _beside_other(self) -> Standstill | None:
+        return self._at_end(beside=True)
+
+    def _at_end(self, *, beside: bool) -> Standstill | None:
+        seen, limits = self.activity, self.limits
+        active = np.flatnonzero(seen.active)
+        if not len(active):
+            return None
+        rest = np.flatnonzero(seen.seen & (np.arange(len(seen.times)) > active[-1]))
+        enough = max(2, min(limits.windows, math.ceil(limits.readings / seen.readings)))
+        if len(rest) < enough or (seen.basis == "power" and self._slower_clocks(active, rest)):
+            return self._one_cold()
+        until = float(seen.times[rest[-1]])
+        after = max(
+            float(seen.times[active[-1]]), float(seen.times[rest[0]]) - seen.step
+        )  # a gap between tells nothing
+        length = until - max(after, self._heard)
+        duration = until - float(seen.times[0]) + seen.step
+        least = enough * seen.step
+        sure = length >= max(limits.least_s, limits.pauses * self.longest_pause)
+        if not sure and length < (least if beside else max(limits.short_s, limits.share * duration, least)):
+            return None
+        inside = rest[seen.times[rest] > self._heard]
+        span = after, max(self._heard, float(seen.times[rest[0]])), until
+        return self._standstill(span, length, inside, sure)
+
+    def within(self, start: float) -> Standstill | None:
+        """A standstill that began when the log went silent, if the GPUs alone don't tell waiting from work.
+
+        They must work less than before it, or some of them must stand apart.
+        """
+        seen = self.activity
+        windows = np.flatnonzero(seen.seen & (seen.times - seen.step >= start))
+        if len(windows) < self.limits.windows or seen.basis in COUNTED:
+            return None
+        until, start = float(seen.times[windows[-1]]), max(start, float(seen.times[windows[0]]) - seen.step)
+        less = self._less(windows)
+        still = self._standstill((start, start, until), until - start, windows, True, less)
+        most = less.any() and 2 * int((less & seen.users).sum()) > int(seen.users.sum())
+        return still if still.outliers or most else None
+
+    def _less(self, windows: NDArray[np.intp]) -> Flags:
+        """(G,) GPUs that are busy in these windows and do far less than in the ones before."""
+        seen = self.activity
+        signal = seen.signal(seen.basis) if seen.basis in ("sm", "power") else None
+        before = np.flatnonzero(seen.active[: windows[0]])
+        if signal is None or not len(before):
+            return np.zeros(len(seen.gpus), dtype=bool)
+        with np.errstate(invalid="ignore"):
+            now = middle(signal[:, windows], axis=1)
+            less: Flags = now <= self.limits.less * middle(signal[:, before], axis=1)
+            if seen.basis == "sm":  # an evaluation on one rank works less than a step, and works
+                less &= ~(now > FLOORS.unmistakable_sm)
+        return less
+
+    def _one_cold(self) -> Standstill | None:
+        """A few GPUs that went cold for good while all others stay pinned, where utilisation alone tells: it can't say
+        whether these work on (see :mod:`trackside.facts.gpu.activity` for signals that can)."""
+        seen, limits = self.activity, self.limits
+        users, end = seen.users, np.flatnonzero(seen.seen)
+        if seen.busy is None or seen.basis != "utilisation" or not len(end) or int(users.sum()) < 2:
+            return None
+        with np.errstate(invalid="ignore"):
+            warm = seen.busy > limits.cold
+        last = np.where(warm.any(axis=1), warm.shape[1] - 1 - warm[:, ::-1].argmax(axis=1), -1)
+        late = users & (last >= 0) & (end[-1] - last >= max(limits.windows, limits.least_s / seen.step))
+        if not late.any() or 2 * int(late.sum()) > int(users.sum()):
+            return None
+        start = float(seen.times[last[late].max()])
+        if self._heard > start + 2 * seen.step:
+            return None
+        windows = np.flatnonzero(seen.seen & (seen.times > start))
+        pinned = float(middle(seen.busy[users & ~late][:, windows])) >= limits.pinned
+        return self.within(start) if pinned else None
+
+    def _slower_clocks(self, active: NDArray[np.intp], rest: NDArray[np.intp]) -> bool:
+        """Whether clocks fell when power did: then the GPUs work on, only slower."""
+        grid, seen = self.grids.get("clock"), self.activity
+        if grid is None:
+            return False
+        clocks = aligned(grid, seen.gpus, seen.times)[seen.users]
+        return bool(middle(clocks[:, rest]) < self.limits.slower_clock * middle(clocks[:, active]))
+
+    def _standstill(
+        self, span: tuple[float, float, float], length: float, windows: NDArray[np.intp], sure: bool,
+        less: Flags | None = None,
+    ) -> Standstill:  # fmt: skip
+        after, since, until = span
+        inner = windows[
+            1 if len(windows) > 4 else 0 : -1 if len(windows) > 1 else None
+        ]  # may hold work or the tear-down
+        names = ("launches", "collectives", "sm", self.activity.busy_by or "engine", "power")
+        grids = (grid for name in names if (grid := self.grids.get(name)) is not None)
+        values = (grid.during(after, until).value("median") for grid in grids)
+        sources = [value for value in values if value.value is not None]
+        return Standstill(
+            self.activity, self.grids, since, after, until, derived(length, *sources, unit="s"), sure,
+            self.outliers(inner, less), self._memory_held(inner),
+        )  # fmt: skip
+
+    def outliers(self, windows: NDArray[np.intp], less: Flags | None = None) -> OutlierGpus:
+        """Who does what in these windows of a standstill; ``less``: GPUs that are known not to work in them."""
+        return outlier_gpus.outlier_gpus(self.activity, self.grids, self.run, windows, self.limits, less)
+
+    @cached_property
+    def longest_pause(self) -> float:
+        """Seconds of the longest rest between two times of work."""
+        seen = self.activity
+        active = np.flatnonzero(seen.active)
+        if len(active) < 2:
+            return 0.0
+        resting = (~seen.active)[active[0] : active[-1]] & seen.seen[active[0] : active[-1]]
+        return max((stop - start for start, stop in spells(resting)), default=0) * seen.step
+
+    @cached_property
+    def _heard(self) -> float:
+        """Time of the last stamped training point, evaluation or save, or of the last rise of the gauge of steps."""
+        sign = self.silence.last_sign(("progress", "evaluations", "saves"))
+        said = float(sign.value) if sign is not None and isinstance(sign.value, (int, float)) else -np.inf
+        return max(said, self.stepped)
+
+    @cached_property
+    def stepped(self) -> float:
+        """When the gauge of steps done last rose; minus infinity if it never did."""
+        grid = self.grids.get("steps")
+        if grid is None:
+            return -np.inf
+        most = np.fmax.reduce(grid.values, axis=0)
+        sampled = np.flatnonzero(~np.isnan(most))
+        rose = sampled[1:][np.diff(most[sampled]) > 0]
+        return float(grid.times[rose[-1]]) if len(rose) else -np.inf
+
+    def _memory_held(self, inside: NDArray[np.intp]) -> bool | None:
+        """Whether most GPUs in use keep the memory that they had while they worked."""
+        grid, seen = self.grids.get("memory"), self.activity
+        if grid is None:
+            return None
+        memory = aligned(grid, seen.gpus, seen.times)[seen.users]
+        most, now = level(memory), middle(memory[:, inside], axis=1)
+        known = ~np.isnan(now) & ~np.isnan(most)
+        if not known.any():
+            return None
+        return bool((now[known] >= self.limits.held * most[known]).mean() > 0.5)
+
+    @cached_property
+    def worked_on(self) -> Claim | None:
+        """That the GPUs worked up to the end of the run, at the level that they had; None if they may only have waited
+        busily all the while, or the last part was not watched."""
+        seen, limits = self.activity, self.limits
+        grid, name = seen.grid(seen.basis), seen.basis
+        if grid is None or name is None or name == "utilisation" or int(seen.active.sum()) < limits.windows:
+            return None
+        if not self.to_the_end:
+            return None
+        last = float(seen.times[seen.active][-1])
+        begin = last - limits.last_windows * seen.step
+        unit = "" if grid.unit in COUNTED else None
+        usual = grid.during(0.0, begin).value("median", unit=unit)
+        figure = grid.during(begin, last).value("median", unit=unit)
+        if figure.value is None or seen.times[seen.seen][-1] - last > limits.windows * seen.step:
+            return None
+        if usual.value is not None and figure.number < limits.less * usual.number:
+            return None
+        if self.distinct(seen.active & (seen.times > begin)):
+            return TO_THE_END[name](level=figure)
+        return next(iter(self.traffic.between(begin, last).moving), None)
+
+    @cached_property
+    def to_the_end(self) -> bool:
+        """Whether the GPUs were watched up to the run's end, or to so little before it that no standstill would fit."""
+        run, seen, limits = self.run, self.activity, self.limits
+        if run.end is None:
+            return True
+        length = run.end - (run.start if run.start is not None else float(seen.times[0]))
+        least = max(3 * seen.step, min(limits.least_s, limits.share * length))
+        return run.end - float(seen.times[seen.seen][-1]) < least
+
+    def distinct(self, windows: Flags) -> bool:
+        """Whether GPUs that look at work in these windows do more than ones that only spin: on more SMs, or at more
+        power; launches and collectives are work as they are."""
+        seen, limits = self.activity, self.limits
+        if seen.basis not in ("sm", "power") or not windows.any():
+            return seen.basis in COUNTED
+        users = seen.users
+        if seen.basis == "sm":
+            assert seen.sm is not None
+            spins = seen.busy is not None and float(middle(seen.busy[users][:, windows])) >= limits.pinned
+            return not spins or float(middle(seen.sm[users][:, windows])) > limits.spinning_sm
+        assert seen.power is not None
+        drawn: Matrix = middle(seen.power[users][:, windows], axis=1)
+        most = self.powers.by_gpu[users]
+        if not np.isnan(most).any():
+            return bool(middle((drawn / most)[None, :]) > limits.idle_power)
+        lowest = np.fmin.reduce(-level(-seen.power))
+        return bool(middle((drawn / lowest)[None, :]) > limits.spinning_ratio)
+
+
+@fact(STALL, limits=Limits())
+def gpu_stall(
+    evidence: Evidence, activity: GpuActivity, traffic: GpuTraffic, powers: PowerLimits, silence: Silence, run: Run,
+    limits: Limits,
+) -> GpuStall:  # fmt: skip
+    """Of the GPUs' activity, beside the log's signs of life."""
+    return GpuStall(evidence, activity, traffic, powers, silence, run, limits)

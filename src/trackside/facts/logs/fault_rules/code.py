@@ -1,0 +1,71 @@
+"""Programming errors, and what the place where an exception was raised says of its class."""
+
+from __future__ import annotations
+
+from trackside.facts.logs.fault_rules.rule import HINT, LIKELY, SURE, Rule
+
+DATA_PLACE = (
+    r"(?i:/datasets/\w|arrow_dataset|formatting\.py|data_collator|collate|__getitem__|_data/|data_utils"
+    r"|dataset\w*\.py|dataloader|data_?loading"
+    r"|in (?:\w*preprocess\w*|\w*tokeni[sz]e\w*|\w*encode\w*|read_\w+|load_(?:data|rows|examples|samples"
+    r"|jsonl?|csv)\w*|parse_(?:line|row|record|example)\w*"
+    r"|\w*dataset\w*|\w*transform_(?:row|example|sample)\w*|make_batch\w*|batches)\b|_objects\.pyx|h5py"
+    r"|pandas/io|pyarrow|webdataset|nvidia/dali)"
+)
+DATA_CODE = (
+    r"\b(?:row|example|sample|batch|record|item|line|feature|entry|datum|df)s?\w{0,12}\[|json\.loads\("
+    r"|\.readline|csv\."
+)
+CONFIG_PLACE = (
+    r"(?i:argparse|parse_args|hf_argparser|omegaconf|hydra|training_args|__post_init__|in \w*(?:config|hparams"
+    r"|arguments)\w*$|/config\w*\.py)"
+)
+CONFIG_CODE = r"\b(?:cfg|conf|config|hparams|opts?)\w{0,8}\["
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "name",
+        "code",
+        SURE,
+        r"^(?:NameError|UnboundLocalError|SyntaxError|IndentationError|TabError|RecursionError"
+        r"|NotImplementedError|ZeroDivisionError)\b",
+    ),
+    Rule("os-environ", "config", LIKELY, r"^KeyError", place=r"os\.environ|/os\.py:\d+ in __getitem__"),
+    Rule(
+        "data-place",
+        "data",
+        LIKELY,
+        r"^(?:Key|Index|Value|Type|Attribute|Assertion|Runtime|Overflow|Lookup|Unicode)Error\b|^OSError"
+        r"|^StopIteration",
+        place=DATA_PLACE,
+        unless=r"has no attribute '\w+'\. Did you mean|got an unexpected keyword|positional arguments?"
+        r"|missing \d+ required",
+    ),
+    Rule("data-code", "data", LIKELY, r"^(?:Key|Index|Value|Type)Error\b", place=DATA_CODE),
+    Rule(
+        "number-as-text",  # 1e-5 in YAML is a string
+        "config",
+        LIKELY,
+        r"^TypeError: '[<>=]{1,2}' not supported between instances of "
+        r"'(?:(?:float|int)' and 'str|str' and '(?:float|int))'",
+        place=r"torch/optim|lr_scheduler",
+    ),
+    Rule("config-code", "config", LIKELY, r"^KeyError\b", place=CONFIG_CODE),
+    Rule("config-place", "config", LIKELY, r"^(?:Value|Key|Type|Assertion|Attribute)Error\b", place=CONFIG_PLACE),
+    Rule(
+        "expected",
+        "config",
+        HINT,
+        r"^(?:ValueError|AssertionError): .{0,200}(?:must be|should be|expected|has to be|needs to be"
+        r"|cannot be)\b",
+        unless=r"(?i:shape|tensor|dim|layer|input)",
+    ),
+    Rule(
+        "model-shape",
+        "config",
+        HINT,
+        r"mat1 and mat2|[Ss]hape mismatch|shapes cannot be multiplied",
+        place=r"modeling_|/models?/",
+    ),
+    Rule("call", "code", LIKELY, r"^(?:TypeError|AttributeError|IndexError|KeyError|AssertionError)\b"),
+)

@@ -1,0 +1,168 @@
+"""Pauses of training in mid-run: gaps between training points beyond what their steps take, in one life of the run.
+
+The longest is held against the run's own rhythm and the next longest: what comes again and again is a habit. What the
+loop printed meanwhile, an evaluation or a save, may have taken that time. Points without times tell no pause.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from statistics import median
+
+from trackside.evidence import Evidence, Frame, Missing, Value, derived
+from trackside.facts.fact import fact
+from trackside.facts.logs.silence import Silence
+from trackside.facts.training.learning import number, training_points
+from trackside.model import Event, Run
+from trackside.query import Query, events
+
+PAUSES: Mapping[str, Query] = {
+    "storage": events("storage_fault"),
+    "tasks": events("hung_task"),
+    "restarts": events("launcher_restart"),
+    "loads": events("checkpoint_loaded"),
+}
+"""The questions behind :class:`TrainingPauses`."""
+PLANNED = ("evaluations", "saves")
+"""What a loop does between its steps, and prints when it is done."""
+BEGINNINGS = ("inits", "starts")
+"""Signs of life that begin another life of the run: the time between two lives is no pause."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What belongs to a pause."""
+
+    clocks_s: float = 120.0
+    """By so much the kernel's clock and the log's may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The time between two stamped training points of one life."""
+
+    before: Event
+    after: Event
+    excess_s: float
+    """Seconds beyond what the steps between them take."""
+
+    @property
+    def since(self) -> float:
+        """POSIX seconds."""
+        return self.before.time or 0.0
+
+    @property
+    def until(self) -> float:
+        """POSIX seconds."""
+        return self.after.time or 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingPauses:
+    """The gaps between training points, and what else was reported in them."""
+
+    storage: Frame
+    """Lines about file systems that refused or did not answer."""
+    tasks: Frame
+    """The kernel's reports of hung tasks."""
+    restarts: Frame
+    loads: Frame
+    silence: Silence
+    run: Run
+    limits: Limits
+
+    @property
+    def unlogged(self) -> Missing | None:
+        """Why no training point can be had; None if the log was read."""
+        return self.silence.trajectory if isinstance(self.silence.trajectory, Missing) else None
+
+    @cached_property
+    def stamped(self) -> bool:
+        """Whether any training point carries a time."""
+        return any(row.time is not None for row in training_points(self.silence.signs["progress"]))
+
+    @property
+    def longest(self) -> Gap | None:
+        """The gap with the most time beyond its steps."""
+        return self._gaps[0] if self._gaps else None
+
+    @property
+    def next_excess_s(self) -> float:
+        """The excess of the next longest gap; 0 if there is none."""
+        return self._gaps[1].excess_s if len(self._gaps) > 1 else 0.0
+
+    @cached_property
+    def usual_s(self) -> float | None:
+        """The median seconds between two points; None if there are fewer than two gaps."""
+        return median(gap.until - gap.since for gap in self._gaps) if len(self._gaps) > 1 else None
+
+    def seconds(self, gap: Gap) -> Value:
+        """Its length."""
+        sources = (self.silence.signs["progress"].value(row, "time", "time") for row in (gap.before, gap.after))
+        return derived(gap.until - gap.since, *sources, unit="s")
+
+    def planned(self, gap: Gap) -> bool:
+        """Whether something that the loop plans was printed in it, so that it may have taken all that time."""
+        rows = (row for name in PLANNED for row in self.silence.signs[name].events)
+        return any(gap.since <= (row.time or 0.0) <= gap.until for row in rows)
+
+    def meanwhile(self, frame: Frame, since: float, until: float) -> tuple[Event, ...]:
+        """The rows on the run's nodes in (since, until), POSIX seconds, of ``storage`` or ``tasks``."""
+        return tuple(
+            row
+            for row in frame.events
+            if row.time is not None
+            and since - self.limits.clocks_s <= row.time <= until
+            and (row.node is None or not self.run.nodes or row.node in self.run.nodes)
+            and row.get("reason") in (None, "unreachable")  # a full disk or a refusal lets nobody wait
+        )
+
+    @cached_property
+    def _gaps(self) -> tuple[Gap, ...]:
+        """Those within a life of the run, the longest beyond its steps first."""
+        start = self.run.start
+        points = [row for row in training_points(self.silence.signs["progress"]) if row.time is not None]
+        points = [row for row in points if start is None or (row.time or 0.0) >= start]
+        begun = self._beginnings
+        pairs = [(a, b) for a, b in pairwise(points) if (b.time or 0.0) > (a.time or 0.0) and _one_life(begun, a, b)]
+        lengths = [((b.time or 0.0) - (a.time or 0.0), _steps(a, b)) for a, b in pairs]
+        paces = [length / steps for length, steps in lengths]
+        if not paces:
+            return ()
+        pace = median(paces)
+        gaps = (Gap(*pair, length - pace * steps) for pair, (length, steps) in zip(pairs, lengths, strict=True))
+        return tuple(sorted(gaps, key=lambda gap: gap.excess_s, reverse=True))
+
+    @cached_property
+    def _beginnings(self) -> list[float]:
+        """When a life of the run began, in order."""
+        attempts = [attempt.start for attempt in self.run.attempts if attempt.start is not None]
+        frames = (self.restarts, self.loads, *(self.silence.signs[name] for name in BEGINNINGS))
+        return sorted([*attempts, *(row.time or 0.0 for frame in frames for row in frame.events)])
+
+
+@fact(PAUSES, limits=Limits())
+def training_pauses(evidence: Evidence, silence: Silence, run: Run, limits: Limits) -> TrainingPauses:
+    """Of stamped training points; without gaps if there are none."""
+    storage, tasks, restarts, loads = (evidence[name] for name in PAUSES)
+    return TrainingPauses(storage, tasks, restarts, loads, silence, run, limits)
+
+
+def _steps(before: Event, after: Event) -> float:
+    """Steps from one point to the next, else points that were printed: a long series is thinned."""
+    for name in ("step", "ordinal"):
+        first, last = number(before, name), number(after, name)
+        if first is not None and last is not None and last > first:
+            return last - first
+    return 1.0
+
+
+def _one_life(begun: Sequence[float], before: Event, after: Event) -> bool:
+    """Whether nothing began anew between two points; ``begun``: when something did, in order."""
+    if before.get("run_part") != after.get("run_part"):
+        return False
+    return bisect_right(begun, before.time or 0.0) == bisect_right(begun, after.time or 0.0)

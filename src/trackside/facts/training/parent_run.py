@@ -1,0 +1,52 @@
+"""The training that this run continues: its parent's points, else those of its own life before a restart.
+
+A launcher that restarts its workers, or a scheduler that requeues the job, begins another life of the same run; where
+it saved a checkpoint before, the new life is to go on from there. What the parent saved is not known from its points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trackside.evidence import Evidence, Frame
+from trackside.facts.fact import fact
+from trackside.facts.training.learning import Curve, Trajectory, curve, number
+from trackside.model import Run
+from trackside.query import Query, events
+
+
+@dataclass(frozen=True, eq=False)
+class ParentRun:
+    """What came before the run's last life."""
+
+    points: Frame
+    """The points that its parent printed."""
+    curve: Curve | None
+    """The points and losses of the parent, or of the life before; None if there is none."""
+
+    @property
+    def learned(self) -> bool:
+        """Whether its loss fell."""
+        losses = [] if self.curve is None else self.curve.finite
+        return len(losses) > 1 and losses[-1] < losses[0]
+
+
+PARENT: Mapping[str, Query] = {
+    "points": events("parent_progress"),
+    "restarts": events("launcher_restart"),
+    "saves": events("checkpoint_saved"),
+}
+
+
+@fact(PARENT)
+def parent_run(evidence: Evidence, trajectory: Trajectory, run: Run) -> ParentRun:
+    """Of the parent's output, else of the run's own; without a curve if neither shows an earlier life."""
+    points, restarts, saves = (evidence[name] for name in PARENT)
+    if run.parent is not None and points:
+        return ParentRun(points, curve(points))
+    progress = trajectory.progress
+    parts = {number(row, "run_part") or 0.0 for row in progress.events}
+    if len(parts) < 2 or not (restarts or len(run.attempts) > 1) or not saves:
+        return ParentRun(points, None)
+    return ParentRun(points, curve(progress.where(lambda row: row.get("run_part") != max(parts))))

@@ -1,0 +1,166 @@
+"""What the run says of a resume: asked for, loaded, missing, or broken off by an exception at the load.
+
+A marker of a load that a later line takes back does not count. An exception about a checkpoint that was being written
+is no failed load. A checkpoint that the log does not mention may still have been loaded: then only the first points of
+training tell (:mod:`trackside.facts.training.parent_run`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from trackside.evidence import Evidence, Frame, Value
+from trackside.facts.fact import fact
+from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.exceptions import Exceptions
+from trackside.facts.logs.order import followed_by
+from trackside.finding import Claim, Sentence
+from trackside.model import Event, Run
+from trackside.query import Query, events
+
+REQUESTED = Sentence("a resume was asked for: {line}")
+NO_MARKER = Sentence("the log holds {count:markers} of a loaded checkpoint")
+RESTARTED = Sentence("restarts by the scheduler: {restarts}")
+DEPENDS = Sentence("the job was submitted with dependency {dependency}")
+CONTINUES = Sentence("job {id} continues an earlier one")
+RELAUNCHED = Sentence("the launcher restarted its workers: {line}")
+
+Failure = Literal["mismatch", "corrupt", "absent", "unreadable"]
+FAILURES: tuple[tuple[Failure, re.Pattern[str]], ...] = (
+    ("mismatch", re.compile(r"size mismatch|shape|Missing key|Unexpected key|loading state_dict|not match|incompatib",
+                            re.IGNORECASE)),
+    ("corrupt", re.compile(
+        r"central directory|zip archive|unexpected EOF|Ran out of input|EOFError|corrupt|truncat|deserializ"
+        r"|invalid load key|unpickl|PytorchStreamReader|invalid header|HeaderTooSmall|MetadataIncomplete",
+        re.IGNORECASE)),
+    ("absent", re.compile(
+        r"no such file|not found|does not exist|doesn't exist|no valid|can't find|cannot find|couldn't|empty",
+        re.IGNORECASE)),
+)  # fmt: skip
+"""How an exception's text names what is wrong with the checkpoint."""
+WRITING = re.compile(
+    r"\b(save|saving|saved|write|writing|writer)\b|inline_container|PytorchStreamWriter|No space", re.I
+)
+WRITING_FRAME = re.compile(r"\b_?save\w*$")
+WRITING_FRAMES = re.compile(r" in (_?save|save_checkpoint|_save\w*)(;|$)")
+NO_PATHS = ("none", "false", "", "null")
+"""Arguments that ask for no resume."""
+
+
+@dataclass(frozen=True, eq=False)
+class Resume:
+    """What the log and the scheduler say of a checkpoint to continue from."""
+
+    loads: Frame
+    absences: Frame
+    """Lines of libraries about a checkpoint that is not there."""
+    requests: Frame
+    restarts: Frame
+    """The launcher's restarts of its workers."""
+    exceptions: Exceptions
+    ending: Ending
+    run: Run
+
+    @cached_property
+    def failed_load(self) -> Event | None:
+        """The unhandled exception that a load raised."""
+        about = (row for row in self.exceptions.unhandled if row.get("about") == "checkpoint")
+        return next((row for row in about if not _in_save(row)), None)
+
+    @cached_property
+    def failed_ranks(self) -> tuple[int, ...]:
+        """The ranks that raised the same."""
+        kind = None if self.failed_load is None else self.failed_load.get("type")
+        rows = (row for row in self.exceptions.frame.events if row.get("type") == kind)
+        return tuple(sorted({row.rank for row in rows if row.rank is not None}))
+
+    @cached_property
+    def loaded(self) -> Value | None:
+        """The marker of a load that no later line takes back."""
+        for row in self.loads.events:
+            if followed_by(row, self.absences.events) is None:
+                return self.loads.value(row, "text")
+        return None
+
+    @property
+    def no_marker(self) -> Claim:
+        """How many markers of a load there are."""
+        return NO_MARKER(count=self.loads.reduce("count"))
+
+    @cached_property
+    def missing(self) -> Event | None:
+        """The first line about a checkpoint that is not there."""
+        return next(iter(self.absences.events), None)
+
+    @cached_property
+    def request(self) -> Event | None:
+        """The first request that names something to resume from."""
+        return next((row for row in self.requests.events if str(row.get("path")).lower() not in NO_PATHS), None)
+
+    @property
+    def names_checkpoint(self) -> bool:
+        """Whether an argument names the folder or file to resume from."""
+        row = self.request
+        return row is not None and row.get("by") == "argument" and "/" in str(row.get("path"))
+
+    @cached_property
+    def requested(self) -> tuple[Claim, ...]:
+        """The first word of a request, whatever it names."""
+        return tuple(self.asks(row) for row in self.requests.events[:1])
+
+    def asks(self, row: Event) -> Claim:
+        """One of ``requests``."""
+        return REQUESTED(line=self.requests.value(row, "text"))
+
+    @cached_property
+    def history(self) -> tuple[Claim, ...]:
+        """What shows that the run had a life before this one."""
+        jobs, continues = self.ending.jobs, self.run.parent is not None
+        claims: list[Claim] = []
+        for row in jobs.records[-1:]:
+            if isinstance(row.get("restarts"), int) and row.get("restarts"):
+                claims.append(RESTARTED(restarts=jobs.value(row, "restarts")))
+            elif continues and row.get("dependency"):
+                claims.append(DEPENDS(dependency=jobs.value(row, "dependency")))
+            elif continues:
+                claims.append(CONTINUES(id=jobs.value(row, "id")))
+        restarts = self.restarts
+        return (*claims, *(RELAUNCHED(line=restarts.value(row, "text")) for row in restarts.events[:1]))
+
+
+RESUME: Mapping[str, Query] = {
+    "loads": events("checkpoint_loaded"),
+    "absences": events("checkpoint_missing"),
+    "requests": events("resume_requested"),
+    "restarts": events("launcher_restart"),
+}
+
+
+@fact(RESUME)
+def resume(evidence: Evidence, exceptions: Exceptions, ending: Ending, run: Run) -> Resume:
+    """Of what was printed and raised; missing if no log was given."""
+    loads, absences, requests, restarts = (evidence[name] for name in RESUME)
+    return Resume(loads, absences, requests, restarts, exceptions, ending, run)
+
+
+def what_failed(exception: Event) -> Failure:
+    """What is wrong with the checkpoint, by the exception that its load raised."""
+    root = f"{_text(exception)} {exception.get('root_type')}: {exception.get('root_message')}"
+    return next((failure for failure, pattern in FAILURES if pattern.search(root)), "unreadable")
+
+
+def _text(exception: Event) -> str:
+    return f"{exception.get('type')}: {exception.get('message')}"
+
+
+def _in_save(exception: Event) -> bool:
+    """Whether it was raised by a save, by its text or its innermost frames."""
+    frame, frames = str(exception.get("frame") or ""), str(exception.get("frames") or "")
+    return any(
+        pattern.search(text)
+        for pattern, text in ((WRITING, _text(exception)), (WRITING_FRAME, frame), (WRITING_FRAMES, frames))
+    )

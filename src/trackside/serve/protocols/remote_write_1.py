@@ -1,0 +1,80 @@
+"""Remote write 1.0, read where it stands: the one wire format with a decoder of our own.
+
+The key of a series is its labels as they were sent. Where a chain of samples ends a message, what stands before the
+chain is looked up: if it is a known key, it consists of whole labels, so what follows are samples. Only new series, and
+odd ones, are read field by field.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+
+from trackside.serve.protocols.decoded import MetricBlock, TooLarge
+from trackside.serve.protocols.sample_rows import SampleRows
+from trackside.serve.protocols.samples import SampleScan
+from trackside.serve.protocols.series_key import KnownSeries
+from trackside.serve.protocols.wire import BYTES, FIXED64, MAX_MESSAGES, VARINT, fields, signed, split
+
+_DOUBLE = struct.Struct("<d")
+
+
+def decode(body: bytes, known: KnownSeries) -> MetricBlock:
+    """The samples of a decompressed request. Raises BadRequest."""
+    scan, rows = SampleScan.of(body), SampleRows()
+    starts, ends = scan.messages() or split(body, 1)
+    begins = scan.leading_to(starts, ends)
+    get = known.keys.get
+    keys = [get(body[start:end]) for start, end in zip(starts.tolist(), begins.tolist(), strict=True)]
+    new = [index for index, key in enumerate(keys) if key is None] if None in keys else []
+    for index in new:
+        begins[index] = _after_labels(body, int(starts[index]), int(ends[index]))
+    first, counts, stops = scan.chains(begins, ends)
+    more = {
+        index: list(_late_labels(rows, body, index, int(stops[index]), int(ends[index])))
+        for index in np.flatnonzero(stops < ends).tolist()
+    }
+    for index in new:
+        raw = b"".join([body[starts[index] : begins[index]], *more.get(index, ())])
+        keys[index] = get(raw) or known.judged(raw, raw, len(raw), index)
+    series = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    return rows.block([key for key in keys if key is not None], series, *scan.read(first, counts))
+
+
+def _after_labels(body: bytes, at: int, end: int) -> int:
+    """Where the labels end that a series begins with."""
+    begin = at
+    while at + 1 < end and body[at] == 0x0A:
+        length = body[at + 1]
+        at = next(fields(body, at, end))[3] if length >= 0x80 else at + 2 + length
+    return at if at <= end else begin  # a label reaches too far: fields() says so
+
+
+def _late_labels(rows: SampleRows, body: bytes, index: int, at: int, end: int) -> Iterator[bytes]:
+    """Labels of a series that stand after a chain of samples; adds samples of any other form to the rows."""
+    for number, kind, value, stop in fields(body, at, end):
+        if kind == BYTES and number == 1:
+            yield body[at:stop]
+        elif kind == BYTES and number == 2:
+            _add_sample(rows, body, index, value, stop)
+        elif kind == BYTES and number == 3:
+            rows.exemplars += 1
+        elif kind == BYTES and number == 4:
+            rows.histograms += 1
+        at = stop
+
+
+def _add_sample(rows: SampleRows, body: bytes, index: int, at: int, end: int) -> None:
+    time, reading = 0, 0.0
+    for number, kind, content, _ in fields(body, at, end):
+        if number == 1 and kind == FIXED64:
+            reading = _DOUBLE.unpack_from(body, content)[0]
+        elif number == 2 and kind == VARINT:
+            time = signed(content)
+    if len(rows.index) >= MAX_MESSAGES:
+        raise TooLarge(f"more than {MAX_MESSAGES:,} samples of a form that nearly none have: send less at once")
+    rows.index.append(index)
+    rows.times_ms.append(time)
+    rows.values.append(reading)

@@ -1,0 +1,72 @@
+"""Remote write 2.0: labels are references to the symbols of the request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trackside.serve.protocols.decoded import BadRequest, MetricBlock, TooLarge
+from trackside.serve.protocols.messages import Shape, parsed
+from trackside.serve.protocols.sample_rows import SampleRows
+from trackside.serve.protocols.schema import Symbols, WriteRequest
+from trackside.serve.protocols.series_key import MAX_KEY_BYTES, KnownSeries, key_of
+from trackside.serve.protocols.wire import MAX_MESSAGES
+
+MAX_SAMPLES = 1 << 23
+"""Of one request: what may wait to be written, about; an empty sample has two bytes and becomes 20."""
+_SHAPE: Shape = {4: {}, 5: {2: {}, 3: {}, 4: {}}}
+_POINTER_BYTES = 16
+"""What a tuple takes for each symbol, which many series share."""
+
+
+def decode(body: bytes, known: KnownSeries) -> MetricBlock:
+    """The samples of a decompressed request. Raises BadRequest."""
+    symbols, rows, keys = _symbols(body), SampleRows(), list[bytes]()
+    add_index, add_time, add_value = rows.index.append, rows.times_ms.append, rows.values.append
+    get = known.keys.get
+    for request in parsed(WriteRequest, body, _SHAPE):
+        if request.timeseries and (not symbols or symbols[0]):
+            raise BadRequest("the first symbol must be the empty string: without it all references may be off by one")
+        for series in request.timeseries:
+            index = len(keys)
+            try:
+                labels = tuple([symbols[ref] for ref in series.labels_refs])
+            except IndexError:
+                raise _unknown_symbol(series.labels_refs, len(symbols), index) from None
+            keys.append(get(labels) or _new_key(known, labels, index))
+            for sample in series.samples:
+                add_index(index)
+                add_time(sample.timestamp)
+                add_value(sample.value)
+            rows.histograms += len(series.histograms)
+            rows.exemplars += len(series.exemplars)
+        if len(rows.index) > MAX_SAMPLES:
+            raise TooLarge(f"more than {MAX_SAMPLES:,} samples: send less at once")
+    return rows.block(keys, np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.float64))
+
+
+def _symbols(body: bytes) -> list[bytes]:
+    symbols: list[bytes] = []
+    for request in parsed(Symbols, body, _SHAPE):
+        symbols += request.symbols
+        if len(symbols) > MAX_MESSAGES:
+            raise BadRequest(
+                f"{len(symbols):,} symbols in one request, at most {MAX_MESSAGES:,} are taken: send less at once"
+            )
+    return symbols
+
+
+def _new_key(known: KnownSeries, labels: tuple[bytes, ...], index: int) -> bytes:
+    if len(labels) % 2:
+        raise BadRequest(
+            f"series {index:,}: labels_refs holds {len(labels):,} references; names and values come in pairs"
+        )
+    if sum(map(len, labels)) > MAX_KEY_BYTES:
+        raise BadRequest(f"series {index:,}: its labels take more than {MAX_KEY_BYTES:,} bytes: drop the longest")
+    key = key_of(zip(labels[::2], labels[1::2], strict=True))
+    return known.judged(labels, key, _POINTER_BYTES * len(labels), index)
+
+
+def _unknown_symbol(refs: Sequence[int], count: int, index: int) -> BadRequest:
+    return BadRequest(f"series {index:,}: labels_refs names symbol {max(refs):,}, and the request has {count:,}")

@@ -1,0 +1,1 @@
+"""Metric stores that are asked: one engine a file, registered by being there (:mod:`trackside.stores.metric_store`)."""

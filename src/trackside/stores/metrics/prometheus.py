@@ -1,0 +1,210 @@
+"""Metrics in a Prometheus-compatible server, as curves: VictoriaMetrics, Prometheus, Mimir, Thanos.
+
+The server rolls up, one query for all series of a metric. What it would roll up otherwise than curves in memory is
+fetched as samples and rolled up here: series that hold values which stand for none, and windows in which several
+series of the server are one of ours (the job's label of a GPU changed).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from trackside.http.unanswered import Unanswered
+from trackside.stores.curves import Engine, Held, RolledUp, Wanted
+from trackside.stores.metric_store import MetricOptions, MetricServer, Scope
+from trackside.stores.prometheus.api import Api
+from trackside.stores.prometheus.matrix import Times, Values
+from trackside.stores.prometheus.scope import Concerned, anything_of, concerned
+from trackside.stores.prometheus.windows import Part, by_source, windows_of
+
+TABLES_BYTES = 384 << 20
+"""Answers kept in case they, or a part of their windows, are asked again."""
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Table:
+    """The windows of some groups, as far as they are known to be asked, and where they come from."""
+
+    wanted: Wanted
+    coming: Future[Values]
+
+    @property
+    def bytes(self) -> int:
+        """What it takes."""
+        return _bytes(self.wanted)
+
+    def covers(self, wanted: Wanted) -> bool:
+        """Whether all windows of another question are among these."""
+        return self.wanted.start_ms <= wanted.start_ms and self.wanted.end_ms >= wanted.end_ms
+
+    def windows(self, wanted: Wanted) -> Values:
+        """Those that are asked for."""
+        first = (wanted.start_ms - self.wanted.start_ms) // wanted.step_ms
+        return self.coming.result()[:, first : first + (wanted.end_ms - wanted.start_ms) // wanted.step_ms].copy()
+
+
+class PrometheusCurves(MetricServer):
+    """The curves of a server that concern a run."""
+
+    title = "prometheus"
+
+    def __init__(self, options: MetricOptions, scope: Scope | None = None) -> None:
+        super().__init__(options, scope)
+        self._api = Api(options, self.endpoint)
+        self._looking: Future[Concerned] | None = None
+        self._beginning = threading.Lock()
+        self._tables: dict[tuple[Groups, int, Engine], _Table] = {}
+        """The latest stand last."""
+        self._expected: dict[tuple[Groups, int, Engine], Wanted] = {}
+        self._counts: dict[tuple[Groups, int, int], Future[int]] = {}
+        """Of what is expected, by groups, start and end."""
+
+    @property
+    def failed(self) -> Mapping[str, Unanswered]:
+        """Metric -> why it could not be looked at. It isn't held; but that doesn't mean that it was not measured."""
+        return self._concerned.failed
+
+    def close(self) -> None:
+        """Ask no more, and end what is under way."""
+        self._api.close()
+
+    def begin(self) -> None:
+        """Look for the run's series from now on, beside whatever else is done until they are wanted."""
+        with self._beginning:
+            if self._looking is None:
+                self._looking = Future()
+                threading.Thread(target=self._look, args=(self._looking,), name="prometheus-look", daemon=True).start()
+
+    def _look(self, looking: Future[Concerned]) -> None:
+        try:
+            looking.set_result(concerned(self._api, self.scope))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, who wants the result is to get it
+            looking.set_exception(error)
+
+    @property
+    def _concerned(self) -> Concerned:
+        self.begin()
+        assert self._looking is not None
+        return self._looking.result()
+
+    def anything(self) -> bool:
+        """Whether the server has a series under the job's id at all: far cheaper than to look for what it holds, and
+        all there is to know of a job whose time and nodes nobody tells. Raises Unanswered."""
+        return anything_of(self._api, self.scope.jobs)
+
+    def held(self) -> Sequence[Held]:
+        """See :class:`trackside.stores.curves.Curves`. Raises Unanswered."""
+        return self._concerned.held
+
+    def rollup(
+        self, groups: Sequence[Sequence[int]], start_ms: int, end_ms: int, step_ms: int, how: Engine
+    ) -> tuple[Values, int]:
+        """See :class:`trackside.stores.curves.Curves`. Raises Unanswered."""
+        rolled = self.rollups([Wanted(groups, start_ms, end_ms, step_ms, how)])[0]
+        if isinstance(rolled, Unanswered):
+            raise rolled
+        return rolled
+
+    def samples(self, held: Sequence[Held], start_ms: int, end_ms: int) -> Iterator[tuple[Held, Times, Values]]:
+        """See :class:`trackside.stores.curves.Sampled`. Raises Unanswered."""
+        concerned = self._concerned
+        by_id = {each.id: each for each in held}
+        rows = by_source(part for id_ in by_id for part in concerned.parts.get(id_, ()))
+        for source, chosen in rows.items():
+            for row, times, values in source.kept(chosen, start_ms, end_ms):
+                yield by_id[source.curves[row]], times, values
+
+    def expect(self, wanted: Sequence[Wanted]) -> None:
+        """See :class:`trackside.stores.curves.Batching`: they are asked for from now on, side by side."""
+        self.held()  # not from a thread of the pool, which it waits for
+        self._expected = {}
+        for each in wanted:
+            key = _key(each)
+            self._expected[key] = _widened(self._expected[key], each) if key in self._expected else each
+        self._counts = {
+            key: self._api.pool.submit(self._used, each)
+            for key, each in {_counted(each): each for each in wanted}.items()
+        }
+        room = TABLES_BYTES
+        for key, each in self._expected.items():
+            room -= _bytes(each)
+            if room < 0:
+                break
+            if key not in self._tables or not self._tables[key].covers(each):
+                self._tables[key] = self._table(each)
+
+    def rollups(self, wanted: Sequence[Wanted]) -> list[RolledUp]:
+        """See :class:`trackside.stores.curves.Batching`."""
+        try:
+            self.held()
+        except Unanswered as reason:
+            return [reason] * len(wanted)
+        tables = [self._known(each) for each in wanted]
+        counts = [self._counts.get(_counted(each)) or self._api.pool.submit(self._used, each) for each in wanted]
+        answers: list[RolledUp] = []
+        for each, table, count in zip(wanted, tables, counts, strict=True):
+            try:
+                answers.append((table.windows(each), count.result()))
+            except Unanswered as reason:
+                self._tables.pop(_key(each), None)  # it may be answered the next time
+                self._counts.pop(_counted(each), None)
+                answers.append(reason)
+        self._forget()
+        return answers
+
+    def _known(self, wanted: Wanted) -> _Table:
+        key = _key(wanted)
+        table = self._tables.pop(key, None)
+        if table is None or not table.covers(wanted):
+            expected = self._expected.get(key)
+            table = self._table(wanted if expected is None else _widened(expected, wanted))
+        self._tables[key] = table
+        return table
+
+    def _forget(self) -> None:
+        """Let the oldest go where all take too much."""
+        size = sum(each.bytes for each in self._tables.values())
+        for key in list(self._tables):
+            if size <= TABLES_BYTES:
+                break
+            size -= self._tables.pop(key).bytes
+
+    def _table(self, wanted: Wanted) -> _Table:
+        return _Table(wanted, self._api.pool.submit(self._fetched, wanted))
+
+    def _parts(self, wanted: Wanted) -> list[list[Part]]:
+        """The server's series of each group."""
+        parts = self._concerned.parts
+        return [[part for id_ in ids for part in parts.get(id_, ())] for ids in wanted.groups]
+
+    def _fetched(self, wanted: Wanted) -> Values:
+        return windows_of(self._parts(wanted), wanted)
+
+    def _used(self, wanted: Wanted) -> int:
+        """How many samples a question is answered from."""
+        rows = by_source(part for group in self._parts(wanted) for part in group)
+        return sum(source.used(chosen, wanted.start_ms, wanted.end_ms) for source, chosen in rows.items())
+
+
+def _key(wanted: Wanted) -> tuple[Groups, int, Engine]:
+    return tuple(map(tuple, wanted.groups)), wanted.step_ms, wanted.how
+
+
+def _counted(wanted: Wanted) -> tuple[Groups, int, int]:
+    return tuple(map(tuple, wanted.groups)), wanted.start_ms, wanted.end_ms
+
+
+def _widened(one: Wanted, other: Wanted) -> Wanted:
+    """The windows of both, and those between."""
+    return replace(one, start_ms=min(one.start_ms, other.start_ms), end_ms=max(one.end_ms, other.end_ms))
+
+
+def _bytes(wanted: Wanted) -> int:
+    return 8 * len(wanted.groups) * ((wanted.end_ms - wanted.start_ms) // wanted.step_ms)
+
+
+METRIC_STORE = PrometheusCurves
