@@ -33,7 +33,7 @@ from trackside.verdict import confidence
 
 TABLE = ROOT / "src" / "trackside" / "verdict" / "reliability.json"
 PAGE = ROOT / "docs" / "accuracy.md"
-BLIND = confidence.Record(407, 452)
+BLIND = confidence.TrackRecord(407, 452)
 """First runs on cases that were labelled before the tool had seen them and before anything was mended for them: console
 logs re-rendered after public issue threads, and small runs, written in nine batches. The family was right in 407."""
 LOCAL = ("nodes", "gpus", "ranks")
@@ -111,12 +111,12 @@ def _asked(case: Case, folder: Path) -> Verdict:
         return diagnose(folder, job=case.expected.get("job"))
 
 
-def records(judged: Iterable[Judged]) -> dict[tuple[str, str], confidence.Record]:
+def records(judged: Iterable[Judged]) -> dict[tuple[str, str], confidence.TrackRecord]:
     """(family of the verdict, evidence pattern) -> its record."""
-    counts: dict[tuple[str, str], confidence.Record] = defaultdict(confidence.Record)
+    counts: dict[tuple[str, str], confidence.TrackRecord] = defaultdict(confidence.TrackRecord)
     for one in judged:
         if one.pattern:
-            counts[one.family, one.pattern] += confidence.Record(int(one.right), 1)
+            counts[one.family, one.pattern] += confidence.TrackRecord(int(one.right), 1)
     return dict(sorted(counts.items()))
 
 
@@ -231,9 +231,9 @@ def page(groups: dict[str, list[Judged]], held_out: Sequence[Judged], table: dic
 
 def reliability(table: dict[str, object], held_out: Sequence[Judged]) -> list[str]:
     """The confidence of every family and pattern, and how it did on runs that it was not fitted on."""
-    fitted = confidence.Table.read(table)
+    fitted = confidence.Reliability.read(table)
     out = records(held_out)
-    none = confidence.Record()
+    none = confidence.TrackRecord()
     lines = [
         "## Confidence",
         "",

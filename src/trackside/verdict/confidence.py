@@ -17,34 +17,34 @@ each other in calibration error, the one with which a handful of cases does not 
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TrackRecord:
     """Labelled cases: how many, and in how many of them the family was right."""
 
     right: int = 0
     all: int = 0
 
-    def __add__(self, other: Record) -> Record:
-        return Record(self.right + other.right, self.all + other.all)
+    def __add__(self, other: TrackRecord) -> TrackRecord:
+        return TrackRecord(self.right + other.right, self.all + other.all)
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Reliability:
     """``cells``: the record of each family with each evidence pattern, on cases that were used in building. ``blind``:
     of all families on cases not seen before."""
 
-    cells: Mapping[tuple[str, str], Record]
-    blind: Record
+    cells: Mapping[tuple[str, str], TrackRecord]
+    blind: TrackRecord
 
     @classmethod
-    def read(cls, data: Mapping[str, Any]) -> Table:
+    def read(cls, data: Mapping[str, Any]) -> Reliability:
         """The table as ``reliability.json`` has it."""
-        cells = {(row["family"], row["pattern"]): Record(row["right"], row["all"]) for row in data["records"]}
-        return cls(cells, Record(data["blind"]["right"], data["blind"]["all"]))
+        cells = {(row["family"], row["pattern"]): TrackRecord(row["right"], row["all"]) for row in data["records"]}
+        return cls(cells, TrackRecord(data["blind"]["right"], data["blind"]["all"]))
 
-    def total(self, family: str | None = None, pattern: str | None = None) -> Record:
+    def total(self, family: str | None = None, pattern: str | None = None) -> TrackRecord:
         """The record of all cells of a family or a pattern."""
         cells = (record for key, record in self.cells.items() if family in (None, key[0]) and pattern in (None, key[1]))
-        return sum(cells, Record())
+        return sum(cells, TrackRecord())
 
     def prior(self) -> float:
         """The share right of all unseen cases, by Laplace's rule: what is expected of a family without a record."""
@@ -54,9 +54,9 @@ class Table:
         """The record of this family with this pattern, shrunk toward the family's record or the pattern's, whichever
         is lower; these are shrunk toward the prior. 0 to 1, to two decimals."""
         coarser = min(self._shrunk(record, self.prior()) for record in (self.total(family), self.total(None, pattern)))
-        return round(self._shrunk(self.cells.get((family, pattern), Record()), coarser), 2)
+        return round(self._shrunk(self.cells.get((family, pattern), TrackRecord()), coarser), 2)
 
-    def _shrunk(self, record: Record, toward: float) -> float:
+    def _shrunk(self, record: TrackRecord, toward: float) -> float:
         """The share right. The unseen cases are added in proportion: the cases a tool was built on flatter it."""
         built = self.total().all
         part = record.all / built if built else 0.0
@@ -75,10 +75,10 @@ def pattern(primary: Finding, consequences: Sequence[Finding], rival_open: bool)
 
 
 @cache
-def table() -> Table:
+def table() -> Reliability:
     """The table that comes with the package."""
     text = resources.files("trackside.verdict").joinpath("reliability.json").read_text("utf-8")
-    return Table.read(json.loads(text))
+    return Reliability.read(json.loads(text))
 
 
 @cache
