@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.families import families
-from trackside.verdict.confidence import TrackRecord, Reliability, table
+from trackside.verdict.confidence import Reliability, TrackRecord, table
 
 SURE, OPEN = "established, two or more planes, no rival open", "supported, one plane, rival open"
 BLIND = TrackRecord(90, 100)
