@@ -48,3 +48,9 @@ def weigh(*witnesses: Witness) -> Weight | None:
 
 def _claims(witnesses: Iterable[Witness]) -> tuple[Claim, ...]:
     return tuple(claim for one in witnesses for claim in one.claims)
+
+
+def surer(certainty: Certainty, by: int = 1) -> Certainty:
+    """So many steps surer, for as many witnesses that agree; established at most."""
+    steps = (Certainty.POSSIBLE, Certainty.SUPPORTED, Certainty.ESTABLISHED)
+    return steps[min(certainty.strength + by, len(steps) - 1)]

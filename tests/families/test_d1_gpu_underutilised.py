@@ -111,7 +111,7 @@ def test_pressure_on_the_host_corroborates() -> None:
     made.per_node("host_pressure_seconds_total", made.growing(0.6), resource="io", level="some")
     finding = made.judge("D1", points(), COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
-    assert "io_pressure" in keys(finding)
+    assert "pressure_io" in keys(finding)
 
 
 def fed_by(made: Cluster, wait: Any, rate: Any) -> Cluster:

@@ -85,7 +85,9 @@ def test_gpus_that_spin_in_slow_collectives() -> None:
     finding = calls(counted(uniform(0.995, 0.1)), 40).judge("D2", points(), COMPLETED)
     assert outcome(finding) == (FOUND, SUPPORTED, False)
     assert (finding.variant, finding.culprit) == ("interconnect", "infrastructure")
-    assert {"pinned", "advancing_collectives", "calls_times", "alike", "learned", "completed"} <= set(keys(finding))
+    assert {"pinned", "advancing_collectives", "calls_times", "do_so_alike", "learned", "completed"} <= set(
+        keys(finding)
+    )
     assert figure(finding, "calls_times", "times") == pytest.approx(40, abs=0.1)
 
 
@@ -234,7 +236,7 @@ def test_throughput_blind() -> None:
 def test_the_example_of_a_slow_interconnect() -> None:
     finding = example("d2")
     assert (finding.family, finding.variant, finding.certainty) == ("D2", "interconnect", ESTABLISHED)
-    assert {"advancing_collectives", "alike", "learned", "completed"} <= set(keys(finding))
+    assert {"advancing_collectives", "do_so_alike", "learned", "completed"} <= set(keys(finding))
     assert figure(finding, "pinned", "busy") == pytest.approx(1.0, abs=0.03)
     assert figure(finding, "pinned", "sm") == pytest.approx(0.1, abs=0.03)
     assert figure(finding, "calls_times", "times") == pytest.approx(40, abs=5)

@@ -43,8 +43,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trackside.evidence import Missing
-from trackside.facts.gpu.signals import nodes_of
-from trackside.facts.gpus import of_ranks
+from trackside.facts.gpus import nodes_of, of_ranks
 from trackside.facts.logs.ending import CUT_SHORT, Ending
 from trackside.facts.logs.fault_class import classify
 from trackside.facts.logs.fault_rules.rule import Fault

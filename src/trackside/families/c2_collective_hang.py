@@ -47,27 +47,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from trackside.evidence import Missing, Value
 from trackside.facts.fact import Maybe, known, neither
 from trackside.facts.gpu.activity import GpuActivity, untold
 from trackside.facts.gpu.first_step import FirstStepHang
-from trackside.facts.gpu.stall import GpuStall
+from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.gpu.standstill import Standstill
 from trackside.facts.gpus import nodes_of, of_ranks, ranks_at
 from trackside.facts.logs.complaints import CollectiveComplaints
 from trackside.facts.logs.ending import REAPED, Ending, how_it_ended
-from trackside.facts.logs.exceptions import Exceptions, last_words
 from trackside.facts.logs.flight_records import FlightRecords
 from trackside.facts.logs.hang_causes import HangCauses, Trigger
 from trackside.facts.logs.hang_stacks import HangStacks
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import AbsentRanks, world_size
-from trackside.facts.training.learning import training_points
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Culprit, Finding, Sentence, absent, action, found
-from trackside.model import Event, Role, Run
+from trackside.model import Event, Run
 
 SILENT = Sentence(
     "nothing was heard of the run for {seconds} before its end",
@@ -97,13 +94,6 @@ LOOK_LINE = Sentence(
     "look at the line that the others wait for, {place}: what it waits for itself, and why no other rank is there"
 )
 LOOK_RANKS = Sentence("find the rank that did not complain, and look at its log and its node")
-MEND = {
-    "worker": Sentence(
-        "find what killed the loader's worker, host memory and shared memory first; then give the job more of it, or "
-        "fewer workers"
-    ),
-    "error": Sentence("mend the error that the rank had raised: the others only waited for it"),
-}
 WATCHDOG = Sentence("keep the watchdog on and record collectives, so that a lost peer fails fast and is named")
 SETTINGS = Sentence("export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_NCCL_TRACE_BUFFER_SIZE=2000")
 COMPLETED = Sentence("the run ended well: {state}")
@@ -139,59 +129,17 @@ class Witnesses:
     run: Run
     ending: Ending
     silence: Silence
+    last: LastPart
     causes: HangCauses
     complaints: CollectiveComplaints | None
     flight: FlightRecords | None
     stacks: HangStacks | None
-    exceptions: Exceptions | None
-    stall: GpuStall | None
     first_step: FirstStepHang | None
-
-    @cached_property
-    def points(self) -> list[Event]:
-        """The training points."""
-        return training_points(self.silence.signs["progress"])
 
     @property
     def dumped(self) -> AbsentRanks | None:
         """The absent ranks by the Flight Recorder."""
         return None if self.flight is None else self.flight.absent
-
-    @property
-    def reaped(self) -> bool:
-        """Whether the run did not end by itself."""
-        return self.ending.reaped and not self.ending.ends
-
-    @property
-    def raised(self) -> bool:
-        """Whether the run's own error, printed by itself, was its last word."""
-        rows = () if self.exceptions is None else self.exceptions.frame.events
-        own = [row for row in rows if row.role is Role.ROOT and not row.get("logged")]
-        return bool(last_words(own, self.points))
-
-    @cached_property
-    def stood_still(self) -> tuple[Value, bool] | None:
-        """The silence of several ranks that had trained and were ended from outside, and whether it is stamped."""
-        several = self.reaped and self.points and self.silence.several_ranks
-        return self.silence.stall if several else None
-
-    def standstill(self, *, beside: bool = True, stopped: float | None = None) -> Standstill | None:
-        """That of the GPUs; ``stopped``: when the log says that it stopped, for metrics that can't tell."""
-        if self.stall is None:
-            return None
-        still = self.stall.at_end(beside=beside)
-        return self.stall.within(stopped) if still is None and stopped is not None else still
-
-    @cached_property
-    def last_standstill(self) -> Standstill | None:
-        """That of the GPUs beside a silence of the log, if there is one."""
-        told = self.stood_still
-        return self.standstill(beside=told is not None, stopped=self.points[-1].time if told else None)
-
-    @property
-    def working(self) -> Claim | None:
-        """That the GPUs worked to the end instead."""
-        return None if self.stall is None or self.last_standstill is not None else self.stall.worked_on
 
     @property
     def all_elsewhere(self) -> bool:
@@ -201,9 +149,9 @@ class Witnesses:
 
 
 def judge(
-    run: Run, ending: Ending, silence: Silence, causes: HangCauses, complaints: Maybe[CollectiveComplaints],
-    flight: Maybe[FlightRecords], stacks: Maybe[HangStacks], exceptions: Maybe[Exceptions],
-    activity: Maybe[GpuActivity], stall: Maybe[GpuStall], first_step: Maybe[FirstStepHang],
+    run: Run, ending: Ending, silence: Silence, last: LastPart, causes: HangCauses,
+    complaints: Maybe[CollectiveComplaints], flight: Maybe[FlightRecords], stacks: Maybe[HangStacks],
+    activity: Maybe[GpuActivity], first_step: Maybe[FirstStepHang],
 ) -> Finding | Missing:  # fmt: skip
     """The first witness that speaks leads; what others say of the same is added, then who stayed away, and why."""
     if (blind := neither(complaints, flight, stacks, untold(activity))) is not None:
@@ -211,8 +159,7 @@ def judge(
     if ending.completed is not None:
         return absent(COMPLETED(state=ending.completed))
     seen = Witnesses(
-        run, ending, silence, causes, known(complaints), known(flight), known(stacks), known(exceptions), known(stall),
-        known(first_step),
+        run, ending, silence, last, causes, known(complaints), known(flight), known(stacks), known(first_step)
     )  # fmt: skip
     if seen.complaints is not None and seen.complaints.at_startup:
         return absent(STARTUP(count=silence.signs["progress"].reduce("count")))
@@ -229,20 +176,20 @@ def _leads(seen: Witnesses) -> Iterator[Lead]:
     if seen.complaints is not None and seen.complaints.rows:
         yield _complained(seen, seen.complaints)
     if seen.dumped is not None:  # tells who stayed away, not whether its code or its machine kept it
-        yield Lead(Certainty.SUPPORTED, away=seen.dumped, still=seen.standstill(), owner="unknown")
+        yield Lead(Certainty.SUPPORTED, away=seen.dumped, still=seen.last.standstill(), owner="unknown")
     if seen.stacks is not None and seen.stacks.waiting:
         yield _caught(seen, seen.stacks)
     if seen.all_elsewhere:
         return
-    still = seen.last_standstill
+    still = seen.last.rest
     if still is not None and _between_ranks(seen, still):
         yield _stood(seen, still)
-    if seen.working is not None or seen.complaints is None or seen.raised:
+    if seen.last.working is not None or seen.complaints is None or seen.last.raised:
         return
-    if seen.reaped and seen.first_step is not None:
+    if seen.last.reaped and seen.first_step is not None:
         yield _at_the_first(seen, seen.first_step)
-    if seen.stood_still is not None:
-        yield _silent(seen, *seen.stood_still)
+    if seen.last.quiet is not None:
+        yield _silent(seen, *seen.last.quiet)
 
 
 def _complained(seen: Witnesses, complaints: CollectiveComplaints) -> Lead:
@@ -252,7 +199,7 @@ def _complained(seen: Witnesses, complaints: CollectiveComplaints) -> Lead:
         complaints.claims,
         complaints.first,
         away=seen.dumped or complaints.absent,
-        still=seen.standstill(stopped=complaints.stopped_at),
+        still=seen.last.standstill(stopped=complaints.stopped_at),
         owner="job" if complaints.kind == "mismatches" else None,
         of_collective=True,
     )
@@ -261,7 +208,7 @@ def _complained(seen: Witnesses, complaints: CollectiveComplaints) -> Lead:
 def _caught(seen: Witnesses, stacks: HangStacks) -> Lead:
     """Stacks taken on the spot stand in a collective: somebody was looking because it did not move. Those of the ranks
     themselves, which say who is not there, are a witness of their own."""
-    away, still, state = stacks.absent, seen.standstill(), seen.ending.state
+    away, still, state = stacks.absent, seen.last.standstill(), seen.ending.state
     second = still is not None or seen.causes.machine is not None or seen.silence.stall is not None
     certainty = Certainty.SUPPORTED if second or (away is not None and stacks.suspected) else Certainty.POSSIBLE
     if second and away is not None and state is not None and state.value in REAPED:
@@ -275,14 +222,14 @@ def _between_ranks(seen: Witnesses, still: Standstill) -> bool:
     if int(still.activity.users.sum()) < 2 and not seen.silence.several_ranks:
         return False
     told = ending.state is not None or bool(ending.notices) or bool(still.outliers)
-    if not told and basis in ("power", "utilisation") and seen.complaints is not None:
+    if not told and basis in ("power", "utilisation") and seen.silence.unread is None:
         return False  # an excerpt of a log, and signals that tell work from waiting only beside a silence
-    return not ending.ends and (not seen.raised or (still.sure and still.frozen))
+    return not ending.ends and (not seen.last.raised or (still.sure and still.frozen))
 
 
 def _stood(seen: Witnesses, still: Standstill) -> Lead:
     """GPUs that stand still; more than supported where a second plane agrees."""
-    told, state, end = seen.stood_still, seen.ending.state, seen.ending.time
+    told, state, end = seen.last.quiet, seen.ending.state, seen.ending.time
     shows = [] if told is None else [(SILENT if told[1] else UNACCOUNTED)(seconds=told[0])]
     if state is not None:
         shows.append(how_it_ended(state))
@@ -293,7 +240,7 @@ def _stood(seen: Witnesses, still: Standstill) -> Lead:
     if still.sure:
         strong = (still.frozen or still.traced) and second
         certainty = Certainty.ESTABLISHED if strong else Certainty.SUPPORTED
-    return Lead(certainty, tuple(shows), next(iter(seen.points[-1:]), None), away=seen.dumped, still=still)
+    return Lead(certainty, tuple(shows), next(reversed(seen.last.points), None), away=seen.dumped, still=still)
 
 
 def _at_the_first(seen: Witnesses, stuck: FirstStepHang) -> Lead:
@@ -305,13 +252,13 @@ def _at_the_first(seen: Witnesses, stuck: FirstStepHang) -> Lead:
 
 def _silent(seen: Witnesses, quiet: Value, stamped: bool) -> Lead:
     """The watchdog-less form: several ranks trained, then nothing more until somebody ended the run."""
-    last, state = seen.points[-1], seen.ending.state
+    last, state = seen.last.points[-1], seen.ending.state
     shows = [(SILENT if stamped else UNACCOUNTED)(seconds=quiet)]
     shows.append(UNTIL(point=seen.silence.signs["progress"].value(last, "text")))
     if state is not None:
         shows.append(how_it_ended(state))
     certainty = Certainty.SUPPORTED if stamped else Certainty.POSSIBLE
-    return Lead(certainty, tuple(shows), last, away=seen.dumped, still=seen.last_standstill)
+    return Lead(certainty, tuple(shows), last, away=seen.dumped, still=seen.last.rest)
 
 
 def _ruled_out(seen: Witnesses) -> Finding | Missing:
@@ -319,11 +266,11 @@ def _ruled_out(seen: Witnesses) -> Finding | Missing:
     if seen.stacks is not None and seen.all_elsewhere:
         return absent(*seen.stacks.claims)
     some = seen.stacks is not None and 0 < len(seen.stacks.ranks) < (world_size(seen.run) or 2)
-    if seen.working is not None:
-        return Missing(SOME) if some else absent(seen.working)
+    if seen.last.working is not None:
+        return Missing(SOME) if some else absent(seen.last.working)
     if seen.complaints is None:
         return Missing(NO_LOG)
-    several = seen.reaped and not seen.raised and seen.silence.several_ranks
+    several = seen.last.reaped and not seen.last.raised and seen.silence.several_ranks
     if several and seen.silence.unaccounted is not None:
         return Missing(OPEN)
     return Missing(SOME) if some else absent(NONE(count=seen.complaints.frames["timeouts"].reduce("count")))
@@ -337,7 +284,7 @@ def _found(seen: Witnesses, lead: Lead) -> Finding:
     ranks, gpus = _localized(seen.run, away, lead.still)
     trouble = seen.causes.machine
     trigger = seen.causes.trigger(ranks) if trouble is None else None
-    point, still, stuck = seen.points[-1:], lead.still, seen.stacks is not None and bool(seen.stacks.waiting)
+    point, still, stuck = seen.last.points[-1:], lead.still, seen.stacks is not None and bool(seen.stacks.waiting)
     first = trouble or (trigger.claim if trigger is not None else None)  # what came first is said first
     shows = [first] if first is not None else []
     shows += [*(still.claims if still is not None else ()), *lead.claims, *caught]
@@ -346,7 +293,6 @@ def _found(seen: Witnesses, lead: Lead) -> Finding:
     own_work = still is not None and still.why == "computing" and set(gpus) == set(still.outliers)
     because = first is not None or own_work or line is not None
     is_collective = lead.of_collective or lead.away is not None or trouble is not None or still is not None or stuck
-    told = [row for row in _exceptions(seen) if row.get("about") == "collective"]
     return found(
         lead.certainty,
         _culprit(seen.run, lead, trouble, trigger, away, own_work or line is not None),
@@ -359,7 +305,7 @@ def _found(seen: Witnesses, lead: Lead) -> Finding:
         ranks=ranks,
         gpus=gpus,
         nodes=nodes_of(gpus),
-        exception=(str(told[0].get("type")), str(told[0].get("message") or "")) if told else None,
+        exception=None if seen.complaints is None else seen.complaints.exception,
     )
 
 
@@ -397,22 +343,18 @@ def _culprit(
 
 def _look(trigger: Trigger | None, line: Value | None, named: bool, is_collective: bool) -> Action:
     if trigger is not None:
-        return action(MEND[trigger.what])
+        return action(trigger.remedy)
     if line is not None:
         return action(LOOK_LINE, place=line)
     return action(LOOK_RANK if named else LOOK_RANKS if is_collective else LOOK_ALL)
 
 
-def _since(lead: Lead, point: list[Event]) -> float | None:
+def _since(lead: Lead, point: tuple[Event, ...]) -> float | None:
     """When it began: by the line that the lead stands on, or by the GPUs if they stopped before."""
     since = lead.row.time if lead.row is not None else lead.since
     if lead.still is None:
         return since
     return lead.still.since if since is None or lead.row in point else min(since, lead.still.since)
-
-
-def _exceptions(seen: Witnesses) -> tuple[Event, ...]:
-    return () if seen.exceptions is None else seen.exceptions.frame.events
 
 
 FAMILY = Family(

@@ -41,26 +41,22 @@ The catalogue of failure families, D1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from trackside.evidence import Evidence, Frame, Value, derived
-from trackside.facts import maths
-from trackside.facts.gpu.signals import NEED, STANDSTILL, watched
-from trackside.facts.gpu.signals import Limits as Rest
-from trackside.facts.hardware.health import CLEAN, CLEAN_SAYS, clean
-from trackside.facts.logs.ending import ENDING, abnormal_end, completed, disposition
-from trackside.facts.logs.silence import LIFE
-from trackside.facts.pace.pace import PACE
-from trackside.facts.pace.saving import SAVING, save_storm
-from trackside.facts.pace.work import WORK_SAYS, advancing, learned
-from trackside.facts.training.learning import LEARNING, number, steps_done, training_points
+from trackside.evidence import Missing, derived
+from trackside.facts.fact import Maybe, known, neither
+from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.duty import DutyCycle
+from trackside.facts.gpu.idle_readings import IdleReadings
+from trackside.facts.hardware.error_counters import ErrorCounters
+from trackside.facts.pace.blocking_flag import BlockingFlag
+from trackside.facts.pace.data_wait import DataWait, WaitShare
+from trackside.facts.pace.host_load import HostLoad
+from trackside.facts.pace.other_end import OtherEnd
+from trackside.facts.pace.saving import Saving
+from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, absent, action, claim, found, unknown
-from trackside.model import Event, Run
-from trackside.query import events, metric
-
-if TYPE_CHECKING:
-    from trackside.facts.gpu.duty import Duty
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.witness import surer
 
 
 @dataclass(frozen=True)
@@ -69,10 +65,6 @@ class Limits:
 
     least_steps: int = 6
     """Steps below which a run is mostly start-up: up to five are a handful (the catalogue's E3)."""
-    least_points: int = 8
-    """Points after the warm-up below which a share is chance."""
-    warm_up_share: float = 0.1
-    """Points left out at the start, at least one: first batches wait for workers and caches."""
     starved_share: float = 0.5
     """Median share of data wait from which the step is mostly waiting. A real eight-GPU run that was judged
     only mildly starved shows 0.1 to 0.2."""
@@ -95,242 +87,163 @@ class Limits:
     idle_step_s: float = 2.0
     """Seconds without work in every step that are a hard stall ('multi-second', the catalogue's D1): a model too small
     for its GPU leaves gaps of microseconds to milliseconds between kernels."""
-    at_rest: float = 0.1
-    """Utilisation, which the driver takes over the last second at most, of a GPU that did nothing."""
     as_often: float = 0.5
-    """Share of windows with such a reading, over the share to expect of readings at random moments: stalls shorter than
-    the second of a reading leave few."""
-    saturated_cpu: float = 0.9
-    """Share of CPU time not idle, mean over the time of work."""
-    pressure_share: float = 0.3
-    """Share of time in which tasks waited for CPU or storage (pressure stall information)."""
+    """Share of windows with a reading at rest, over the share to expect of readings at random moments: stalls shorter
+    than the second of a reading leave few."""
 
 
-NOTHING = "no line splits the step into data wait and compute, and neither engine activity nor utilisation was given"
-COLLECT = (
-    "seconds of data wait a step, as most loops can print it",
-    "GPU engine and SM activity (DCGM fields PROF_GR_ENGINE_ACTIVE, PROF_SM_ACTIVE) and CPU and disk load of the hosts",
+DUTY = Sentence("the GPUs were busy {busy} of the time over {seconds} of work (mean)")
+SM = Sentence("their SM activity was {sm} (mean)")
+STALLS = Sentence("they stood still {count:times}, {share} of that time in all")
+AT_REST = Sentence("of all windows of {window}, {share} hold a reading of the last second that found them at rest")
+IDLE_STEPS = Sentence("of each step they did nothing for {idle}")
+INPUT_BOUND = Sentence("the input pipeline, not the GPU, sets the pace; the run is slower than it has to be")
+IDLES = Sentence("the GPUs idle between bursts of work, most often because their input can't keep up")
+NO_BASELINE = Sentence("how fast this workload could be: that takes a throughput to compare with")
+CAUSE = Sentence(
+    "whether the input starves them, or saves or other work of the host hold them up, or the model is too small for "
+    "such a GPU"
 )
+FEED = Sentence(
+    "use more loader workers and prefetch, put the data on faster or local storage, and decode or tokenise ahead of "
+    "training"
+)
+BUSY = Sentence("the GPUs were busy {busy} of the time (mean)")
+SAVING = Sentence("the GPUs idle while {saves} checkpoints are saved")
+BLOCKING = Sentence("the log shows a flag in force that makes the GPU wait for each launch: {line}")
 
 
 @dataclass(frozen=True)
-class Wait:
-    """Share of the step that is data wait, as the job itself states it."""
+class _Idleness:
+    """How idle the GPUs were while the run worked."""
 
-    share: Value
-    claim: Claim
-    counter: Claim
-    row: Event | None
+    certainty: Certainty | None
+    """That they idle noticeably, possibly; most of the time or for seconds of each step, surely. None if they don't."""
+    claims: tuple[Claim, ...]
 
 
-def judge(evidence: Evidence, run: Run, limits: Limits) -> Finding:
+def judge(
+    wait: DataWait, duty: Maybe[DutyCycle], readings: Maybe[IdleReadings], hosts: HostLoad, saving: Saving,
+    flag: BlockingFlag, counters: ErrorCounters, trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity],
+    end: OtherEnd, limits: Limits,
+) -> Finding | Missing:  # fmt: skip
     """The share of data wait in the step, as the log or a gauge states it; and how long the GPUs idle meanwhile."""
-    wait = _logged(evidence, limits) or _gauged(evidence, limits)
-    done = steps_done(evidence["progress"], evidence["ends"])
-    if done is not None and done.number < limits.least_steps:
-        return unknown(["enough steps: most of the time was start-up"], COLLECT)
-    duty, hanging = _duty(evidence, run, limits)
-    if evidence.has("loading") and (finding := _by_growth(evidence, run, hanging)) is not None:
-        return finding
-    if duty is None or duty.busy is None:
-        return _by_wait(evidence, wait, limits)
-    busy = duty.busy.number
-    told = claim("duty", busy=duty.busy, seconds=derived(duty.seconds, duty.busy, unit="s"))
-    seen_fed = evidence.has("engine") and busy >= limits.busy_duty  # utilisation proves no work
-    fed = seen_fed and (duty.sm is None or duty.sm.number >= limits.working_sm)
-    share = wait.share.number if wait is not None else 0.0
-    if busy >= limits.low_duty and (wait is None or share < limits.noticeable_share or fed):
-        return absent(claim("busy", busy=duty.busy), *([wait.counter] if wait is not None else []))
-    other = _other_cause(evidence, run)
+    if (missing := neither(trajectory, untold(activity))) is not None:
+        return missing
+    course, spent, share = known(trajectory), known(duty), wait.share
+    if course is not None and course.done is not None and course.done.number < limits.least_steps:
+        return Missing("enough steps: most of the time was start-up")
+    other = _other_cause(saving, flag)
+    sound = (*(() if course is None else course.learned), *counters.unchanged)
+    if wait.growth is not None and other is None:
+        claims = (*wait.growth.claims, *wait.advice, *sound)
+        return _found(Certainty.SUPPORTED, claims, wait.growth.since, None, True, end)
+    if spent is None or spent.busy is None or spent.readings < limits.readings:
+        return _by_wait(wait, end, limits)
+    if _fed(spent, share, activity, limits):
+        return absent(BUSY(busy=spent.busy), *(() if share is None else (share.fed,)))
     if other is not None:
         return absent(other)
-    hints = _hints(evidence, duty, limits)
-    stalls = duty.stalls >= limits.stalls and duty.stalled >= limits.stalled_share
-    low = busy < limits.low_duty
-    hard = _hard_stalls(evidence, duty, limits) if low else []
-    severe = busy <= limits.idle_duty or (low and (stalls or bool(hard)))
-    shows = [told] if low else []
-    shows += [claim("sm", sm=duty.sm)] if low and duty.sm is not None else []
-    if stalls:
-        shows.append(
-            claim("stalls", count=derived(duty.stalls, duty.busy), share=derived(duty.stalled, duty.busy, unit="share"))
-        )
-    shows += hard
-    starved = wait is not None and share >= limits.noticeable_share
-    shows += [wait.claim] if wait is not None and starved else []
-    certainty = Certainty.POSSIBLE
-    if severe or (low and (starved or hints)) or share >= limits.starved_share:
-        certainty = Certainty.SUPPORTED
-    if low and wait is not None and share >= limits.noticeable_share and (severe or share >= limits.starved_share):
-        certainty = Certainty.ESTABLISHED
-    works = [*advancing(evidence, duty.start, duty.end), *learned(evidence), *clean(evidence)]
-    return _found(evidence, certainty, [*shows, *hints, *works], duty.start, None if wait is None else wait.row,
-                  starved or bool(hints), hanging)  # fmt: skip
+    idleness = _idleness(spent, known(readings), limits)
+    starved = share if share is not None and share.share.number >= limits.noticeable_share else None
+    hints = (*wait.advice, *hosts.saturated(spent.start, spent.end))
+    certainty = _certainty(idleness, starved, hints, limits)
+    advancing = activity.advancing(spent.start, spent.end) if isinstance(activity, GpuActivity) else ()
+    waits = () if starved is None else (starved.starved,)
+    claims = (*idleness.claims, *waits, *hints, *advancing, *sound)
+    return _found(certainty, claims, spent.start, share, starved is not None or bool(hints), end)
 
 
-def _by_growth(evidence: Evidence, run: Run, hanging: bool) -> Finding | None:
-    """Data wait that grew while the run slowed down with it, whatever the GPUs looked like meanwhile."""
-    from trackside.facts.pace.data_wait import grown
-
-    growth = grown(evidence)
-    if growth is None or _other_cause(evidence, run) is not None:
-        return None
-    told = claim(f"slower_{growth.pace.kind}", before=growth.pace.before, during=growth.pace.during)
-    shows = [claim("wait_grew", before=growth.before, after=growth.after), told, *_advice(evidence), *learned(evidence)]
-    return _found(evidence, Certainty.SUPPORTED, [*shows, *clean(evidence)], growth.since, None, True, hanging)
-
-
-def _by_wait(evidence: Evidence, wait: Wait | None, limits: Limits) -> Finding:
+def _by_wait(wait: DataWait, end: OtherEnd, limits: Limits) -> Finding | Missing:
     """Without GPU activity: what the job itself states."""
-    if wait is None:
-        return unknown([NOTHING], COLLECT)
-    share = wait.share.number
-    if share < limits.noticeable_share:
-        return absent(wait.counter)
-    certainty = Certainty.SUPPORTED if share >= limits.starved_share else Certainty.POSSIBLE
-    since = wait.row.time if wait.row is not None else None
-    return _found(evidence, certainty, [wait.claim, *_advice(evidence)], since, wait.row, True, False)
+    share = wait.share
+    if share is None:
+        return Missing(
+            "no line splits the step into data wait and compute, and neither engine activity nor utilisation was given"
+        )
+    if share.share.number < limits.noticeable_share:
+        return absent(share.fed)
+    certainty = Certainty.SUPPORTED if share.share.number >= limits.starved_share else Certainty.POSSIBLE
+    since = None if share.row is None else share.row.time
+    return _found(certainty, (share.starved, *wait.advice), since, share, True, end)
+
+
+def _other_cause(saving: Saving, flag: BlockingFlag) -> Claim | None:
+    """A named cause of idle GPUs that is not the input: saves at nearly every step, a flag that serialises launches."""
+    if saving.storm is not None:
+        return SAVING(saves=saving.storm.count)
+    return None if flag.line is None else BLOCKING(line=flag.line)
+
+
+def _fed(duty: DutyCycle, share: WaitShare | None, activity: Maybe[GpuActivity], limits: Limits) -> bool:
+    """Whether the GPUs are busy, and the job states no wait or one that engine and SMs refute; utilisation proves no
+    work."""
+    assert duty.busy is not None
+    if duty.busy.number < limits.low_duty:
+        return False
+    if share is None or share.share.number < limits.noticeable_share:
+        return True
+    by_engine = isinstance(activity, GpuActivity) and activity.busy_by == "engine"
+    works = duty.sm is None or duty.sm.number >= limits.working_sm
+    return by_engine and duty.busy.number >= limits.busy_duty and works
+
+
+def _idleness(duty: DutyCycle, readings: IdleReadings | None, limits: Limits) -> _Idleness:
+    """By the duty cycle, stretches without any work, and readings at rest."""
+    assert duty.busy is not None
+    busy, low = duty.busy, duty.busy.number < limits.low_duty
+    claims: list[Claim] = []
+    if low:
+        claims.append(DUTY(busy=busy, seconds=derived(duty.seconds, busy, unit="s")))
+        claims += [] if duty.sm is None else [SM(sm=duty.sm)]
+    stalls = duty.stalls >= limits.stalls and duty.stalled >= limits.stalled_share
+    if stalls:
+        share = derived(duty.stalled, busy, unit="share")
+        claims.append(STALLS(count=derived(duty.stalls, busy), share=share))
+    rests = _rests(duty, readings, limits) if low else ()
+    severe = busy.number <= limits.idle_duty or stalls or bool(rests)
+    certainty = surer(Certainty.POSSIBLE, int(severe)) if low else None
+    return _Idleness(certainty, (*claims, *rests))
+
+
+def _rests(duty: DutyCycle, readings: IdleReadings | None, limits: Limits) -> tuple[Claim, ...]:
+    """Readings that find the GPUs at rest about as often as they idle, and how long they idle in each step."""
+    if readings is None or readings.share.number < limits.as_often * readings.expected:
+        return ()
+    if duty.idle is not None and duty.idle.number < limits.idle_step_s:
+        return ()
+    at_rest = AT_REST(share=readings.share, window=readings.window)
+    return (at_rest,) if duty.idle is None else (at_rest, IDLE_STEPS(idle=duty.idle))
+
+
+def _certainty(idleness: _Idleness, starved: WaitShare | None, hints: tuple[Claim, ...], limits: Limits) -> Certainty:
+    """The surer of idle GPUs and stated wait, and a step surer if both show it; hints corroborate what is possible."""
+    mostly = starved is not None and starved.share.number >= limits.starved_share
+    wait = surer(Certainty.POSSIBLE, int(mostly))
+    if idleness.certainty is None:
+        return wait
+    if starved is not None:
+        return surer(max(wait, idleness.certainty, key=lambda certainty: certainty.strength))
+    return Certainty.SUPPORTED if hints else idleness.certainty
 
 
 def _found(
-    evidence: Evidence, certainty: Certainty, shows: list[Claim], since: float | None, row: Event | None,
-    starved: bool, hanging: bool,
+    certainty: Certainty, shows: tuple[Claim, ...], since: float | None, share: WaitShare | None, starved: bool,
+    end: OtherEnd,
 ) -> Finding:  # fmt: skip
-    bad = abnormal_end(evidence)
-    state = disposition(evidence)
-    reaped = state is not None and state.value in ("TIMEOUT", "DEADLINE")  # it may well have needed more time for this
+    """``starved``: something says that it is the input."""
+    row = None if share is None else share.row
     return found(
         certainty,
         "job",
         shows,
-        implies=[claim("input_bound" if starved else "idles")],
-        cannot_decide=[claim("no_baseline")] + ([] if starved else [claim("cause")]),
-        actions=[action("feed")],
+        implies=[INPUT_BOUND() if starved else IDLES()],
+        cannot_decide=[NO_BASELINE()] if starved else [NO_BASELINE(), CAUSE()],
+        actions=[action(FEED)],
         since=since,
         at=None if row is None else row.at,
-        latent=certainty is Certainty.POSSIBLE or hanging or (bad is not None and not reaped),
+        latent=certainty is Certainty.POSSIBLE or end.hung or end.failed,
     )
-
-
-def _duty(evidence: Evidence, run: Run, limits: Limits) -> tuple[Duty | None, bool]:
-    """How long the GPUs idled while the run worked; and whether it stood still in the end, which is another matter."""
-    seen = watched(evidence, run)
-    if seen is None:
-        return None, False
-    from trackside.facts.gpu.duty import duty
-    from trackside.facts.gpu.signals import at_end
-
-    still = at_end(evidence, run, seen, Rest())
-    hanging = still is not None and still.sure and completed(evidence) is None
-    return duty(evidence, seen, limits.readings), hanging
-
-
-def _hard_stalls(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
-    """Readings of the last second that find the GPUs at rest about as often as they idle: gaps between kernels that are
-    no stalls, however many, leave every such reading somewhere in between. And how long they idle in each step."""
-    grid = evidence.grid("lowest")
-    if grid is None or duty.busy is None or (duty.idle is not None and duty.idle.number < limits.idle_step_s):
-        return []
-    part = grid.during(duty.start, duty.end)
-    low = part.value("median")
-    known, whole = int((part.values >= 0).sum()), int((grid.values >= 0).sum())
-    if low.value is None or not known:
-        return []
-    share = float((part.values <= limits.at_rest).sum() / known)
-    if share < limits.as_often * (1 - duty.busy.number ** (grid.samples / whole)):  # any one of a window's readings
-        return []
-    at_rest = claim(
-        "at_rest", share=derived(round(share, 3), low, unit="share"), window=derived(grid.step, low, unit="s")
-    )
-    return [at_rest, *([claim("idle_steps", idle=duty.idle)] if duty.idle is not None else [])]
-
-
-def _other_cause(evidence: Evidence, run: Run) -> Claim | None:
-    """A named cause of idle GPUs that is not the input: saves at nearly every step, a flag that serialises launches."""
-    storm = save_storm(evidence, run)
-    if storm is not None:
-        return claim("saving", saves=storm.count)
-    flags = evidence["flags"]
-    for row in flags.events:
-        if row.get("name") == "CUDA_LAUNCH_BLOCKING" and str(row.get("value")).strip("'\" ") == "1":
-            return claim("blocking", line=flags.value(row, "text"))
-    return None
-
-
-# -- data wait
-
-
-def _logged(evidence: Evidence, limits: Limits) -> Wait | None:
-    progress = evidence["progress"]
-    shares = [(part, row) for row in training_points(progress) if (part := _data_share(row)) is not None]
-    kept = shares[max(1, int(len(shares) * limits.warm_up_share)) :]
-    if len(kept) < limits.least_points:
-        return None
-    level = maths.median([part for part, _ in kept])
-    typical = min(kept, key=lambda pair: abs(pair[0] - level))[1]
-    wait, step = _sides(progress, typical)
-    share = derived(round(level, 3), wait, step, unit="share")
-    points = progress.reduce("count", "data_time_s", unit="points")
-    return Wait(share, claim("starved", share=share, wait=wait, step=step, points=points),
-                claim("fed", share=share, wait=wait, points=points), kept[0][1])  # fmt: skip
-
-
-def _gauged(evidence: Evidence, limits: Limits) -> Wait | None:
-    grid = evidence.grid("loading")
-    if grid is None or len(grid.times) < limits.readings:
-        return None
-    share = grid.value("median", unit="share")
-    if share.value is None:
-        return None
-    return Wait(share, claim("starved_gauge", share=share), claim("fed_gauge", share=share), None)
-
-
-# -- what the host says
-
-
-def _hints(evidence: Evidence, duty: Duty, limits: Limits) -> list[Claim]:
-    """What else speaks for input that can't keep up."""
-    found = _advice(evidence)
-    cpu, idle = evidence.grid("cpu_busy"), evidence.grid("cpu_idle")
-    if cpu is not None:
-        busy = cpu.during(duty.start, duty.end).value("median", unit="share")
-        if busy.value is not None and busy.number >= limits.saturated_cpu:
-            found.append(claim("cpu", busy=busy))
-    elif idle is not None:
-        spare = idle.during(duty.start, duty.end).value("median")
-        if spare.value is not None and 1 - spare.number / idle.step >= limits.saturated_cpu:
-            found.append(claim("cpu", busy=derived(round(1 - spare.number / idle.step, 3), spare, unit="share")))
-    for name in ("cpu_pressure", "io_pressure"):
-        grid = evidence.grid(name)
-        waited = grid.during(duty.start, duty.end).value("median") if grid is not None else None
-        if grid is not None and waited is not None and waited.value is not None:
-            share = waited.number / grid.step
-            if share >= limits.pressure_share:
-                found.append(claim(name, share=derived(round(share, 3), waited, unit="share")))
-    return found
-
-
-def _advice(evidence: Evidence) -> list[Claim]:
-    hints = [row for row in evidence["advice"].events if "loader" in str(row.get("about")).lower()]
-    return [claim("advised", line=evidence["advice"].value(row, "text")) for row in hints[:1]]
-
-
-def _data_share(row: Event) -> float | None:
-    """Data wait over the whole step: over the step's time where printed, else over the sum of its parts."""
-    wait = number(row, "data_time_s")
-    parts = [value for name in ("compute_time_s", "comm_time_s") if (value := number(row, name)) is not None]
-    step = number(row, "step_time_s")
-    whole = max(step or 0.0, wait or 0.0) if step is not None else (wait or 0.0) + sum(parts)
-    if wait is None or wait < 0 or whole <= 0 or (step is None and not parts):
-        return None
-    return wait / whole
-
-
-def _sides(frame: Frame, row: Event) -> tuple[Value, Value]:
-    """The data wait of one point, and the step's time or the compute beside it."""
-    names = ("step_time_s", "compute_time_s", "comm_time_s")
-    rest = next(name for name in names if number(row, name) is not None)
-    return frame.value(row, "data_time_s", "s"), frame.value(row, rest, "s")
 
 
 FAMILY = Family(
@@ -338,66 +251,14 @@ FAMILY = Family(
     id="gpu-underutilised",
     title="GPU under-utilised: the loop waits for its input",
     pictured=("starved-input", "busy-wait"),
-    asks={
-        **LEARNING,
-        **ENDING,
-        **LIFE,
-        **STANDSTILL,
-        **SAVING,
-        **CLEAN,
-        **PACE,
-        "advice": events("advice"),
-        "flags": events("env_flag"),
-        "lowest": metric("gpu_utilization_ratio").over("run", "min"),
-        "loading": metric("training_data_loading_ratio").over("run", "avg"),
-        "cpu_busy": metric("host_cpu_busy_ratio").over("run", "avg"),
-        "cpu_idle": metric("host_cpu_seconds_total").where(mode="idle").over("run", "increase").by("node", how="avg"),
-        "cpu_pressure": metric("host_pressure_seconds_total")
-        .where(resource="cpu", level="some")
-        .over("run", "increase")
-        .by("node", how="max"),
-        "io_pressure": metric("host_pressure_seconds_total")
-        .where(resource="io", level="some")
-        .over("run", "increase")
-        .by("node", how="max"),
-    },
-    needs=(("progress", *NEED),),
-    says={
-        **CLEAN_SAYS,
-        **WORK_SAYS,
-        "starved": "the step waits for data {share} of its time (median of {points}; typically {wait} of wait "
-        "beside {step})",
-        "starved_gauge": "the step waits for data {share} of its time (median of the run)",
-        "wait_grew": "waiting for data grew from {before} to {after} of the step (medians)",
-        "slower_step": "a step then took {during}, and {before} until then",
-        "slower_throughput": "throughput was {during} then, and {before} until then (medians)",
-        "slower_launches": "a GPU was then given {during:plain} kernel launches a window, and {before:plain} before",
-        "duty": "the GPUs were busy {busy} of the time over {seconds} of work (mean)",
-        "sm": "their SM activity was {sm} (mean)",
-        "stalls": "they stood still {count:times}, {share} of that time in all",
-        "at_rest": "of all windows of {window}, {share} hold a reading of the last second that found them at rest",
-        "idle_steps": "of each step they did nothing for {idle}",
-        "advised": "the loader was warned about: {line}",
-        "cpu": "the CPUs of the hosts were {busy} busy (median)",
-        "cpu_pressure": "tasks of the hosts waited for a CPU {share} of the time (median)",
-        "io_pressure": "tasks of the hosts waited for storage {share} of the time (median)",
-        "input_bound": "the input pipeline, not the GPU, sets the pace; the run is slower than it has to be",
-        "idles": "the GPUs idle between bursts of work, most often because their input can't keep up",
-        "no_baseline": "how fast this workload could be: that takes a throughput to compare with",
-        "cause": "whether the input starves them, or saves or other work of the host hold them up, or the model is too "
-        "small for such a GPU",
-        "feed": "use more loader workers and prefetch, put the data on faster or local storage, "
-        "and decode or tokenise ahead of training",
-        "fed": "data wait is {share} of the step (typically {wait}; {points})",
-        "fed_gauge": "data wait is {share} of the step (median of the run)",
-        "busy": "the GPUs were busy {busy} of the time (mean)",
-        "saving": "the GPUs idle while {saves} checkpoints are saved",
-        "blocking": "the log shows a flag in force that makes the GPU wait for each launch: {line}",
-    },
     judge=judge,
     loses="pace",
     limits=Limits(),
     explains=("F3",),
     rivals=("D2", "D3"),
-    collect=COLLECT,
+    collect=(
+        "seconds of data wait a step, as most loops can print it",
+        "GPU engine and SM activity (DCGM fields PROF_GR_ENGINE_ACTIVE, PROF_SM_ACTIVE) and CPU and disk load of the "
+        "hosts",
+    ),
 )

@@ -39,21 +39,19 @@ The catalogue of failure families, G1.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from trackside.evidence import Missing, Value, derived
-from trackside.facts import maths
+from trackside.evidence import Missing, Value
 from trackside.facts.fact import Maybe, known, neither
 from trackside.facts.gpu.gpu_work import GpuWork
 from trackside.facts.logs.ending import BAD_STATES, Ending
 from trackside.facts.logs.exceptions import Exceptions, unhandled
 from trackside.facts.training.evaluations import Evaluations
-from trackside.facts.training.learning import Curve, Trajectory, number, training_points
+from trackside.facts.training.learning import Trajectory
 from trackside.facts.training.loss_curve import LossCurve
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, found
-from trackside.model import Event, Run
+from trackside.model import Run
 
 ENDED_BADLY = Sentence("it did not end well: {how}")
 RAISED = Sentence(
@@ -64,27 +62,6 @@ COMPLETED = Sentence("the run came to its own end: {how}")
 SAID_DONE = Sentence("the job said that its training was over: {line}")
 TEARDOWN = Sentence("it did not leave cleanly after that: {how}")
 DONE = Sentence("it did {steps}", running="it has done {steps} so far")
-FELL = Sentence(
-    "the loss fell from {first} to {last} over {points}",
-    running="the loss fell from {first} to {last} over {points} so far",
-)
-LEVEL = Sentence(
-    "the loss went from {first} to {last} over {points}, no clear fall and no rise",
-    running="the loss went from {first} to {last} over {points} so far, no clear fall and no rise",
-)
-ROSE = Sentence(
-    "the loss went up from {first} to {last} over {points}",
-    running="the loss went up from {first} to {last} over {points} so far",
-)
-ANEW = Sentence("that is the run's last life, which began again at {place}; its first one began with {before}")
-EVALUATED = Sentence(
-    "the evaluation loss fell from {first} to {last}",
-    running="the evaluation loss fell from {first} to {last} so far",
-)
-EVALUATED_LEVEL = Sentence("the evaluation loss went from {first} to {last}")
-NO_LOSS = Sentence(
-    "no loss could be read: {points} of progress", running="no loss could be read so far: {points} of progress"
-)
 HEALTHY = Sentence("this is a healthy run, on evidence of its end, its learning, its work and clean hardware")
 UNMEASURED = Sentence(
     "by its end and its learning this is a healthy run; that its GPUs worked and stayed clean was not measured"
@@ -128,19 +105,23 @@ class Limits:
 class Learning:
     """What the training's loss and the evaluations' say."""
 
-    curve: Curve
-    evaluated: tuple[Claim, ...]
-    evaluations_fell: bool
+    loss: LossCurve | None
+    evaluations: Evaluations
+
+    @property
+    def readable(self) -> bool:
+        """Whether any progress of the learning could be read."""
+        return (self.loss is not None and bool(self.loss.curve.points)) or bool(self.evaluations.losses)
 
     @property
     def learned(self) -> bool:
         """Whether there is anything to judge the learning by."""
-        return len(self.curve.finite) > 1 or self.evaluations_fell
+        return self.evaluations.fell or (self.loss is not None and len(self.loss.curve.finite) > 1)
 
     @property
-    def fell(self) -> bool:
-        """Whether any loss fell."""
-        return self.curve.fell or self.evaluations_fell
+    def loss_fell(self) -> bool:
+        """Whether the training's loss fell."""
+        return self.loss is not None and self.loss.curve.fell
 
 
 @dataclass(frozen=True)
@@ -173,8 +154,8 @@ def judge(
         return absent(raised)
     if work.against is not None:
         return absent(work.against)
-    learning = _learning(known(loss), evaluations, course)
-    if not learning.curve.points and not learning.evaluated and end.good is None:
+    learning = Learning(known(loss), evaluations)
+    if not learning.readable and end.good is None:
         return Missing("both an end and readable progress")
     variant = "slow" if work.slow else "healthy"
     variant = "unverifiable" if not learning.learned or end.aborted is not None else variant
@@ -208,29 +189,11 @@ def _raised(ending: Ending, exceptions: Exceptions | None, course: Trajectory | 
     return RAISED(type=exceptions.frame.value(last[0], "type")) if last else None
 
 
-def _learning(loss: LossCurve | None, evaluations: Evaluations, course: Trajectory | None) -> Learning:
-    """The evaluations' loss counts if there are two or more in one log: that of the training points, else the one with
-    most."""
-    frame = evaluations.frame
-    trained = set() if course is None else {row.at.path for row in course.progress.events}
-    logs: dict[str, list[tuple[Event, float]]] = {}
-    for row in frame.events:
-        if (value := number(row, "loss")) is not None and math.isfinite(value):
-            logs.setdefault(row.at.path, []).append((row, value))
-    rows = max(logs.items(), key=lambda log: (log[0] in trained, len(log[1])), default=("", []))[1]
-    line = Curve(frame, (), (), ()) if loss is None else loss.curve
-    if len(rows) < 2:
-        return Learning(line, (), False)
-    fell = maths.falling([value for _, value in rows])
-    first, last = frame.value(rows[0][0], "loss"), frame.value(rows[-1][0], "loss")
-    return Learning(line, ((EVALUATED if fell else EVALUATED_LEVEL)(first=first, last=last),), fell)
-
-
 def _implied(end: End, learning: Learning, work: GpuWork, variant: str) -> Claim:
     """What it comes to, no further than it was shown."""
     if end.aborted is not None:
         return CALLED_ABORTED()
-    if end.good is None or not learning.fell:
+    if end.good is None or not (learning.loss_fell or learning.evaluations.fell):
         return NO_FAULT()
     if work.complete or variant == "slow":
         return {"slow": SLOW, "healthy": HEALTHY, "unverifiable": UNVERIFIABLE}[variant]()
@@ -242,11 +205,10 @@ def _certainty(
 ) -> Certainty:
     """Not only COMPLETED: both the end and the learning must be shown for more than a hint; and for all certainty the
     work of the GPUs and that nothing failed on them."""
-    curve = learning.curve
     if end.good is not None:
-        whole = curve.fell and len(curve.finite) >= limits.losses
+        whole = learning.loss_fell and learning.loss is not None and len(learning.loss.curve.finite) >= limits.losses
         return Certainty.ESTABLISHED if whole and work.complete else Certainty.SUPPORTED
-    if curve.fell and course is not None and not ending.running and end.bad is None:
+    if learning.loss_fell and course is not None and not ending.running and end.bad is None:
         return Certainty.SUPPORTED  # curves alone don't say that it was not killed
     return Certainty.POSSIBLE
 
@@ -260,25 +222,10 @@ def _shows(end: End, learning: Learning, work: GpuWork, course: Trajectory | Non
     if course is not None and course.done is not None:
         shows.append(DONE(steps=course.done))
     shows += [*work.claims, *([work.unused] if work.unused is not None else [])]
-    if learning.curve.finite or (course is not None and not learning.evaluated):
-        shows += _loss(learning.curve)
-    return [*shows, *learning.evaluated, *work.clean, *work.unclean]
-
-
-def _loss(line: Curve) -> list[Claim]:
-    """What the loss says; of a run that began anew, that this is its last life alone."""
-    if not line.finite:
-        return [NO_LOSS(points=line.frame.reduce("count", unit="points"))]
-    at = [place for place, loss in enumerate(line.losses) if math.isfinite(loss)]
-    first, last = line.loss(at[0]), line.loss(at[-1])
-    sentence = FELL if line.fell else ROSE if line.rose and line.level_has_meaning else LEVEL
-    whole = line.frame.reduce("count", "loss", unit="points")
-    begun = training_points(line.frame)[0]
-    if begun is line.points[0] or begun.get("loss") is None:
-        return [sentence(first=first, last=last, points=whole)]
-    own = derived(len(line.finite), whole, unit="points")
-    again = ANEW(place=line.place(at[0]), before=line.frame.value(begun, "loss"))
-    return [sentence(first=first, last=last, points=own), again]
+    loss, evaluated = learning.loss, learning.evaluations.claims
+    if loss is not None and (loss.curve.finite or (course is not None and not evaluated)):
+        shows += loss.claims
+    return [*shows, *evaluated, *work.clean, *work.unclean]
 
 
 def _unsure(end: End, learning: Learning, work: GpuWork, course: Trajectory | None) -> list[Claim]:

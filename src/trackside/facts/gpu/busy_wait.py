@@ -300,13 +300,3 @@ def _over(grid: Grid | None, duty: DutyCycle, how: str = "median") -> Value | No
     part = grid.during(duty.start, duty.end)
     value = part.value("sum", unit="" if grid.unit != "s" else None) if how == "sum" else part.value("median")
     return None if value.value is None else value
-
-
-# -- transitional: for D2 as long as it asks by itself
-
-
-def busy_wait_of(evidence: Evidence, seen: GpuActivity, duty: DutyCycle) -> BusyWait:
-    """Transitional: the fact."""
-    traffic, powers = GpuTraffic(evidence, seen), PowerLimits(evidence.grid("power_limit"), seen)
-    course = Trajectory(evidence["progress"], evidence["plans"], evidence["ends"])
-    return BusyWait(evidence, seen, duty, traffic, powers, course, Limits())

@@ -7,8 +7,7 @@ from functools import cached_property
 
 from trackside.evidence import Evidence, Grid, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import GpuActivity
-from trackside.facts.gpu.signals import ACTIVITY
+from trackside.facts.gpu.activity import ACTIVITY, GpuActivity
 from trackside.facts.hardware.memory import GpuMemory
 from trackside.finding import Claim, Sentence
 from trackside.model import Run

@@ -76,6 +76,13 @@ class CollectiveComplaints:
         return next(iter(earliest_first(row for _, row in self.strong or self.rows)), None)
 
     @property
+    def exception(self) -> tuple[str, str] | None:
+        """Type and message of the first exception about a collective."""
+        rows = (row for row in self.frames["exceptions"].events if row.get("about") == "collective")
+        first = next(rows, None)
+        return None if first is None else (str(first.get("type")), str(first.get("message") or ""))
+
+    @property
     def kind(self) -> str | None:
         """The kind of the first."""
         return next((name for name, row in self.rows if row is self.first), None)

@@ -31,8 +31,6 @@ ENDED_ITSELF = Sentence("the run came to its own end: {line}")
 ABORTED_ITSELF = Sentence("the run ended by itself and called that end aborted: {line}")
 ENDED = Sentence("the run ended: {state}")
 RUNNING = Sentence("the scheduler lists it as {state}")
-OWN_END_SAYS: Mapping[str, str] = {}
-"""Transitional: see :data:`ENDED_ITSELF`."""
 
 BAD_STATES = frozenset(
     ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED", "PREEMPTED", "DEADLINE", "BOOT_FAIL", "REVOKED")
@@ -205,26 +203,11 @@ def disposition(evidence: Evidence) -> Value | None:
     return ending(evidence).state
 
 
-def still_running(evidence: Evidence) -> bool:
-    """Transitional: :attr:`Ending.running`."""
-    return ending(evidence).running
-
-
 def completed(evidence: Evidence) -> Value | None:
     """Transitional: :attr:`Ending.completed`."""
     return ending(evidence).completed
 
 
-def own_end(evidence: Evidence) -> Claim | None:
-    """Transitional: :attr:`Ending.own_end`."""
-    return ending(evidence).own_end
-
-
 def abnormal_end(evidence: Evidence) -> Value | None:
     """Transitional: :attr:`Ending.abnormal`."""
     return ending(evidence).abnormal
-
-
-def ended_at(evidence: Evidence) -> Value | None:
-    """Transitional: :attr:`Ending.time`."""
-    return ending(evidence).time

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 from trackside.evidence import Evidence, Missing, derived
 from trackside.facts.fact import Maybe, fact
@@ -28,13 +27,19 @@ WORKER_DIED = Sentence("a data-loader worker of {ranks} died, which is the trigg
 SOME_WORKER_DIED = Sentence("a data-loader worker died, which is the likely trigger: {line}")
 HAD_RAISED = Sentence("{ranks} had raised an error of its own, which is the trigger: {type}")
 
+MEND_WORKER = Sentence(
+    "find what killed the loader's worker, host memory and shared memory first; then give the job more of it, or fewer "
+    "workers"
+)
+MEND_ERROR = Sentence("mend the error that the rank had raised: the others only waited for it")
+
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
     """What kept ranks away, by their own output."""
 
-    what: Literal["worker", "error"]
     claim: Claim
+    remedy: Sentence
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,15 +74,15 @@ class HangCauses:
             if row.role is Role.ROOT and (row.rank is None or not ranks or row.rank in ranks):
                 line = workers.value(row, "text")
                 if row.rank is None:
-                    return Trigger("worker", SOME_WORKER_DIED(line=line))
-                return Trigger("worker", WORKER_DIED(line=line, ranks=derived((row.rank,), line)))
+                    return Trigger(SOME_WORKER_DIED(line=line), MEND_WORKER)
+                return Trigger(WORKER_DIED(line=line, ranks=derived((row.rank,), line)), MEND_WORKER)
         if isinstance(self.exceptions, Missing):
             return None
         raised = self.exceptions.frame
         for row in raised.events:
             if row.role is Role.ROOT and row.rank in ranks and row.get("about") != "collective":
                 kind = raised.value(row, "type")
-                return Trigger("error", HAD_RAISED(type=kind, ranks=derived((row.rank,), kind)))
+                return Trigger(HAD_RAISED(type=kind, ranks=derived((row.rank,), kind)), MEND_ERROR)
         return None
 
 

@@ -202,33 +202,3 @@ def silence_of(evidence: Evidence, run: Run, limits: Quiet) -> Silence:
     plans = evidence["plans"] if "plans" in evidence.answers else Frame(events("training_plan"), "none")
     course = Trajectory(evidence["progress"], plans, evidence["ends"])
     return Silence(signs, hosts, ending_of(evidence), course, run, limits)
-
-
-def last_sign(evidence: Evidence, names: Iterable[str] = tuple(LIFE)) -> Value | None:
-    """Transitional: :meth:`Silence.last_sign`."""
-    return silence_of(evidence, Run(), Quiet()).last_sign(names)
-
-
-def silence_s(evidence: Evidence, run: Run, names: Iterable[str] = tuple(LIFE)) -> Value | None:
-    """Transitional: :meth:`Silence.seconds`."""
-    return silence_of(evidence, run, Quiet()).seconds(names)
-
-
-def stood_still(evidence: Evidence, run: Run, limits: Quiet) -> tuple[Value, bool] | None:
-    """Transitional: :attr:`Silence.stall`."""
-    return silence_of(evidence, run, limits).stall
-
-
-def duration(evidence: Evidence) -> Value | None:
-    """Transitional: :attr:`Ending.elapsed`."""
-    return ending_of(evidence).elapsed
-
-
-def unaccounted(evidence: Evidence, limits: Quiet) -> Value | None:
-    """Transitional: :attr:`Silence.unaccounted`."""
-    return silence_of(evidence, Run(), limits).unaccounted
-
-
-def several_ranks(evidence: Evidence, run: Run) -> bool:
-    """Transitional: :attr:`Silence.several_ranks`."""
-    return silence_of(evidence, run, Quiet()).several_ranks

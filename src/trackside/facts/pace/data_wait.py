@@ -1,69 +1,186 @@
-"""Did waiting for data grow during a run, and did the run slow down with it? Pure, on arrays."""
+"""How much of a step is waiting for data, as the log splits the step or a gauge shows it; and whether that grew.
+
+The share of a gauge that rose to another level counts as growth if steps or throughput slowed in step with it: compute
+that takes the same time as before is a smaller share of a longer step, so that the wait alone makes a step
+(1 - before) / (1 - after) times as long. If no line splits the step and no gauge was exported, nothing is known.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from trackside.evidence import Evidence, Value
+from trackside.evidence import Evidence, Frame, Grid, Missing, Value, derived
+from trackside.facts import maths
+from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import Matrix, middle
-from trackside.facts.pace.pace import Pace, pace
+from trackside.facts.pace.pace import StepPace
+from trackside.facts.training.learning import Trajectory, number
+from trackside.finding import Claim, Sentence
+from trackside.model import Event
+from trackside.query import events, metric
 
-SIDE = 5
-"""Windows on either side of the moment at which it grew."""
-SLOWER = 1.1
-"""Times longer that a step takes for the wait alone, below which its growth costs little."""
-OF_IT = 0.5
-"""Of the slowdown that the wait alone makes, what was measured at least: other waits shift as well, and gauges of the
-wait and of throughput are means over different times."""
+STARVED = Sentence(
+    "the step waits for data {share} of its time (median of {points}; typically {wait} of wait beside {step})"
+)
+STARVED_GAUGE = Sentence("the step waits for data {share} of its time (median of the run)")
+FED = Sentence("data wait is {share} of the step (typically {wait}; {points})")
+FED_GAUGE = Sentence("data wait is {share} of the step (median of the run)")
+WAIT_GREW = Sentence("waiting for data grew from {before} to {after} of the step (medians)")
+SLOWER: Mapping[str, Sentence] = {
+    "step": Sentence("a step then took {during}, and {before} until then"),
+    "throughput": Sentence("throughput was {during} then, and {before} until then (medians)"),
+    "launches": Sentence("a GPU was then given {during:plain} kernel launches a window, and {before:plain} before"),
+}
+"""By the kind of pace that was compared."""
+ADVISED = Sentence("the loader was warned about: {line}")
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """Share of the step that is data wait, before and after ``since``, and the pace of both."""
+@dataclass(frozen=True)
+class Limits:
+    """What can be told from chance."""
 
-    before: Value
-    after: Value
-    pace: Pace
+    least_points: int = 8
+    """Points after the warm-up below which a share is chance."""
+    warm_up_share: float = 0.1
+    """Points left out at the start, at least one: first batches wait for workers and caches."""
+    readings: int = 10
+    """Windows of the gauge below which a median is chance."""
+    side: int = 5
+    """Windows on either side of the moment at which it grew."""
+    slower: float = 1.1
+    """Times longer that a step takes for the wait alone, below which its growth costs little."""
+    of_it: float = 0.5
+    """Of the slowdown that the wait alone makes, what was measured at least: other waits shift as well, and gauges of
+    the wait and of throughput are means over different times."""
+
+
+@dataclass(frozen=True)
+class WaitShare:
+    """Share of the step that is data wait, as the job itself states it."""
+
+    share: Value
+    starved: Claim
+    """That the step waits so long."""
+    fed: Claim
+    """That it waits no longer."""
+    row: Event | None
+    """The first point after the warm-up."""
+
+
+@dataclass(frozen=True)
+class WaitGrowth:
+    """Data wait that grew, and the run that slowed down with it."""
+
     since: float
+    claims: tuple[Claim, ...]
 
 
-def grown(evidence: Evidence) -> Growth | None:
-    """Whether the gauge of data wait rose to another level, and steps or throughput slowed in step with it.
+@dataclass(frozen=True, eq=False)
+class DataWait:
+    """What the job states of its waits for data."""
 
-    Compute that takes the same time as before is a smaller share of a longer step: the wait alone makes a step
-    (1 - before) / (1 - after) times as long. None where it did not rise so far, or no pace was measured, or it held.
-    """
-    grid = evidence.grid("loading")
-    if grid is None:
+    gauge: Grid | None
+    """Share of the step, over the run."""
+    warnings: Frame
+    """Advice that libraries print."""
+    trajectory: Maybe[Trajectory]
+    pace: StepPace
+    limits: Limits
+
+    @cached_property
+    def share(self) -> WaitShare | None:
+        """As the log splits the step, else as the gauge has it; None if neither can be told from chance."""
+        return self._logged or self._gauged
+
+    @cached_property
+    def advice(self) -> tuple[Claim, ...]:
+        """The first warning about the loader."""
+        rows = [row for row in self.warnings.events if "loader" in str(row.get("about")).lower()]
+        return tuple(ADVISED(line=self.warnings.value(row, "text")) for row in rows[:1])
+
+    @cached_property
+    def growth(self) -> WaitGrowth | None:
+        """That the gauge rose to another level, and steps or throughput slowed in step with it."""
+        grid, limits = self.gauge, self.limits
+        at = None if grid is None else _split(middle(grid.values, axis=0), limits.side)
+        if grid is None or at is None:
+            return None
+        first, last = float(grid.times[0]) - grid.step, float(grid.times[-1])
+        since = float(grid.times[at]) - grid.step
+        before, after = (grid.during(*span).value("median", unit="share") for span in ((first, since), (since, last)))
+        alone = (1 - before.number) / max(1 - after.number, 0.01)
+        if alone < limits.slower:
+            return None
+        pace = self.pace.compare((first, since), (since, last))
+        if pace is None or pace.kind not in SLOWER or pace.slowdown < 1 + limits.of_it * (alone - 1):
+            return None
+        slower = SLOWER[pace.kind](before=pace.before, during=pace.during)
+        return WaitGrowth(since, (WAIT_GREW(before=before, after=after), slower))
+
+    @cached_property
+    def _logged(self) -> WaitShare | None:
+        if isinstance(self.trajectory, Missing):
+            return None
+        frame, limits = self.trajectory.progress, self.limits
+        shares = [(part, row) for row in self.trajectory.points if (part := _data_share(row)) is not None]
+        warm = shares[max(1, int(len(shares) * limits.warm_up_share)) :]
+        if len(warm) < limits.least_points:
+            return None
+        level = maths.median([part for part, _ in warm])
+        typical = min(warm, key=lambda pair: abs(pair[0] - level))[1]
+        names = ("step_time_s", "compute_time_s", "comm_time_s")
+        rest = next(name for name in names if number(typical, name) is not None)
+        wait, step = frame.value(typical, "data_time_s", "s"), frame.value(typical, rest, "s")
+        share = derived(round(level, 3), wait, step, unit="share")
+        points = frame.reduce("count", "data_time_s", unit="points")
+        starved = STARVED(share=share, wait=wait, step=step, points=points)
+        return WaitShare(share, starved, FED(share=share, wait=wait, points=points), warm[0][1])
+
+    @cached_property
+    def _gauged(self) -> WaitShare | None:
+        grid = self.gauge
+        if grid is None or len(grid.times) < self.limits.readings:
+            return None
+        share = grid.value("median", unit="share")
+        return (
+            None if share.value is None else WaitShare(share, STARVED_GAUGE(share=share), FED_GAUGE(share=share), None)
+        )
+
+
+@fact(
+    {"loading": metric("training_data_loading_ratio").over("run", "avg"), "advice": events("advice")},
+    limits=Limits(),
+)  # fmt: skip
+def data_wait(evidence: Evidence, trajectory: Maybe[Trajectory], pace: StepPace, limits: Limits) -> DataWait:
+    """Of what was printed and exported; it may be nothing."""
+    return DataWait(evidence.grid("loading"), evidence["advice"], trajectory, pace, limits)
+
+
+def _data_share(row: Event) -> float | None:
+    """Data wait over the whole step: over the step's time where printed, else over the sum of its parts."""
+    wait = number(row, "data_time_s")
+    parts = [value for name in ("compute_time_s", "comm_time_s") if (value := number(row, name)) is not None]
+    step = number(row, "step_time_s")
+    whole = max(step or 0.0, wait or 0.0) if step is not None else (wait or 0.0) + sum(parts)
+    if wait is None or wait < 0 or whole <= 0 or (step is None and not parts):
         return None
-    crowd = middle(grid.values, axis=0)
-    at = _split(crowd)
-    if at is None:
-        return None
-    first, last = float(grid.times[0]) - grid.step, float(grid.times[-1])
-    since = float(grid.times[at]) - grid.step
-    before, after = (grid.during(*span).value("median", unit="share") for span in ((first, since), (since, last)))
-    alone = (1 - before.number) / max(1 - after.number, 0.01)
-    if alone < SLOWER:
-        return None
-    told = pace(evidence, (first, since), (since, last))
-    if told is None or told.kind not in ("step", "throughput", "launches") or told.slowdown < 1 + OF_IT * (alone - 1):
-        return None
-    return Growth(before, after, told, since)
+    return wait / whole
 
 
-def _split(values: Matrix) -> int | None:
-    """The place that parts the values best into two levels, the later one higher; None where it isn't."""
+def _split(values: Matrix, side: int) -> int | None:
+    """The index that parts the values best into two levels, the later one higher; None if there is none."""
     places = np.flatnonzero(~np.isnan(values))
     known = values[places]
     count = len(known)
-    if count < 2 * SIDE:
+    if count < 2 * side:
         return None
     sizes = np.arange(1, count)
     sums = np.cumsum(known)
     left, right = sums[:-1] / sizes, (sums[-1] - sums[:-1]) / (count - sizes)
-    between = np.where(right > left, sizes * (count - sizes) * (right - left) ** 2, 0.0)[SIDE - 1 : count - SIDE]
+    between = np.where(right > left, sizes * (count - sizes) * (right - left) ** 2, 0.0)[side - 1 : count - side]
     best = int(np.argmax(between))
-    return int(places[best + SIDE]) if between[best] > 0 else None
+    return int(places[best + side]) if between[best] > 0 else None

@@ -27,9 +27,9 @@ PACE: Mapping[str, Query] = {
     ),
 }  # fmt: skip
 """What tells a run's pace."""
-LEAST = 3
+MIN_POINTS = 3
 """Points or windows on either side."""
-LESS = 0.9
+MAX_SHARE = 0.9
 """Share of the SM activity before, below which it fell: it varies by a few hundredths."""
 Span = tuple[float, float]
 
@@ -72,26 +72,29 @@ def step_pace(evidence: Evidence) -> StepPace:
 
 def _worked(grid: Grid | None, before: Span, during: Span) -> Pace | None:
     """SM activity of all GPUs, where it fell: those that wait for a slow one do less; one alone may look the same."""
-    told = _measured(grid, "work", before, during) if grid is not None and len(grid) > 1 else None
-    return told if told is not None and told.slowdown > 1 / LESS else None
+    pace = _measured(grid, "work", before, during) if grid is not None and len(grid) > 1 else None
+    return pace if pace is not None and pace.slowdown > 1 / MAX_SHARE else None
 
 
 def _logged(frame: Frame, before: Span, during: Span) -> Pace | None:
     points = [point for point in training_points(frame) if point.time is not None]
-    told = [_step_time(frame, [p for p in points if a < (p.time or 0.0) <= b]) for a, b in (before, during)]
-    if told[0] is None or told[1] is None or told[0].number <= 0:
+    first, second = (
+        _step_time(frame, [point for point in points if start < (point.time or 0.0) <= end])
+        for start, end in (before, during)
+    )
+    if first is None or second is None or first.number <= 0:
         return None
-    return Pace("step", told[0], told[1], told[1].number / told[0].number)
+    return Pace("step", first, second, second.number / first.number)
 
 
 def _step_time(frame: Frame, points: Sequence[Event]) -> Value | None:
     """Seconds a step: the median of those printed, else of those between points."""
     printed = [(seconds, row) for row in points if (seconds := number(row, "step_time_s")) is not None]
-    if len(printed) >= LEAST:
+    if len(printed) >= MIN_POINTS:
         printed.sort(key=lambda pair: pair[0])
         return frame.value(printed[len(printed) // 2][1], "step_time_s", "s")
     paces = [pace for one, other in pairwise(points) if (pace := _between(one, other)) is not None]
-    if len(paces) < LEAST:
+    if len(paces) < MIN_POINTS:
         return None
     first, last = points[0], points[-1]
     sources = [frame.value(row, field) for row in (first, last) for field in ("time", "step")]
@@ -108,9 +111,9 @@ def _between(one: Event, other: Event) -> float | None:
 def _measured(grid: Grid | None, kind: str, before: Span, during: Span) -> Pace | None:
     if grid is None:
         return None
-    told = [grid.during(*span) for span in (before, during)]
-    values = [part.value("median") for part in told]
-    if any(part.value("count").number < LEAST for part in told) or any(value.value is None for value in values):
+    parts = [grid.during(*span) for span in (before, during)]
+    values = [part.value("median") for part in parts]
+    if any(part.value("count").number < MIN_POINTS for part in parts) or any(value.value is None for value in values):
         return None
     first, second = values[0].number, values[1].number
     if first <= 0 or second <= 0:

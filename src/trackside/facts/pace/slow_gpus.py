@@ -1,41 +1,80 @@
-"""Which GPU the others of a synchronous run wait for, by what each of them shows. Pure, on arrays.
+"""Which GPUs the others of a synchronous run wait for, by what each of them shows.
 
 A GPU that computes longer than the others works while they spin: its SM activity lies far above theirs. One whose host
-keeps it waiting idles while they spin: its engine activity lies below theirs. Either waits least in collectives.
+keeps it waiting idles while they spin: its engine activity lies below theirs. Either waits least in collectives. GPUs
+are compared one by one, then the nodes by the median of their GPUs: a slow host lags with all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.evidence import Evidence, Grid, derived
-from trackside.facts.gpu.activity import GpuActivity, Matrix, gpu_of, middle, summed
-from trackside.facts.gpu.duty import RESTING, TITLES, Duty
-from trackside.facts.gpus import aligned, names, of_gpu
-from trackside.facts.pace.lagging import Limits, Outlier, outliers
-from trackside.finding import Claim, claim
+from trackside.evidence import Evidence, Grid, Missing, derived
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.gpu.activity import GpuActivity, Matrix, middle
+from trackside.facts.gpu.collective_waits import CollectiveWaits, of_rank
+from trackside.facts.gpu.duty import RESTING, TITLES, DutyCycle
+from trackside.facts.gpus import aligned, names, nodes_of, of_gpu
+from trackside.facts.pace import outliers
+from trackside.facts.pace.outliers import Outlier
+from trackside.finding import Claim, Sentence
 from trackside.model import Run
+from trackside.query import metric
 
 Sign = Literal["sm", "busy", "wait"]
 Rows = NDArray[np.intp]
-Names = tuple[str, ...]
-LEAST_WINDOWS = 5
-"""Of a stretch, in a run too short for more: half of the run at least."""
-LEAST_WAIT = 0.15
-"""Share of the time that the others must wait in collectives for a rank's short wait to say anything."""
-WAIT_RATIO = 2.0
-"""The others' wait over that rank's."""
-EQUAL = 0.2
-"""Share by which counts of equal ranks differ at most: their scrapes are a window apart."""
+
+SLOW_SM = Sentence(
+    "GPU {gpus} works {ratio} times as much of its time as the others: SM activity {mine} beside {theirs} (medians), "
+    "for {seconds}"
+)
+SLOW_BUSY = Sentence(
+    "GPU {gpus} is busy {mine} of its time while the others are pinned at {theirs} (medians), for {seconds}"
+)
+SLOW_WAIT = Sentence(
+    "GPU {gpus} spends {mine} of each {window} in collectives and the others {theirs} (medians): "
+    "it is the one that they wait for"
+)
+PEERS_BUSY = Sentence("the others wait meanwhile: {signal} {busy} (median)")
+EQUAL: Mapping[str, Sentence] = {
+    "launches": Sentence("the work is equal: {mine} kernel launches a window beside {theirs} (medians)"),
+    "collectives": Sentence("collectives go on in lock-step: {mine} a window beside {theirs} (medians)"),
+}
+CLOCK = Sentence("its SM clock is {mine} beside {theirs} (medians)")
+ALIKE = Sentence("the GPUs work alike: {signal} from {low} to {high} (medians)")
+DO_SO_ALIKE = Sentence("all GPUs do so alike: {signal} from {low} to {high} (medians)")
 
 
 @dataclass(frozen=True)
-class Slow:
+class Limits(outliers.Limits):
+    """What counts as standing out, and what that takes beside it."""
+
+    readings: int = 10
+    """Samples of a GPU's activity below which a median is chance."""
+    least_windows: int = 5
+    """Of a stretch, in a run too short for more: half of the run at least."""
+    pinned: float = 0.8
+    """Engine activity of the others, from which one that is less busy keeps them waiting."""
+    wait_share: float = 0.15
+    """Share of the time that the others must wait in collectives for a rank's short wait to say anything."""
+    wait_ratio: float = 2.0
+    """The others' wait over that rank's."""
+    equal: float = 0.2
+    """Share by which counts of equal ranks differ at most: their scrapes are a window apart."""
+    slow_clock: float = 0.9
+    """SM clock over that of the others, under which the GPU itself is slow: else they differ by some hundredths."""
+    smooth: int = 5
+    """Windows of two readings each over which utilisation, of the last second alone, becomes a share of time."""
+
+
+@dataclass(frozen=True)
+class SlowGroup:
     """GPUs that stand out, and the sign by which they do."""
 
     sign: Sign
@@ -46,54 +85,193 @@ class Slow:
     peers_busy: float | None
     """Median engine activity of the others meanwhile."""
     equal: bool | None
-    """Whether they launched as many kernels as the others; None where that was not traced."""
+    """Whether they launched as many kernels as the others; None if that was not traced."""
     waits_least: bool | None
-    """Whether they wait less in collectives than the others; None where that was not traced."""
+    """Whether they wait less in collectives than the others; None if that was not traced."""
     slow_clock: bool
     """Whether their SM clock lies under the others'."""
-    shows: tuple[Claim, ...]
+    claims: tuple[Claim, ...]
 
 
-def slow_gpus(evidence: Evidence, run: Run, seen: GpuActivity, duty: Duty, limits: Limits) -> Slow | None:
-    """The GPUs of a run that the others wait for; None where all are alike, or too few were watched."""
-    rows = np.flatnonzero(duty.rows)
-    windows = duty.windows & (seen.active if seen.active.any() else True)
-    limits = replace(limits, windows=min(limits.windows, max(LEAST_WINDOWS, int(windows.sum()) // 2)))
-    waits = _waits(evidence, run, seen)
-    signs: list[tuple[Sign, Matrix | None, Limits]] = [
-        ("sm", seen.sm, limits),
-        ("busy", _idleness(seen), replace(limits, pair_ratio=limits.ratio)),
-        ("wait", None if waits is None else 1 / np.fmax(waits, 0.01), replace(limits, ratio=WAIT_RATIO)),
-    ]
-    told = [
-        (sign, np.where(windows[None, :], values, np.nan)[rows], own)
-        for sign, values, own in signs
-        if values is not None
-    ]
-    named = [seen.gpus[row] for row in rows]
-    for by_node in (False, True):
-        for sign, values, own in told:
-            found = _of_nodes(values, named, own) if by_node else _of_gpus(values, named, own)
-            slow = _slow(evidence, run, seen, sign, found, rows, waits) if found is not None else None
-            if slow is not None:
-                return slow
-    return None
+@dataclass(frozen=True)
+class _Stretch:
+    """GPUs that stand out for a while from the others."""
+
+    picked: Rows
+    others: Rows
+    gpus: tuple[str, ...]
+    peers: tuple[str, ...]
+    ratio: float
+    windows: slice
+    start: float
+    end: float
 
 
-def _idleness(seen: GpuActivity) -> Matrix | None:
-    """How little each GPU was busy; not known of one that does nothing at all: that is a standstill, not slowness.
+@dataclass(frozen=True, eq=False)
+class SlowGpus:
+    """The GPUs of a run against each other, in its time of work."""
 
-    Utilisation is of the last second alone, at rest or at work: a few windows make it a share of time.
-    """
-    if seen.busy is None:
+    waits: Maybe[CollectiveWaits]
+    clock: Grid | None
+    activity: GpuActivity
+    duty: DutyCycle
+    run: Run
+    limits: Limits
+
+    @cached_property
+    def group(self) -> SlowGroup | None:
+        """Those that the others wait for; None if all are alike, or too few were watched."""
+        activity, limits = self.activity, self.limits
+        rows = np.flatnonzero(self.duty.rows)
+        windows = self.duty.windows & (activity.active if activity.active.any() else True)
+        limits = replace(limits, windows=min(limits.windows, max(limits.least_windows, int(windows.sum()) // 2)))
+        waits = self._waited
+        signs: list[tuple[Sign, Matrix | None, outliers.Limits]] = [
+            ("sm", activity.sm, limits),
+            ("busy", self._idleness, replace(limits, pair_ratio=limits.ratio)),
+            ("wait", None if waits is None else 1 / np.fmax(waits, 0.01), replace(limits, ratio=limits.wait_ratio)),
+        ]
+        compared = [
+            (sign, np.where(windows[None, :], values, np.nan)[rows], own) for sign, values, own in signs
+            if values is not None
+        ]  # fmt: skip
+        gpus = [activity.gpus[row] for row in rows]
+        for find in (_of_gpus, _of_nodes):
+            for sign, values, own in compared:
+                match = find(values, gpus, own)
+                group = self._group(sign, self._stretch(rows, *match)) if match is not None else None
+                if group is not None:
+                    return group
         return None
-    busy = _smooth(seen.busy, SMOOTH) if seen.busy_by == "utilisation" else seen.busy
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(busy > RESTING, 1 / busy, np.nan)
+
+    def alike(self, sentence: Sentence) -> tuple[Claim, ...]:
+        """The highest and the lowest of the GPUs in use, by SM activity else by engine activity, said so."""
+        activity, duty = self.activity, self.duty
+        for name in ("sm", activity.busy_by):
+            grid, values = activity.grid(name), activity.signal(name)
+            if grid is None or values is None or name is None:
+                continue
+            levels = np.where(duty.rows, middle(np.where(duty.windows[None, :], values, np.nan), axis=1), np.nan)
+            if int((~np.isnan(levels)).sum()) < 2:
+                continue
+            part = grid.during(duty.start, duty.end)
+            rows = int(np.nanargmax(levels)), int(np.nanargmin(levels))
+            high, low = (of_gpu(part, activity.gpus[row]).value("median") for row in rows)
+            return (sentence(high=high, low=low, signal=derived(TITLES[name], high)),)
+        return ()
+
+    @cached_property
+    def _waited(self) -> Matrix | None:
+        """Share of each window that a rank spent in collectives."""
+        return None if isinstance(self.waits, Missing) else self.waits.shares(self.activity)
+
+    @cached_property
+    def _idleness(self) -> Matrix | None:
+        """How little each GPU was busy; not known of one that does nothing at all: that is a standstill, not slowness.
+
+        Utilisation is of the last second alone, at rest or at work: a few windows make it a share of time.
+        """
+        activity = self.activity
+        if activity.busy is None:
+            return None
+        busy = _smooth(activity.busy, self.limits.smooth) if activity.busy_by == "utilisation" else activity.busy
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(busy > RESTING, 1 / busy, np.nan)
+
+    def _stretch(self, rows: Rows, places: Sequence[int], first: Outlier) -> _Stretch:
+        activity, picked = self.activity, rows[list(places)]
+        others = np.setdiff1d(rows, picked)
+        start, end = float(activity.times[first.start]) - activity.step, float(activity.times[first.stop - 1])
+        window = slice(first.start, first.stop)
+        return _Stretch(picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end)
+
+    def _group(self, sign: Sign, of: _Stretch) -> SlowGroup | None:
+        """What stands out, if the others wait meanwhile."""
+        limits, busy, waits = self.limits, self.activity.busy, self._waited
+        peers = None if busy is None else float(middle(busy[of.others][:, of.windows]))
+        if sign == "busy" and (peers is None or peers < limits.pinned):
+            return None
+        mine, theirs = (
+            None if waits is None else float(middle(waits[rows][:, of.windows])) for rows in (of.picked, of.others)
+        )
+        if sign == "wait" and (theirs is None or not theirs >= limits.wait_share):
+            return None
+        least = None
+        if theirs is not None and mine is not None and theirs >= limits.wait_share:
+            least = mine * limits.wait_ratio <= theirs
+        clock, equal = self._slow_clock(of), self._equal(self.activity.launches, of)
+        claims = [*self._shows(sign, of), *clock]
+        if equal:
+            claims.append(self._counts("launches", of))
+            if self._equal(self.activity.collectives, of):
+                claims.append(self._counts("collectives", of))
+        if least and sign != "wait":
+            claims += self._less_wait(of)
+        return SlowGroup(sign, of.gpus, of.ratio, of.start, of.end, peers, equal, least, bool(clock), tuple(claims))
+
+    def _shows(self, sign: Sign, of: _Stretch) -> list[Claim]:
+        """How far the first stands out and what the others do."""
+        if sign == "wait":
+            return self._less_wait(of)
+        activity = self.activity
+        grid = activity.grid("sm" if sign == "sm" else activity.busy_by or "engine")
+        assert grid is not None
+        part = grid.during(of.start, of.end)
+        mine, theirs = of_gpu(part, of.gpus[0]).value("median"), _of_peers(part, of.peers).value("median")
+        gpus, seconds = derived(of.gpus, mine), derived(of.end - of.start, mine, unit="s")
+        if sign == "busy":
+            return [SLOW_BUSY(gpus=gpus, mine=mine, theirs=theirs, seconds=seconds)]
+        ratio = derived(round(mine.number / theirs.number if theirs.value else of.ratio, 2), mine, theirs)
+        claims = [SLOW_SM(gpus=gpus, mine=mine, theirs=theirs, ratio=ratio, seconds=seconds)]
+        if activity.busy_by is not None and (other := activity.grid(activity.busy_by)) is not None:
+            busy = _of_peers(other.during(of.start, of.end), of.peers).value("median")
+            claims.append(PEERS_BUSY(busy=busy, signal=derived(TITLES[activity.busy_by], busy)))
+        return claims
+
+    def _less_wait(self, of: _Stretch) -> list[Claim]:
+        if isinstance(self.waits, Missing):
+            return []
+        part = self.waits.grid.during(of.start, of.end)
+        mine, theirs = of_rank(part, self.run, of.gpus[0]).value("median"), _of_peers(part, of.peers).value("median")
+        window = derived(part.step, theirs, unit="s")
+        return [SLOW_WAIT(gpus=derived(of.gpus[:1], mine), mine=mine, theirs=theirs, window=window)]
+
+    def _equal(self, counts: Matrix | None, of: _Stretch) -> bool | None:
+        """Whether the picked GPUs counted as much as the others."""
+        if counts is None:
+            return None
+        sums = np.nansum(counts[:, of.windows], axis=1)
+        theirs, mine = float(np.median(sums[of.others])), float(np.median(sums[of.picked]))
+        return abs(mine / theirs - 1) <= self.limits.equal if theirs > 0 else None
+
+    def _counts(self, name: str, of: _Stretch) -> Claim:
+        grid = self.activity.grid(name)
+        assert grid is not None
+        part = grid.during(of.start, of.end)
+        mine = of_rank(part, self.run, of.gpus[0]).value("median", unit="")
+        theirs = _of_peers(part, of.peers).value("median", unit="")
+        return EQUAL[name](mine=mine, theirs=theirs)
+
+    def _slow_clock(self, of: _Stretch) -> list[Claim]:
+        """Their SM clock, if it lies well under the others'."""
+        if self.clock is None:
+            return []
+        clocks = aligned(self.clock, self.activity.gpus, self.activity.times)[:, of.windows]
+        mine, theirs = float(middle(clocks[of.picked])), float(middle(clocks[of.others]))
+        if not mine <= self.limits.slow_clock * theirs:
+            return []
+        part = self.clock.during(of.start, of.end)
+        return [CLOCK(mine=of_gpu(part, of.gpus[0]).value("median"), theirs=part.value("median"))]
 
 
-SMOOTH = 5
-"""Windows of two readings each."""
+@fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg")}, limits=Limits())
+def slow_gpus(
+    evidence: Evidence, activity: GpuActivity, duty: DutyCycle, waits: Maybe[CollectiveWaits], run: Run, limits: Limits
+) -> Maybe[SlowGpus]:
+    """Of several GPUs in their time of work; missing if one was in use, or too little was sampled."""
+    if duty.readings < limits.readings or int(duty.rows.sum()) < 2:
+        return Missing("too few readings of several GPUs at work")
+    return SlowGpus(waits, evidence.grid("clock"), activity, duty, run, limits)
 
 
 def _smooth(values: Matrix, width: int) -> Matrix:
@@ -103,182 +281,37 @@ def _smooth(values: Matrix, width: int) -> Matrix:
     held = ~np.isnan(values)
     kernel = np.ones(width)
     sums, counts = (
-        np.apply_along_axis(np.convolve, 1, each, kernel, "same")
-        for each in (np.where(held, values, 0.0), held.astype(float))
+        np.apply_along_axis(np.convolve, 1, part, kernel, "same")
+        for part in (np.where(held, values, 0.0), held.astype(float))
     )
     return np.where(held, sums / np.maximum(counts, 1), np.nan)
 
 
-@dataclass(frozen=True)
-class _Found:
-    """Places among the rows that were compared, and their stretch."""
-
-    places: tuple[int, ...]
-    first: Outlier
+def _of_gpus(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> tuple[tuple[int, ...], Outlier] | None:
+    """(places of the outliers, the first of them)."""
+    late = outliers.outliers(values, gpus, limits)
+    return (tuple(outlier.row for outlier in late), late[0]) if late else None
 
 
-def _of_gpus(values: Matrix, names: Sequence[str], limits: Limits) -> _Found | None:
-    found = outliers(values, names, limits)
-    return _Found(tuple(each.row for each in found), found[0]) if found else None
-
-
-def _of_nodes(values: Matrix, names: Sequence[str], limits: Limits) -> _Found | None:
-    """The same among nodes, each taken by the median of its GPUs: of those all lag alike where their host is slow."""
-    nodes = [name.rpartition(":")[0] for name in names]
-    each = list(dict.fromkeys(nodes))
-    if len(each) < 2:
+def _of_nodes(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> tuple[tuple[int, ...], Outlier] | None:
+    """The same among nodes, each taken by the median of its GPUs: of those all lag alike if their host is slow."""
+    own = [name.rpartition(":")[0] for name in gpus]
+    nodes = list(dict.fromkeys(own))
+    if len(nodes) < 2:
         return None
-    levels = np.stack(
-        [middle(values[[place for place, at in enumerate(nodes) if at == node]], axis=0) for node in each]
-    )
-    found = outliers(levels, [f"{node}:" for node in each], limits)
-    if not found:
+    levels = np.stack([middle(values[[place for place, at in enumerate(own) if at == node]], axis=0) for node in nodes])
+    late = outliers.outliers(levels, [f"{node}:" for node in nodes], limits)
+    if not late:
         return None
-    late = {each[one.row] for one in found}
-    return _Found(tuple(place for place, node in enumerate(nodes) if node in late), found[0])
+    slow = {nodes[outlier.row] for outlier in late}
+    return tuple(place for place, node in enumerate(own) if node in slow), late[0]
 
 
-def _waits(evidence: Evidence, run: Run, seen: GpuActivity) -> Matrix | None:
-    """Share of each window that a rank spent in collectives."""
-    grid = evidence.grid("waits")
-    if grid is None:
-        return None
-    return (
-        summed(grid, [gpu_of(each, run.gpus, run.n_ranks) for each in grid.series], seen.gpus, seen.times) / seen.step
-    )
-
-
-def _slow(
-    evidence: Evidence, run: Run, seen: GpuActivity, sign: Sign, found: _Found, rows: Rows, waits: Matrix | None
-) -> Slow | None:
-    first = found.first
-    picked = rows[list(found.places)]
-    others = np.setdiff1d(rows, picked)
-    window = slice(first.start, first.stop)
-    start, end = float(seen.times[first.start]) - seen.step, float(seen.times[first.stop - 1])
-    busy = float(middle(seen.busy[others][:, window])) if seen.busy is not None else None
-    if sign == "busy" and (busy is None or busy < 0.8):
-        return None
-    theirs = float(middle(waits[others][:, window])) if waits is not None else None
-    mine = float(middle(waits[picked][:, window])) if waits is not None else None
-    if sign == "wait" and (theirs is None or not theirs >= LEAST_WAIT):
-        return None
-    least = None if theirs is None or mine is None or not theirs >= LEAST_WAIT else mine * WAIT_RATIO <= theirs
-    gpus = tuple(seen.gpus[row] for row in picked)
-    clock = _clock(evidence, seen, picked, others, window)
-    equal = _equal(seen.launches, picked, others, window)
-    peers = tuple(seen.gpus[row] for row in others)
-    shows = _shows(evidence, run, seen, sign, first, (gpus, peers), (start, end))
-    if clock is not None:
-        shows.append(clock)
-    if equal:
-        shows.append(_counts(evidence, run, "launches", gpus[0], peers, (start, end)))
-        if _equal(seen.collectives, picked, others, window):
-            shows.append(_counts(evidence, run, "collectives", gpus[0], peers, (start, end)))
-    if least and sign != "wait":
-        shows += _wait_claim(evidence, run, gpus[0], peers, (start, end))
-    return Slow(sign, gpus, first.ratio, start, end, busy, equal, least, clock is not None, tuple(shows))
-
-
-def _shows(
-    evidence: Evidence, run: Run, seen: GpuActivity, sign: Sign, first: Outlier, parted: tuple[Names, Names],
-    span: tuple[float, float],
-) -> list[Claim]:  # fmt: skip
-    """How far the first stands out and what the others do; ``parted``: the GPUs that stand out, and the others."""
-    gpus, peers = parted
-    name = {"sm": "sm", "busy": seen.busy_by or "engine", "wait": "waits"}[sign]
-    grid = evidence.grid(name)
-    assert grid is not None
-    if sign == "wait":
-        told = _wait_claim(evidence, run, gpus[0], peers, span)
-    else:
-        part = grid.during(*span)
-        mine, theirs = of_gpu(part, gpus[0]).value("median"), _of_peers(part, peers).value("median")
-        ratio = derived(round(mine.number / theirs.number, 2) if theirs.value else round(first.ratio, 2), mine, theirs)
-        seconds = derived(span[1] - span[0], mine, unit="s")
-        told = [claim(f"slow_{sign}", gpus=derived(gpus, mine), mine=mine, theirs=theirs, ratio=ratio, seconds=seconds)]
-    if sign == "sm" and seen.busy_by is not None and (other := evidence.grid(seen.busy_by)) is not None:
-        busy = _of_peers(other.during(*span), peers).value("median")
-        told.append(claim("peers_busy", busy=busy, signal=derived(TITLES[seen.busy_by], busy)))
-    return told
-
-
-def _of_peers(part: Grid, peers: Names) -> Grid:
+def _of_peers(part: Grid, peers: tuple[str, ...]) -> Grid:
     """What the grid holds of the others, where one question can ask for them: one GPU, or one node; else of all, whose
     median is theirs."""
     if len(peers) == 1:
         return of_gpu(part, peers[0])
-    nodes = {name.rpartition(":")[0] for name in peers}
-    shown = {name for name in names(part) if name.rpartition(":")[0] in nodes}
-    return part.where(node=next(iter(nodes))) if len(nodes) == 1 and shown == set(peers) else part
-
-
-def _of_rank(part: Grid, run: Run, gpu: str) -> Grid:
-    """What a tracer's grid, which may know ranks alone, holds of one GPU."""
-    placed = [gpu_of(each, run.gpus, run.n_ranks) for each in part.series]
-    return part.one(placed.index(gpu)) if gpu in placed else of_gpu(part, gpu)
-
-
-def _wait_claim(evidence: Evidence, run: Run, gpu: str, peers: Names, span: tuple[float, float]) -> list[Claim]:
-    grid = evidence.grid("waits")
-    if grid is None:
-        return []
-    part = grid.during(*span)
-    mine, theirs = _of_rank(part, run, gpu).value("median"), _of_peers(part, peers).value("median")
-    window = derived(grid.step, theirs, unit="s")
-    return [claim("slow_wait", gpus=derived((gpu,), mine), mine=mine, theirs=theirs, window=window)]
-
-
-def _equal(counts: Matrix | None, picked: Rows, others: Rows, window: slice) -> bool | None:
-    """Whether the picked GPUs counted as much as the others."""
-    if counts is None:
-        return None
-    sums = np.nansum(counts[:, window], axis=1)
-    theirs, mine = float(np.median(sums[others])), float(np.median(sums[picked]))
-    if not theirs > 0:
-        return None
-    return abs(mine / theirs - 1) <= EQUAL
-
-
-def _counts(evidence: Evidence, run: Run, name: str, gpu: str, peers: Names, span: tuple[float, float]) -> Claim:
-    grid = evidence.grid(name)
-    assert grid is not None
-    part = grid.during(*span)
-    mine, theirs = (each.value("median", unit="") for each in (_of_rank(part, run, gpu), _of_peers(part, peers)))
-    return claim(f"equal_{name}", mine=mine, theirs=theirs)
-
-
-def _clock(evidence: Evidence, seen: GpuActivity, picked: Rows, others: Rows, window: slice) -> Claim | None:
-    """Their SM clock, where it lies well under the others'."""
-    grid = evidence.grid("clock")
-    if grid is None:
-        return None
-    clocks = aligned(grid, seen.gpus, seen.times)[:, window]
-    mine, theirs = float(middle(clocks[picked])), float(middle(clocks[others]))
-    if not mine <= SLOW_CLOCK * theirs:
-        return None
-    part = grid.during(float(seen.times[window][0]) - seen.step, float(seen.times[window][-1]))
-    gpu = seen.gpus[int(picked[0])]
-    return claim("clock", mine=of_gpu(part, gpu).value("median"), theirs=part.value("median"))
-
-
-SLOW_CLOCK = 0.9
-"""SM clock over that of the others, under which the GPU itself is slow: else they differ by some hundredths."""
-
-
-def alike(evidence: Evidence, seen: GpuActivity, duty: Duty) -> Claim | None:
-    """The highest and the lowest of the GPUs in use, by SM activity else by engine activity: the counterfactual."""
-    for name, values in (("sm", seen.sm), (seen.busy_by or "", seen.busy)):
-        grid: Grid | None = evidence.grid(name) if name else None
-        if grid is None or values is None:
-            continue
-        levels = np.where(duty.rows, middle(np.where(duty.windows[None, :], values, np.nan), axis=1), np.nan)
-        if np.isnan(levels).all() or int((~np.isnan(levels)).sum()) < 2:
-            continue
-        part = grid.during(duty.start, duty.end)
-        high, low = (
-            of_gpu(part, seen.gpus[row]).value("median")
-            for row in (int(np.nanargmax(levels)), int(np.nanargmin(levels)))
-        )
-        return claim("alike", high=high, low=low, signal=derived(TITLES[name], high))
-    return None
+    nodes = nodes_of(peers)
+    own = {name for name in names(part) if name.rpartition(":")[0] in nodes}
+    return part.where(node=nodes[0]) if len(nodes) == 1 and own == set(peers) else part

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.evidence import Evidence, Frame
-from trackside.facts.fact import fact
+from trackside.evidence import Evidence, Frame, Missing
+from trackside.facts import maths
+from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import number
+from trackside.facts.training.learning import Trajectory, number
 from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import events
@@ -20,6 +22,11 @@ NO_SCORE = re.compile(r"loss|ppl|perplexity|error|time|runtime", re.IGNORECASE)
 COLLAPSED = Sentence(
     "{metric} had reached {best} and ended at {last}", running="{metric} had reached {best} and is {last} now"
 )
+FELL = Sentence(
+    "the evaluation loss fell from {first} to {last}",
+    running="the evaluation loss fell from {first} to {last} so far",
+)
+LEVEL = Sentence("the evaluation loss went from {first} to {last}")
 ZERO = Sentence("{metric} was {last} at every evaluation and the run gave up")
 
 
@@ -30,6 +37,32 @@ class Evaluations:
     frame: Frame
     gave_up: bool
     """Whether the run called its own end aborted."""
+    trained: frozenset[str] = frozenset()
+    """The logs that hold training points."""
+
+    @cached_property
+    def losses(self) -> tuple[tuple[Event, float], ...]:
+        """The losses of the evaluations of one log, that of the training points or else the one with most; none if
+        fewer than two."""
+        logs: dict[str, list[tuple[Event, float]]] = {}
+        for row in self.frame.events:
+            if (loss := number(row, "loss")) is not None and math.isfinite(loss):
+                logs.setdefault(row.at.path, []).append((row, loss))
+        rows = max(logs.items(), key=lambda log: (log[0] in self.trained, len(log[1])), default=("", []))[1]
+        return tuple(rows) if len(rows) > 1 else ()
+
+    @cached_property
+    def fell(self) -> bool:
+        """Whether the evaluations' loss fell."""
+        return maths.falling([loss for _, loss in self.losses])
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """What the evaluations' loss says."""
+        if not self.losses:
+            return ()
+        first, last = (self.frame.value(self.losses[at][0], "loss") for at in (0, -1))
+        return ((FELL if self.fell else LEVEL)(first=first, last=last),)
 
     @cached_property
     def collapse(self) -> tuple[Event, Claim] | None:
@@ -55,6 +88,8 @@ class Evaluations:
 
 
 @fact({"evaluations": events("evaluation")})
-def evaluations(evidence: Evidence, ending: Ending) -> Evaluations:
+def evaluations(evidence: Evidence, ending: Ending, trajectory: Maybe[Trajectory]) -> Evaluations:
     """Of what was printed; empty if nothing was."""
-    return Evaluations(evidence["evaluations"], any(row.get("status") == "aborted" for row in ending.ends.events))
+    gave_up = any(row.get("status") == "aborted" for row in ending.ends.events)
+    points = () if isinstance(trajectory, Missing) else trajectory.progress.events
+    return Evaluations(evidence["evaluations"], gave_up, frozenset(row.at.path for row in points))

@@ -15,8 +15,11 @@ from itertools import pairwise
 from trackside.evidence import Evidence, Frame, Value, derived
 from trackside.facts import maths
 from trackside.facts.fact import fact
+from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import Query, Row, events
+
+LEARNED = Sentence("the loss fell from {first} to {last}")
 
 LEARNING: Mapping[str, Query] = {
     "progress": events("progress"),
@@ -254,6 +257,14 @@ class Trajectory:
     def left(self) -> Value | None:
         """Steps still to do, if both figures are known and the plan was not met."""
         return steps_left(self.done, self.planned)
+
+    @cached_property
+    def learned(self) -> tuple[Claim, ...]:
+        """That the loss fell, if its level means something."""
+        line = self.curve
+        if len(line.rows) < 2 or not line.level_has_meaning or not line.fell:
+            return ()
+        return (LEARNED(first=line.loss(0), last=line.loss(-1)),)
 
     @cached_property
     def step_seconds(self) -> Value | None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from trackside.evidence import Evidence, Frame, Grid, Value
+from trackside.evidence import Evidence, Frame, Grid, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.training.learning import Curve, curve, training_points
+from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import Query, Reducer, events, metric
 
@@ -25,6 +27,22 @@ GAUGES: Mapping[str, Query] = {
     "gauge_step": metric("training_step").over("run", "last"),
 }
 """What a training loop exports of its progress; a family spreads it into its asks."""
+FELL = Sentence(
+    "the loss fell from {first} to {last} over {points}",
+    running="the loss fell from {first} to {last} over {points} so far",
+)
+LEVEL = Sentence(
+    "the loss went from {first} to {last} over {points}, no clear fall and no rise",
+    running="the loss went from {first} to {last} over {points} so far, no clear fall and no rise",
+)
+ROSE = Sentence(
+    "the loss went up from {first} to {last} over {points}",
+    running="the loss went up from {first} to {last} over {points} so far",
+)
+ANEW = Sentence("that is the run's last life, which began again at {place}; its first one began with {before}")
+NO_LOSS = Sentence(
+    "no loss could be read: {points} of progress", running="no loss could be read so far: {points} of progress"
+)
 FIELDS = {"loss": "gauge_loss", "grad_norm": "gauge_norm", "lr": "gauge_rate", "step": "gauge_step"}
 """Field of a point -> ask."""
 
@@ -57,6 +75,23 @@ class LossCurve:
 
     points: Frame
     curve: Curve
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """What the loss says; of a run that began anew, that this is its last life alone."""
+        line = self.curve
+        if not line.finite:
+            return (NO_LOSS(points=line.frame.reduce("count", unit="points")),)
+        at = [place for place, loss in enumerate(line.losses) if math.isfinite(loss)]
+        first, last = line.loss(at[0]), line.loss(at[-1])
+        sentence = FELL if line.fell else ROSE if line.rose and line.level_has_meaning else LEVEL
+        whole = line.frame.reduce("count", "loss", unit="points")
+        begun = training_points(line.frame)[0]
+        if begun is line.points[0] or begun.get("loss") is None:
+            return (sentence(first=first, last=last, points=whole),)
+        own = derived(len(line.finite), whole, unit="points")
+        again = ANEW(place=line.place(at[0]), before=line.frame.value(begun, "loss"))
+        return sentence(first=first, last=last, points=own), again
 
 
 @fact({**GAUGES, "progress": events("progress")}, needs=(("progress", "gauge_loss"),))

@@ -1,8 +1,8 @@
-"""Which of many equals stands out from the others, how far and for how long. Pure, on arrays.
+"""Which of many equals stands out from the others, how far and for how long.
 
 Ranks of synchronous training do the same work, so that in each window each is compared with the median of all. Stages
 of a pipeline, experts and the first rank of each node differ by design: whoever stands out must do so from the GPUs of
-its own node and from those at the same place of other nodes as well.
+its own node and from those at the same index of other nodes as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Limits:
     """Share of the windows of a stretch in which it must stand out so far."""
     windows: int = 10
     """Windows of the stretch."""
-    most_share: float = 0.25
+    max_share: float = 0.25
     """Of all that may stand out: more is a division of the work, not a few that lag."""
     pair_ratio: float = 2.0
     """With two of them there is no median: then this, to the other."""
@@ -55,17 +55,17 @@ def outliers(values: Matrix, names: Sequence[str], limits: Limits) -> list[Outli
     ratios, least = _ratios(values, known, count, limits)
     with np.errstate(invalid="ignore"):
         late = ratios >= least
-    found = []
+    late_rows = []
     for row in np.flatnonzero(late.sum(axis=1) >= limits.windows * limits.sustained):
         stretch = _stretch(late[row], known[row], limits)
         if stretch is None:
             continue
         part = ratios[row, stretch[0] : stretch[1]]
-        found.append(Outlier(int(row), *stretch, float(np.nanmedian(part))))
-    found = [each for each in found if each.ratio >= least]
-    if not found or (count == 2 and len(found) > 1):
+        late_rows.append(Outlier(int(row), *stretch, float(np.nanmedian(part))))
+    late_rows = [outlier for outlier in late_rows if outlier.ratio >= least]
+    if not late_rows or (count == 2 and len(late_rows) > 1):
         return []
-    return sorted(_few(values, names, found, count, limits), key=lambda each: -each.ratio)
+    return sorted(_few(values, names, late_rows, count, limits), key=lambda outlier: -outlier.ratio)
 
 
 def _ratios(values: Matrix, known: NDArray[np.bool_], count: int, limits: Limits) -> tuple[Matrix, float]:
@@ -90,31 +90,32 @@ def _stretch(late: Flags, known: Flags, limits: Limits) -> tuple[int, int] | Non
     return start, stop
 
 
-def _few(values: Matrix, names: Sequence[str], found: list[Outlier], count: int, limits: Limits) -> list[Outlier]:
+def _few(values: Matrix, names: Sequence[str], late: list[Outlier], count: int, limits: Limits) -> list[Outlier]:
     """Those that are few, and do not stand out by their place alone."""
-    nodes = [name.rpartition(":")[0] for name in names]
-    places = [name.rpartition(":")[2] for name in names]
-    known: Flags = np.any(~np.isnan(values), axis=1)
-    rows = {each.row for each in found}
-    if len(found) > max(1, limits.most_share * count):
+    if len(late) > max(1, limits.max_share * count):
         return []
-    kept = []
-    for each in found:
-        level = _level(values, each.row, each)
-        for group in (nodes, places):
-            mates = {row for row in range(len(names)) if known[row] and group[row] == group[each.row]} - {each.row}
-            if len(mates) >= 2 and level < limits.ratio * float(
-                np.median([_level(values, row, each) for row in mates])
-            ):
+    nodes = [name.rpartition(":")[0] for name in names]
+    indices = [name.rpartition(":")[2] for name in names]
+    known: Flags = np.any(~np.isnan(values), axis=1)
+    rows = {outlier.row for outlier in late}
+    few = []
+    for outlier in late:
+        level = _level(values, outlier.row, outlier)
+        for group in (nodes, indices):
+            mates = {row for row in range(len(names)) if known[row] and group[row] == group[outlier.row]} - {
+                outlier.row
+            }
+            usual = float(np.median([_level(values, row, outlier) for row in mates])) if len(mates) >= 2 else 0.0
+            if len(mates) >= 2 and level < limits.ratio * usual:
                 break
-            if len(mates) == 1 and mates <= rows and group is places:  # both of their place: two nodes alike
+            if len(mates) == 1 and mates <= rows and group is indices:  # both of their index: two nodes alike
                 break
         else:
-            kept.append(each)
-    return kept
+            few.append(outlier)
+    return few
 
 
-def _level(values: Matrix, row: int, each: Outlier) -> float:
-    part = values[row, each.start : each.stop]
+def _level(values: Matrix, row: int, outlier: Outlier) -> float:
+    part = values[row, outlier.start : outlier.stop]
     part = part[~np.isnan(part)]
     return float(np.median(part)) if len(part) else np.nan

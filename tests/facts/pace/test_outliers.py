@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackside.facts.pace.lagging import Limits, outliers
+from trackside.facts.pace.outliers import Limits, outliers
 
 
 def test_outliers_are_few_sustained_and_apart_from_their_mates() -> None:

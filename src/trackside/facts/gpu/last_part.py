@@ -1,0 +1,67 @@
+"""What a run did in its last part, by its log and its GPUs together.
+
+Where metrics can't tell waiting from work, they do beside a log that went silent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from trackside.evidence import Missing, Value
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.gpu.stall import GpuStall
+from trackside.facts.gpu.standstill import Standstill
+from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.exceptions import Exceptions, last_words
+from trackside.facts.logs.silence import Silence
+from trackside.facts.training.learning import training_points
+from trackside.finding import Claim
+from trackside.model import Event, Role
+
+
+@dataclass(frozen=True, eq=False)
+class LastPart:
+    """The end of the run's log, and what its GPUs did by then."""
+
+    points: tuple[Event, ...]
+    """The training points."""
+    reaped: bool
+    """Whether the run did not end by itself."""
+    raised: bool
+    """Whether an error of the run's own, printed by itself, was its last word."""
+    silence: Silence
+    stall: GpuStall | None
+
+    @cached_property
+    def quiet(self) -> tuple[Value, bool] | None:
+        """The silence of several ranks that had trained and were ended from outside, and whether it is stamped."""
+        several = self.reaped and self.points and self.silence.several_ranks
+        return self.silence.stall if several else None
+
+    def standstill(self, *, beside: bool = True, stopped: float | None = None) -> Standstill | None:
+        """That of the GPUs; ``beside``: other evidence says that the run was stuck; ``stopped``: when it did, by it."""
+        if self.stall is None:
+            return None
+        still = self.stall.at_end(beside=beside)
+        return self.stall.within(stopped) if still is None and stopped is not None else still
+
+    @cached_property
+    def rest(self) -> Standstill | None:
+        """The GPUs' standstill, beside the log's silence if there is one."""
+        return self.standstill(beside=self.quiet is not None, stopped=self.points[-1].time if self.quiet else None)
+
+    @cached_property
+    def working(self) -> Claim | None:
+        """That the GPUs worked to the end instead."""
+        return None if self.stall is None or self.rest is not None else self.stall.worked_on
+
+
+@fact()
+def last_part(ending: Ending, silence: Silence, exceptions: Maybe[Exceptions], stall: Maybe[GpuStall]) -> LastPart:
+    """Of what was given; it may be nothing."""
+    points = training_points(silence.signs["progress"])
+    rows = () if isinstance(exceptions, Missing) else exceptions.frame.events
+    own = [row for row in rows if row.role is Role.ROOT and not row.get("logged")]
+    measured = None if isinstance(stall, Missing) else stall
+    return LastPart(tuple(points), ending.reaped and not ending.ends, bool(last_words(own, points)), silence, measured)

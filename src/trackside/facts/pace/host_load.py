@@ -1,0 +1,100 @@
+"""How busy the hosts of a run were: their CPUs, and tasks that waited for a CPU or for storage.
+
+Waiting is pressure stall information of the kernel: the share of time in which some task waited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trackside.evidence import Evidence, Grid, Value, derived
+from trackside.facts.fact import fact
+from trackside.finding import Claim, Sentence
+from trackside.query import Query, metric
+
+
+def _pressure(resource: str) -> Query:
+    query = metric("host_pressure_seconds_total").where(resource=resource, level="some")
+    return query.over("run", "increase").by("node", how="max")
+
+
+HOST_LOAD: Mapping[str, Query] = {
+    "cpu_busy": metric("host_cpu_busy_ratio").over("run", "avg"),
+    "cpu_idle": metric("host_cpu_seconds_total").where(mode="idle").over("run", "increase").by("node", how="avg"),
+    "cpu_pressure": _pressure("cpu"),
+    "io_pressure": _pressure("io"),
+}
+"""The questions behind :class:`HostLoad`."""
+
+CPU = Sentence("the CPUs of the hosts were {busy} busy (median)")
+PRESSURE: Mapping[str, Sentence] = {
+    "cpu": Sentence("tasks of the hosts waited for a CPU {share} of the time (median)"),
+    "io": Sentence("tasks of the hosts waited for storage {share} of the time (median)"),
+}
+CPUS = Sentence("tasks of its host {node} waited for a CPU {share} of the time (median)")
+CPUS_BESIDE = Sentence("tasks of its host {node} waited for a CPU {share} of the time, on the median host {others}")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What counts as load."""
+
+    saturated_cpu: float = 0.9
+    """Share of CPU time not idle, mean over the time of work."""
+    pressure_share: float = 0.3
+    """Share of time in which tasks waited for CPU or storage."""
+    pressure_ratio: float = 2.0
+    """The same of a node over the median node's."""
+
+
+@dataclass(frozen=True, eq=False)
+class HostLoad:
+    """What was sampled of the hosts, by the names of :data:`HOST_LOAD`."""
+
+    grids: Mapping[str, Grid]
+    limits: Limits
+
+    def saturated(self, start: float, end: float) -> tuple[Claim, ...]:
+        """What the hosts had too little of in (start, end]: CPU, or storage."""
+        busy = self._cpu_busy(start, end)
+        claims = [CPU(busy=busy)] if busy is not None and busy.number >= self.limits.saturated_cpu else []
+        for name, sentence in PRESSURE.items():
+            grid = self.grids.get(f"{name}_pressure")
+            wait = grid.during(start, end).value("median") if grid is not None else None
+            if grid is not None and wait is not None and wait.value is not None:
+                share = wait.number / grid.step
+                if share >= self.limits.pressure_share:
+                    claims.append(sentence(share=derived(round(share, 3), wait, unit="share")))
+        return tuple(claims)
+
+    def _cpu_busy(self, start: float, end: float) -> Value | None:
+        """Share of CPU time not idle (median); None if it was not sampled."""
+        busy, idle = self.grids.get("cpu_busy"), self.grids.get("cpu_idle")
+        if busy is not None:
+            value = busy.during(start, end).value("median", unit="share")
+            return None if value.value is None else value
+        spare = idle.during(start, end).value("median") if idle is not None else None
+        if idle is None or spare is None or spare.value is None:
+            return None
+        return derived(round(1 - spare.number / idle.step, 3), spare, unit="share")
+
+    def contended(self, nodes: Sequence[str]) -> tuple[Claim, ...]:
+        """That tasks of this one node wait for a CPU, and not so on the other nodes."""
+        grid, limits = self.grids.get("cpu_pressure"), self.limits
+        if grid is None or len(nodes) != 1:
+            return ()
+        mine, theirs = grid.where(node=nodes[0]).value("median"), grid.value("median")
+        if mine.value is None or mine.number < limits.pressure_share * grid.step:
+            return ()
+        if len(grid) > 2 and mine.number < limits.pressure_ratio * theirs.number:
+            return ()
+        share, others = (derived(round(value.number / grid.step, 3), value, unit="share") for value in (mine, theirs))
+        node = derived(nodes[0], mine)
+        return (CPUS_BESIDE(node=node, share=share, others=others) if len(grid) > 2 else CPUS(node=node, share=share),)
+
+
+@fact(HOST_LOAD, limits=Limits())
+def host_load(evidence: Evidence, limits: Limits) -> HostLoad:
+    """Of what was sampled; it may be nothing."""
+    return HostLoad({name: grid for name in HOST_LOAD if (grid := evidence.grid(name)) is not None}, limits)

@@ -1,0 +1,143 @@
+"""Whether GPUs that the others wait for are of a rank at work of its own, which saves, evaluates or logs for all.
+
+Such a rank is late like a straggler, but not because it is slow: between its saves it keeps up, and while it evaluates
+no step is done at all. A straggler is late in every step, and the steps go on. Ranks that write for others are the
+first of the run and of its nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from trackside.evidence import Missing, derived
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.gpu.activity import GpuActivity, middle, spells
+from trackside.facts.gpus import of_gpu
+from trackside.facts.pace.saving import Saving
+from trackside.facts.pace.slow_gpus import SlowGpus, SlowGroup
+from trackside.facts.training.learning import Trajectory
+from trackside.finding import Claim, Sentence
+from trackside.model import Event, Run
+
+SAVER_IDLES = Sentence(
+    "GPU {gpu}, of the rank that saves, was busy {mine} of its time (mean) and the others {theirs} (median), while "
+    "{saves} checkpoints were saved: {idle} for each"
+)
+SAVER_LATE = Sentence("GPU {gpu}, of the rank that saves, is the one that lags: {saves:saved checkpoints} in {steps}")
+NO_STEP = Sentence("no step was done while GPU {gpu} stood apart, from {since} to {until}: all ranks paused")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What tells a rank at work of its own from a slow one."""
+
+    resolved: int = 3
+    """Windows between two saves from which a rank that only saves is seen to keep up in between."""
+    keeps_up: float = 0.9
+    """Of the others' activity: a rank that keeps up."""
+    least_saves: int = 3
+    idles: float = 0.2
+    """Share of the others' activity that a rank which idles is short of; a rank that computes longer is short of
+    none."""
+    least_idle_s: float = 1.0
+    """Of each save; a straggler whose run saves far more often than that idles for another reason."""
+    points: int = 3
+    """Gaps between training points that a stretch must span for their absence to say that no step was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saver:
+    """A rank that the others wait for while it saves."""
+
+    share: float
+    """Of the time that it keeps them waiting."""
+    claims: tuple[Claim, ...]
+    first: Event | None
+    """The first save."""
+
+
+@dataclass(frozen=True, eq=False)
+class LeaderWork:
+    """What the rank of the GPUs that the others wait for did by itself."""
+
+    leads: bool
+    """Whether those GPUs are of ranks that write for others."""
+    saver: Saver | None
+    """That it idles while it saves; None if it works while the others wait, or idles although nothing is saved."""
+    pause: Claim | None
+    """That no step was done meanwhile: all ranks paused, and one of them evaluated or saved. None if steps went on, or
+    the log gives no times."""
+
+
+@fact(limits=Limits())
+def leader_work(slow: SlowGpus, saving: Saving, trajectory: Maybe[Trajectory], run: Run, limits: Limits) -> LeaderWork:
+    """Of the GPUs that stand out; nothing if none do."""
+    group = slow.group
+    if group is None:
+        return LeaderWork(False, None, None)
+    leads = set(group.gpus) <= set(_leaders(run))
+    saver = None
+    if leads and group.sign != "sm" and not group.slow_clock:
+        saver = _saver(slow.activity, group, saving, limits)
+    pause = None if isinstance(trajectory, Missing) else _pause(slow.activity, group, trajectory, limits)
+    return LeaderWork(leads, saver, pause)
+
+
+def _leaders(run: Run) -> list[str]:
+    """The first GPU of each node."""
+    first: dict[str, str] = {}
+    for gpu in run.gpus:
+        first.setdefault(gpu.rpartition(":")[0], gpu)
+    return list(first.values())
+
+
+def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limits) -> Saver | None:
+    grid, saves = activity.grid(activity.busy_by), saving.checkpoints
+    if grid is None:
+        return None
+    part = grid.during(group.start, group.end)
+    mine, theirs = of_gpu(part, group.gpus[0]).value("avg"), part.value("median")
+    if mine.value is None or not theirs.value:
+        return None
+    share, gpu = 1 - mine.number / theirs.number, derived(group.gpus[0], mine)
+    if share < limits.idles:
+        return None  # it works while the others wait
+    if (storm := saving.storm) is not None:
+        late = [] if storm.steps is None else [SAVER_LATE(gpu=gpu, saves=storm.count, steps=storm.steps)]
+        return Saver(share, (*late, *storm.claims), storm.first)
+    if len(saves) < limits.least_saves:
+        return None
+    interval = (group.end - group.start) / len(saves)
+    if share * interval < limits.least_idle_s or not _keeps_up_between(activity, group, interval, len(saves), limits):
+        return None
+    idle = derived(round(share * interval, 1), mine, theirs, saving.total, unit="s")
+    return Saver(share, (SAVER_IDLES(gpu=gpu, mine=mine, theirs=theirs, saves=saving.count, idle=idle),), saves[0])
+
+
+def _keeps_up_between(activity: GpuActivity, group: SlowGroup, interval: float, saves: int, limits: Limits) -> bool:
+    """Whether it keeps up between the saves, as far as they are sampled finely enough to see that."""
+    if interval < limits.resolved * activity.step:
+        return interval <= (limits.resolved - 1) * activity.step
+    assert activity.busy is not None
+    values = activity.busy[:, (activity.times > group.start) & (activity.times <= group.end)]
+    own, usual = values[activity.gpus.index(group.gpus[0])], float(middle(values))
+    return len(spells(own >= limits.keeps_up * usual)) >= 0.5 * saves
+
+
+def _pause(activity: GpuActivity, group: SlowGroup, course: Trajectory, limits: Limits) -> Claim | None:
+    start, end = (
+        group.start + activity.step,
+        group.end - 2 * activity.step,
+    )  # scrapes lag, and the last step may end in it
+    times = sorted((row.time, index) for index, row in enumerate(course.points) if row.time is not None)
+    before = [(time, index) for time, index in times if time <= start]
+    if len(before) < limits.points or any(start < time < end for time, _ in times):
+        return None
+    usual = median(after[0] - time for (time, _), after in pairwise(before))
+    last, index = before[-1]
+    if end - start < limits.points * usual or start - last > limits.points * usual + 2 * activity.step:
+        return None  # too short to tell, or the log had ended before
+    since = course.progress.value(course.points[index], "time", "time")
+    return NO_STEP(gpu=derived(group.gpus[0], since), since=since, until=derived(end, since, unit="time"))

@@ -1,0 +1,163 @@
+"""Ranks that lag by the times that they print or export of their own work.
+
+What a rank computed itself tells most; a step's wall time differs among ranks only where it leaves out the wait for the
+others. Times are compared step by step, or window by window, against the median rank. Two ranks have no median.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from trackside.catalog.natural import whole_number
+from trackside.evidence import Evidence, Frame, Grid, Missing, Value, derived
+from trackside.facts.fact import fact, unmet
+from trackside.facts.gpu.activity import middle
+from trackside.facts.gpus import of_ranks
+from trackside.facts.pace import outliers
+from trackside.facts.training.learning import number
+from trackside.finding import Claim, Sentence
+from trackside.model import Event, Run
+from trackside.query import Query, events, metric
+
+LAGS = Sentence(
+    "rank {rank} takes {ratio} times as long for its own part of a step as the median rank: {mine} beside {theirs}"
+)
+LAGGING = Sentence("it does so in a stretch of {count}, of {whole} compared")
+EVEN = Sentence(
+    "{ranks} compute about equally long: the slowest, rank {rank}, {mine}, beside {theirs} (medians), {ratio} times as "
+    "long"
+)
+EVEN_GAUGE = Sentence(
+    "the step times that {count} ranks export lie between {low} and {high}, about {middle}, and none is late for long"
+)
+
+OWN_TIMES = ("compute_time_s", "relative_time", "step_time_s")
+"""What a rank's own work took, the plainest first."""
+
+
+@dataclass(frozen=True)
+class Limits(outliers.Limits):
+    """What can be compared."""
+
+    least_steps: int = 20
+    """Steps that every compared rank must have printed (design of the families)."""
+    least_ranks: int = 3
+    """With two ranks there is no median to lag behind."""
+
+
+@dataclass(frozen=True)
+class Lag:
+    """Ranks that lag."""
+
+    ranks: tuple[int, ...]
+    gpus: tuple[str, ...]
+    claims: tuple[Claim, ...]
+    since: float | None
+    row: Event | None
+    share: float
+    """Of all that was compared, in which they lag."""
+
+
+@dataclass(frozen=True, eq=False)
+class RankLag:
+    """The ranks of a run against each other; of each witness the lag, or the claim that the ranks are even."""
+
+    frame: Frame
+    """What the ranks printed."""
+    gauge: Grid | None
+    """Seconds a step that ranks export."""
+    run: Run
+    limits: Limits
+    untold: Missing | None
+    """Why neither was given; None if one was."""
+
+    @cached_property
+    def printed(self) -> Lag | Claim | None:
+        """By what more than two ranks print."""
+        for field in OWN_TIMES:
+            times = self._by_rank(field)
+            steps = sorted(set[float]().union(*times.values()))
+            if len(times) >= self.limits.least_ranks and len(steps) >= self.limits.least_steps:
+                return self._compared(field, times, steps)
+        return None
+
+    @cached_property
+    def exported(self) -> Lag | Claim | None:
+        """By step times that every rank exports: of its own work, if they differ at all."""
+        grid, limits = self.gauge, self.limits
+        if grid is None or sum(bool(rank) for (rank,) in grid.labels("rank")) < limits.least_ranks:
+            return None
+        numbered = [
+            (row, rank) for row, (name,) in enumerate(grid.labels("rank")) if (rank := whole_number(name)) is not None
+        ]
+        ranks = [rank for _, rank in numbered]
+        late = outliers.outliers(grid.values[[row for row, _ in numbered]], self._names(ranks), limits)
+        if not late:
+            middle_, high, low = (grid.value(how) for how in ("median", "max", "min"))
+            return EVEN_GAUGE(count=derived(len(ranks), middle_), middle=middle_, high=high, low=low)
+        first = late[0]
+        start, end = float(grid.times[first.start]) - grid.step, float(grid.times[first.stop - 1])
+        part = grid.during(start, end)
+        mine, theirs = part.where(rank=str(ranks[first.row])).value("median"), part.value("median")
+        ratio = derived(round(first.ratio, 2), mine, theirs)
+        claim = LAGS(rank=derived(ranks[first.row], mine), mine=mine, theirs=theirs, ratio=ratio)
+        slow = tuple(sorted(ranks[outlier.row] for outlier in late))
+        share = (first.stop - first.start) / len(grid.times)
+        return Lag(slow, of_ranks(self.run, slow), (claim,), start + grid.step, None, share)
+
+    def _names(self, ranks: Sequence[int]) -> list[str]:
+        """The GPU of each rank, else its number as that of a GPU of no node."""
+        return [(of_ranks(self.run, (rank,)) or (f":{rank}",))[0] for rank in ranks]
+
+    def _by_rank(self, field: str) -> dict[int, dict[float, Event]]:
+        """rank -> step -> the point that prints its time; ranks with too few are left out."""
+        times: dict[int, dict[float, Event]] = {}
+        for row in self.frame.events:
+            step = number(row, "step")
+            if row.rank is not None and step is not None and number(row, field) is not None:
+                times.setdefault(row.rank, {})[step] = row
+        return {rank: own for rank, own in sorted(times.items()) if len(own) >= self.limits.least_steps}
+
+    def _compared(self, field: str, times: dict[int, dict[float, Event]], steps: Sequence[float]) -> Lag | Claim:
+        ranks, column = list(times), {step: index for index, step in enumerate(steps)}
+        values = np.full((len(ranks), len(steps)), np.nan)
+        for row, own in enumerate(times.values()):
+            for step, point in own.items():
+                values[row, column[step]] = number(point, field)
+        late = outliers.outliers(values, self._names(ranks), self.limits)
+        slowest = late[0].row if late else int(np.nanargmax(middle(values, axis=1)))
+        part = steps[late[0].start : late[0].stop] if late else steps
+        points = [times[ranks[slowest]][step] for step in part if step in times[ranks[slowest]]]
+        mine = self._typical(field, points)
+        theirs = self._typical(field, [own[step] for own in times.values() for step in part if step in own])
+        ratio = derived(round(mine.number / theirs.number, 2) if theirs.value else 1.0, mine, theirs)
+        figures = {"rank": derived(ranks[slowest], mine), "ratio": ratio, "mine": mine, "theirs": theirs}
+        if not late:
+            return EVEN(ranks=self.frame.reduce("distinct", "rank"), **figures)
+        count, whole = (derived(len(those), mine, unit="steps") for those in (part, steps))
+        slow = tuple(sorted(ranks[outlier.row] for outlier in late))
+        claims, first = (LAGS(**figures), LAGGING(count=count, whole=whole)), points[0]
+        return Lag(slow, of_ranks(self.run, slow), claims, first.time, first, len(part) / len(steps))
+
+    def _typical(self, field: str, points: Sequence[Event]) -> Value:
+        """The time in the middle of these, as it was printed."""
+        ordered = sorted(points, key=lambda row: number(row, field) or 0.0)
+        return self.frame.value(ordered[len(ordered) // 2], field, "" if field == "relative_time" else "s")
+
+
+RANK_LAG: Mapping[str, Query] = {
+    "ranks": events("rank_progress"),
+    "own_step": metric("training_step_seconds").over("run", "avg"),
+}
+"""The questions behind :class:`RankLag`."""
+
+
+@fact(RANK_LAG, limits=Limits())
+def rank_lag(evidence: Evidence, run: Run, limits: Limits) -> RankLag:
+    """Of what ranks print and export; it may be nothing."""
+    missing = unmet(evidence, (tuple(RANK_LAG),))
+    return RankLag(evidence["ranks"], evidence.grid("own_step"), run, limits, missing)

@@ -1,0 +1,55 @@
+"""Ranks against each other by the times that they print."""
+
+from __future__ import annotations
+
+from tests.families.rows import Row, event, store
+from trackside.evidence import Missing
+from trackside.facts.fact import Facts
+from trackside.facts.pace.rank_lag import Lag, RankLag
+from trackside.finding import Claim
+from trackside.model import Run
+from trackside.stores.memory import MemoryStore
+
+
+def ranks(where: MemoryStore) -> RankLag:
+    fact = Facts(where, Run(), lambda query, answer: answer).get(RankLag)
+    assert isinstance(fact, RankLag)
+    return fact
+
+
+def printed(slow: float, until: int = 40, count: int = 4, **fields: float) -> list[Row]:
+    return [
+        event("rank_progress", 10 * step + rank, rank=rank, step=step, time=100.0 + step, **{
+            "compute_time_s": slow if rank == 2 and step <= until else 0.1, **fields
+        })
+        for step in range(1, 41) for rank in range(count)
+    ]  # fmt: skip
+
+
+def test_a_rank_that_takes_longer_lags_for_as_long_as_it_does() -> None:
+    lag = ranks(store(printed(0.25, until=20))).printed
+    assert isinstance(lag, Lag)
+    assert (lag.ranks, lag.gpus) == ((2,), ())
+    assert 0.4 < lag.share < 0.6
+    assert lag.row is not None
+    assert (lag.since, lag.row.get("step")) == (lag.row.time, 1)
+
+
+def test_even_ranks_are_a_claim_and_too_few_are_nothing() -> None:
+    even = ranks(store(printed(0.104))).printed
+    assert isinstance(even, Claim)
+    assert even.values["rank"].value == 2
+    assert ranks(store(printed(0.25, count=2))).printed is None
+
+
+def test_the_wall_time_of_a_step_comes_after_a_ranks_own() -> None:
+    """All print the same wall time; their own part of it differs."""
+    lag = ranks(store(printed(0.25, step_time_s=0.4))).printed
+    assert isinstance(lag, Lag)
+    assert lag.claims[0].values["mine"].value == 0.25
+
+
+def test_nothing_given_says_why() -> None:
+    blind = ranks(MemoryStore((), (), ()))
+    assert isinstance(blind.untold, Missing)
+    assert (blind.printed, blind.exported) == (None, None)

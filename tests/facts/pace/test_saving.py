@@ -1,0 +1,59 @@
+"""What counts as one checkpoint, and when saves set the pace."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.families.rows import FALLING, STEPS, Row, curve, event, store
+from trackside.facts.fact import Facts
+from trackside.facts.pace.saving import Saving
+from trackside.finding import Claim
+from trackside.model import Run
+
+
+def saving(*rows: Row | list[Row], n_ranks: int = 1) -> Saving:
+    fact = Facts(store(*rows), Run(n_ranks=n_ranks), lambda query, answer: answer).get(Saving)
+    assert isinstance(fact, Saving)
+    return fact
+
+
+def saves(count: int, **fields: float) -> list[Row]:
+    return [event("checkpoint_saved", 600 + i, step=i + 1, path=f"out/{i}", **fields) for i in range(count)]
+
+
+def texts(claims: tuple[Claim, ...]) -> list[set[str]]:
+    return [set(claim.values) for claim in claims]
+
+
+def test_shards_and_ranks_are_one_checkpoint() -> None:
+    shards = [event("checkpoint_saved", 600 + i, step=10 * (i // 4), path=f"shard-{i}") for i in range(12)]
+    assert len(saving(shards).checkpoints) == 3
+    unnamed = [event("checkpoint_saved", 600 + i, path="out") for i in range(8)]
+    assert len(saving(unnamed).checkpoints) == 8
+    assert len(saving(unnamed, n_ranks=8).checkpoints) == 1, "as many messages as there are ranks"
+
+
+@pytest.mark.parametrize(("count", "seconds", "values"), [
+    (30, 0.0, [{"saves", "steps"}]),  # at every step
+    (3, 0.0, None),
+    (3, 60.0, [{"share"}]),  # three minutes of five
+    (30, 9.0, [{"saves", "steps"}, {"share"}]),
+])  # fmt: skip
+def test_saves_that_set_the_pace(count: int, seconds: float, values: list[set[str]] | None) -> None:
+    points = curve(FALLING, time=lambda i: 1000.0 + 10 * i, **STEPS)
+    storm = saving(points, saves(count, seconds=seconds)).storm
+    assert (None if storm is None else texts(storm.claims)) == values
+    assert storm is None or (storm.count.value == count and (storm.steps is None) == (count == 3))
+
+
+def test_a_plan_counts_until_something_was_saved() -> None:
+    plan = event("training_plan", 1, save_steps=1)
+    planned = saving(curve(FALLING, **STEPS), plan).storm
+    assert planned is not None
+    assert texts(planned.claims) == [{"every", "steps"}]
+    assert saving(curve(FALLING, **STEPS), plan, saves(2)).storm is None
+
+
+def test_too_few_steps_tell_nothing() -> None:
+    assert saving(curve(FALLING[:9], **STEPS), saves(9)).storm is None
+    assert saving(curve(FALLING[:10], **STEPS), saves(9)).storm is not None
