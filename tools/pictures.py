@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 import vl_convert
 
+from trackside.facts.fact import Facts
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.session import Session
@@ -41,7 +42,7 @@ def picture(family: Family) -> str | None:
     told = {finding.family for finding in (verdict.primary, *verdict.consequences, *verdict.warnings)}
     if family.code not in told:
         raise LookupError(f"{family.code}: the verdict on {scenario} is {verdict.family}")
-    for chart, drawn in drawings(verdict, session.store):
+    for chart, drawn in drawings(verdict, Facts(session.store, verdict.run)):
         if chart.slug == slug:
             return _numbered(vl_convert.vega_to_svg(standalone(drawn, LIGHT)))
     raise LookupError(f"{family.code}: {scenario} gives no chart {slug!r}")

@@ -14,6 +14,7 @@ import pytest
 from tests.families.grids import Cluster, named
 from tests.families.rows import END, START, Row, event, job, points
 from trackside.evidence import Store
+from trackside.facts.fact import Facts
 from trackside.finding import Verdict
 from trackside.model import Event, Record, Role, Run
 from trackside.show.charts import happenings, reduce
@@ -46,7 +47,7 @@ def drawn(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, Dra
 
 def of(verdict: Verdict, store: Store) -> dict[str, Drawn]:
     """The charts of a run by their slugs; each is whole."""
-    found = {chart.slug: each for chart, each in drawings(verdict, store)}
+    found = {chart.slug: each for chart, each in drawings(verdict, Facts(store, verdict.run))}
     for each in found.values():
         whole(each)
     return found
@@ -148,7 +149,7 @@ def test_the_questions_of_all_charts_are_asked_together() -> None:
     run, store = working().store(*points(), job("COMPLETED"))
     verdict = engine.diagnose(store, run)
     counting = Counting(store)
-    assert len(list(drawings(verdict, counting))) == len(charts())
+    assert len(list(drawings(verdict, Facts(counting, run)))) == len(charts())
     assert (counting.batches, counting.single) == (1, 0)
 
 
@@ -262,7 +263,7 @@ def test_what_became_slow_began_then() -> None:
     _, store = straggling().store(*points(10, START + 60, 20.0), *points(10, START + 300, 60.0), job("COMPLETED"))
     for since, begun in ((START + 90, False), (START + 290, True)):
         moved = replace(verdict, primary=replace(verdict.primary, since=since))
-        assert (first_cause(moved, store) is not None) is begun
+        assert (first_cause(moved, Facts(store, moved.run)) is not None) is begun
 
 
 def test_of_what_was_not_sampled_nothing_is_said() -> None:
@@ -479,7 +480,7 @@ def test_every_chart_renders_without_a_page(theme: Mapping[str, str], capfd: pyt
 def _straggler() -> list[tuple[Chart, Drawn]]:
     cluster = straggling().per_gpu("gpu_memory_used_bytes", 40 * GIB)
     run, store = cluster.store(*points(), job("COMPLETED", submit=START - 100))
-    return list(drawings(engine.diagnose(store, run), store))
+    return list(drawings(engine.diagnose(store, run), Facts(store, run)))
 
 
 def test_a_still_defines_all_colours_and_leaves_the_chart_as_it_was() -> None:

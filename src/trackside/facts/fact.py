@@ -149,6 +149,11 @@ class Facts:
         for query, answer in zip(fresh, ask_many(self.store, fresh), strict=True):
             self._answers[query] = self._checked(query, answer)
 
+    def answer(self, query: Query) -> Answer:
+        """The answer to one question."""
+        self.ask([query])
+        return self._answers[query]
+
     def evidence(self, asks: Mapping[str, Query]) -> Evidence:
         """The answers to questions, by name."""
         self.ask(asks.values())

@@ -6,13 +6,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from trackside.evidence import Grid, Store
+from trackside.evidence import Grid
+from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Flags, middle
 from trackside.finding import Verdict
 from trackside.query import metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn
-from trackside.show.charts.phases import ASKS, apart, first_cause, over_window, phases, run_window, shaded, titled
+from trackside.show.charts.phases import apart, first_cause, over_window, phases, run_window, shaded, titled
 from trackside.show.charts.time_axis import (
     PHASES,
     TOP,
@@ -57,11 +58,11 @@ _WHILE = {
 Matrix = reduce.Matrix
 
 
-def draw(verdict: Verdict, store: Store) -> Drawn | None:
+def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
     """None where neither was sampled."""
-    window = run_window(verdict, store)
-    sm = _grid(store.ask(SM), window)
-    told = [(name, grid) for name, query in BUSY.items() if (grid := _grid(store.ask(query), window)) is not None]
+    window = run_window(facts)
+    sm = _grid(facts.answer(SM), window)
+    told = [(name, grid) for name, query in BUSY.items() if (grid := _grid(facts.answer(query), window)) is not None]
     name, busy = told[0] if told else ("", None)
     grid = sm or busy
     if window is None or grid is None:
@@ -78,10 +79,10 @@ def draw(verdict: Verdict, store: Store) -> Drawn | None:
         columns["under"] = np.fmin(columns["sm"], columns["busy"])
     columns |= {f"own{place}": reduce.line(values) for place, values in enumerate(own.values())}
     columns["alone"] = reduce.alone(columns["sm" if sm is not None else "busy"])
-    rows = _rows(verdict, store, [each for each in (sm, busy) if each is not None])
+    rows = _rows(verdict, facts, [each for each in (sm, busy) if each is not None])
     return Drawn(
-        _spec(window, columns, verdict, store, name, list(own), grid),
-        _caption(levels, name, len(grid), len(own), _worked(verdict, store, grid)),
+        _spec(window, columns, verdict, facts, name, list(own), grid),
+        _caption(levels, name, len(grid), len(own), _worked(verdict, facts, grid)),
         (
             "phase",
             "from",
@@ -96,10 +97,10 @@ def _grid(answer: object, window: Span | None) -> Grid | None:
     return answer if isinstance(answer, Grid) and window is not None and len(answer.times) else None
 
 
-def _worked(verdict: Verdict, store: Store, grid: Grid) -> tuple[str, Flags]:
+def _worked(verdict: Verdict, facts: Facts, grid: Grid) -> tuple[str, Flags]:
     """(T,) The windows in which it did what a run is for, and in words when that was; all where that isn't known."""
     flags, words = np.zeros(len(grid.times), dtype=bool), "Over the whole run"
-    for each in phases(verdict, store):
+    for each in phases(facts):
         if each.training:
             flags |= over_window(grid, (each.start, each.end))
             words = _WHILE.get(each.name, words)
@@ -126,10 +127,10 @@ def _caption(levels: dict[str, reduce.Level], name: str, count: int, own: int, w
     )
 
 
-def _rows(verdict: Verdict, store: Store, grids: list[Grid]) -> list[tuple[str, ...]]:
+def _rows(verdict: Verdict, facts: Facts, grids: list[Grid]) -> list[tuple[str, ...]]:
     rows = []
-    window = run_window(verdict, store) or (0.0, 0.0)
-    spans = [(each.name, each.start, each.end) for each in phases(verdict, store)] or [("whole run", *window)]
+    window = run_window(facts) or (0.0, 0.0)
+    spans = [(each.name, each.start, each.end) for each in phases(facts)] or [("whole run", *window)]
     for phase, start, end in spans[:50]:
         parts = [grid.values[:, over_window(grid, (start, end))] for grid in grids]
         told = [ratio(float(middle(part))) if not np.isnan(part).all() else "not sampled" for part in parts]
@@ -138,7 +139,7 @@ def _rows(verdict: Verdict, store: Store, grids: list[Grid]) -> list[tuple[str, 
 
 
 def _spec(
-    window: Span, columns: dict[str, Matrix], verdict: Verdict, store: Store, name: str, own: list[str], grid: Grid
+    window: Span, columns: dict[str, Matrix], verdict: Verdict, facts: Facts, name: str, own: list[str], grid: Grid
 ) -> Json:
     marks: list[Json] = []
     ends: list[tuple[str, float, str]] = []
@@ -157,12 +158,12 @@ def _spec(
     parts = [(key, title) for key, title in (("busy", name), ("sm", "SM")) if key in columns]
     parts += [(f"own{place}", titled(gpu)) for place, gpu in enumerate(own)]
     told = at_cursor("curve", columns["t"], grid.step, parts, ".2f")
-    cause = first_cause(verdict, store)
+    cause = first_cause(verdict, facts)
     return figure(
         HEIGHT,
         window,
         [
-            *bands(shaded(verdict, store), HEIGHT),
+            *bands(shaded(facts), HEIGHT),
             heading("share of time", -HEAD),
             panel(0, HEIGHT, marks, scales=[y_scale("y", 0, FULL, HEIGHT, nice=False)], axes=[y_axis("y", form=".1f")]),
             *at_ends([(text, HEIGHT * (1 - place / FULL), colour) for text, place, colour in ends], HEIGHT),
@@ -202,4 +203,4 @@ def _named_gap(columns: dict[str, Matrix]) -> list[Json]:
     ]
 
 
-CHART = Chart("busy-wait", "Busy against at work", 30, draw, (SM, *BUSY.values(), *ASKS.values()))
+CHART = Chart("busy-wait", "Busy against at work", 30, draw, (SM, *BUSY.values()))

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
-from trackside.evidence import Answer, Store, ask_many
+from trackside.facts.fact import Facts, questions
+from trackside.facts.pace.run_phases import RunPhases
 from trackside.finding import Verdict
 from trackside.query import Query
 
@@ -72,36 +73,21 @@ class Drawn:
 @dataclass(frozen=True, slots=True)
 class Chart:
     """One chart. ``order``: its place on a page. ``draw``: None where the run gives nothing to draw; raises nothing
-    for what a run may lack. ``asks``: what it asks the store, so that the questions of all charts go together."""
+    for what a run may lack. ``asks``: what it asks, so that the questions of all charts go together."""
 
     slug: str
     title: str
     order: int
-    draw: Callable[[Verdict, Store], Drawn | None]
+    draw: Callable[[Verdict, Facts], Drawn | None]
     asks: tuple[Query, ...] = ()
 
 
-class Asked:
-    """A store whose answers are kept: the charts of one run share theirs."""
-
-    def __init__(self, store: Store, queries: Sequence[Query]) -> None:
-        self.name = store.name
-        self._store = store
-        distinct = list(dict.fromkeys(queries))
-        self._answers: dict[Query, Answer] = dict(zip(distinct, ask_many(store, distinct), strict=True))
-
-    def ask(self, query: Query) -> Answer:
-        """See :class:`trackside.query.Store`."""
-        if query not in self._answers:
-            self._answers[query] = self._store.ask(query)
-        return self._answers[query]
-
-
-def drawings(verdict: Verdict, store: Store) -> Iterator[tuple[Chart, Drawn]]:
-    """What there is to see of a run, in the order of a page."""
-    asked = Asked(store, [query for chart in charts() for query in chart.asks])
+def drawings(verdict: Verdict, facts: Facts) -> Iterator[tuple[Chart, Drawn]]:
+    """What there is to see of a run, in the order of a page. ``facts``: of unchecked answers, as what can't be judged
+    on can be looked at."""
+    facts.ask([*questions(RunPhases), *(query for chart in charts() for query in chart.asks)])
     for chart in charts():
-        if (drawn := chart.draw(verdict, asked)) is not None:
+        if (drawn := chart.draw(verdict, facts)) is not None:
             yield chart, drawn
 
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from trackside.catalog.events import EVENTS
 from trackside.catalog.throttle import REASONS, mask, reasons_in
 from trackside.catalog.xid import XIDS
-from trackside.evidence import Frame, Grid, Store
+from trackside.evidence import Frame, Grid
+from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import spells
 from trackside.facts.gpus import name_of
 from trackside.model import Event, Role
@@ -130,10 +131,10 @@ class Happening:
     between: bool = False
 
 
-def said(store: Store, span: Span, end: float) -> tuple[list[Moment], list[Moment]]:
+def said(facts: Facts, span: Span, end: float) -> tuple[list[Moment], list[Moment]]:
     """The events in the span, and those of which nothing tells when they were. An event that bears no time lies between
     the last one before it in its file that does and the next, or the run's end."""
-    rows = [row for kind in (*_LANE, "progress") for row in _events(store, kind)]
+    rows = [row for kind in (*_LANE, "progress") for row in _events(facts, kind)]
     files = {row.at.path for row in rows if row.time is None}
     timed = sorted(
         (row.at.path, row.at.line, row.time) for row in rows if row.time is not None and row.at.path in files
@@ -157,14 +158,14 @@ def said(store: Store, span: Span, end: float) -> tuple[list[Moment], list[Momen
     return found, untold
 
 
-def _events(store: Store, kind: str) -> Sequence[Event]:
-    answer = store.ask(events(kind))
+def _events(facts: Facts, kind: str) -> Sequence[Event]:
+    answer = facts.answer(events(kind))
     return answer.events if isinstance(answer, Frame) else ()
 
 
-def counted(store: Store, span: Span) -> Iterator[Moment]:
+def counted(facts: Facts, span: Span) -> Iterator[Moment]:
     """The faults that metrics counted: of one window and sort as one."""
-    xids = store.ask(XID)
+    xids = facts.answer(XID)
     if isinstance(xids, Grid):
         for column in np.flatnonzero((np.nan_to_num(xids.values) > 0).any(axis=0)):
             values = np.nan_to_num(xids.values[:, column]).astype(np.int64)
@@ -173,7 +174,7 @@ def counted(store: Store, span: Span) -> Iterator[Moment]:
                 name = f"Xid {number}{f' ({known.mnemonic})' if known else ''}"
                 yield _at(xids, int(column), name, np.flatnonzero(values == number), span)
     for name, query in ERRORS.items():
-        grid = store.ask(query)
+        grid = facts.answer(query)
         if isinstance(grid, Grid):
             for column in np.flatnonzero((np.nan_to_num(grid.values) > 0).any(axis=0)):
                 values = np.nan_to_num(grid.values[:, column])
@@ -186,9 +187,9 @@ def _at(grid: Grid, column: int, text: str, rows: NDArray[np.intp], span: Span) 
     return Moment("GPU faults", time, text=f"{text} on {word(gpus)}")
 
 
-def held_down(store: Store) -> Iterator[tuple[float, float, str, str]]:
+def held_down(facts: Facts) -> Iterator[tuple[float, float, str, str]]:
     """The stretches (from, to, name, what it tells) over which clocks were held down for more than a moment."""
-    flags = store.ask(FLAGS)
+    flags = facts.answer(FLAGS)
     return _held(flags) if isinstance(flags, Grid) else iter(())
 
 

@@ -7,15 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trackside.evidence import Evidence, Frame, Grid, Store
+from trackside.evidence import Frame, Grid, Missing
+from trackside.facts.fact import Facts
 from trackside.facts.training.learning import Curve, curve, number
-from trackside.facts.training.loss_curve import GAUGES, points_of
+from trackside.facts.training.loss_curve import LossCurve
 from trackside.finding import Verdict
 from trackside.model import Event
 from trackside.query import events, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn
-from trackside.show.charts.phases import ASKS, finding, run_window
+from trackside.show.charts.phases import finding, run_window
 from trackside.show.charts.time_axis import (
     Json,
     Span,
@@ -37,7 +38,7 @@ from trackside.show.charts.time_axis import (
 from trackside.show.inert import shown
 from trackside.show.wording import word
 
-PROGRESS, PARENT = events("progress"), events("parent_progress")
+PARENT = events("parent_progress")
 RATES = {
     "tokens/s": metric("training_tokens_per_second").over("run", "avg"),
     "samples/s": metric("training_samples_per_second").over("run", "avg"),
@@ -87,24 +88,23 @@ class Line:
         return low - (room if low else 0.0), high + room
 
 
-def draw(verdict: Verdict, store: Store) -> Drawn | None:
+def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
     """None where neither a log nor a gauge tells of at least two points."""
-    found = Evidence({"progress": store.ask(PROGRESS), **{name: store.ask(query) for name, query in GAUGES.items()}})
-    frame = points_of(found)
-    own = curve(frame)
-    if len(own.points) < 2:
+    loss = facts.get(LossCurve)
+    if isinstance(loss, Missing) or len(loss.curve.points) < 2:
         return None
-    answer = store.ask(PARENT)
+    frame, own = loss.points, loss.curve
+    answer = facts.answer(PARENT)
     parent = curve(answer) if isinstance(answer, Frame) and answer.rows else None
     ground = _ground(own, parent)
     axis = ground.axis
     tail = _tail(parent, own) if parent is not None and len(parent.points) > 1 and axis == "step" else []
-    lines = [each for each in _lines(own, tail, frame, ground, store) if each.y or each.wild]
+    lines = [each for each in _lines(own, tail, frame, ground, facts) if each.y or each.wild]
     if not lines:
         return None
     xs = [x for each in lines for x in (*each.x, *each.wild, *(x for x, _ in each.parent))]
     span = (min(xs), max(xs))
-    window = run_window(verdict, store)
+    window = run_window(facts)
     if axis == "time" and window is not None:
         span = min(window[0], span[0]), max(window[1], span[1])
     elif axis == "step":
@@ -166,14 +166,14 @@ def _tail(parent: Curve, own: Curve) -> list[Event]:
     return [row for row in parent.points if _step(row) >= _step(parent.points[-1]) - reach]
 
 
-def _lines(own: Curve, tail: Sequence[Event], frame: Frame, ground: Ground, store: Store) -> list[Line]:
+def _lines(own: Curve, tail: Sequence[Event], frame: Frame, ground: Ground, facts: Facts) -> list[Line]:
     losses = [(x, loss) for row, loss in zip(own.rows, own.losses, strict=True) if (x := ground.own(row)) is not None]
     tests = _told([row for row in frame.events if row.get("split") == "eval"], "loss", ground.own)[0]
     found = [_line("loss", "loss", losses, _told(tail, "loss", ground.parent)[0], tests)]
     for key, title, field in (("norm", "gradient norm", "grad_norm"), ("rate", "learning rate", "lr")):
         finite, wild = _told(own.points, field, ground.own)
         found.append(_line(key, title, finite + wild, _told(tail, field, ground.parent)[0]))
-    return [*found, _throughput(own, ground, store)]
+    return [*found, _throughput(own, ground, facts)]
 
 
 def _told(
@@ -207,7 +207,7 @@ def _fewer(told: Sequence[tuple[float, float]]) -> tuple[tuple[float, ...], tupl
     return tuple(told[place][0] for place in kept), tuple(told[place][1] for place in kept)
 
 
-def _throughput(own: Curve, ground: Ground, store: Store) -> Line:
+def _throughput(own: Curve, ground: Ground, facts: Facts) -> Line:
     """As printed; else the steps in a second that a printed duration of a step makes; else as sampled."""
     printed = _told(own.points, "throughput", ground.own)[0]
     if printed:
@@ -217,7 +217,7 @@ def _throughput(own: Curve, ground: Ground, store: Store) -> Line:
     if seconds:
         return _line("throughput", "throughput, steps/s", [(x, 1 / y) for x, y in seconds if y > 0])
     for unit, query in RATES.items() if ground.axis == "time" else ():
-        grid = store.ask(query)
+        grid = facts.answer(query)
         if isinstance(grid, Grid) and len(grid.times):
             values = reduce.across(grid.values).middle
             told = [(t, v) for t, v in zip(grid.times.tolist(), values.tolist(), strict=True) if not math.isnan(v)]
@@ -372,6 +372,4 @@ def _ends(each: Line, height: int, span: Span) -> list[tuple[str, float, str]]:
     return ends
 
 
-CHART = Chart(
-    "learning", "What it learned", 50, draw, (PROGRESS, PARENT, *GAUGES.values(), *RATES.values(), *ASKS.values())
-)
+CHART = Chart("learning", "What it learned", 50, draw, (PARENT, *RATES.values()))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackside.evidence import Frame, Grid, Store
+from trackside.evidence import Frame, Grid
+from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import middle
 from trackside.finding import Verdict
 from trackside.query import events, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn
-from trackside.show.charts.phases import ASKS, apart, finding, gpus_of, run_window, shaded, timed, titled
+from trackside.show.charts.phases import apart, finding, gpus_of, run_window, shaded, timed, titled
 from trackside.show.charts.time_axis import (
     PHASES,
     TOP,
@@ -47,12 +48,12 @@ GIB = 2.0**30
 Matrix = reduce.Matrix
 
 
-def draw(verdict: Verdict, store: Store) -> Drawn | None:
+def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
     """None where memory was not sampled."""
-    used, window = store.ask(USED), run_window(verdict, store)
+    used, window = facts.answer(USED), run_window(facts)
     if window is None or not isinstance(used, Grid) or not len(used.times):
         return None
-    capacity = _capacity(store, used)
+    capacity = _capacity(facts, used)
     own, others = apart(verdict, used)
     found = reduce.across(others / GIB)
     fewer = reduce.level(found)
@@ -62,31 +63,31 @@ def draw(verdict: Verdict, store: Store) -> Drawn | None:
     }  # fmt: skip
     columns |= {f"own{place}": reduce.line(values / GIB) for place, values in enumerate(own.values())}
     columns["alone"] = reduce.alone(columns["median"])
-    moments = _moments(verdict, store, window)
+    moments = _moments(verdict, facts, window)
     return Drawn(
-        _spec(window, columns, verdict, store, list(own), capacity, moments, used),
+        _spec(window, columns, verdict, facts, list(own), capacity, moments, used),
         _caption(used, capacity, moments, bool(own), finding(verdict, "B1") is not None),
         ("GPU", "highest", "median over time", "of capacity at most"),
         _rows(verdict, used, capacity),
     )
 
 
-def _capacity(store: Store, used: Grid) -> float | None:
+def _capacity(facts: Facts, used: Grid) -> float | None:
     """Bytes of the largest card: as sampled, else used and free together, else as an out-of-memory error printed it."""
-    total, free = store.ask(TOTAL), store.ask(FREE)
+    total, free = facts.answer(TOTAL), facts.answer(FREE)
     if isinstance(total, Grid):
         return float(np.nanmax(total.values))
     if isinstance(free, Grid) and free.values.shape == used.values.shape:
         both = used.values + free.values
         return None if np.isnan(both).all() else float(np.nanmedian(both))
-    ooms = store.ask(OOMS)
+    ooms = facts.answer(OOMS)
     printed = [row.get("total_bytes") for row in ooms.events] if isinstance(ooms, Frame) else []
     return max((float(each) for each in printed if isinstance(each, (int, float))), default=None)
 
 
-def _moments(verdict: Verdict, store: Store, window: Span) -> list[float]:
+def _moments(verdict: Verdict, facts: Facts, window: Span) -> list[float]:
     """When memory ran out: as logged, else as the finding says."""
-    ooms, found = store.ask(OOMS), finding(verdict, "B1")
+    ooms, found = facts.answer(OOMS), finding(verdict, "B1")
     rows = timed(ooms.events, window, 60.0) if isinstance(ooms, Frame) else []
     times = [row.time for row in rows if row.time is not None]
     if not times and found is not None and found.since is not None:
@@ -125,7 +126,7 @@ def _spec(
     window: Span,
     columns: dict[str, Matrix],
     verdict: Verdict,
-    store: Store,
+    facts: Facts,
     own: list[str],
     capacity: float | None,
     moments: list[float],
@@ -153,7 +154,7 @@ def _spec(
         HEIGHT,
         window,
         [
-            *bands(shaded(verdict, store), HEIGHT),
+            *bands(shaded(facts), HEIGHT),
             heading("memory used, GiB", -HEAD),
             panel(0, HEIGHT, marks, scales=[y_scale("y", 0, top, HEIGHT, nice=False)], axes=[y_axis("y")]),
             *at_ends(ends, HEIGHT),
@@ -166,4 +167,4 @@ def _spec(
     )
 
 
-CHART = Chart("memory", "GPU memory", 40, draw, (USED, TOTAL, FREE, OOMS, *ASKS.values()))
+CHART = Chart("memory", "GPU memory", 40, draw, (USED, TOTAL, FREE, OOMS))

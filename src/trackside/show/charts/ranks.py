@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from trackside.catalog.natural import natural
-from trackside.evidence import Grid, Store
+from trackside.evidence import Grid
+from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import middle
 from trackside.facts.gpus import ranks_at
 from trackside.finding import Verdict
@@ -92,9 +93,9 @@ class Seen:
         return "not sampled" if np.isnan(value) else f"{value:{self.layer.form}} {self.layer.unit}".strip()
 
 
-def draw(verdict: Verdict, store: Store) -> Drawn | None:
+def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
     """None where no GPU was sampled."""
-    answers = [(layer, store.ask(layer.query)) for layer in LAYERS]
+    answers = [(layer, facts.answer(layer.query)) for layer in LAYERS]
     grids = [(layer, answer) for layer, answer in answers if isinstance(answer, Grid) and len(answer.times)]
     if any(layer.key == "engine" for layer, _ in grids):  # the same, measured worse
         grids = [(layer, grid) for layer, grid in grids if layer.key != "utilisation"]
@@ -114,7 +115,7 @@ def draw(verdict: Verdict, store: Store) -> Drawn | None:
     rasters = {each.layer.key: each.raster for each in seen}
     choices = {each.layer.key: each.layer.title for each in seen}
     forms = {each.layer.key: each.layer.form for each in seen}
-    cause = first_cause(verdict, store)
+    cause = first_cause(verdict, facts)
     drawn = Map(
         tuple(titled(gpu) for gpu in gpus), _ranks(verdict, gpus), tuple(gpus.index(gpu) for gpu in marked),
         rasters, choices, forms, start, step, columns, None if cause is None else cause[0],

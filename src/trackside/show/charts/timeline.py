@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from trackside.catalog.job_states import ALIVE
-from trackside.evidence import Frame, Store
+from trackside.evidence import Frame
+from trackside.facts.fact import Facts
 from trackside.finding import Verdict
 from trackside.model import Record
 from trackside.query import record
 from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, RIGHT, Chart, Drawn
 from trackside.show.charts.happenings import EVENT_ASKS, HARDWARE, Happening, by_lane, counted, held_down, merged, said
-from trackside.show.charts.phases import ASKS, first_cause, phases, run_window
+from trackside.show.charts.phases import first_cause, phases, run_window
 from trackside.show.charts.time_axis import (
     Json,
     Span,
@@ -49,20 +50,20 @@ class Bar:
     colour: str
 
 
-def draw(verdict: Verdict, store: Store) -> Drawn | None:
+def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
     """None where nothing tells two moments."""
-    window = run_window(verdict, store)
+    window = run_window(facts)
     if window is None:
         return None
-    bars = [*_life(verdict, store, window), *_phases(verdict, store)]
+    bars = [*_life(verdict, facts, window), *_phase_bars(facts)]
     span = _span(bars, window)
-    bars += [Bar("clocks held down", *each, "warn") for each in held_down(store)]
-    moments, without = said(store, span, window[1])
-    happened, untimed = merged([*moments, *counted(store, span)], span), by_lane(without)
+    bars += [Bar("clocks held down", *each, "warn") for each in held_down(facts)]
+    moments, without = said(facts, span, window[1])
+    happened, untimed = merged([*moments, *counted(facts, span)], span), by_lane(without)
     if not bars and not happened:
         return None
     lanes = _lanes(bars, happened)
-    cause = first_cause(verdict, store)
+    cause = first_cause(verdict, facts)
     return Drawn(
         _spec(span, bars, happened, lanes, cause),
         _caption(verdict, window, happened, untimed, cause),
@@ -74,10 +75,10 @@ def draw(verdict: Verdict, store: Store) -> Drawn | None:
 # -- what there is
 
 
-def _life(verdict: Verdict, store: Store, window: Span) -> Iterator[Bar]:
+def _life(verdict: Verdict, facts: Facts, window: Span) -> Iterator[Bar]:
     """The attempts, and what each waited for."""
     run = verdict.run
-    answer = store.ask(JOBS)
+    answer = facts.answer(JOBS)
     waited: set[tuple[float, float]] = set()
     for row in answer.records if isinstance(answer, Frame) else ():
         submit, eligible, start = (_time(row, name) for name in ("submit", "eligible", "start"))
@@ -113,8 +114,8 @@ def _colour(state: str | None) -> str:
     return "accent" if state is None or state in ALIVE else "bad"
 
 
-def _phases(verdict: Verdict, store: Store) -> Iterator[Bar]:
-    for each in phases(verdict, store):
+def _phase_bars(facts: Facts) -> Iterator[Bar]:
+    for each in phases(facts):
         told = f"{each.name}: {duration(each.end - each.start)}\n{moment(each.start)} to {moment(each.end)}"
         yield Bar("phases", each.start, each.end, each.name, told, "accent" if each.training else "faint")
 
@@ -319,4 +320,4 @@ def _counts() -> Json:
     return mark("text", count, "events")
 
 
-CHART = Chart("timeline", "Timeline", 10, draw, (JOBS, *EVENT_ASKS, *ASKS.values()))
+CHART = Chart("timeline", "Timeline", 10, draw, (JOBS, *EVENT_ASKS))

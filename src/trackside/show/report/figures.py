@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from trackside.evidence import Store
+from trackside.facts.fact import Facts
 from trackside.finding import Verdict
 from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, Chart, Drawn, Raster, drawings
 from trackside.show.inert import visible
@@ -45,9 +45,9 @@ class Figure:
         }
 
 
-def figures(verdict: Verdict, store: Store) -> Iterator[Figure]:
+def figures(verdict: Verdict, facts: Facts) -> Iterator[Figure]:
     """What there is to see of a run, in the order of a page."""
-    for chart, drawn in drawings(verdict, store):
+    for chart, drawn in drawings(verdict, facts):
         yield Figure(chart, drawn)
 
 

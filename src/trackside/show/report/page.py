@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from trackside.evidence import Store
+from trackside.facts.fact import Facts
 from trackside.families import families
 from trackside.finding import Verdict
 from trackside.model import Position
@@ -108,10 +109,11 @@ def _asked(cite: CiteDoc) -> Query | None:
 
 def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Position, Excerpt]) -> bytes:
     """The page, in UTF-8. ``around``: what stands around the :func:`places` that are cited, as far as it was found."""
-    drawn = list(figures(verdict, store))
+    unchecked = Facts(store, verdict.run)
+    drawn = list(figures(verdict, unchecked))
     script, style, vega = assets.own("page.js"), assets.own("page.css"), assets.vega() if drawn else ""
     citations, first, rows = list(_citations(doc, around)), _first(doc), list(_rows(doc))
-    begun = doc.primary.family not in SLOW or first_cause(verdict, store) is not None
+    begun = doc.primary.family not in SLOW or first_cause(verdict, unchecked) is not None
     html = _environment().get_template("page.html").render(
         doc=doc,
         policy=assets.policy([each for each in (vega, script) if each], style),

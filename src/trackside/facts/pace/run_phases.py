@@ -1,0 +1,145 @@
+"""Phases of the run: start-up, training, gaps without a step, the rest after the last step.
+
+By the training points, else by the work of the GPUs. For looking at, and so of answers as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+
+from trackside.evidence import Evidence, Missing
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.gpu.activity import Flags, GpuActivity, spells
+from trackside.facts.training.learning import Trajectory, training_points
+from trackside.facts.training.loss_curve import GAUGES, LossCurve
+from trackside.model import Run
+from trackside.query import events
+
+Span = tuple[float, float]
+"""From and to, POSIX seconds."""
+PAUSE, PAUSE_SHARE = 10.0, 0.04
+"""A gap between two training points is worth showing from so many times the usual one on, and so much of the run."""
+_GPU_SIGNALS = ("sm", "engine", "utilisation", "power")
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of a run, POSIX seconds. ``training``: whether it is what a run is for."""
+
+    name: str
+    start: float
+    end: float
+    training: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class RunPhases:
+    """What the run did when."""
+
+    window: Span | None
+    """From the start to the end of the last attempt, by the scheduler, else by its logs, else by its metrics; None if
+    nothing shows two moments."""
+    steps: Sequence[float]
+    """When the training points in the window were, POSIX seconds, sorted."""
+    activity: Maybe[GpuActivity]
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """By its training points, else by the work of its GPUs; none where neither shows it."""
+        if self.window is None:
+            return ()
+        if len(self.steps) > 1:
+            return tuple(_stepping(self.steps, self.window))
+        return () if isinstance(self.activity, Missing) else tuple(_working(self.activity, self.window))
+
+
+@fact({"logs": events("log_activity"), "gauge_loss": GAUGES["gauge_loss"]})
+def run_phases(
+    evidence: Evidence,
+    trajectory: Maybe[Trajectory],
+    loss: Maybe[LossCurve],
+    activity: Maybe[GpuActivity],
+    run: Run,
+) -> RunPhases:
+    """Of all that has a time; nothing is needed."""
+    times = [
+        float(time)
+        for row in evidence["logs"].events
+        for name in ("first_time", "last_time")
+        if isinstance(time := row.get(name), (int, float))
+    ]
+    if not isinstance(trajectory, Missing):
+        times += [row.time for row in trajectory.progress.events if row.time is not None]
+    sampled = {} if isinstance(activity, Missing) else activity.grids
+    grids = [grid for grid in (*map(sampled.get, _GPU_SIGNALS), evidence.grid("gauge_loss")) if grid is not None]
+    edges = [edge for grid in grids for edge in (float(grid.times[0]) - grid.step, float(grid.times[-1]))]
+    start = run.start if run.start is not None else min(times or edges, default=None)
+    end = run.end if run.end is not None else max(times or edges, default=None)
+    if start is None or end is None or end <= start:
+        return RunPhases(None, (), activity)
+    rows = () if isinstance(loss, Missing) else training_points(loss.points)
+    steps = sorted(row.time for row in rows if row.time is not None and start <= row.time <= end)
+    return RunPhases((start, end), steps, activity)
+
+
+def _stepping(times: Sequence[float], window: Span) -> Iterator[Phase]:
+    gaps = [after - before for before, after in pairwise(times)]
+    worth = max(PAUSE * median(gaps), PAUSE_SHARE * (window[1] - window[0]))
+    if times[0] > window[0]:
+        yield Phase("start-up", window[0], times[0])
+    begun = times[0]
+    for before, after in pairwise(times):
+        if after - before > worth:
+            if before > begun:
+                yield Phase("training", begun, before, True)
+            yield Phase("no step", before, after)
+            begun = after
+    yield Phase("training", begun, times[-1], True)
+    if window[1] > times[-1]:
+        yield Phase("after the last step", times[-1], window[1])
+
+
+def _working(activity: GpuActivity, window: Span) -> Iterator[Phase]:
+    """By stretches that were sampled: where nothing was for long, nothing is said."""
+    worth = PAUSE_SHARE * (window[1] - window[0])
+    work = _joined(_within(activity, activity.active, window), worth)
+    name = "GPUs busy" if activity.basis == "utilisation" else "GPUs at work"  # which proves no work
+    sampled: Flags = np.logical_or.reduce(activity.known, axis=0)
+    for start, end in _joined(_within(activity, sampled, window), max(worth, activity.step)):
+        edge = start
+        for begun, over in work:
+            if over <= edge or begun >= end:
+                continue
+            if begun > edge:
+                yield Phase("no work", edge, begun)
+            yield Phase(name, max(begun, edge), min(over, end), True)
+            edge = min(over, end)
+        if edge < end:
+            yield Phase("no work", edge, end)
+
+
+def _within(activity: GpuActivity, flags: Flags, window: Span) -> list[Span]:
+    """The stretches of windows that are set, as far as they lie in the run's."""
+    spans = [
+        (float(activity.times[start]) - activity.step, float(activity.times[stop - 1])) for start, stop in spells(flags)
+    ]
+    return [
+        (max(start, window[0]), min(end, window[1])) for start, end in spans if end > window[0] and start < window[1]
+    ]
+
+
+def _joined(spans: Sequence[Span], apart: float) -> list[Span]:
+    """Stretches of which no two are closer than that."""
+    joined: list[Span] = []
+    for start, end in spans:
+        if joined and start - joined[-1][1] <= apart:
+            joined[-1] = joined[-1][0], end
+        else:
+            joined.append((start, end))
+    return joined
