@@ -143,7 +143,7 @@ def test_verify_refuses_what_is_no_verdict(tmp_path: Path) -> None:
         ("metric(gpu_sm_active_ratio).during(0, 1e12).rollup(0.001, 'avg').max()", "windows"),
         ("metric(gpu_sm_active_ratio).during(0, 1e12).max()", "windows"),
         ("events(exception).where(step={}).count()", "strings"),
-        ("events(exception).by('rank', how='count').count()", "metrics"),
+        ("events(exception).by('rank', how='sum').count()", "metrics"),
     ],
 )
 def test_verify_says_what_is_no_question(query: str, problem: str, log: Path, tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Witnesses:
+class StartupFacts:
     """What was heard and measured of a start-up; None if it was not given."""
 
     run: Run
@@ -221,39 +221,39 @@ def judge(
         return absent(COMPLETED(state=ending.completed))
     cold = known(idle)
     cold = cold if cold is not None and len(cold.activity.gpus) > 1 else None
-    seen = Witnesses(
+    facts = StartupFacts(
         run, ending, silence, known(failures), known(complaints), known(exceptions), known(activity), cold, limits
     )  # fmt: skip
-    lead = next(_leads(seen), None)
-    return _ruled_out(seen) if lead is None else _found(seen, lead)
+    lead = next(_leads(facts), None)
+    return _ruled_out(facts) if lead is None else _found(facts, lead)
 
 
-def _leads(seen: Witnesses) -> Iterator[Lead]:
+def _leads(facts: StartupFacts) -> Iterator[Lead]:
     """A failure's own word; an exception of start-up; the very first collective; GPUs that stay cold; a silence."""
-    failures, bad = seen.failures, seen.ending.abnormal
+    failures, bad = facts.failures, facts.ending.abnormal
     if failures is not None and (failures.final or (failures.rows and bad is not None)):
-        yield _failed(seen, failures)
-    if failures is not None and failures.raised and seen.exceptions is not None:
+        yield _failed(facts, failures)
+    if failures is not None and failures.raised and facts.exceptions is not None:
         row = failures.raised[0]
-        shows = (RAISED(**seen.exceptions.values(row)), *(seen.idle.claims if seen.idle is not None else ()))
+        shows = (RAISED(**facts.exceptions.values(row)), *(facts.idle.claims if facts.idle is not None else ()))
         yield Lead(Certainty.ESTABLISHED, shows, row=row, end=bad, everywhere=True)
-    first = [row for row in seen.timeouts if row.get("seq") in (0, 1)]
-    if first and len(first) == len(seen.timeouts) and seen.complaints is not None:
-        line = seen.complaints.frames["timeouts"].value(first[0], "text")
+    first = [row for row in facts.timeouts if row.get("seq") in (0, 1)]
+    if first and len(first) == len(facts.timeouts) and facts.complaints is not None:
+        line = facts.complaints.frames["timeouts"].value(first[0], "text")
         yield Lead(Certainty.SUPPORTED, (FIRST(line=line),), row=first[0], end=bad)
-    if seen.silence.formed or seen.worked is not None or seen.raised:
+    if facts.silence.formed or facts.worked is not None or facts.raised:
         return
-    ending, starts = seen.ending, seen.silence.starts
+    ending, starts = facts.ending, facts.silence.starts
     open_end = ending.reaped or ending.state is None or failures is None
-    if seen.idle is not None and open_end and not ending.ends:
-        yield from _stayed_cold(seen, seen.idle)
-    if ending.reaped and starts and seen.silence.several_ranks and not seen.timeouts:
-        sure = seen.silence.stall is not None and bool(seen.silence.signs["inits"])
-        shows = (*_began(seen), *([] if ending.state is None else [how_it_ended(ending.state)]))
-        yield _waiting(seen, shows, Certainty.SUPPORTED if sure else Certainty.POSSIBLE, None)
+    if facts.idle is not None and open_end and not ending.ends:
+        yield from _stayed_cold(facts, facts.idle)
+    if ending.reaped and starts and facts.silence.several_ranks and not facts.timeouts:
+        sure = facts.silence.stall is not None and bool(facts.silence.signs["inits"])
+        shows = (*_began(facts), *([] if ending.state is None else [how_it_ended(ending.state)]))
+        yield _waiting(facts, shows, Certainty.SUPPORTED if sure else Certainty.POSSIBLE, None)
 
 
-def _failed(seen: Witnesses, failures: RendezvousFailures) -> Lead:
+def _failed(facts: StartupFacts, failures: RendezvousFailures) -> Lead:
     frame, telling = failures.frame, failures.telling
     kind = str(telling.get("reason"))
     culprit, remedy = REMEDIES.get(kind, ("unknown", FIX_NETWORK))
@@ -270,71 +270,71 @@ def _failed(seen: Witnesses, failures: RendezvousFailures) -> Lead:
     ranks = named(frame, failures.rows)
     if ranks is not None:
         shows.append(COMPLAINED(ranks=ranks))
-    shows += seen.idle.claims if seen.idle is not None else ()
+    shows += facts.idle.claims if facts.idle is not None else ()
     certainty = Certainty.ESTABLISHED if failures.final else Certainty.SUPPORTED
     first = earliest_first(failures.rows)[0]
-    return Lead(certainty, tuple(shows), culprit, remedy, first, seen.ending.abnormal, everywhere=True)
+    return Lead(certainty, tuple(shows), culprit, remedy, first, facts.ending.abnormal, everywhere=True)
 
 
-def _began(seen: Witnesses) -> list[Claim]:
+def _began(facts: StartupFacts) -> list[Claim]:
     """The last start that was told of, if there was one, and the silence after it."""
-    silence, starts = seen.silence, seen.silence.starts
+    silence, starts = facts.silence, facts.silence.starts
     frame = silence.signs["inits"] if silence.signs["inits"] else silence.hosts
     shows = [BEGAN(line=frame.value(starts[-1], "text"))]
     return shows if silence.stall is None else [*shows, SILENT(seconds=silence.stall[0])]
 
 
-def _stayed_cold(seen: Witnesses, idle: IdleGpus) -> Iterator[Lead]:
+def _stayed_cold(facts: StartupFacts, idle: IdleGpus) -> Iterator[Lead]:
     """GPUs cold on all nodes for long enough: established where the log shows that the ranks had begun to meet."""
-    if idle.seconds.number < seen.limits.least_s or not idle.forming:
+    if idle.seconds.number < facts.limits.least_s or not idle.forming:
         return
-    state = seen.ending.state  # cold GPUs say enough of a run that still goes on
-    if seen.silence.starts:
-        began, *silent = _began(seen)
-        yield _waiting(seen, (began, *idle.claims, *silent), Certainty.ESTABLISHED, state, everywhere=True)
+    state = facts.ending.state  # cold GPUs say enough of a run that still goes on
+    if facts.silence.starts:
+        began, *silent = _began(facts)
+        yield _waiting(facts, (began, *idle.claims, *silent), Certainty.ESTABLISHED, state, everywhere=True)
     else:
         sure = idle.context_only is False or idle.attached
         certainty = Certainty.SUPPORTED if sure else Certainty.POSSIBLE
-        yield _waiting(seen, idle.claims, certainty, state, everywhere=True)
+        yield _waiting(facts, idle.claims, certainty, state, everywhere=True)
 
 
 def _waiting(
-    seen: Witnesses, shows: tuple[Claim, ...], certainty: Certainty, end: Value | None, everywhere: bool = False
+    facts: StartupFacts, shows: tuple[Claim, ...], certainty: Certainty, end: Value | None, everywhere: bool = False
 ) -> Lead:
     """Ranks that waited for others: for those of them that never told of a start, where that can be seen."""
-    inits, row = seen.silence.signs["inits"], next(iter(seen.silence.starts[-1:]), None)
+    inits, row = facts.silence.signs["inits"], next(iter(facts.silence.starts[-1:]), None)
     there = named(inits, inits.events)
-    world = max(world_size(seen.run, inits, seen.silence.hosts) or 0, len(seen.run.nodes))
+    world = max(world_size(facts.run, inits, facts.silence.hosts) or 0, len(facts.run.nodes))
     if there is None or not isinstance(there.value, tuple) or len(there.value) >= world:
         return Lead(certainty, shows, row=row, end=end, everywhere=everywhere)
     return Lead(certainty, (*shows, ONLY(ranks=there)), "job", FIX_START, row, end)
 
 
-def _ruled_out(seen: Witnesses) -> Finding | Missing:
+def _ruled_out(facts: StartupFacts) -> Finding | Missing:
     """Why nothing speaks of a start-up that hangs, and whether that is enough to rule it out."""
-    if seen.silence.formed:
-        ready, communicators = (seen.silence.signs[name] for name in ("ready", "communicators"))
+    if facts.silence.formed:
+        ready, communicators = (facts.silence.signs[name] for name in ("ready", "communicators"))
         frame: Frame = ready if ready else communicators
         return absent(CAME_UP(line=frame.value(frame.events[0], "text")))
-    if seen.worked is not None:
-        return absent(seen.worked)
-    if seen.failures is None:
+    if facts.worked is not None:
+        return absent(facts.worked)
+    if facts.failures is None:
         lost = "no job log was given"
-        return Missing(lost if seen.idle is None else f"what the ranks waited for: {lost}")
-    return absent(NONE(count=seen.failures.frame.reduce("count")))
+        return Missing(lost if facts.idle is None else f"what the ranks waited for: {lost}")
+    return absent(NONE(count=facts.failures.frame.reduce("count")))
 
 
-def _found(seen: Witnesses, lead: Lead) -> Finding:
+def _found(facts: StartupFacts, lead: Lead) -> Finding:
     shows, certainty, row = [*lead.claims], lead.certainty, lead.row
     if lead.end is not None:
         shows.append(how_it_ended(lead.end))
     elif certainty is Certainty.ESTABLISHED:
         certainty = Certainty.SUPPORTED
-    if not isinstance(seen.silence.trajectory, Missing):
-        shows.append(NO_POINT(count=seen.silence.signs["progress"].reduce("count")))
-    rows = () if seen.exceptions is None else seen.exceptions.frame.events
-    told = [one for one in rows if one.get("about") == "rendezvous"]
-    cold = seen.idle.activity.gpus if lead.everywhere and seen.idle is not None else ()
+    if not isinstance(facts.silence.trajectory, Missing):
+        shows.append(NO_POINT(count=facts.silence.signs["progress"].reduce("count")))
+    rows = () if facts.exceptions is None else facts.exceptions.frame.events
+    failed = [one for one in rows if one.get("about") == "rendezvous"]
+    cold = facts.idle.activity.gpus if lead.everywhere and facts.idle is not None else ()
     same_rank = row is not None and row.get("reason") == "duplicate_rank"
     return found(
         certainty,
@@ -345,9 +345,9 @@ def _found(seen: Witnesses, lead: Lead) -> Finding:
         actions=[action(lead.remedy, PROBE if lead.remedy in PROBED else None)],
         since=None if row is None else row.time,
         at=None if row is None else row.at,
-        ranks=ranks_of([row]) if row is not None and same_rank else ranks_at(seen.run, cold),
+        ranks=ranks_of([row]) if row is not None and same_rank else ranks_at(facts.run, cold),
         nodes=nodes_of(cold),
-        exception=(str(told[0].get("type")), str(told[0].get("message") or "")) if told else None,
+        exception=(str(failed[0].get("type")), str(failed[0].get("message") or "")) if failed else None,
     )
 
 

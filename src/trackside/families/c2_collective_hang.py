@@ -123,7 +123,7 @@ class Lead:
 
 
 @dataclass(frozen=True)
-class Witnesses:
+class HangFacts:
     """What was heard, dumped, caught and measured of a run; None if it was not given."""
 
     run: Run
@@ -158,144 +158,144 @@ def judge(
         return blind
     if ending.completed is not None:
         return absent(COMPLETED(state=ending.completed))
-    seen = Witnesses(
+    facts = HangFacts(
         run, ending, silence, last, causes, known(complaints), known(flight), known(stacks), known(first_step)
     )  # fmt: skip
-    if seen.complaints is not None and seen.complaints.at_startup:
+    if facts.complaints is not None and facts.complaints.at_startup:
         return absent(STARTUP(count=silence.signs["progress"].reduce("count")))
-    lead = next(_leads(seen), None)
-    return _ruled_out(seen) if lead is None else _found(seen, lead)
+    lead = next(_leads(facts), None)
+    return _ruled_out(facts) if lead is None else _found(facts, lead)
 
 
 # -- who says that it hangs, in the order of their rank
 
 
-def _leads(seen: Witnesses) -> Iterator[Lead]:
+def _leads(facts: HangFacts) -> Iterator[Lead]:
     """Complaints of ranks that nothing after them takes back; dumps; stacks; GPUs that stand still; ranks that met and
     never did a step; a silence."""
-    if seen.complaints is not None and seen.complaints.rows:
-        yield _complained(seen, seen.complaints)
-    if seen.dumped is not None:  # tells who stayed away, not whether its code or its machine kept it
-        yield Lead(Certainty.SUPPORTED, away=seen.dumped, still=seen.last.standstill(), owner="unknown")
-    if seen.stacks is not None and seen.stacks.waiting:
-        yield _caught(seen, seen.stacks)
-    if seen.all_elsewhere:
+    if facts.complaints is not None and facts.complaints.rows:
+        yield _complained(facts, facts.complaints)
+    if facts.dumped is not None:  # tells who stayed away, not whether its code or its machine kept it
+        yield Lead(Certainty.SUPPORTED, away=facts.dumped, still=facts.last.standstill(), owner="unknown")
+    if facts.stacks is not None and facts.stacks.waiting:
+        yield _caught(facts, facts.stacks)
+    if facts.all_elsewhere:
         return
-    still = seen.last.rest
-    if still is not None and _between_ranks(seen, still):
-        yield _stood(seen, still)
-    if seen.last.working is not None or seen.complaints is None or seen.last.raised:
+    still = facts.last.rest
+    if still is not None and _between_ranks(facts, still):
+        yield _stood(facts, still)
+    if facts.last.working is not None or facts.complaints is None or facts.last.raised:
         return
-    if seen.last.reaped and seen.first_step is not None:
-        yield _at_the_first(seen, seen.first_step)
-    if seen.last.quiet is not None:
-        yield _silent(seen, *seen.last.quiet)
+    if facts.last.reaped and facts.first_step is not None:
+        yield _at_the_first(facts, facts.first_step)
+    if facts.last.quiet is not None:
+        yield _silent(facts, *facts.last.quiet)
 
 
-def _complained(seen: Witnesses, complaints: CollectiveComplaints) -> Lead:
-    ended = seen.ending.abnormal is not None
+def _complained(facts: HangFacts, complaints: CollectiveComplaints) -> Lead:
+    ended = facts.ending.abnormal is not None
     return Lead(
         Certainty.ESTABLISHED if complaints.strong and ended and not complaints.single else Certainty.SUPPORTED,
         complaints.claims,
         complaints.first,
-        away=seen.dumped or complaints.absent,
-        still=seen.last.standstill(stopped=complaints.stopped_at),
+        away=facts.dumped or complaints.absent,
+        still=facts.last.standstill(stopped=complaints.stopped_at),
         owner="job" if complaints.kind == "mismatches" else None,
         of_collective=True,
     )
 
 
-def _caught(seen: Witnesses, stacks: HangStacks) -> Lead:
+def _caught(facts: HangFacts, stacks: HangStacks) -> Lead:
     """Stacks taken on the spot stand in a collective: somebody was looking because it did not move. Those of the ranks
     themselves, which say who is not there, are a witness of their own."""
-    away, still, state = stacks.absent, seen.last.standstill(), seen.ending.state
-    second = still is not None or seen.causes.machine is not None or seen.silence.stall is not None
+    away, still, state = stacks.absent, facts.last.standstill(), facts.ending.state
+    second = still is not None or facts.causes.machine is not None or facts.silence.stall is not None
     certainty = Certainty.SUPPORTED if second or (away is not None and stacks.suspected) else Certainty.POSSIBLE
     if second and away is not None and state is not None and state.value in REAPED:
         certainty = Certainty.ESTABLISHED
     return Lead(certainty, away=away, still=still, owner=None if away is not None else "unknown")
 
 
-def _between_ranks(seen: Witnesses, still: Standstill) -> bool:
+def _between_ranks(facts: HangFacts, still: Standstill) -> bool:
     """Whether GPUs at rest are an affair between ranks that nobody's own words end."""
-    ending, basis = seen.ending, still.activity.basis
-    if int(still.activity.users.sum()) < 2 and not seen.silence.several_ranks:
+    ending, basis = facts.ending, still.activity.basis
+    if int(still.activity.users.sum()) < 2 and not facts.silence.several_ranks:
         return False
-    told = ending.state is not None or bool(ending.notices) or bool(still.outliers)
-    if not told and basis in ("power", "utilisation") and seen.silence.unread is None:
+    spoken_of = ending.state is not None or bool(ending.notices) or bool(still.outliers)
+    if not spoken_of and basis in ("power", "utilisation") and facts.silence.unread is None:
         return False  # an excerpt of a log, and signals that tell work from waiting only beside a silence
-    return not ending.ends and (not seen.last.raised or (still.sure and still.frozen))
+    return not ending.ends and (not facts.last.raised or (still.sure and still.frozen))
 
 
-def _stood(seen: Witnesses, still: Standstill) -> Lead:
+def _stood(facts: HangFacts, still: Standstill) -> Lead:
     """GPUs that stand still; more than supported where a second plane agrees."""
-    told, state, end = seen.last.quiet, seen.ending.state, seen.ending.time
-    shows = [] if told is None else [(SILENT if told[1] else UNACCOUNTED)(seconds=told[0])]
+    quiet, state, end = facts.last.quiet, facts.ending.state, facts.ending.time
+    shows = [] if quiet is None else [(SILENT if quiet[1] else UNACCOUNTED)(seconds=quiet[0])]
     if state is not None:
         shows.append(how_it_ended(state))
     elif end is not None:
         shows.append(ENDED_AT(time=end))
-    second = (told is not None and told[1]) or state is not None
-    certainty = Certainty.POSSIBLE if told is None else Certainty.SUPPORTED
+    second = (quiet is not None and quiet[1]) or state is not None
+    certainty = Certainty.POSSIBLE if quiet is None else Certainty.SUPPORTED
     if still.sure:
         strong = (still.frozen or still.traced) and second
         certainty = Certainty.ESTABLISHED if strong else Certainty.SUPPORTED
-    return Lead(certainty, tuple(shows), next(reversed(seen.last.points), None), away=seen.dumped, still=still)
+    return Lead(certainty, tuple(shows), next(reversed(facts.last.points), None), away=facts.dumped, still=still)
 
 
-def _at_the_first(seen: Witnesses, stuck: FirstStepHang) -> Lead:
+def _at_the_first(facts: HangFacts, stuck: FirstStepHang) -> Lead:
     """Ranks that met, spun and never did a step: they wait in one of their first collectives."""
-    shows = stuck.claims if seen.ending.state is None else (*stuck.claims, how_it_ended(seen.ending.state))
+    shows = stuck.claims if facts.ending.state is None else (*stuck.claims, how_it_ended(facts.ending.state))
     certainty = Certainty.SUPPORTED if stuck.sure else Certainty.POSSIBLE
-    return Lead(certainty, shows, since=stuck.since, away=seen.dumped)
+    return Lead(certainty, shows, since=stuck.since, away=facts.dumped)
 
 
-def _silent(seen: Witnesses, quiet: Value, stamped: bool) -> Lead:
+def _silent(facts: HangFacts, quiet: Value, stamped: bool) -> Lead:
     """The watchdog-less form: several ranks trained, then nothing more until somebody ended the run."""
-    last, state = seen.last.points[-1], seen.ending.state
+    last, state = facts.last.points[-1], facts.ending.state
     shows = [(SILENT if stamped else UNACCOUNTED)(seconds=quiet)]
-    shows.append(UNTIL(point=seen.silence.signs["progress"].value(last, "text")))
+    shows.append(UNTIL(point=facts.silence.signs["progress"].value(last, "text")))
     if state is not None:
         shows.append(how_it_ended(state))
     certainty = Certainty.SUPPORTED if stamped else Certainty.POSSIBLE
-    return Lead(certainty, tuple(shows), last, away=seen.dumped, still=seen.last.rest)
+    return Lead(certainty, tuple(shows), last, away=facts.dumped, still=facts.last.rest)
 
 
-def _ruled_out(seen: Witnesses) -> Finding | Missing:
+def _ruled_out(facts: HangFacts) -> Finding | Missing:
     """Why nobody speaks of a hang, and whether that is enough to rule it out."""
-    if seen.stacks is not None and seen.all_elsewhere:
-        return absent(*seen.stacks.claims)
-    some = seen.stacks is not None and 0 < len(seen.stacks.ranks) < (world_size(seen.run) or 2)
-    if seen.last.working is not None:
-        return Missing(SOME) if some else absent(seen.last.working)
-    if seen.complaints is None:
+    if facts.stacks is not None and facts.all_elsewhere:
+        return absent(*facts.stacks.claims)
+    some = facts.stacks is not None and 0 < len(facts.stacks.ranks) < (world_size(facts.run) or 2)
+    if facts.last.working is not None:
+        return Missing(SOME) if some else absent(facts.last.working)
+    if facts.complaints is None:
         return Missing(NO_LOG)
-    several = seen.last.reaped and not seen.last.raised and seen.silence.several_ranks
-    if several and seen.silence.unaccounted is not None:
+    several = facts.last.reaped and not facts.last.raised and facts.silence.several_ranks
+    if several and facts.silence.unaccounted is not None:
         return Missing(OPEN)
-    return Missing(SOME) if some else absent(NONE(count=seen.complaints.frames["timeouts"].reduce("count")))
+    return Missing(SOME) if some else absent(NONE(count=facts.complaints.frames["timeouts"].reduce("count")))
 
 
 # -- who stayed away, and whose it is
 
 
-def _found(seen: Witnesses, lead: Lead) -> Finding:
-    away, line, caught = _absent(seen, lead)
-    ranks, gpus = _localized(seen.run, away, lead.still)
-    trouble = seen.causes.machine
-    trigger = seen.causes.trigger(ranks) if trouble is None else None
-    point, still, stuck = seen.last.points[-1:], lead.still, seen.stacks is not None and bool(seen.stacks.waiting)
+def _found(facts: HangFacts, lead: Lead) -> Finding:
+    away, line, caught = _absent(facts, lead)
+    ranks, gpus = _localized(facts.run, away, lead.still)
+    trouble = facts.causes.machine
+    trigger = facts.causes.trigger(ranks) if trouble is None else None
+    point, still, stuck = facts.last.points[-1:], lead.still, facts.stacks is not None and bool(facts.stacks.waiting)
     first = trouble or (trigger.claim if trigger is not None else None)  # what came first is said first
     shows = [first] if first is not None else []
     shows += [*(still.claims if still is not None else ()), *lead.claims, *caught]
     if point and (lead.row is not point[0] or still is not None):
-        shows.append(UNTIL(point=seen.silence.signs["progress"].value(point[0], "text")))
+        shows.append(UNTIL(point=facts.silence.signs["progress"].value(point[0], "text")))
     own_work = still is not None and still.why == "computing" and set(gpus) == set(still.outliers)
     because = first is not None or own_work or line is not None
     is_collective = lead.of_collective or lead.away is not None or trouble is not None or still is not None or stuck
     return found(
         lead.certainty,
-        _culprit(seen.run, lead, trouble, trigger, away, own_work or line is not None),
+        _culprit(facts.run, lead, trouble, trigger, away, own_work or line is not None),
         shows,
         implies=[FROZEN() if is_collective else SEEMS_FROZEN()],
         cannot_decide=[] if because else [WHY() if ranks or gpus else WHICH()],
@@ -305,13 +305,13 @@ def _found(seen: Witnesses, lead: Lead) -> Finding:
         ranks=ranks,
         gpus=gpus,
         nodes=nodes_of(gpus),
-        exception=None if seen.complaints is None else seen.complaints.exception,
+        exception=None if facts.complaints is None else facts.complaints.exception,
     )
 
 
-def _absent(seen: Witnesses, lead: Lead) -> tuple[AbsentRanks | None, Value | None, list[Claim]]:
+def _absent(facts: HangFacts, lead: Lead) -> tuple[AbsentRanks | None, Value | None, list[Claim]]:
     """(the ranks that stayed away, the line of code that they stand at if stacks agree, what says so)."""
-    stacks, away, line = seen.stacks, lead.away, None
+    stacks, away, line = facts.stacks, lead.away, None
     if stacks is None or not stacks.waiting:
         return away, None, [away.claim] if away is not None else []
     own, shows = stacks.absent, [*stacks.claims]

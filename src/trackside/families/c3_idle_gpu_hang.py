@@ -174,18 +174,20 @@ def _rest(
 ) -> Rest | Finding | None:
     """What the GPUs say: from the start on, or of one that stopped; None if they don't tell."""
     if idle is not None:
-        seen = idle.activity
+        activity = idle.activity
         if idle.forming:
-            return absent(FORMED(nodes=derived(len(nodes_of(seen.gpus)), idle.seconds)))
+            return absent(FORMED(nodes=derived(len(nodes_of(activity.gpus)), idle.seconds)))
         if idle.seconds.number < limits.least_s:
             return None
-        talk = silence.sign_after(float(seen.times[0]) - seen.step + limits.least_s)
+        talk = silence.sign_after(float(activity.times[0]) - activity.step + limits.least_s)
         strong = idle.attached is False or len(idle.claims) > 2  # two signals and more
-        return absent(ON_THE_HOST(time=talk)) if talk is not None else Rest(idle.claims, seen.gpus, run.start, strong)
+        return (
+            absent(ON_THE_HOST(time=talk)) if talk is not None else Rest(idle.claims, activity.gpus, run.start, strong)
+        )
     if stall is None:
         return None
-    seen, still = stall.activity, stall.at_end()
-    users, name = seen.named(seen.users), seen.basis
+    activity, still = stall.activity, stall.at_end()
+    users, name = activity.named(activity.users), activity.basis
     if still is not None and len(users) == 1 and (not silence.several_ranks or not still.frozen):
         talk = silence.sign_after(still.since + limits.least_s)  # no collective keeps it busy: a kernel without end
         return (
@@ -193,7 +195,7 @@ def _rest(
         )
     if still is not None:
         return absent(WAITING(count=derived(len(users), still.seconds, unit="GPUs" if len(users) > 1 else "GPU")))
-    level = seen.level(name)
+    level = activity.level(name)
     if name is not None and name != "utilisation" and level is not None and len(users) and stall.to_the_end:
         return absent(WORKED_GPUS[name](level=level))
     return None
@@ -202,10 +204,10 @@ def _rest(
 def _found(run: Run, silence: Silence, rest: Rest, end: Value | None, caught: HangStacks | None) -> Finding:
     """GPUs at rest; more than supported if the log, too, says nothing, the scheduler that they are held, or a stack
     where the process stands."""
-    shows, said = [*rest.claims], silence.own_lines
-    empty = said is not None and said.value == 0
-    if empty and said is not None:
-        shows.append(EMPTY(count=said))
+    shows, lines = [*rest.claims], silence.own_lines
+    empty = lines is not None and lines.value == 0
+    if empty and lines is not None:
+        shows.append(EMPTY(count=lines))
     if end is not None:
         shows.append(REAPED_BY(state=end))
     line = caught.place if caught is not None else None
@@ -237,9 +239,9 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
     least = limits.imports_s if by_limit else limits.least_s
     if ending.elapsed is not None and ending.elapsed.number < least:
         return absent(BRIEF(seconds=ending.elapsed, state=end))
-    reaped, said = REAPED_BY(state=end), silence.own_lines
-    if said is not None and said.value == 0:
-        return _unmeasured(silence, [EMPTY(count=said), reaped])
+    reaped, lines = REAPED_BY(state=end), silence.own_lines
+    if lines is not None and lines.value == 0:
+        return _unmeasured(silence, [EMPTY(count=lines), reaped])
     met = silence.first_line("progress", "ready", "communicators", "inits")
     if met is not None and silence.several_ranks:
         return absent(SEVERAL(line=met))

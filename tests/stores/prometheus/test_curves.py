@@ -460,7 +460,7 @@ def test_a_part_is_no_answer_unless_it_is_allowed_to_be(extra: dict[str, object]
 
 def test_a_refused_question_leaves_the_others() -> None:
     fake = Fake()
-    fake.refused = "quantile"
+    fake.refused = "min_over_time"
     with scripted(fake) as server:
         curves = asking(server.url)
         ids = [[each.id] for each in curves.held()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -220,12 +220,11 @@ def untold(activity: Maybe[GpuActivity]) -> Missing | None:
 
 
 def activity(evidence: Evidence, run: Run) -> GpuActivity | None:
-    """Transitional: the fact, for modules that still ask by themselves."""
+    """The fact or None, for charts, which ask by themselves."""
     fact = gpu_activity(evidence, run)
     return None if isinstance(fact, Missing) else fact
 
 
-@lru_cache(maxsize=1)  # transitional: the families of one run ask for the same
 def _activity(
     answers: tuple[tuple[str, Grid], ...], untold: Missing | None, order: tuple[str, ...], n_ranks: int | None
 ) -> GpuActivity | None:

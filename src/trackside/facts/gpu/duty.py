@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from trackside.evidence import Evidence, Missing, Value, derived
+from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, mean, middle, spells
 from trackside.facts.training.learning import Trajectory
@@ -159,15 +159,3 @@ def _figure(
     if np.isnan(whole):
         return None
     return derived(round(float(whole), 4), grid.during(*bounds).value("avg"), unit="ratio")
-
-
-# -- transitional: for modules that still ask by themselves
-
-Duty = DutyCycle
-
-
-def duty(evidence: Evidence, seen: GpuActivity, least: int) -> DutyCycle | None:
-    """Transitional: the fact, if it has as many readings."""
-    course = Trajectory(evidence["progress"], evidence["plans"], evidence["ends"])
-    spent = duty_cycle(seen, course, Limits())
-    return None if isinstance(spent, Missing) or spent.readings < least else spent

@@ -85,82 +85,84 @@ class GpuPauses:
 
     def during(self, since: float, until: float) -> PauseWork | None:
         """What they did in a pause of the training (POSIX seconds); None if too little of it was watched."""
-        seen = self.activity
-        windows = np.flatnonzero(seen.seen & (seen.times - seen.step >= since) & (seen.times <= until))
-        if len(windows) < self.limits.windows or seen.basis in (None, "utilisation"):
+        activity = self.activity
+        windows = np.flatnonzero(activity.seen & (activity.times - activity.step >= since) & (activity.times <= until))
+        if len(windows) < self.limits.windows or activity.basis in (None, "utilisation"):
             return None
         less = self._less(windows)
-        if seen.active[windows].mean() > self.limits.worked_share and 2 * int(less.sum()) <= int(seen.users.sum()):
+        if activity.active[windows].mean() > self.limits.worked_share and 2 * int(less.sum()) <= int(
+            activity.users.sum()
+        ):
             return PauseWork(True)
-        start, end = float(seen.times[windows[0]]) - seen.step, float(seen.times[windows[-1]])
+        start, end = float(activity.times[windows[0]]) - activity.step, float(activity.times[windows[-1]])
         return PauseWork(False, *self._shown(windows, start, end, less))
 
     @cached_property
     def longest(self) -> GpuRest | None:
         """The longest rest, of signals that tell rest from work by themselves."""
-        seen = self.activity
+        activity = self.activity
         rests = sorted(self._rests, key=lambda span: span[1] - span[0], reverse=True)
-        if not rests or seen.basis not in PROOF:
+        if not rests or activity.basis not in PROOF:
             return None
         first, stop = rests[0]
-        second = (rests[1][1] - rests[1][0]) * seen.step if len(rests) > 1 else 0.0
-        since, until = float(seen.times[first]) - seen.step, float(seen.times[stop - 1])
+        second = (rests[1][1] - rests[1][0]) * activity.step if len(rests) > 1 else 0.0
+        since, until = float(activity.times[first]) - activity.step, float(activity.times[stop - 1])
         shows, gpus = self._shown(np.arange(first, stop), since, until)
-        worked = int(seen.active[:first].sum()) * seen.step
+        worked = int(activity.active[:first].sum()) * activity.step
         return GpuRest(since, until, second, worked, shows, gpus) if shows else None
 
     @cached_property
     def longest_s(self) -> Value | None:
         """Seconds of the longest rest between two times of work; None if nothing tells work from rest."""
-        seen = self.activity
-        grid = seen.grid(seen.basis) if seen.basis in PROOF else None
-        if grid is None or not seen.active.any():
+        activity = self.activity
+        grid = activity.grid(activity.basis) if activity.basis in PROOF else None
+        if grid is None or not activity.active.any():
             return None
         windows = max((stop - start for start, stop in self._rests), default=0)
-        return derived(windows * seen.step, grid.value("count"), unit="s")
+        return derived(windows * activity.step, grid.value("count"), unit="s")
 
     @cached_property
     def _rests(self) -> list[tuple[int, int]]:
         """The stretches of windows, [start, stop)."""
-        seen = self.activity
-        active = np.flatnonzero(seen.active)
+        activity = self.activity
+        active = np.flatnonzero(activity.active)
         if len(active) < 2:
             return []
-        flags = ~seen.active & seen.seen
+        flags = ~activity.active & activity.seen
         flags[: active[0]] = flags[active[-1] :] = False
         return spells(flags)
 
     def _less(self, windows: NDArray[np.intp]) -> Flags:
         """(G,) GPUs that do far less in these windows than while they worked before: they spin in a collective."""
-        seen = self.activity
-        signal = seen.signal(seen.basis)
-        before = np.flatnonzero(seen.active[: windows[0]])
+        activity = self.activity
+        signal = activity.signal(activity.basis)
+        before = np.flatnonzero(activity.active[: windows[0]])
         if signal is None or not len(before):
-            return np.zeros(len(seen.gpus), dtype=bool)
+            return np.zeros(len(activity.gpus), dtype=bool)
         with np.errstate(invalid="ignore"):
             now, usual = middle(signal[:, windows], axis=1), middle(signal[:, before], axis=1)
             less: Flags = now <= self.stall.limits.less * usual
-        return less & seen.users
+        return less & activity.users
 
     def _shown(
         self, windows: NDArray[np.intp], start: float, end: float, less: Flags | None = None
     ) -> tuple[tuple[Claim, ...], tuple[str, ...]]:
         """(what shows the rest, the GPUs that stood apart in it)."""
-        seen = self.activity
-        grid = seen.grid(seen.basis)
-        if grid is None or seen.basis is None:
+        activity = self.activity
+        grid = activity.grid(activity.basis)
+        if grid is None or activity.basis is None:
             return (), ()
         unit = "" if grid.unit in COUNTED else None
         level = grid.during(start, end).value("median", unit=unit)
         before = grid.during(0.0, start).value("median", unit=unit)
         if level.value is None or before.value is None:
             return (), ()
-        rested = less is None or seen.active[windows].mean() <= self.limits.edge_share
-        signal = derived(TITLES[seen.basis], level)
+        rested = less is None or activity.active[windows].mean() <= self.limits.edge_share
+        signal = derived(TITLES[activity.basis], level)
         shows = [(REST if rested else LITTLE)(signal=signal, level=level, before=before)]
         outliers = self.stall.outliers(windows, less)
-        gpus = seen.named(outliers.odd)
-        busy = seen.grid(seen.busy_by or "power")
+        gpus = activity.named(outliers.odd)
+        busy = activity.grid(activity.busy_by or "power")
         if gpus and busy is not None:
             shows.append(_apart(busy.during(start, end), gpus, outliers.why))
         return tuple(shows), gpus

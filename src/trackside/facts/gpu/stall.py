@@ -134,26 +134,26 @@ class GpuStall:
         return self._at_end(beside=True)
 
     def _at_end(self, *, beside: bool) -> Standstill | None:
-        seen, limits = self.activity, self.limits
-        active = np.flatnonzero(seen.active)
+        activity, limits = self.activity, self.limits
+        active = np.flatnonzero(activity.active)
         if not len(active):
             return None
-        rest = np.flatnonzero(seen.seen & (np.arange(len(seen.times)) > active[-1]))
-        enough = max(2, min(limits.windows, math.ceil(limits.readings / seen.readings)))
-        if len(rest) < enough or (seen.basis == "power" and self._slower_clocks(active, rest)):
+        rest = np.flatnonzero(activity.seen & (np.arange(len(activity.times)) > active[-1]))
+        enough = max(2, min(limits.windows, math.ceil(limits.readings / activity.readings)))
+        if len(rest) < enough or (activity.basis == "power" and self._slower_clocks(active, rest)):
             return self._one_cold()
-        until = float(seen.times[rest[-1]])
+        until = float(activity.times[rest[-1]])
         after = max(
-            float(seen.times[active[-1]]), float(seen.times[rest[0]]) - seen.step
+            float(activity.times[active[-1]]), float(activity.times[rest[0]]) - activity.step
         )  # a gap between tells nothing
         length = until - max(after, self._heard)
-        duration = until - float(seen.times[0]) + seen.step
-        least = enough * seen.step
+        duration = until - float(activity.times[0]) + activity.step
+        least = enough * activity.step
         sure = length >= max(limits.least_s, limits.pauses * self.longest_pause)
         if not sure and length < (least if beside else max(limits.short_s, limits.share * duration, least)):
             return None
-        inside = rest[seen.times[rest] > self._heard]
-        span = after, max(self._heard, float(seen.times[rest[0]])), until
+        inside = rest[activity.times[rest] > self._heard]
+        span = after, max(self._heard, float(activity.times[rest[0]])), until
         return self._standstill(span, length, inside, sure)
 
     def within(self, start: float) -> Standstill | None:
@@ -161,56 +161,56 @@ class GpuStall:
 
         They must work less than before it, or some of them must stand apart.
         """
-        seen = self.activity
-        windows = np.flatnonzero(seen.seen & (seen.times - seen.step >= start))
-        if len(windows) < self.limits.windows or seen.basis in COUNTED:
+        activity = self.activity
+        windows = np.flatnonzero(activity.seen & (activity.times - activity.step >= start))
+        if len(windows) < self.limits.windows or activity.basis in COUNTED:
             return None
-        until, start = float(seen.times[windows[-1]]), max(start, float(seen.times[windows[0]]) - seen.step)
+        until, start = float(activity.times[windows[-1]]), max(start, float(activity.times[windows[0]]) - activity.step)
         less = self._less(windows)
         still = self._standstill((start, start, until), until - start, windows, True, less)
-        most = less.any() and 2 * int((less & seen.users).sum()) > int(seen.users.sum())
+        most = less.any() and 2 * int((less & activity.users).sum()) > int(activity.users.sum())
         return still if still.outliers or most else None
 
     def _less(self, windows: NDArray[np.intp]) -> Flags:
         """(G,) GPUs that are busy in these windows and do far less than in the ones before."""
-        seen = self.activity
-        signal = seen.signal(seen.basis) if seen.basis in ("sm", "power") else None
-        before = np.flatnonzero(seen.active[: windows[0]])
+        activity = self.activity
+        signal = activity.signal(activity.basis) if activity.basis in ("sm", "power") else None
+        before = np.flatnonzero(activity.active[: windows[0]])
         if signal is None or not len(before):
-            return np.zeros(len(seen.gpus), dtype=bool)
+            return np.zeros(len(activity.gpus), dtype=bool)
         with np.errstate(invalid="ignore"):
             now = middle(signal[:, windows], axis=1)
             less: Flags = now <= self.limits.less * middle(signal[:, before], axis=1)
-            if seen.basis == "sm":  # an evaluation on one rank works less than a step, and works
+            if activity.basis == "sm":  # an evaluation on one rank works less than a step, and works
                 less &= ~(now > FLOORS.unmistakable_sm)
         return less
 
     def _one_cold(self) -> Standstill | None:
         """A few GPUs that went cold for good while all others stay pinned, where utilisation alone tells: it can't say
         whether these work on (see :mod:`trackside.facts.gpu.activity` for signals that can)."""
-        seen, limits = self.activity, self.limits
-        users, end = seen.users, np.flatnonzero(seen.seen)
-        if seen.busy is None or seen.basis != "utilisation" or not len(end) or int(users.sum()) < 2:
+        activity, limits = self.activity, self.limits
+        users, end = activity.users, np.flatnonzero(activity.seen)
+        if activity.busy is None or activity.basis != "utilisation" or not len(end) or int(users.sum()) < 2:
             return None
         with np.errstate(invalid="ignore"):
-            warm = seen.busy > limits.cold
+            warm = activity.busy > limits.cold
         last = np.where(warm.any(axis=1), warm.shape[1] - 1 - warm[:, ::-1].argmax(axis=1), -1)
-        late = users & (last >= 0) & (end[-1] - last >= max(limits.windows, limits.least_s / seen.step))
+        late = users & (last >= 0) & (end[-1] - last >= max(limits.windows, limits.least_s / activity.step))
         if not late.any() or 2 * int(late.sum()) > int(users.sum()):
             return None
-        start = float(seen.times[last[late].max()])
-        if self._heard > start + 2 * seen.step:
+        start = float(activity.times[last[late].max()])
+        if self._heard > start + 2 * activity.step:
             return None
-        windows = np.flatnonzero(seen.seen & (seen.times > start))
-        pinned = float(middle(seen.busy[users & ~late][:, windows])) >= limits.pinned
+        windows = np.flatnonzero(activity.seen & (activity.times > start))
+        pinned = float(middle(activity.busy[users & ~late][:, windows])) >= limits.pinned
         return self.within(start) if pinned else None
 
     def _slower_clocks(self, active: NDArray[np.intp], rest: NDArray[np.intp]) -> bool:
         """Whether clocks fell when power did: then the GPUs work on, only slower."""
-        grid, seen = self.grids.get("clock"), self.activity
+        grid, activity = self.grids.get("clock"), self.activity
         if grid is None:
             return False
-        clocks = aligned(grid, seen.gpus, seen.times)[seen.users]
+        clocks = aligned(grid, activity.gpus, activity.times)[activity.users]
         return bool(middle(clocks[:, rest]) < self.limits.slower_clock * middle(clocks[:, active]))
 
     def _standstill(
@@ -237,12 +237,12 @@ class GpuStall:
     @cached_property
     def longest_pause(self) -> float:
         """Seconds of the longest rest between two times of work."""
-        seen = self.activity
-        active = np.flatnonzero(seen.active)
+        activity = self.activity
+        active = np.flatnonzero(activity.active)
         if len(active) < 2:
             return 0.0
-        resting = (~seen.active)[active[0] : active[-1]] & seen.seen[active[0] : active[-1]]
-        return max((stop - start for start, stop in spells(resting)), default=0) * seen.step
+        resting = (~activity.active)[active[0] : active[-1]] & activity.seen[active[0] : active[-1]]
+        return max((stop - start for start, stop in spells(resting)), default=0) * activity.step
 
     @cached_property
     def _heard(self) -> float:
@@ -264,10 +264,10 @@ class GpuStall:
 
     def _memory_held(self, inside: NDArray[np.intp]) -> bool | None:
         """Whether most GPUs in use keep the memory that they had while they worked."""
-        grid, seen = self.grids.get("memory"), self.activity
+        grid, activity = self.grids.get("memory"), self.activity
         if grid is None:
             return None
-        memory = aligned(grid, seen.gpus, seen.times)[seen.users]
+        memory = aligned(grid, activity.gpus, activity.times)[activity.users]
         most, now = level(memory), middle(memory[:, inside], axis=1)
         known = ~np.isnan(now) & ~np.isnan(most)
         if not known.any():
@@ -278,52 +278,52 @@ class GpuStall:
     def worked_on(self) -> Claim | None:
         """That the GPUs worked up to the end of the run, at the level that they had; None if they may only have waited
         busily all the while, or the last part was not watched."""
-        seen, limits = self.activity, self.limits
-        grid, name = seen.grid(seen.basis), seen.basis
-        if grid is None or name is None or name == "utilisation" or int(seen.active.sum()) < limits.windows:
+        activity, limits = self.activity, self.limits
+        grid, name = activity.grid(activity.basis), activity.basis
+        if grid is None or name is None or name == "utilisation" or int(activity.active.sum()) < limits.windows:
             return None
         if not self.to_the_end:
             return None
-        last = float(seen.times[seen.active][-1])
-        begin = last - limits.last_windows * seen.step
+        last = float(activity.times[activity.active][-1])
+        begin = last - limits.last_windows * activity.step
         unit = "" if grid.unit in COUNTED else None
         usual = grid.during(0.0, begin).value("median", unit=unit)
         figure = grid.during(begin, last).value("median", unit=unit)
-        if figure.value is None or seen.times[seen.seen][-1] - last > limits.windows * seen.step:
+        if figure.value is None or activity.times[activity.seen][-1] - last > limits.windows * activity.step:
             return None
         if usual.value is not None and figure.number < limits.less * usual.number:
             return None
-        if self.distinct(seen.active & (seen.times > begin)):
+        if self.distinct(activity.active & (activity.times > begin)):
             return TO_THE_END[name](level=figure)
         return next(iter(self.traffic.between(begin, last).moving), None)
 
     @cached_property
     def to_the_end(self) -> bool:
         """Whether the GPUs were watched up to the run's end, or to so little before it that no standstill would fit."""
-        run, seen, limits = self.run, self.activity, self.limits
+        run, activity, limits = self.run, self.activity, self.limits
         if run.end is None:
             return True
-        length = run.end - (run.start if run.start is not None else float(seen.times[0]))
-        least = max(3 * seen.step, min(limits.least_s, limits.share * length))
-        return run.end - float(seen.times[seen.seen][-1]) < least
+        length = run.end - (run.start if run.start is not None else float(activity.times[0]))
+        least = max(3 * activity.step, min(limits.least_s, limits.share * length))
+        return run.end - float(activity.times[activity.seen][-1]) < least
 
     def distinct(self, windows: Flags) -> bool:
         """Whether GPUs that look at work in these windows do more than ones that only spin: on more SMs, or at more
         power; launches and collectives are work as they are."""
-        seen, limits = self.activity, self.limits
-        if seen.basis not in ("sm", "power") or not windows.any():
-            return seen.basis in COUNTED
-        users = seen.users
-        if seen.basis == "sm":
-            assert seen.sm is not None
-            spins = seen.busy is not None and float(middle(seen.busy[users][:, windows])) >= limits.pinned
-            return not spins or float(middle(seen.sm[users][:, windows])) > limits.spinning_sm
-        assert seen.power is not None
-        drawn: Matrix = middle(seen.power[users][:, windows], axis=1)
+        activity, limits = self.activity, self.limits
+        if activity.basis not in ("sm", "power") or not windows.any():
+            return activity.basis in COUNTED
+        users = activity.users
+        if activity.basis == "sm":
+            assert activity.sm is not None
+            spins = activity.busy is not None and float(middle(activity.busy[users][:, windows])) >= limits.pinned
+            return not spins or float(middle(activity.sm[users][:, windows])) > limits.spinning_sm
+        assert activity.power is not None
+        drawn: Matrix = middle(activity.power[users][:, windows], axis=1)
         most = self.powers.by_gpu[users]
         if not np.isnan(most).any():
             return bool(middle((drawn / most)[None, :]) > limits.idle_power)
-        lowest = np.fmin.reduce(-level(-seen.power))
+        lowest = np.fmin.reduce(-level(-activity.power))
         return bool(middle((drawn / lowest)[None, :]) > limits.spinning_ratio)
 
 

@@ -17,7 +17,7 @@ from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import GpuActivity
 from trackside.facts.gpus import name_of
 from trackside.facts.hardware.counters import Change, onsets, rises, standing
-from trackside.facts.hardware.error_counters import LEVELS, RISES, ErrorCounters, error_counters, gpus_of, rose
+from trackside.facts.hardware.error_counters import LEVELS, RISES, ErrorCounters, gpus_of, rose
 from trackside.facts.hardware.presence import Gap, interrupted, silent_gpus
 from trackside.finding import Certainty, Claim, Sentence
 from trackside.model import Event, Plane, Position, Record, Run, Series
@@ -246,23 +246,3 @@ def _old(sentence: Sentence, old: Sequence[tuple[Series, Value]]) -> tuple[Claim
     names = tuple(dict.fromkeys(name_of(series) for series, _ in old))
     most = max((value for _, value in old), key=lambda value: value.number)
     return sentence(gpus=derived(names, *(value for _, value in old[:8])), level=most), names
-
-
-# -- transitional: for modules that still ask by themselves
-
-CLEAN = RISES
-COUNTED = LEVELS
-CLEAN_SAYS: Mapping[str, str] = {}
-SAYS: Mapping[str, str] = {}
-
-
-def clean(evidence: Evidence, run: Run | None = None) -> list[Claim]:
-    """Transitional: :attr:`ErrorCounters.unchanged`."""
-    answers = {name: evidence.answers[name] for name in (*RISES, *LEVELS) if name in evidence.answers}
-    counters = ErrorCounters({n: g for n in answers if (g := evidence.grid(n)) is not None}, run or Run())
-    return list(counters.unchanged if run is None else counters.unchanged_meanwhile)
-
-
-def unclean(evidence: Evidence, run: Run) -> list[Claim]:
-    """Transitional: :attr:`ErrorCounters.risen`."""
-    return list(error_counters(evidence, run).risen)

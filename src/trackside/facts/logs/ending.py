@@ -193,21 +193,3 @@ def ending(evidence: Evidence) -> Ending:
     return Ending(
         jobs, ends, launchers, exits, notices, unmet(evidence, (("jobs", "notices"),)), unmet(evidence, ("jobs",))
     )
-
-
-# -- transitional: for modules that still ask by themselves
-
-
-def disposition(evidence: Evidence) -> Value | None:
-    """Transitional: :attr:`Ending.state`."""
-    return ending(evidence).state
-
-
-def completed(evidence: Evidence) -> Value | None:
-    """Transitional: :attr:`Ending.completed`."""
-    return ending(evidence).completed
-
-
-def abnormal_end(evidence: Evidence) -> Value | None:
-    """Transitional: :attr:`Ending.abnormal`."""
-    return ending(evidence).abnormal

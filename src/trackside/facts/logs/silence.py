@@ -11,9 +11,8 @@ from functools import cached_property
 
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.logs.ending import ENDING, Ending
-from trackside.facts.logs.ending import ending as ending_of
-from trackside.facts.training.learning import LEARNING, Trajectory, number
+from trackside.facts.logs.ending import Ending
+from trackside.facts.training.learning import Trajectory, number
 from trackside.model import Event, Run
 from trackside.query import Query, events
 
@@ -28,9 +27,6 @@ LIFE: Mapping[str, Query] = {
     "logs": events("log_activity"),
 }
 """What shows that the job was doing something at a moment."""
-
-SILENCE: Mapping[str, Query] = {**LIFE, **LEARNING, **ENDING, "hosts": events("host")}
-"""Transitional: for modules that still ask by themselves."""
 
 
 @dataclass(frozen=True)
@@ -189,16 +185,3 @@ def silence(evidence: Evidence, ending: Ending, trajectory: Maybe[Trajectory], r
     """Of stamped lines; of the steps done if none are stamped."""
     signs = {name: evidence[name] for name in LIFE}
     return Silence(signs, evidence["hosts"], ending, trajectory, run, limits, evidence.missing("logs"))
-
-
-# -- transitional: for modules that still ask by themselves
-
-
-def silence_of(evidence: Evidence, run: Run, limits: Quiet) -> Silence:
-    """Transitional: the fact."""
-    """Transitional: the fact."""
-    hosts = evidence["hosts"] if "hosts" in evidence.answers else Frame(events("host"), "none")
-    signs = {name: evidence[name] if name in evidence.answers else Frame(ask, "none") for name, ask in LIFE.items()}
-    plans = evidence["plans"] if "plans" in evidence.answers else Frame(events("training_plan"), "none")
-    course = Trajectory(evidence["progress"], plans, evidence["ends"])
-    return Silence(signs, hosts, ending_of(evidence), course, run, limits)

@@ -119,11 +119,3 @@ def _measured(grid: Grid | None, kind: str, before: Span, during: Span) -> Pace 
     if first <= 0 or second <= 0:
         return None
     return Pace(kind, values[0], values[1], second / first if kind == "step" else first / second)
-
-
-# -- transitional: for modules that still ask by themselves
-
-
-def pace(evidence: Evidence, before: Span, during: Span) -> Pace | None:
-    """Transitional: :meth:`StepPace.compare`."""
-    return step_pace(evidence).compare(before, during)

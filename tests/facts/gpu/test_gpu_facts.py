@@ -1,0 +1,143 @@
+"""Facts of GPUs on curves built by hand: work, standstills, rest from the start on, and pauses."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from tests.families.grids import AWAY, BEGAN, STOP, Cluster, cold, hung, traced
+from tests.families.rows import END, START, TIMEOUT, Row, event, points
+from trackside.evidence import Missing
+from trackside.facts.fact import Facts, neither
+from trackside.facts.gpu.activity import GpuActivity, untold
+from trackside.facts.gpu.duty import DutyCycle
+from trackside.facts.gpu.gpu_work import GpuWork
+from trackside.facts.gpu.idle import IdleGpus
+from trackside.facts.gpu.last_part import LastPart
+from trackside.facts.gpu.pauses import GpuPauses
+from trackside.facts.gpu.power_limits import PowerLimits
+from trackside.facts.gpu.stall import GpuStall
+
+T = TypeVar("T")
+
+
+def facts(cluster: Cluster, *rows: Row | list[Any]) -> Facts:
+    """The facts of a run on this cluster."""
+    flat = [row for part in rows for row in (part if isinstance(part, list) else [part])]
+    run, store = cluster.store(*flat, run=cluster.run(n_ranks=len(cluster.gpus)))
+    return Facts(store, run, lambda query, answer: answer)
+
+
+def fact(cluster: Cluster, kind: type[T], *rows: Row | list[Any]) -> T:
+    """One fact of it, which can be had."""
+    one = facts(cluster, *rows).get(kind)
+    assert not isinstance(one, Missing), one.reason
+    return one
+
+
+class TestActivity:
+    def test_power_alone_does_not_tell_rest_from_work(self) -> None:
+        """The GPUs' activity is known as far as it goes; which signals are missing is said."""
+        activity = fact(Cluster().per_gpu("gpu_power_watts", 500.0), GpuActivity)
+        lacking = untold(activity)
+        assert isinstance(lacking, Missing)
+        assert "gpu_sm_active_ratio was not measured" in lacking.reason
+        assert untold(fact(hung(), GpuActivity)) is None
+
+    def test_reasons_are_given_once(self) -> None:
+        one, both = Missing("no log"), Missing("no log or no metric", reasons=("no log", "no metric"))
+        joined = neither(one, both)
+        assert joined is not None
+        assert joined.reason == "no log or no metric"
+        assert neither(one, "an answer") is None
+
+
+class TestStall:
+    def test_a_standstill_names_the_gpu_that_went_cold(self) -> None:
+        still = fact(hung(), GpuStall).at_end()
+        assert still is not None
+        assert (still.outliers, still.why, still.sure, still.frozen) == ((AWAY,), "cold", True, True)
+        assert abs(still.since - STOP) <= 60
+        assert still.seconds.number > END - STOP - 120
+
+    def test_work_to_the_end_is_no_standstill(self) -> None:
+        stall = fact(hung(since=9e9), GpuStall)
+        assert stall.at_end() is None
+        assert stall.worked_on is not None
+        assert stall.to_the_end
+
+    def test_a_few_windows_are_enough_beside_other_evidence(self) -> None:
+        stall = fact(hung(since=END - 100), GpuStall)
+        assert stall.at_end() is None
+        still = stall.at_end(beside=True)
+        assert still is not None
+        assert not still.sure
+
+    def test_a_pause_that_ends_is_a_pause(self) -> None:
+        stall = fact(hung(until=STOP + 900), GpuStall)
+        assert stall.at_end() is None
+        assert 800 <= stall.longest_pause <= 1000
+
+
+class TestIdle:
+    def test_cold_from_the_start_on(self) -> None:
+        idle = fact(cold(), IdleGpus, BEGAN)
+        assert (idle.context_only, idle.forming) == (True, True)
+        assert idle.seconds.number > END - START - 120
+        assert not fact(cold(nodes=1), IdleGpus).forming
+
+    def test_gpus_that_worked_are_not_idle(self) -> None:
+        assert isinstance(facts(hung()).get(IdleGpus), Missing)
+
+
+class TestPauses:
+    def test_what_the_gpus_did_in_a_pause(self) -> None:
+        pauses = fact(traced(hung(until=STOP + 900)), GpuPauses)
+        work = pauses.during(STOP + 60, STOP + 800)
+        assert work is not None
+        assert not work.worked
+        before = pauses.during(START + 600, START + 1200)
+        assert before is not None
+        assert before.worked
+        assert pauses.during(STOP, STOP + 10) is None
+
+    def test_the_longest_rest(self) -> None:
+        rest = fact(hung(until=STOP + 900), GpuPauses).longest
+        assert rest is not None
+        assert rest.worked_s > 1500
+        assert abs(rest.length.number - 900) <= 60
+        assert rest.gpus == (AWAY,)
+
+
+def test_power_limits_by_model_or_sample() -> None:
+    unnamed = Cluster().per_gpu("gpu_power_watts", 500.0)
+    assert fact(unnamed, PowerLimits).between(START, END) is None
+    sampled = fact(unnamed.per_gpu("gpu_power_limit_watts", 700.0), PowerLimits)
+    limit = sampled.between(START, END)
+    assert limit is not None
+    assert limit.number == 700.0
+    assert set(sampled.by_gpu.tolist()) == {700.0}
+
+
+def test_the_time_of_work_leaves_out_what_came_after() -> None:
+    duty = fact(hung(), DutyCycle)
+    assert duty.end <= STOP + 60
+    assert duty.sm is not None
+    assert abs(duty.sm.number - 0.7) < 0.05
+    assert duty.readings > 100
+
+
+def test_what_speaks_against_the_gpus_work() -> None:
+    assert fact(hung(), GpuWork).against is not None
+    assert fact(cold(), GpuWork).against is not None
+    work = fact(hung(since=9e9), GpuWork)
+    assert (work.against, work.computed, work.complete) == (None, True, False)  # no counters were sampled
+
+
+def test_the_last_part_of_a_run_that_somebody_ended() -> None:
+    last = fact(hung(), LastPart, points(30), TIMEOUT)
+    assert last.reaped
+    assert last.quiet is not None
+    assert last.rest is not None
+    assert last.working is None
+    own_end = event("training_end", 900, text="done", status="success", time=END)
+    assert not fact(hung(since=9e9), LastPart, points(65), TIMEOUT, own_end).reaped
