@@ -15,6 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trackside.facts.fact import closure, derivation
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.runs.listing import Listed
@@ -245,7 +246,11 @@ class Handlers:
     async def family(self, _: Request, asked: Asked) -> Response:
         """One family's page."""
         found = _family(asked["code"], 404)
-        asks = {name: str(query) for name, query in found.asks.items()}
+        asks = {
+            f"{kind.__name__}.{name}": str(query)
+            for kind in closure(found.facts)
+            for name, query in derivation(kind).asks.items()
+        }
         return _json(
             FamilyDetail(code=found.code, id=found.id, title=found.title, sections=found.sections(), asks=asks)
         )
