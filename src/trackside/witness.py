@@ -1,14 +1,14 @@
-"""HOW A FAMILY WEIGHS: witnesses in the order of their rank, and one fold that decides between them."""
+"""HOW A FAMILY WEIGHS: witnesses in the order of their rank, the fold that decides between them, and agreement."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from trackside.finding import Certainty, Claim
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Witness:
     """What one piece of evidence speaks for, how strongly, and the cited claims that say so.
 
@@ -20,14 +20,7 @@ class Witness:
     claims: tuple[Claim, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """What witnesses come to: the word of the first that speaks, what agrees with it, and what speaks against it."""
-
-    variant: str
-    certainty: Certainty
-    claims: tuple[Claim, ...]
-    against: tuple[Claim, ...]
+W = TypeVar("W", bound=Witness)
 
 
 def witness(variant: str, certainty: Certainty, *claims: Claim | None) -> Witness:
@@ -35,19 +28,9 @@ def witness(variant: str, certainty: Certainty, *claims: Claim | None) -> Witnes
     return Witness(variant, certainty, tuple(claim for claim in claims if claim is not None))
 
 
-def weigh(*witnesses: Witness) -> Weight | None:
-    """The first witness that speaks decides variant and certainty. None if none speaks."""
-    speaking = [one for one in witnesses if one.claims]
-    if not speaking:
-        return None
-    first = speaking[0]
-    agreeing = [one for one in speaking if one.variant == first.variant]
-    others = [one for one in speaking if one.variant != first.variant]
-    return Weight(first.variant, first.certainty, _claims(agreeing), _claims(others))
-
-
-def _claims(witnesses: Iterable[Witness]) -> tuple[Claim, ...]:
-    return tuple(claim for one in witnesses for claim in one.claims)
+def weigh(*witnesses: W | None) -> W | None:
+    """The first witness that speaks decides; None if none does."""
+    return next((one for one in witnesses if one is not None and one.claims), None)
 
 
 def surer(certainty: Certainty, by: int = 1) -> Certainty:

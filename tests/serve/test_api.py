@@ -646,6 +646,7 @@ def test_families_are_told(ask: Asking) -> None:
     assert {"code": "B1", "id": "cuda-oom", "title": ask.json("/families/b1")["title"]} in ask.json("/families")
     told = ask.json("/families/cuda-oom")
     assert "Do next" in told["sections"]
+    assert told["asks"]
     assert all(re.match(r"(events|record|metric)\(", query) for query in told["asks"].values())
 
 

@@ -151,7 +151,8 @@ class Facts:
     def ask(self, queries: Iterable[Query]) -> None:
         """Fetch the answers that are not here yet, together where the store can."""
         fresh = [query for query in dict.fromkeys(queries) if query not in self._answers]
-        for query, answer in zip(fresh, ask_many(self.store, fresh), strict=True):
+        answers = ask_many(self.store, fresh) if fresh else ()
+        for query, answer in zip(fresh, answers, strict=True):
             self._answers[query] = self._checked(query, answer)
 
     def answer(self, query: Query) -> Answer:

@@ -60,7 +60,7 @@ from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, absent, action, found
 from trackside.model import Event
-from trackside.witness import surer
+from trackside.witness import Witness, surer, weigh
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,9 @@ REMEDIES: dict[str, tuple[Culprit, Sentence]] = {
 
 
 @dataclass(frozen=True)
-class _Cause:
-    """What sets the pace, how surely, and where the log first shows it."""
+class _Cause(Witness):
+    """What sets the pace, what that means, and where the log first shows it."""
 
-    variant: str
-    certainty: Certainty
-    claims: tuple[Claim, ...]
     implies: Sentence
     row: Event | None = None
     doubtful: bool = False
@@ -133,15 +130,18 @@ def judge(
     spent = spent if spent is not None and spent.readings >= limits.readings else None
     waits = known(wait) if spent is not None else None
     done = None if course is None else course.done
-    cause = _saves(saving, known(leader), spent, limits) or _blocked(flag, waits)
-    if cause is None and done is not None and done.number < limits.handful:
-        return Missing("enough steps: most of the time was start-up")
-    if cause is None and not end.hung:
-        cause = _spins(sockets, waits, known(slow), counters)
-    cause = cause or _sockets(sockets, waits, known(slow))
+    few = done is not None and done.number < limits.handful
+    cause = weigh(
+        _saves(saving, known(leader), spent, limits),
+        _blocked(flag, waits),
+        None if few or end.hung else _spins(sockets, waits, known(slow), counters),
+        None if few else _sockets(sockets, waits, known(slow)),
+    )
     if cause is not None:
         learned = () if course is None else course.learned
         return _found(cause, spent, learned, ending, end)
+    if few:
+        return Missing("enough steps: most of the time was start-up")
     if spent is not None and spent.busy is not None:
         return absent(_works(spent, saving, known(slow)))
     if done is None or done.number < limits.least_steps:

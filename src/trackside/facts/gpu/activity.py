@@ -219,12 +219,6 @@ def untold(activity: Maybe[GpuActivity]) -> Missing | None:
     return activity if isinstance(activity, Missing) else activity.untold
 
 
-def activity(evidence: Evidence, run: Run) -> GpuActivity | None:
-    """The fact or None, for charts, which ask by themselves."""
-    fact = gpu_activity(evidence, run)
-    return None if isinstance(fact, Missing) else fact
-
-
 def _activity(
     answers: tuple[tuple[str, Grid], ...], untold: Missing | None, order: tuple[str, ...], n_ranks: int | None
 ) -> GpuActivity | None:
