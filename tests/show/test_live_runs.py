@@ -15,8 +15,6 @@ from tools.cases import scenarios
 import trackside
 from trackside.catalog.job_states import in_words
 from trackside.catalog.pending_reasons import REASONS, pending_reason
-from trackside.families import families
-from trackside.family import Family
 from trackside.finding import Verdict
 from trackside.model import Event, Record
 from trackside.session.choice import choose

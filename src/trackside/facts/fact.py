@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeAlias, TypeVar
 
-from trackside.evidence import Answer, BatchStore, Evidence, Missing, Store, ask_many
+from trackside.evidence import Answer, Evidence, Missing, Store, ask_many
 from trackside.model import Run
 from trackside.query import Query
 
