@@ -14,11 +14,12 @@ import trackside
 from tests.agent.hanging import Jobs, collected, reported, running, watching
 from tests.serve.receiving import JSON, Running
 from trackside.agent.source import LogLine
+from trackside.catalog.job_states import goes_on
 from trackside.finding import Certainty, Verdict
 from trackside.session.choice import choose
 from trackside.session.paths import load
 from trackside.show.document import document, encode
-from trackside.show.wording import said
+from trackside.show.wording import worded
 from trackside.stores.receiver.options import Keeping, ServeOptions
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
@@ -97,11 +98,8 @@ def diagnosed(receiver: Running, tmp_path: Path) -> Verdict:
 
 
 def sentences(verdict: Verdict) -> str:
-    from trackside.families import find_family
-
-    family = find_family(verdict.family)
-    assert family is not None
-    return "\n".join(said(claim, family.sentences(verdict.run)) for claim in verdict.primary.shows)
+    running = goes_on(verdict.run.disposition)
+    return "\n".join(worded(claim, running) for claim in verdict.primary.shows)
 
 
 def test_the_line_of_the_rank_that_stays_away(receiver: Running, tmp_path: Path) -> None:

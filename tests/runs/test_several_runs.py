@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import trackside
+from tests.families.rows import sentence_name
 from tests.stores.embedded.runs import SACCT, sacct, write
 from trackside.finding import Verdict
 
@@ -15,13 +16,13 @@ def log(start: float, steps: int = 30, prefix: str = "") -> str:
 
 
 def keys(verdict: Verdict) -> set[str]:
-    return {claim.key for claim in verdict.preflight}
+    return {sentence_name(claim) for claim in verdict.preflight}
 
 
 def test_two_trainings_in_one_folder_are_said_to_be_judged_as_one(tmp_path: Path) -> None:
     verdict = trackside.diagnose(write(tmp_path, {"one.log": log(8.0), "two.log": log(3.0)}))
     assert "several_runs" in keys(verdict)
-    (claim,) = (each for each in verdict.preflight if each.key == "several_runs")
+    (claim,) = (each for each in verdict.preflight if sentence_name(each) == "several_runs")
     assert {cite.where.partition(":")[0] for cite in claim.cites} == {"one.log", "two.log"}
 
 

@@ -20,7 +20,7 @@ from trackside.facts.fact import Facts, fact
 from trackside.facts.trust.telemetry import TelemetryTrust
 from trackside.facts.trust.unanswered import UnansweredSources
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, Outcome, Sentence, Verdict, absent, claim, found
+from trackside.finding import Certainty, Finding, Outcome, Sentence, Verdict, absent, found
 from trackside.model import Run
 from trackside.query import Query, metric
 from trackside.show.document import citation, decode, document, encode
@@ -454,7 +454,7 @@ def test_curves_of_the_finding() -> None:
     grid = store.ask(metric("gpu_sm_active_ratio").over("run", "avg"))
     assert isinstance(grid, Grid)
     one = grid.where(node="n1", gpu="3")
-    shows = [claim("k", v=value) for value in (one.value("last"), grid.value("avg"), grid.value("max"))]
+    shows = [RATIO(v=value) for value in (one.value("last"), grid.value("avg"), grid.value("max"))]
     curves = plots.curves(store, found(Certainty.SUPPORTED, "job", shows))
     assert [(dict(curve.labels), curve.series) for curve in curves] == [({"node": "n1", "gpu": "3"}, 1), ({}, 16)]
     assert curves[1].values[0] == 0.9
