@@ -31,9 +31,9 @@ from trackside.finding import Verdict
 from trackside.runs.resolve import SeveralRuns
 from trackside.verdict import confidence
 
-TABLE = ROOT / "src" / "trackside" / "diagnose" / "reliability.json"
+TABLE = ROOT / "src" / "trackside" / "verdict" / "reliability.json"
 PAGE = ROOT / "docs" / "accuracy.md"
-BLIND = confidence.Record(407, 452)
+BLIND = confidence.TrackRecord(407, 452)
 """First runs on cases that were labelled before the tool had seen them and before anything was mended for them: console
 logs re-rendered after public issue threads, and small runs, written in nine batches. The family was right in 407."""
 LOCAL = ("nodes", "gpus", "ranks")
@@ -111,14 +111,13 @@ def _asked(case: Case, folder: Path) -> Verdict:
         return diagnose(folder, job=case.expected.get("job"))
 
 
-def patterns(judged: Iterable[Judged]) -> dict[str, tuple[int, int]]:
-    """Evidence pattern -> (right, all)."""
-    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+def records(judged: Iterable[Judged]) -> dict[tuple[str, str], confidence.TrackRecord]:
+    """(family of the verdict, evidence pattern) -> its record."""
+    counts: dict[tuple[str, str], confidence.TrackRecord] = defaultdict(confidence.TrackRecord)
     for one in judged:
         if one.pattern:
-            counts[one.pattern][1] += 1
-            counts[one.pattern][0] += one.right
-    return {name: (right, total) for name, (right, total) in sorted(counts.items())}
+            counts[one.family, one.pattern] += confidence.TrackRecord(int(one.right), 1)
+    return dict(sorted(counts.items()))
 
 
 def aspects(judged: Iterable[Judged]) -> dict[str, tuple[int, int]]:
@@ -155,15 +154,13 @@ def calibration(judged: Sequence[Judged], bins: int = 10) -> float:
     return sum(gaps) / len(judged) if judged else 0.0
 
 
-def fit(seen: Sequence[Judged], drawn: Sequence[Judged]) -> dict[str, object]:
-    """The confidence table: cases used in building, and runs drawn at random, by pattern; unseen cases in sum."""
-    built, random = patterns(seen), patterns(drawn)
-    rows = []
-    for name in sorted(built | random):
-        right, total = built.get(name, (0, 0))
-        drawn_right, drawn_total = random.get(name, (0, 0))
-        rows.append({"pattern": name, "right": right + drawn_right, "all": total + drawn_total})
-    return {"patterns": rows, "blind": {"right": BLIND.right, "all": BLIND.all}}
+def fit(judged: Iterable[Judged]) -> dict[str, object]:
+    """The confidence table: cases used in building and runs drawn at random, by family and pattern; unseen cases in sum."""
+    rows = [
+        {"family": family, "pattern": pattern, "right": record.right, "all": record.all}
+        for (family, pattern), record in records(judged).items()
+    ]
+    return {"records": rows, "blind": {"right": BLIND.right, "all": BLIND.all}}
 
 
 def share(right: int, total: int) -> str:
@@ -233,23 +230,25 @@ def page(groups: dict[str, list[Judged]], held_out: Sequence[Judged], table: dic
 
 
 def reliability(table: dict[str, object], held_out: Sequence[Judged]) -> list[str]:
-    """The confidence of every evidence pattern, and how it did on runs that it was not fitted on."""
-    patterns_, blind = confidence.read(table)
-    out = patterns(held_out)
+    """The confidence of every family and pattern, and how it did on runs that it was not fitted on."""
+    fitted = confidence.Reliability.read(table)
+    out = records(held_out)
+    none = confidence.TrackRecord()
     lines = [
         "## Confidence",
         "",
-        "Each row is an evidence pattern: how certain the primary finding is, how many planes agree, and whether a rival",
-        "was left open. Its confidence is its share right in the fit, to which the unseen cases are added in proportion",
-        "to its size, and Laplace's 1 in 2. Left out: runs drawn at random that the fit did not use.",
+        "Each row is a family with an evidence pattern: how certain the primary finding is, how many planes agree, and whether",
+        "a rival was left open. Its confidence is its share right in the fit, shrunk toward the share of the family or of the",
+        "pattern, whichever is lower; these are shrunk toward the share of the unseen cases, which is the confidence of a family",
+        f"without a record at most ({fitted.prior():.2f}). Left out: runs drawn at random that the fit did not use.",
         "",
-        "| evidence pattern | fit: right of all | confidence | left out: right of all |",
-        "|---|---|---|---|",
+        "| family | evidence pattern | fit: right of all | confidence | left out: right of all |",
+        "|---|---|---|---|---|",
     ]
-    for name, row in patterns_.items():
-        seen = out.get(name, (0, 0))
-        lines.append(f"| {name} | {row.right} of {row.all} | {confidence.fitted(row, patterns_, blind):.2f} "
-                     f"| {seen[0]} of {seen[1]} |")  # fmt: skip
+    for (family, pattern), record in fitted.cells.items():
+        left = out.get((family, pattern), none)
+        lines.append(f"| {family} | {pattern} | {record.right} of {record.all} "
+                     f"| {fitted.confidence(family, pattern):.2f} | {left.right} of {left.all} |")  # fmt: skip
     error = calibration(held_out)
     lines += ["", f"Expected calibration error on the {len(held_out)} runs left out (ten bins): {error:.3f}.", ""]
     return lines
@@ -309,9 +308,10 @@ def main() -> int:
     if arguments.write:
         drawn = groups.get("drawn", [])
         fitted_on, held_out = drawn[::2], drawn[1::2]
-        table = fit([one for name, group in groups.items() if name != "drawn" for one in group], fitted_on)
+        table = fit([*(one for name, group in groups.items() if name != "drawn" for one in group), *fitted_on])
         TABLE.write_text(json.dumps(table, indent=2) + "\n", "utf-8")
         confidence.table.cache_clear()
+        confidence.of.cache_clear()
         held_out = [confident(one) for one in held_out]
         PAGE.write_text(page(groups, held_out, table), "utf-8")
         print(f"\nwritten: {PAGE.relative_to(ROOT)}; calibration error {calibration(held_out):.3f}")
@@ -319,8 +319,8 @@ def main() -> int:
 
 
 def confident(one: Judged) -> Judged:
-    """The same with the confidence that the table now gives its pattern."""
-    return replace(one, confidence=confidence.of(one.pattern)) if one.pattern else one
+    """The same with the confidence that the table now gives it."""
+    return replace(one, confidence=confidence.of(one.family, one.pattern)) if one.pattern else one
 
 
 if __name__ == "__main__":

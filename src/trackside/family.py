@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from trackside.catalog.job_states import goes_on
 from trackside.evidence import Evidence, Missing
 from trackside.facts.fact import Parameter, parameters
 from trackside.finding import Finding, Role
 from trackside.model import Run
-from trackside.query import Query
 
 HEADINGS = ("Meaning", "What it looks like", "Not this when", "Impact", "Do next", "What it cannot tell", "References")
 """The sections of every family's docstring, in order; it is the docs page and ``trackside explain``."""
@@ -40,15 +38,11 @@ class Family:
     id: str
     title: str
     judge: Judge
-    asks: Mapping[str, Query] = field(default_factory=dict)
-    needs: tuple[str | tuple[str, ...], ...] = ()
-    says: Mapping[str, str] = field(default_factory=dict)
     limits: object = None
     explains: tuple[str, ...] = ()
     rivals: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
     """What to collect to settle it, as sentences; shown when the answer is UNKNOWN."""
-    going: Mapping[str, str] = field(default_factory=dict)
     loses: Loses = "work"
     role: Role = "fault"
     by_silence: bool = False
@@ -66,10 +60,6 @@ class Family:
     def facts(self) -> tuple[type, ...]:
         """The facts that it needs or wants."""
         return tuple(one.kind for one in self.parameters.values() if one.kind not in (Evidence, Run))
-
-    def sentences(self, run: Run) -> Mapping[str, str]:
-        """The templates for what is said of this run."""
-        return {**self.says, **self.going} if goes_on(run.disposition) else self.says
 
     def sections(self) -> dict[str, str]:
         """The docstring's sections by heading."""

@@ -60,13 +60,8 @@ class Sentence:
 class Claim:
     """A sentence and the values that fill it. No decision reads which sentence it is."""
 
-    sentence: Sentence | str
+    sentence: Sentence
     values: Mapping[str, Value] = field(default_factory=dict)
-
-    @property
-    def key(self) -> str:
-        """Transitional: the key of a sentence in a family's templates."""
-        return self.sentence if isinstance(self.sentence, str) else self.sentence.text
 
     @property
     def cites(self) -> tuple[Cite, ...]:
@@ -78,14 +73,9 @@ class Claim:
 class Action:
     """What to do next: a sentence, and optionally a shell command, filled by the same values."""
 
-    sentence: Sentence | str
+    sentence: Sentence
     values: Mapping[str, Value] = field(default_factory=dict)
-    command: Sentence | str | None = None
-
-    @property
-    def key(self) -> str:
-        """Transitional: the key of a sentence in a family's templates."""
-        return self.sentence if isinstance(self.sentence, str) else self.sentence.text
+    command: Sentence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,11 +260,6 @@ def unknown(missing: Iterable[str], collect: Iterable[str] = ()) -> Finding:
     return Finding(Outcome.UNKNOWN, missing=tuple(missing), collect=tuple(collect))
 
 
-def claim(key: str, **values: Value) -> Claim:
-    """Transitional: a sentence by its key."""
-    return Claim(key, values)
-
-
-def action(sentence: Sentence | str, command: Sentence | str | None = None, **values: Value) -> Action:
+def action(sentence: Sentence, command: Sentence | None = None, **values: Value) -> Action:
     """A next step: its sentence and, optionally, a shell command."""
     return Action(sentence, values, command)

@@ -16,7 +16,7 @@ from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Outcome, Sentence
 from trackside.model import Event, Plane, Position, Record, Role, Run
-from trackside.show.wording import said
+from trackside.show.wording import clause, worded
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine
 from trackside.verdict.arbiter import arbitrate
@@ -139,35 +139,23 @@ def family_of(code: str) -> Family:
     return family
 
 
-def templates(family: Family) -> list[str]:
-    """Every sentence template of a family."""
-    return [*family.says.values(), *family.going.values()]
-
-
-def worded_claim(family: Family, claim: Claim) -> str:
-    """The sentence of one claim."""
-    return said(claim, family.says)
-
-
 def claims(finding: Finding) -> list[Claim]:
     """All that it says, without its actions."""
     return [*finding.shows, *finding.implies, *finding.cannot_decide, *finding.because]
 
 
-def check_worded(family: Family, finding: Finding) -> None:
-    """Every sentence must fill, and every action must have its sentence."""
-    for claim in claims(finding):
-        assert worded_claim(family, claim)
+def check_worded(finding: Finding) -> None:
+    """Every sentence and every command must fill."""
+    for claim in (*claims(finding), *(Claim(act.sentence, act.values) for act in finding.actions)):
+        assert worded(claim)
     for act in finding.actions:
-        assert isinstance(act.sentence, Sentence) or act.sentence in family.says
-        assert act.command is None or isinstance(act.command, Sentence) or act.command in family.says
+        assert act.command is None or clause(Claim(act.command, act.values))
 
 
 def judge_store(code: str, where: MemoryStore, run: Run | None = None) -> Finding:
     """One family's finding on a store."""
-    family = family_of(code)
-    finding = engine.judge_all(where, run or Run(), [family])[0]
-    check_worded(family, finding)
+    finding = engine.judge_all(where, run or Run(), [family_of(code)])[0]
+    check_worded(finding)
     return finding
 
 
@@ -188,7 +176,7 @@ def example(code: str) -> Finding:
 
 def sentence_name(said: Claim | Action) -> str:
     """The name of the constant that holds a sentence, in lower case; of one in a table, with the key there."""
-    return said.sentence if isinstance(said.sentence, str) else constants()[id(said.sentence)]
+    return constants()[id(said.sentence)]
 
 
 @cache
@@ -217,10 +205,9 @@ def keys(finding: Finding) -> list[str]:
     return [sentence_name(claim) for claim in (*finding.shows, *finding.because)]
 
 
-def worded(finding: Finding) -> str:
+def text_of(finding: Finding) -> str:
     """What it shows, or why it is absent, as text."""
-    family = family_of(finding.family)
-    return "; ".join(worded_claim(family, claim) for claim in (*finding.shows, *finding.because))
+    return "; ".join(worded(claim) for claim in (*finding.shows, *finding.because))
 
 
 def decision(finding: Finding) -> tuple[Outcome, Certainty | None]:

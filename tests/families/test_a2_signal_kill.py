@@ -34,7 +34,7 @@ from tests.families.rows import (
     raised,
     root,
     sentence_name,
-    worded,
+    text_of,
 )
 from trackside.finding import Certainty, Finding
 from trackside.model import Event, Position, Record, Role, Run
@@ -190,7 +190,7 @@ def test_the_node_of_a_rank_is_looked_at() -> None:
     run = cluster.run(n_ranks=16)
     other = cluster.judge("A2", killed(2, node=None), FAILED, run=run)
     assert (other.nodes, "host_ample" in keys(other)) == (("n1",), True)
-    assert "n1" in worded(other)
+    assert "n1" in text_of(other)
     own = cluster.judge("A2", killed(node=None), FAILED, run=run)
     assert (own.nodes, "host_short" in keys(own)) == (("n2",), True)
 
@@ -233,7 +233,7 @@ def test_what_the_jobs_own_cgroup_held_counts_before_what_the_node_lost() -> Non
 def test_host_memory_that_killed_nothing_is_said() -> None:
     finding = host(working(), 0.5, 0).judge("A2", *points(), FAILED)
     assert (finding.outcome, keys(finding)[1:]) == (ABSENT, ["none_counted", "host_ample_all"])
-    assert "2 nodes" in worded(finding)
+    assert "2 nodes" in text_of(finding)
     assert keys(working().judge("A2", *points(), FAILED))[1:] == []
 
 
@@ -256,7 +256,7 @@ def test_it_is_the_worker_that_died_and_not_its_rank() -> None:
     died = event("dataloader_death", 50, role=Role.ROOT, rank=9, signal=9, pid=77, time=4900.0)
     cluster = Cluster().per_gpu("gpu_sm_active_ratio", 0.8)
     finding = cluster.judge("A2", died, FAILED, run=cluster.run(n_ranks=16))
-    assert "a data-loader worker of rank 9 died of SIGKILL" in worded(finding).lower().replace("sigkill", "SIGKILL")
+    assert "a data-loader worker of rank 9 died of SIGKILL" in text_of(finding).lower().replace("sigkill", "SIGKILL")
     assert finding.nodes == ("n2",)
 
 
@@ -267,5 +267,5 @@ def test_where_the_node_of_a_kill_is_not_known_all_are_looked_at() -> None:
     died = event("launcher_failure", 90, role=Role.ROOT, signal=9, first=True, time=4980.0)
     assert "host_ample_all" in keys(cluster.judge("A2", died, FAILED))
     placed = event("launcher_failure", 90, role=Role.ROOT, signal=9, first=True, time=4980.0, node="n2")
-    said = worded(cluster.judge("A2", placed, FAILED))
+    said = text_of(cluster.judge("A2", placed, FAILED))
     assert "host memory of node n2 was not short" in said.lower()

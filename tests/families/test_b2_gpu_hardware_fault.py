@@ -33,7 +33,7 @@ from tests.families.rows import (
     points,
     root,
     sentence_name,
-    worded,
+    text_of,
     xid_number,
 )
 from trackside.finding import Certainty, Finding
@@ -136,7 +136,7 @@ def test_a_rise_without_log_is_latent_where_the_gpus_worked_on() -> None:
 def test_clean_counters_rule_it_out_with_figures() -> None:
     finding = ecc().per_gpu("gpu_health", 0, {SICK: 10}).judge("B2", *points(), FAILED)
     assert (finding.outcome, keys(finding)) == (ABSENT, ["flag_only", "clean_ecc"])
-    assert "No uncorrectable ECC error was added on 16 GPUs" in worded(finding)
+    assert "No uncorrectable ECC error was added on 16 GPUs" in text_of(finding)
     assert keys(ecc(metric="gpu_xid_last").judge("B2", FAILED)) == ["quiet_gauge"]
 
 
@@ -271,6 +271,6 @@ def test_errors_of_a_gpu_that_did_nothing_are_anothers_where_only_memory_tells_w
     run = Run(id="7", start=START, end=END, nodes=("n1", "n2"))
     finding = untold().judge("B2", *points(), FAILED, run=run)
     assert (finding.outcome, "foreign" in keys(finding)) == (ABSENT, True)
-    assert SICK in worded(finding)
+    assert SICK in text_of(finding)
     named = untold("7").judge("B2", *points(), FAILED, run=run)
     assert (named.outcome, named.gpus) == (FOUND, (SICK,))

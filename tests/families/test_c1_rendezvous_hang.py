@@ -29,7 +29,7 @@ from tests.families.rows import (
     log_points,
     points,
     root,
-    worded,
+    text_of,
 )
 from trackside.finding import Certainty
 from trackside.model import Run
@@ -63,7 +63,7 @@ def test_silent_start_of_several_ranks() -> None:
 def test_rendezvous_hang_in_the_words_of_the_example() -> None:
     finding = judged(cold(), "C1", BEGAN, TIMEOUT)
     assert decision(finding) == (FOUND, ESTABLISHED)
-    told = worded(finding)
+    told = text_of(finding)
     assert "16 GPUs on 2 nodes did no work in 67 min" in told
     assert "o kernel launch and no collective of the run was ever seen" in told
     assert (finding.nodes, finding.ranks, finding.culprit) == (("n1", "n2"), tuple(range(16)), "unknown")

@@ -40,7 +40,7 @@ from tests.families.rows import (
     log_points,
     points,
     sentence_name,
-    worded,
+    text_of,
 )
 from trackside.finding import Certainty
 from trackside.model import Event, Position, Record, Role, Run
@@ -135,7 +135,7 @@ def test_collective_hang_in_the_words_of_the_example() -> None:
         "dataloader_death", 900, rank=RANK, role=Role.ROOT, signal=9, text="worker is killed by signal: Killed."
     )
     finding = judged(traced(hung()), "C2", until_stop(), died, TIMEOUT)
-    told = worded(finding)
+    told = text_of(finding)
     assert "0 kernel launches were made in the last 34 min" in told
     assert "usy without work: 15 GPUs, engine activity 100%" in told
     assert f"GPU {AWAY} went cold: engine 0" in told

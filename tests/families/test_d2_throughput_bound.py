@@ -41,7 +41,7 @@ from tests.families.rows import (
     sentence_name,
     short_job,
     store,
-    worded,
+    text_of,
 )
 from trackside.logs.scan import scan_text
 from trackside.model import Event
@@ -172,7 +172,7 @@ def test_saves_at_every_step_collapse_the_sms() -> None:
     finding = uniform(0.3, 0.2).judge("D2", points(40), told, COMPLETED)
     assert outcome(finding) == (FOUND, ESTABLISHED, False)
     assert (finding.variant, finding.culprit) == ("save-storm", "job")
-    assert "40 saved checkpoints in 40 steps" in worded(finding)
+    assert "40 saved checkpoints in 40 steps" in text_of(finding)
     assert uniform(0.95, 0.7).judge("D2", points(40), told, COMPLETED).certainty is SUPPORTED
     assert uniform(0.3, 0.2).judge("D2", points(40), told[::10], COMPLETED).outcome is ABSENT
 

@@ -43,7 +43,7 @@ from tests.families.rows import (
     sentence_name,
     short_job,
     store,
-    worded,
+    text_of,
 )
 from trackside.finding import Certainty
 
@@ -83,7 +83,7 @@ def test_an_end_that_the_run_calls_aborted_is_said() -> None:
 def test_one_state_in_one_wording() -> None:
     """No family calls an end of its own what another says was none."""
     rows = store(curve(FALLING), event("log_activity", 900, lines=900), short_job("FAILED"))
-    reasons = [worded(judge_store(code, rows)) for code in ("C3", "E3", "G1")]
+    reasons = [text_of(judge_store(code, rows)) for code in ("C3", "E3", "G1")]
     assert all(reasons)
     assert not [text for text in reasons if "by itself" in text]
 
@@ -174,7 +174,7 @@ def test_power_of_work_is_that_of_the_gpus_at_work() -> None:
     cluster = Cluster(nodes=1)
     rows = dict.fromkeys(cluster.gpus[4:], 60.0)
     cluster.per_gpu("gpu_power_watts", cluster.between(1300, 4700, 500, 90), rows)
-    assert "500 W" in worded(judged(cluster, "G1", points(60), COMPLETED))
+    assert "500 W" in text_of(judged(cluster, "G1", points(60), COMPLETED))
 
 
 def busy_cluster(**shape: Any) -> Cluster:
@@ -190,7 +190,7 @@ def test_gpus_that_did_nothing_are_named() -> None:
     cluster.per_gpu("gpu_ecc_uncorrectable_total", 0)
     finding = cluster.judge("G1", points(), COMPLETED)
     assert (finding.outcome, {"worked_some", "unused"} <= set(keys(finding))) == (FOUND, True)
-    assert "3 of the 4 GPUs that the run held did nothing in all that time: n1:1-3" in worded(finding)
+    assert "3 of the 4 GPUs that the run held did nothing in all that time: n1:1-3" in text_of(finding)
     assert [sentence_name(each) for each in finding.actions] == ["fewer"]
     assert "wasted" in [sentence_name(each) for each in finding.implies]
     whole = busy_cluster(nodes=1, gpus=4).per_gpu("gpu_ecc_uncorrectable_total", 0).judge("G1", points(), COMPLETED)
@@ -208,7 +208,7 @@ def test_errors_before_and_after_the_run_are_none_of_its_time() -> None:
     warning = cluster.judge("B2", points(60), COMPLETED, run=run)
     assert (warning.latent, {"too_early", "too_late"} <= set(keys(warning))) == (True, True)
     assert "ended_well" not in keys(warning)
-    assert "On n1:3 that was before the run began" in worded(warning)
+    assert "On n1:3 that was before the run began" in text_of(warning)
 
 
 def test_a_counter_that_rose_in_a_run_that_ended_well_is_said() -> None:
@@ -232,7 +232,7 @@ def test_the_last_life_of_a_run_is_called_so() -> None:
     ]
     finding = busy_cluster().judge("G1", first, second, COMPLETED)
     assert {"fell", "anew"} <= set(keys(finding))
-    said = worded(finding)
+    said = text_of(finding)
     assert "over 20 points" in said
     assert "its first one began with 10" in said
     assert "anew" not in keys(busy_cluster().judge("G1", points(), COMPLETED))

@@ -22,7 +22,7 @@ from tests.families.rows import (
     event,
     keys,
     points,
-    worded,
+    text_of,
 )
 from trackside.finding import Certainty
 from trackside.model import Event
@@ -58,7 +58,7 @@ def test_a_stall_that_resumed_is_a_warning_that_names_its_server() -> None:
     assert (finding.outcome, finding.certainty, finding.latent) == (FOUND, ESTABLISHED, True)
     assert (finding.culprit, finding.nodes, finding.gpus) == ("infrastructure", ("n2",), (SICK,))
     assert keys(finding) == ["stood", "storage", "rest", "odd_cold"]
-    said = worded(finding)
+    said = text_of(finding)
     assert "15 min" in said or "16 min" in said
     assert "fs01" in said
 

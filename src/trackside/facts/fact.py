@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeAlias, TypeVar
 
-from trackside.evidence import Answer, BatchStore, Evidence, Missing, Store, ask_many
+from trackside.evidence import Answer, Evidence, Missing, Store, ask_many
 from trackside.model import Run
 from trackside.query import Query
 
@@ -72,10 +72,20 @@ def fact(
 
     ``asks``: the questions, by name. ``needs``: names of those without whose answer there is no fact; of a tuple, any
     one is enough. The function stays as it is, so that a test can call it with evidence made by hand.
+    Raises TypeError if the signature does not take what is declared, or another function derives that type already.
     """
 
     def declare(derive: F) -> F:
-        kind = _fact_type(typing.get_type_hints(derive)["return"])
+        hints = typing.get_type_hints(derive)
+        kind = _fact_type(hints["return"])
+        if kind in _DERIVATIONS:
+            raise TypeError(f"{kind.__name__} is derived twice: by {_DERIVATIONS[kind].derive} and {derive}")
+        for what, declared, taken in (
+            ("asks", bool(asks), Evidence in hints.values()),
+            ("limits", limits is not None, "limits" in hints),
+        ):
+            if declared != taken:
+                raise TypeError(f"{kind.__name__}: {what} are {'declared and not taken' if declared else 'taken only'}")
         _DERIVATIONS[kind] = Derivation(kind, derive, asks or {}, needs, limits)
         return derive
 
@@ -131,11 +141,6 @@ class Facts:
         self._answers: dict[Query, Answer] = {}
         self._facts: dict[type, Any] = dict(known)
         """``known``: facts that were derived already, of unchecked answers."""
-
-    def expect(self, kinds: Iterable[type]) -> None:
-        """Tell the store what these facts will ask, so that it can answer many questions in one pass."""
-        if isinstance(self.store, BatchStore):
-            self.store.expect(dict.fromkeys(query for kind in kinds for query in questions(kind)))
 
     def get(self, kind: type[T]) -> Maybe[T]:
         """The fact, or why it can't be had."""

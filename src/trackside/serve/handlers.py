@@ -93,7 +93,7 @@ class FamilyDoc(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FamilyDetail(FamilyDoc, frozen=True, kw_only=True):
-    """A failure family: its page by sections, and the questions that it asks."""
+    """A failure family: its page by sections, and the questions behind the facts that it rests on."""
 
     sections: dict[str, str]
     asks: dict[str, str]

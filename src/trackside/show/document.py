@@ -6,20 +6,19 @@ A field that isn't known is null, never invented. ``trackside schema`` prints th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from trackside.catalog.job_states import goes_on
 from trackside.evidence import Cite
-from trackside.families import families
 from trackside.finding import Action, Claim, Finding, Verdict
 from trackside.model import Attempt, Run, Scalar
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show.inert import encodable
 from trackside.show.waste import WasteDoc, untold, waste
-from trackside.show.wording import said, sentence, template_of
+from trackside.show.wording import clause, worded
 
 SCHEMA = "trackside.verdict/1"
 LONGEST_TEXT = 1000
@@ -279,42 +278,31 @@ class _Cites:
         return {name: citation(cite) for cite, name in self._ids.items()}
 
 
-class _Teller:
+class _Writer:
     """Words one verdict, numbering its citations on the way."""
 
     def __init__(self, run: Run) -> None:
         self.cites = _Cites()
         self.running = goes_on(run.disposition)
-        self._says = {family.code: family.sentences(run) for family in families()}
 
-    def claim(self, claim: Claim, says: Mapping[str, str]) -> ClaimDoc:
-        return ClaimDoc(said(claim, says, self.running), self.cites.ids(claim.cites))
+    def claims(self, claims: Iterable[Claim]) -> list[ClaimDoc]:
+        return [ClaimDoc(worded(claim, self.running), self.cites.ids(claim.cites)) for claim in claims]
 
-    def claims(self, finding: Finding) -> list[ClaimDoc]:
-        return [self.claim(claim, self._says[finding.family]) for claim in finding.shows]
-
-    def texts(self, finding: Finding, claims: Iterable[Claim]) -> list[TextDoc]:
-        says = self._says[finding.family]
-        return [TextDoc(said(claim, says, self.running), self.cites.ids(claim.cites)) for claim in claims]
+    def texts(self, claims: Iterable[Claim]) -> list[TextDoc]:
+        return [TextDoc(worded(claim, self.running), self.cites.ids(claim.cites)) for claim in claims]
 
     def actions(self, finding: Finding) -> list[ActionDoc]:
-        says = self._says[finding.family]
-        return [self._action(action, says) for action in finding.actions]
+        return [self._action(action) for action in finding.actions]
 
-    def _action(self, action: Action, says: Mapping[str, str]) -> ActionDoc:
-        command = None
-        if action.command is not None:
-            command = sentence(template_of(action.command, says, self.running), action.values)
-        return ActionDoc(said(Claim(action.sentence, action.values), says, self.running), command)
+    def _action(self, action: Action) -> ActionDoc:
+        command = None if action.command is None else clause(Claim(action.command, action.values), self.running)
+        return ActionDoc(worded(Claim(action.sentence, action.values), self.running), command)
 
     def secondary(self, finding: Finding) -> SecondaryDoc:
-        return SecondaryDoc(**_finding(finding), shows=self.claims(finding), actions=self.actions(finding))
+        return SecondaryDoc(**_finding(finding), shows=self.claims(finding.shows), actions=self.actions(finding))
 
     def ruled_out(self, finding: Finding) -> RuledOutDoc:
-        says = self._says[finding.family]
-        because = "; ".join(
-            sentence(template_of(claim.sentence, says, self.running), claim.values) for claim in finding.because
-        )
+        because = "; ".join(clause(claim, self.running) for claim in finding.because)
         cites = self.cites.ids(cite for claim in finding.because for cite in claim.cites)
         return RuledOutDoc(finding.family, finding.id, because, cites)
 
@@ -323,24 +311,24 @@ def document(
     verdict: Verdict, paths: Iterable[str] = (), asked: Iterable[str] = (), price: Price = NO_PRICE
 ) -> VerdictDoc:
     """A verdict in its published form; ``paths`` are the inputs as the user gave them, ``asked`` what else was."""
-    tell, primary = _Teller(verdict.run), verdict.primary
+    writer, primary = _Writer(verdict.run), verdict.primary
     return VerdictDoc(
         schema=SCHEMA,
         run=_run(verdict),
         primary=FindingDoc(**_finding(primary)),
-        shows=tell.claims(primary),
-        implies=tell.texts(primary, primary.implies),
-        cannot_decide=tell.texts(primary, primary.cannot_decide),
-        actions=tell.actions(primary),
-        consequences=[tell.secondary(finding) for finding in verdict.consequences],
-        warnings=[tell.secondary(finding) for finding in verdict.warnings],
-        preflight=[tell.claim(claim, {}) for claim in verdict.preflight],
-        ruled_out=[tell.ruled_out(finding) for finding in verdict.ruled_out],
+        shows=writer.claims(primary.shows),
+        implies=writer.texts(primary.implies),
+        cannot_decide=writer.texts(primary.cannot_decide),
+        actions=writer.actions(primary),
+        consequences=[writer.secondary(finding) for finding in verdict.consequences],
+        warnings=[writer.secondary(finding) for finding in verdict.warnings],
+        preflight=writer.claims(verdict.preflight),
+        ruled_out=[writer.ruled_out(finding) for finding in verdict.ruled_out],
         unknown=[UnknownDoc(f.family, f.id, list(f.missing), list(f.collect)) for f in verdict.unknown],
         progress=_progress(verdict),
-        waste=waste(verdict.cost, tell.cites.ids, price),
+        waste=waste(verdict.cost, writer.cites.ids, price),
         waste_unknown=untold(verdict.cost) if verdict.gpu_hours is None else [],
-        cites=tell.cites.docs(),
+        cites=writer.cites.docs(),
         inputs=[InputDoc(i.path, i.format, i.status, i.note, i.rows) for i in verdict.inputs],
         paths=[encodable(path) for path in paths],
         version=verdict.version,

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from trackside.evidence import Cite
-from trackside.finding import Claim, Cost, WastedTime
+from trackside.finding import Cost, WastedTime
 from trackside.settings.price import NO_PRICE, Price
-from trackside.show.wording import said, sentence, template_of
+from trackside.show.wording import clause, worded
 
 ROUNDED = 0.0005
 """GPU-hours by which a figure may be off for being told to the thousandth."""
@@ -70,8 +70,8 @@ def waste(cost: Cost | None, number: Number, price: Price = NO_PRICE) -> WasteDo
         gpu_hours=held,
         cost=price.of(held),
         currency=price.currency if priced else None,
-        formula="" if cost.formula is None else _said(cost.formula, False),
-        assumption="" if cost.assumption is None else _said(cost.assumption),
+        formula="" if cost.formula is None else clause(cost.formula),
+        assumption="" if cost.assumption is None else worded(cost.assumption),
         cites=number(cost.held.cites),
         lost=lost,
         lost_gpu_hours=total if known else None,
@@ -88,7 +88,7 @@ def untold(cost: Cost | None) -> list[str]:
     """What of the cost can't be told, and why: one sentence each."""
     if cost is None:
         return []
-    unknown = [_said(claim, False) for claim in cost.unknown]
+    unknown = [clause(claim) for claim in cost.unknown]
     return [f"unable to tell {what}" for what in ([cost.missing, *unknown] if cost.missing else unknown)]
 
 
@@ -131,15 +131,11 @@ def _loss(loss: WastedTime, number: Number, price: Price) -> LossDoc:
     cites = dict.fromkeys((*loss.gpu_hours.cites, *loss.formula.cites, *loss.what.cites, *loss.assumption.cites))
     return LossDoc(
         kind=loss.kind,
-        what=_said(loss.what),
+        what=worded(loss.what),
         gpu_hours=loss.gpu_hours.number,
-        formula=_said(loss.formula, False),
-        assumption=_said(loss.assumption),
+        formula=clause(loss.formula),
+        assumption=worded(loss.assumption),
         cites=number(cites),
         cost=price.of(loss.gpu_hours.number),
         at_most=loss.at_most,
     )
-
-
-def _said(claim: Claim, begins: bool = True) -> str:
-    return said(claim, {}) if begins else sentence(template_of(claim.sentence, {}, False), claim.values)

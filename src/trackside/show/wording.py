@@ -11,7 +11,7 @@ from typing import Any
 
 from trackside.catalog.metrics import METRICS
 from trackside.evidence import Value
-from trackside.finding import Claim, Sentence
+from trackside.finding import Claim
 from trackside.model import Scalar
 from trackside.query import Query, QueryError
 
@@ -31,15 +31,14 @@ def sentence(template: str, values: Mapping[str, Value]) -> str:
     return _Wording().vformat(template, (), values)
 
 
-def template_of(sentence: Sentence | str, says: Mapping[str, str], running: bool) -> str:
-    """The template of a claim's or action's sentence, for a run that goes on (``running``) or has ended."""
-    return says[sentence] if isinstance(sentence, str) else sentence.template(running)
+def clause(claim: Claim, running: bool = False) -> str:
+    """What a claim says, of a run that goes on or has ended, as part of a longer sentence."""
+    return sentence(claim.sentence.template(running), claim.values)
 
 
-def said(claim: Claim, says: Mapping[str, str], running: bool = False) -> str:
-    """The sentence of a claim; begins with a capital where it begins with a word."""
-    template = template_of(claim.sentence, says, running)
-    text = sentence(template, claim.values)
+def worded(claim: Claim, running: bool = False) -> str:
+    """The sentence of a claim, of a run that goes on or has ended: with a capital if it begins with a word."""
+    template, text = claim.sentence.template(running), clause(claim, running)
     own_word = not template.startswith("{") or template.startswith("{ranks}")  # a value may be a file's name
     return text[:1].upper() + text[1:] if own_word and text[:1].islower() else text
 

@@ -49,7 +49,7 @@ def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked
     rival = bool(rivals.get(primary.family, frozenset()) & still_open)
     pattern = confidence.pattern(primary, consequences, rival)
     return Ranked(
-        primary=replace(primary, confidence=confidence.of(pattern)),
+        primary=replace(primary, confidence=confidence.of(primary.family, pattern)),
         consequences=consequences,
         warnings=warnings,
         ruled_out=tuple(f for f in rest if f.outcome is Outcome.ABSENT),

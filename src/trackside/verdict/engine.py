@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from trackside.evidence import BatchStore, Missing, Store
 from trackside.facts.cost.earlier_attempts import EarlierAttempts
-from trackside.facts.fact import Facts, closure, guarded, questions, unmet
+from trackside.facts.fact import Facts, closure, guarded, questions
 from trackside.facts.gpus import located
 from trackside.facts.training.learning import Trajectory, number
 from trackside.facts.trust.preflight import Preflight
@@ -24,9 +24,8 @@ from trackside.verdict.partial_evidence import limited
 def facts_of(store: Store, run: Run) -> Facts:
     """The facts of a run; its store is first told of all that a verdict asks, to answer it in few passes."""
     if isinstance(store, BatchStore):
-        asked = (query for family in families() for query in family.asks.values())
         kinds = (*(kind for family in families() for kind in family.facts), Preflight, EarlierAttempts)
-        store.expect(dict.fromkeys((*asked, *(query for kind in closure(kinds) for query in questions(kind)))))
+        store.expect(dict.fromkeys(query for kind in closure(kinds) for query in questions(kind)))
     return trusted_facts(store, run)
 
 
@@ -49,11 +48,9 @@ def judge_by(facts: Facts, chosen: Sequence[Family]) -> list[Finding]:
 
 def _judge(family: Family, facts: Facts) -> Finding:
     """UNKNOWN if a need is not met: the engine's word, not the author's."""
-    if family.asks:
-        return _judge_evidence(family, facts)
-    values = facts.arguments(family.parameters)
     if missing := facts.missing(family.parameters):
         return unknown(missing, family.collect)
+    values = facts.arguments(family.parameters)
     if family.limits is not None:
         values["limits"] = family.limits
     judged = guarded(family.code, lambda: family.judge(**values))
@@ -61,21 +58,6 @@ def _judge(family: Family, facts: Facts) -> Finding:
     if finding.outcome is Outcome.UNKNOWN:  # first of all for want of what was asked and not answered
         reasons = (*facts.silent_sources(family.facts), *finding.missing)
         finding = replace(finding, missing=tuple(dict.fromkeys(reasons)))
-    return finding
-
-
-def _judge_evidence(family: Family, facts: Facts) -> Finding:
-    """Transitional: a family that asks by itself."""
-    evidence = facts.evidence(family.asks)
-    missing = [reason.reason for need in family.needs if (reason := unmet(evidence, [need])) is not None]
-    if missing:
-        return unknown(dict.fromkeys(missing), family.collect)
-    judged = family.judge(evidence, facts.run, family.limits)
-    assert isinstance(judged, Finding)
-    finding = located(judged, facts.run)
-    if finding.outcome is Outcome.UNKNOWN:
-        missing = [a.reason for a in evidence.answers.values() if isinstance(a, Missing) and a.source]
-        finding = replace(finding, missing=tuple(dict.fromkeys((*missing, *finding.missing))))
     return finding
 
 

@@ -20,10 +20,10 @@ from trackside.catalog.hang_lines import (
     thread_line,
     words_line,
 )
+from trackside.catalog.job_states import goes_on
 from trackside.catalog.python_stack import Call, collective_in, is_own, own_call, waits_for_gpu
-from trackside.families import find_family
 from trackside.finding import Certainty, Outcome, Verdict
-from trackside.show.wording import said
+from trackside.show.wording import worded
 
 LOG = "".join(
     f"2026-03-02T08:{step // 60:02}:{step % 60:02}Z step {step} loss {4 - step / 40:.3f}\n" for step in range(100)
@@ -122,9 +122,7 @@ def verdict(folder: Path, stacks: str, log: str = SIZE + LOG, name: str = "stack
 
 
 def sentences(found: Verdict) -> list[str]:
-    family = find_family(found.family)
-    assert family is not None
-    return [said(claim, family.sentences(found.run)) for claim in found.primary.shows]
+    return [worded(claim, goes_on(found.run.disposition)) for claim in found.primary.shows]
 
 
 def ours(*threads: tuple[int, str, list[tuple[str, str, int]]], minute: int = 20) -> str:

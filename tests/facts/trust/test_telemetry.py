@@ -25,7 +25,7 @@ from trackside.model import Run
 from trackside.query import Query, metric
 from trackside.show.document import citation, decode, document, encode
 from trackside.show.plot import fewer, line
-from trackside.show.wording import measured, said, span, word
+from trackside.show.wording import measured, span, word, worded
 from trackside.sim import load_scenario, simulate
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine, plots
@@ -39,7 +39,7 @@ def told(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, str]
     cites = [citation(cite) for each in claims for cite in each.cites]
     broken = [one for one in check({str(i): cite for i, cite in enumerate(cites)}, store) if not one.holds]
     assert not broken, broken
-    return {sentence_name(each): said(each, {}) for each in claims}
+    return {sentence_name(each): worded(each) for each in claims}
 
 
 def trust_of(store: MemoryStore, run: Run) -> TelemetryTrust:

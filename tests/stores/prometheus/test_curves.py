@@ -460,18 +460,18 @@ def test_a_part_is_no_answer_unless_it_is_allowed_to_be(extra: dict[str, object]
 
 def test_a_refused_question_leaves_the_others() -> None:
     fake = Fake()
-    fake.refused = "min_over_time"
+    fake.refused = "avg_over_time"
     with scripted(fake) as server:
         curves = asking(server.url)
         ids = [[each.id] for each in curves.held()]
         span = START_S * 1000, (START_S + 3600) * 1000, 60_000
-        first, second = curves.rollups([Wanted(ids, *span, "min"), Wanted(ids, *span, "max")])
+        first, second = curves.rollups([Wanted(ids, *span, "avg"), Wanted(ids, *span, "max")])
         assert isinstance(first, Unanswered)
         assert first.kind == "refused"
         assert "query touches too much" in str(first)
         assert not isinstance(second, Unanswered)
         fake.refused = ""
-        assert not isinstance(curves.rollups([Wanted(ids, *span, "min")])[0], Unanswered)
+        assert not isinstance(curves.rollups([Wanted(ids, *span, "avg")])[0], Unanswered)
         curves.close()
 
 
