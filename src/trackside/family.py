@@ -47,6 +47,8 @@ class Family:
     role: Role = "fault"
     by_silence: bool = False
     """A log shows it by what it no longer says, or by how little: one that did not wholly come can't."""
+    often_from_start: bool = False
+    """Runs may have it from their start on: then ``since`` is only where the judged stretch begins."""
     pictured: tuple[str, str] | None = None
     """A typical case: the simulator's scenario, and the chart that shows it best."""
     doc: str = field(default="", compare=False)

@@ -103,7 +103,8 @@ def facts() -> tuple[Derivation, ...]:
     room = importlib.import_module("trackside.facts")
     for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
         importlib.import_module(module.name)
-    return tuple(sorted(_DERIVATIONS.values(), key=lambda one: (one.kind.__module__, one.kind.__name__)))
+    own = [one for one in _DERIVATIONS.values() if one.kind.__module__.startswith(f"{room.__name__}.")]
+    return tuple(sorted(own, key=lambda one: (one.kind.__module__, one.kind.__name__)))
 
 
 def parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:

@@ -253,6 +253,7 @@ FAMILY = Family(
     pictured=("starved-input", "busy-wait"),
     judge=judge,
     loses="pace",
+    often_from_start=True,
     limits=Limits(),
     explains=("F3",),
     rivals=("D2", "D3"),

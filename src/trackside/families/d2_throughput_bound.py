@@ -237,6 +237,7 @@ FAMILY = Family(
     pictured=("slow-interconnect", "busy-wait"),
     judge=judge,
     loses="pace",
+    often_from_start=True,
     limits=Limits(),
     explains=("F3",),
     rivals=("D1", "D3"),

@@ -189,6 +189,7 @@ FAMILY = Family(
     pictured=("straggler", "ranks"),
     judge=judge,
     loses="pace",
+    often_from_start=True,
     limits=Limits(),
     explains=("F3",),
     rivals=("D1", "D2", "B3"),

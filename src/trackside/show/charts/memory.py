@@ -7,7 +7,7 @@ import numpy as np
 from trackside.evidence import Frame, Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import middle
-from trackside.finding import Verdict
+from trackside.finding import Finding, Verdict
 from trackside.query import events, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn
@@ -66,7 +66,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
     moments = _moments(verdict, facts, window)
     return Drawn(
         _spec(window, columns, verdict, facts, list(own), capacity, moments, used),
-        _caption(used, capacity, moments, bool(own), finding(verdict, "B1") is not None),
+        _caption(used, capacity, moments, bool(own), _ran_out(verdict) is not None),
         ("GPU", "highest", "median over time", "of capacity at most"),
         _rows(verdict, used, capacity),
     )
@@ -87,12 +87,17 @@ def _capacity(facts: Facts, used: Grid) -> float | None:
 
 def _moments(verdict: Verdict, facts: Facts, window: Span) -> list[float]:
     """When memory ran out: as logged, else as the finding says."""
-    ooms, found = facts.answer(OOMS), finding(verdict, "B1")
+    ooms, found = facts.answer(OOMS), _ran_out(verdict)
     rows = timed(ooms.events, window, 60.0) if isinstance(ooms, Frame) else []
     times = [row.time for row in rows if row.time is not None]
     if not times and found is not None and found.since is not None:
         times = [found.since]
     return sorted(times)
+
+
+def _ran_out(verdict: Verdict) -> Finding | None:
+    """The finding of the family that this chart shows best."""
+    return finding(verdict, lambda family: family.pictured is not None and family.pictured[1] == CHART.slug)
 
 
 def _caption(used: Grid, capacity: float | None, moments: list[float], own: bool, ran_out: bool) -> str:

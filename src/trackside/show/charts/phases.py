@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -11,14 +11,14 @@ from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Flags, Matrix, gpu_of
 from trackside.facts.gpus import of_ranks
 from trackside.facts.pace.run_phases import Phase, RunPhases, Span
+from trackside.families import families, find_family
+from trackside.family import Family
 from trackside.finding import Finding, Outcome, Verdict
 from trackside.model import Event, Run
 from trackside.show.inert import shown
 
 SLOWER, FEWEST_STEPS = 1.2, 3
 """Times as long that the middle step took after a moment as before it, of so many each, so that it became slow then."""
-SLOW = ("D1", "D2", "D3")
-"""Families of runs that are slow, maybe from the start."""
 OWN = 3
 """Culprits that have a line of their own beside all others."""
 
@@ -45,9 +45,15 @@ def first_cause(verdict: Verdict, facts: Facts) -> tuple[float, str] | None:
     primary = verdict.primary
     if primary.since is None or primary.outcome is not Outcome.FOUND or primary.role == "health":
         return None
-    if primary.family in SLOW and not _slowed(facts, primary.since):
+    if often_from_start(primary.family) and not _slowed(facts, primary.since):
         return None
     return primary.since, primary.title.partition(":")[0]
+
+
+def often_from_start(code: str) -> bool:
+    """Whether runs may have this fault from their start on, so that its onset is none."""
+    family = find_family(code)
+    return family is not None and family.often_from_start
 
 
 def _slowed(facts: Facts, since: float) -> bool:
@@ -91,11 +97,11 @@ def apart(verdict: Verdict, grid: Grid) -> tuple[dict[str, Matrix], Matrix]:
     return {gpu: grid.values[gpus.index(gpu)] for gpu in named}, grid.values[others]
 
 
-def finding(verdict: Verdict, *families: str) -> Finding | None:
-    """What was found of the first of these families that was found, be it the primary, a consequence or a warning."""
-    found = {each.family: each for each in (*verdict.warnings, *verdict.consequences, verdict.primary)}
-    named = (found[code] for code in families if code in found)
-    return next((each for each in named if each.outcome is Outcome.FOUND), None)
+def finding(verdict: Verdict, wanted: Callable[[Family], bool]) -> Finding | None:
+    """What was found of such a family, be it the primary, a consequence or a warning."""
+    codes = {family.code for family in families() if wanted(family)}
+    findings = (verdict.primary, *verdict.consequences, *verdict.warnings)
+    return next((one for one in findings if one.family in codes and one.outcome is Outcome.FOUND), None)
 
 
 def timed(rows: Sequence[Event], window: Span, slack: float = 0.0) -> list[Event]:

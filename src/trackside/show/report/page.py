@@ -19,7 +19,7 @@ from trackside.query import Query, QueryError
 from trackside.read.excerpts import Excerpt
 from trackside.show import citing, heading
 from trackside.show.charts.chart import PAINT
-from trackside.show.charts.phases import SLOW, first_cause
+from trackside.show.charts.phases import first_cause, often_from_start
 from trackside.show.document import CiteDoc, InputDoc, ProgressDoc, VerdictDoc
 from trackside.show.inert import visible
 from trackside.show.report import assets
@@ -113,7 +113,7 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
     drawn = list(figures(verdict, unchecked))
     script, style, vega = assets.own("page.js"), assets.own("page.css"), assets.vega() if drawn else ""
     citations, first, rows = list(_citations(doc, around)), _first(doc), list(_rows(doc))
-    begun = doc.primary.family not in SLOW or first_cause(verdict, unchecked) is not None
+    begun = not often_from_start(doc.primary.family) or first_cause(verdict, unchecked) is not None
     html = _environment().get_template("page.html").render(
         doc=doc,
         policy=assets.policy([each for each in (vega, script) if each], style),
