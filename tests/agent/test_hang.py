@@ -31,6 +31,7 @@ from tests.agent.hanging import (
     watching,
 )
 from tests.services import wait_until
+from tests.families.rows import sentence_name
 from trackside.agent.hang import kernel, py_spy, recorder
 from trackside.agent.hang.ranks import Rank, jobs_of
 from trackside.agent.hang.report import Taker
@@ -391,7 +392,7 @@ class TestRecorder:
         assert recorded(run) == [{**told, "job": "4242"} for told in recorded(direct)]
         verdict = trackside.diagnose(run)
         assert (verdict.family, verdict.primary.ranks, verdict.run.id) == ("C2", (1,), "4242")
-        assert "dump" in [claim.key for claim in verdict.primary.shows]
+        assert "dump" in [sentence_name(claim) for claim in verdict.primary.shows]
 
     def test_a_redacted_bundle_holds_no_dump(self, tmp_path: Path) -> None:
         """What is packed can't be redacted."""

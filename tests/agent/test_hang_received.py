@@ -13,6 +13,7 @@ import pytest
 import trackside
 from tests.agent.hanging import Jobs, collected, reported, running, watching
 from tests.serve.receiving import JSON, Running
+from tests.families.rows import sentence_name
 from trackside.agent.source import LogLine
 from trackside.catalog.job_states import goes_on
 from trackside.finding import Certainty, Verdict
@@ -149,4 +150,4 @@ def test_nobody_waits(receiver: Running, tmp_path: Path) -> None:
     verdict = diagnosed(receiver, tmp_path)
     assert (verdict.family, verdict.primary.ranks) == ("C3", (0, 1, 2))
     assert f"Ranks 0-2 stood at train.py:{ASLEEP} in load_batch" in sentences(verdict)
-    assert "why" not in [claim.key for claim in verdict.primary.cannot_decide]
+    assert "why" not in [sentence_name(claim) for claim in verdict.primary.cannot_decide]
