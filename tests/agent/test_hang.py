@@ -30,8 +30,8 @@ from tests.agent.hanging import (
     wait_asleep,
     watching,
 )
-from tests.services import wait_until
 from tests.families.rows import sentence_name
+from tests.services import wait_until
 from trackside.agent.hang import kernel, py_spy, recorder
 from trackside.agent.hang.ranks import Rank, jobs_of
 from trackside.agent.hang.report import Taker

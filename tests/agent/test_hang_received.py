@@ -12,8 +12,8 @@ import pytest
 
 import trackside
 from tests.agent.hanging import Jobs, collected, reported, running, watching
-from tests.serve.receiving import JSON, Running
 from tests.families.rows import sentence_name
+from tests.serve.receiving import JSON, Running
 from trackside.agent.source import LogLine
 from trackside.catalog.job_states import goes_on
 from trackside.finding import Certainty, Verdict
