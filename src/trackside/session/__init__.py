@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import assert_never
 
 from trackside.session.paths import open_paths
 from trackside.session.request import PathsRequest, Request, SiteRequest, StoreRequest, request_of
@@ -30,3 +31,5 @@ def open_session(request: Request) -> Iterator[Session]:
                 yield open_store(request, stack)
             case SiteRequest():
                 yield open_site(request, stack)
+            case _:
+                assert_never(request)
