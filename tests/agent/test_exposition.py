@@ -26,6 +26,8 @@ from trackside.agent.source import Reading
 from trackside.catalog.metrics import METRICS
 from trackside.cli import main
 
+pytestmark = pytest.mark.slow
+
 
 def board(*sources: tuple[str, Reading]) -> Board:
     made = Board(Identity("n1"))

@@ -20,6 +20,8 @@ from trackside.session.paths import load
 from trackside.stores.log_store import Line
 from trackside.stores.log_text import written_lines
 
+pytestmark = pytest.mark.slow
+
 CASES = {case.name: case for case in scenarios()}
 PLAYED = [name for name in sorted(CASES) if not name.partition("/")[2].startswith("sim-")][::6]
 TIMED = {"c2/storage-freezes-a-rank", "c2/lab-slurm-timeout-hung"}

@@ -14,6 +14,8 @@ import pytest
 from lab import nvml
 from tests.agent.nvml import LIBRARY, played
 
+pytestmark = pytest.mark.slow
+
 STRUCTURES = (
     "c_nvmlMemory_t",
     "c_nvmlMemory_v2_t",

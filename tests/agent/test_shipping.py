@@ -23,6 +23,8 @@ from trackside.agent.out.spool import Spool, SpoolOptions
 from trackside.agent.own import resident_bytes
 from trackside.agent.source import Reading
 
+pytestmark = pytest.mark.slow
+
 IDENTITY = Identity("n1")
 S = 1_000_000_000
 

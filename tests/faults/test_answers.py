@@ -26,7 +26,7 @@ from tests.faults.runs import (
 )
 from tests.stores.logs.servers import Answer
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.slow]
 
 BUSY = always(503, b"too many concurrent requests")
 PASSING = {

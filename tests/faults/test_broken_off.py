@@ -12,6 +12,8 @@ from tests.faults.logs import LABELS, from_page, loki, without_logs
 from tests.faults.runs import Told, ask, assert_nothing_is_made_of_silence, loki_at, site
 from tests.stores.logs.servers import Answer, LokiServer, running
 
+pytestmark = pytest.mark.slow
+
 JUDGED = {
     "a1/sim-env-one-gpu": 1,
     "c1/sim-silent-to-the-limit": 1,

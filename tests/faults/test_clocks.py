@@ -11,7 +11,7 @@ from tests.contract.test_verdicts import CASES
 from tests.faults.runs import SLOW, Told, ask, assert_same, held, shifted
 from tests.faults.slurm import slurm_of
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.slow]
 HOUR = 3600.0
 
 

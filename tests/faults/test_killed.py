@@ -25,6 +25,8 @@ from tests.faults.runs import SLOW, Held, ask, assert_careful, assert_same, metr
 from tests.serve.receiving import JSON, PROTOBUF, T0_MS, gpu, lines, packed, write_request
 from trackside.stores.embedded.snapshot import Snapshot
 
+pytestmark = pytest.mark.slow
+
 COUNTED = "trackside_cuda_kernel_launches_total"
 SERIES = 50
 LINES = 20

@@ -14,7 +14,7 @@ from tests.faults.rewriting import LOGIN
 from tests.faults.runs import JOB, Held, assert_nothing_is_made_of_silence, assert_same
 from tests.stores.logs.servers import Answer, running
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.slow]
 RUNS = pytest.mark.parametrize("run", ["healthy", "slow", "hung"], indirect=True)
 CUT: dict[str, Callable[[Answer], Answer]] = {
     "cut": lambda got: Answer(200, got.body, got.type, cut=len(got.body) // 2),

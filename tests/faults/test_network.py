@@ -22,7 +22,7 @@ from tests.faults.runs import (
     site,
 )
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.slow]
 
 PASSING = {
     "cut once": Fault(cut=500, times=1),

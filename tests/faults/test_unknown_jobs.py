@@ -15,7 +15,7 @@ from tests.services import Victoria
 from tests.stores.logs.servers import LokiServer, running
 from trackside.errors import NothingReadable
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.slow]
 
 
 def test_slurm_knows_it_and_metrics_do_not(slow: Held, victoria: Victoria, tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from trackside.http.client import HttpClient
 from trackside.http.options import HttpOptions
 from trackside.http.unanswered import Unanswered
 
+pytestmark = pytest.mark.slow
+
 WELL = b'{"well": 1}'
 OK = answer(WELL)
 

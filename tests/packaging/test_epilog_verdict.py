@@ -15,6 +15,8 @@ import pytest
 
 from tests.services import missing
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).resolve().parents[2] / "packaging" / "slurm" / "epilog-verdict.sh"
 PROGRAMS = {"curl": "curl", "flock": "util-linux", "setsid": "util-linux", "timeout": "coreutils"}
 

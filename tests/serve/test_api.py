@@ -47,6 +47,8 @@ from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.metadata.rows import place_of
 
+pytestmark = pytest.mark.slow
+
 UTILISATION = "metric(gpu_utilization_ratio)"
 
 

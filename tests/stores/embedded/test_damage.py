@@ -20,6 +20,8 @@ from trackside.stores.embedded.layout import Directory, StoreError
 from trackside.stores.embedded.tables import TABLES
 from trackside.stores.embedded.writer import Writer
 
+pytestmark = pytest.mark.slow
+
 OLD = Path(__file__).parent
 FILES = {
     "gpu.prom": "".join(scrape("gpu017", seconds, 50) for seconds in range(0, 600, 15)),

@@ -30,6 +30,8 @@ from trackside.session import StoreRequest, open_session
 from trackside.session.paths import load
 from trackside.sim import load_scenario, simulate
 
+pytestmark = pytest.mark.slow
+
 SAMPLE = (
     "a2/kernel-oom-takes-one-rank",
     "b1/sim-load-one-gpu",

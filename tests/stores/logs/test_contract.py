@@ -24,6 +24,8 @@ from trackside.read.format import Source
 from trackside.site.hits import sources
 from trackside.stores.log_store import LogOptions, Wanted, open_store
 
+pytestmark = pytest.mark.slow
+
 T0 = 1_795_253_600
 """POSIX seconds."""
 SERVERS: Mapping[str, Callable[..., Server]] = {

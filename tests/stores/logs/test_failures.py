@@ -21,6 +21,8 @@ from trackside.site.hits import Room, sources
 from trackside.stores.log_store import Line, LogOptions, Paging, Wanted, fewer_of, name_of, open_store, shorter
 from trackside.stores.registry import LOGS, kinds
 
+pytestmark = pytest.mark.slow
+
 ALL = pytest.mark.parametrize("kind", sorted(SERVERS))
 WANTED = Wanted(("4242",), (), T0, T0 + 60)
 LINES = [line(second, f"step {second} loss {5 - second / 100:.4f}", job_id="4242", rank="0") for second in range(1, 41)]

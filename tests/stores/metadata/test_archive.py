@@ -31,6 +31,8 @@ from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.metadata.rows import Filters
 from trackside.stores.metadata.schema import REVISION, metadata
 
+pytestmark = pytest.mark.slow
+
 KEPT = Path(__file__).parent / "revisions"
 
 

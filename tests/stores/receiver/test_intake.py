@@ -59,6 +59,8 @@ from trackside.stores.receiver.options import Keeping, Limits
 from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
 
+pytestmark = pytest.mark.slow
+
 RATIO = "dcgm_prof_sm_active"
 """0 to 1 or percent: only the size of its values tells."""
 JOB = {"job_id": "4242", "rank": "3", "host": "n1"}
