@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trackside.evidence import Grid
 from trackside.finding import Finding
 from trackside.model import Run, Series
-
-if TYPE_CHECKING:  # only runs with metrics need numpy
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 def name_of(series: Series) -> str:
@@ -43,8 +41,6 @@ def aligned(grid: Grid | None, gpus: Sequence[str], times: NDArray[np.float64]) 
 
     Of several series of one GPU (its MIG instances) the largest counts.
     """
-    import numpy as np
-
     out = np.full((len(gpus), len(times)), np.nan)
     if grid is None or not len(times) or not len(grid.times):
         return out
