@@ -40,6 +40,7 @@ from tests.serve.receiving import (
     tick,
     write_request,
 )
+from tests.services import wait_until
 from tests.stores.metadata.verdicts import run, verdict
 from trackside.serve import connections
 from trackside.serve.app import serve
@@ -530,8 +531,8 @@ def test_a_thread_that_ended_is_seen(running: Running, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Intake, "_append", broken)
     assert running.write(tick(0)).status in (503, 429)
-    answer = running.ask("/-/ready")
-    assert (answer.status, b"trackside-log ended" in answer.data) == (503, True)
+    wait_until(lambda: running.ask("/-/ready").status == 503, "the end of the thread to be seen")
+    assert b"trackside-log ended" in running.ask("/-/ready").data
     assert running.write(tick(0)).status == 503
     assert of(running, "writable") == 0
 
