@@ -17,7 +17,7 @@ import pkgutil
 import types
 import typing
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeAlias, TypeVar
@@ -51,6 +51,7 @@ class Derivation:
     asks: Mapping[str, Query]
     needs: tuple[str | tuple[str, ...], ...]
     limits: object
+    lazily: bool = False
 
     @cached_property
     def parameters(self) -> Mapping[str, Parameter]:
@@ -67,11 +68,14 @@ def fact(
     *,
     needs: tuple[str | tuple[str, ...], ...] = (),
     limits: object = None,
+    lazily: bool = False,
 ) -> Callable[[F], F]:
     """Declare the function that derives the fact of its return type.
 
     ``asks``: the questions, by name. ``needs``: names of those without whose answer there is no fact; of a tuple, any
-    one is enough. The function stays as it is, so that a test can call it with evidence made by hand.
+    one is enough. ``lazily``: each question is asked when its answer is looked at, for a fact that mostly needs few of
+    them; else they are asked together. The function stays as it is, so that a test can call it with evidence made by
+    hand.
     Raises TypeError if the signature does not take what is declared, or another function derives that type already.
     """
 
@@ -86,7 +90,7 @@ def fact(
         ):
             if declared != taken:
                 raise TypeError(f"{kind.__name__}: {what} are {'declared and not taken' if declared else 'taken only'}")
-        _DERIVATIONS[kind] = Derivation(kind, derive, asks or {}, needs, limits)
+        _DERIVATIONS[kind] = Derivation(kind, derive, asks or {}, needs, limits, lazily)
         return derive
 
     return declare
@@ -161,8 +165,10 @@ class Facts:
         self.ask([query])
         return self._answers[query]
 
-    def evidence(self, asks: Mapping[str, Query]) -> Evidence:
+    def evidence(self, asks: Mapping[str, Query], lazily: bool = False) -> Evidence:
         """The answers to questions, by name."""
+        if lazily:
+            return Evidence(_LazyAnswers(self, asks))
         self.ask(asks.values())
         return Evidence({name: self._answers[query] for name, query in asks.items()})
 
@@ -187,12 +193,28 @@ class Facts:
         values = self.arguments(wanted)
         for name, one in how.parameters.items():
             if one.kind is Evidence:
-                values[name] = self.evidence(how.asks)
+                values[name] = self.evidence(how.asks, how.lazily)
                 if (missing := unmet(values[name], how.needs)) is not None:
                     return missing
         if how.limits is not None:
             values["limits"] = how.limits
         return guarded(how.kind.__name__, lambda: how.derive(**values))
+
+
+class _LazyAnswers(Mapping[str, Answer]):
+    """Answers to questions, by name; each is asked when it is looked at."""
+
+    def __init__(self, facts: Facts, asks: Mapping[str, Query]) -> None:
+        self._facts, self._asks = facts, asks
+
+    def __getitem__(self, name: str) -> Answer:
+        return self._facts.answer(self._asks[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._asks)
+
+    def __len__(self) -> int:
+        return len(self._asks)
 
 
 def unmet(evidence: Evidence, needs: Iterable[str | tuple[str, ...]]) -> Missing | None:

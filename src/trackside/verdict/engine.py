@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from trackside.evidence import BatchStore, Missing, Store
 from trackside.facts.cost.earlier_attempts import EarlierAttempts
-from trackside.facts.fact import Facts, closure, guarded, questions
+from trackside.facts.fact import Facts, closure, derivation, guarded
 from trackside.facts.gpus import located
 from trackside.facts.training.learning import Trajectory, number
 from trackside.facts.trust.preflight import Preflight
@@ -25,7 +25,8 @@ def facts_of(store: Store, run: Run) -> Facts:
     """The facts of a run; its store is first told of all that a verdict asks, to answer it in few passes."""
     if isinstance(store, BatchStore):
         kinds = (*(kind for family in families() for kind in family.facts), Preflight, EarlierAttempts)
-        store.expect(dict.fromkeys(query for kind in closure(kinds) for query in questions(kind)))
+        derivations = (derivation(kind) for kind in closure(kinds))
+        store.expect(dict.fromkeys(query for one in derivations if not one.lazily for query in one.asks.values()))
     return trusted_facts(store, run)
 
 

@@ -193,7 +193,7 @@ class Sampling:
         )
 
 
-@fact(SAMPLING)
+@fact(SAMPLING, lazily=True)
 def sampling(evidence: Evidence, ending: Ending, run: Run) -> Sampling:
     """Of counts of samples; empty if none were given."""
     first = evidence.missing(GPU_WITNESSES[0])
