@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeAlias, TypeVar
 
+from trackside.errors import TracksideError
 from trackside.evidence import Answer, Evidence, Missing, Store, ask_many
 from trackside.model import Run
 from trackside.query import Query
@@ -243,9 +244,11 @@ def known(fact: Maybe[T]) -> T | None:
 
 def guarded(name: str, derive: Callable[[], T]) -> Maybe[T]:
     """The result; after an internal error a warning (which tests treat as an error) and Missing, so that one defect
-    leaves one answer open and not the whole verdict."""
+    leaves one answer open and not the whole verdict. What a person can act upon, such as a damaged store, is raised."""
     try:
         return derive()
+    except TracksideError:
+        raise
     except Exception as error:  # noqa: BLE001
         warnings.warn(f"internal error in {name}: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
         return Missing(f"internal error in {name}: {type(error).__name__}: {error}")
