@@ -100,7 +100,7 @@ class Watched:
         keys = r"(?:Job)?State=\S*|\b(?:Submit|Start|End)(?:Time)?=\S*|Restarts=\S*|JobID=\S*"
         return [" ".join([text.partition("\t")[0], *re.findall(keys, text)]) for text in mine]
 
-    def until(self, sentence: str, seconds: float = 120.0) -> None:
+    def until(self, sentence: str, seconds: float = 300.0) -> None:
         def said() -> bool:
             self.read()
             return any(each.startswith(sentence) for each in self.said)
