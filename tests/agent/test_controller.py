@@ -74,6 +74,7 @@ def said(happened: Sequence[Happening]) -> list[str]:
 
 LIVES: list[tuple[list[str], list[str]]] = [
     ([pending(), job(), job(JobState="COMPLETED")], ["submitted, waits for Priority", "started on n[1-2]", "ended COMPLETED, exit code 0"]),
+    ([pending(reason="None"), pending(reason="Resources"), pending(reason="None")], ["submitted", "waits for Resources"]),
     ([pending(), pending(reason="Resources"), pending(reason="Resources", LastSchedEval=5)], ["submitted, waits for Priority", "waits for Resources, before for Priority"]),
     ([pending(), pending(Priority=1010), pending(Priority=0, reason="JobHeldUser")], ["submitted, waits for Priority", "updated: Priority 1010 -> 0"]),
     ([job(), job(TimeLimit="02:00:00", Nice=5), job(RunTime="00:00:09", TimeLimit="02:00:00", Nice=5)], ["started on n[1-2]", "updated: TimeLimit 01:00:00 -> 02:00:00, Nice 0 -> 5"]),

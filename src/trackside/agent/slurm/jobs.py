@@ -153,7 +153,7 @@ def _sentence(known: _Job | None, facts: Mapping[str, str]) -> tuple[str, str]:
     """What happened, by its verb and as a sentence's end; nothing where only words of no weight changed."""
     state, before = facts.get("JobState", "UNKNOWN"), known.state if known is not None else ""
     if state in WAITING and before and before not in WAITING:
-        return "requeued", f"requeued, waits for {facts.get('Reason')}"
+        return "requeued", f"requeued{_wait(facts)}"
     if known is not None and before not in WAITING and known.facts.get("Restarts") != facts.get("Restarts"):
         before = ""  # it waited and began once more, unseen
     if is_over(state):
@@ -161,7 +161,7 @@ def _sentence(known: _Job | None, facts: Mapping[str, str]) -> tuple[str, str]:
     if state == before or (before and before in ALIVE and state in ALIVE and "SUSPENDED" not in (state, before)):
         return _changed(known.facts if known is not None else {}, facts)
     if state in WAITING:
-        return "submitted", f"submitted, waits for {facts.get('Reason')}"
+        return "submitted", f"submitted{_wait(facts)}"
     if state == "SUSPENDED":
         return "suspended", "suspended"
     return ("resumed", "resumed") if before == "SUSPENDED" else ("started", f"started on {facts.get('NodeList')}")
@@ -175,9 +175,15 @@ def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, st
     if changes:
         return "updated", f"updated: {', '.join(changes)}"
     reason, other = now.get("Reason", "None"), before.get("Reason", "None")
-    if now.get("JobState") in WAITING and reason != other:
-        return "waits", f"waits for {reason}, before for {other}"
+    if now.get("JobState") in WAITING and reason not in (other, "None"):
+        return "waits", f"waits for {reason}" + (f", before for {other}" if other != "None" else "")
     return "", ""
+
+
+def _wait(facts: Mapping[str, str]) -> str:
+    """What a job waits for; Slurm says None until its scheduler has looked at the job."""
+    reason = facts.get("Reason", "None")
+    return f", waits for {reason}" if reason != "None" else ""
 
 
 def _exit(facts: Mapping[str, str]) -> str:
