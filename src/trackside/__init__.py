@@ -35,12 +35,8 @@ def diagnose(
     Raises FileNotFoundError and :mod:`trackside.errors`: NothingReadable, SeveralRuns, NoSuchRun, StoreError.
     """
     # All that diagnoses is imported here, numpy too: `trackside --help` and the agent need none of it.
-    from trackside.session import PathsRequest, StoreRequest, open_session
+    from trackside.session import open_session, request_of
 
     paths = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    with open_session(
-        PathsRequest(paths, job, as_of, on_progress)
-        if store is None
-        else StoreRequest(store, job, paths, as_of, on_progress)
-    ) as session:
+    with open_session(request_of(paths, job, as_of, store=store, on_progress=on_progress)) as session:
         return session.verdict()

@@ -107,7 +107,7 @@ def _live(
     request: Request
     with copies() as taken:
         if site or store is None:
-            request = SiteRequest(site_of(site), options.job, paths, store or "", as_of, on_source=taken.take)
+            request = SiteRequest(site_of(site), options.job, paths, store, as_of, on_source=taken.take)
         else:
             request = StoreRequest(store, options.job, paths, as_of)
         with bar(paths) as on_progress, open_session(replace(request, on_progress=on_progress)) as session:

@@ -22,14 +22,13 @@ from trackside.cli.terminal import JOB, bar, console, output
 from trackside.finding import Verdict
 from trackside.logs.stamp import find_time
 from trackside.read.bundle import Damaged, is_bundle_file, opened
-from trackside.session import PathsRequest, Request, Session, SiteRequest, StoreRequest, open_session, request_of
+from trackside.session import Request, Session, open_session, request_of
 from trackside.settings.price import Price
 from trackside.show import markdown
 from trackside.show.document import VerdictDoc, decode, document, encode, uncited
 from trackside.show.inert import shown
 from trackside.show.text import render
 from trackside.site.slurm import Stage
-from trackside.stores.embedded.layout import Directory
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.verify import check
 from trackside.watch.follow import follow
@@ -88,10 +87,10 @@ def diagnose(
     named = [*([store] if store else []), *paths]
     if at_site:
         settings = site_of(site, of_an_hour)
-        request: Request = SiteRequest(settings, job, paths, store or "", as_of)
+        request = request_of(paths, job, as_of, store=store, site=settings)
         question = _Question(request, named, settings.price, page, settings.metadata)
     else:
-        request = PathsRequest(paths, job, as_of) if store is None else StoreRequest(store, job, paths, as_of)
+        request = request_of(paths, job, as_of, store=store)
         question = _Question(request, named, price_of(of_an_hour), page)
     if watch:
         last = _watched(question, interval, printer)
@@ -254,14 +253,10 @@ def _reopened(doc: VerdictDoc, paths: Sequence[str], job: str | None, site: Mapp
     if gone:
         fail(f"the verdict's input {gone[0]} is not at that path from here; give the inputs' PATHS")
     job, as_of = doc.run.id or job, doc.run.as_of or doc.run.end
-    request: Request
-    if site or doc.asked:
-        stores = [path for path in given[:1] if Directory(path).exists]
-        request = SiteRequest(site_of(site), job, given[len(stores) :], "".join(stores), as_of)
-    elif given:
-        request = request_of(given, job, as_of)
-    else:
+    at_site = bool(site or doc.asked)
+    if not given and not at_site:
         fail("the verdict names no inputs; give their PATHS")
+    request = request_of(given, job, as_of, site=site_of(site) if at_site else None)
     with bar(given) as on_progress, open_session(replace(request, on_progress=on_progress)) as session:
         missing = [name for name in doc.asked if name not in session.asked]
         if missing:

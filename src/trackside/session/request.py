@@ -48,7 +48,7 @@ class SiteRequest:
     site: Site
     job: str | None = None
     paths: Paths = ()
-    store: str = ""
+    store: StrPath | None = None
     as_of: float | None = None
     on_progress: ProgressCallback | None = None
     on_source: Callable[[Source], None] | None = None
@@ -61,9 +61,16 @@ def request_of(
     paths: Paths,
     job: str | None = None,
     as_of: float | None = None,
+    *,
+    store: StrPath | None = None,
+    site: Site | None = None,
     on_progress: ProgressCallback | None = None,
-) -> PathsRequest | StoreRequest:
-    """The request for paths of which the first may be a store: then the others belong to its job."""
-    if paths and Directory(paths[0]).exists:
-        return StoreRequest(paths[0], job, paths[1:], as_of, on_progress)
+) -> Request:
+    """The request for what was given. The first of the paths may be a store: then the others belong to its job."""
+    if store is None and paths and Directory(paths[0]).exists:
+        store, paths = paths[0], paths[1:]
+    if site is not None:
+        return SiteRequest(site, job, paths, store, as_of, on_progress)
+    if store is not None:
+        return StoreRequest(store, job, paths, as_of, on_progress)
     return PathsRequest(paths, job, as_of, on_progress)
