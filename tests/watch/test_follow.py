@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from trackside.catalog.job_states import Stage
 from trackside.http.unanswered import Unanswered
-from trackside.site.slurm import Stage
 from trackside.stores.metric_store import HIDDEN_S
 from trackside.watch.follow import MOST_PAUSE_S, PATIENCE_S, SETTLE_S, Followed, follow
 

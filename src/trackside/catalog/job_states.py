@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
+Stage = Literal["unknown", "going", "ended", "settled"]
+"""How far a job has come. ``ended``: over, and accounting has yet to say so, as it does some seconds later;
+``settled``: accounting has the end, or cannot have it."""
 STATES: Mapping[str, str] = {
     "BF": "BOOT_FAIL",
     "CA": "CANCELLED",

@@ -13,7 +13,6 @@ from trackside.cli.exits import fail
 from trackside.settings import ConfigError
 from trackside.settings.price import Price
 from trackside.show.inert import shown
-from trackside.site.config import load
 from trackside.site.file import find
 
 PRICE = click.option(
@@ -46,6 +45,8 @@ def price_of(flags: Mapping[str, object], environ: Mapping[str, str] = os.enviro
     ``flags``: what :func:`price_flags` gave.
     """
     if find(None, environ, []) is not None or any(name.startswith(_SECTION) for name in environ):
+        from trackside.site.config import load  # the HTTP client comes with it
+
         try:
             return load(None, flags, environ).price
         except ConfigError as error:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trackside.cli.exits import fail
 from trackside.show.inert import shown
-from trackside.site.config import Site, dump, load
 from trackside.stores.registry import DEFAULT_METRICS, LOGS, METRICS, kinds
+
+if TYPE_CHECKING:
+    from trackside.site.config import Site
 
 
 def _listed(room: str) -> str:
@@ -53,10 +55,9 @@ def site_of(given: Mapping[str, Any], more: Mapping[str, object] | None = None) 
 
     ``more``: a command's own flags, by the settings that they are.
     """
-    flags: dict[str, object] = {
-        **(more or {}),
-        "metadata.url": given.get("archive"),
-    }
+    from trackside.site.config import load  # the HTTP client comes with it
+
+    flags: dict[str, object] = {**(more or {}), "metadata.url": given.get("archive")}
     if (metrics := given.get("metrics_url")) is not None:
         kind, url = _kind_of(metrics)
         flags |= {"metrics.kind": kind or DEFAULT_METRICS, "metrics.url": url}
@@ -87,6 +88,8 @@ def _kind_of(text: str) -> tuple[str | None, str]:
 @site_flags
 def config(site: Mapping[str, Any]) -> None:
     """Show the settings in force and where each comes from; secrets are hidden."""
+    from trackside.site.config import dump
+
     click.echo(shown(dump(site_of(site))))
 
 

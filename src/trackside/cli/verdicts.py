@@ -13,7 +13,7 @@ from typing import Any, Literal
 import click
 import msgspec
 
-from trackside.catalog.job_states import ALIVE, in_words
+from trackside.catalog.job_states import ALIVE, Stage, in_words
 from trackside.cli.cost import PRICE, price_flags, price_of
 from trackside.cli.exits import EXIT_NOTHING, fail
 from trackside.cli.live import site_flags, site_of
@@ -28,10 +28,8 @@ from trackside.show import markdown
 from trackside.show.document import VerdictDoc, decode, document, encode, uncited
 from trackside.show.inert import shown
 from trackside.show.text import render
-from trackside.site.slurm import Stage
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.verify import check
-from trackside.watch.follow import follow
 
 EXIT_HEALTHY, EXIT_FAULT, EXIT_UNDECIDED = 0, 10, 11
 LATEST = 253402300800.0
@@ -158,6 +156,8 @@ def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> Non
 def _watched(question: _Question, interval: float, printer: _Printer) -> VerdictDoc:
     """Ask until the job has ended: a line for each change, then the last verdict in full; where a whole document is
     wanted, one for each change."""
+    from trackside.watch.follow import follow  # the HTTP client comes with it
+
     stage: Stage = "unknown"
     silent: set[str] = set()
 

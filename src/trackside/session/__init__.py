@@ -10,8 +10,6 @@ from typing import assert_never
 from trackside.session.paths import open_paths
 from trackside.session.request import PathsRequest, Request, SiteRequest, StoreRequest, request_of
 from trackside.session.session import Session
-from trackside.session.site import open_site
-from trackside.session.store import open_store
 
 __all__ = ["PathsRequest", "Request", "Session", "SiteRequest", "StoreRequest", "open_session", "request_of"]
 
@@ -28,8 +26,12 @@ def open_session(request: Request) -> Iterator[Session]:
             case PathsRequest():
                 yield open_paths(request)
             case StoreRequest():
+                from trackside.session.store import open_store  # DuckDB comes with it
+
                 yield open_store(request, stack)
             case SiteRequest():
+                from trackside.session.site import open_site  # the HTTP client comes with it
+
                 yield open_site(request, stack)
             case _:
                 assert_never(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Samples
@@ -17,9 +18,11 @@ from trackside.runs.resolve import Resolved, resolve
 from trackside.session.request import Paths, ProgressCallback
 from trackside.stores.curves import Curves
 from trackside.stores.embedded.layout import Directory, StoreError
-from trackside.stores.embedded.spill import Spill
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_curves import MemoryCurves
+
+if TYPE_CHECKING:
+    from trackside.stores.embedded.spill import Spill
 
 MAX_SAMPLES_IN_MEMORY = 30_000_000
 """At 20 bytes each; more go to a temporary store."""
@@ -70,6 +73,8 @@ class LoadedInputs:
             self.curves = self._memory = MemoryCurves()
         self._memory.add(samples)
         if len(self._memory) > MAX_SAMPLES_IN_MEMORY:
+            from trackside.stores.embedded.spill import Spill  # DuckDB comes with it
+
             self._spill, self._memory, self.curves = Spill(self._memory), None, None
 
     def take(self, source: Source | Input) -> None:

@@ -6,10 +6,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trackside.read.format import Source
-from trackside.site.config import Site
 from trackside.stores.embedded.layout import Directory
+
+if TYPE_CHECKING:
+    from trackside.site.config import Site
 
 StrPath = str | os.PathLike[str]
 Paths = Sequence[StrPath]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from trackside.catalog.job_states import Stage
 from trackside.evidence import Answer
 from trackside.facts.fact import Facts
 from trackside.finding import Verdict
@@ -14,7 +15,6 @@ from trackside.query import Query
 from trackside.session.choice import choose
 from trackside.session.inputs import LoadedInputs
 from trackside.session.request import Paths
-from trackside.site.slurm import Stage
 from trackside.stores.curves import Curves
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine

@@ -11,8 +11,8 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
+from trackside.catalog.job_states import Stage
 from trackside.errors import UsageError
 from trackside.http.unanswered import Unanswered, plain
 from trackside.model import Input
@@ -28,8 +28,6 @@ from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import Replies, Reply, Slurm, failed, job_id
 from trackside.site.slurmrestd import Rest
 
-Stage = Literal["unknown", "going", "ended", "settled"]
-"""``ended``: over, and accounting has yet to say so, as it does some seconds later; ``settled``: it has, or can't."""
 MOST_JOBS = 64
 """Tasks of an array, or parts of a job, whose output and steps are looked for."""
 MOST_PARENTS = 8

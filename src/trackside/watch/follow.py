@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from trackside.catalog.job_states import Stage
 from trackside.http.unanswered import Unanswered
-from trackside.site.slurm import Stage
 from trackside.stores.metric_store import HIDDEN_S
 
 INTERVAL_S = 30.0
