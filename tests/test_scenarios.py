@@ -62,7 +62,7 @@ def without(case: Case, plane: Plane) -> Verdict | None:
         session = Session.of(less)
     except SeveralRuns:
         return None
-    return engine.diagnose(session.store, session.run)
+    return engine.verdict_of(engine.facts_of(session.store, session.run))
 
 
 def found_in(verdict: Verdict) -> str:

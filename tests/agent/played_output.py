@@ -38,7 +38,7 @@ def judged(loaded: LoadedInputs, job: str | None = None) -> tuple[Verdict, Run]:
         run, store = choose(loaded)
     except SeveralRuns:
         run, store = choose(replace(loaded, job=job))
-    return engine.diagnose(store, run, loaded.inputs), run
+    return engine.verdict_of(engine.facts_of(store, run), loaded.inputs), run
 
 
 def played(case: Case, text: Text, folder: Path) -> tuple[str, str, Counter[str]]:

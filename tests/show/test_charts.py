@@ -42,7 +42,7 @@ def working(nodes: int = 2, gpus: int = 8, **more: Any) -> Cluster:
 def drawn(cluster: Cluster, *rows: Row, run: Run | None = None) -> dict[str, Drawn]:
     """The charts of a cluster's run by their slugs."""
     resolved, store = cluster.store(*rows, run=run)
-    return of(engine.diagnose(store, resolved), store)
+    return of(engine.verdict_of(engine.facts_of(store, resolved)), store)
 
 
 def of(verdict: Verdict, store: Store) -> dict[str, Drawn]:
@@ -93,7 +93,7 @@ def svg(each: Drawn, theme: Mapping[str, str] = LIGHT) -> str:
 def nothing() -> tuple[Verdict, MemoryStore]:
     """A run of which nothing is known."""
     store = MemoryStore()
-    return engine.diagnose(store, Run()), store
+    return engine.verdict_of(engine.facts_of(store, Run())), store
 
 
 # -- which there are
@@ -111,7 +111,9 @@ def test_a_run_of_which_nothing_is_known_draws_nothing() -> None:
 
 def test_a_scheduler_alone_gives_a_timeline_alone() -> None:
     store = MemoryStore(records=[job("FAILED", submit=START - 3600.0, exit_code=1)], planes={"scheduler"})
-    found = of(engine.diagnose(store, Run(id="7", start=START, end=END, disposition="FAILED")), store)
+    found = of(
+        engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END, disposition="FAILED"))), store
+    )
     assert list(found) == ["timeline"]
     assert any("waited 60 min" in row[4] for row in found["timeline"].rows)
 
@@ -119,7 +121,7 @@ def test_a_scheduler_alone_gives_a_timeline_alone() -> None:
 def test_a_log_without_times_gives_the_learning_over_steps() -> None:
     rows = [event("progress", 10 + i, step=10 * i, loss=4.0 - i / 10) for i in range(20)]
     store = MemoryStore(rows, planes={"log"})
-    found = of(engine.diagnose(store, Run(id="7")), store)
+    found = of(engine.verdict_of(engine.facts_of(store, Run(id="7"))), store)
     assert list(found) == ["learning"]
     assert found["learning"].axis == "step"
 
@@ -147,7 +149,7 @@ def test_the_questions_of_all_charts_are_asked_together() -> None:
             self.store.expect(queries)
 
     run, store = working().store(*points(), job("COMPLETED"))
-    verdict = engine.diagnose(store, run)
+    verdict = engine.verdict_of(engine.facts_of(store, run))
     counting = Counting(store)
     assert len(list(drawings(verdict, Facts(counting, run)))) == len(charts())
     assert (counting.batches, counting.single) == (1, 0)
@@ -258,7 +260,7 @@ def test_what_was_slow_from_the_start_began_at_no_moment() -> None:
 
 def test_what_became_slow_began_then() -> None:
     run, steady = straggling().store(*points(), job("COMPLETED"))
-    verdict = engine.diagnose(steady, run)
+    verdict = engine.verdict_of(engine.facts_of(steady, run))
     assert verdict.family == "D3"
     _, store = straggling().store(*points(10, START + 60, 20.0), *points(10, START + 300, 60.0), job("COMPLETED"))
     for since, begun in ((START + 90, False), (START + 290, True)):
@@ -299,7 +301,7 @@ def test_a_thousand_rows_stay_small_quick_and_usable() -> None:
                         ("gpu_temperature_celsius", 60.0)):  # fmt: skip
         cluster.per_gpu(name, level, {"n77:3": level / 2})
     run, store = cluster.store()
-    verdict = engine.diagnose(store, run)
+    verdict = engine.verdict_of(engine.facts_of(store, run))
     begun = time.perf_counter()
     ranks = of(verdict, store)["ranks"]
     assert time.perf_counter() - begun < 5
@@ -332,7 +334,7 @@ def test_every_attempt_and_its_wait_are_bars() -> None:
     ]
     run = Run(id="7", start=2600.0, end=5000.0, attempts=attempts, disposition="COMPLETED")
     store = MemoryStore(records=rows)
-    timeline = of(engine.diagnose(store, run), store)["timeline"]
+    timeline = of(engine.verdict_of(engine.facts_of(store, run)), store)["timeline"]
     bars = next(data["values"] for data in timeline.spec["data"] if data["name"] == "bars")
     assert [bar["text"] for bar in bars] == [
         "queued 100 s",
@@ -407,7 +409,7 @@ def test_out_of_memory_is_marked_where_it_was_logged() -> None:
 
 def learned(*rows: Event | Record, **run: Any) -> Drawn:
     store = MemoryStore([row for row in rows if isinstance(row, Event)], planes={"log"})
-    return of(engine.diagnose(store, Run(id="7", start=START, end=END, **run)), store)["learning"]
+    return of(engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END, **run))), store)["learning"]
 
 
 def test_points_that_are_not_finite_are_marked_and_worded() -> None:
@@ -445,7 +447,7 @@ def test_odd_points_break_nothing() -> None:
         for i, (step, loss) in enumerate([(5, 0.0), (5, -1.0), (float("inf"), 3.0), (2, 1e300), (1, float("-inf"))])
     ]
     store = MemoryStore(rows, planes={"log"})
-    of(engine.diagnose(store, Run(id="7", start=START, end=END)), store)
+    of(engine.verdict_of(engine.facts_of(store, Run(id="7", start=START, end=END))), store)
 
 
 # -- whatever their texts hold
@@ -453,7 +455,7 @@ def test_odd_points_break_nothing() -> None:
 
 def test_hostile_texts_stay_text() -> None:
     run, store = named(HOSTILE)
-    found = of(engine.diagnose(store, run), store)
+    found = of(engine.verdict_of(engine.facts_of(store, run)), store)
     assert set(found) == {chart.slug for chart in charts()}
     for each in found.values():
         text = json.dumps(each.spec, ensure_ascii=False) + each.caption + str(each.rows)
@@ -480,7 +482,7 @@ def test_every_chart_renders_without_a_page(theme: Mapping[str, str], capfd: pyt
 def _straggler() -> list[tuple[Chart, Drawn]]:
     cluster = straggling().per_gpu("gpu_memory_used_bytes", 40 * GIB)
     run, store = cluster.store(*points(), job("COMPLETED", submit=START - 100))
-    return list(drawings(engine.diagnose(store, run), Facts(store, run)))
+    return list(drawings(engine.verdict_of(engine.facts_of(store, run)), Facts(store, run)))
 
 
 def test_a_still_defines_all_colours_and_leaves_the_chart_as_it_was() -> None:

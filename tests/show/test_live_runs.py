@@ -76,7 +76,7 @@ def going_on(folder: Path) -> tuple[LoadedInputs, float]:
 
 def judged(loaded: LoadedInputs, now: float) -> Verdict:
     run, rows = choose(loaded, now)
-    return engine.diagnose(rows, run, loaded.inputs)
+    return engine.verdict_of(engine.facts_of(rows, run), loaded.inputs)
 
 
 def sentences(doc: VerdictDoc) -> list[str]:

@@ -65,7 +65,7 @@ class Refusing(MemoryCurves):
 
 def verdict(live: Refusing, given: MemoryCurves | None = None) -> tuple[Verdict, MemoryStore]:
     run, store = choose(LoadedInputs(curves=given), live=lambda run, rows: live)
-    return engine.diagnose(store, run), store
+    return engine.verdict_of(engine.facts_of(store, run)), store
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["dead from the start", "dead at the first question"])

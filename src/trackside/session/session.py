@@ -71,4 +71,4 @@ class Session:
         return self._verdict
 
     def _judged(self) -> Verdict:
-        return engine.diagnose(self.store, self.run, self.inputs, package_version(), self.facts)
+        return engine.verdict_of(self.facts, self.inputs, package_version())

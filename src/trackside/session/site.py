@@ -53,7 +53,7 @@ class SiteSession(Session):
         measured = [_measured(each) for each in self.servers]
         if measured and all(row.status == "empty" for row in measured):
             _refuse_unknown(self.loaded, self.loaded.job, measured)
-        verdict = engine.diagnose(self.store, self.run, self.inputs, package_version(), self.facts)
+        verdict = engine.verdict_of(self.facts, self.inputs, package_version())
         return replace(verdict, inputs=(*verdict.inputs, *map(_measured, self.servers)))
 
 

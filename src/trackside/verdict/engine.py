@@ -62,15 +62,12 @@ def _judge(family: Family, facts: Facts) -> Finding:
     return finding
 
 
-def diagnose(
-    store: Store, run: Run, inputs: Sequence[Input] = (), version: str = "", facts: Facts | None = None
-) -> Verdict:
-    """The verdict on one run from one store. ``facts``: those of the run (:func:`facts_of`), if others use them too."""
-    facts = facts_of(store, run) if facts is None else facts
+def verdict_of(facts: Facts, inputs: Sequence[Input] = (), version: str = "") -> Verdict:
+    """The verdict on one run. ``inputs`` and ``version`` are what it names as its sources and its maker."""
     ranked = arbiter.arbitrate(judge_by(facts, families()), families())
     preflight = facts.get(Preflight)
     return Verdict(
-        run=run,
+        run=facts.run,
         primary=ranked.primary,
         consequences=ranked.consequences,
         warnings=ranked.warnings,
@@ -79,7 +76,7 @@ def diagnose(
         preflight=() if isinstance(preflight, Missing) else preflight.claims,
         progress=_progress(facts),
         cost=cost(facts, ranked, {family.code: family.loses for family in families()}),
-        curves=plots.curves(store, ranked.primary),
+        curves=plots.curves(facts.store, ranked.primary),
         inputs=tuple(inputs),
         version=version,
         pattern=ranked.pattern,

@@ -441,7 +441,7 @@ def test_each_question_is_asked_once_and_a_familys_together() -> None:
 def test_gpu_hours_without_a_scheduler() -> None:
     cluster = watched(job="7")
     run, store = cluster.store(run=Run(), planes=())
-    verdict = engine.diagnose(store, run)
+    verdict = engine.verdict_of(engine.facts_of(store, run))
     assert verdict.gpu_hours is not None
     assert verdict.gpu_hours.number == pytest.approx(16 * (END - START) / 3600, rel=0.02)
     assert all(one.holds for one in check({"c": citation(verdict.gpu_hours.cites[0])}, store))

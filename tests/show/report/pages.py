@@ -36,7 +36,7 @@ def labelled() -> bytes:
     """The page of a run with every chart whose labels, names and units hold markup, quotes and expressions."""
     text = f"<img src=x onerror=hacked=1>' + (window.hacked = 1) + '\\\";\n{ESC}[31m{RLO}{{datum.t}}</script>"
     run, store = named(text, id=text, name=text, cluster=text, framework=text)
-    verdict = engine.diagnose(store, run)
+    verdict = engine.verdict_of(engine.facts_of(store, run))
     return page(document(verdict, [text]), verdict, store, {})
 
 

@@ -213,7 +213,7 @@ def test_compacted_under_a_readers_hands(folder: Path, store: Path) -> None:
         run, rows = choose(loaded)
         from trackside.verdict import engine
 
-        engine.diagnose(rows, run, loaded.inputs)
+        engine.verdict_of(engine.facts_of(rows, run), loaded.inputs)
         assert len(Directory(store).manifests()) > 2
     with Writer.open(store) as writer:
         assert len(Directory(store).manifests()) == 2
