@@ -166,166 +166,29 @@ def test_labels_are_written_the_way_they_are_looked_up() -> None:
             assert label.name in COMMON or any(label.name in metric.labels for metric in METRICS.values()), label
 
 
-# -- each dialect
+# -- each dialect: a file of cases, FOREIGN{label="value"} -> OURS{label="value"} * SCALE
 
-CASES: list[tuple[str, dict[str, str], str, dict[str, str], float]] = [
-    # DCGM: names old and new, exporter 1.x, seeds
-    ("DCGM_FI_DEV_GPU_UTIL", {}, "gpu_utilization_ratio", {}, 0.01),
-    ("dcgm_fi_dev_gpu_util", {}, "gpu_utilization_ratio", {}, 0.01),
-    ("dcgm_gpu_utilization", {}, "gpu_utilization_ratio", {}, 0.01),
-    ("DCGM_FI_DEV_FB_USED", {}, "gpu_memory_used_bytes", {}, MIB),
-    ("dcgm_frame_buffer_used", {}, "gpu_memory_used_bytes", {}, MIB),
-    ("DCGM_FI_DEV_FB_USED_BYTES", {}, "gpu_memory_used_bytes", {}, 1.0),
-    ("DCGM_FI_DEV_SM_CLOCK", {}, "gpu_sm_clock_hertz", {}, 1e6),
-    ("DCGM_FI_DEV_SM_CLOCK_HERTZ", {}, "gpu_sm_clock_hertz", {}, 1.0),
-    ("DCGM_FI_DEV_MAX_SM_CLOCK", {}, "gpu_sm_clock_max_hertz", {}, 1e6),
-    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", {}, "gpu_energy_joules_total", {}, 1e-3),
-    ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", {}, "gpu_throttle_reasons", {}, 1.0),
-    ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", {}, "gpu_throttle_reasons", {}, 1.0),
-    ("DCGM_FI_DEV_POWER_USAGE", {}, "gpu_power_watts", {}, 1.0),
-    ("DCGM_FI_DEV_BOARD_POWER_WATTS", {}, "gpu_power_watts", {}, 1.0),
-    ("DCGM_FI_DEV_XID_ERRORS", {"err_code": "79"}, "gpu_xid_last", {}, 1.0),
-    ("DCGM_EXP_XID_ERRORS_COUNT", {"xid": "43", "window_size_in_ms": "300000"}, "gpu_xid_events", {"xid": "43"}, 1.0),
-    ("DCGM_EXP_CLOCK_EVENTS_COUNT", {"clock_event": "hw_thermal"}, "gpu_throttle_events",
-     {"reason": "hw_thermal_slowdown"}, 1.0),
-    ("DCGM_EXP_CLOCK_EVENTS_COUNT", {"clock_event": "sync_boost"}, "gpu_throttle_events", {"reason": "sync_boost"}, 1.0),
-    ("DCGM_EXP_GPU_HEALTH_STATUS", {"health_watch": "PCIE"}, "gpu_health", {"kind": "PCIE"}, 1.0),
-    ("DCGM_FI_DEV_POWER_VIOLATION", {}, "gpu_throttle_seconds_total", {"reason": "sw_power_cap"}, 1e-9),
-    ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS", {}, "gpu_throttle_seconds_total",
-     {"reason": "hw_thermal_slowdown"}, 1e-9),
-    ("DCGM_FI_PROF_PCIE_TX_BYTES", {}, "gpu_pcie_tx_bytes_per_second", {}, 1.0),
-    ("DCGM_FI_DEV_PCIE_TX_THROUGHPUT", {}, "gpu_pcie_tx_bytes_per_second", {}, 1e3),
-    ("dcgm_pcie_rx_throughput", {}, "gpu_pcie_rx_bytes_per_second", {}, 1e3),
-    ("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", {}, "gpu_nvlink_bytes_per_second", {}, 1.024e6),
-    ("DCGM_FI_PROF_NVLINK_L17_RX_BYTES", {}, "gpu_nvlink_rx_bytes_per_second", {"link": "17"}, 1.0),
-    ("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L12", {}, "gpu_nvlink_errors_total",
-     {"kind": "crc_flit", "link": "12"}, 1.0),
-    ("dcgm_nvlink_flit_crc_error_count_total", {}, "gpu_nvlink_errors_total", {"kind": "crc_flit"}, 1.0),
-    ("DCGM_FI_DEV_NVLINK_COUNT_RX_SYMBOL_ERRORS", {"nvlink": "4"}, "gpu_nvlink_errors_total",
-     {"kind": "symbol", "link": "4"}, 1.0),
-    ("DCGM_FI_DEV_RETIRED_DBE", {}, "gpu_pages_retired_total", {"cause": "double_bit"}, 1.0),
-    ("DCGM_FI_DEV_ECC_DBE_AGG_DEV", {}, "gpu_ecc_location_total",
-     {"location": "dram", "kind": "uncorrectable_lifetime"}, 1.0),
-    ("DCGM_FI_PROF_PIPE_FP16_ACTIVE", {}, "gpu_pipe_active_ratio", {"kind": "fp16"}, 1.0),
-    # dcgmi dmon
-    ("GPUTL", {"gpu": "3"}, "gpu_utilization_ratio", {"gpu": "3"}, 0.01),
-    ("SMACT", {}, "gpu_sm_active_ratio", {}, 1.0),
-    ("FBUSD", {}, "gpu_memory_used_bytes", {}, MIB),
-    ("TOTEC", {}, "gpu_energy_joules_total", {}, 1e-3),
-    ("NBWLT", {}, "gpu_nvlink_bytes_per_second", {}, 1.024e6),
-    ("DVCCTR", {}, "gpu_throttle_reasons", {}, 1.0),
-    # nvidia-smi
-    ("utilization.gpu", {"index": "2", "name": "NVIDIA H100"}, "gpu_utilization_ratio",
-     {"gpu": "2", "gpu_model": "NVIDIA H100"}, 0.01),
-    ("memory.used", {"pci.bus_id": "00000000:9B:00.0"}, "gpu_memory_used_bytes", {"pci": "0000:9b:00"}, MIB),
-    ("clocks_throttle_reasons.active", {}, "gpu_throttle_reasons", {}, 1.0),
-    ("clocks_event_reasons.hw_slowdown", {}, "gpu_throttle_active", {"reason": "hw_slowdown"}, 1.0),
-    ("clocks_event_reasons_counters.sw_power_cap", {}, "gpu_throttle_seconds_total", {"reason": "sw_power_cap"}, 1e-6),
-    ("clocks.max.sm", {}, "gpu_sm_clock_max_hertz", {}, 1e6),
-    ("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", {}, "gpu_sram_threshold_exceeded", {}, 1.0),
-    ("remapped_rows.dbe", {}, "gpu_rows_remapped_uncorrectable_total", {}, 1.0),
-    ("gpm.smutil", {}, "gpu_sm_active_ratio", {}, 0.01),
-    ("used_gpu_memory", {"pid": "4711", "gpu_bus_id": "00000000:01:00.0"}, "gpu_process_memory_used_bytes",
-     {"pid": "4711", "pci": "0000:01:00"}, MIB),
-    # dmon and pmon: sm is utilisation, smutil is SM activity
-    ("dmon.sm", {"gpu": "0"}, "gpu_utilization_ratio", {"gpu": "0"}, 0.01),
-    ("dmon.smutil", {}, "gpu_sm_active_ratio", {}, 0.01),
-    ("dmon.pviol", {}, "gpu_throttle_ratio", {"reason": "sw_power_cap"}, 0.01),
-    ("dmon.fb", {}, "gpu_memory_used_bytes", {}, MIB),
-    ("pmon.fb", {"pid": "42"}, "gpu_process_memory_used_bytes", {"pid": "42"}, MIB),
-    # nvidia_gpu_exporter
-    ("nvidia_smi_utilization_gpu_ratio", {"uuid": "abc"}, "gpu_utilization_ratio", {"gpu_uuid": "abc"}, 1.0),
-    ("nvidia_smi_clocks_current_sm_clock_hz", {}, "gpu_sm_clock_hertz", {}, 1.0),
-    ("nvidia_smi_power_draw_watts", {}, "gpu_power_watts", {}, 1.0),
-    ("nvidia_smi_power_draw_instant_watts", {}, "gpu_power_instant_watts", {}, 1.0),
-    ("nvidia_smi_gpu_info", {"uuid": "abc", "index": "5", "name": "NVIDIA L40S", "pci_bus_id": "00000000:01:00.0"},
-     "gpu_present", {"gpu": "5", "gpu_uuid": "abc", "gpu_model": "NVIDIA L40S", "pci": "0000:01:00"}, 1.0),
-    # node_exporter
-    ("node_cpu_seconds_total", {"cpu": "7", "mode": "iowait", "instance": "n1:9100", "job": "node"},
-     "host_cpu_seconds_total", {"cpu": "7", "mode": "iowait", "node": "n1"}, 1.0),
-    ("node_pressure_io_stalled_seconds_total", {}, "host_pressure_seconds_total", {"resource": "io", "level": "full"}, 1.0),
-    ("node_pressure_cpu_waiting_seconds_total", {}, "host_pressure_seconds_total",
-     {"resource": "cpu", "level": "some"}, 1.0),
-    ("node_infiniband_port_data_received_bytes_total", {"device": "mlx5_0", "port": "1"},
-     "host_infiniband_rx_bytes_total", {"device": "mlx5_0", "port": "1"}, 1.0),
-    ("node_infiniband_symbol_error_total", {"device": "mlx5_0", "port": "1"}, "host_infiniband_errors_total",
-     {"device": "mlx5_0", "port": "1", "kind": "symbol"}, 1.0),
-    ("node_mountstats_nfs_operations_requests_total", {"export": "nas:/home", "operation": "READ", "protocol": "tcp"},
-     "host_nfs_operations_total", {"mountpoint": "nas:/home", "op": "READ"}, 1.0),
-    ("node_memory_MemAvailable_bytes", {}, "host_memory_available_bytes", {}, 1.0),
-    ("node_filesystem_avail_bytes", {"device": "/dev/sda1", "fstype": "ext4", "mountpoint": "/"},
-     "host_filesystem_free_bytes", {"mountpoint": "/"}, 1.0),
-    # AMD
-    ("gpu_gfx_activity", {"gpu_id": "2", "hostname": "tw038", "job_id": "8", "card_model": "102-G30211-0C",
-                          "card_series": "AMD Instinct MI300X OAM", "gpu_partition_id": "0", "pod": ""},
-     "gpu_utilization_ratio",
-     {"gpu": "2", "node": "tw038", "job": "8", "gpu_model": "AMD Instinct MI300X OAM"}, 0.01),
-    ("amd_gpu_used_vram", {"gpu_id": "0", "gpu_partition_id": "3"}, "gpu_memory_used_bytes",
-     {"gpu": "0", "mig": "3"}, MIB),
-    ("gpu_clock", {"clock_type": "memory", "clock_index": "8"}, "gpu_memory_clock_hertz", {}, 1e6),
-    ("gpu_clock", {"clock_type": "system"}, "gpu_sm_clock_hertz", {}, 1e6),
-    ("gpu_energy_consumed", {}, "gpu_energy_joules_total", {}, 1e-6),
-    ("gpu_xgmi_link_rx", {"link_index": "2"}, "gpu_nvlink_rx_bytes_total", {"link": "2"}, 1024.0),
-    ("gpu_violation_ppt_residency_percentage", {}, "gpu_throttle_ratio", {"reason": "package_power"}, 0.01),
-    ("gpu_health", {}, "gpu_healthy", {}, 1.0),
-    # OpenTelemetry, dotted and as Prometheus has it
-    ("hw.gpu.utilization", {"hw.id": "gpu-1", "host.name": "n1"}, "gpu_utilization_ratio", {"gpu": "1", "node": "n1"}, 1.0),
-    ("hw_gpu_utilization_ratio", {"hw_id": "1", "hw_gpu_task": "decoder"}, "gpu_decoder_utilization_ratio",
-     {"gpu": "1"}, 1.0),
-    ("hw_gpu_memory_usage_bytes", {"hw_id": "GPU-5b4e07f6-3a86-4340-039d-25f2a83cdc43"}, "gpu_memory_used_bytes",
-     {"gpu": "GPU-5b4e07f6-3a86-4340-039d-25f2a83cdc43"}, 1.0),
-    ("hw.errors", {"hw.type": "gpu", "error.type": "uncorrected", "hw.id": "0"}, "gpu_ecc_uncorrectable_total",
-     {"gpu": "0"}, 1.0),
-    ("hw_errors_total", {"hw_type": "network", "error_type": "crc", "hw_name": "eth0", "hw_id": "3"},
-     "host_errors_total", {"component": "network", "kind": "crc", "device": "eth0"}, 1.0),
-    ("hw.gpu.io", {"network.io.direction": "receive"}, "gpu_io_bytes_total", {"direction": "receive"}, 1.0),
-    ("hw.power", {"hw.type": "gpu", "hw.id": "2"}, "gpu_power_watts", {"gpu": "2"}, 1.0),
-    # the training layer
-    ("training_loss", {"job": "48563", "rank": "3", "instance": "n1:8000"}, "training_loss",
-     {"job": "48563", "rank": "3", "node": "n1"}, 1.0),
-    ("training_loss", {"job": "simulator", "exported_job": "48563"}, "training_loss", {"job": "48563"}, 1.0),
-    ("training_loss", {"job": "simulator", "model": "llama"}, "training_loss", {}, 1.0),
-    ("training_all_reduce_time_seconds", {}, "training_all_reduce_seconds", {}, 1.0),
-    ("active_bytes.all.peak", {"rank": "0"}, "training_memory_peak_bytes", {"kind": "active", "rank": "0"}, 1.0),
-    # our own
-    ("trackside_nccl_collectives_started_total", {"op": "AllReduce", "comm": "0x1", "rank": "1", "job": "7", "gpu": "1"},
-     "trackside_nccl_collectives_started_total",
-     {"op": "AllReduce", "comm": "0x1", "rank": "1", "job": "7", "gpu": "1"}, 1.0),
-    ("gpu_sm_active_ratio", {"node": "n1", "gpu": "0", "mig": "2"}, "gpu_sm_active_ratio",
-     {"node": "n1", "gpu": "0", "mig": "2"}, 1.0),
-    ("trackside_gpu_process_attached", {"job": "trackside-agent"}, "trackside_gpu_process_attached", {}, 1.0),
-    # nvidia_gpu_prometheus_exporter
-    ("nvidia_gpu_duty_cycle", {"instance": "n7:9445", "minor_number": "3", "ordinal": "2", "jobid": "41", "name": "A100"},
-     "gpu_utilization_ratio", {"node": "n7", "gpu": "2", "job": "41", "gpu_model": "A100"}, 0.01),
-    ("nvidia_gpu_power_usage_milliwatts", {"minor_number": "3"}, "gpu_power_watts", {"gpu": "3"}, 1e-3),
-    ("nvidia_gpu_clock", {"ordinal": "0", "type": "sm"}, "gpu_sm_clock_hertz", {"gpu": "0"}, 1e6),
-    ("nvidia_gpu_clock", {"ordinal": "0", "type": "video"}, "gpu_clock_hertz", {"gpu": "0", "kind": "video"}, 1e6),
-    ("nvidia_gpu_ecc_errors", {"ordinal": "0", "error": "uncorrected", "counter": "aggregate"},
-     "gpu_ecc_uncorrectable_lifetime_total", {"gpu": "0"}, 1.0),
-    # Telegraf
-    ("nvidia_smi_utilization_gpu", {"host": "n7", "index": "1", "uuid": "GPU-1", "pstate": "P0"},
-     "gpu_utilization_ratio", {"node": "n7", "gpu": "1", "gpu_uuid": "GPU-1"}, 0.01),
-    ("nvidia_smi_memory_used", {"host": "n7", "index": "1"}, "gpu_memory_used_bytes", {"node": "n7", "gpu": "1"}, MIB),
-    ("nvidia_smi_clocks_current_sm", {"index": "1"}, "gpu_sm_clock_hertz", {"gpu": "1"}, 1e6),
-    ("nvidia_smi_ecc_errors_aggregate_dram_uncorrectable", {"index": "1"}, "gpu_ecc_location_total",
-     {"gpu": "1", "location": "dram", "kind": "uncorrectable_lifetime"}, 1.0),
-    # Prometheus
-    ("up", {"instance": "n7:9400", "job": "dcgm"}, "scrape_up", {"node": "n7", "target": "dcgm"}, 1.0),
-]  # fmt: skip
+ROOM = Path(__file__).parent / "dialects"
+CASE = re.compile(
+    r"(?P<name>[^{ ]+)(?:\{(?P<labels>.*?)\})? -> (?P<ours>\w+)(?:\{(?P<implied>.*?)\})?(?: \* (?P<scale>\S+))?"
+)
+LABEL = re.compile(r'([\w.]+)="([^"]*)"')
 
 
-@pytest.mark.parametrize(("name", "labels", "metric", "ours", "scale"), CASES)
-def test_names(name: str, labels: dict[str, str], metric: str, ours: dict[str, str], scale: float) -> None:
-    found = translate(name, labels)
-    assert found is not None
-    assert (found.metric, dict(found.labels)) == (metric, ours)
-    assert math.isclose(found.scale, scale)
-
-
-def test_every_dialect_has_a_case() -> None:
-    tried = {name.lower() for name, *_ in CASES}
-    for dialect in dialects():
-        assert tried & {name.lower() for name in dialect.names}, dialect.id
+@pytest.mark.parametrize("dialect", dialects(), ids=lambda dialect: dialect.id)
+def test_names(dialect: Dialect) -> None:
+    lines = (ROOM / f"{dialect.id.replace('-', '_')}.txt").read_text().splitlines()
+    assert lines
+    for line in lines:
+        case = CASE.fullmatch(line)
+        assert case is not None, line
+        translated = translate(case["name"], dict(LABEL.findall(case["labels"] or "")))
+        assert translated is not None, line
+        assert (translated.metric, dict(translated.labels)) == (
+            case["ours"],
+            dict(LABEL.findall(case["implied"] or "")),
+        ), line
+        assert math.isclose(translated.scale, float(case["scale"] or 1)), line
 
 
 def test_guessed_units() -> None:
