@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from trackside.sim.act import Place
 from trackside.sim.scenario import ScenarioError
 from trackside.sim.stage import Stage
+from trackside.sim.truth import Injected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +56,36 @@ class Fault:
         node = self.place(stage).node
         return [place.rank for place in stage.places if place.node == node]
 
+    def check(self, name: str, known: Collection[str]) -> None:
+        """Raises ScenarioError where a field is none of what is known."""
+        given = getattr(self, name)
+        if given not in known:
+            raise ScenarioError(f"fault {self.kind}: {name}: {given!r} is none of {', '.join(known)}")
+
+    def inject(self, stage: Stage, family: str, culprit: str, variant: str | None = None, **told: Any) -> None:
+        """Note the truth: see :class:`Injected`."""
+        stage.injected.append(Injected(self.kind, family, culprit, variant, primary=self.primary, **told))
+
     def _node(self, stage: Stage) -> str:
         return stage.node_name(self.node, f"fault {self.kind}: node")
 
     def _pick(self, stage: Stage, count: int) -> int:
         return zlib.crc32(f"{stage.scenario.seed}/{self.kind}".encode()) % count
+
+
+Made = TypeVar("Made", bound=Fault)
+KINDS: dict[str, type[Fault]] = {}
+"""kind -> its class, of the modules that were imported."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def fault(kind: str) -> Callable[[type[Made]], type[Made]]:
+    """Makes a fault of the decorated class and registers it as ``kind``."""
+
+    def register(cls: type[Made]) -> type[Made]:
+        cls.kind = kind
+        made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+        KINDS[kind] = made
+        return made
+
+    return register

@@ -195,10 +195,6 @@ class Stage:
         """A line of a node's kernel log."""
         self.kernel.append((time, node, text))
 
-    def inject(self, injected: Injected) -> None:
-        """Note the truth."""
-        self.injected.append(injected)
-
     def pid(self, act: Act, rank: int) -> int:
         """Process id of a rank."""
         place = act.places[rank]
