@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trackside.sim.act import Act, Entry
-from trackside.sim.frameworks import Framework
 from trackside.sim.progress import Point, bar, clock, points
 from trackside.sim.stage import Stage
 
@@ -106,6 +105,3 @@ def _summary(act: Act, now: float, begin: float, total: int, stage: Stage) -> It
         f"  train_runtime            = {clock(runtime):>10}",
     ]
     yield Entry(now + 1, "\n".join(table), 0)
-
-
-FRAMEWORK = Framework("hf-trainer", lines)
