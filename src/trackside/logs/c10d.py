@@ -32,7 +32,6 @@ _DESYNC = re.compile(
 )
 _NEVER = re.compile(r"\[(?P<ranks>[\d, .-]{1,2000})\] (?:never joined|didn't join) (?:any|the first) collective")
 _STUCK = re.compile(r"got stuck for (\d{1,8}) seconds")
-_KEEPALIVE = re.compile(r"failed to send a keep-alive heartbeat to the rendezvous|had no heartbeat|no heartbeat from")
 AHEAD = 60
 """Lines after a timeout in which the same rank's 'last enqueued, last completed' can follow."""
 
@@ -166,7 +165,7 @@ def _position(line: Line, found: re.Match[str]) -> Event | None:
     rb"thread terminated with exception)",
     safety="Teardown: the SIGABRT that follows is the watchdog's.",
     matches=(
-        ("[rank0]:[E ProcessGroupNCCL.cpp:543] To avoid data inconsistency, we are taking the entire process down."),
+        "[rank0]:[E ProcessGroupNCCL.cpp:543] To avoid data inconsistency, we are taking the entire process down.",
         (
             "Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA "
             "kernels, subsequent GPU operations might run on corrupted/incomplete data."
@@ -215,6 +214,7 @@ def _heartbeat(line: Line) -> Event | None:
 
 @PARSER.pattern(
     rb"(failed to send a keep-alive heartbeat|since they had no heartbeat)",
+    r"failed to send a keep-alive heartbeat to the rendezvous|had no heartbeat|no heartbeat from",
     safety="An agent that lost its peers: the other node is the one to look at.",
     matches=(
         (
@@ -228,9 +228,7 @@ def _heartbeat(line: Line) -> Event | None:
     ),
     avoids=("failed to send a keep-alive heartbeat to the coffee machine",),
 )
-def _keepalive(line: Line) -> Event | None:
-    if not _KEEPALIVE.search(line.text):
-        return None
+def _keepalive(line: Line, _: re.Match[str]) -> Event:
     line.notes(LOST)["lost"] = True
     return line.event("heartbeat_lost", Role.CASCADE, what="rendezvous keep-alive")
 
@@ -247,7 +245,7 @@ def _keepalive(line: Line) -> Event | None:
     ),
     avoids=("no mismatch between collectives on ranks",),
 )
-def _mismatch(line: Line) -> Event | None:
+def _mismatch(line: Line) -> Event:
     text = line.text[line.text.find("Detected mismatch") :]
     return line.event("collective_mismatch", Role.ROOT, rank=_rank(line), detail=text[:1000])
 

@@ -129,14 +129,14 @@ def _parse_assert(line: Line) -> Event | None:
         "torch.AcceleratorError: CUDA error: device-side assert triggered",
         "RuntimeError: CUDA error: uncorrectable ECC error encountered",
         "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
-        ("RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle, opa, opb)`"),
+        "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle, opa, opb)`",
         "RuntimeError: No CUDA GPUs are available",
         "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
         (
             "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before "
             "calling NumCudaDevices()? Error 802: system not yet initialized"
         ),
-        ("ncclUnhandledCudaError: Call to CUDA function failed. Last error: Cuda failure 'unspecified launch failure'"),
+        "ncclUnhandledCudaError: Call to CUDA function failed. Last error: Cuda failure 'unspecified launch failure'",
         (
             "RuntimeError: cuda runtime error (59) : device-side assert triggered at "
             "/pytorch/aten/src/THC/generic/THCTensorMath.cu:26"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from trackside.catalog.signals import read_code
 from trackside.logs import exits
@@ -14,8 +13,6 @@ from trackside.model import Event, Role
 LAUNCHER = "deepspeed"
 
 _LOCAL = re.compile(r"--local[-_]rank=(\d{1,4})")
-_NODES = re.compile(r"nnodes=(\d{1,6}), num_local_procs=(\d{1,4})")
-_BACKEND = re.compile(r"(?:TorchBackend in DeepSpeed|torch distributed|torch\.distributed) with backend:? (\w{1,12})")
 
 
 PARSER = Parser("deepspeed-launcher", "DeepSpeed launcher", "system")
@@ -30,7 +27,7 @@ PARSER = Parser("deepspeed-launcher", "DeepSpeed launcher", "system")
             "[2026-11-21 08:45:25,792] [ERROR] [launch.py:259:sigkill_handler] ['python3', '-u', "
             "'train.py', '--local_rank=1'] exits with return code = -9"
         ),
-        ("[ERROR] [launch.py:321:sigkill_handler] ['python', 'train.py', '--local_rank=0'] exits with return code = 1"),
+        "[ERROR] [launch.py:321:sigkill_handler] ['python', 'train.py', '--local_rank=0'] exits with return code = 1",
     ),
     avoids=("the tool exits with return code = ok",),
 )
@@ -115,19 +112,19 @@ def _ssh(line: Line, found: re.Match[str]) -> Event:
 
 @PARSER.pattern(
     rb"nnodes=[0-9]{1,6}, num_local_procs=",
+    r"nnodes=(\d{1,6}), num_local_procs=(\d{1,4})",
     safety="Launcher lines only; options of other programs have another shape.",
     matches=("[INFO] [launch.py:158:main] nnodes=1, num_local_procs=2, node_rank=0",),
     avoids=("--nnodes=2", "nnodes=2, num_local_procs=all"),
 )
-def _world(line: Line) -> Event | None:
-    if found := _NODES.search(line.text):
-        nodes, local = int(found[1]), int(found[2])
-        return line.event("host", Role.FACT, nnodes=nodes, local_world_size=local, world_size=nodes * local)
-    return None
+def _world(line: Line, found: re.Match[str]) -> Event:
+    nodes, local = int(found[1]), int(found[2])
+    return line.event("host", Role.FACT, nnodes=nodes, local_world_size=local, world_size=nodes * local)
 
 
 @PARSER.pattern(
     rb"(TorchBackend in DeepSpeed|torch distributed|torch\.distributed) with backend",
+    r"(?:TorchBackend in DeepSpeed|torch distributed|torch\.distributed) with backend:? \w{1,12}",
     safety="Set-up begins; it does not say that it ended.",
     matches=(
         "[INFO] [comm.py:637:init_distributed] Initializing TorchBackend in DeepSpeed with backend nccl",
@@ -135,6 +132,5 @@ def _world(line: Line) -> Event | None:
     ),
     avoids=("torch distributed with backends of your choice",),
 )
-def _backend(line: Line) -> Iterator[Event]:
-    if _BACKEND.search(line.text):
-        yield line.event("distributed_init", Role.FACT)
+def _backend(line: Line, _: re.Match[str]) -> Event:
+    return line.event("distributed_init", Role.FACT)

@@ -12,7 +12,6 @@ _TIMED_OUT = re.compile(r"Timed out waiting (\d{1,12})ms for (send|recv) operati
 _PEER = re.compile(r"(?:Connection closed by peer|Read error|Write error|Broken pipe) ?(\[[^\]\s]{1,60}\]:\d{1,6})?")
 _REMOTE = re.compile(r"remote=(\[[^\]\s]{1,60}\]:\d{1,6})")
 _RETRY = re.compile(r"willRetry=(\d)")
-_INTERFACE = re.compile(r"Unable to find address for: ([\w.:@-]{1,40})")
 
 
 PARSER = Parser("gloo", "gloo", "system")
@@ -79,6 +78,7 @@ def _mesh(line: Line) -> Event:
 
 @PARSER.pattern(
     rb"Unable to find address for: ",
+    r"Unable to find address for: ([\w.:@-]{1,40})",
     safety="GLOO_SOCKET_IFNAME names an interface that this node lacks, or its name has no address.",
     matches=(
         (
@@ -88,9 +88,8 @@ def _mesh(line: Line) -> Event:
     ),
     avoids=("Unable to find address for delivery",),
 )
-def _interface(line: Line) -> Event | None:
-    found = _INTERFACE.search(line.text)
-    return line.event("rendezvous_failure", Role.ROOT, reason="interface", address=found[1]) if found else None
+def _interface(line: Line, found: re.Match[str]) -> Event:
+    return line.event("rendezvous_failure", Role.ROOT, reason="interface", address=found[1])
 
 
 @PARSER.pattern(

@@ -8,7 +8,6 @@ from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
-_WAITED = re.compile(r"for more than (\d{1,7}) seconds")
 _RANKS = re.compile(r"\[missing ranks: ([\d, ]{1,400})\]")
 _MISSING = re.compile(r"\s{0,8}(\d{1,6}): ?\[")
 MAX_RANKS = 64
@@ -20,6 +19,7 @@ PARSER = Parser("horovod", "Horovod", "system")
 
 @PARSER.pattern(
     rb"are waiting for remainder of ranks for more than [0-9]",
+    r"for more than (\d{1,7}) seconds",
     safety="A report, repeated while the wait lasts: progress after it clears it.",
     matches=(
         "[2026-01-02 03:04:05.958103: W horovod/common/stall_inspector.cc:105] One or more tensors were "
@@ -29,10 +29,7 @@ PARSER = Parser("horovod", "Horovod", "system")
     ),
     avoids=("workers are waiting for the remainder of the ranks",),
 )
-def _stalled(line: Line) -> Event | None:
-    waited = _WAITED.search(line.text)
-    if waited is None:
-        return None
+def _stalled(line: Line, waited: re.Match[str]) -> Event:
     missing = _missing(line)
     return line.event(
         "collective_timeout",

@@ -15,7 +15,6 @@ from trackside.model import Event
 
 ID = "keras"
 
-_HEADER = re.compile(r"^\s*Epoch (\d{1,7})/(\d{1,7})\s*$")
 _BAR = re.compile(r"(?:^|[\x08\s])(\d{1,9})/(\d{1,9}|Unknown)\s+(?:\[[=>.]{5,60}\]|━[━ ]{3,60}|- (?=\d))")
 _EPOCH_LINE = re.compile(r"^\s*- \d+s(?: \d+m?s/(?:step|epoch|sample))? - ")
 _FIGURE = re.compile(rf"(?:- |^)([A-Za-z_][\w/ ]{{0,60}}?): ({NUMBER})")
@@ -29,12 +28,11 @@ PARSER = Parser(ID, "Keras", "framework")
 
 @PARSER.pattern(
     rb"Epoch [0-9]{1,7}/[0-9]{1,7}",
+    r"^\s*Epoch (\d{1,7})/(\d{1,7})\s*$",
     safety="Only a line of its own; it is remembered and gives no event.",
 )
-def _header(line: Line) -> None:
-    found = _HEADER.match(line.text)
-    if found is not None:
-        line.notes(ID).update(epoch=(int(found[1]), int(found[2])), done=None)
+def _header(line: Line, found: re.Match[str]) -> None:
+    line.notes(ID).update(epoch=(int(found[1]), int(found[2])), done=None)
 
 
 @PARSER.pattern(

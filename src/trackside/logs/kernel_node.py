@@ -101,10 +101,10 @@ def _link(line: Line, found: re.Match[str]) -> Event:
 
 @PARSER.pattern(
     rb"Linux version [0-9]",
+    r"Linux version (\d\S{2,80}) \(",
     safety="The first line of a kernel's life, with its compiler in brackets; an inventory's line has none.",
     matches=("[    0.000000] Linux version 5.15.0-91-generic (buildd@lcy) (gcc 11.4.0) #101-Ubuntu SMP",),
     avoids=("OS: Linux version 5.15",),
 )
-def _boot(line: Line) -> Event | None:
-    found = re.search(r"Linux version (\d\S{2,80}) \(", line.text)
-    return line.event("boot", Role.FACT, version=found[1]) if found else None
+def _boot(line: Line, found: re.Match[str]) -> Event:
+    return line.event("boot", Role.FACT, version=found[1])

@@ -8,14 +8,12 @@ from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
-_KILLED = re.compile(r'(?:Reason:\s{0,40}|\d/\d\s{1,40}|[Tt]erminated[:\s(]{1,20})OOMKilled\b|"OOMKilled": ?true')
-
-
 PARSER = Parser("kubernetes", "Kubernetes and Docker", "system")
 
 
 @PARSER.pattern(
     rb"OOMKilled",
+    r'(?:Reason:\s{0,40}|\d/\d\s{1,40}|[Tt]erminated[:\s(]{1,20})OOMKilled\b|"OOMKilled": ?true',
     safety="Only as the state of a container: the field's name alone, or false, says nothing.",
     matches=(
         "      Reason:       OOMKilled",
@@ -24,5 +22,5 @@ PARSER = Parser("kubernetes", "Kubernetes and Docker", "system")
     ),
     avoids=('"OOMKilled": false,', "raise the limit if you see OOMKilled"),
 )
-def _oom_killed(line: Line) -> Event | None:
-    return line.event("oom_kill", Role.ROOT, scope="container") if _KILLED.search(line.text) else None
+def _oom_killed(line: Line, _: re.Match[str]) -> Event:
+    return line.event("oom_kill", Role.ROOT, scope="container")

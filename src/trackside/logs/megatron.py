@@ -10,7 +10,6 @@ from trackside.logs.numbers import number, whole
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_HEAD = re.compile(r"\biteration {1,12}(\d{1,12})/ {0,12}(\d{1,12}) \|")
 _LOSSES = ("lm loss", "lm-loss", "loss", "masked lm loss", "reduced_train_loss", "total loss", "train loss")
 _NOT_LOSS = ("load", "z_loss", "z loss", "scale", "aux", "sop", "mtp", "balanc", "loss_mask")
 
@@ -20,6 +19,7 @@ PARSER = Parser("megatron", "Megatron-LM and Megatron-DeepSpeed", "framework")
 
 @PARSER.pattern(
     rb"iteration {1,12}[0-9]{1,12}/ {0,12}[0-9]{1,12} \|",
+    r"\biteration {1,12}(\d{1,12})/ {0,12}(\d{1,12}) \|",
     safety="The loss is left out by Megatron when it is NaN: the point is then given without a loss.",
     matches=(
         " iteration       10/    1000 | consumed samples:          40 | elapsed time per iteration (ms): 1382.1 | "
@@ -28,10 +28,7 @@ PARSER = Parser("megatron", "Megatron-LM and Megatron-DeepSpeed", "framework")
     ),
     avoids=("data iteration   10/ 20 | loading shard 3",),
 )
-def _progress(line: Line) -> Event | None:
-    head = _HEAD.search(line.text)
-    if head is None:
-        return None
+def _progress(line: Line, head: re.Match[str]) -> Event | None:
     found: dict[str, str] = {}
     for part in line.text[head.end() :].split("|"):
         key, colon, value = part.rpartition(":")

@@ -30,7 +30,7 @@ PARSER = Parser("mpirun", "mpirun, prterun, hydra", "system")
     safety="A signal is a cause unless the run was already ending.",
     matches=(
         "mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).",
-        ("prterun noticed that process rank 1 with PID 9123 on node gpu-2 exited on signal 11 (Segmentation fault)."),
+        "prterun noticed that process rank 1 with PID 9123 on node gpu-2 exited on signal 11 (Segmentation fault).",
     ),
     avoids=("we noticed that process rank 3 is slow",),
 )
@@ -99,13 +99,13 @@ def _failure(line: Line, end: Exit, rank: int, pid: int | None, node: str | None
 
 @PARSER.pattern(
     rb"APPLICATION TERMINATED WITH THE EXIT STRING: ",
+    r"EXIT STRING: ([A-Za-z /]{3,40}?)(?: \(signal (\d{1,2})\))?\s*$",
     safety="Names the signal behind the box.",
     matches=("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)",),
     avoids=("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: none (x)",),
 )
-def _string(line: Line) -> Event | None:
-    found = re.search(r"EXIT STRING: ([A-Za-z /]{3,40}?)(?: \(signal (\d{1,2})\))?\s*$", line.text)
-    number = (int(found[2]) if found[2] else signal_number(found[1])) if found else None
+def _string(line: Line, found: re.Match[str]) -> Event | None:
+    number = int(found[2]) if found[2] else signal_number(found[1])
     if number is None:
         return None
     end = Exit(signal=number)
@@ -132,13 +132,12 @@ def _abort(line: Line, found: re.Match[str]) -> Event:
 
 @PARSER.pattern(
     rb"RTE has lost communication with a remote daemon",
+    r"(?:ORTE|PRTE|PRRTE) has lost communication with a remote daemon",
     safety="Another node's daemon is gone: a cascade that points at that node.",
     matches=("ORTE has lost communication with a remote daemon.",),
     avoids=("DARTE has lost communication with a remote daemon",),
 )
-def _lost(line: Line) -> Event | None:
-    if not re.search(r"(?:ORTE|PRTE|PRRTE) has lost communication with a remote daemon", line.text):
-        return None
+def _lost(line: Line, _: re.Match[str]) -> Event:
     for near in line.following(AHEAD):
         if found := _DAEMON.search(near.text):
             return line.event("peer_lost", Role.CASCADE, node=found[1], address=found[1], backend="mpi")

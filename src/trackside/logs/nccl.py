@@ -33,7 +33,6 @@ _IB_FLUSH = re.compile(r"Got (?:completion|async event)")
 _NOISE = re.compile(
     r"\[(?:Proxy )?Service(?: thread)?[ \d]{0,8}\]|Accept failed|SHARP coll init|NVLS|Cannot initialize CollNet"
 )
-_ENV = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{1,60}) set by environment to (.{0,200}?)\.?\s*$")
 AHEAD = 6
 
 
@@ -52,7 +51,7 @@ PARSER = Parser("nccl", "NCCL", "system")
         ),
         "n1:100:200 [0] include/socket.h:403 NCCL WARN Call to connect returned Connection refused, retrying",
         "n1:100:200 [0] NCCL WARN Bootstrap : no socket interface found",
-        ("n1:100:200 [1] init.cc:521 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000"),
+        "n1:100:200 [1] init.cc:521 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
         "n1:100:200 [1] misc/socket.cc:57 NCCL WARN socketProgress: Connection closed by remote peer n2<51000>",
         (
             "n1:100:200 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer "
@@ -104,7 +103,7 @@ def _warn(line: Line, found: re.Match[str]) -> Iterator[Event]:
             "version 2.18.1"
         ),
         "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
-        ("ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."),
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
         "ncclUnhandledCudaError: Call to CUDA function failed.",
     ),
     avoids=("no NCCL errors were seen", "handle ncclSystemError in code"),
@@ -205,10 +204,10 @@ def _comm(line: Line, found: re.Match[str]) -> Event:
 
 @PARSER.pattern(
     rb"INFO NCCL_",
+    r"NCCL INFO (NCCL_[A-Z0-9_]{1,60}) set by environment to (.{0,200}?)\.?\s*$",
     safety="NCCL itself says that the variable is in force.",
     matches=("n1:1:2 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.",),
     avoids=("n1:1:2 [0] NCCL INFO NCCL_X set by default",),
 )
-def _setting(line: Line) -> Event | None:
-    found = _ENV.search(line.text)
-    return line.event("env_flag", name=found[1], value=found[2]) if found else None
+def _setting(line: Line, found: re.Match[str]) -> Event:
+    return line.event("env_flag", name=found[1], value=found[2])

@@ -9,14 +9,12 @@ from trackside.logs.numbers import number, whole
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_HEAD = re.compile(r"Training epoch (\d+), iteration (\d+)/(\d+) \|")
-
-
 PARSER = Parser("nemo", "NeMo", "framework")
 
 
 @PARSER.pattern(
     rb"Training epoch [0-9]{1,7}, iteration [0-9]{1,9}/[0-9]{1,9} \|",
+    r"Training epoch (\d+), iteration (\d+)/(\d+) \|",
     safety="Validation lines begin with another word.",
     matches=(
         "Training epoch 0, iteration 4/99 | lr: 1.5e-06 | global_batch_size: 8 | global_step: 4 | "
@@ -24,10 +22,7 @@ PARSER = Parser("nemo", "NeMo", "framework")
     ),
     avoids=("Validation epoch 0, iteration 4/99 | loss: 1.0",),
 )
-def _progress(line: Line) -> Event | None:
-    head = _HEAD.search(line.text)
-    if head is None:
-        return None
+def _progress(line: Line, head: re.Match[str]) -> Event | None:
     found = {
         key.strip(): value.strip() for key, _, value in (p.partition(":") for p in line.text[head.end() :].split("|"))
     }

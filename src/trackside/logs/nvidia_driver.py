@@ -39,7 +39,7 @@ PARSER = Parser("nvidia-driver", "NVIDIA kernel driver", "system", planes=("kern
             "kernel: NVRM: Xid (PCI:0000:41:00 GPU-I:05): 94, pid=7194, name=python3, Contained: SM "
             "(0x1). RST: No, D-RST: No"
         ),
-        ("NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"),
+        "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
     ),
     avoids=("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.54.03", "NVRM: Xid (see the docs)"),
 )

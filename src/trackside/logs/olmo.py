@@ -9,7 +9,6 @@ from trackside.logs.numbers import NUMBER, number, whole
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_HEADER = re.compile(r"\[step=([\d,]{1,15})(?:/([\d,]{1,15}))?(?:,epoch=[^\]]{1,40})?\]")
 _FIGURE = re.compile(rf"^\s{{1,12}}([\w/()]{{1,60}}(?: [\w/()]{{1,30}}){{0,4}})=({NUMBER})")
 _LOSSES = ("train/CrossEntropyLoss", "train/CE loss", "train/loss")
 _LINES = 120
@@ -20,6 +19,7 @@ PARSER = Parser("olmo", "OLMo", "framework")
 
 @PARSER.pattern(
     rb"\[step=[0-9,]{1,15}(?:/|,|\])",
+    r"\[step=([\d,]{1,15})(?:/([\d,]{1,15}))?(?:,epoch=[^\]]{1,40})?\]",
     safety="The figures follow on indented lines; blocks of evaluation hold no training loss.",
     matches=(
         "2026-01-01 00:00:00.181 host:0 olmo.train:908 INFO [step=2/1000,epoch=0]\n"
@@ -27,10 +27,7 @@ PARSER = Parser("olmo", "OLMo", "framework")
     ),
     avoids=("INFO [step=2/1000,epoch=0]\n    eval/all/Perplexity=20.1",),
 )
-def _progress(line: Line) -> Event | None:
-    header = _HEADER.search(line.text)
-    if header is None:
-        return None
+def _progress(line: Line, header: re.Match[str]) -> Event | None:
     figures: dict[str, float | None] = {}
     for near in line.following(_LINES):
         if near.label != line.label:

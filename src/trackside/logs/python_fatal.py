@@ -11,12 +11,6 @@ from trackside.model import Event, Role
 
 _FRAME = re.compile(r'\s*File "([^"]{1,500})", line (\d{1,7}) in (\S.{0,200})')
 _SHUTDOWN = re.compile(r"at interpreter shutdown|_enter_buffered_busy|finalizing")
-_HEAP = re.compile(
-    r"(?:^|\s|: )((?:double free or corruption|free\(\): |malloc\(\): |munmap_chunk\(\): |realloc\(\): "
-    r"|corrupted size vs\. prev_size"
-    r"|corrupted double-linked list|malloc_consolidate\(\): |\*\*\* (?:stack smashing"
-    r"|buffer overflow) detected).{0,120})"
-)
 _WHAT = re.compile(r"\s*what\(\): {1,2}(.{0,500})")
 _OTHERS = re.compile(
     r"NCCL|remote process exited|[Ww]atchdog|Connection (?:closed|reset)|[Tt]imed? ?out|DistBackendError"
@@ -59,6 +53,10 @@ def _innermost(line: Line) -> str | None:
     rb"|realloc\(\): invalid"
     rb"|corrupted size vs\. prev_size|corrupted double-linked list|malloc_consolidate\(\)"
     rb"|stack smashing detected|buffer overflow detected",
+    r"(?:^|\s|: )((?:double free or corruption|free\(\): |malloc\(\): |munmap_chunk\(\): |realloc\(\): "
+    r"|corrupted size vs\. prev_size"
+    r"|corrupted double-linked list|malloc_consolidate\(\): |\*\*\* (?:stack smashing"
+    r"|buffer overflow) detected).{0,120})",
     safety="glibc's own sentences, which it prints right before abort().",
     matches=(
         "double free or corruption (fasttop)",
@@ -69,9 +67,8 @@ def _innermost(line: Line) -> str | None:
     ),
     avoids=("uses malloc() for host buffers", "freed 3 tensors"),
 )
-def _parse_heap(line: Line) -> Event | None:
-    found = _HEAP.search(line.text)
-    return None if found is None else line.event("python_fatal", Role.ROOT, what=found[1].strip())
+def _parse_heap(line: Line, found: re.Match[str]) -> Event:
+    return line.event("python_fatal", Role.ROOT, what=found[1].strip())
 
 
 @PARSER.pattern(
@@ -125,7 +122,7 @@ def _device(line: Line, name: str, message: str) -> Event | None:
         "*** SIGSEGV received at time=1767322000 on cpu 12 ***",
         "*** SIGSEGV (@0x0) received by PID 1835 (TID 0x7fc9305c9700) from PID 0; stack trace: ***",
         "[gpu017:4242] Signal: Segmentation fault (11)",
-        ("[gpu017:4242:0:4242] Caught signal 11 (Segmentation fault: address not mapped to object at address (nil))"),
+        "[gpu017:4242:0:4242] Caught signal 11 (Segmentation fault: address not mapped to object at address (nil))",
     ),
     avoids=(
         "Signal: good",

@@ -10,10 +10,6 @@ from trackside.model import Event, Role
 
 _ADDRESS = re.compile(r"(?:IP: |address: |ip=)([\w.:-]{3,80})")
 _USAGE = re.compile(r"was ([\d.]{1,12})GB / ([\d.]{1,12})GB")
-_DEAD = re.compile(
-    r"has been marked dead because|marked dead because the detector|the node it's running on died|"
-    r"The node was terminated|its node has died"
-)
 
 
 def _node(line: Line) -> str | None:
@@ -40,9 +36,7 @@ PARSER = Parser("ray", "Ray", "system")
             "reasons at node (ID: e5, IP: 10.0.62.231)"
         ),
     ),
-    avoids=(
-        ("0 Workers (tasks / actors) killed due to memory pressure (OOM), 2 Workers crashed due to other reasons"),
-    ),
+    avoids=("0 Workers (tasks / actors) killed due to memory pressure (OOM), 2 Workers crashed due to other reasons",),
 )
 def _summary(line: Line, found: re.Match[str]) -> Event | None:
     if int(found[1]) == 0:
@@ -63,7 +57,7 @@ def _summary(line: Line, found: re.Match[str]) -> Event | None:
     ),
     avoids=("the node is running low on memory",),
 )
-def _low_memory(line: Line) -> Event | None:
+def _low_memory(line: Line) -> Event:
     usage = _USAGE.search(line.text)
     used, limit = (int(float(usage[1]) * 2**30), int(float(usage[2]) * 2**30)) if usage else (None, None)
     return line.event("oom_kill", Role.ROOT, node=_node(line), scope="ray", rss_bytes=used, limit_bytes=limit)
@@ -93,6 +87,8 @@ def _worker(line: Line) -> Event | None:
 
 @PARSER.pattern(
     rb"(marked dead because|the node it's running on died|The node was terminated|its node has died)",
+    r"has been marked dead because|marked dead because the detector|the node it's running on died|"
+    r"The node was terminated|its node has died",
     safety="Ray's own detector: heartbeats were missed.",
     matches=(
         (
@@ -103,7 +99,5 @@ def _worker(line: Line) -> Event | None:
     ),
     avoids=("the tree node was marked dead",),
 )
-def _dead(line: Line) -> Event | None:
-    if not _DEAD.search(line.text):
-        return None
+def _dead(line: Line, _: re.Match[str]) -> Event:
     return line.event("node_state", Role.ROOT, node=_node(line), state="down", reason="marked dead by Ray")

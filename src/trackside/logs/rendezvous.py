@@ -14,7 +14,6 @@ _LOST = re.compile(
     r"(?:sendBytes|recvValue|recvValueWithTimeout|recvVector) failed on (?:SocketImpl|\[)(?:.{0,"
     r"200}?remote=(?P<peer>[^)\s]{1,120})\))?"
 )
-_JOINED = re.compile(r"(\d{1,7})/(\d{1,7}) clients joined")
 LOST = "rendezvous"
 """Where parsers note that a store or rendezvous which had been up went away."""
 _NO_NAME = (-2, -3, -4, -5)
@@ -100,7 +99,7 @@ def _client(line: Line, found: re.Match[str]) -> Event:
             "[W socket.cpp:601] [c10d] The client socket has failed to connect to "
             "[::ffff:10.0.0.1]:29500 (errno: 111 - Connection refused)."
         ),
-        ("[E socket.cpp:860] [c10d] The client socket has failed to connect to any network address of (n1, 29500)."),
+        "[E socket.cpp:860] [c10d] The client socket has failed to connect to any network address of (n1, 29500).",
         "The client socket has failed to connect to 10.0.0.1:29500 (errno: 113 - No route to host).",
     ),
     avoids=("the client socket has failed to connect to  ",),
@@ -155,14 +154,13 @@ def _listen(line: Line) -> Event | None:
 
 @PARSER.pattern(
     rb"waiting for clients\. [0-9]{1,7}/[0-9]{1,7} clients joined",
+    r"\d{1,7}/\d{1,7} clients joined",
     safety="The store's own count of who came.",
-    matches=(
-        ("torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 1/2 clients joined."),
-    ),
+    matches=("torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 1/2 clients joined.",),
     avoids=("waiting for clients. 3 clients joined",),
 )
-def _clients(line: Line) -> Event | None:
-    return _failure(line, "timeout", _JOINED.search(line.text)[0]) if _JOINED.search(line.text) else None  # type: ignore[index]
+def _clients(line: Line, found: re.Match[str]) -> Event:
+    return _failure(line, "timeout", found[0])
 
 
 @PARSER.pattern(

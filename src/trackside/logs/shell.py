@@ -22,12 +22,6 @@ _FOREIGN = re.compile(
     rf"(?:^|.{{0,200}}[\s:：](?P<pid>\d{{1,10}})\s+)(?P<death>(?i:{_WORDS}))(?P<core>\s*[(（][^)）]{{1,40}}[)）])?(?:\s|$)"
 )
 _ALONE = frozenset({4, 6, 7, 8, 9, 11, 15, 5, 31})
-_TIMEOUT = re.compile(r"timeout: sending signal (\w{2,12}) to command")
-_STATUS = re.compile(
-    r"^(?:Command (?:terminated by signal (?P<signal>\d{1,2})|exited with non-zero status (?P<status>\d{1,3}))"
-    r"|command terminated with exit code (?P<code>\d{1,3})|Process finished with exit code (?P<ide>-?\d{1,4})\b"
-    r"|[\w.-]{1,80} exited with code (?P<compose>\d{1,3})$)"
-)
 
 
 PARSER = Parser("shell", "shells", "system")
@@ -124,13 +118,13 @@ def _foreign(line: Line) -> Event | None:
 
 @PARSER.pattern(
     rb"timeout: sending signal ",
+    r"timeout: sending signal (\w{2,12}) to command",
     safety="timeout(1) with -v: the job's own script ended it.",
     matches=("timeout: sending signal TERM to command 'python'",),
     avoids=("timeout: sending signal flow to command",),
 )
-def _timeout(line: Line) -> Event | None:
-    found = _TIMEOUT.search(line.text)
-    number = signal_number(found[1]) if found else None
+def _timeout(line: Line, found: re.Match[str]) -> Event | None:
+    number = signal_number(found[1])
     if number is None:
         return None
     exits.ending(line, "timeout")
@@ -141,6 +135,9 @@ def _timeout(line: Line) -> Event | None:
 @PARSER.pattern(
     rb"(Command terminated by signal [0-9]|Command exited with non-zero status [0-9]|command "
     rb"terminated with exit code [0-9]|Process finished with exit code -?[0-9]| exited with code [0-9])",
+    r"^(?:Command (?:terminated by signal (?P<signal>\d{1,2})|exited with non-zero status (?P<status>\d{1,3}))"
+    r"|command terminated with exit code (?P<code>\d{1,3})|Process finished with exit code (?P<ide>-?\d{1,4})\b"
+    r"|[\w.-]{1,80} exited with code (?P<compose>\d{1,3})$)",
     safety="time(1), kubectl exec, IDEs and Docker Compose; must start the line.",
     matches=(
         "Command terminated by signal 9",
@@ -151,10 +148,7 @@ def _timeout(line: Line) -> Event | None:
     ),
     avoids=("The command terminated with exit code 1 in the docs",),
 )
-def _status(line: Line) -> Event | None:
-    found = _STATUS.match(line.text)
-    if found is None:
-        return None
+def _status(line: Line, found: re.Match[str]) -> Event:
     source = next(name for name in ("signal", "status", "code", "ide", "compose") if found[name])
     number = int(found[source])
     end = Exit(signal=number) if source == "signal" else read_code(number)

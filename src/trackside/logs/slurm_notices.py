@@ -27,11 +27,6 @@ _EXCEEDED = re.compile(
     r"(?:(?P<new>StepId=)|Step |Job )(?P<step>[\w.+]{1,60}) exceeded memory limit \((?P<used>\d{1,"
     r"20}) > (?P<limit>\d{1,20})\)"
 )
-_LAUNCH = re.compile(
-    r"(?P<who>srun|salloc|sbatch|slurmstepd|slurmd)[^:\s]{0,80}: error: (?P<what>Unable to (?:create|confirm|allocate)"
-    r"|Task launch for |Application launch failed|Job submit/allocate failed|execve\(\): |pyxis: |Invalid --"
-    r"|couldn't chdir to|Could not open std|_fork_all_tasks|Container |Unable to resolve|Unspecified error)"
-)
 _STEP = re.compile(r"StepId=([\w.+]{1,60})|(?:job )?step ([\d._]{1,40})", re.IGNORECASE)
 AHEAD = 40
 """Lines after a step's cancellation in which srun's or the scheduler's word for it can follow."""
@@ -216,6 +211,9 @@ def _stepping(line: Line) -> Event | None:
     rb"(srun|salloc|sbatch|slurmstepd|slurmd)[^:\n\r ]{0,80}: error: (Unable to|Task launch|"
     rb"Application launch|Job submit|execve|pyxis|Invalid --|couldn't chdir|Could not open std|"
     rb"_fork_all|Container|Unspecified)",
+    r"(?P<who>srun|salloc|sbatch|slurmstepd|slurmd)[^:\s]{0,80}: error: (?P<what>Unable to (?:create|confirm|allocate)"
+    r"|Task launch for |Application launch failed|Job submit/allocate failed|execve\(\): |pyxis: |Invalid --"
+    r"|couldn't chdir to|Could not open std|_fork_all_tasks|Container |Unable to resolve|Unspecified error)",
     safety="The step or container never ran; a tasks' exit is another pattern.",
     matches=(
         "srun: error: Unable to create step for job 123: Job/step already completing or completed",
@@ -230,9 +228,7 @@ def _stepping(line: Line) -> Event | None:
         "error: Unable to create step",
     ),
 )
-def _launch(line: Line) -> Event | None:
-    if not _LAUNCH.search(line.text):
-        return None
+def _launch(line: Line, _: re.Match[str]) -> Event:
     found = _STEP.search(line.text)
     return line.event("scheduler_notice", Role.ROOT, reason="launch_failure", step=found[1] if found else None)
 
@@ -256,14 +252,12 @@ def _interrupt(line: Line) -> Event | None:
 
 @PARSER.pattern(
     rb"get_exit_code task [0-9]{1,6} died by signal: ",
+    r"died by signal: (\d{1,2})",
     safety="slurmd's own log: only numbers that are Slurm's, such as 53, an output that could not be opened.",
     matches=("[2026-11-21T08:12:04.1] [77.batch] get_exit_code task 0 died by signal: 53",),
     avoids=("[77.batch] get_exit_code task 0 died by signal: 9",),
 )
-def _stepd_signal(line: Line) -> Event | None:
-    found = re.search(r"died by signal: (\d{1,2})", line.text)
-    if found is None:
-        return None
+def _stepd_signal(line: Line, found: re.Match[str]) -> Event | None:
     number = int(found[1])
     if number in SLURM_SIGNALS:  # others are told by the job's own output and by the records
         return line.event("scheduler_notice", Role.ROOT, reason="launch_failure", signal=number)

@@ -146,7 +146,7 @@ def _life(line: Line) -> Event | None:
     matches=(
         "[2026-11-21T07:58:20.1] error: Nodes g[3-4] not responding, setting DOWN",
         "[2026-11-21T07:58:20.1] node n3 returned to service",
-        ("[2026-11-21T07:58:20.1] validate_node_specs: Node g3 unexpectedly rebooted boot_time=1 last response=2"),
+        "[2026-11-21T07:58:20.1] validate_node_specs: Node g3 unexpectedly rebooted boot_time=1 last response=2",
     ),
     avoids=("[2026-11-21T07:58:20.1] the node does not respond",),
 )

@@ -15,7 +15,6 @@ _SPAWNED = re.compile(r"[Pp]rocess (\d{1,6}) terminated with (?:signal (SIG\w{2,
 _RAISED = re.compile(r"-- Process (\d{1,6}) terminated with the following error:")
 _DIED = re.compile(r"died with <Signals\.(SIG\w{2,8}): (\d{1,2})>")
 _STATUS = re.compile(r"returned non-zero exit status (\d{1,3})")
-_COMMAND = re.compile(r"Command '\[?(?P<command>.{0,2000})")
 _TRAINS = re.compile(r"python|\.py\b|torchrun|deepspeed|accelerate")
 _LOCAL = re.compile(r"--local[-_]rank[= ',]{1,4}(\d{1,4})")
 ABOVE = 30
@@ -47,6 +46,7 @@ def _spawned(line: Line) -> Event | None:
 
 @PARSER.pattern(
     rb"CalledProcessError: Command '",
+    r"Command '\[?(?P<command>.{0,2000})",
     safety="Only commands that start Python or a launcher: a failing git, nvcc or tar is somebody else's exception.",
     matches=(
         (
@@ -56,14 +56,13 @@ def _spawned(line: Line) -> Event | None:
         "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.",
     ),
     avoids=(
-        ("subprocess.CalledProcessError: Command '['git', 'rev-parse', 'HEAD']' returned non-zero exit status 128."),
+        "subprocess.CalledProcessError: Command '['git', 'rev-parse', 'HEAD']' returned non-zero exit status 128.",
         "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.",
         "subprocess.CalledProcessError: Command '['which', 'nvcc']' died with <Signals.SIGSEGV: 11>.",
     ),
 )
-def _called(line: Line) -> Event | None:
-    command = _COMMAND.search(line.text)
-    if command is None or not _TRAINS.search(command["command"]):
+def _called(line: Line, command: re.Match[str]) -> Event | None:
+    if not _TRAINS.search(command["command"]):
         return None
     if found := _DIED.search(line.text):
         end = Exit(signal=int(found[2]))

@@ -19,10 +19,6 @@ _FIELD = re.compile(r"^\s*(time|host|exitcode|error_file|traceback|msg)\s*:\s?(.
 _EXIT = re.compile(r"(-?\d{1,5})(?: \(pid: (\d{1,10})\))?")
 _ITEM = re.compile(r"^\s*\[(\d{1,6})\]:\s*$")
 _RESTART = re.compile(r"(\d{1,6})/(\d{1,6}) attempts left;\s+will restart worker group")
-_GOT = re.compile(
-    r"Process (?P<pid>\d{1,10}) got signal: (?P<one>[\w.]{1,20})"
-    r"|Received (?P<two>[\w.]{1,20}) death signal|Got termination signal: (?P<three>[\w.]{1,20})"
-)
 BLOCK = 12
 """Lines around the rank line that a summary's item can span, other writers' lines between them included."""
 
@@ -58,6 +54,7 @@ PARSER = Parser("torchrun", "torchrun / torchelastic", "system")
 
 @PARSER.pattern(
     rb"rank[ ]{0,8}: [0-9]{1,6} \(local_rank: ",
+    _RANK,
     safety="Role by signal: sent by the launcher or not first with a plain exit code is teardown or cascade. "
     "Must not match a rank that logs its own local rank.",
     matches=(
@@ -67,10 +64,7 @@ PARSER = Parser("torchrun", "torchrun / torchelastic", "system")
     ),
     avoids=("rank 3 (local_rank 1) starts", "global rank: 3 of 8", "my rank : 3 (local_rank: x)"),
 )
-def _summary(line: Line) -> Event | None:
-    found = _RANK.match(line.text)
-    if found is None:
-        return None
+def _summary(line: Line, found: re.Match[str]) -> Event:
     fields = {m[1]: m[2].strip() for near in _around(line) if (m := _FIELD.match(near.text))}
     code = _EXIT.match(fields.get("exitcode", ""))
     end = read_code(int(code[1])) if code else Exit()
@@ -163,6 +157,8 @@ def _forced(line: Line, found: re.Match[str]) -> Event:
 
 @PARSER.pattern(
     rb"( got signal: |death signal|Got termination signal: )",
+    r"Process (?P<pid>\d{1,10}) got signal: (?P<one>[\w.]{1,20})"
+    r"|Received (?P<two>[\w.]{1,20}) death signal|Got termination signal: (?P<three>[\w.]{1,20})",
     safety="Teardown: the agent itself was told to stop; SIGINT is the user.",
     matches=(
         "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4021 got signal: 15",
@@ -172,10 +168,9 @@ def _forced(line: Line, found: re.Match[str]) -> Event:
     ),
     avoids=("the sensor got signal: strong", "a death signal in the data"),
 )
-def _got(line: Line) -> Event | None:
-    found = _GOT.search(line.text)
-    number = signal_number(found["one"] or found["two"] or found["three"]) if found else None
-    if found is None or number is None:
+def _got(line: Line, found: re.Match[str]) -> Event | None:
+    number = signal_number(found["one"] or found["two"] or found["three"])
+    if number is None:
         return None
     exits.ending(line, "signal")
     if number == 2:

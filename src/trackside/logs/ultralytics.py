@@ -13,7 +13,6 @@ from trackside.logs.numbers import number
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_ROW = re.compile(r"^\s{1,12}(\d{1,6})/(\d{1,6})\s+(?:[\d.]{1,8}[GM]?)\s+(.{1,160}?)\s+\d{1,6}\s+\d{2,5}: 100%")
 _HEADER = re.compile(r"^\s{1,12}Epoch\s+(?:GPU_mem|gpu_mem)\s+(.{1,120})")
 _LINES = 60
 
@@ -23,6 +22,7 @@ PARSER = Parser("ultralytics", "Ultralytics YOLO", "framework")
 
 @PARSER.pattern(
     rb"[0-9]{1,6}/[0-9]{1,6} {2,12}[0-9.]{1,8}[GM]? [^\n\r]{1,200}: 100%",
+    r"^\s{1,12}(\d{1,6})/(\d{1,6})\s+(?:[\d.]{1,8}[GM]?)\s+(.{1,160}?)\s+\d{1,6}\s+\d{2,5}: 100%",
     safety="Only the finished bar of an epoch, under its header.",
     matches=(
         "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n"
@@ -30,10 +30,7 @@ PARSER = Parser("ultralytics", "Ultralytics YOLO", "framework")
     ),
     avoids=("      3/55      9.95G      1.234  12        640: 100%|██████████| 787/787",),
 )
-def _progress(line: Line) -> Event | None:
-    found = _ROW.match(line.text)
-    if found is None:
-        return None
+def _progress(line: Line, found: re.Match[str]) -> Event | None:
     header = next((m for near in line.preceding(_LINES) if (m := _HEADER.match(near.text))), None)
     if header is None:
         return None
