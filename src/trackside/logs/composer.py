@@ -17,7 +17,7 @@ _OTHERS = {
 _LINES = 80
 
 
-PARSER = Parser("composer", "MosaicML Composer", "framework")
+PARSER = Parser("composer", "MosaicML Composer", "framework", precedence=170)
 
 
 @PARSER.pattern(

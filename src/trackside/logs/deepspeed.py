@@ -9,7 +9,7 @@ from trackside.logs.numbers import NUMBER, number
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-PARSER = Parser("deepspeed", "DeepSpeed engine", "framework")
+PARSER = Parser("deepspeed", "DeepSpeed engine", "framework", precedence=600)
 
 
 @PARSER.pattern(

@@ -128,7 +128,7 @@ def _place(text: str, read: _Read) -> tuple[int | None, float | None, int | None
     return step, position, None, total or read.whole("total_steps")
 
 
-PARSER = Parser("custom", "training loops of one's own", "framework", generic=True)
+PARSER = Parser("custom", "training loops of one's own", "framework", generic=True, precedence=630)
 
 
 @PARSER.pattern(

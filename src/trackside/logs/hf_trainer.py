@@ -153,7 +153,7 @@ def point(line: Line, found: dict[str, str], framework: str) -> Event:
     )
 
 
-PARSER = Parser(ID, "Transformers Trainer and what is built on it", "framework")
+PARSER = Parser(ID, "Transformers Trainer and what is built on it", "framework", precedence=100)
 
 
 @PARSER.pattern(

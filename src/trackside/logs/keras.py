@@ -23,7 +23,7 @@ _UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _TRAINING = ("loss", "total_loss", "train_loss")
 
 
-PARSER = Parser(ID, "Keras", "framework")
+PARSER = Parser(ID, "Keras", "framework", precedence=200)
 
 
 @PARSER.pattern(

@@ -15,7 +15,7 @@ _RICH_RATE = re.compile(r"([\d.]{1,12})it/s")
 _PAIR = re.compile(rf"([A-Za-z_][\w/.-]{{0,60}})\s?[:=]\s?({NUMBER})")
 
 
-PARSER = Parser("lightning", "PyTorch Lightning", "framework")
+PARSER = Parser("lightning", "PyTorch Lightning", "framework", precedence=190)
 
 
 @PARSER.pattern(

@@ -14,7 +14,7 @@ _AHEAD = 4 << 10
 _TWIN = re.compile(rb"\{'loss': '?([^,'}\r\n]{1,40})")
 
 
-PARSER = Parser("llama-factory", "LLaMA-Factory's log callback", "framework")
+PARSER = Parser("llama-factory", "LLaMA-Factory's log callback", "framework", precedence=110)
 
 
 @PARSER.pattern(

@@ -14,7 +14,7 @@ _LOSSES = ("lm loss", "lm-loss", "loss", "masked lm loss", "reduced_train_loss",
 _NOT_LOSS = ("load", "z_loss", "z loss", "scale", "aux", "sop", "mtp", "balanc", "loss_mask")
 
 
-PARSER = Parser("megatron", "Megatron-LM and Megatron-DeepSpeed", "framework")
+PARSER = Parser("megatron", "Megatron-LM and Megatron-DeepSpeed", "framework", precedence=120)
 
 
 @PARSER.pattern(

@@ -32,7 +32,7 @@ def _mllog(key: str, value: str, metadata: str = '"step_num": 100') -> str:
     )
 
 
-PARSER = Parser(ID, "MLPerf logging", "framework")
+PARSER = Parser(ID, "MLPerf logging", "framework", precedence=130, aside=f"{ID}-stats")
 
 
 @PARSER.pattern(
@@ -102,7 +102,7 @@ def _progress(line: Line, key: str, value: Any, metadata: dict[str, Any], time: 
         framework=ID,
     )
     # a series of its own: where train_loss is logged too, throughput alone is no second training point
-    return event if loss is not None else replace(event, parser=f"{ID}-stats")
+    return event if loss is not None else replace(event, parser=PARSER.aside)
 
 
 def _step(line: Line, told: dict[str, Any]) -> int | None:

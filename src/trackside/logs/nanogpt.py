@@ -9,7 +9,7 @@ from trackside.logs.numbers import NUMBER, number
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-PARSER = Parser("nanogpt", "nanoGPT", "framework")
+PARSER = Parser("nanogpt", "nanoGPT", "framework", precedence=610)
 
 
 @PARSER.pattern(

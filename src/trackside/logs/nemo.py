@@ -9,7 +9,7 @@ from trackside.logs.numbers import number, whole
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-PARSER = Parser("nemo", "NeMo", "framework")
+PARSER = Parser("nemo", "NeMo", "framework", precedence=180)
 
 
 @PARSER.pattern(

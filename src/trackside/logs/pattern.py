@@ -14,6 +14,8 @@ from trackside.logs.line import Line
 from trackside.model import Event, Plane
 
 Events = Event | Iterable[Event] | None
+PRECEDENCE = 500
+"""Of a parser that declares none, and of points that no parser of lines read."""
 Reads = TypeVar("Reads", bound=Callable[..., Events])
 
 
@@ -48,6 +50,11 @@ class Parser:
     kind: Literal["framework", "system"]
     planes: tuple[Plane, ...] = ("log",)
     generic: bool = False
+    precedence: int = PRECEDENCE
+    """Where several parsers read a loss in one file, the one with the least tells the run, among equals the one with the
+    most points. A parser of a framework that wraps another's has less than that one."""
+    aside: str = ""
+    """Under which id it gives points that tell the run only where no others do."""
     patterns: list[Pattern] = field(default_factory=list)
 
     def pattern(

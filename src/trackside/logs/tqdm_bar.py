@@ -13,7 +13,7 @@ from trackside.model import Event
 ID = "tqdm"
 
 
-PARSER = Parser(ID, "tqdm bars with a loss", "framework", generic=True)
+PARSER = Parser(ID, "tqdm bars with a loss", "framework", generic=True, precedence=620)
 
 
 @PARSER.pattern(
