@@ -42,90 +42,69 @@ _ERROR = re.compile(r"^\s*(?:[\w.]+(?:Error|Exception)\b|File \"|raise |return |
 
 
 @dataclass(frozen=True, slots=True)
-class _Wording:
-    """One way of saying it: the text that must be there, and what it means."""
+class _Wordings:
+    """Ways of saying it: the texts of which one must be there, and what they mean."""
 
     kind: str
-    regex: re.Pattern[str]
-    plain: bool = True
+    regexes: tuple[re.Pattern[str], ...]
+    plain: bool
     """Refused where the line denies it or speaks of the future."""
 
 
-def _w(kind: str, regex: str, *, plain: bool = True) -> _Wording:
-    return _Wording(kind, re.compile(regex, re.IGNORECASE), plain)
+def _wordings(kind: str, *regexes: str, plain: bool = True) -> _Wordings:
+    return _Wordings(kind, tuple(re.compile(regex, re.IGNORECASE) for regex in regexes), plain)
 
 
 _FILE = r"\S{1,300}\.(?:pth?|ckpt|tar|safetensors|bin|h5|keras|npz|msgpack)\b"
-_SAVED = (
-    _w("checkpoint_saved", r"\bsuccessfully saved checkpoint (?:from|at) iteration"),
-    _w("checkpoint_saved", r"\bfinished saving the checkpoint|\bsaving a full checkpoint"),
-    _w("checkpoint_saved", r"\bsaving model checkpoint(?: to|:) "),
-    _w(
-        "checkpoint_saved",
-        r"\bsaving (?:current state|(?:the )?(?:\w+ ){0,2}(?:checkpoint|ckpt|snapshot)s?)\b(?! at iteration\s)(?: at| to| as| for|:|\.\.\.| [/'\"\w])",
-    ),
-    _w("checkpoint_saved", r"\bsaving (?:model|state|weights)(?: to| as| at) "),
-    _w("checkpoint_saved", r"\b(?:saved|wrote|written|stored)\b.{0,40}\b(?:checkpoint|ckpt|snapshot|state)\b"),
-    _w("checkpoint_saved", r"\b(?:checkpoint|ckpt|snapshot)\b.{0,60}\b(?:saved|written|stored)\b"),
-    _w("checkpoint_saved", rf"\b(?:saved|saving|wrote|writing) (?:\w+ ){{0,3}}(?:to |as |at )?['\"]?{_FILE}"),
-    _w("checkpoint_saved", rf"\bsave (?:to|checkpoint|ckpt) {_FILE}"),
+_SAVED = _wordings(
+    "checkpoint_saved",
+    r"\bsuccessfully saved checkpoint (?:from|at) iteration",
+    r"\bfinished saving the checkpoint|\bsaving a full checkpoint",
+    r"\bsaving model checkpoint(?: to|:) ",
+    r"\bsaving (?:current state|(?:the )?(?:\w+ ){0,2}(?:checkpoint|ckpt|snapshot)s?)\b(?! at iteration\s)(?: at| to| as| for|:|\.\.\.| [/'\"\w])",
+    r"\bsaving (?:model|state|weights)(?: to| as| at) ",
+    r"\b(?:saved|wrote|written|stored)\b.{0,40}\b(?:checkpoint|ckpt|snapshot|state)\b",
+    r"\b(?:checkpoint|ckpt|snapshot)\b.{0,60}\b(?:saved|written|stored)\b",
+    rf"\b(?:saved|saving|wrote|writing) (?:\w+ ){{0,3}}(?:to |as |at )?['\"]?{_FILE}",
+    rf"\bsave (?:to|checkpoint|ckpt) {_FILE}",
 )
-_LOADED = (
-    _w("checkpoint_loaded", r"\bsuccessfully loaded (?:checkpoint|ckpt)"),
-    _w("checkpoint_loaded", r"\brestored all states from the checkpoint"),
-    _w("checkpoint_loaded", r"\bcontinuing training from global step \d"),
-    _w("checkpoint_loaded", r"\bloading model from \S{0,300}checkpoint-\d"),
-    _w("checkpoint_loaded", r"\bfinished loading the checkpoint|\bloading the checkpoint at step"),
-    _w("checkpoint_loaded", r"\bresum(?:ed|ing)\b.{0,120}?\b(?:step|iteration|iter|update|epoch)s?[ :=#]{1,3}\d"),
-    _w("checkpoint_loaded", r"\bresumed\b.{0,60}\b(?:from|at|training)\b"),
-    _w(
-        "checkpoint_loaded",
-        r"\b(?:loaded|restored)\b.{0,60}\b(?:checkpoint|ckpt|snapshot|training state|optimizer state)",
-    ),
-    _w("checkpoint_loaded", r"\b(?:checkpoint|ckpt|snapshot)\b.{0,200}\b(?:loaded|restored)\b"),
-    _w("checkpoint_loaded", r"\bcontinu(?:ed|ing) (?:training )?from (?:step|iteration|checkpoint)\b"),
-    _w("checkpoint_loaded", r"\bloading states from \S{0,300}(?:checkpoint|step|epoch|iter)[-_]?\d"),
+_LOADED = _wordings(
+    "checkpoint_loaded",
+    r"\bsuccessfully loaded (?:checkpoint|ckpt)",
+    r"\brestored all states from the checkpoint",
+    r"\bcontinuing training from global step \d",
+    r"\bloading model from \S{0,300}checkpoint-\d",
+    r"\bfinished loading the checkpoint|\bloading the checkpoint at step",
+    r"\bresum(?:ed|ing)\b.{0,120}?\b(?:step|iteration|iter|update|epoch)s?[ :=#]{1,3}\d",
+    r"\bresumed\b.{0,60}\b(?:from|at|training)\b",
+    r"\b(?:loaded|restored)\b.{0,60}\b(?:checkpoint|ckpt|snapshot|training state|optimizer state)",
+    r"\b(?:checkpoint|ckpt|snapshot)\b.{0,200}\b(?:loaded|restored)\b",
+    r"\bcontinu(?:ed|ing) (?:training )?from (?:step|iteration|checkpoint)\b",
+    r"\bloading states from \S{0,300}(?:checkpoint|step|epoch|iter)[-_]?\d",
 )
-_MISSING = (
-    _w("checkpoint_missing", r"\bcould not find the metadata file", plain=False),
-    _w("checkpoint_missing", r"\bunable to find latest file at", plain=False),
-    _w(
-        "checkpoint_missing",
-        r"\bno (?:\w+ ){0,3}(?:checkpoint|ckpt|snapshot)s? (?:\w+ ){0,2}(?:found|exists?|available|to (?:resume|load))",
-        plain=False,
-    ),
-    _w(
-        "checkpoint_missing",
-        r"\bno (?:\w+ ){0,3}(?:checkpoint|ckpt|snapshot)s?\b.{0,80}\b(?:from scratch|start(?:ing|s)? (?:fresh|anew|over))",
-        plain=False,
-    ),
-    _w(
-        "checkpoint_missing",
-        r"\b(?:checkpoint|ckpt|snapshot)\b.{0,200}\b(?:not found|does ?n.t exist|does not exist|not exist)\b",
-        plain=False,
-    ),
-    _w(
-        "checkpoint_missing",
-        r"\b(?:can ?not|can't|could ?n.t|could not|did ?n.t|did not|unable to) (?:find|locate) (?:\w+ ){0,3}(?:checkpoint|ckpt)",
-        plain=False,
-    ),
+_MISSING = _wordings(
+    "checkpoint_missing",
+    r"\bcould not find the metadata file",
+    r"\bunable to find latest file at",
+    r"\bno (?:\w+ ){0,3}(?:checkpoint|ckpt|snapshot)s? (?:\w+ ){0,2}(?:found|exists?|available|to (?:resume|load))",
+    r"\bno (?:\w+ ){0,3}(?:checkpoint|ckpt|snapshot)s?\b.{0,80}\b(?:from scratch|start(?:ing|s)? (?:fresh|anew|over))",
+    r"\b(?:checkpoint|ckpt|snapshot)\b.{0,200}\b(?:not found|does ?n.t exist|does not exist|not exist)\b",
+    r"\b(?:can ?not|can't|could ?n.t|could not|did ?n.t|did not|unable to) (?:find|locate) (?:\w+ ){0,3}(?:checkpoint|ckpt)",
+    plain=False,
 )
-_SKIPPED = (
-    _w("checkpoint_skipped", r"\bskip(?:ping|ped)? (?:\w+ ){0,2}(?:checkpoint|ckpt|save|saving)\b", plain=False),
-    _w("checkpoint_skipped", r"\b(?:checkpoint|ckpt)\b.{0,120}\b(?:skipped|skipping|ignored)\b", plain=False),
+_SKIPPED = _wordings(
+    "checkpoint_skipped",
+    r"\bskip(?:ping|ped)? (?:\w+ ){0,2}(?:checkpoint|ckpt|save|saving)\b",
+    r"\b(?:checkpoint|ckpt)\b.{0,120}\b(?:skipped|skipping|ignored)\b",
+    plain=False,
 )
-_REQUESTED = (
-    _w("resume_requested", r"\brestoring states from the checkpoint path at"),
-    _w(
-        "resume_requested",
-        r"\bresum(?:e|ing)\b.{0,40}\bfrom\b.{0,20}(?:checkpoint|ckpt|snapshot|/|\blast\b|\blatest\b)",
-    ),
-    _w("resume_requested", r"=> loading checkpoint '"),
-    _w(
-        "resume_requested",
-        r"\bloading (?:the )?(?:latest |last |training )?(?:checkpoint|ckpt|snapshot|state)\b.{0,200}(?:(?:checkpoint|ckpt|step|iter|epoch)[-_=]?\d|\blatest\b|\blast\b)",
-    ),
-    _w("resume_requested", r"\bcheckpoint detected, resuming"),
+_REQUESTED = _wordings(
+    "resume_requested",
+    r"\brestoring states from the checkpoint path at",
+    r"\bresum(?:e|ing)\b.{0,40}\bfrom\b.{0,20}(?:checkpoint|ckpt|snapshot|/|\blast\b|\blatest\b)",
+    r"=> loading checkpoint '",
+    r"\bloading (?:the )?(?:latest |last |training )?(?:checkpoint|ckpt|snapshot|state)\b.{0,200}(?:(?:checkpoint|ckpt|step|iter|epoch)[-_=]?\d|\blatest\b|\blast\b)",
+    r"\bcheckpoint detected, resuming",
 )
 
 _VALUE = re.compile(
@@ -142,16 +121,14 @@ _CALL = re.compile(
 )
 
 
-def _say(wordings: tuple[_Wording, ...], line: Line) -> Event | None:
+def _say(wordings: _Wordings, line: Line) -> Event | None:
     text = line.text
     if len(text) > 2_000 or _ERROR.match(text):
         return None
-    for wording in wordings:
-        found = wording.regex.search(text)
-        if found is None or (wording.plain and _NOT_DONE.search(text)) or _PRETRAINED.search(text):
-            continue
-        return _event(line, wording.kind, text[found.start() :])
-    return None
+    found = next((hit for regex in wordings.regexes if (hit := regex.search(text))), None)
+    if found is None or (wordings.plain and _NOT_DONE.search(text)) or _PRETRAINED.search(text):
+        return None
+    return _event(line, wordings.kind, text[found.start() :])
 
 
 def _event(line: Line, kind: str, text: str) -> Event | None:

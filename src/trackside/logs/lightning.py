@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from trackside.logs.bars import read_bar
+from trackside.logs.bars import best_figures, read_bar
 from trackside.logs.frameworks import named
 from trackside.logs.line import Line
-from trackside.logs.numbers import NUMBER, meaning, number
+from trackside.logs.numbers import NUMBER, number
 from trackside.logs.pattern import Parser
 from trackside.model import Event
 
@@ -81,11 +81,7 @@ def _tqdm(line: Line) -> Event | None:
 def _rich(line: Line, found: re.Match[str]) -> Event | None:
     if found[3] == "0":
         return None
-    best: dict[str, tuple[float, int]] = {}
-    for key, text in _PAIR.findall(found[5]):
-        known, value = meaning(key), number(text)
-        if known and value is not None and (known[0] not in best or known[1] < best[known[0]][1]):
-            best[known[0]] = (value, known[1])
+    best = best_figures(_PAIR.findall(found[5]))
     if "loss" not in best:
         return None
     epoch, count = int(found[1]), int(found[3])

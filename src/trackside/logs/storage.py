@@ -85,6 +85,7 @@ def _path(text: str) -> str | None:
 
 @PARSER.pattern(
     rb"PytorchStreamWriter failed|unexpected pos \d|iostream error|file write failed",
+    r"unexpected pos \d+ vs|PytorchStreamWriter failed|iostream error|file write failed",
     safety="Only failed writes; a reader's failure (PytorchStreamReader) is a bad file, not a bad disk.",
     matches=(
         "RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 640 vs 534",
@@ -92,45 +93,26 @@ def _path(text: str) -> str | None:
     ),
     avoids=("RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",),
 )
-def _parse_writer(line: Line) -> Event | None:
+def _parse_writer(line: Line, _: re.Match[str]) -> Event | None:
     """Writers that swallow errno: a zip or HDF5 file that could not be written to its end."""
-    if (
-        re.search(r"unexpected pos \d+ vs|PytorchStreamWriter failed|iostream error|file write failed", line.text)
-        is None
-    ):
-        return None
     if any(pattern.search(line.text) for _, _, pattern in _COMPILED):
         return None  # the errno pattern reads it
     return line.event("storage_fault", Role.ROOT, reason="io_error", path=_path(line.text))
 
 
-_KERNEL: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("read_only", re.compile(r"[Rr]emounting filesystem read-only|forced readonly|mounted filesystem read-only due")),
-    (
-        "unreachable",
-        re.compile(
-            r"server \S{1,200} not responding|[Ll]ost connection to server|This client was evicted"
-            r"|Connection to \S{1,200} (?:\(at \S+\) )?was lost"
-            r"|operation \w+ to node \S+ failed: rc = -1(?:07|10|08)|libceph: (?:osd|mon"
-            r"|mds)\d+ .{0,80}(?:socket closed|connect error)|ceph: mds\d+ hung"
-        ),
-    ),
-    (
-        "frozen",
-        re.compile(
-            r"[Ff]ilesystem has been shut down|[Ss]hutting down filesystem|xfs_do_force_shutdown|[Ll]og I/O error"
-        ),
-    ),
-    (
-        "io_error",
-        re.compile(
-            r"EXT4-fs error|XFS \(\S+\): (?:[Mm]etadata|Corruption|Internal error)|(?:blk_update_request"
-            r"|print_req_error): .{0,40}error|I/O error,? dev \S+|Buffer I/O error on dev"
-            r"|BTRFS (?:error|critical)|LustreError: .{0,300}rc = -5\b|nvme\d+n?\d*: (?:I/O .{0,40}timeout"
-            r"|controller is down)|GPFS: .{0,100}(?:I/O error|unmounted)"
-        ),
-    ),
-)
+_KERNEL_REASONS = {
+    "read_only": r"[Rr]emounting filesystem read-only|forced readonly|mounted filesystem read-only due",
+    "unreachable": r"server \S{1,200} not responding|[Ll]ost connection to server|This client was evicted"
+    r"|Connection to \S{1,200} (?:\(at \S+\) )?was lost"
+    r"|operation \w+ to node \S+ failed: rc = -1(?:07|10|08)|libceph: (?:osd|mon"
+    r"|mds)\d+ .{0,80}(?:socket closed|connect error)|ceph: mds\d+ hung",
+    "frozen": r"[Ff]ilesystem has been shut down|[Ss]hutting down filesystem|xfs_do_force_shutdown|[Ll]og I/O error",
+    "io_error": r"EXT4-fs error|XFS \(\S+\): (?:[Mm]etadata|Corruption|Internal error)|(?:blk_update_request"
+    r"|print_req_error): .{0,40}error|I/O error,? dev \S+|Buffer I/O error on dev"
+    r"|BTRFS (?:error|critical)|LustreError: .{0,300}rc = -5\b|nvme\d+n?\d*: (?:I/O .{0,40}timeout"
+    r"|controller is down)|GPFS: .{0,100}(?:I/O error|unmounted)",
+}
+_KERNEL = tuple((reason, re.compile(text)) for reason, text in _KERNEL_REASONS.items())
 _RECOVERED = re.compile(r"still trying|was lost; in progress operations using this service will wait")
 
 

@@ -125,7 +125,8 @@ class Stage:
         self.throttles: list[Throttle] = []
         self.changes: dict[tuple[str, int], list[Change]] = {}
         self.host_effects: list[HostEffect] = []
-        self.host_changes: dict[str, list[Change]] = {}
+        self.oom_kills: list[tuple[float, str]] = []
+        """(time, node)"""
         self.gone: dict[tuple[str, int], float] = {}
         """GPUs that fell off the bus."""
         self.down: dict[str, tuple[float, float]] = {}
@@ -186,10 +187,6 @@ class Stage:
     ) -> None:
         """A GPU's counter rises or a level is set."""
         self.changes.setdefault((node, gpu), []).append(Change(time, metric, amount, to))
-
-    def host_change(self, node: str, time: float, metric: str, amount: float) -> None:
-        """A node's counter rises."""
-        self.host_changes.setdefault(node, []).append(Change(time, metric, amount))
 
     def log_kernel(self, time: float, node: str, text: str) -> None:
         """A line of a node's kernel log."""

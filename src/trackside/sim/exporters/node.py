@@ -187,9 +187,9 @@ def _memory(host: Host) -> list[Family]:
     available = np.maximum(total - used, 0.002 * total)
     free = np.minimum(available, np.maximum(available * 0.45, 0.0015 * total))
     kills = np.zeros(len(host.times))
-    for change in host.stage.host_changes.get(host.name, ()):
-        if change.metric == "oom_kills":
-            kills += np.where(host.times >= change.time, change.amount, 0.0)
+    for time, node in host.stage.oom_kills:
+        if node == host.name:
+            kills += host.times >= time
     page = 4096.0
     fields = {"MemTotal": total, "MemAvailable": available, "MemFree": free}
     return [

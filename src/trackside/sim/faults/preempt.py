@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from trackside.sim.act import Act
 from trackside.sim.endings import cancelled
 from trackside.sim.fault import Fault, fault
@@ -44,7 +42,7 @@ class Preempt(Fault):
             act.restarts + 1,
             first,
             act.last_step,
-            curve=act.curve if first else replace(act.curve, shift=0),
+            curve=act.curve,
             loads=f"output/checkpoint-{saved}" if first else "",
         )
         play(again, stage)

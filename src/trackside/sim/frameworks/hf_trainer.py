@@ -57,12 +57,8 @@ def _banner(stage: Stage, act: Act, begin: float, total: int) -> Iterator[Entry]
             f"  Will skip the first 0 epochs then the first {act.first_step} batches in the first epoch.",
         ]
         yield Entry(begin + 0.01, "\n".join(resumed), 0)
-    yield Entry(
-        begin + 0.02,
-        f"\r{bar(act.first_step, total, 0, 1)}".replace("<", "<?").split("<?")[0] + "<?, ?it/s]",
-        0,
-        end="",
-    )
+    drawn = bar(act.first_step, total, 0, 1).partition("<")[0]
+    yield Entry(begin + 0.02, f"\r{drawn}<?, ?it/s]", 0, end="")
 
 
 def _dict(act: Act, point: Point, total: int, epochs: int) -> Entry:
