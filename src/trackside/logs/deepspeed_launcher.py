@@ -98,16 +98,7 @@ def _success(line: Line, found: re.Match[str]) -> Event:
     avoids=("scp: ssh exited with exit code 255",),
 )
 def _ssh(line: Line, found: re.Match[str]) -> Event:
-    end = read_code(int(found[2]))
-    return line.event(
-        "process_exit",
-        exits.role_of(line, end.signal),
-        node=found[1],
-        source="pdsh",
-        exit_code=end.code,
-        signal=end.signal,
-        signal_name=end.signal_name,
-    )
+    return exits.process_exit(line, read_code(int(found[2])), "pdsh", node=found[1])
 
 
 @PARSER.pattern(

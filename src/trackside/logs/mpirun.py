@@ -108,14 +108,7 @@ def _string(line: Line, found: re.Match[str]) -> Event | None:
     number = int(found[2]) if found[2] else signal_number(found[1])
     if number is None:
         return None
-    end = Exit(signal=number)
-    return line.event(
-        "process_exit",
-        exits.role_of(line, number),
-        source=LAUNCHER,
-        signal=number,
-        signal_name=end.signal_name,
-    )
+    return exits.process_exit(line, Exit(signal=number), LAUNCHER)
 
 
 @PARSER.pattern(

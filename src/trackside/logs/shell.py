@@ -71,7 +71,7 @@ def _death(line: Line) -> Event | None:
     number = signal_number(found["death"])
     group = found.groupdict()
     pid = int(group["pid"]) if group.get("pid") else None
-    return _exit(line, Exit(signal=number), "bash", pid, core=bool(found["core"]))
+    return exits.process_exit(line, Exit(signal=number), "bash", pid, core=bool(found["core"]) or None)
 
 
 def _bare(text: str) -> re.Match[str] | None:
@@ -81,19 +81,6 @@ def _bare(text: str) -> re.Match[str] | None:
     if found is None or not found["death"][:1].isupper():
         return None
     return found if signal_number(found["death"]) in _ALONE else None
-
-
-def _exit(line: Line, end: Exit, source: str, pid: int | None = None, core: bool = False) -> Event:
-    return line.event(
-        "process_exit",
-        exits.role_of(line, end.signal, pid),
-        source=source,
-        exit_code=end.code,
-        signal=end.signal,
-        signal_name=end.signal_name,
-        pid=pid,
-        core=True if core else None,
-    )
 
 
 @PARSER.pattern(
@@ -113,7 +100,9 @@ def _foreign(line: Line) -> Event | None:
     if found is None or (found["pid"] is None and found.end() != len(text)):
         return None
     pid = int(found["pid"]) if found["pid"] else None
-    return _exit(line, Exit(signal=signal_number(found["death"])), "bash", pid, core=bool(found["core"]))
+    return exits.process_exit(
+        line, Exit(signal=signal_number(found["death"])), "bash", pid, core=bool(found["core"]) or None
+    )
 
 
 @PARSER.pattern(
@@ -152,4 +141,4 @@ def _status(line: Line, found: re.Match[str]) -> Event:
     source = next(name for name in ("signal", "status", "code", "ide", "compose") if found[name])
     number = int(found[source])
     end = Exit(signal=number) if source == "signal" else read_code(number)
-    return _exit(line, end, {"code": "kubectl", "ide": "ide", "compose": "compose"}.get(source, "time"))
+    return exits.process_exit(line, end, {"code": "kubectl", "ide": "ide", "compose": "compose"}.get(source, "time"))

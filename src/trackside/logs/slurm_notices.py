@@ -117,17 +117,8 @@ def _task(line: Line, found: re.Match[str]) -> Iterator[Event]:
         end = Exit(signal=signal_number(found["death"]))
     else:
         end = read_code(int(found["code"]))
-    yield line.event(
-        "process_exit",
-        exits.role_of(line, end.signal),
-        node=host,
-        source="srun",
-        task=found["tasks"],
-        exit_code=end.code,
-        signal=end.signal,
-        signal_name=end.signal_name,
-        core=True if found["core"] else None,
-    )
+    core = True if found["core"] else None
+    yield exits.process_exit(line, end, "srun", node=host, task=found["tasks"], core=core)
 
 
 @PARSER.pattern(

@@ -111,17 +111,7 @@ def _summary(line: Line, found: re.Match[str]) -> Event:
     avoids=("test failed (exitcode: 1)", "command failed (exitcode: x) local_rank: 0"),
 )
 def _failed(line: Line, found: re.Match[str]) -> Event:
-    end, pid = read_code(int(found[1])), int(found[3])
-    return line.event(
-        "process_exit",
-        exits.role_of(line, end.signal, pid, first=True),
-        source=LAUNCHER,
-        task=found[2],
-        exit_code=end.code,
-        signal=end.signal,
-        signal_name=end.signal_name,
-        pid=pid,
-    )
+    return exits.process_exit(line, read_code(int(found[1])), LAUNCHER, int(found[3]), first=True, task=found[2])
 
 
 @PARSER.pattern(
