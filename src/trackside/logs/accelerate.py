@@ -11,7 +11,6 @@ from trackside.model import Event, Role
 
 _COUNT = re.compile(r"^\s*Num processes: (\d{1,6})")
 
-
 PARSER = Parser("accelerate", "accelerate", "system")
 
 

@@ -17,10 +17,8 @@ _FIELD = re.compile(r"(SeqNum|OpType|Timeout\(ms\))=([\w.]{1,60})")
 _RANK = re.compile(r"\bRank (\d{1,7})\]")
 _GROUP = re.compile(r"\[PG (?:ID )?(\w{1,40})(?: PG GUID (?:\w{1,40})?(?:\(([\w.:-]{1,80})\))?| \(([\w.:-]{1,80})\))?")
 _LAST = re.compile(
-    (
-        r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,12})(?:, last started (?:NCCL )?work: -?\d{1,"
-        r"12})?(?:, |\. )last completed (?:NCCL )?work: (-?\d{1,12})"
-    ),
+    r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,12})(?:, last started (?:NCCL )?work: -?\d{1,"
+    r"12})?(?:, |\. )last completed (?:NCCL )?work: (-?\d{1,12})",
     re.IGNORECASE,
 )
 _AT_WORK = re.compile(

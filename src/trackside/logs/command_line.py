@@ -35,7 +35,6 @@ _ARGPARSE = re.compile(
     r"|one of the arguments|Parser key |Configuration check|Problem with given|invalid choice|expected "
 )
 
-
 PARSER = Parser("command-line", "Options, commands and containers", "system")
 
 

@@ -16,7 +16,6 @@ _OTHERS = {
 }
 _LINES = 80
 
-
 PARSER = Parser("composer", "MosaicML Composer", "framework", precedence=170)
 
 

@@ -71,7 +71,6 @@ _ADVICE = re.compile(
     r"|AMD_SERIALIZE_KERNEL|stacktrace below might be incorrect"
 )
 
-
 PARSER = Parser("cuda", "CUDA errors", "system")
 
 

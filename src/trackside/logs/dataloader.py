@@ -27,7 +27,6 @@ _SIGNALS = {
     "hangup": (1, "SIGHUP", "killed"),
 }
 
-
 PARSER = Parser("dataloader", "Data-loading workers", "system")
 
 

@@ -14,7 +14,6 @@ LAUNCHER = "deepspeed"
 
 _LOCAL = re.compile(r"--local[-_]rank=(\d{1,4})")
 
-
 PARSER = Parser("deepspeed-launcher", "DeepSpeed launcher", "system")
 
 

@@ -27,7 +27,6 @@ _ADVICE = re.compile(
     r"should|e\.g\.|suggest|hint|rerun|re-run|with CUDA_LAUNCH)"
 )
 
-
 PARSER = Parser("environment", "environment settings", "system")
 
 

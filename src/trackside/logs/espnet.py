@@ -11,7 +11,6 @@ from trackside.model import Event
 
 _PAIR = re.compile(rf"\b([a-z]\w{{0,40}})=({NUMBER})")
 
-
 PARSER = Parser("espnet", "ESPnet", "framework")
 
 

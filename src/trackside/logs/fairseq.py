@@ -12,7 +12,6 @@ from trackside.model import Event
 
 _PAIR = re.compile(r"([a-z_]{1,30})=([^,\s]{1,30})")
 
-
 PARSER = Parser("fairseq", "fairseq", "framework", precedence=140)
 
 

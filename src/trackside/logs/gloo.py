@@ -13,7 +13,6 @@ _PEER = re.compile(r"(?:Connection closed by peer|Read error|Write error|Broken 
 _REMOTE = re.compile(r"remote=(\[[^\]\s]{1,60}\]:\d{1,6})")
 _RETRY = re.compile(r"willRetry=(\d)")
 
-
 PARSER = Parser("gloo", "gloo", "system")
 
 

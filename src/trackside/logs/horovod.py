@@ -13,7 +13,6 @@ _MISSING = re.compile(r"\s{0,8}(\d{1,6}): ?\[")
 MAX_RANKS = 64
 """Ranks that one report is read for; a report of a large job names them all."""
 
-
 PARSER = Parser("horovod", "Horovod", "system")
 
 

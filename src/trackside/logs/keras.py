@@ -22,7 +22,6 @@ _STEP_TIME = re.compile(r"(\d{1,6})(us|ms|s)/(?:step|sample)")
 _UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _TRAINING = ("loss", "total_loss", "train_loss")
 
-
 PARSER = Parser(ID, "Keras", "framework", precedence=200)
 
 

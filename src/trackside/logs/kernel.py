@@ -16,15 +16,12 @@ _LIMIT = re.compile(r"memory: usage \d{1,15}kB, limit (\d{1,15})kB")
 _SLURM = re.compile(r"job_(\d{1,12})/step_(\w{1,20})")
 _TRAPS = {"segfault at": 11, "general protection": 11, "trap invalid opcode": 4, "trap divide error": 8}
 _TRAINS = re.compile(
-    (
-        r"^(?:python|pt_|ray|torch|train|deepspeed|accelerate|mpi|julia|cuda|nccl|megatron|java|"
-        r"tensorflow|jax|vllm|worker)"
-    ),
+    r"^(?:python|pt_|ray|torch|train|deepspeed|accelerate|mpi|julia|cuda|nccl|megatron|java|"
+    r"tensorflow|jax|vllm|worker)",
     re.IGNORECASE,
 )
 ABOVE = 150
 """Lines of an OOM report that may stand between the cgroup's limit and the kill."""
-
 
 PARSER = Parser("kernel", "processes that the kernel killed", "system", planes=("kernel", "log"))
 

@@ -15,7 +15,6 @@ _AER = re.compile(
     r"\((?:Non-)?Fatal\))?"
 )
 
-
 PARSER = Parser("kernel-node", "a node's state in kernel messages", "system", planes=("kernel",))
 
 

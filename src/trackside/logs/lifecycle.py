@@ -41,7 +41,6 @@ _GAVE_UP = re.compile(
 )
 _TRACE = re.compile(r"^\s*(?:File \"|[\w.]+(?:Error|Exception)\b|raise |#|def )")
 
-
 PARSER = Parser("lifecycle", "begin and end of training", "framework")
 
 

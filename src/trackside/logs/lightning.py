@@ -14,7 +14,6 @@ from trackside.model import Event
 _RICH_RATE = re.compile(r"([\d.]{1,12})it/s")
 _PAIR = re.compile(rf"([A-Za-z_][\w/.-]{{0,60}})\s?[:=]\s?({NUMBER})")
 
-
 PARSER = Parser("lightning", "PyTorch Lightning", "framework", precedence=190)
 
 

@@ -13,7 +13,6 @@ from trackside.model import Event
 _AHEAD = 4 << 10
 _TWIN = re.compile(rb"\{'loss': '?([^,'}\r\n]{1,40})")
 
-
 PARSER = Parser("llama-factory", "LLaMA-Factory's log callback", "framework", precedence=110)
 
 

@@ -13,7 +13,6 @@ from trackside.model import Event
 _LOSSES = ("lm loss", "lm-loss", "loss", "masked lm loss", "reduced_train_loss", "total loss", "train loss")
 _NOT_LOSS = ("load", "z_loss", "z loss", "scale", "aux", "sop", "mtp", "balanc", "loss_mask")
 
-
 PARSER = Parser("megatron", "Megatron-LM and Megatron-DeepSpeed", "framework", precedence=120)
 
 

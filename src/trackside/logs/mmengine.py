@@ -13,7 +13,6 @@ _EPOCH = re.compile(r"\bEpoch ?(?:\(train\))?\s{0,4}\[(\d{1,7})\]\[\s{0,8}(\d{1,
 _ITER = re.compile(r"\bIter ?(?:\(train\))?\s{0,4}\[\s{0,8}(\d{1,9})/(\d{1,9})\]")
 _PAIR = re.compile(rf"\b([a-z_]{{1,30}}(?:\.[a-z_]{{1,30}})?): ({NUMBER})")
 
-
 PARSER = Parser("mmengine", "OpenMMLab's mmengine and mmcv", "framework", precedence=160)
 
 

@@ -21,7 +21,6 @@ _HYDRA_END = re.compile(r"(?:EXIT CODE:|KILLED BY SIGNAL:) (-?\d{1,5})")
 _DAEMON = re.compile(r"(?:Remote host|node):?\s+([\w.-]{1,80})")
 AHEAD = 6
 
-
 PARSER = Parser("mpirun", "mpirun, prterun, hydra", "system")
 
 

@@ -24,17 +24,14 @@ _CODES = {
 _NAMED = re.compile(r"\b(nccl(?:System|Remote|UnhandledCuda|Internal|InvalidUsage|InvalidArgument)(?:Error)?)\b:?\s")
 _TEXT = re.compile(r"(?:NCCL error(?: in)?:? .{0,300}?|NCCL Error \d: )(" + "|".join(_CODES) + r")", re.IGNORECASE)
 _GONE = re.compile(
-    (
-        r"[Cc]onnection closed by (?:remote )?peer|Connection reset by peer|Broken pipe|remote "
-        r"process exit|closed by localRank"
-    ),
+    r"[Cc]onnection closed by (?:remote )?peer|Connection reset by peer|Broken pipe|remote "
+    r"process exit|closed by localRank",
 )
 _IB_FLUSH = re.compile(r"Got (?:completion|async event)")
 _NOISE = re.compile(
     r"\[(?:Proxy )?Service(?: thread)?[ \d]{0,8}\]|Accept failed|SHARP coll init|NVLS|Cannot initialize CollNet"
 )
 AHEAD = 6
-
 
 PARSER = Parser("nccl", "NCCL", "system")
 

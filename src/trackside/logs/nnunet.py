@@ -13,7 +13,6 @@ _EPOCH = re.compile(r"(?:^|: )[Ee]poch:? {1,4}(\d{1,6})\s*$")
 _RATE = re.compile(rf": Current learning rate: ({NUMBER})")
 _LINES = 40
 
-
 PARSER = Parser("nnunet", "nnU-Net", "framework")
 
 

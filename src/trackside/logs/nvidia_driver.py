@@ -20,7 +20,6 @@ _LOST = re.compile(
     re.IGNORECASE,
 )
 
-
 PARSER = Parser("nvidia-driver", "NVIDIA kernel driver", "system", planes=("kernel", "log"))
 
 

@@ -13,7 +13,6 @@ _FIGURE = re.compile(rf"^\s{{1,12}}([\w/()]{{1,60}}(?: [\w/()]{{1,30}}){{0,4}})=
 _LOSSES = ("train/CrossEntropyLoss", "train/CE loss", "train/loss")
 _LINES = 120
 
-
 PARSER = Parser("olmo", "OLMo", "framework")
 
 

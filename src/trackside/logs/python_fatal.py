@@ -18,7 +18,6 @@ _OTHERS = re.compile(
     r"|TCPStore|Socket Timeout|gloo|Broken pipe|heartbeat"
 )
 
-
 PARSER = Parser("python-fatal", "Native crashes", "system")
 
 

@@ -23,7 +23,6 @@ _FOREIGN = re.compile(
 )
 _ALONE = frozenset({4, 6, 7, 8, 9, 11, 15, 5, 31})
 
-
 PARSER = Parser("shell", "shells", "system")
 
 

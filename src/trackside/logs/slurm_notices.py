@@ -31,7 +31,6 @@ _STEP = re.compile(r"StepId=([\w.+]{1,60})|(?:job )?step ([\d._]{1,40})", re.IGN
 AHEAD = 40
 """Lines after a step's cancellation in which srun's or the scheduler's word for it can follow."""
 
-
 PARSER = Parser("slurm", "srun, slurmstepd and slurmd", "system", planes=("log", "scheduler"))
 
 

@@ -20,7 +20,6 @@ _LOCAL = re.compile(r"--local[-_]rank[= ',]{1,4}(\d{1,4})")
 ABOVE = 30
 """Lines of a traceback that may stand above its last one."""
 
-
 PARSER = Parser("spawn", "torch.multiprocessing.spawn, torch.distributed.launch, accelerate launch", "system")
 
 

@@ -31,7 +31,6 @@ _HARMLESS = re.compile(
 _PATH = re.compile(r"['\"‘]((?:/|[\w.-]{1,80}/)[^'\"’\n]{1,400})['\"’]|(?:^|[\s:])(/[\w./+@=-]{2,400})(?=[:\s]|$)")
 _ERRNO = re.compile(r"\[Errno (\d{1,3})\]|os error (\d{1,3})|errno ?[=:] ?(\d{1,3})|code: (\d{1,3}), kind")
 
-
 PARSER = Parser("storage", "File systems", "system", planes=("log", "kernel"))
 
 

@@ -12,7 +12,6 @@ from trackside.model import Event
 _TPS = re.compile(rf"\b(?:tps|wps):\s{{1,4}}({NUMBER})")
 _LR = re.compile(rf"\blr:\s{{1,4}}({NUMBER})")
 
-
 PARSER = Parser("torchtitan", "torchtitan", "framework", precedence=150)
 
 

@@ -12,7 +12,6 @@ from trackside.model import Event
 
 ID = "tqdm"
 
-
 PARSER = Parser(ID, "tqdm bars with a loss", "framework", generic=True, precedence=620)
 
 

@@ -43,7 +43,6 @@ _NOT_FATAL = re.compile(
 )
 _ENDING = re.compile(r"SIGTERM|CANCELLED AT|[Ss]ignal:? 15\b|15 death signal|Terminated")
 
-
 PARSER = Parser("python", "Python tracebacks", "system")
 
 

@@ -16,7 +16,6 @@ from trackside.model import Event
 _HEADER = re.compile(r"^\s{1,12}Epoch\s+(?:GPU_mem|gpu_mem)\s+(.{1,120})")
 _LINES = 60
 
-
 PARSER = Parser("ultralytics", "Ultralytics YOLO", "framework")
 
 

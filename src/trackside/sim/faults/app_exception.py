@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.sim.endings import CODE, Death, crash, traceback
-from trackside.sim.fault import Fault, fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.faults.ecc import ADVICE
 from trackside.sim.kernel_lines import xid
 from trackside.sim.stage import Stage

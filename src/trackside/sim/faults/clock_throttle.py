@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trackside.sim.fault import Fault, fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.hardware import INLET
 from trackside.sim.scenario import ScenarioError
 from trackside.sim.stage import Regime, Stage, Throttle

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.sim.endings import CODE, SITE, Death, crash, hang, traceback
-from trackside.sim.fault import Fault, fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.kernel_lines import xid
 from trackside.sim.scenario import ScenarioError
 from trackside.sim.stage import NodeChange, Stage

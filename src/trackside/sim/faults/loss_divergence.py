@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from trackside.sim.endings import CODE, Death, crash, traceback
-from trackside.sim.fault import Fault, fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import Stage
 
 VARIANTS = {"nan": "non-finite", "explode": "diverging", "plateau": "plateau", "flat": "flat", "spike": ""}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from trackside.sim.endings import finish, notice
-from trackside.sim.fault import Fault, fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.kernel_lines import xid
 from trackside.sim.stage import NodeChange, Stage
 from trackside.sim.timeline import State

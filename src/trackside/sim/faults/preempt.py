@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trackside.sim.act import Act
 from trackside.sim.endings import cancelled
-from trackside.sim.fault import Fault, fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.schedule import play
 from trackside.sim.stage import Stage
 

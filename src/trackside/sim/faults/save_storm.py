@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.sim.act import Mark
-from trackside.sim.fault import Fault, fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import Regime, Stage
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.sim.endings import Death, crash, finish
-from trackside.sim.fault import Fault, fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.kernel_lines import oom_kill, segfault
 from trackside.sim.stage import HostEffect, Stage
 from trackside.sim.timeline import State

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trackside.sim.act import Act
 from trackside.sim.endings import CODE, SITE, Death, crash, finish, notice, traceback
-from trackside.sim.fault import Fault, fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.schedule import curve_of, play
 from trackside.sim.stage import Stage
 from trackside.sim.timeline import State

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.sim.endings import CODE, SITE, Death, Frame, crash, traceback
-from trackside.sim.fault import Fault, fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import Stage
 from trackside.sim.timeline import State
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trackside.sim.fault import Fault, fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import HostEffect, Regime, Stage
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.sim.endings import hang
-from trackside.sim.fault import Fault, fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.kernel_lines import blocked, nfs_back, nfs_lost
 from trackside.sim.stage import HostEffect, Pause, Stage
 
