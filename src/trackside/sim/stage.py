@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trackside.sim.act import Act, Place
-from trackside.sim.durations import seconds
 from trackside.sim.hardware import MODELS, GpuModel
-from trackside.sim.scenario import Scenario, ScenarioError
+from trackside.sim.scenario import Scenario, ScenarioError, seconds
 from trackside.sim.truth import Injected
 
 FOREVER = float("inf")
