@@ -103,7 +103,7 @@ def rank_logs(stage: Stage, folder: Path, count: int) -> None:
     act = stage.act
     for rank in range(count):
         with (folder / f"rank_{rank}.log").open("w") as file:
-            for number, entry in enumerate(frameworks()["custom"].lines(stage, act)):
+            for number, entry in enumerate(frameworks()["custom"](stage, act)):
                 stamp = entry.text[:19]
                 file.write(entry.text + "\n")
                 for turn in range(CHATTER):

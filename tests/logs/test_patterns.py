@@ -20,7 +20,8 @@ PAIRS = [(parser, pattern) for parser in parsers() for pattern in parser.pattern
 @cache
 def only(parser: Parser, engine: str) -> Rules:
     """The rules of one parser alone."""
-    return Rules(parser.patterns, (parser,) * len(parser.patterns), matcher(parser.patterns, engine))
+    patterns = tuple(parser.patterns)
+    return Rules(patterns, (parser,) * len(patterns), matcher(patterns, engine))
 
 
 def events(parser: Parser, text: str, engine: str = "hyperscan") -> list[Event]:

@@ -19,7 +19,7 @@ from trackside.model import Event, Role
 CASES = sorted((Path(__file__).parent / "tracebacks").glob("*.txt"))
 
 
-PATTERNS = COMMAND_LINE.patterns + PYTHON.patterns
+PATTERNS = (*COMMAND_LINE.patterns, *PYTHON.patterns)
 ONLY = Rules(
     PATTERNS,
     (COMMAND_LINE,) * len(COMMAND_LINE.patterns) + (PYTHON,) * len(PYTHON.patterns),

@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 from trackside.logs import trajectory
+from trackside.logs.pattern import parsers
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Position
 
@@ -116,6 +117,16 @@ def test_the_most_specific_parser_tells_the_run() -> None:
     ]
     assert distinct(events) == [(1, 1.0), (2, 1.0)]
     assert distinct([point(1, None, parser="deepspeed"), point(1, 2.0)]) == [(1, 2.0)]
+    last = [point(s, None, parser="mlperf-stats") for s in (1, 2, 3)]  # an aside, however much it tells
+    assert distinct([*last, point(7, None, parser="deepspeed")]) == [(7, None)]
+    known = {parser.id: parser.precedence for parser in parsers()}
+    for wraps, wrapped in (
+        ("hf-trainer", "lightning"),
+        ("nemo", "lightning"),
+        ("megatron", "deepspeed"),
+        ("keras", "tqdm"),
+    ):
+        assert known[wraps] < known[wrapped]
 
 
 def test_copies_in_other_files_are_not_added() -> None:

@@ -6,16 +6,30 @@ import re
 from collections.abc import Iterator
 
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
-_ENVIRONMENT = re.compile(r"Distributed environment: (?:DistributedType\.)?(\w{1,30})(?:\s+Backend: (\w{1,20}))?")
 _COUNT = re.compile(r"^\s*Num processes: (\d{1,6})")
 
+PARSER = Parser("accelerate", "accelerate", "system")
 
-def _environment(line: Line) -> Iterator[Event]:
-    found = _ENVIRONMENT.search(line.text)
-    if found is None or found[1] == "NO":
+
+@PARSER.pattern(
+    rb"Distributed environment: ",
+    r"Distributed environment: (?:DistributedType\.)?(\w{1,30})(?:\s+Backend: (\w{1,20}))?",
+    safety="A single process prints DistributedType.NO: nothing was set up.",
+    matches=(
+        "Distributed environment: DistributedType.MULTI_GPU  Backend: nccl",
+        "INFO:__main__:Distributed environment: MULTI_GPU  Backend: nccl",
+        "Distributed environment: DistributedType.FSDP  Backend: nccl",
+    ),
+    avoids=(
+        "Distributed environment: DistributedType.NO",
+        "The distributed environment: variables are missing",
+    ),
+)
+def _environment(line: Line, found: re.Match[str]) -> Iterator[Event]:
+    if found[1] == "NO":
         return
     world = None
     for near in line.following(6):
@@ -25,27 +39,3 @@ def _environment(line: Line) -> Iterator[Event]:
     yield line.event("distributed_ready", Role.FACT, world_size=world, backend=found[2])
     if world is not None:
         yield line.event("host", Role.FACT, world_size=world)
-
-
-PARSER = Parser(
-    id="accelerate",
-    title="accelerate",
-    kind="system",
-    patterns=(
-        Pattern(
-            "environment",
-            rb"Distributed environment: ",
-            _environment,
-            "A single process prints DistributedType.NO: nothing was set up.",
-            matches=(
-                "Distributed environment: DistributedType.MULTI_GPU  Backend: nccl",
-                "INFO:__main__:Distributed environment: MULTI_GPU  Backend: nccl",
-                "Distributed environment: DistributedType.FSDP  Backend: nccl",
-            ),
-            avoids=(
-                "Distributed environment: DistributedType.NO",
-                "The distributed environment: variables are missing",
-            ),
-        ),
-    ),
-)

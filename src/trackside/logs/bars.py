@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from trackside.logs.numbers import NUMBER, meaning, number
@@ -68,8 +68,7 @@ def read_bar(text: str) -> Bar | None:
     else:
         count, total = int(found[4]), None
     _, _, postfix = inside.partition(", ")
-    figures = _figures(description)
-    figures.update(_figures(postfix))
+    figures = best_figures(_FIGURE.findall(description)) | best_figures(_FIGURE.findall(postfix))
     return Bar(description.strip(), count, total, inside, figures)
 
 
@@ -77,11 +76,11 @@ def _last(matches: Iterator[re.Match[str]]) -> re.Match[str] | None:
     return next(iter(deque(matches, maxlen=1)), None)
 
 
-def _figures(text: str) -> dict[str, tuple[float, int]]:
+def best_figures(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[float, int]]:
+    """field of ``progress`` -> (value, rank of the printed name) of printed names and numbers, the most telling name's."""
     figures: dict[str, tuple[float, int]] = {}
-    for found in _FIGURE.finditer(text):
-        known = meaning(found[1])
-        value = number(found[2])
+    for key, text in pairs:
+        known, value = meaning(key), number(text)
         if known is None or value is None:
             continue
         if known[0] not in figures or known[1] < figures[known[0]][1]:

@@ -6,7 +6,7 @@ import re
 
 from trackside.logs import exits
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.logs.rendezvous import LOST
 from trackside.model import Event, Role
 
@@ -17,23 +17,19 @@ _FIELD = re.compile(r"(SeqNum|OpType|Timeout\(ms\))=([\w.]{1,60})")
 _RANK = re.compile(r"\bRank (\d{1,7})\]")
 _GROUP = re.compile(r"\[PG (?:ID )?(\w{1,40})(?: PG GUID (?:\w{1,40})?(?:\(([\w.:-]{1,80})\))?| \(([\w.:-]{1,80})\))?")
 _LAST = re.compile(
-    (
-        r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,12})(?:, last started (?:NCCL )?work: -?\d{1,"
-        r"12})?(?:, |\. )last completed (?:NCCL )?work: (-?\d{1,12})"
-    ),
+    r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,12})(?:, last started (?:NCCL )?work: -?\d{1,"
+    r"12})?(?:, |\. )last completed (?:NCCL )?work: (-?\d{1,12})",
     re.IGNORECASE,
 )
 _AT_WORK = re.compile(
     r"(?:[Tt]imeout at (?:NCCL )?work(?: sequence id)?|detected by watchdog at work(?: sequence id)?):? (\d{1,12})"
 )
-_BARRIER = re.compile(r"Ranks? (?P<ranks>[\d, ]{1,2000}) failed to pass monitoredBarrier in (?P<ms>\d{1,12}) ms")
 _DESYNC = re.compile(
     r"\[(?P<ranks>[\d, .-]{1,2000})\] finished collective #(?P<done>\d{1,12}), but didn't join "
     r"collective #(?P<seq>\d{1,12})"
 )
 _NEVER = re.compile(r"\[(?P<ranks>[\d, .-]{1,2000})\] (?:never joined|didn't join) (?:any|the first) collective")
 _STUCK = re.compile(r"got stuck for (\d{1,8}) seconds")
-_KEEPALIVE = re.compile(r"failed to send a keep-alive heartbeat to the rendezvous|had no heartbeat|no heartbeat from")
 AHEAD = 60
 """Lines after a timeout in which the same rank's 'last enqueued, last completed' can follow."""
 
@@ -67,6 +63,36 @@ def _last(line: Line, rank: int | None) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
+PARSER = Parser(ID, "torch.distributed watchdog and debug reports", "system")
+
+
+@PARSER.pattern(
+    rb"Watchdog caught collective operation timeout: Work",
+    safety="The rank that times out waited for another: always a cascade. Quoted again in exceptions it counts once.",
+    matches=(
+        (
+            "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, "
+            "Timeout(ms)=1800000) ran for 1808499 milliseconds before timing out."
+        ),
+        (
+            "[rank3]:[E ProcessGroupNCCL.cpp:523] [Rank 3] Watchdog caught collective operation timeout: "
+            "WorkNCCL(SeqNum=1234, OpType=ALLREDUCE, NumelIn=1, NumelOut=2, Timeout(ms)=600000) ran for "
+            "600042 milliseconds before timing out."
+        ),
+        (
+            "[rank1]:[E1003 18:37:01.832146912 ProcessGroupNCCL.cpp:607] [PG ID 0 PG GUID 0(default_pg) "
+            "Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=6, "
+            "OpType=_ALLGATHER_BASE, NumelIn=5, NumelOut=9, Timeout(ms)=1800000) ran for 1800017 "
+            "milliseconds before timing out."
+        ),
+        (
+            "[E ProcessGroupNCCL.cpp:828] [Rank 0] Watchdog caught collective operation timeout: "
+            "WorkNCCL(SeqNum=1, OpType=ALLREDUCE, TensorShape=[1], Timeout(ms)=1800000) ran for 1804000 "
+            "milliseconds before timing out."
+        ),
+    ),
+    avoids=("Watchdog caught collective operation timeout: Work of another library",),
+)
 def _timeout(line: Line) -> Event | None:
     found = _WORK.search(line.text)
     exits.watchdog_aborts(line)
@@ -92,11 +118,29 @@ def _timeout(line: Line) -> Event | None:
     )
 
 
-def _position(line: Line) -> Event | None:
+@PARSER.pattern(
+    rb"ast enqueued (NCCL )?work: -?[0-9]",
+    _LAST,
+    safety="A rank's own position; enqueued equal to completed means that it never entered what the others wait in.",
+    matches=(
+        (
+            "[PG 0 (default_pg) Rank 1] Timeout at NCCL work: 6463, last enqueued NCCL work: 6463, last "
+            "completed NCCL work: 6462."
+        ),
+        (
+            "[PG ID 0 PG GUID 0(default_pg) Rank 2] failure detected by watchdog at work sequence id: 9 "
+            "PG status: last enqueued work: 9, last completed work: 8"
+        ),
+        (
+            "[PG ID 0 PG GUID 0 Rank 0] Received a dump signal due to a collective timeout from rank 1 "
+            "and we will try our best to dump the debug info. Last enqueued NCCL work: 5, last completed "
+            "NCCL work: 5."
+        ),
+    ),
+    avoids=("last enqueued work: none",),
+)
+def _position(line: Line, found: re.Match[str]) -> Event | None:
     """Where a rank stands in its collectives, by its own word; it need not have timed out itself."""
-    found = _LAST.search(line.text)
-    if found is None:
-        return None
     rank, group = _rank(line), _group(line.full)
     enqueued, completed = int(found[1]), int(found[2])
     at = _AT_WORK.search(line.text)
@@ -114,6 +158,23 @@ def _position(line: Line) -> Event | None:
     )
 
 
+@PARSER.pattern(
+    rb"(taking the entire process down|Some NCCL operations have failed or timed out|watchdog "
+    rb"thread terminated with exception)",
+    safety="Teardown: the SIGABRT that follows is the watchdog's.",
+    matches=(
+        "[rank0]:[E ProcessGroupNCCL.cpp:543] To avoid data inconsistency, we are taking the entire process down.",
+        (
+            "Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA "
+            "kernels, subsequent GPU operations might run on corrupted/incomplete data."
+        ),
+        (
+            "[PG 0 (default_pg) Rank 1] Process group watchdog thread terminated with exception: NCCL "
+            "error: remote process exited"
+        ),
+    ),
+    avoids=("taking the whole process down to stdout",),
+)
 def _aborts(line: Line) -> Event | None:
     exits.watchdog_aborts(line)
     if not _once(line, ("abort", _rank(line), line.label)):
@@ -123,6 +184,21 @@ def _aborts(line: Line) -> Event | None:
     )
 
 
+@PARSER.pattern(
+    rb"(Heartbeat monitor timed out! |watchdog got stuck for [0-9]{1,8} seconds)",
+    safety="A stuck watchdog is a symptom: a hang in CUDA or NCCL, or a thread that holds the GIL.",
+    matches=(
+        (
+            "[rank25]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank 25] Heartbeat monitor timed out! Process "
+            "will be terminated after dumping debug info. workMetaList_.size()=2"
+        ),
+        (
+            "[PG 0 Rank 25] ProcessGroupNCCL's watchdog got stuck for 600 seconds without making "
+            "progress in monitoring enqueued collectives."
+        ),
+    ),
+    avoids=("the watchdog got stuck for a while",),
+)
 def _heartbeat(line: Line) -> Event | None:
     exits.watchdog_aborts(line)
     found = _STUCK.search(line.text)
@@ -134,22 +210,55 @@ def _heartbeat(line: Line) -> Event | None:
     )
 
 
-def _keepalive(line: Line) -> Event | None:
-    if not _KEEPALIVE.search(line.text):
-        return None
+@PARSER.pattern(
+    rb"(failed to send a keep-alive heartbeat|since they had no heartbeat)",
+    r"failed to send a keep-alive heartbeat to the rendezvous|had no heartbeat|no heartbeat from",
+    safety="An agent that lost its peers: the other node is the one to look at.",
+    matches=(
+        (
+            "The node 'n2_815_0' has failed to send a keep-alive heartbeat to the rendezvous '42' due to "
+            "an error of type RendezvousConnectionError."
+        ),
+        (
+            "As part of the sync operation the node(s) n3_1_0 have been removed from the rendezvous '42' "
+            "since they had no heartbeat."
+        ),
+    ),
+    avoids=("failed to send a keep-alive heartbeat to the coffee machine",),
+)
+def _keepalive(line: Line, _: re.Match[str]) -> Event:
     line.notes(LOST)["lost"] = True
     return line.event("heartbeat_lost", Role.CASCADE, what="rendezvous keep-alive")
 
 
-def _mismatch(line: Line) -> Event | None:
+@PARSER.pattern(
+    rb"Detected mismatch between collectives on ranks",
+    safety="The job's own ranks ran different collectives: a cause.",
+    matches=(
+        (
+            "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
+            "CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE), but Rank 2 is running "
+            "collective: CollectiveFingerPrint(SequenceNumber=3, OpType=ALLGATHER)."
+        ),
+    ),
+    avoids=("no mismatch between collectives on ranks",),
+)
+def _mismatch(line: Line) -> Event:
     text = line.text[line.text.find("Detected mismatch") :]
     return line.event("collective_mismatch", Role.ROOT, rank=_rank(line), detail=text[:1000])
 
 
-def _barrier(line: Line) -> Event | None:
-    found = _BARRIER.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"failed to pass monitoredBarrier in [0-9]",
+    r"Ranks? (?P<ranks>[\d, ]{1,2000}) failed to pass monitoredBarrier in (?P<ms>\d{1,12}) ms",
+    safety="Names the ranks that did not arrive; the speaker is not at fault.",
+    matches=(
+        "RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms",
+        "[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 300000 ms",
+    ),
+    avoids=("all passed: none failed to pass monitoredBarrier in 2 tries",),
+)
+def _barrier(line: Line, found: re.Match[str]) -> Event | None:
     ranks = ",".join(re.findall(r"\d+", found["ranks"]))
     if not _once(line, ("barrier", ranks, found["ms"])):
         return None
@@ -166,6 +275,12 @@ def _barrier(line: Line) -> Event | None:
     )
 
 
+@PARSER.pattern(
+    rb"\] (finished collective #[0-9]{1,12}, but didn't join|never joined|didn't join)",
+    safety="TORCH_DISTRIBUTED_DEBUG's report names the ranks that lag.",
+    matches=("  - [1] finished collective #12, but didn't join collective #13 (count from 1)",),
+    avoids=("  - [0] joined but didn't finish collective #13 (count from 1)", "[bob] didn't join the call"),
+)
 def _desync(line: Line) -> Event | None:
     found = _DESYNC.search(line.text) or _NEVER.search(line.text)
     if found is None:
@@ -184,154 +299,3 @@ def _desync(line: Line) -> Event | None:
         backend="nccl",
         missing_ranks=ranks,
     )
-
-
-PARSER = Parser(
-    id=ID,
-    title="torch.distributed watchdog and debug reports",
-    kind="system",
-    patterns=(
-        Pattern(
-            "watchdog-timeout",
-            rb"Watchdog caught collective operation timeout: Work",
-            _timeout,
-            "The rank that times out waited for another: always a cascade. Quoted again in exceptions it counts once.",
-            matches=(
-                (
-                    "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, "
-                    "Timeout(ms)=1800000) ran for 1808499 milliseconds before timing out."
-                ),
-                (
-                    "[rank3]:[E ProcessGroupNCCL.cpp:523] [Rank 3] Watchdog caught collective operation timeout: "
-                    "WorkNCCL(SeqNum=1234, OpType=ALLREDUCE, NumelIn=1, NumelOut=2, Timeout(ms)=600000) ran for "
-                    "600042 milliseconds before timing out."
-                ),
-                (
-                    "[rank1]:[E1003 18:37:01.832146912 ProcessGroupNCCL.cpp:607] [PG ID 0 PG GUID 0(default_pg) "
-                    "Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=6, "
-                    "OpType=_ALLGATHER_BASE, NumelIn=5, NumelOut=9, Timeout(ms)=1800000) ran for 1800017 "
-                    "milliseconds before timing out."
-                ),
-                (
-                    "[E ProcessGroupNCCL.cpp:828] [Rank 0] Watchdog caught collective operation timeout: "
-                    "WorkNCCL(SeqNum=1, OpType=ALLREDUCE, TensorShape=[1], Timeout(ms)=1800000) ran for 1804000 "
-                    "milliseconds before timing out."
-                ),
-            ),
-            avoids=("Watchdog caught collective operation timeout: Work of another library",),
-        ),
-        Pattern(
-            "position",
-            rb"ast enqueued (NCCL )?work: -?[0-9]",
-            _position,
-            "A rank's own position; enqueued equal to completed means that it never entered what the others wait in.",
-            matches=(
-                (
-                    "[PG 0 (default_pg) Rank 1] Timeout at NCCL work: 6463, last enqueued NCCL work: 6463, last "
-                    "completed NCCL work: 6462."
-                ),
-                (
-                    "[PG ID 0 PG GUID 0(default_pg) Rank 2] failure detected by watchdog at work sequence id: 9 "
-                    "PG status: last enqueued work: 9, last completed work: 8"
-                ),
-                (
-                    "[PG ID 0 PG GUID 0 Rank 0] Received a dump signal due to a collective timeout from rank 1 "
-                    "and we will try our best to dump the debug info. Last enqueued NCCL work: 5, last completed "
-                    "NCCL work: 5."
-                ),
-            ),
-            avoids=("last enqueued work: none",),
-        ),
-        Pattern(
-            "taking-down",
-            (
-                rb"(taking the entire process down|Some NCCL operations have failed or timed out|watchdog "
-                rb"thread terminated with exception)"
-            ),
-            _aborts,
-            "Teardown: the SIGABRT that follows is the watchdog's.",
-            matches=(
-                (
-                    "[rank0]:[E ProcessGroupNCCL.cpp:543] To avoid data inconsistency, we are taking the entire "
-                    "process down."
-                ),
-                (
-                    "Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA "
-                    "kernels, subsequent GPU operations might run on corrupted/incomplete data."
-                ),
-                (
-                    "[PG 0 (default_pg) Rank 1] Process group watchdog thread terminated with exception: NCCL "
-                    "error: remote process exited"
-                ),
-            ),
-            avoids=("taking the whole process down to stdout",),
-        ),
-        Pattern(
-            "heartbeat",
-            rb"(Heartbeat monitor timed out! |watchdog got stuck for [0-9]{1,8} seconds)",
-            _heartbeat,
-            "A stuck watchdog is a symptom: a hang in CUDA or NCCL, or a thread that holds the GIL.",
-            matches=(
-                (
-                    "[rank25]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank 25] Heartbeat monitor timed out! Process "
-                    "will be terminated after dumping debug info. workMetaList_.size()=2"
-                ),
-                (
-                    "[PG 0 Rank 25] ProcessGroupNCCL's watchdog got stuck for 600 seconds without making "
-                    "progress in monitoring enqueued collectives."
-                ),
-            ),
-            avoids=("the watchdog got stuck for a while",),
-        ),
-        Pattern(
-            "keep-alive",
-            rb"(failed to send a keep-alive heartbeat|since they had no heartbeat)",
-            _keepalive,
-            "An agent that lost its peers: the other node is the one to look at.",
-            matches=(
-                (
-                    "The node 'n2_815_0' has failed to send a keep-alive heartbeat to the rendezvous '42' due to "
-                    "an error of type RendezvousConnectionError."
-                ),
-                (
-                    "As part of the sync operation the node(s) n3_1_0 have been removed from the rendezvous '42' "
-                    "since they had no heartbeat."
-                ),
-            ),
-            avoids=("failed to send a keep-alive heartbeat to the coffee machine",),
-        ),
-        Pattern(
-            "mismatch",
-            rb"Detected mismatch between collectives on ranks",
-            _mismatch,
-            "The job's own ranks ran different collectives: a cause.",
-            matches=(
-                (
-                    "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
-                    "CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE), but Rank 2 is running "
-                    "collective: CollectiveFingerPrint(SequenceNumber=3, OpType=ALLGATHER)."
-                ),
-            ),
-            avoids=("no mismatch between collectives on ranks",),
-        ),
-        Pattern(
-            "monitored-barrier",
-            rb"failed to pass monitoredBarrier in [0-9]",
-            _barrier,
-            "Names the ranks that did not arrive; the speaker is not at fault.",
-            matches=(
-                "RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms",
-                "[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 300000 ms",
-            ),
-            avoids=("all passed: none failed to pass monitoredBarrier in 2 tries",),
-        ),
-        Pattern(
-            "desync",
-            rb"\] (finished collective #[0-9]{1,12}, but didn't join|never joined|didn't join)",
-            _desync,
-            "TORCH_DISTRIBUTED_DEBUG's report names the ranks that lag.",
-            matches=("  - [1] finished collective #12, but didn't join collective #13 (count from 1)",),
-            avoids=("  - [0] joined but didn't finish collective #13 (count from 1)", "[bob] didn't join the call"),
-        ),
-    ),
-)

@@ -8,7 +8,7 @@ from typing import Any
 
 from trackside.logs.line import Line
 from trackside.logs.numbers import number, whole
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 ID = "checkpoints"
@@ -42,90 +42,69 @@ _ERROR = re.compile(r"^\s*(?:[\w.]+(?:Error|Exception)\b|File \"|raise |return |
 
 
 @dataclass(frozen=True, slots=True)
-class _Wording:
-    """One way of saying it: the text that must be there, and what it means."""
+class _Wordings:
+    """Ways of saying it: the texts of which one must be there, and what they mean."""
 
     kind: str
-    regex: re.Pattern[str]
-    plain: bool = True
+    regexes: tuple[re.Pattern[str], ...]
+    plain: bool
     """Refused where the line denies it or speaks of the future."""
 
 
-def _w(kind: str, regex: str, *, plain: bool = True) -> _Wording:
-    return _Wording(kind, re.compile(regex, re.IGNORECASE), plain)
+def _wordings(kind: str, *regexes: str, plain: bool = True) -> _Wordings:
+    return _Wordings(kind, tuple(re.compile(regex, re.IGNORECASE) for regex in regexes), plain)
 
 
 _FILE = r"\S{1,300}\.(?:pth?|ckpt|tar|safetensors|bin|h5|keras|npz|msgpack)\b"
-_SAVED = (
-    _w("checkpoint_saved", r"\bsuccessfully saved checkpoint (?:from|at) iteration"),
-    _w("checkpoint_saved", r"\bfinished saving the checkpoint|\bsaving a full checkpoint"),
-    _w("checkpoint_saved", r"\bsaving model checkpoint(?: to|:) "),
-    _w(
-        "checkpoint_saved",
-        r"\bsaving (?:current state|(?:the )?(?:\w+ ){0,2}(?:checkpoint|ckpt|snapshot)s?)\b(?! at iteration\s)(?: at| to| as| for|:|\.\.\.| [/'\"\w])",
-    ),
-    _w("checkpoint_saved", r"\bsaving (?:model|state|weights)(?: to| as| at) "),
-    _w("checkpoint_saved", r"\b(?:saved|wrote|written|stored)\b.{0,40}\b(?:checkpoint|ckpt|snapshot|state)\b"),
-    _w("checkpoint_saved", r"\b(?:checkpoint|ckpt|snapshot)\b.{0,60}\b(?:saved|written|stored)\b"),
-    _w("checkpoint_saved", rf"\b(?:saved|saving|wrote|writing) (?:\w+ ){{0,3}}(?:to |as |at )?['\"]?{_FILE}"),
-    _w("checkpoint_saved", rf"\bsave (?:to|checkpoint|ckpt) {_FILE}"),
+_SAVED = _wordings(
+    "checkpoint_saved",
+    r"\bsuccessfully saved checkpoint (?:from|at) iteration",
+    r"\bfinished saving the checkpoint|\bsaving a full checkpoint",
+    r"\bsaving model checkpoint(?: to|:) ",
+    r"\bsaving (?:current state|(?:the )?(?:\w+ ){0,2}(?:checkpoint|ckpt|snapshot)s?)\b(?! at iteration\s)(?: at| to| as| for|:|\.\.\.| [/'\"\w])",
+    r"\bsaving (?:model|state|weights)(?: to| as| at) ",
+    r"\b(?:saved|wrote|written|stored)\b.{0,40}\b(?:checkpoint|ckpt|snapshot|state)\b",
+    r"\b(?:checkpoint|ckpt|snapshot)\b.{0,60}\b(?:saved|written|stored)\b",
+    rf"\b(?:saved|saving|wrote|writing) (?:\w+ ){{0,3}}(?:to |as |at )?['\"]?{_FILE}",
+    rf"\bsave (?:to|checkpoint|ckpt) {_FILE}",
 )
-_LOADED = (
-    _w("checkpoint_loaded", r"\bsuccessfully loaded (?:checkpoint|ckpt)"),
-    _w("checkpoint_loaded", r"\brestored all states from the checkpoint"),
-    _w("checkpoint_loaded", r"\bcontinuing training from global step \d"),
-    _w("checkpoint_loaded", r"\bloading model from \S{0,300}checkpoint-\d"),
-    _w("checkpoint_loaded", r"\bfinished loading the checkpoint|\bloading the checkpoint at step"),
-    _w("checkpoint_loaded", r"\bresum(?:ed|ing)\b.{0,120}?\b(?:step|iteration|iter|update|epoch)s?[ :=#]{1,3}\d"),
-    _w("checkpoint_loaded", r"\bresumed\b.{0,60}\b(?:from|at|training)\b"),
-    _w(
-        "checkpoint_loaded",
-        r"\b(?:loaded|restored)\b.{0,60}\b(?:checkpoint|ckpt|snapshot|training state|optimizer state)",
-    ),
-    _w("checkpoint_loaded", r"\b(?:checkpoint|ckpt|snapshot)\b.{0,200}\b(?:loaded|restored)\b"),
-    _w("checkpoint_loaded", r"\bcontinu(?:ed|ing) (?:training )?from (?:step|iteration|checkpoint)\b"),
-    _w("checkpoint_loaded", r"\bloading states from \S{0,300}(?:checkpoint|step|epoch|iter)[-_]?\d"),
+_LOADED = _wordings(
+    "checkpoint_loaded",
+    r"\bsuccessfully loaded (?:checkpoint|ckpt)",
+    r"\brestored all states from the checkpoint",
+    r"\bcontinuing training from global step \d",
+    r"\bloading model from \S{0,300}checkpoint-\d",
+    r"\bfinished loading the checkpoint|\bloading the checkpoint at step",
+    r"\bresum(?:ed|ing)\b.{0,120}?\b(?:step|iteration|iter|update|epoch)s?[ :=#]{1,3}\d",
+    r"\bresumed\b.{0,60}\b(?:from|at|training)\b",
+    r"\b(?:loaded|restored)\b.{0,60}\b(?:checkpoint|ckpt|snapshot|training state|optimizer state)",
+    r"\b(?:checkpoint|ckpt|snapshot)\b.{0,200}\b(?:loaded|restored)\b",
+    r"\bcontinu(?:ed|ing) (?:training )?from (?:step|iteration|checkpoint)\b",
+    r"\bloading states from \S{0,300}(?:checkpoint|step|epoch|iter)[-_]?\d",
 )
-_MISSING = (
-    _w("checkpoint_missing", r"\bcould not find the metadata file", plain=False),
-    _w("checkpoint_missing", r"\bunable to find latest file at", plain=False),
-    _w(
-        "checkpoint_missing",
-        r"\bno (?:\w+ ){0,3}(?:checkpoint|ckpt|snapshot)s? (?:\w+ ){0,2}(?:found|exists?|available|to (?:resume|load))",
-        plain=False,
-    ),
-    _w(
-        "checkpoint_missing",
-        r"\bno (?:\w+ ){0,3}(?:checkpoint|ckpt|snapshot)s?\b.{0,80}\b(?:from scratch|start(?:ing|s)? (?:fresh|anew|over))",
-        plain=False,
-    ),
-    _w(
-        "checkpoint_missing",
-        r"\b(?:checkpoint|ckpt|snapshot)\b.{0,200}\b(?:not found|does ?n.t exist|does not exist|not exist)\b",
-        plain=False,
-    ),
-    _w(
-        "checkpoint_missing",
-        r"\b(?:can ?not|can't|could ?n.t|could not|did ?n.t|did not|unable to) (?:find|locate) (?:\w+ ){0,3}(?:checkpoint|ckpt)",
-        plain=False,
-    ),
+_MISSING = _wordings(
+    "checkpoint_missing",
+    r"\bcould not find the metadata file",
+    r"\bunable to find latest file at",
+    r"\bno (?:\w+ ){0,3}(?:checkpoint|ckpt|snapshot)s? (?:\w+ ){0,2}(?:found|exists?|available|to (?:resume|load))",
+    r"\bno (?:\w+ ){0,3}(?:checkpoint|ckpt|snapshot)s?\b.{0,80}\b(?:from scratch|start(?:ing|s)? (?:fresh|anew|over))",
+    r"\b(?:checkpoint|ckpt|snapshot)\b.{0,200}\b(?:not found|does ?n.t exist|does not exist|not exist)\b",
+    r"\b(?:can ?not|can't|could ?n.t|could not|did ?n.t|did not|unable to) (?:find|locate) (?:\w+ ){0,3}(?:checkpoint|ckpt)",
+    plain=False,
 )
-_SKIPPED = (
-    _w("checkpoint_skipped", r"\bskip(?:ping|ped)? (?:\w+ ){0,2}(?:checkpoint|ckpt|save|saving)\b", plain=False),
-    _w("checkpoint_skipped", r"\b(?:checkpoint|ckpt)\b.{0,120}\b(?:skipped|skipping|ignored)\b", plain=False),
+_SKIPPED = _wordings(
+    "checkpoint_skipped",
+    r"\bskip(?:ping|ped)? (?:\w+ ){0,2}(?:checkpoint|ckpt|save|saving)\b",
+    r"\b(?:checkpoint|ckpt)\b.{0,120}\b(?:skipped|skipping|ignored)\b",
+    plain=False,
 )
-_REQUESTED = (
-    _w("resume_requested", r"\brestoring states from the checkpoint path at"),
-    _w(
-        "resume_requested",
-        r"\bresum(?:e|ing)\b.{0,40}\bfrom\b.{0,20}(?:checkpoint|ckpt|snapshot|/|\blast\b|\blatest\b)",
-    ),
-    _w("resume_requested", r"=> loading checkpoint '"),
-    _w(
-        "resume_requested",
-        r"\bloading (?:the )?(?:latest |last |training )?(?:checkpoint|ckpt|snapshot|state)\b.{0,200}(?:(?:checkpoint|ckpt|step|iter|epoch)[-_=]?\d|\blatest\b|\blast\b)",
-    ),
-    _w("resume_requested", r"\bcheckpoint detected, resuming"),
+_REQUESTED = _wordings(
+    "resume_requested",
+    r"\brestoring states from the checkpoint path at",
+    r"\bresum(?:e|ing)\b.{0,40}\bfrom\b.{0,20}(?:checkpoint|ckpt|snapshot|/|\blast\b|\blatest\b)",
+    r"=> loading checkpoint '",
+    r"\bloading (?:the )?(?:latest |last |training )?(?:checkpoint|ckpt|snapshot|state)\b.{0,200}(?:(?:checkpoint|ckpt|step|iter|epoch)[-_=]?\d|\blatest\b|\blast\b)",
+    r"\bcheckpoint detected, resuming",
 )
 
 _VALUE = re.compile(
@@ -142,16 +121,14 @@ _CALL = re.compile(
 )
 
 
-def _say(wordings: tuple[_Wording, ...], line: Line) -> Event | None:
+def _say(wordings: _Wordings, line: Line) -> Event | None:
     text = line.text
     if len(text) > 2_000 or _ERROR.match(text):
         return None
-    for wording in wordings:
-        found = wording.regex.search(text)
-        if found is None or (wording.plain and _NOT_DONE.search(text)) or _PRETRAINED.search(text):
-            continue
-        return _event(line, wording.kind, text[found.start() :])
-    return None
+    found = next((hit for regex in wordings.regexes if (hit := regex.search(text))), None)
+    if found is None or (wordings.plain and _NOT_DONE.search(text)) or _PRETRAINED.search(text):
+        return None
+    return _event(line, wordings.kind, text[found.start() :])
 
 
 def _event(line: Line, kind: str, text: str) -> Event | None:
@@ -203,6 +180,114 @@ def _twice(line: Line, step: int | None, path: str | None, text: str) -> bool:
     return again
 
 
+PARSER = Parser(ID, "checkpoints of all frameworks", "framework")
+
+
+@PARSER.pattern(
+    rb"(?:could not find the metadata file|nable to find latest file|no [a-z ]{0,40}(?:checkpoint|ckpt|snapshot)|"
+    rb"(?:checkpoint|ckpt|snapshot)[^\n\r]{0,200} (?:not found|not exist|n.t exist)|(?:find|locate) [a-z ]{0,20}(?:checkpoint|ckpt))",
+    safety="On a first run this is normal: only a run that should have resumed makes it a cause. Exceptions are read elsewhere.",
+    matches=(
+        "WARNING: could not find the metadata file /ckpt/latest_checkpointed_iteration.txt ",
+        "[2025-03-18 07:25:40,881] [WARNING] [engine.py:2914:load_checkpoint] Unable to find latest file at /x/latest, if trying to load latest checkpoint please ensure this file exists",
+        "=> no checkpoint found at 'out/last.pth'",
+        "No existing checkpoint found checkpoints/checkpoint_last.pt",
+        "Checkpoint 'latest' does not exist. Starting a new training run.",
+    ),
+    avoids=("FileNotFoundError: checkpoint out/last.pt not found", "gradient checkpointing is on"),
+    caseless=True,
+)
+def _missing(line: Line) -> Event | None:
+    return _say(_MISSING, line)
+
+
+@PARSER.pattern(
+    rb"(?:skip[a-z]{0,4} [a-z ]{0,20}(?:checkpoint|ckpt|sav)|(?:checkpoint|ckpt)[^\n\r]{0,120} (?:skipp|ignored))",
+    safety="Skipped activation checkpointing is something else and worded otherwise.",
+    matches=("Skipping checkpoint save: disk quota is nearly used up", "checkpoint out/ckpt-40 is corrupt, skipped"),
+    avoids=("Skipping step, loss scale is now 4096",),
+    caseless=True,
+)
+def _skipped(line: Line) -> Event | None:
+    return _say(_SKIPPED, line)
+
+
+@PARSER.pattern(
+    rb"(?:sav(?:ed|ing|e)|wrote|writ(?:ing|ten)|stored)[^\n\r]{0,80}(?:checkpoint|ckpt|snapshot|state|\.pt|\.bin|\.safetensors|\.h5|\.keras|\.tar|\.npz)",
+    safety="Announcements, failures, tokenizers and configurations are no saved checkpoints; a save told twice is one.",
+    matches=(
+        "saved ckpt.pt (100)",
+        "[transformers] Saving model checkpoint to out/checkpoint-40",
+        "  successfully saved checkpoint at iteration     100 to /ckpt/gpt",
+        "Epoch 0, global step 100: 'val_loss' reached 0.91 (best 0.91), saving model to '/p/epoch=0-step=100.ckpt' as top 1",
+        "Saved checkpoint checkpoints/checkpoint_best.pt (epoch 1 @ 100 updates, score 4.2) (writing took 3.1 seconds)",
+        "Saving current state to ckpt/epoch_1",
+        "Finished saving the checkpoint in 12.3 seconds.",
+    ),
+    avoids=(
+        "Checkpoints will be saved every 100 steps",
+        "Failed to save checkpoint at step 100",
+        "tokenizer config file saved in out/checkpoint-40/tokenizer_config.json",
+        "Configuration saved in out/checkpoint-40/config.json",
+    ),
+    caseless=True,
+)
+@PARSER.pattern(
+    rb"(?:checkpoint|ckpt|snapshot)[^\n\r]{0,60} (?:saved|written|stored)",
+    safety="As above, with the words the other way round.",
+    matches=("Checkpoint written to /ckpt/step_200", "snapshot at step 50 saved"),
+    avoids=("checkpoint could not be saved", "no checkpoint saved"),
+    caseless=True,
+)
+def _saved(line: Line) -> Event | None:
+    return _say(_SAVED, line)
+
+
+@PARSER.pattern(
+    rb"(?:resum(?:ed|ing)|restored|loaded|continu(?:ed|ing) (?:training )?from|loading model from|loading the checkpoint|loading states from)",
+    safety="Loading base or pretrained weights, tokenizers and data is no resume.",
+    matches=(
+        "resumed from ckpt.pt at step 100",
+        "  successfully loaded checkpoint from /ckpt/gpt [ t 0, p 0 ] at iteration 500",
+        "Restored all states from the checkpoint at /p/last.ckpt",
+        "  Continuing training from global step 40",
+        "Loading model from out/checkpoint-40.",
+        "=> loaded checkpoint 'out/last.pth' (epoch 10)",
+        "Resuming training from step 1,200",
+    ),
+    avoids=("Loaded pretrained weights from base.pth", "Loading model from ./models/base", "loaded 4000 examples"),
+    caseless=True,
+)
+@PARSER.pattern(
+    rb"(?:restoring states from|resum(?:e|ing) [^\n\r]{0,40}from|resuming from|loading [a-z ]{0,20}(?:checkpoint|ckpt|snapshot|state))",
+    safety="It tells the wish; whether it came true, the loss and a load marker tell.",
+    matches=(
+        "Restoring states from the checkpoint path at ckpts/last.ckpt",
+        "Resuming from checkpoint out/checkpoint-40",
+        "=> loading checkpoint 'out/last.pth'",
+    ),
+    avoids=("Loading checkpoint shards: 100%|██████████| 3/3 [00:05<00:00,  1.9s/it]",),
+    caseless=True,
+)
+def _loaded(line: Line) -> Event | None:
+    return _say(_LOADED, line) or _say(_REQUESTED, line)
+
+
+@PARSER.pattern(
+    rb"(?:--(?:auto[-_])?resume|resume_?[a-z_]{0,20}['\"]?\s?[=:]|--(?:load[-_]checkpoint|ckpt[-_]path|load[-_]ckpt)|--continue[-_]|--restart[-_])",
+    safety="None, False and W&B's resume modes ask for nothing; code in tracebacks and usage texts are no command lines.",
+    matches=(
+        "+ python train.py --steps 200 --resume ckpt.pt",
+        "resume_from_checkpoint=out/checkpoint-40,",
+        "cmd = ['python', 'train.py', '--resume_from_checkpoint', 'out/checkpoint-40']",
+    ),
+    avoids=(
+        "resume_from_checkpoint=None,",
+        "    trainer.train(resume_from_checkpoint=checkpoint)",
+        "usage: train.py [-h] [--resume RESUME]",
+        "resume: false",
+    ),
+)
 def _argument(line: Line) -> Event | None:
     text = line.text
     if _ERROR.match(text) or _CALL.search(text):
@@ -222,115 +307,3 @@ def _argument(line: Line) -> Event | None:
             value = None
         return line.event("resume_requested", path=value, by="argument")
     return None
-
-
-PARSER = Parser(
-    ID,
-    "checkpoints of all frameworks",
-    "framework",
-    (
-        Pattern(
-            "missing",
-            rb"(?:could not find the metadata file|nable to find latest file|no [a-z ]{0,40}(?:checkpoint|ckpt|snapshot)|"
-            rb"(?:checkpoint|ckpt|snapshot)[^\n\r]{0,200} (?:not found|not exist|n.t exist)|(?:find|locate) [a-z ]{0,20}(?:checkpoint|ckpt))",
-            lambda line: _say(_MISSING, line),
-            "On a first run this is normal: only a run that should have resumed makes it a cause. Exceptions are read elsewhere.",
-            (
-                "WARNING: could not find the metadata file /ckpt/latest_checkpointed_iteration.txt ",
-                "[2025-03-18 07:25:40,881] [WARNING] [engine.py:2914:load_checkpoint] Unable to find latest file at /x/latest, if trying to load latest checkpoint please ensure this file exists",
-                "=> no checkpoint found at 'out/last.pth'",
-                "No existing checkpoint found checkpoints/checkpoint_last.pt",
-                "Checkpoint 'latest' does not exist. Starting a new training run.",
-            ),
-            ("FileNotFoundError: checkpoint out/last.pt not found", "gradient checkpointing is on"),
-            caseless=True,
-        ),
-        Pattern(
-            "skipped",
-            rb"(?:skip[a-z]{0,4} [a-z ]{0,20}(?:checkpoint|ckpt|sav)|(?:checkpoint|ckpt)[^\n\r]{0,120} (?:skipp|ignored))",
-            lambda line: _say(_SKIPPED, line),
-            "Skipped activation checkpointing is something else and worded otherwise.",
-            ("Skipping checkpoint save: disk quota is nearly used up", "checkpoint out/ckpt-40 is corrupt, skipped"),
-            ("Skipping step, loss scale is now 4096",),
-            caseless=True,
-        ),
-        Pattern(
-            "saved",
-            rb"(?:sav(?:ed|ing|e)|wrote|writ(?:ing|ten)|stored)[^\n\r]{0,80}(?:checkpoint|ckpt|snapshot|state|\.pt|\.bin|\.safetensors|\.h5|\.keras|\.tar|\.npz)",
-            lambda line: _say(_SAVED, line),
-            "Announcements, failures, tokenizers and configurations are no saved checkpoints; a save told twice is one.",
-            (
-                "saved ckpt.pt (100)",
-                "[transformers] Saving model checkpoint to out/checkpoint-40",
-                "  successfully saved checkpoint at iteration     100 to /ckpt/gpt",
-                "Epoch 0, global step 100: 'val_loss' reached 0.91 (best 0.91), saving model to '/p/epoch=0-step=100.ckpt' as top 1",
-                "Saved checkpoint checkpoints/checkpoint_best.pt (epoch 1 @ 100 updates, score 4.2) (writing took 3.1 seconds)",
-                "Saving current state to ckpt/epoch_1",
-                "Finished saving the checkpoint in 12.3 seconds.",
-            ),
-            (
-                "Checkpoints will be saved every 100 steps",
-                "Failed to save checkpoint at step 100",
-                "tokenizer config file saved in out/checkpoint-40/tokenizer_config.json",
-                "Configuration saved in out/checkpoint-40/config.json",
-            ),
-            caseless=True,
-        ),
-        Pattern(
-            "saved later",
-            rb"(?:checkpoint|ckpt|snapshot)[^\n\r]{0,60} (?:saved|written|stored)",
-            lambda line: _say(_SAVED, line),
-            "As above, with the words the other way round.",
-            ("Checkpoint written to /ckpt/step_200", "snapshot at step 50 saved"),
-            ("checkpoint could not be saved", "no checkpoint saved"),
-            caseless=True,
-        ),
-        Pattern(
-            "loaded",
-            rb"(?:resum(?:ed|ing)|restored|loaded|continu(?:ed|ing) (?:training )?from|loading model from|loading the checkpoint|loading states from)",
-            lambda line: _say(_LOADED, line) or _say(_REQUESTED, line),
-            "Loading base or pretrained weights, tokenizers and data is no resume.",
-            (
-                "resumed from ckpt.pt at step 100",
-                "  successfully loaded checkpoint from /ckpt/gpt [ t 0, p 0 ] at iteration 500",
-                "Restored all states from the checkpoint at /p/last.ckpt",
-                "  Continuing training from global step 40",
-                "Loading model from out/checkpoint-40.",
-                "=> loaded checkpoint 'out/last.pth' (epoch 10)",
-                "Resuming training from step 1,200",
-            ),
-            ("Loaded pretrained weights from base.pth", "Loading model from ./models/base", "loaded 4000 examples"),
-            caseless=True,
-        ),
-        Pattern(
-            "requested",
-            rb"(?:restoring states from|resum(?:e|ing) [^\n\r]{0,40}from|resuming from|loading [a-z ]{0,20}(?:checkpoint|ckpt|snapshot|state))",
-            lambda line: _say(_LOADED, line) or _say(_REQUESTED, line),
-            "It tells the wish; whether it came true, the loss and a load marker tell.",
-            (
-                "Restoring states from the checkpoint path at ckpts/last.ckpt",
-                "Resuming from checkpoint out/checkpoint-40",
-                "=> loading checkpoint 'out/last.pth'",
-            ),
-            ("Loading checkpoint shards: 100%|██████████| 3/3 [00:05<00:00,  1.9s/it]",),
-            caseless=True,
-        ),
-        Pattern(
-            "argument",
-            rb"(?:--(?:auto[-_])?resume|resume_?[a-z_]{0,20}['\"]?\s?[=:]|--(?:load[-_]checkpoint|ckpt[-_]path|load[-_]ckpt)|--continue[-_]|--restart[-_])",
-            _argument,
-            "None, False and W&B's resume modes ask for nothing; code in tracebacks and usage texts are no command lines.",
-            (
-                "+ python train.py --steps 200 --resume ckpt.pt",
-                "resume_from_checkpoint=out/checkpoint-40,",
-                "cmd = ['python', 'train.py', '--resume_from_checkpoint', 'out/checkpoint-40']",
-            ),
-            (
-                "resume_from_checkpoint=None,",
-                "    trainer.train(resume_from_checkpoint=checkpoint)",
-                "usage: train.py [-h] [--resume RESUME]",
-                "resume: false",
-            ),
-        ),
-    ),
-)

@@ -6,10 +6,9 @@ They become ``exception`` events as well, with the type that the tool would have
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
 MAX_MESSAGE = 2_000
@@ -36,7 +35,19 @@ _ARGPARSE = re.compile(
     r"|one of the arguments|Parser key |Configuration check|Problem with given|invalid choice|expected "
 )
 
+PARSER = Parser("command-line", "Options, commands and containers", "system")
 
+
+@PARSER.pattern(
+    rb": error: ",
+    safety="Only '<program>: error: ' with argparse's own words; Slurm's commands write 'error:' as well.",
+    matches=(
+        "train.py: error: unrecognized arguments: --lrate 0.1",
+        "pretrain.py: error: argument --fp16: not allowed with argument --bf16",
+        "train.py: error: the following arguments are required: --model",
+    ),
+    avoids=("srun: error: argument too long", "slurmstepd: error: expected state"),
+)
 def _parse_usage(line: Line) -> Event | None:
     found = _USAGE.match(line.text)
     if found is None or _LAUNCHERS.match(found["program"].strip()) or _ARGPARSE.match(found["said"]) is None:
@@ -44,22 +55,57 @@ def _parse_usage(line: Line) -> Event | None:
     return _exception(line, "argparse.ArgumentError", f"{found['program']}: error: {found['said']}")
 
 
-def _whole(name: str, pattern: str, following: int = 0) -> Callable[[Line], Event | None]:
-    """A parse function: the line from the pattern on is the message, with so many lines after it."""
-    compiled = re.compile(pattern)
+def _said(line: Line, found: re.Match[str], name: str, following: int = 0) -> Event:
+    """The line from what was found on is the message, with so many lines after it."""
+    lines = [line.text[found.start("said") :]]
+    for below in line.following(following) if following else ():
+        if below.label != line.label or not below.text.strip():
+            break
+        lines.append(below.text)
+    return _exception(line, name, "\n".join(lines))
 
-    def parse(line: Line) -> Event | None:
-        found = compiled.match(line.text)
-        if found is None:
-            return None
-        lines = [line.text[found.start("said") :]]
-        for below in line.following(following) if following else ():
-            if below.label != line.label or not below.text.strip():
-                break
-            lines.append(below.text)
-        return _exception(line, name, "\n".join(lines))
 
-    return parse
+@PARSER.pattern(
+    rb"Error: (?:No such option|Got unexpected extra|Missing (?:option|argument|parameter)"
+    rb"|Invalid value for)|No such command '",
+    r"^(?:[│|]\s)?(?:Error: )?(?P<said>(?:No such|Got unexpected|Missing|Invalid value))",
+    safety="click's and typer's own sentences at the line's beginning.",
+    matches=("Error: No such option: --lrate", "Error: Invalid value for '--lr': 'abc' is not a valid float."),
+    avoids=("ValueError: Invalid value for x",),
+)
+def _click(line: Line, found: re.Match[str]) -> Event:
+    return _said(line, found, "click.UsageError")
+
+
+@PARSER.pattern(
+    rb"FATAL Flags parsing error|Could not consume arg: ",
+    r"^(?:FATAL |ERROR: )?(?P<said>Flags parsing error|Could not consume arg)",
+    safety="absl's and fire's own sentences.",
+    matches=(
+        "FATAL Flags parsing error:\n  Unknown command line flag 'lrate'. Did you mean: lr ?",
+        "ERROR: Could not consume arg: --lrate",
+    ),
+    avoids=("flags parsed",),
+)
+def _absl_flags(line: Line, found: re.Match[str]) -> Event:
+    return _said(line, found, "absl.flags.Error", 3)
+
+
+@PARSER.pattern(
+    rb"Could not override '|Cannot find primary config |In '[^'\n]{1,100}': Could not (?:find|load) "
+    rb"|Error merging override |Missing mandatory value: |LexerNoViableAlt|Error parsing override '"
+    rb"|missing EQUAL at '|mismatched input '|no viable alternative at input '",
+    r"^(?P<said>Could not override '|Cannot find primary|In '|Error merging|Missing mandatory"
+    r"|LexerNoViableAlt|Error parsing|missing EQUAL|mismatched input|no viable)",
+    safety="hydra's own sentences at the line's beginning, where it hides the traceback.",
+    matches=(
+        "Could not override 'trainer.foo'.\nTo append to your config use +trainer.foo=1",
+        "Cannot find primary config 'train'. Check that it's in your config search path.",
+    ),
+    avoids=("we could not override the default",),
+)
+def _hydra(line: Line, found: re.Match[str]) -> Event:
+    return _said(line, found, "hydra.errors.ConfigCompositionException", 5)
 
 
 _SHELL = re.compile(
@@ -69,6 +115,23 @@ _SHELL = re.compile(
 )
 
 
+@PARSER.pattern(
+    rb": (?:command not found|not found|No such file or directory|Permission denied|cannot execute)",
+    safety="A shell's report on a command; helpers that are missing (module, nvidia-smi) only confirm. "
+    "Programs' own "
+    "'No such file' lines are none.",
+    matches=(
+        "bash: python: command not found",
+        "/var/spool/slurmd/job00042/slurm_script: line 12: torchrun: command not found",
+        "run.sh: line 5: ./train.sh: No such file or directory",
+        "run.sh: line 3: nvidia-smi: command not found",
+    ),
+    avoids=(
+        "cp: cannot stat 'a.txt': No such file or directory",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'x'",
+        "libnccl-net.so: cannot open shared object file: No such file or directory",
+    ),
+)
 def _parse_shell(line: Line) -> Event | None:
     found = _SHELL.fullmatch(line.text.strip())
     if found is None or found["script"] is None:
@@ -78,6 +141,22 @@ def _parse_shell(line: Line) -> Event | None:
         return None
     role = Role.ROOT if _JOB_COMMANDS.search(found["what"]) else Role.CONFIRMATION
     return _exception(line, "CommandNotFound", line.text, role)
+
+
+@PARSER.pattern(
+    rb"execve\(\): [^\n]{1,300}: (?:No such file|Permission denied|Exec format)"
+    rb"|executable file not found in \$PATH|env: [^\n]{1,100}: No such file",
+    r"^(?P<said>.{0,200}(?:execve\(\): .{1,300}|executable file not found in .{1,20}"
+    r"|env: .{1,100}: No such file.{0,40}))",
+    safety="The step's own program could not be started.",
+    matches=(
+        "slurmstepd: error: execve(): train.py: No such file or directory",
+        "/usr/bin/env: 'python': No such file or directory",
+    ),
+    avoids=("execve traced",),
+)
+def _slurm_exec(line: Line, found: re.Match[str]) -> Event:
+    return _said(line, found, "CommandNotFound")
 
 
 _CONTAINER = re.compile(
@@ -91,6 +170,20 @@ _PYXIS_TELLS = re.compile(
 )
 
 
+@PARSER.pattern(
+    rb"pyxis: |Error response from daemon: |FATAL:   |nvidia-container-cli: ",
+    safety="pyxis' progress notes (importing, starting) are none; of several error lines in a row the first tells all.",
+    matches=(
+        "srun: error: pyxis: could not add mount entry: data/x:/workspace/x",
+        "slurmstepd: error: pyxis: container start failed with error code: 1",
+        "FATAL:   could not open image /images/train.sif: failed to retrieve path for /images/train.sif",
+        "docker: Error response from daemon: could not select device driver",
+    ),
+    avoids=(
+        "pyxis: importing docker image: nvcr.io/nvidia/pytorch:24.05-py3",
+        "slurmstepd: pyxis: imported docker image: x",
+    ),
+)
 def _parse_container(line: Line) -> Event | None:
     found = _CONTAINER.match(line.text)
     if found is None:
@@ -119,16 +212,18 @@ def _parse_container(line: Line) -> Event | None:
     return _exception(line, "ContainerError", "\n".join(lines))
 
 
-_PYTHON = re.compile(
-    r"(?P<python>[^\s:]{0,200}python[\d.]*): (?P<said>(?:can't open file|No module named"
-    r"|Error while finding module specification|can't find '__main__').{0,500})"
+@PARSER.pattern(
+    rb"python[\d.]*: (?:can't |No module named|Error while finding)",
+    r"^(?P<python>[^\s:]{0,200}python[\d.]*): (?P<said>(?:can't open file|No module named"
+    r"|Error while finding module specification|can't find '__main__').{0,500})",
+    safety="The interpreter's own one-line errors.",
+    matches=(
+        "python: can't open file '/home/user/train.py': [Errno 2] No such file or directory",
+        "/usr/bin/python3: No module named torch.distributed.run",
+    ),
+    avoids=("python: 3.11", "using python3: can"),
 )
-
-
-def _parse_python(line: Line) -> Event | None:
-    found = _PYTHON.match(line.text)
-    if found is None:
-        return None
+def _parse_python(line: Line, found: re.Match[str]) -> Event:
     missing = found["said"].startswith(("No module", "Error while"))
     return _exception(line, "ModuleNotFoundError" if missing else "FileNotFoundError", found["said"])
 
@@ -139,147 +234,19 @@ _LIBRARY = re.compile(
 )
 
 
+@PARSER.pattern(
+    rb"error while loading shared libraries: |version `GLIBC\w{0,3}_[\d.]{1,10}' not found",
+    safety="The dynamic loader's own sentence; in an ImportError it is the traceback's.",
+    matches=(
+        (
+            "./train: error while loading shared libraries: libcudart.so.11.0: cannot open shared object file: "
+            "No such file or directory"
+        ),
+    ),
+    avoids=("ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.32' not found (required by a.so)",),
+)
 def _parse_library(line: Line) -> Event | None:
     if "Error: " in line.text.split("version `", 1)[0]:
         return None  # the traceback parser has it
     found = _LIBRARY.match(line.text)
     return None if found is None else _exception(line, "SharedLibraryError", found["said"])
-
-
-PARSER = Parser(
-    id="command-line",
-    title="Options, commands and containers",
-    kind="system",
-    patterns=(
-        Pattern(
-            name="argparse",
-            regex=rb": error: ",
-            parse=_parse_usage,
-            safety="Only '<program>: error: ' with argparse's own words; Slurm's commands write 'error:' as well.",
-            matches=(
-                "train.py: error: unrecognized arguments: --lrate 0.1",
-                "pretrain.py: error: argument --fp16: not allowed with argument --bf16",
-                "train.py: error: the following arguments are required: --model",
-            ),
-            avoids=("srun: error: argument too long", "slurmstepd: error: expected state"),
-        ),
-        Pattern(
-            name="click",
-            regex=rb"Error: (?:No such option|Got unexpected extra|Missing (?:option|argument|parameter)"
-            rb"|Invalid value for)|No such command '",
-            parse=_whole(
-                "click.UsageError", r"(?:[│|]\s)?(?:Error: )?(?P<said>(?:No such|Got unexpected|Missing|Invalid value))"
-            ),
-            safety="click's and typer's own sentences at the line's beginning.",
-            matches=("Error: No such option: --lrate", "Error: Invalid value for '--lr': 'abc' is not a valid float."),
-            avoids=("ValueError: Invalid value for x",),
-        ),
-        Pattern(
-            name="absl-flags",
-            regex=rb"FATAL Flags parsing error|Could not consume arg: ",
-            parse=_whole(
-                "absl.flags.Error", r"(?:FATAL |ERROR: )?(?P<said>Flags parsing error|Could not consume arg)", 3
-            ),
-            safety="absl's and fire's own sentences.",
-            matches=(
-                "FATAL Flags parsing error:\n  Unknown command line flag 'lrate'. Did you mean: lr ?",
-                "ERROR: Could not consume arg: --lrate",
-            ),
-            avoids=("flags parsed",),
-        ),
-        Pattern(
-            name="hydra",
-            regex=rb"Could not override '|Cannot find primary config |In '[^'\n]{1,100}': Could not (?:find|load) "
-            rb"|Error merging override |Missing mandatory value: |LexerNoViableAlt|Error parsing override '"
-            rb"|missing EQUAL at '|mismatched input '|no viable alternative at input '",
-            parse=_whole(
-                "hydra.errors.ConfigCompositionException",
-                r"(?P<said>Could not override '|Cannot find primary|In '|Error merging|Missing mandatory"
-                r"|LexerNoViableAlt|Error parsing|missing EQUAL|mismatched input|no viable)",
-                5,
-            ),
-            safety="hydra's own sentences at the line's beginning, where it hides the traceback.",
-            matches=(
-                "Could not override 'trainer.foo'.\nTo append to your config use +trainer.foo=1",
-                "Cannot find primary config 'train'. Check that it's in your config search path.",
-            ),
-            avoids=("we could not override the default",),
-        ),
-        Pattern(
-            name="shell",
-            regex=rb": (?:command not found|not found|No such file or directory|Permission denied|cannot execute)",
-            parse=_parse_shell,
-            safety="A shell's report on a command; helpers that are missing (module, nvidia-smi) only confirm. "
-            "Programs' own "
-            "'No such file' lines are none.",
-            matches=(
-                "bash: python: command not found",
-                "/var/spool/slurmd/job00042/slurm_script: line 12: torchrun: command not found",
-                "run.sh: line 5: ./train.sh: No such file or directory",
-                "run.sh: line 3: nvidia-smi: command not found",
-            ),
-            avoids=(
-                "cp: cannot stat 'a.txt': No such file or directory",
-                "FileNotFoundError: [Errno 2] No such file or directory: 'x'",
-                "libnccl-net.so: cannot open shared object file: No such file or directory",
-            ),
-        ),
-        Pattern(
-            name="slurm-exec",
-            regex=rb"execve\(\): [^\n]{1,300}: (?:No such file|Permission denied|Exec format)"
-            rb"|executable file not found in \$PATH|env: [^\n]{1,100}: No such file",
-            parse=_whole(
-                "CommandNotFound",
-                r"(?P<said>.{0,200}(?:execve\(\): .{1,300}|executable file not found in .{1,20}"
-                r"|env: .{1,100}: No such file.{0,40}))",
-            ),
-            safety="The step's own program could not be started.",
-            matches=(
-                "slurmstepd: error: execve(): train.py: No such file or directory",
-                "/usr/bin/env: 'python': No such file or directory",
-            ),
-            avoids=("execve traced",),
-        ),
-        Pattern(
-            name="container",
-            regex=rb"pyxis: |Error response from daemon: |FATAL:   |nvidia-container-cli: ",
-            parse=_parse_container,
-            safety="pyxis' progress notes (importing, starting) are none; of several error lines in a row the first "
-            "tells all.",
-            matches=(
-                "srun: error: pyxis: could not add mount entry: data/x:/workspace/x",
-                "slurmstepd: error: pyxis: container start failed with error code: 1",
-                "FATAL:   could not open image /images/train.sif: failed to retrieve path for /images/train.sif",
-                "docker: Error response from daemon: could not select device driver",
-            ),
-            avoids=(
-                "pyxis: importing docker image: nvcr.io/nvidia/pytorch:24.05-py3",
-                "slurmstepd: pyxis: imported docker image: x",
-            ),
-        ),
-        Pattern(
-            name="python",
-            regex=rb"python[\d.]*: (?:can't |No module named|Error while finding)",
-            parse=_parse_python,
-            safety="The interpreter's own one-line errors.",
-            matches=(
-                "python: can't open file '/home/user/train.py': [Errno 2] No such file or directory",
-                "/usr/bin/python3: No module named torch.distributed.run",
-            ),
-            avoids=("python: 3.11", "using python3: can"),
-        ),
-        Pattern(
-            name="shared-library",
-            regex=rb"error while loading shared libraries: |version `GLIBC\w{0,3}_[\d.]{1,10}' not found",
-            parse=_parse_library,
-            safety="The dynamic loader's own sentence; in an ImportError it is the traceback's.",
-            matches=(
-                (
-                    "./train: error while loading shared libraries: libcudart.so.11.0: cannot open shared object file: "
-                    "No such file or directory"
-                ),
-            ),
-            avoids=("ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.32' not found (required by a.so)",),
-        ),
-    ),
-)

@@ -6,10 +6,9 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.numbers import NUMBER, number
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_LOSS = re.compile(rf"\bTrain loss/train/total: ({NUMBER})")
 _HEADER = re.compile(r"\[batch=(\d{1,12})(?:/(\d{1,12}))?\]")
 _OTHERS = {
     "lr": re.compile(rf"\bTrain lr-[\w/]{{1,60}}: ({NUMBER})"),
@@ -17,11 +16,19 @@ _OTHERS = {
 }
 _LINES = 80
 
+PARSER = Parser("composer", "MosaicML Composer", "framework", precedence=170)
 
-def _progress(line: Line) -> Event | None:
-    found = _LOSS.search(line.text)
-    if found is None:
-        return None
+
+@PARSER.pattern(
+    rb"Train loss/train/total: [0-9naiNI.+-]",
+    rf"\bTrain loss/train/total: ({NUMBER})",
+    safety="Losses of evaluation begin with another word.",
+    matches=(
+        "[batch=10/4800]:\n\t Train time/epoch: 0\n\t Train loss/train/total: 11.3625\n\t Train lr-DecoupledAdamW/group0: 1e-05",
+    ),
+    avoids=("\t Eval loss/train/total: 11.3625",),
+)
+def _progress(line: Line, found: re.Match[str]) -> Event:
     header = next(
         (m for near in line.preceding(_LINES) if near.label == line.label and (m := _HEADER.search(near.text))), None
     )
@@ -42,22 +49,3 @@ def _progress(line: Line) -> Event | None:
         throughput_unit="tokens/s" if "throughput" in figures else None,
         framework="composer",
     )
-
-
-PARSER = Parser(
-    "composer",
-    "MosaicML Composer",
-    "framework",
-    (
-        Pattern(
-            "loss",
-            rb"Train loss/train/total: [0-9naiNI.+-]",
-            _progress,
-            "Losses of evaluation begin with another word.",
-            (
-                "[batch=10/4800]:\n\t Train time/epoch: 0\n\t Train loss/train/total: 11.3625\n\t Train lr-DecoupledAdamW/group0: 1e-05",
-            ),
-            ("\t Eval loss/train/total: 11.3625",),
-        ),
-    ),
-)

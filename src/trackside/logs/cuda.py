@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
 MAX_TEXT = 8_000
@@ -71,7 +71,81 @@ _ADVICE = re.compile(
     r"|AMD_SERIALIZE_KERNEL|stacktrace below might be incorrect"
 )
 
+PARSER = Parser("cuda", "CUDA errors", "system")
 
+
+@PARSER.pattern(
+    rb"Consider passing CUDA_LAUNCH_BLOCKING|For debugging consider passing"
+    rb"|Compile with `?TORCH_USE_CUDA_DSA|kernel errors might be",
+    safety="A library's hint: CUDA_LAUNCH_BLOCKING is not set because it is named here.",
+    matches=(
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+        (
+            "CUDA kernel errors might be asynchronously reported at some other API call, so the "
+            "stacktrace below "
+            "might be incorrect."
+        ),
+    ),
+    avoids=("export CUDA_LAUNCH_BLOCKING=1",),
+)
+def _parse_advice(line: Line) -> Event | None:
+    return line.event("advice", Role.ADVICE, about="cuda") if _ADVICE.match(line.text.strip()) else None
+
+
+@PARSER.pattern(
+    rb"thread: \[\d+,\d+,\d+\] Assertion ",
+    safety="One event for each place in the source, however many threads fail there.",
+    matches=(
+        (
+            "/build/aten/src/ATen/native/cuda/Loss.cu:250: nll_loss_forward: block: [0,0,0], thread: [5,0,0] "
+            "Assertion `t >= 0 && t < n_classes` failed."
+        ),
+    ),
+    avoids=("Assertion passed",),
+)
+def _parse_assert(line: Line) -> Event | None:
+    """A device-side assertion prints a line for each thread: one for each place in the source is enough."""
+    seen: set[str] = line.notes("cuda").setdefault("asserts", set())
+    found = re.match(r"(.{0,300}?\.(?:cu|cuh|py|cpp|h):\d{1,6}):? .{0,400}?(Assertion .{1,300})", line.text)
+    if found is None or found[1] in seen or len(seen) > 1_000:
+        return None
+    seen.add(found[1])
+    return line.event("cuda_error", Role.ROOT, code=710, name="device-side assert", library="cuda")
+
+
+@PARSER.pattern(
+    rb"(?:CUDA|HIP|cuDNN|CUDA driver) error:? |cuda runtime error \(|CU(?:BLAS|DNN|SOLVER|SPARSE"
+    rb"|RAND)\w{0,4}_STATUS_[A-Z]|CUFFT_[A-Z]{4}|(?:hipblas|rocblas)_status_|HIPBLAS_STATUS_[A-Z]"
+    rb"|uncorrectable ECC error|CUDA driver version is insufficient|no CUDA-capable device"
+    rb"|No CUDA GPUs are available|NVIDIA driver on your system|CUDA unknown error|Cuda failure "
+    rb"|CUDA_ERROR_[A-Z]{4}|cudaError[A-Z][a-z]|cudaGetDeviceCount|CUDA initialization: "
+    rb"|CUDA driver initialization failed|Driver/library version mismatch|Cannot re-initialize CUDA"
+    rb"|couldn't communicate with the NVIDIA driver",
+    safety="Memory exhaustion is the other pattern's; names in advice and in code lines of a traceback do not count.",
+    matches=(
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "torch.AcceleratorError: CUDA error: device-side assert triggered",
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle, opa, opb)`",
+        "RuntimeError: No CUDA GPUs are available",
+        "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
+        (
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before "
+            "calling NumCudaDevices()? Error 802: system not yet initialized"
+        ),
+        "ncclUnhandledCudaError: Call to CUDA function failed. Last error: Cuda failure 'unspecified launch failure'",
+        (
+            "RuntimeError: cuda runtime error (59) : device-side assert triggered at "
+            "/pytorch/aten/src/THC/generic/THCTensorMath.cu:26"
+        ),
+    ),
+    avoids=(
+        "    torch.cuda.check_error(cudaGetDeviceCount())",
+        "Setting CUDA error handling mode",
+    ),
+)
 def _parse_error(line: Line) -> Event | None:
     text = line.text[:MAX_TEXT]
     if _ADVICE.match(text.strip()) or _MEMORY.search(text):
@@ -93,98 +167,3 @@ def _parse_error(line: Line) -> Event | None:
         name=name,
         library=library[1].lower() if library else "cuda",
     )
-
-
-def _parse_assert(line: Line) -> Event | None:
-    """A device-side assertion prints a line for each thread: one for each place in the source is enough."""
-    seen: set[str] = line.notes("cuda").setdefault("asserts", set())
-    found = re.match(r"(.{0,300}?\.(?:cu|cuh|py|cpp|h):\d{1,6}):? .{0,400}?(Assertion .{1,300})", line.text)
-    if found is None or found[1] in seen or len(seen) > 1_000:
-        return None
-    seen.add(found[1])
-    return line.event("cuda_error", Role.ROOT, code=710, name="device-side assert", library="cuda")
-
-
-def _parse_advice(line: Line) -> Event | None:
-    return line.event("advice", Role.ADVICE, about="cuda") if _ADVICE.match(line.text.strip()) else None
-
-
-PARSER = Parser(
-    id="cuda",
-    title="CUDA errors",
-    kind="system",
-    patterns=(
-        Pattern(
-            name="advice",
-            regex=rb"Consider passing CUDA_LAUNCH_BLOCKING|For debugging consider passing"
-            rb"|Compile with `?TORCH_USE_CUDA_DSA|kernel errors might be",
-            parse=_parse_advice,
-            safety="A library's hint: CUDA_LAUNCH_BLOCKING is not set because it is named here.",
-            matches=(
-                "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
-                "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
-                (
-                    "CUDA kernel errors might be asynchronously reported at some other API call, so the "
-                    "stacktrace below "
-                    "might be incorrect."
-                ),
-            ),
-            avoids=("export CUDA_LAUNCH_BLOCKING=1",),
-        ),
-        Pattern(
-            name="device-assert",
-            regex=rb"thread: \[\d+,\d+,\d+\] Assertion ",
-            parse=_parse_assert,
-            safety="One event for each place in the source, however many threads fail there.",
-            matches=(
-                (
-                    "/build/aten/src/ATen/native/cuda/Loss.cu:250: nll_loss_forward: block: [0,0,0], thread: [5,0,0] "
-                    "Assertion `t >= 0 && t < n_classes` failed."
-                ),
-            ),
-            avoids=("Assertion passed",),
-        ),
-        Pattern(
-            name="error",
-            regex=rb"(?:CUDA|HIP|cuDNN|CUDA driver) error:? |cuda runtime error \(|CU(?:BLAS|DNN|SOLVER|SPARSE"
-            rb"|RAND)\w{0,4}_STATUS_[A-Z]|CUFFT_[A-Z]{4}|(?:hipblas|rocblas)_status_|HIPBLAS_STATUS_[A-Z]"
-            rb"|uncorrectable ECC error|CUDA driver version is insufficient|no CUDA-capable device"
-            rb"|No CUDA GPUs are available|NVIDIA driver on your system|CUDA unknown error|Cuda failure "
-            rb"|CUDA_ERROR_[A-Z]{4}|cudaError[A-Z][a-z]|cudaGetDeviceCount|CUDA initialization: "
-            rb"|CUDA driver initialization failed|Driver/library version mismatch|Cannot re-initialize CUDA"
-            rb"|couldn't communicate with the NVIDIA driver",
-            parse=_parse_error,
-            safety="Memory exhaustion is the other pattern's; names in advice and in code lines of a traceback do not "
-            "count.",
-            matches=(
-                "RuntimeError: CUDA error: an illegal memory access was encountered",
-                "torch.AcceleratorError: CUDA error: device-side assert triggered",
-                "RuntimeError: CUDA error: uncorrectable ECC error encountered",
-                "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
-                (
-                    "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle, opa, "
-                    "opb)`"
-                ),
-                "RuntimeError: No CUDA GPUs are available",
-                "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
-                (
-                    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before "
-                    "calling NumCudaDevices()? Error 802: system not yet initialized"
-                ),
-                (
-                    "ncclUnhandledCudaError: Call to CUDA function failed. Last error: Cuda failure "
-                    "'unspecified launch "
-                    "failure'"
-                ),
-                (
-                    "RuntimeError: cuda runtime error (59) : device-side assert triggered at "
-                    "/pytorch/aten/src/THC/generic/THCTensorMath.cu:26"
-                ),
-            ),
-            avoids=(
-                "    torch.cuda.check_error(cudaGetDeviceCount())",
-                "Setting CUDA error handling mode",
-            ),
-        ),
-    ),
-)

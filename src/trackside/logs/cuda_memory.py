@@ -6,7 +6,7 @@ import math
 import re
 
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.logs.traceback_reader import read_frame
 from trackside.model import Event, Role
 
@@ -125,6 +125,78 @@ def sizes(text: str) -> dict[str, int]:
     return {name: size for name, size in found.items() if size < 1 << 60}
 
 
+PARSER = Parser("cuda-memory", "GPU memory", "system")
+
+
+@PARSER.pattern(
+    rb"(?:CUDA|HIP|XPU|NPU|MPS backend) out of memory|CUDA error: out of memory"
+    rb"|driver error: out of memory|OutOfMemoryError: |ResourceExhaustedError: "
+    rb"|(?:Resource exhausted|RESOURCE_EXHAUSTED): [^\n]{0,60}(?:[Oo]ut of memory|[Ff]ailed to "
+    rb"alloc|OOM|[Rr]an out)"
+    rb"|OOM when allocating tensor|_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
+    rb"|failure (?:\d )?'out of memory'|No available memory for the cache blocks"
+    rb"|cudaMalloc[^\n]{0,30}failed: out of memory|Out of memory error on GPU"
+    rb"|ran out of memory trying to allocate|memory in memory space hbm|GPU is out of memory|CUDA OOM"
+    rb"|RESOURCE_EXHAUSTED: Attempting to (?:reserve|allocate)|cuda runtime error \(2\)|error=2 : out of memory"
+    rb"|\(2 vs\. 0\)  ?out of memory",
+    safety="Host memory (DefaultCPUAllocator, device:CPU, pinned) is not the card's; sentences of advice and "
+    "allocators' "
+    "'this is not a failure' are none; a caught one that is tried again only confirms.",
+    matches=(
+        (
+            "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 15.78 GiB total capacity; "
+            "14.12 GiB already allocated; 8.75 MiB free; 14.40 GiB reserved in total by PyTorch)"
+        ),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+            "capacity "
+            "of 79.15 GiB of which 1.20 GiB is free. Process 123 has 10.00 GiB memory in use. Including "
+            "non-PyTorch memory, this process has 67.90 GiB memory in use. Of the allocated memory "
+            "60.00 GiB is "
+            "allocated by PyTorch, and 7.00 GiB is reserved by PyTorch but unallocated."
+        ),
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "RuntimeError: cuda runtime error (2) : out of memory at /pytorch/torch/lib/THC/generic/THCStorage.cu:66",
+        "F0102 03:04:05.678901 42 syncedmem.cpp:71] Check failed: error == cudaSuccess (2 vs. 0)  out of memory",
+        "RESOURCE_EXHAUSTED: Attempting to reserve 6.48G at the bottom of memory. That was not possible.",
+        (
+            "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate "
+            "4294967296 bytes."
+        ),
+        (
+            "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor with "
+            "shape[8,512,512,64] and type float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator "
+            "GPU_0_bfc"
+        ),
+        (
+            "ValueError: No available memory for the cache blocks. Try increasing "
+            "`gpu_memory_utilization` when "
+            "initializing the engine."
+        ),
+        (
+            "HIP out of memory. Tried to allocate 1.00 GiB (GPU 2; 63.98 GiB total capacity; 60.00 GiB already "
+            "allocated; 512.00 MiB free; 61.00 GiB reserved in total by PyTorch)"
+        ),
+    ),
+    avoids=(
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate "
+            "memory: you tried to allocate 68719476736 bytes."
+        ),
+        "grpc: RESOURCE_EXHAUSTED: Received message larger than max (5242880 vs. 4194304)",
+        "use gradient checkpointing to avoid CUDA out of memory errors",
+        (
+            "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.25GiB. The caller indicates "
+            "that this "
+            "is not a failure, but may mean that there could be performance gains if more memory were "
+            "available."
+        ),
+        (
+            "ResourceExhaustedError: OOM when allocating tensor with shape[8,8] and type float on "
+            "/job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu"
+        ),
+    ),
+)
 def _parse_oom(line: Line) -> Event | None:
     text = line.text[:MAX_TEXT]
     if _HOST.search(text) or _OTHER_RESOURCE.search(text) or ("Tried to allocate" not in text and _HINT.search(text)):
@@ -169,83 +241,3 @@ def phase(line: Line) -> str:
             if pattern.search(place):
                 return name
     return "unknown"
-
-
-PARSER = Parser(
-    id="cuda-memory",
-    title="GPU memory",
-    kind="system",
-    patterns=(
-        Pattern(
-            name="out-of-memory",
-            regex=rb"(?:CUDA|HIP|XPU|NPU|MPS backend) out of memory|CUDA error: out of memory"
-            rb"|driver error: out of memory|OutOfMemoryError: |ResourceExhaustedError: "
-            rb"|(?:Resource exhausted|RESOURCE_EXHAUSTED): [^\n]{0,60}(?:[Oo]ut of memory|[Ff]ailed to "
-            rb"alloc|OOM|[Rr]an out)"
-            rb"|OOM when allocating tensor|_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
-            rb"|failure (?:\d )?'out of memory'|No available memory for the cache blocks"
-            rb"|cudaMalloc[^\n]{0,30}failed: out of memory|Out of memory error on GPU"
-            rb"|ran out of memory trying to allocate|memory in memory space hbm|GPU is out of memory|CUDA OOM"
-            rb"|RESOURCE_EXHAUSTED: Attempting to (?:reserve|allocate)|cuda runtime error \(2\)|error=2 : out of memory"
-            rb"|\(2 vs\. 0\)  ?out of memory",
-            parse=_parse_oom,
-            safety="Host memory (DefaultCPUAllocator, device:CPU, pinned) is not the card's; sentences of advice and "
-            "allocators' "
-            "'this is not a failure' are none; a caught one that is tried again only confirms.",
-            matches=(
-                (
-                    "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 15.78 GiB total capacity; "
-                    "14.12 GiB already allocated; 8.75 MiB free; 14.40 GiB reserved in total by PyTorch)"
-                ),
-                (
-                    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
-                    "capacity "
-                    "of 79.15 GiB of which 1.20 GiB is free. Process 123 has 10.00 GiB memory in use. Including "
-                    "non-PyTorch memory, this process has 67.90 GiB memory in use. Of the allocated memory "
-                    "60.00 GiB is "
-                    "allocated by PyTorch, and 7.00 GiB is reserved by PyTorch but unallocated."
-                ),
-                "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-                "RuntimeError: cuda runtime error (2) : out of memory at /pytorch/torch/lib/THC/generic/THCStorage.cu:66",
-                "F0102 03:04:05.678901 42 syncedmem.cpp:71] Check failed: error == cudaSuccess (2 vs. 0)  out of memory",
-                "RESOURCE_EXHAUSTED: Attempting to reserve 6.48G at the bottom of memory. That was not possible.",
-                (
-                    "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate "
-                    "4294967296 bytes."
-                ),
-                (
-                    "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor with "
-                    "shape[8,512,512,64] and type float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator "
-                    "GPU_0_bfc"
-                ),
-                (
-                    "ValueError: No available memory for the cache blocks. Try increasing "
-                    "`gpu_memory_utilization` when "
-                    "initializing the engine."
-                ),
-                (
-                    "HIP out of memory. Tried to allocate 1.00 GiB (GPU 2; 63.98 GiB total capacity; 60.00 GiB already "
-                    "allocated; 512.00 MiB free; 61.00 GiB reserved in total by PyTorch)"
-                ),
-            ),
-            avoids=(
-                (
-                    "RuntimeError: [enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate "
-                    "memory: you tried to allocate 68719476736 bytes."
-                ),
-                "grpc: RESOURCE_EXHAUSTED: Received message larger than max (5242880 vs. 4194304)",
-                "use gradient checkpointing to avoid CUDA out of memory errors",
-                (
-                    "Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.25GiB. The caller indicates "
-                    "that this "
-                    "is not a failure, but may mean that there could be performance gains if more memory were "
-                    "available."
-                ),
-                (
-                    "ResourceExhaustedError: OOM when allocating tensor with shape[8,8] and type float on "
-                    "/job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu"
-                ),
-            ),
-        ),
-    ),
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
 _KILLED = re.compile(r"DataLoader worker \(pid (\d{1,8})\) is killed by signal: ([\w ]{1,40})")
@@ -27,7 +27,35 @@ _SIGNALS = {
     "hangup": (1, "SIGHUP", "killed"),
 }
 
+PARSER = Parser("dataloader", "Data-loading workers", "system")
 
+
+@PARSER.pattern(
+    rb"DataLoader worker \(pid|encountered in worker",
+    safety="Only the death of a worker: an exception that a worker raised and handed over is no death, "
+    "nor is the warning about too many workers.",
+    matches=(
+        "RuntimeError: DataLoader worker (pid 5487) is killed by signal: Killed. ",
+        "RuntimeError: DataLoader worker (pid(s) 12, 13) exited unexpectedly",
+        (
+            "RuntimeError: DataLoader worker (pid 31) is killed by signal: Bus error. It is possible that "
+            "dataloader's workers are out of shared memory. Please try to raise your shared memory limit."
+        ),
+        (
+            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared "
+            "memory (shm)."
+        ),
+        (
+            "RuntimeError: DataLoader worker (pid 77) exited unexpectedly with exit code 1. Details "
+            "are lost due "
+            "to multiprocessing."
+        ),
+    ),
+    avoids=(
+        "RuntimeError: Caught KeyError in DataLoader worker process 0.",
+        "UserWarning: This DataLoader will create 16 worker processes in total. Our suggested max number is 8",
+    ),
+)
 def _parse(line: Line) -> Event | None:
     if found := _KILLED.search(line.text):
         number, name, reason = _SIGNALS.get(found[2].strip().lower(), (None, None, "killed"))
@@ -41,55 +69,16 @@ def _parse(line: Line) -> Event | None:
     return None
 
 
-def _parse_map(line: Line) -> Event:
-    return line.event("dataloader_death", Role.ROOT, reason="exited")
-
-
-PARSER = Parser(
-    id="dataloader",
-    title="Data-loading workers",
-    kind="system",
-    patterns=(
-        Pattern(
-            name="worker-death",
-            regex=rb"DataLoader worker \(pid|encountered in worker",
-            parse=_parse,
-            safety="Only the death of a worker: an exception that a worker raised and handed over is no death, "
-            "nor is the warning about too many workers.",
-            matches=(
-                "RuntimeError: DataLoader worker (pid 5487) is killed by signal: Killed. ",
-                "RuntimeError: DataLoader worker (pid(s) 12, 13) exited unexpectedly",
-                (
-                    "RuntimeError: DataLoader worker (pid 31) is killed by signal: Bus error. It is possible that "
-                    "dataloader's workers are out of shared memory. Please try to raise your shared memory limit."
-                ),
-                (
-                    "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared "
-                    "memory (shm)."
-                ),
-                (
-                    "RuntimeError: DataLoader worker (pid 77) exited unexpectedly with exit code 1. Details "
-                    "are lost due "
-                    "to multiprocessing."
-                ),
-            ),
-            avoids=(
-                "RuntimeError: Caught KeyError in DataLoader worker process 0.",
-                "UserWarning: This DataLoader will create 16 worker processes in total. Our suggested max number is 8",
-            ),
-        ),
-        Pattern(
-            name="map-worker-death",
-            regex=rb"One of the subprocesses has abruptly died during map operation",
-            parse=_parse_map,
-            safety="datasets' own sentence when a process of map(num_proc=N) vanishes.",
-            matches=(
-                (
-                    "RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, "
-                    "disable multiprocessing."
-                ),
-            ),
-            avoids=("Running map operation in 8 subprocesses",),
+@PARSER.pattern(
+    rb"One of the subprocesses has abruptly died during map operation",
+    safety="datasets' own sentence when a process of map(num_proc=N) vanishes.",
+    matches=(
+        (
+            "RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, "
+            "disable multiprocessing."
         ),
     ),
+    avoids=("Running map operation in 8 subprocesses",),
 )
+def _parse_map(line: Line) -> Event:
+    return line.event("dataloader_death", Role.ROOT, reason="exited")

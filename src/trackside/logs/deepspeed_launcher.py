@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from trackside.catalog.signals import read_code
 from trackside.logs import exits
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
 LAUNCHER = "deepspeed"
 
-_RETURN = re.compile(r"exits with return code = (-?\d{1,5})")
 _LOCAL = re.compile(r"--local[-_]rank=(\d{1,4})")
-_KILLING = re.compile(r"Killing subprocess (\d{1,10})\s*$")
-_SUCCESS = re.compile(r"Process (\d{1,10}) exits successfully")
-_SSH = re.compile(r"pdsh@[^:\s]{1,80}: ([^:\s]{1,80}): ssh exited with exit code (\d{1,3})")
-_NODES = re.compile(r"nnodes=(\d{1,6}), num_local_procs=(\d{1,4})")
-_BACKEND = re.compile(r"(?:TorchBackend in DeepSpeed|torch distributed|torch\.distributed) with backend:? (\w{1,12})")
+
+PARSER = Parser("deepspeed-launcher", "DeepSpeed launcher", "system")
 
 
-def _returned(line: Line) -> Event | None:
-    found = _RETURN.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"exits with return code = -?[0-9]",
+    r"exits with return code = (-?\d{1,5})",
+    safety="The code of the worker that failed first; those killed before it are not named.",
+    matches=(
+        (
+            "[2026-11-21 08:45:25,792] [ERROR] [launch.py:259:sigkill_handler] ['python3', '-u', "
+            "'train.py', '--local_rank=1'] exits with return code = -9"
+        ),
+        "[ERROR] [launch.py:321:sigkill_handler] ['python', 'train.py', '--local_rank=0'] exits with return code = 1",
+    ),
+    avoids=("the tool exits with return code = ok",),
+)
+def _returned(line: Line, found: re.Match[str]) -> Event:
     end = read_code(int(found[1]))
     local = _LOCAL.search(line.text)
     return line.event(
@@ -40,14 +45,27 @@ def _returned(line: Line) -> Event | None:
     )
 
 
-def _killing(line: Line) -> Event | None:
-    found = _KILLING.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"Killing subprocess [0-9]",
+    r"Killing subprocess (\d{1,10})\s*$",
+    safety="Teardown always: printed for every worker once one has failed or the launcher got a signal.",
+    matches=(
+        "[2026-11-21 08:45:23,935] [INFO] [launch.py:253:sigkill_handler] Killing subprocess 9776",
+        "Killing subprocess 123",
+    ),
+    avoids=("Killing subprocess 3 of the reaction network",),
+)
+def _killing(line: Line, found: re.Match[str]) -> Event:
     exits.launcher_kills(line, int(found[1]))
     return line.event("signal_received", Role.TEARDOWN, pid=int(found[1]), by=LAUNCHER)
 
 
+@PARSER.pattern(
+    rb"Main process received SIG",
+    safety="Teardown: somebody told the launcher to stop.",
+    matches=("Main process received SIGTERM, exiting", "Main process received SIGINT, exiting"),
+    avoids=("Main process received signature",),
+)
 def _main_signal(line: Line) -> Event | None:
     if "Main process received SIG" not in line.text:
         return None
@@ -57,119 +75,52 @@ def _main_signal(line: Line) -> Event | None:
     return line.event("signal_received", Role.TEARDOWN, signal=15, signal_name="SIGTERM", by=LAUNCHER)
 
 
-def _success(line: Line) -> Event | None:
-    found = _SUCCESS.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb" exits successfully",
+    r"Process (\d{1,10}) exits successfully",
+    safety="One worker's good end says nothing of the others.",
+    matches=("[INFO] [launch.py:347:main] Process 9776 exits successfully.",),
+    avoids=("the program exits successfully",),
+)
+def _success(line: Line, found: re.Match[str]) -> Event:
     return line.event("process_exit", Role.FACT, source=LAUNCHER, exit_code=0, pid=int(found[1]))
 
 
-def _ssh(line: Line) -> Event | None:
-    found = _SSH.search(line.text)
-    if found is None:
-        return None
-    end = read_code(int(found[2]))
-    return line.event(
-        "process_exit",
-        exits.role_of(line, end.signal),
-        node=found[1],
-        source="pdsh",
-        exit_code=end.code,
-        signal=end.signal,
-        signal_name=end.signal_name,
-    )
-
-
-def _world(line: Line) -> Event | None:
-    if found := _NODES.search(line.text):
-        nodes, local = int(found[1]), int(found[2])
-        return line.event("host", Role.FACT, nnodes=nodes, local_world_size=local, world_size=nodes * local)
-    return None
-
-
-def _backend(line: Line) -> Iterator[Event]:
-    if _BACKEND.search(line.text):
-        yield line.event("distributed_init", Role.FACT)
-
-
-PARSER = Parser(
-    id="deepspeed-launcher",
-    title="DeepSpeed launcher",
-    kind="system",
-    patterns=(
-        Pattern(
-            "return-code",
-            rb"exits with return code = -?[0-9]",
-            _returned,
-            "The code of the worker that failed first; those killed before it are not named.",
-            matches=(
-                (
-                    "[2026-11-21 08:45:25,792] [ERROR] [launch.py:259:sigkill_handler] ['python3', '-u', "
-                    "'train.py', '--local_rank=1'] exits with return code = -9"
-                ),
-                (
-                    "[ERROR] [launch.py:321:sigkill_handler] ['python', 'train.py', '--local_rank=0'] exits with "
-                    "return code = 1"
-                ),
-            ),
-            avoids=("the tool exits with return code = ok",),
-        ),
-        Pattern(
-            "killing",
-            rb"Killing subprocess [0-9]",
-            _killing,
-            "Teardown always: printed for every worker once one has failed or the launcher got a signal.",
-            matches=(
-                "[2026-11-21 08:45:23,935] [INFO] [launch.py:253:sigkill_handler] Killing subprocess 9776",
-                "Killing subprocess 123",
-            ),
-            avoids=("Killing subprocess 3 of the reaction network",),
-        ),
-        Pattern(
-            "main-signal",
-            rb"Main process received SIG",
-            _main_signal,
-            "Teardown: somebody told the launcher to stop.",
-            matches=("Main process received SIGTERM, exiting", "Main process received SIGINT, exiting"),
-            avoids=("Main process received signature",),
-        ),
-        Pattern(
-            "success",
-            rb" exits successfully",
-            _success,
-            "One worker's good end says nothing of the others.",
-            matches=("[INFO] [launch.py:347:main] Process 9776 exits successfully.",),
-            avoids=("the program exits successfully",),
-        ),
-        Pattern(
-            "ssh",
-            rb": ssh exited with exit code [0-9]",
-            _ssh,
-            "pdsh's word for a whole node's launcher: confirms unless the code is a signal's.",
-            matches=(
-                "pdsh@head: n2: ssh exited with exit code 137",
-                "pdsh@login1: gpu003: ssh exited with exit code 1",
-            ),
-            avoids=("scp: ssh exited with exit code 255",),
-        ),
-        Pattern(
-            "world",
-            rb"nnodes=[0-9]{1,6}, num_local_procs=",
-            _world,
-            "Launcher lines only; options of other programs have another shape.",
-            matches=("[INFO] [launch.py:158:main] nnodes=1, num_local_procs=2, node_rank=0",),
-            avoids=("--nnodes=2", "nnodes=2, num_local_procs=all"),
-        ),
-        Pattern(
-            "backend",
-            rb"(TorchBackend in DeepSpeed|torch distributed|torch\.distributed) with backend",
-            _backend,
-            "Set-up begins; it does not say that it ended.",
-            matches=(
-                "[INFO] [comm.py:637:init_distributed] Initializing TorchBackend in DeepSpeed with backend nccl",
-                "[INFO] [distributed.py:37:init_distributed] Initializing torch distributed with backend: nccl",
-            ),
-            avoids=("torch distributed with backends of your choice",),
-        ),
+@PARSER.pattern(
+    rb": ssh exited with exit code [0-9]",
+    r"pdsh@[^:\s]{1,80}: ([^:\s]{1,80}): ssh exited with exit code (\d{1,3})",
+    safety="pdsh's word for a whole node's launcher: confirms unless the code is a signal's.",
+    matches=(
+        "pdsh@head: n2: ssh exited with exit code 137",
+        "pdsh@login1: gpu003: ssh exited with exit code 1",
     ),
+    avoids=("scp: ssh exited with exit code 255",),
 )
+def _ssh(line: Line, found: re.Match[str]) -> Event:
+    return exits.process_exit(line, read_code(int(found[2])), "pdsh", node=found[1])
+
+
+@PARSER.pattern(
+    rb"nnodes=[0-9]{1,6}, num_local_procs=",
+    r"nnodes=(\d{1,6}), num_local_procs=(\d{1,4})",
+    safety="Launcher lines only; options of other programs have another shape.",
+    matches=("[INFO] [launch.py:158:main] nnodes=1, num_local_procs=2, node_rank=0",),
+    avoids=("--nnodes=2", "nnodes=2, num_local_procs=all"),
+)
+def _world(line: Line, found: re.Match[str]) -> Event:
+    nodes, local = int(found[1]), int(found[2])
+    return line.event("host", Role.FACT, nnodes=nodes, local_world_size=local, world_size=nodes * local)
+
+
+@PARSER.pattern(
+    rb"(TorchBackend in DeepSpeed|torch distributed|torch\.distributed) with backend",
+    r"(?:TorchBackend in DeepSpeed|torch distributed|torch\.distributed) with backend:? \w{1,12}",
+    safety="Set-up begins; it does not say that it ended.",
+    matches=(
+        "[INFO] [comm.py:637:init_distributed] Initializing TorchBackend in DeepSpeed with backend nccl",
+        "[INFO] [distributed.py:37:init_distributed] Initializing torch distributed with backend: nccl",
+    ),
+    avoids=("torch distributed with backends of your choice",),
+)
+def _backend(line: Line, _: re.Match[str]) -> Event:
+    return line.event("distributed_init", Role.FACT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
 NAMES = (
@@ -27,7 +27,23 @@ _ADVICE = re.compile(
     r"should|e\.g\.|suggest|hint|rerun|re-run|with CUDA_LAUNCH)"
 )
 
+PARSER = Parser("environment", "environment settings", "system")
 
+
+@PARSER.pattern(
+    b"(" + _NAME.encode() + b")(=|['\"]{0,1}: ?['\"]{0,1}[0-9A-Za-z])",
+    safety="PyTorch's hint to pass CUDA_LAUNCH_BLOCKING=1 is advice: it does not mean that it is set.",
+    matches=(
+        "CUDA_LAUNCH_BLOCKING=1",
+        "export CUDA_LAUNCH_BLOCKING=1",
+        "+ CUDA_LAUNCH_BLOCKING=1",
+        "+ env CUDA_LAUNCH_BLOCKING=1 python train.py",
+        "environ({'HOME': '/home/u', 'CUDA_LAUNCH_BLOCKING': '1'})",
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+        "NCCL_IB_DISABLE=1",
+    ),
+    avoids=("CUDA_LAUNCH_BLOCKING is unset", "MY_CUDA_LAUNCH_BLOCKING=1", "CUDA_LAUNCH_BLOCKING=None"),
+)
 def _flag(line: Line) -> Event | None:
     text = line.text
     found = _SET.search(text)
@@ -37,28 +53,3 @@ def _flag(line: Line) -> Event | None:
     if found is None or found["value"].lower() in ("none", "unset", "null"):
         return None
     return line.event("env_flag", Role.FACT, name=found["name"], value=found["value"])
-
-
-PARSER = Parser(
-    id="environment",
-    title="environment settings",
-    kind="system",
-    patterns=(
-        Pattern(
-            "flag",
-            b"(" + _NAME.encode() + b")(=|['\"]{0,1}: ?['\"]{0,1}[0-9A-Za-z])",
-            _flag,
-            "PyTorch's hint to pass CUDA_LAUNCH_BLOCKING=1 is advice: it does not mean that it is set.",
-            matches=(
-                "CUDA_LAUNCH_BLOCKING=1",
-                "export CUDA_LAUNCH_BLOCKING=1",
-                "+ CUDA_LAUNCH_BLOCKING=1",
-                "+ env CUDA_LAUNCH_BLOCKING=1 python train.py",
-                "environ({'HOME': '/home/u', 'CUDA_LAUNCH_BLOCKING': '1'})",
-                "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
-                "NCCL_IB_DISABLE=1",
-            ),
-            avoids=("CUDA_LAUNCH_BLOCKING is unset", "MY_CUDA_LAUNCH_BLOCKING=1", "CUDA_LAUNCH_BLOCKING=None"),
-        ),
-    ),
-)

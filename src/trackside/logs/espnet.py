@@ -6,17 +6,25 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.numbers import NUMBER, number
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_HEAD = re.compile(r"\b(\d{1,6})epoch:train:\d{1,9}-(\d{1,9})batch: ")
 _PAIR = re.compile(rf"\b([a-z]\w{{0,40}})=({NUMBER})")
 
+PARSER = Parser("espnet", "ESPnet", "framework")
 
-def _progress(line: Line) -> Event | None:
-    head = _HEAD.search(line.text)
-    if head is None:
-        return None
+
+@PARSER.pattern(
+    rb"[0-9]epoch:train:[0-9]{1,9}-[0-9]{1,9}batch: ",
+    r"\b(\d{1,6})epoch:train:\d{1,9}-(\d{1,9})batch: ",
+    safety="An epoch's summary has another head.",
+    matches=(
+        "[gpu01:0/2] 2026-01-01 00:00:00,080 (trainer:464) INFO: 1epoch:train:1-682batch: iter_time=2.878e-04, "
+        "forward_time=0.134, loss=123.963, loss_att=77.448, acc=0.013, lr_0=3.460e-06, train_time=1.816",
+    ),
+    avoids=("INFO: 1epoch:train:1-682batch: no figures",),
+)
+def _progress(line: Line, head: re.Match[str]) -> Event | None:
     figures = {name: number(value) for name, value in _PAIR.findall(line.text, head.end())}
     if "loss" not in figures:
         return None
@@ -31,23 +39,3 @@ def _progress(line: Line) -> Event | None:
         data_time_s=figures.get("iter_time"),
         framework="espnet",
     )
-
-
-PARSER = Parser(
-    "espnet",
-    "ESPnet",
-    "framework",
-    (
-        Pattern(
-            "batches",
-            rb"[0-9]epoch:train:[0-9]{1,9}-[0-9]{1,9}batch: ",
-            _progress,
-            "An epoch's summary has another head.",
-            (
-                "[gpu01:0/2] 2026-01-01 00:00:00,080 (trainer:464) INFO: 1epoch:train:1-682batch: iter_time=2.878e-04, "
-                "forward_time=0.134, loss=123.963, loss_att=77.448, acc=0.013, lr_0=3.460e-06, train_time=1.816",
-            ),
-            ("INFO: 1epoch:train:1-682batch: no figures",),
-        ),
-    ),
-)

@@ -7,10 +7,11 @@ fatal signal out of the blue is a cause.
 from __future__ import annotations
 
 import re
+from typing import Any
 
-from trackside.catalog.signals import DESCRIPTIONS
+from trackside.catalog.signals import DESCRIPTIONS, Exit
 from trackside.logs.line import Line
-from trackside.model import Role
+from trackside.model import Event, Role
 
 _NOTES = "exits"
 DEATHS = "|".join(sorted((re.escape(text) for text in DESCRIPTIONS), key=len, reverse=True))
@@ -61,3 +62,20 @@ def role_of(line: Line, signal: int | None, pid: int | None = None, *, first: bo
     if signal in (10, 12, 13, 14):
         return Role.CONFIRMATION
     return Role.ROOT
+
+
+def process_exit(
+    line: Line, end: Exit, source: str, pid: int | None = None, *, first: bool = False, **told: Any
+) -> Event:
+    """The event of a process that ended so, as ``source`` tells it."""
+    role = role_of(line, end.signal, pid, first=first)
+    return line.event(
+        "process_exit",
+        role,
+        source=source,
+        exit_code=end.code,
+        signal=end.signal,
+        signal_name=end.signal_name,
+        pid=pid,
+        **told,
+    )

@@ -7,17 +7,26 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.numbers import number, whole
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_SIMPLE = re.compile(r"\| epoch (\d{1,6}):\s{1,8}(\d{1,9}) ?/ ?(\d{1,9}) (.*)")
-_VALID = re.compile(r"\| epoch (\d{1,6}) \| (?:valid on '[^']{0,60}' subset \| )?(?:valid_)?loss ([^ |]+)")
 _PAIR = re.compile(r"([a-z_]{1,30})=([^,\s]{1,30})")
 
+PARSER = Parser("fairseq", "fairseq", "framework", precedence=140)
 
-def _simple(line: Line) -> Event | None:
-    found = _SIMPLE.search(line.text)
-    if found is None or "valid" in line.text[: found.start()]:
+
+@PARSER.pattern(
+    rb"epoch [0-9]{1,6}: {1,8}[0-9]{1,9} ?/ ?[0-9]{1,9} [^\n\r]{0,30}loss=",
+    r"\| epoch (\d{1,6}):\s{1,8}(\d{1,9}) ?/ ?(\d{1,9}) (.*)",
+    safety="The summary at an epoch's end is a mean and no point.",
+    matches=(
+        "2021-05-01 12:00:00 | INFO | train_inner | epoch 001:    100 / 1196 loss=11.505, nll_loss=11.2, wps=9000, "
+        "num_updates=100, lr=1.2e-05, gnorm=2.51, loss_scale=128, train_wall=20, wall=30",
+    ),
+    avoids=("2021-05-01 12:00:00 | INFO | valid | epoch 001:    100 / 1196 loss=11.505",),
+)
+def _simple(line: Line, found: re.Match[str]) -> Event | None:
+    if "valid" in line.text[: found.start()]:
         return None
     figures = dict(_PAIR.findall(found[4]))
     if "loss" not in figures:
@@ -45,6 +54,15 @@ def _event(line: Line, figures: dict[str, str], step: int | None, epoch: float |
     )
 
 
+@PARSER.pattern(
+    rb"\| train_inner \| \{|\| valid \| \{",
+    safety="Only fairseq's own logger names.",
+    matches=(
+        '2021-05-01 12:00:00 | INFO | train_inner | {"epoch": 1, "update": 0.084, "loss": "11.505", "num_updates": "100", '
+        '"lr": "1.2e-05", "gnorm": "2.5"}',
+    ),
+    avoids=("2021-05-01 12:00:00 | INFO | train_inner | {not json}",),
+)
 def _json(line: Line) -> Event | None:
     start = line.text.find("{")
     try:
@@ -65,50 +83,17 @@ def _json(line: Line) -> Event | None:
     return _event(line, figures, whole(figures["num_updates"]), number(figures.get("update") or figures.get("epoch")))
 
 
-def _valid(line: Line) -> Event | None:
-    found = _VALID.search(line.text)
-    if found is None or "valid" not in line.text:
+@PARSER.pattern(
+    rb"valid on '[^'\n\r]{1,60}' subset \| loss ",
+    r"\| epoch (\d{1,6}) \| (?:valid on '[^']{0,60}' subset \| )?(?:valid_)?loss ([^ |]+)",
+    safety="Never a training point.",
+    matches=(
+        "2021-05-01 12:20:00 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 8.102 | ppl 275 | num_updates 1196",
+    ),
+    avoids=("valid on 'valid' subset | loss unknown",),
+)
+def _valid(line: Line, found: re.Match[str]) -> Event | None:
+    if "valid" not in line.text:
         return None
     loss = number(found[2])
     return line.event("evaluation", epoch=int(found[1]), metric="valid_loss", value=loss, loss=loss)
-
-
-PARSER = Parser(
-    "fairseq",
-    "fairseq",
-    "framework",
-    (
-        Pattern(
-            "simple",
-            rb"epoch [0-9]{1,6}: {1,8}[0-9]{1,9} ?/ ?[0-9]{1,9} [^\n\r]{0,30}loss=",
-            _simple,
-            "The summary at an epoch's end is a mean and no point.",
-            (
-                "2021-05-01 12:00:00 | INFO | train_inner | epoch 001:    100 / 1196 loss=11.505, nll_loss=11.2, wps=9000, "
-                "num_updates=100, lr=1.2e-05, gnorm=2.51, loss_scale=128, train_wall=20, wall=30",
-            ),
-            ("2021-05-01 12:00:00 | INFO | valid | epoch 001:    100 / 1196 loss=11.505",),
-        ),
-        Pattern(
-            "json",
-            rb"\| train_inner \| \{|\| valid \| \{",
-            _json,
-            "Only fairseq's own logger names.",
-            (
-                '2021-05-01 12:00:00 | INFO | train_inner | {"epoch": 1, "update": 0.084, "loss": "11.505", "num_updates": "100", '
-                '"lr": "1.2e-05", "gnorm": "2.5"}',
-            ),
-            ("2021-05-01 12:00:00 | INFO | train_inner | {not json}",),
-        ),
-        Pattern(
-            "valid",
-            rb"valid on '[^'\n\r]{1,60}' subset \| loss ",
-            _valid,
-            "Never a training point.",
-            (
-                "2021-05-01 12:20:00 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 8.102 | ppl 275 | num_updates 1196",
-            ),
-            ("valid on 'valid' subset | loss unknown",),
-        ),
-    ),
-)

@@ -14,11 +14,11 @@ def named(line: Line) -> set[str]:
     return seen
 
 
-def _names(framework: str, regex: bytes, *, caseless: bool = False) -> Pattern:
+def _names(framework: str, regex: bytes) -> Pattern:
     def parse(line: Line) -> None:
         named(line).add(framework)
 
-    return Pattern(framework, regex, parse, "Only remembers the name; gives no event.", caseless=caseless)
+    return Pattern(framework, regex, parse, "Only remembers the name; gives no event.")
 
 
 _PACKAGES = {
@@ -39,9 +39,5 @@ _BANNERS = {
     "megatron": rb"(?:using world size: [0-9]{1,6}, data-parallel|setting training iterations to|building GPT model)",
 }
 
-PARSER = Parser(
-    "frameworks",
-    "Libraries that a log names",
-    "framework",
-    tuple(_names(name, regex) for name, regex in (*_PACKAGES.items(), *_BANNERS.items())),
-)
+PARSER = Parser("frameworks", "Libraries that a log names", "framework")
+PARSER.patterns.extend(_names(name, regex) for name, regex in (*_PACKAGES.items(), *_BANNERS.items()))

@@ -14,7 +14,7 @@ from typing import Any
 from trackside.logs.frameworks import named
 from trackside.logs.line import Line
 from trackside.logs.numbers import NUMBER, meaning, number, whole
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 MAX_TEXT = 4_000
@@ -128,29 +128,44 @@ def _place(text: str, read: _Read) -> tuple[int | None, float | None, int | None
     return step, position, None, total or read.whole("total_steps")
 
 
-def _line(line: Line) -> list[Event] | None:
-    text = line.text
-    if len(text) > MAX_TEXT:
-        return None
-    text = _BEST_FIELD.sub("", text)
-    low = text.lower()
-    if any(hint in low for hint in _OTHER_HINTS) and _OTHER.search(text):
-        return None
-    read = _pairs(text)
-    if "loss" not in read.values and "eval_loss" not in read.values:
-        return None
-    step, epoch, length, total = _place(text, read)
-    if step is None and epoch is None:
-        return None
-    events = []
-    before = low[: max(0, low.find("loss"))]
-    elsewhere = any(hint in before for hint in _ELSEWHERE_HINTS) and _ELSEWHERE.search(before) is not None
-    validated = read.values.get("loss" if elsewhere and "eval_loss" not in read.values else "eval_loss")
-    if validated is not None:
-        events.append(line.event("evaluation", step=step, epoch=epoch, metric="loss", value=validated, loss=validated))
-    if "loss" in read.values and not elsewhere:
-        events.append(_progress(line, read, step, epoch, length, total))
-    return events or None
+PARSER = Parser("custom", "training loops of one's own", "framework", generic=True, precedence=630)
+
+
+@PARSER.pattern(
+    rb"(?:step|iter|iteration|epoch)[\"']?(?:[,;\t]|  )[^\n\r]{0,200}loss",
+    safety="A header whose rows below are figures in as many columns.",
+    matches=(
+        "step,loss,lr\n1,6.31,0.001\n2,5.90,0.001",
+        "epoch     train_loss  valid_loss  accuracy\n0         0.512300    0.401200    0.910000",
+        "Step\tTraining Loss\n10\t1.8123\n20\t1.5012",
+    ),
+    avoids=("step,loss,lr are logged to a file",),
+    caseless=True,
+)
+def _table(line: Line) -> Iterator[Event]:
+    """The rows under a header such as ``step,loss,lr``."""
+    mark = next((m for m in (",", "\t", ";") if m in line.text), None)
+    names = [name.strip().strip("\"'") for name in line.text.split(mark)]
+    columns = {}
+    for index, name in enumerate(names):
+        known = meaning(name) if re.fullmatch(r"[\w/.\- ]{1,60}", name) else None
+        if known is not None and known[0] not in columns:
+            columns[known[0]] = index
+    if "loss" not in columns or not columns.keys() & {"step", "epoch"}:
+        return
+    for row in line.following(MAX_ROWS):
+        cells = row.text.split(mark)
+        if len(cells) != len(names):
+            return
+        step = whole(cells[columns["step"]]) if "step" in columns else None
+        epoch = number(cells[columns["epoch"]]) if "epoch" in columns else None
+        loss = number(cells[columns["loss"]])
+        if step is None and epoch is None:
+            return
+        if loss is None:
+            continue
+        others: dict[str, Any] = {name: number(cells[columns[name]]) for name in ("lr", "grad_norm") if name in columns}
+        yield row.event("progress", step=step, epoch=epoch, loss=loss, framework="custom", **others)
 
 
 def _progress(
@@ -185,87 +200,61 @@ def _framework(line: Line) -> str:
     return next((name for name in ("deepspeed", "accelerate") if name in seen), "custom")
 
 
-def _table(line: Line) -> Iterator[Event]:
-    """The rows under a header such as ``step,loss,lr``."""
-    mark = next((m for m in (",", "\t", ";") if m in line.text), None)
-    names = [name.strip().strip("\"'") for name in line.text.split(mark)]
-    columns = {}
-    for index, name in enumerate(names):
-        known = meaning(name) if re.fullmatch(r"[\w/.\- ]{1,60}", name) else None
-        if known is not None and known[0] not in columns:
-            columns[known[0]] = index
-    if "loss" not in columns or not columns.keys() & {"step", "epoch"}:
-        return
-    for row in line.following(MAX_ROWS):
-        cells = row.text.split(mark)
-        if len(cells) != len(names):
-            return
-        step = whole(cells[columns["step"]]) if "step" in columns else None
-        epoch = number(cells[columns["epoch"]]) if "epoch" in columns else None
-        loss = number(cells[columns["loss"]])
-        if step is None and epoch is None:
-            return
-        if loss is None:
-            continue
-        others: dict[str, Any] = {name: number(cells[columns[name]]) for name in ("lr", "grad_norm") if name in columns}
-        yield row.event("progress", step=step, epoch=epoch, loss=loss, framework="custom", **others)
-
-
-PARSER = Parser(
-    "custom",
-    "training loops of one's own",
-    "framework",
-    (
-        Pattern(
-            "table",
-            rb"(?:step|iter|iteration|epoch)[\"']?(?:[,;\t]|  )[^\n\r]{0,200}loss",
-            lambda line: list(_table(line)) or None,
-            "A header whose rows below are figures in as many columns.",
-            (
-                "step,loss,lr\n1,6.31,0.001\n2,5.90,0.001",
-                "epoch     train_loss  valid_loss  accuracy\n0         0.512300    0.401200    0.910000",
-                "Step\tTraining Loss\n10\t1.8123\n20\t1.5012",
-            ),
-            ("step,loss,lr are logged to a file",),
-            caseless=True,
-        ),
-        Pattern(
-            "figures",
-            rb"[lL](?:oss|OSS)[^\n\r0-9]{0,24}[0-9nNiI]",
-            _line,
-            "Settings (loss_scale, loss_weight, a loss without step or epoch), echoes of arguments, code in tracebacks, "
-            "best or final losses and losses of validation are no training points.",
-            (
-                "step 10 loss 3.4290",
-                "Epoch: [0] Step: 10 Loss: 3.3378",
-                "[2026-11-21 08:28:09,239][INFO][rank0] iter 2/40 | loss 5.7066 | lr 5.00e-03 | data 1046ms compute 116ms allreduce 71ms",
-                "loss: 6.516232, global_step: 1",
-                '{"step": 10, "loss": 2.31, "lr": 0.0003}',
-                "level=info msg=train step=10 total=100 loss=2.31",
-                "| E6 iter[ 14/ 15] | [Loss] nan | [step]   104 | [url] none",
-                "step:12/5100 train_loss:9.4594 train_time:3176ms step_avg:nanms",
-                "Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.2831",
-                "Epoch [1/10], Step [100/600], Loss: 0.3412",
-                "[1,  2000] loss: 2.187",
-                "step 5 loss nan lr 3.00e+03 (143.6 ms)",
-                "Train: 0 [  50/1251 (  4%)]  Loss: 6.931 (6.95)  Time: 1.842s,  555.92/s  LR: 1.000e-01  Data: 1.611 (1.655)",
-                "| epoch   1 |   200/ 2983 batches | lr 5.00 | ms/batch 12.1 | loss  8.12 | ppl  3361",
-                "step    7/19560 | loss 10.913 (+nanz)| norm 15.21 (+nanz)| lr 6.0e-06 | 850.4 ms",
-                "iteration:  4875/500000   0% | elapsed time: 19:29:30 | per_token_loss: 3.3900 | lr: 9.9E-06 | z_loss: 26.2",
-                "Epoch 3 - val_loss: 0.412",
-            ),
-            (
-                "`loss_type=None` was set in the config but it is unrecognized.",
-                "loss: 0.1",
-                "  loss_scale_window ............... 1000",
-                "Namespace(epochs=3, loss=0.5, step=10)",
-                "Saved checkpoint at step 100 (loss 2.31)",
-                "Epoch 3: best loss 0.31",
-                "prediction_loss_only=False, max_steps=100",
-                '  File "train.py", line 100, in loss',
-                "world size 2, steps 100, lr 0.003",
-            ),
-        ),
+@PARSER.pattern(
+    rb"[lL](?:oss|OSS)[^\n\r0-9]{0,24}[0-9nNiI]",
+    safety="Settings (loss_scale, loss_weight, a loss without step or epoch), echoes of arguments, code in tracebacks, "
+    "best or final losses and losses of validation are no training points.",
+    matches=(
+        "step 10 loss 3.4290",
+        "Epoch: [0] Step: 10 Loss: 3.3378",
+        "[2026-11-21 08:28:09,239][INFO][rank0] iter 2/40 | loss 5.7066 | lr 5.00e-03 | data 1046ms compute 116ms allreduce 71ms",
+        "loss: 6.516232, global_step: 1",
+        '{"step": 10, "loss": 2.31, "lr": 0.0003}',
+        "level=info msg=train step=10 total=100 loss=2.31",
+        "| E6 iter[ 14/ 15] | [Loss] nan | [step]   104 | [url] none",
+        "step:12/5100 train_loss:9.4594 train_time:3176ms step_avg:nanms",
+        "Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.2831",
+        "Epoch [1/10], Step [100/600], Loss: 0.3412",
+        "[1,  2000] loss: 2.187",
+        "step 5 loss nan lr 3.00e+03 (143.6 ms)",
+        "Train: 0 [  50/1251 (  4%)]  Loss: 6.931 (6.95)  Time: 1.842s,  555.92/s  LR: 1.000e-01  Data: 1.611 (1.655)",
+        "| epoch   1 |   200/ 2983 batches | lr 5.00 | ms/batch 12.1 | loss  8.12 | ppl  3361",
+        "step    7/19560 | loss 10.913 (+nanz)| norm 15.21 (+nanz)| lr 6.0e-06 | 850.4 ms",
+        "iteration:  4875/500000   0% | elapsed time: 19:29:30 | per_token_loss: 3.3900 | lr: 9.9E-06 | z_loss: 26.2",
+        "Epoch 3 - val_loss: 0.412",
     ),
-    generic=True,
+    avoids=(
+        "`loss_type=None` was set in the config but it is unrecognized.",
+        "loss: 0.1",
+        "  loss_scale_window ............... 1000",
+        "Namespace(epochs=3, loss=0.5, step=10)",
+        "Saved checkpoint at step 100 (loss 2.31)",
+        "Epoch 3: best loss 0.31",
+        "prediction_loss_only=False, max_steps=100",
+        '  File "train.py", line 100, in loss',
+        "world size 2, steps 100, lr 0.003",
+    ),
 )
+def _line(line: Line) -> list[Event] | None:
+    text = line.text
+    if len(text) > MAX_TEXT:
+        return None
+    text = _BEST_FIELD.sub("", text)
+    low = text.lower()
+    if any(hint in low for hint in _OTHER_HINTS) and _OTHER.search(text):
+        return None
+    read = _pairs(text)
+    if "loss" not in read.values and "eval_loss" not in read.values:
+        return None
+    step, epoch, length, total = _place(text, read)
+    if step is None and epoch is None:
+        return None
+    events = []
+    before = low[: max(0, low.find("loss"))]
+    elsewhere = any(hint in before for hint in _ELSEWHERE_HINTS) and _ELSEWHERE.search(before) is not None
+    validated = read.values.get("loss" if elsewhere and "eval_loss" not in read.values else "eval_loss")
+    if validated is not None:
+        events.append(line.event("evaluation", step=step, epoch=epoch, metric="loss", value=validated, loss=validated))
+    if "loss" in read.values and not elsewhere:
+        events.append(_progress(line, read, step, epoch, length, total))
+    return events or None

@@ -5,16 +5,29 @@ from __future__ import annotations
 import re
 
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
 _TIMED_OUT = re.compile(r"Timed out waiting (\d{1,12})ms for (send|recv) operation")
 _PEER = re.compile(r"(?:Connection closed by peer|Read error|Write error|Broken pipe) ?(\[[^\]\s]{1,60}\]:\d{1,6})?")
 _REMOTE = re.compile(r"remote=(\[[^\]\s]{1,60}\]:\d{1,6})")
 _RETRY = re.compile(r"willRetry=(\d)")
-_INTERFACE = re.compile(r"Unable to find address for: ([\w.:@-]{1,40})")
+
+PARSER = Parser("gloo", "gloo", "system")
 
 
+@PARSER.pattern(
+    rb"(Timed out waiting [0-9]{1,12}ms for (send|recv) operation|Application timeout caused pair closure)",
+    safety="The rank that waited; the one that it waited for is silent.",
+    matches=(
+        (
+            "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out "
+            "waiting 15000ms for recv operation to complete"
+        ),
+        "[enforce fail at gloo/transport/tcp/pair.cc:446] . Application timeout caused pair closure",
+    ),
+    avoids=("Timed out waiting for the queue",),
+)
 def _timeout(line: Line) -> Event:
     found = _TIMED_OUT.search(line.text)
     seconds = int(found[1]) / 1000 if found else None
@@ -28,13 +41,22 @@ def _timeout(line: Line) -> Event:
     )
 
 
-def _peer(line: Line) -> Event | None:
-    if "gloo" not in line.text:
-        return None
-    found = _PEER.search(line.text)
-    return line.event("peer_lost", Role.CASCADE, address=found[1] if found else None, backend="gloo") if found else None
-
-
+@PARSER.pattern(
+    rb"(connectFullMesh failed|failed to connect, willRetry=)",
+    safety="Start-up between ranks; a line that says willRetry=1 is not final.",
+    matches=(
+        (
+            "RuntimeError: Gloo connectFullMesh failed with "
+            "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:144] timed out connecting: SO_ERROR: "
+            "Connection refused, remote=[10.0.0.1]:18837"
+        ),
+        (
+            "[gloo/transport/tcp/debug_logger.cc:9] ERROR failed to connect, willRetry=1, retry=0, "
+            "retryLimit=3, rank=0, size=2, error=SO_ERROR: Connection refused, remote=[10.0.0.1]:20"
+        ),
+    ),
+    avoids=("mesh connect failed",),
+)
 def _mesh(line: Line) -> Event:
     text = line.text
     remote, retry = _REMOTE.search(text), _RETRY.search(text)
@@ -53,98 +75,58 @@ def _mesh(line: Line) -> Event:
     )
 
 
-def _interface(line: Line) -> Event | None:
-    found = _INTERFACE.search(line.text)
-    return line.event("rendezvous_failure", Role.ROOT, reason="interface", address=found[1]) if found else None
+@PARSER.pattern(
+    rb"Unable to find address for: ",
+    r"Unable to find address for: ([\w.:@-]{1,40})",
+    safety="GLOO_SOCKET_IFNAME names an interface that this node lacks, or its name has no address.",
+    matches=(
+        (
+            "RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to "
+            "find address for: ib0"
+        ),
+    ),
+    avoids=("Unable to find address for delivery",),
+)
+def _interface(line: Line, found: re.Match[str]) -> Event:
+    return line.event("rendezvous_failure", Role.ROOT, reason="interface", address=found[1])
 
 
+@PARSER.pattern(
+    rb"(Connection closed by peer|Read error \[|Write error \[|: Broken pipe|Connection reset by peer)",
+    safety="A peer went away: it failed first. Only lines that name gloo's source.",
+    matches=(
+        (
+            "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed "
+            "by peer [10.77.0.18]:51119. This is typically caused by a remote worker crashing."
+        ),
+        (
+            "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error "
+            "[10.77.0.18]:28902: Connection reset by peer."
+        ),
+    ),
+    avoids=(
+        "urllib3: ConnectionResetError: [Errno 104] Connection reset by peer",
+        "ssh: Connection closed by peer",
+    ),
+)
+def _peer(line: Line) -> Event | None:
+    if "gloo" not in line.text:
+        return None
+    found = _PEER.search(line.text)
+    return line.event("peer_lost", Role.CASCADE, address=found[1] if found else None, backend="gloo") if found else None
+
+
+@PARSER.pattern(
+    rb"op\.preamble\.length <= op\.nbytes",
+    safety="Two ranks sent different sizes: the job's own mismatch.",
+    matches=(
+        (
+            "RuntimeError: [enforce fail at gloo/transport/tcp/pair.cc:490] op.preamble.length <= "
+            "op.nbytes. 4096 vs 1024"
+        ),
+    ),
+    avoids=("op.preamble.length fine",),
+)
 def _sizes(line: Line) -> Event:
     at = max(line.text.find("op.preamble"), line.text.find("op.nbytes"), 0)
     return line.event("collective_mismatch", Role.ROOT, detail=line.text[max(0, at - 20) : at + 200])
-
-
-PARSER = Parser(
-    id="gloo",
-    title="gloo",
-    kind="system",
-    patterns=(
-        Pattern(
-            "timeout",
-            rb"(Timed out waiting [0-9]{1,12}ms for (send|recv) operation|Application timeout caused pair closure)",
-            _timeout,
-            "The rank that waited; the one that it waited for is silent.",
-            matches=(
-                (
-                    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out "
-                    "waiting 15000ms for recv operation to complete"
-                ),
-                "[enforce fail at gloo/transport/tcp/pair.cc:446] . Application timeout caused pair closure",
-            ),
-            avoids=("Timed out waiting for the queue",),
-        ),
-        Pattern(
-            "mesh",
-            rb"(connectFullMesh failed|failed to connect, willRetry=)",
-            _mesh,
-            "Start-up between ranks; a line that says willRetry=1 is not final.",
-            matches=(
-                (
-                    "RuntimeError: Gloo connectFullMesh failed with "
-                    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:144] timed out connecting: SO_ERROR: "
-                    "Connection refused, remote=[10.0.0.1]:18837"
-                ),
-                (
-                    "[gloo/transport/tcp/debug_logger.cc:9] ERROR failed to connect, willRetry=1, retry=0, "
-                    "retryLimit=3, rank=0, size=2, error=SO_ERROR: Connection refused, remote=[10.0.0.1]:20"
-                ),
-            ),
-            avoids=("mesh connect failed",),
-        ),
-        Pattern(
-            "interface",
-            rb"Unable to find address for: ",
-            _interface,
-            "GLOO_SOCKET_IFNAME names an interface that this node lacks, or its name has no address.",
-            matches=(
-                (
-                    "RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to "
-                    "find address for: ib0"
-                ),
-            ),
-            avoids=("Unable to find address for delivery",),
-        ),
-        Pattern(
-            "peer",
-            rb"(Connection closed by peer|Read error \[|Write error \[|: Broken pipe|Connection reset by peer)",
-            _peer,
-            "A peer went away: it failed first. Only lines that name gloo's source.",
-            matches=(
-                (
-                    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed "
-                    "by peer [10.77.0.18]:51119. This is typically caused by a remote worker crashing."
-                ),
-                (
-                    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error "
-                    "[10.77.0.18]:28902: Connection reset by peer."
-                ),
-            ),
-            avoids=(
-                "urllib3: ConnectionResetError: [Errno 104] Connection reset by peer",
-                "ssh: Connection closed by peer",
-            ),
-        ),
-        Pattern(
-            "sizes",
-            rb"op\.preamble\.length <= op\.nbytes",
-            _sizes,
-            "Two ranks sent different sizes: the job's own mismatch.",
-            matches=(
-                (
-                    "RuntimeError: [enforce fail at gloo/transport/tcp/pair.cc:490] op.preamble.length <= "
-                    "op.nbytes. 4096 vs 1024"
-                ),
-            ),
-            avoids=("op.preamble.length fine",),
-        ),
-    ),
-)

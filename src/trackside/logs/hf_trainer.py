@@ -15,7 +15,7 @@ from typing import Any
 from trackside.logs.frameworks import named
 from trackside.logs.line import COLLECTED, Line
 from trackside.logs.numbers import number, whole
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 ID = "hf-trainer"
@@ -153,6 +153,20 @@ def point(line: Line, found: dict[str, str], framework: str) -> Event:
     )
 
 
+PARSER = Parser(ID, "Transformers Trainer and what is built on it", "framework", precedence=100)
+
+
+@PARSER.pattern(
+    rb"'loss(?:/policy_avg)?': ",
+    safety="A training point is a dict with a loss and an epoch. Dicts of evaluation, config dumps and a custom loop's own "
+    "dicts (no epoch) are none; LLaMA-Factory's callback is read by its own parser.",
+    matches=(
+        "{'loss': 1.25, 'grad_norm': 0.9, 'learning_rate': 2e-05, 'epoch': 0.1}",
+        "{'loss': '5.79e+05', 'grad_norm': '0', 'learning_rate': '9625', 'epoch': '0.008'}",
+        "{'loss': nan, 'lr': 0.0002, 'epoch': 0.09}",
+    ),
+    avoids=("{'loss': 'cross_entropy', 'depth': 4}", "{'loss': 1.25, 'accuracy': 0.5}"),
+)
 def _progress(line: Line) -> Event | None:
     if "callbacks:" in line.text:
         return None
@@ -162,6 +176,12 @@ def _progress(line: Line) -> Event | None:
     return point(line, found, _framework(line, found))
 
 
+@PARSER.pattern(
+    rb"\{'eval_[a-zA-Z0-9_/]{1,60}': ",
+    safety="Never a training point.",
+    matches=("{'eval_loss': 1.91, 'eval_runtime': 3.2, 'eval_steps_per_second': 9.1, 'epoch': 1.0}",),
+    avoids=("{'eval_runtime': 3.2}",),
+)
 def _evaluation(line: Line) -> Event | None:
     found = items(line.text)
     name = (
@@ -185,6 +205,12 @@ def _evaluation(line: Line) -> Event | None:
 _TIMES = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 
 
+@PARSER.pattern(
+    rb"'train_runtime': ",
+    safety="train_loss here is the run's mean, no training point.",
+    matches=("{'train_runtime': 4.66, 'train_samples_per_second': 68.6, 'train_loss': 1.54, 'epoch': 0.21}",),
+    avoids=("'train_runtime': soon",),
+)
 def _end(line: Line) -> Event | None:
     found = items(line.text)
     seconds = number(found.get("train_runtime"))
@@ -232,6 +258,12 @@ _PLAN = (
 )
 
 
+@PARSER.pattern(
+    rb"(?:\*\*\*\*\* Running training \*\*\*\*\*|Num Epochs = [0-9,]{1,12} \| Total steps = )",
+    safety="A banner without figures below it says nothing.",
+    matches=("   \\\\   /|    Num examples = 51,760 | Num Epochs = 1 | Total steps = 60",),
+    avoids=("***** Running training *****",),
+)
 def _plan(line: Line) -> list[Event] | None:
     fields: dict[str, Any] = {}
     trainer = False
@@ -252,49 +284,3 @@ def _plan(line: Line) -> list[Event] | None:
         line.event("training_plan", framework=framework, **fields),
         line.event("training_start", framework=framework),
     ]
-
-
-PARSER = Parser(
-    ID,
-    "Transformers Trainer and what is built on it",
-    "framework",
-    (
-        Pattern(
-            "log dict",
-            rb"'loss(?:/policy_avg)?': ",
-            _progress,
-            "A training point is a dict with a loss and an epoch. Dicts of evaluation, config dumps and a custom loop's own "
-            "dicts (no epoch) are none; LLaMA-Factory's callback is read by its own parser.",
-            (
-                "{'loss': 1.25, 'grad_norm': 0.9, 'learning_rate': 2e-05, 'epoch': 0.1}",
-                "{'loss': '5.79e+05', 'grad_norm': '0', 'learning_rate': '9625', 'epoch': '0.008'}",
-                "{'loss': nan, 'lr': 0.0002, 'epoch': 0.09}",
-            ),
-            ("{'loss': 'cross_entropy', 'depth': 4}", "{'loss': 1.25, 'accuracy': 0.5}"),
-        ),
-        Pattern(
-            "evaluation dict",
-            rb"\{'eval_[a-zA-Z0-9_/]{1,60}': ",
-            _evaluation,
-            "Never a training point.",
-            ("{'eval_loss': 1.91, 'eval_runtime': 3.2, 'eval_steps_per_second': 9.1, 'epoch': 1.0}",),
-            ("{'eval_runtime': 3.2}",),
-        ),
-        Pattern(
-            "summary dict",
-            rb"'train_runtime': ",
-            _end,
-            "train_loss here is the run's mean, no training point.",
-            ("{'train_runtime': 4.66, 'train_samples_per_second': 68.6, 'train_loss': 1.54, 'epoch': 0.21}",),
-            ("'train_runtime': soon",),
-        ),
-        Pattern(
-            "plan",
-            rb"(?:\*\*\*\*\* Running training \*\*\*\*\*|Num Epochs = [0-9,]{1,12} \| Total steps = )",
-            _plan,
-            "A banner without figures below it says nothing.",
-            ("   \\\\   /|    Num examples = 51,760 | Num Epochs = 1 | Total steps = 60",),
-            ("***** Running training *****",),
-        ),
-    ),
-)

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 
 from trackside.logs.line import Line
 from trackside.logs.numbers import NUMBER, number
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 ID = "keras"
 
-_HEADER = re.compile(r"^\s*Epoch (\d{1,7})/(\d{1,7})\s*$")
 _BAR = re.compile(r"(?:^|[\x08\s])(\d{1,9})/(\d{1,9}|Unknown)\s+(?:\[[=>.]{5,60}\]|━[━ ]{3,60}|- (?=\d))")
 _EPOCH_LINE = re.compile(r"^\s*- \d+s(?: \d+m?s/(?:step|epoch|sample))? - ")
 _FIGURE = re.compile(rf"(?:- |^)([A-Za-z_][\w/ ]{{0,60}}?): ({NUMBER})")
@@ -23,13 +22,35 @@ _STEP_TIME = re.compile(r"(\d{1,6})(us|ms|s)/(?:step|sample)")
 _UNIT = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _TRAINING = ("loss", "total_loss", "train_loss")
 
-
-def _header(line: Line) -> None:
-    found = _HEADER.match(line.text)
-    if found is not None:
-        line.notes(ID).update(epoch=(int(found[1]), int(found[2])), done=None)
+PARSER = Parser(ID, "Keras", "framework", precedence=200)
 
 
+@PARSER.pattern(
+    rb"Epoch [0-9]{1,7}/[0-9]{1,7}",
+    r"^\s*Epoch (\d{1,7})/(\d{1,7})\s*$",
+    safety="Only a line of its own; it is remembered and gives no event.",
+)
+def _header(line: Line, found: re.Match[str]) -> None:
+    line.notes(ID).update(epoch=(int(found[1]), int(found[2])), done=None)
+
+
+@PARSER.pattern(
+    rb"[0-9]/[0-9U][^\n\r]{0,400}loss: [0-9niNI+.-]",
+    safety="A count alone is not enough: a Keras bar or a dash must follow it. val_loss is an evaluation.",
+    matches=(
+        "  2/102 [..............................] - ETA: 8:26 - loss: 0.6908 - accuracy: 0.5859 ",
+        "72/72 ━━━━━━━━━━━━━━━━━━━━ 0s 1ms/step - accuracy: 0.9 - loss: 0.3012",
+        "72/72 - 1s - 5ms/step - accuracy: 0.6584 - loss: 1.2709 - val_accuracy: 0.95 - val_loss: 0.4092",
+        "60000/60000 - 3s - loss: 0.2204 - acc: 0.9342",
+    ),
+    avoids=("iter 2/40 | loss: 5.7", "32/32 [==============================] - 0s 2ms/step - val_loss: 0.3"),
+)
+@PARSER.pattern(
+    rb" - [0-9]{1,7}s (?:[0-9]{1,6}m?s/(?:step|epoch|sample) )?- loss: ",
+    safety="Old verbose=2 without a count; the line has to begin with it.",
+    matches=(" - 3s - loss: 0.4512 - acc: 0.8012",),
+    avoids=("worker 3 - 3s - loss: 0.4512",),
+)
 def _point(line: Line) -> Iterator[Event]:
     text = line.text.rpartition("\x08")[2] if "\x08" in line.text else line.text
     bar = _BAR.search(text)
@@ -66,39 +87,3 @@ def _point(line: Line) -> Iterator[Event]:
             yield line.event(
                 "evaluation", step=step, epoch=epoch, metric=name, value=value, loss=value if is_loss else None
             )
-
-
-PARSER = Parser(
-    ID,
-    "Keras",
-    "framework",
-    (
-        Pattern(
-            "header",
-            rb"Epoch [0-9]{1,7}/[0-9]{1,7}",
-            _header,
-            "Only a line of its own; it is remembered and gives no event.",
-        ),
-        Pattern(
-            "bar",
-            rb"[0-9]/[0-9U][^\n\r]{0,400}loss: [0-9niNI+.-]",
-            lambda line: list(_point(line)) or None,
-            "A count alone is not enough: a Keras bar or a dash must follow it. val_loss is an evaluation.",
-            (
-                "  2/102 [..............................] - ETA: 8:26 - loss: 0.6908 - accuracy: 0.5859 ",
-                "72/72 ━━━━━━━━━━━━━━━━━━━━ 0s 1ms/step - accuracy: 0.9 - loss: 0.3012",
-                "72/72 - 1s - 5ms/step - accuracy: 0.6584 - loss: 1.2709 - val_accuracy: 0.95 - val_loss: 0.4092",
-                "60000/60000 - 3s - loss: 0.2204 - acc: 0.9342",
-            ),
-            ("iter 2/40 | loss: 5.7", "32/32 [==============================] - 0s 2ms/step - val_loss: 0.3"),
-        ),
-        Pattern(
-            "epoch line",
-            rb" - [0-9]{1,7}s (?:[0-9]{1,6}m?s/(?:step|epoch|sample) )?- loss: ",
-            lambda line: list(_point(line)) or None,
-            "Old verbose=2 without a count; the line has to begin with it.",
-            (" - 3s - loss: 0.4512 - acc: 0.8012",),
-            ("worker 3 - 3s - loss: 0.4512",),
-        ),
-    ),
-)

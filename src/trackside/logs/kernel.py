@@ -7,35 +7,40 @@ from collections.abc import Mapping
 
 from trackside.catalog.signals import signal_name
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
-_KILLED = re.compile(r"Kill(?:ed)? process (?P<pid>\d{1,10})(?:, UID \d{1,10},)? \((?P<comm>[^)]{1,40})\)")
 _SIZES = re.compile(r"(?:anon|file|shmem)-rss:(\d{1,15})kB")
-_CONSTRAINT = re.compile(r"oom-kill:constraint=(?P<constraint>\w{1,40})(?P<rest>.{0,2000})")
 _KEY = re.compile(r"(oom_memcg|task_memcg|task|pid)=([^,\s]{1,300})")
 _LIMIT = re.compile(r"memory: usage \d{1,15}kB, limit (\d{1,15})kB")
 _SLURM = re.compile(r"job_(\d{1,12})/step_(\w{1,20})")
-_SEGFAULT = re.compile(
-    r"(?P<comm>[^\s\[\]:]{1,40}(?: [^\s\[\]:]{1,20})?)\[(?P<pid>\d{1,10})\]:? (?P<what>segfault "
-    r"at (?=[0-9a-f]+ ip)|general protection|trap [a-z ]{4,24})"
-)
 _TRAPS = {"segfault at": 11, "general protection": 11, "trap invalid opcode": 4, "trap divide error": 8}
 _TRAINS = re.compile(
-    (
-        r"^(?:python|pt_|ray|torch|train|deepspeed|accelerate|mpi|julia|cuda|nccl|megatron|java|"
-        r"tensorflow|jax|vllm|worker)"
-    ),
+    r"^(?:python|pt_|ray|torch|train|deepspeed|accelerate|mpi|julia|cuda|nccl|megatron|java|"
+    r"tensorflow|jax|vllm|worker)",
     re.IGNORECASE,
 )
 ABOVE = 150
 """Lines of an OOM report that may stand between the cgroup's limit and the kill."""
 
+PARSER = Parser("kernel", "processes that the kernel killed", "system", planes=("kernel", "log"))
 
-def _killed(line: Line) -> Event | None:
-    found = _KILLED.search(line.text)
-    if found is None:
-        return None
+
+@PARSER.pattern(
+    rb"ut of memory: Kill(ed)? process [0-9]",
+    r"Kill(?:ed)? process (?P<pid>\d{1,10})(?:, UID \d{1,10},)? \((?P<comm>[^)]{1,40})\)",
+    safety="Host memory; the GPU's 'CUDA out of memory' has no process that was killed.",
+    matches=(
+        (
+            "[ 3132.57] Memory cgroup out of memory: Killed process 21461 (python3) total-vm:1899440kB, "
+            "anon-rss:193424kB, file-rss:121096kB, shmem-rss:0kB, UID:0 pgtables:1064kB oom_score_adj:0"
+        ),
+        "Out of memory: Kill process 456 (python) score 50 or sacrifice child",
+        "Out of memory: Killed process 123, UID 48, (httpd).",
+    ),
+    avoids=("CUDA out of memory. Tried to allocate 2.00 GiB", "out of memory: Killed by hand"),
+)
+def _killed(line: Line, found: re.Match[str]) -> Event:
     pid = int(found["pid"])
     sizes = [int(size) for size in _SIZES.findall(line.text)]
     in_group = "cgroup out of memory" in line.text
@@ -54,11 +59,25 @@ def _killed(line: Line) -> Event | None:
     )
 
 
-def _constraint(line: Line) -> Event | None:
+@PARSER.pattern(
+    rb"oom-kill:constraint=",
+    r"oom-kill:constraint=(?P<constraint>\w{1,40})(?P<rest>.{0,2000})",
+    safety="Counted once with the kill that follows it.",
+    matches=(
+        (
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,"
+            "oom_memcg=/slurm_n1/uid_1000/job_49148/step_batch,"
+            "task_memcg=/slurm_n1/uid_1000/job_49148/step_batch,task=python3,pid=21461,uid=0"
+        ),
+        (
+            "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0-1,global_oom,"
+            "task_memcg=/user.slice,task=python,pid=9,uid=0"
+        ),
+    ),
+    avoids=("oom-kill: constraint unknown",),
+)
+def _constraint(line: Line, found: re.Match[str]) -> Event | None:
     """The OOM killer's record of its choice. Where the kill itself stands on the next lines, that one tells."""
-    found = _CONSTRAINT.search(line.text)
-    if found is None:
-        return None
     fields = {"constraint": found["constraint"], **dict(_KEY.findall(found["rest"]))}
     pid = int(fields["pid"]) if fields.get("pid", "").isdigit() else None
     if pid is not None:
@@ -95,10 +114,19 @@ def _step(told: Mapping[str, str]) -> str | None:
     return f"{found[1]}.{found[2]}" if found else None
 
 
-def _crash(line: Line) -> Event | None:
-    found = _SEGFAULT.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"\]:? (segfault at [0-9a-f]{1,16} ip|general protection |trap (invalid opcode|divide error|int3))",
+    r"(?P<comm>[^\s\[\]:]{1,40}(?: [^\s\[\]:]{1,20})?)\[(?P<pid>\d{1,10})\]:? (?P<what>segfault "
+    r"at (?=[0-9a-f]+ ip)|general protection|trap [a-z ]{4,24})",
+    safety="Any program of the node: only those that look like training confirm, others are facts.",
+    matches=(
+        "[171167.6] python[123]: segfault at 7f0 ip 00007f sp 00007ffe error 4 in libtorch_cpu.so[7f+1000]",
+        "traps: pt_main_thread[99] general protection fault ip:7f sp:7f error:0 in libc.so.6[7f+1]",
+        "traps: python3[5] trap invalid opcode ip:7f sp:7f error:0 in libfoo.so[7f+1]",
+    ),
+    avoids=("the array[3] segfault at night",),
+)
+def _crash(line: Line, found: re.Match[str]) -> Event:
     number = next((n for text, n in _TRAPS.items() if found["what"].startswith(text)), 5)
     comm = found["comm"].split("traps: ")[-1].strip()
     return line.event(
@@ -110,58 +138,3 @@ def _crash(line: Line) -> Event | None:
         pid=int(found["pid"]),
         comm=comm,
     )
-
-
-PARSER = Parser(
-    id="kernel",
-    title="processes that the kernel killed",
-    kind="system",
-    planes=("kernel", "log"),
-    patterns=(
-        Pattern(
-            "oom-killed",
-            rb"ut of memory: Kill(ed)? process [0-9]",
-            _killed,
-            "Host memory; the GPU's 'CUDA out of memory' has no process that was killed.",
-            matches=(
-                (
-                    "[ 3132.57] Memory cgroup out of memory: Killed process 21461 (python3) total-vm:1899440kB, "
-                    "anon-rss:193424kB, file-rss:121096kB, shmem-rss:0kB, UID:0 pgtables:1064kB oom_score_adj:0"
-                ),
-                "Out of memory: Kill process 456 (python) score 50 or sacrifice child",
-                "Out of memory: Killed process 123, UID 48, (httpd).",
-            ),
-            avoids=("CUDA out of memory. Tried to allocate 2.00 GiB", "out of memory: Killed by hand"),
-        ),
-        Pattern(
-            "oom-choice",
-            rb"oom-kill:constraint=",
-            _constraint,
-            "Counted once with the kill that follows it.",
-            matches=(
-                (
-                    "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,"
-                    "oom_memcg=/slurm_n1/uid_1000/job_49148/step_batch,"
-                    "task_memcg=/slurm_n1/uid_1000/job_49148/step_batch,task=python3,pid=21461,uid=0"
-                ),
-                (
-                    "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0-1,global_oom,"
-                    "task_memcg=/user.slice,task=python,pid=9,uid=0"
-                ),
-            ),
-            avoids=("oom-kill: constraint unknown",),
-        ),
-        Pattern(
-            "crash",
-            rb"\]:? (segfault at [0-9a-f]{1,16} ip|general protection |trap (invalid opcode|divide error|int3))",
-            _crash,
-            "Any program of the node: only those that look like training confirm, others are facts.",
-            matches=(
-                "[171167.6] python[123]: segfault at 7f0 ip 00007f sp 00007ffe error 4 in libtorch_cpu.so[7f+1000]",
-                "traps: pt_main_thread[99] general protection fault ip:7f sp:7f error:0 in libc.so.6[7f+1]",
-                "traps: python3[5] trap invalid opcode ip:7f sp:7f error:0 in libfoo.so[7f+1]",
-            ),
-            avoids=("the array[3] segfault at night",),
-        ),
-    ),
-)

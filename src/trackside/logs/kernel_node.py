@@ -5,33 +5,50 @@ from __future__ import annotations
 import re
 
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
-_HUNG = re.compile(
-    r"INFO: task (?P<comm>.{1,40}?):(?P<pid>\d{1,10}) blocked for more than (?P<seconds>\d{1,6}) seconds"
-)
 _EDAC = re.compile(r"EDAC \w{1,12}\d?: (?P<count>\d{1,9}) (?P<kind>CE|UE)\b")
 _AER = re.compile(
     r"AER: (?:Multiple )?(?P<one>Correct\w{2,5}|Uncorrect\w{2,5})(?P<fatal> \((?:Non-)?Fatal\))?|"
     r"PCIe Bus Error: severity=(?P<two>Correct\w{2,5}|Uncorrect\w{2,5})(?P<more> "
     r"\((?:Non-)?Fatal\))?"
 )
-_LINK = re.compile(
-    r"(?P<device>mlx\d_core \S{1,40}(?: \S{1,24})?|mlx\d_\d{1,2}|hfi1_\d|\S{2,16}: NIC|"
-    r"(?:interface|slave) \S{2,16}|ib\d{1,2}|en[\w]{2,14}|eth\d{1,2}|bond\d{1,2})"
-    r":?,? ?.{0,60}?[Ll]ink (?:is |status definitely )?(?P<state>[Dd]own|DOWN|[Uu]p|UP)\b"
+
+PARSER = Parser("kernel-node", "a node's state in kernel messages", "system", planes=("kernel",))
+
+
+@PARSER.pattern(
+    rb"INFO: task [^\n\r]{1,60} blocked for more than ",
+    r"INFO: task (?P<comm>.{1,40}?):(?P<pid>\d{1,10}) blocked for more than (?P<seconds>\d{1,6}) seconds",
+    safety="A task in uninterruptible sleep: storage or driver; a confirmation, since waiting is its normal cause.",
+    matches=("[Sat Mar  4 10:10:10 2023] INFO: task python:280058 blocked for more than 120 seconds.",),
+    avoids=("INFO: task queue blocked for more than a minute",),
 )
-
-
-def _hung(line: Line) -> Event | None:
-    found = _HUNG.search(line.text)
-    if found is None:
-        return None
+def _hung(line: Line, found: re.Match[str]) -> Event:
     pid, seconds = int(found["pid"]), int(found["seconds"])
     return line.event("hung_task", Role.CONFIRMATION, comm=found["comm"], pid=pid, seconds=seconds)
 
 
+@PARSER.pattern(
+    rb"(EDAC [A-Za-z0-9]{1,12}: [0-9]{1,9} [CU]E |AER: (Multiple )?(C|Unc)orrect|PCIe Bus Error: "
+    rb"severity=|\[Hardware Error\]: (event severity|Machine check events logged)|Uncorrected "
+    rb"hardware memory error)",
+    safety="Corrected errors are facts; set-up lines of MCE and EDAC are none.",
+    matches=(
+        "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0 (channel:1 slot:0)",
+        "EDAC MC1: 2 UE memory scrubbing error on unknown label",
+        "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:01:00.0",
+        "pcieport 0000:3a:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
+        "mce: [Hardware Error]: Machine check events logged",
+        "{1}[Hardware Error]: event severity: fatal",
+    ),
+    avoids=(
+        "MCE: In-kernel MCE decoding enabled.",
+        "EDAC MC: Ver: 3.0.0",
+        "acpi PNP0A08:00: _OSC: platform does not support [SHPCHotplug AER LTR DPC]",
+    ),
+)
 def _machine_check(line: Line) -> Event | None:
     text = line.text
     if found := _EDAC.search(text):
@@ -56,10 +73,22 @@ def _checked(line: Line, what: str, severity: str) -> Event:
     return line.event("machine_check", role, what=what, severity=severity, detail=line.text.strip()[:300])
 
 
-def _link(line: Line) -> Event | None:
-    found = _LINK.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"(ink (is |status definitely )?(down|Down|DOWN)|(NIC|[0-9]:) Link (is )?(Up|up|UP))",
+    r"(?P<device>mlx\d_core \S{1,40}(?: \S{1,24})?|mlx\d_\d{1,2}|hfi1_\d|\S{2,16}: NIC|"
+    r"(?:interface|slave) \S{2,16}|ib\d{1,2}|en[\w]{2,14}|eth\d{1,2}|bond\d{1,2})"
+    r":?,? ?.{0,60}?[Ll]ink (?:is |status definitely )?(?P<state>[Dd]own|DOWN|[Uu]p|UP)\b",
+    safety="A network device by name; 'link is not ready' is set-up.",
+    matches=(
+        "mlx5_core 0000:12:00.0 ens1f0np0: Link down",
+        "mlx5_core 0000:0c:00.0: mlx5_0 Port 1: Link DOWN",
+        "igb 0000:b1:00.0 ens20f0: igb: ens20f0 NIC Link is Down",
+        "bond0: link status definitely down for interface eth2, disabling it",
+        "igb 0000:b1:00.0 ens20f0: igb: ens20f0 NIC Link is Up 1000 Mbps Full Duplex",
+    ),
+    avoids=("IPv6: ADDRCONF(NETDEV_UP): ib0: link is not ready", "the download link is down"),
+)
+def _link(line: Line, found: re.Match[str]) -> Event:
     down = found["state"].lower() == "down"
     return line.event(
         "link_down",
@@ -69,69 +98,12 @@ def _link(line: Line) -> Event | None:
     )
 
 
-def _boot(line: Line) -> Event | None:
-    found = re.search(r"Linux version (\d\S{2,80}) \(", line.text)
-    return line.event("boot", Role.FACT, version=found[1]) if found else None
-
-
-PARSER = Parser(
-    id="kernel-node",
-    title="a node's state in kernel messages",
-    kind="system",
-    planes=("kernel",),
-    patterns=(
-        Pattern(
-            "hung",
-            rb"INFO: task [^\n\r]{1,60} blocked for more than ",
-            _hung,
-            "A task in uninterruptible sleep: storage or driver; a confirmation, since waiting is its normal cause.",
-            matches=("[Sat Mar  4 10:10:10 2023] INFO: task python:280058 blocked for more than 120 seconds.",),
-            avoids=("INFO: task queue blocked for more than a minute",),
-        ),
-        Pattern(
-            "machine-check",
-            (
-                rb"(EDAC [A-Za-z0-9]{1,12}: [0-9]{1,9} [CU]E |AER: (Multiple )?(C|Unc)orrect|PCIe Bus Error: "
-                rb"severity=|\[Hardware Error\]: (event severity|Machine check events logged)|Uncorrected "
-                rb"hardware memory error)"
-            ),
-            _machine_check,
-            "Corrected errors are facts; set-up lines of MCE and EDAC are none.",
-            matches=(
-                "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0 (channel:1 slot:0)",
-                "EDAC MC1: 2 UE memory scrubbing error on unknown label",
-                "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:01:00.0",
-                "pcieport 0000:3a:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
-                "mce: [Hardware Error]: Machine check events logged",
-                "{1}[Hardware Error]: event severity: fatal",
-            ),
-            avoids=(
-                "MCE: In-kernel MCE decoding enabled.",
-                "EDAC MC: Ver: 3.0.0",
-                "acpi PNP0A08:00: _OSC: platform does not support [SHPCHotplug AER LTR DPC]",
-            ),
-        ),
-        Pattern(
-            "link",
-            rb"(ink (is |status definitely )?(down|Down|DOWN)|(NIC|[0-9]:) Link (is )?(Up|up|UP))",
-            _link,
-            "A network device by name; 'link is not ready' is set-up.",
-            matches=(
-                "mlx5_core 0000:12:00.0 ens1f0np0: Link down",
-                "mlx5_core 0000:0c:00.0: mlx5_0 Port 1: Link DOWN",
-                "igb 0000:b1:00.0 ens20f0: igb: ens20f0 NIC Link is Down",
-                "bond0: link status definitely down for interface eth2, disabling it",
-                "igb 0000:b1:00.0 ens20f0: igb: ens20f0 NIC Link is Up 1000 Mbps Full Duplex",
-            ),
-            avoids=("IPv6: ADDRCONF(NETDEV_UP): ib0: link is not ready", "the download link is down"),
-        ),
-        Pattern(
-            "boot",
-            rb"Linux version [0-9]",
-            _boot,
-            "The first line of a kernel's life, with its compiler in brackets; an inventory's line has none.",
-            matches=("[    0.000000] Linux version 5.15.0-91-generic (buildd@lcy) (gcc 11.4.0) #101-Ubuntu SMP",),
-            avoids=("OS: Linux version 5.15",),
-        ),
-    ),
+@PARSER.pattern(
+    rb"Linux version [0-9]",
+    r"Linux version (\d\S{2,80}) \(",
+    safety="The first line of a kernel's life, with its compiler in brackets; an inventory's line has none.",
+    matches=("[    0.000000] Linux version 5.15.0-91-generic (buildd@lcy) (gcc 11.4.0) #101-Ubuntu SMP",),
+    avoids=("OS: Linux version 5.15",),
 )
+def _boot(line: Line, found: re.Match[str]) -> Event:
+    return line.event("boot", Role.FACT, version=found[1])

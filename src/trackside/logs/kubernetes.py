@@ -5,32 +5,22 @@ from __future__ import annotations
 import re
 
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
-_KILLED = re.compile(r'(?:Reason:\s{0,40}|\d/\d\s{1,40}|[Tt]erminated[:\s(]{1,20})OOMKilled\b|"OOMKilled": ?true')
+PARSER = Parser("kubernetes", "Kubernetes and Docker", "system")
 
 
-def _oom_killed(line: Line) -> Event | None:
-    return line.event("oom_kill", Role.ROOT, scope="container") if _KILLED.search(line.text) else None
-
-
-PARSER = Parser(
-    id="kubernetes",
-    title="Kubernetes and Docker",
-    kind="system",
-    patterns=(
-        Pattern(
-            "oom-killed",
-            rb"OOMKilled",
-            _oom_killed,
-            "Only as the state of a container: the field's name alone, or false, says nothing.",
-            matches=(
-                "      Reason:       OOMKilled",
-                "train-llama-0   0/1     OOMKilled   0          5m",
-                '"OOMKilled": true,',
-            ),
-            avoids=('"OOMKilled": false,', "raise the limit if you see OOMKilled"),
-        ),
+@PARSER.pattern(
+    rb"OOMKilled",
+    r'(?:Reason:\s{0,40}|\d/\d\s{1,40}|[Tt]erminated[:\s(]{1,20})OOMKilled\b|"OOMKilled": ?true',
+    safety="Only as the state of a container: the field's name alone, or false, says nothing.",
+    matches=(
+        "      Reason:       OOMKilled",
+        "train-llama-0   0/1     OOMKilled   0          5m",
+        '"OOMKilled": true,',
     ),
+    avoids=('"OOMKilled": false,', "raise the limit if you see OOMKilled"),
 )
+def _oom_killed(line: Line, _: re.Match[str]) -> Event:
+    return line.event("oom_kill", Role.ROOT, scope="container")

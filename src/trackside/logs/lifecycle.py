@@ -6,7 +6,7 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.numbers import number, whole
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 _BEGIN = r"(?:^|[\]\[:|>*=#!.,}-]|\bINFO)\s{0,8}(?:the |model |all )?"
@@ -41,7 +41,28 @@ _GAVE_UP = re.compile(
 )
 _TRACE = re.compile(r"^\s*(?:File \"|[\w.]+(?:Error|Exception)\b|raise |#|def )")
 
+PARSER = Parser("lifecycle", "begin and end of training", "framework")
 
+
+@PARSER.pattern(
+    rb"(?:train(?:ing)? [a-z ]{0,30}(?:complete|finished|done|ended)|(?:finish|complet)ed [a-z ]{0,20}train|done [a-z ]{0,20}train|"
+    rb"(?:finished|completed) [a-z ]{0,12}[0-9,]{1,12} (?:training )?(?:step|iter|epoch|update)|training (?:time|took)|reached (?:max|the ))",
+    safety="A bare 'done' may end anything; conditions, questions and the end of one epoch are not the end of training.",
+    matches=(
+        "training finished after 400 steps",
+        "[rank1] finished 30 iterations",
+        "Training complete!",
+        "Training time 1:02:03",
+        "Finished training in 812.4 seconds",
+    ),
+    avoids=(
+        "done",
+        "training is not finished",
+        "Will stop when training is complete",
+        "Finished training epoch 3",
+    ),
+    caseless=True,
+)
 def _end(line: Line) -> Event | None:
     text = line.text
     if len(text) > 500 or _TRACE.match(text) or _END.search(text) is None or _NOT.search(text):
@@ -60,13 +81,17 @@ def _duration(text: str) -> float | None:
     return None if seconds is None else number(seconds[1])
 
 
-def _start(line: Line) -> Event | None:
-    text = line.text
-    if len(text) > 300 or _TRACE.match(text) or _START.search(text) is None or _NOT.search(text):
-        return None
-    return line.event("training_start")
-
-
+@PARSER.pattern(
+    rb"(?:(?:nan|inf|finite|not a number)[^\n\r]{0,80} (?:stop|end|abort|exit|terminat|quit|halt)|diverged with loss = nan)",
+    safety="A loss that is not finite and a step that is skipped for it end nothing.",
+    matches=(
+        "Loss is nan, stopping training",
+        "WARNING: non-finite loss, ending training  tensor([nan, 1.2, 0.3, nan])",
+        "ERROR:tensorflow:Model diverged with loss = NaN.",
+    ),
+    avoids=("Loss is nan, skipping this step", "infinite stream ends here"),
+    caseless=True,
+)
 def _gave_up(line: Line) -> Event | None:
     text = line.text
     if len(text) > 500 or _TRACE.match(text) or _GAVE_UP.search(text) is None:
@@ -74,53 +99,15 @@ def _gave_up(line: Line) -> Event | None:
     return line.event("training_end", status="aborted", reason="not_finite")
 
 
-PARSER = Parser(
-    "lifecycle",
-    "begin and end of training",
-    "framework",
-    (
-        Pattern(
-            "end",
-            rb"(?:train(?:ing)? [a-z ]{0,30}(?:complete|finished|done|ended)|(?:finish|complet)ed [a-z ]{0,20}train|done [a-z ]{0,20}train|"
-            rb"(?:finished|completed) [a-z ]{0,12}[0-9,]{1,12} (?:training )?(?:step|iter|epoch|update)|training (?:time|took)|reached (?:max|the ))",
-            _end,
-            "A bare 'done' may end anything; conditions, questions and the end of one epoch are not the end of training.",
-            (
-                "training finished after 400 steps",
-                "[rank1] finished 30 iterations",
-                "Training complete!",
-                "Training time 1:02:03",
-                "Finished training in 812.4 seconds",
-            ),
-            (
-                "done",
-                "training is not finished",
-                "Will stop when training is complete",
-                "Finished training epoch 3",
-            ),
-            caseless=True,
-        ),
-        Pattern(
-            "gave up",
-            rb"(?:(?:nan|inf|finite|not a number)[^\n\r]{0,80} (?:stop|end|abort|exit|terminat|quit|halt)|diverged with loss = nan)",
-            _gave_up,
-            "A loss that is not finite and a step that is skipped for it end nothing.",
-            (
-                "Loss is nan, stopping training",
-                "WARNING: non-finite loss, ending training  tensor([nan, 1.2, 0.3, nan])",
-                "ERROR:tensorflow:Model diverged with loss = NaN.",
-            ),
-            ("Loss is nan, skipping this step", "infinite stream ends here"),
-            caseless=True,
-        ),
-        Pattern(
-            "start",
-            rb"(?:start(?:ing|ed)?|begin(?:ning)?|entering) [a-z ]{0,30}training",
-            _start,
-            "Talk of a start in the future or under a condition is none.",
-            ("Start training", "2024-01-01 10:00:00 INFO Starting the training loop"),
-            ("Before starting training, set the environment",),
-            caseless=True,
-        ),
-    ),
+@PARSER.pattern(
+    rb"(?:start(?:ing|ed)?|begin(?:ning)?|entering) [a-z ]{0,30}training",
+    safety="Talk of a start in the future or under a condition is none.",
+    matches=("Start training", "2024-01-01 10:00:00 INFO Starting the training loop"),
+    avoids=("Before starting training, set the environment",),
+    caseless=True,
 )
+def _start(line: Line) -> Event | None:
+    text = line.text
+    if len(text) > 300 or _TRACE.match(text) or _START.search(text) is None or _NOT.search(text):
+        return None
+    return line.event("training_start")

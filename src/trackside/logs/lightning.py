@@ -4,19 +4,50 @@ from __future__ import annotations
 
 import re
 
-from trackside.logs.bars import read_bar
+from trackside.logs.bars import best_figures, read_bar
 from trackside.logs.frameworks import named
 from trackside.logs.line import Line
-from trackside.logs.numbers import NUMBER, meaning, number
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.numbers import NUMBER, number
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_RICH = re.compile(r"Epoch (\d{1,7})(?:/(-?\d{1,7}))?\s[━╸╺ ]{2,400}\s?(\d{1,9})/(\d{1,9}|\?|--)\s+(.*)")
 _RICH_RATE = re.compile(r"([\d.]{1,12})it/s")
-_STOPPED = re.compile(r"`(?:Trainer\.fit|Trainer)` stopped: `?(max_steps|max_epochs|max_time)=?(\d+)?")
 _PAIR = re.compile(rf"([A-Za-z_][\w/.-]{{0,60}})\s?[:=]\s?({NUMBER})")
 
+PARSER = Parser("lightning", "PyTorch Lightning", "framework", precedence=190)
 
+
+@PARSER.pattern(
+    rb"` stopped: `?max_(?:steps|epochs|time)",
+    r"`(?:Trainer\.fit|Trainer)` stopped: `?(max_steps|max_epochs|max_time)=?(\d+)?",
+    safety="Other reasons to stop (early stopping, a signal) are worded otherwise.",
+    matches=("`Trainer.fit` stopped: `max_steps=120` reached.",),
+    avoids=("`Trainer.fit` stopped: No training batches.",),
+)
+def _end(line: Line, found: re.Match[str]) -> list[Event] | None:
+    steps = int(found[2]) if found[1] == "max_steps" and found[2] else None
+    last = _tqdm(line)  # the sentence is mostly glued to the last drawing of the bar
+    end = line.event("training_end", status="success", steps=steps, framework="lightning")
+    return [end] if last is None else [last, end]
+
+
+def _figure(figures: dict[str, tuple[float, int]], name: str) -> float | None:
+    return figures[name][0] if name in figures else None
+
+
+@PARSER.pattern(
+    rb"Epoch [0-9]{1,7}[^\n\r|]{0,20}\|?[^\n\r]{0,400}[_, ]loss[a-z_]{0,20}=",
+    safety="v_num is the logger's version, no metric; validation bars and bars at count 0 (which show the last epoch's "
+    "figures) are no points; the same bar of another library is left to the tqdm parser.",
+    matches=(
+        "Epoch 0:  11%|█         | 2/18 [00:11<01:32,  5.77s/it, loss=10.198, v_num=200417]",
+        "Epoch 3: 100%|██████████| 30/30 [00:03<00:00,  8.16it/s, v_num=0, train_loss=0.892, val_loss=1.090]",
+    ),
+    avoids=(
+        "Epoch 1:   0%|          | 0/30 [00:00<?, ?it/s, v_num=0, train_loss=3.010]",
+        "Epoch 3: 100%|██████████| 30/30 [00:03<00:00,  8.16it/s, v_num=0, val_loss=1.090]",
+    ),
+)
 def _tqdm(line: Line) -> Event | None:
     bar = read_bar(line.text)
     if bar is None or bar.evaluates or bar.epoch is None or "loss" not in bar.figures or bar.count == 0:
@@ -39,19 +70,17 @@ def _tqdm(line: Line) -> Event | None:
     )
 
 
-def _figure(figures: dict[str, tuple[float, int]], name: str) -> float | None:
-    return figures[name][0] if name in figures else None
-
-
-def _rich(line: Line) -> Event | None:
-    found = _RICH.search(line.text)
-    if found is None or found[3] == "0":
+@PARSER.pattern(
+    rb"Epoch [0-9]{1,7}(?:/-?[0-9]{1,7})? +\xe2\x94\x81[^\n\r]{0,600}loss[a-z_]{0,20}: ",
+    r"Epoch (\d{1,7})(?:/(-?\d{1,7}))?\s[━╸╺ ]{2,400}\s?(\d{1,9})/(\d{1,9}|\?|--)\s+(.*)",
+    safety="A bar at count 0 shows the last epoch's figures.",
+    matches=("Epoch 0/9  ━━━━━━━━━━━━━━━━━━ 10/100 0:00:01 • 0:00:10 12.30it/s v_num: 0.000 loss: 1.250",),
+    avoids=("Epoch 1/9  ━━━━━━━━━━━━━━━━━━ 0/100 0:00:00 • -:--:-- 0.00it/s v_num: 0.000 loss: 1.250",),
+)
+def _rich(line: Line, found: re.Match[str]) -> Event | None:
+    if found[3] == "0":
         return None
-    best: dict[str, tuple[float, int]] = {}
-    for key, text in _PAIR.findall(found[5]):
-        known, value = meaning(key), number(text)
-        if known and value is not None and (known[0] not in best or known[1] < best[known[0]][1]):
-            best[known[0]] = (value, known[1])
+    best = best_figures(_PAIR.findall(found[5]))
     if "loss" not in best:
         return None
     epoch, count = int(found[1]), int(found[3])
@@ -67,53 +96,3 @@ def _rich(line: Line) -> Event | None:
         throughput_unit=None if rate is None else "it/s",
         framework="lightning",
     )
-
-
-def _end(line: Line) -> list[Event] | None:
-    found = _STOPPED.search(line.text)
-    if found is None:
-        return None
-    steps = int(found[2]) if found[1] == "max_steps" and found[2] else None
-    last = _tqdm(line)  # the sentence is mostly glued to the last drawing of the bar
-    end = line.event("training_end", status="success", steps=steps, framework="lightning")
-    return [end] if last is None else [last, end]
-
-
-PARSER = Parser(
-    "lightning",
-    "PyTorch Lightning",
-    "framework",
-    (
-        Pattern(
-            "stopped",
-            rb"` stopped: `?max_(?:steps|epochs|time)",
-            _end,
-            "Other reasons to stop (early stopping, a signal) are worded otherwise.",
-            ("`Trainer.fit` stopped: `max_steps=120` reached.",),
-            ("`Trainer.fit` stopped: No training batches.",),
-        ),
-        Pattern(
-            "tqdm bar",
-            rb"Epoch [0-9]{1,7}[^\n\r|]{0,20}\|?[^\n\r]{0,400}[_, ]loss[a-z_]{0,20}=",
-            _tqdm,
-            "v_num is the logger's version, no metric; validation bars and bars at count 0 (which show the last epoch's "
-            "figures) are no points; the same bar of another library is left to the tqdm parser.",
-            (
-                "Epoch 0:  11%|█         | 2/18 [00:11<01:32,  5.77s/it, loss=10.198, v_num=200417]",
-                "Epoch 3: 100%|██████████| 30/30 [00:03<00:00,  8.16it/s, v_num=0, train_loss=0.892, val_loss=1.090]",
-            ),
-            (
-                "Epoch 1:   0%|          | 0/30 [00:00<?, ?it/s, v_num=0, train_loss=3.010]",
-                "Epoch 3: 100%|██████████| 30/30 [00:03<00:00,  8.16it/s, v_num=0, val_loss=1.090]",
-            ),
-        ),
-        Pattern(
-            "rich bar",
-            rb"Epoch [0-9]{1,7}(?:/-?[0-9]{1,7})? +\xe2\x94\x81[^\n\r]{0,600}loss[a-z_]{0,20}: ",
-            _rich,
-            "A bar at count 0 shows the last epoch's figures.",
-            ("Epoch 0/9  ━━━━━━━━━━━━━━━━━━ 10/100 0:00:01 • 0:00:10 12.30it/s v_num: 0.000 loss: 1.250",),
-            ("Epoch 1/9  ━━━━━━━━━━━━━━━━━━ 0/100 0:00:00 • -:--:-- 0.00it/s v_num: 0.000 loss: 1.250",),
-        ),
-    ),
-)

@@ -7,13 +7,23 @@ import re
 from trackside.logs.hf_trainer import items, point
 from trackside.logs.line import Line
 from trackside.logs.numbers import number
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 _AHEAD = 4 << 10
 _TWIN = re.compile(rb"\{'loss': '?([^,'}\r\n]{1,40})")
 
+PARSER = Parser("llama-factory", "LLaMA-Factory's log callback", "framework", precedence=110)
 
+
+@PARSER.pattern(
+    rb"callbacks:[0-9]{1,5} >> \{'loss': ",
+    safety="Left to Trainer's own dict where that follows, so that a point is not counted twice.",
+    matches=(
+        "[INFO|2025-02-10 09:41:07] llamafactory.train.callbacks:157 >> {'loss': 1.08, 'learning_rate': 1.9e-05, 'epoch': 0.06}",
+    ),
+    avoids=("[INFO|2025-02-10 09:41:07] llamafactory.train.callbacks:157 >> {'loss': 'auto'}",),
+)
 def _progress(line: Line) -> Event | None:
     found = items(line.text)
     loss = number(found.get("loss"))
@@ -27,22 +37,3 @@ def _progress(line: Line) -> Event | None:
         ):
             return None  # Trainer's own print of the same point follows and says more
     return point(line, found, "llama-factory")
-
-
-PARSER = Parser(
-    "llama-factory",
-    "LLaMA-Factory's log callback",
-    "framework",
-    (
-        Pattern(
-            "callback dict",
-            rb"callbacks:[0-9]{1,5} >> \{'loss': ",
-            _progress,
-            "Left to Trainer's own dict where that follows, so that a point is not counted twice.",
-            (
-                "[INFO|2025-02-10 09:41:07] llamafactory.train.callbacks:157 >> {'loss': 1.08, 'learning_rate': 1.9e-05, 'epoch': 0.06}",
-            ),
-            ("[INFO|2025-02-10 09:41:07] llamafactory.train.callbacks:157 >> {'loss': 'auto'}",),
-        ),
-    ),
-)

@@ -44,8 +44,6 @@ def keep(path: Path, data: bytes) -> None:
 class Matcher(Protocol):
     """Finds the hits of all patterns in a buffer."""
 
-    name: str
-
     def hits(self, buffer: bytes) -> list[Hit]:
         """All hits, ordered by offset; the same pattern may hit a line more than once."""
         ...
@@ -53,8 +51,6 @@ class Matcher(Protocol):
 
 class HyperscanMatcher:
     """All patterns at once at several GB/s on one core."""
-
-    name = "hyperscan"
 
     def __init__(self, patterns: Sequence[Pattern], cached: bool = True) -> None:
         import hyperscan
@@ -89,8 +85,6 @@ class HyperscanMatcher:
 class Re2Matcher:
     """The fallback: RE2 finds the lines, Python's ``re`` says which patterns they hold."""
 
-    name = "re2"
-
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         import re2
 
@@ -120,8 +114,6 @@ class Re2Matcher:
 
 class NoMatcher:
     """For a plane without patterns: nothing ever hits."""
-
-    name = "none"
 
     def hits(self, buffer: bytes) -> list[Hit]:
         """See :class:`Matcher`."""

@@ -7,21 +7,27 @@ import re
 from trackside.logs.frameworks import named
 from trackside.logs.line import Line
 from trackside.logs.numbers import number, whole
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_HEAD = re.compile(r"\biteration {1,12}(\d{1,12})/ {0,12}(\d{1,12}) \|")
 _LOSSES = ("lm loss", "lm-loss", "loss", "masked lm loss", "reduced_train_loss", "total loss", "train loss")
 _NOT_LOSS = ("load", "z_loss", "z loss", "scale", "aux", "sop", "mtp", "balanc", "loss_mask")
-_VALIDATION = re.compile(
-    r"validation loss at (?:iteration|the end of training for)\D{0,12}(\d+)?[^|]{0,60}\| ([\w -]{0,40}?loss)(?: value)?: ([^ |]+)"
+
+PARSER = Parser("megatron", "Megatron-LM and Megatron-DeepSpeed", "framework", precedence=120)
+
+
+@PARSER.pattern(
+    rb"iteration {1,12}[0-9]{1,12}/ {0,12}[0-9]{1,12} \|",
+    r"\biteration {1,12}(\d{1,12})/ {0,12}(\d{1,12}) \|",
+    safety="The loss is left out by Megatron when it is NaN: the point is then given without a loss.",
+    matches=(
+        " iteration       10/    1000 | consumed samples:          40 | elapsed time per iteration (ms): 1382.1 | "
+        "learning rate: 1.4E-05 | global batch size:     4 | lm loss: 1.09E+01 | loss scale: 16384.0 | grad norm: 3.6 | "
+        "number of skipped iterations:   0 | number of nan iterations:   0 |",
+    ),
+    avoids=("data iteration   10/ 20 | loading shard 3",),
 )
-
-
-def _progress(line: Line) -> Event | None:
-    head = _HEAD.search(line.text)
-    if head is None:
-        return None
+def _progress(line: Line, head: re.Match[str]) -> Event | None:
     found: dict[str, str] = {}
     for part in line.text[head.end() :].split("|"):
         key, colon, value = part.rpartition(":")
@@ -70,60 +76,31 @@ def _throughput(found: dict[str, str]) -> tuple[float | None, str | None]:
     return None, None
 
 
-def _evaluation(line: Line) -> Event | None:
-    found = _VALIDATION.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"validation loss at (?:iteration|the end)",
+    r"validation loss at (?:iteration|the end of training for)\D{0,12}(\d+)?[^|]{0,60}\| ([\w -]{0,40}?loss)(?: value)?: ([^ |]+)",
+    safety="Never a training point.",
+    matches=(" validation loss at iteration 200 | lm loss value: 7.487306E+00 | lm loss PPL: 1.785236E+03 | ",),
+    avoids=("validation loss at iteration boundary is not computed",),
+)
+def _evaluation(line: Line, found: re.Match[str]) -> Event:
     value = number(found[3])
     return line.event("evaluation", step=whole(found[1]), metric=found[2].strip(), value=value, loss=value)
 
 
+@PARSER.pattern(
+    rb"\[before the start of training step\]",
+    safety="Megatron's own date stamp before its loop.",
+    matches=("[before the start of training step] datetime: 2021-05-23 08:20:10 ",),
+)
 def _start(line: Line) -> Event:
     return line.event("training_start", framework="megatron")
 
 
+@PARSER.pattern(
+    rb"\[after training is done\]",
+    safety="Megatron's own date stamp after its loop.",
+    matches=("[after training is done] datetime: 2021-05-23 08:45:10 ",),
+)
 def _end(line: Line) -> Event:
     return line.event("training_end", status="success", framework="megatron")
-
-
-PARSER = Parser(
-    "megatron",
-    "Megatron-LM and Megatron-DeepSpeed",
-    "framework",
-    (
-        Pattern(
-            "iteration",
-            rb"iteration {1,12}[0-9]{1,12}/ {0,12}[0-9]{1,12} \|",
-            _progress,
-            "The loss is left out by Megatron when it is NaN: the point is then given without a loss.",
-            (
-                " iteration       10/    1000 | consumed samples:          40 | elapsed time per iteration (ms): 1382.1 | "
-                "learning rate: 1.4E-05 | global batch size:     4 | lm loss: 1.09E+01 | loss scale: 16384.0 | grad norm: 3.6 | "
-                "number of skipped iterations:   0 | number of nan iterations:   0 |",
-            ),
-            ("data iteration   10/ 20 | loading shard 3",),
-        ),
-        Pattern(
-            "validation",
-            rb"validation loss at (?:iteration|the end)",
-            _evaluation,
-            "Never a training point.",
-            (" validation loss at iteration 200 | lm loss value: 7.487306E+00 | lm loss PPL: 1.785236E+03 | ",),
-            ("validation loss at iteration boundary is not computed",),
-        ),
-        Pattern(
-            "start",
-            rb"\[before the start of training step\]",
-            _start,
-            "Megatron's own date stamp before its loop.",
-            ("[before the start of training step] datetime: 2021-05-23 08:20:10 ",),
-        ),
-        Pattern(
-            "end",
-            rb"\[after training is done\]",
-            _end,
-            "Megatron's own date stamp after its loop.",
-            ("[after training is done] datetime: 2021-05-23 08:45:10 ",),
-        ),
-    ),
-)

@@ -8,7 +8,7 @@ from typing import Any
 
 from trackside.logs.line import Line
 from trackside.logs.numbers import figure
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 ID = "mlperf"
@@ -25,6 +25,27 @@ _EVALUATIONS = (
 )
 
 
+def _mllog(key: str, value: str, metadata: str = '"step_num": 100') -> str:
+    return (
+        ':::MLLOG {"namespace": "", "time_ms": 1714725015064, "event_type": "POINT_IN_TIME", '
+        f'"key": "{key}", "value": {value}, "metadata": {{"file": "train.py", "lineno": 10, {metadata}}}}}'
+    )
+
+
+PARSER = Parser(ID, "MLPerf logging", "framework", precedence=130, aside=f"{ID}-stats")
+
+
+@PARSER.pattern(
+    rb":::MLLOG \{[^\n\r]{0,300}\"(?:global_batch_size|train_loss|tracked_stats|run_start|run_stop|(?:eval|valid)[a-z_]{2,20}|averaged_clip_score)\"",
+    safety="eval_accuracy may be a loss or an error: it is an evaluation under its printed name.",
+    matches=(
+        _mllog("train_loss", "1.25"),
+        _mllog("tracked_stats", '{"throughput": 370.0, "loss": 1.11, "lr": 2.5e-06}'),
+        _mllog("eval_accuracy", "NaN", '"epoch_num": 3'),
+        "0: " + _mllog("run_stop", "null", '"status": "success"'),
+    ),
+    avoids=(_mllog("eval_samples", "10000"), _mllog("tracked_stats", '{"warmup_time": 347.0}')),
+)
 def _read(line: Line) -> Event | None:
     start = line.text.find("{")
     try:
@@ -81,7 +102,7 @@ def _progress(line: Line, key: str, value: Any, metadata: dict[str, Any], time: 
         framework=ID,
     )
     # a series of its own: where train_loss is logged too, throughput alone is no second training point
-    return event if loss is not None else replace(event, parser=f"{ID}-stats")
+    return event if loss is not None else replace(event, parser=PARSER.aside)
 
 
 def _step(line: Line, told: dict[str, Any]) -> int | None:
@@ -93,32 +114,3 @@ def _step(line: Line, told: dict[str, Any]) -> int | None:
             return int(step)
     samples, batch = figure(told.get("samples_count")), line.notes(ID).get("batch")
     return int(samples / batch) if samples is not None and batch and 0 <= samples < 1e15 else None
-
-
-def _mllog(key: str, value: str, metadata: str = '"step_num": 100') -> str:
-    return (
-        ':::MLLOG {"namespace": "", "time_ms": 1714725015064, "event_type": "POINT_IN_TIME", '
-        f'"key": "{key}", "value": {value}, "metadata": {{"file": "train.py", "lineno": 10, {metadata}}}}}'
-    )
-
-
-PARSER = Parser(
-    ID,
-    "MLPerf logging",
-    "framework",
-    (
-        Pattern(
-            "mllog",
-            rb":::MLLOG \{[^\n\r]{0,300}\"(?:global_batch_size|train_loss|tracked_stats|run_start|run_stop|(?:eval|valid)[a-z_]{2,20}|averaged_clip_score)\"",
-            _read,
-            "eval_accuracy may be a loss or an error: it is an evaluation under its printed name.",
-            (
-                _mllog("train_loss", "1.25"),
-                _mllog("tracked_stats", '{"throughput": 370.0, "loss": 1.11, "lr": 2.5e-06}'),
-                _mllog("eval_accuracy", "NaN", '"epoch_num": 3'),
-                "0: " + _mllog("run_stop", "null", '"status": "success"'),
-            ),
-            (_mllog("eval_samples", "10000"), _mllog("tracked_stats", '{"warmup_time": 347.0}')),
-        ),
-    ),
-)

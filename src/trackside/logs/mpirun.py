@@ -7,7 +7,7 @@ import re
 from trackside.catalog.signals import Exit, read_code, signal_number
 from trackside.logs import exits
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
 LAUNCHER = "mpirun"
@@ -16,15 +16,23 @@ _NOTICED = re.compile(
     r"noticed that process rank (?P<rank>\d{1,7}) with PID (?P<pid>\d{1,10}) on node (?P<node>\S{1,80}) "
     r"exited (?:on signal (?P<signal>\d{1,2})|.{0,60}?(?:status|code):? (?P<code>\d{1,3}))"
 )
-_NAME = re.compile(r"Process name: \[\[\d{1,10},\d{1,6}\],(\d{1,7})\]")
 _CODE = re.compile(r"Exit code:\s+(-?\d{1,5})")
-_ABORT = re.compile(r"MPI_ABORT was invoked on rank (\d{1,7})")
-_HYDRA = re.compile(r"RANK (\d{1,7}) PID (\d{1,10}) RUNNING AT (\S{1,80})")
 _HYDRA_END = re.compile(r"(?:EXIT CODE:|KILLED BY SIGNAL:) (-?\d{1,5})")
 _DAEMON = re.compile(r"(?:Remote host|node):?\s+([\w.-]{1,80})")
 AHEAD = 6
 
+PARSER = Parser("mpirun", "mpirun, prterun, hydra", "system")
 
+
+@PARSER.pattern(
+    rb"noticed that process rank [0-9]{1,7} with PID ",
+    safety="A signal is a cause unless the run was already ending.",
+    matches=(
+        "mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).",
+        "prterun noticed that process rank 1 with PID 9123 on node gpu-2 exited on signal 11 (Segmentation fault).",
+    ),
+    avoids=("we noticed that process rank 3 is slow",),
+)
 def _noticed(line: Line) -> Event | None:
     text = " ".join([line.text, *(near.text.strip() for near in line.following(2) if near.label == line.label)])
     found = _NOTICED.search(text)
@@ -34,20 +42,28 @@ def _noticed(line: Line) -> Event | None:
     return _failure(line, end, int(found["rank"]), int(found["pid"]), found["node"], text)
 
 
-def _nonzero(line: Line) -> Event | None:
-    found = _NAME.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"Process name: \[\[[0-9]{1,10},[0-9]{1,6}\],",
+    r"Process name: \[\[\d{1,10},\d{1,6}\],(\d{1,7})\]",
+    safety="The first process with a non-zero code: confirms, it isn't the cause.",
+    matches=("  Process name: [[23456,1],3]",),
+    avoids=("Process name: trainer",),
+)
+def _nonzero(line: Line, found: re.Match[str]) -> Event:
     for near in line.following(AHEAD):
         if code := _CODE.search(near.text):
             return _failure(line, read_code(int(code[1])), int(found[1]), None, None, f"{line.text} {near.text}")
     return _failure(line, Exit(), int(found[1]), None, None, line.text)
 
 
-def _hydra(line: Line) -> Event | None:
-    found = _HYDRA.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"RANK [0-9]{1,7} PID [0-9]{1,10} RUNNING AT ",
+    r"RANK (\d{1,7}) PID (\d{1,10}) RUNNING AT (\S{1,80})",
+    safety="MPICH's and Intel MPI's box for a dead rank.",
+    matches=("=   RANK 3 PID 4711 RUNNING AT n1",),
+    avoids=("RANK 3 RUNNING AT full speed",),
+)
+def _hydra(line: Line, found: re.Match[str]) -> Event:
     end = Exit()
     for near in line.following(AHEAD):
         if code := _HYDRA_END.search(near.text):
@@ -80,96 +96,41 @@ def _failure(line: Line, end: Exit, rank: int, pid: int | None, node: str | None
     )
 
 
-def _abort(line: Line) -> Event | None:
-    found = _ABORT.search(line.text)
-    if found is None:
+@PARSER.pattern(
+    rb"APPLICATION TERMINATED WITH THE EXIT STRING: ",
+    r"EXIT STRING: ([A-Za-z /]{3,40}?)(?: \(signal (\d{1,2})\))?\s*$",
+    safety="Names the signal behind the box.",
+    matches=("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)",),
+    avoids=("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: none (x)",),
+)
+def _string(line: Line, found: re.Match[str]) -> Event | None:
+    number = int(found[2]) if found[2] else signal_number(found[1])
+    if number is None:
         return None
+    return exits.process_exit(line, Exit(signal=number), LAUNCHER)
+
+
+@PARSER.pattern(
+    rb"MPI_ABORT was invoked on rank [0-9]",
+    r"MPI_ABORT was invoked on rank (\d{1,7})",
+    safety="The application asked for it: confirms a failure that it names elsewhere; later deaths are teardown.",
+    matches=("MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD",),
+    avoids=("MPI_ABORT was not invoked",),
+)
+def _abort(line: Line, found: re.Match[str]) -> Event:
     exits.ending(line, "MPI_ABORT")
     return _failure(line, Exit(), int(found[1]), None, None, line.text)
 
 
-def _string(line: Line) -> Event | None:
-    found = re.search(r"EXIT STRING: ([A-Za-z /]{3,40}?)(?: \(signal (\d{1,2})\))?\s*$", line.text)
-    number = (int(found[2]) if found[2] else signal_number(found[1])) if found else None
-    if number is None:
-        return None
-    end = Exit(signal=number)
-    return line.event(
-        "process_exit",
-        exits.role_of(line, number),
-        source=LAUNCHER,
-        signal=number,
-        signal_name=end.signal_name,
-    )
-
-
-def _lost(line: Line) -> Event | None:
-    if not re.search(r"(?:ORTE|PRTE|PRRTE) has lost communication with a remote daemon", line.text):
-        return None
+@PARSER.pattern(
+    rb"RTE has lost communication with a remote daemon",
+    r"(?:ORTE|PRTE|PRRTE) has lost communication with a remote daemon",
+    safety="Another node's daemon is gone: a cascade that points at that node.",
+    matches=("ORTE has lost communication with a remote daemon.",),
+    avoids=("DARTE has lost communication with a remote daemon",),
+)
+def _lost(line: Line, _: re.Match[str]) -> Event:
     for near in line.following(AHEAD):
         if found := _DAEMON.search(near.text):
             return line.event("peer_lost", Role.CASCADE, node=found[1], address=found[1], backend="mpi")
     return line.event("peer_lost", Role.CASCADE, backend="mpi")
-
-
-PARSER = Parser(
-    id="mpirun",
-    title="mpirun, prterun, hydra",
-    kind="system",
-    patterns=(
-        Pattern(
-            "noticed",
-            rb"noticed that process rank [0-9]{1,7} with PID ",
-            _noticed,
-            "A signal is a cause unless the run was already ending.",
-            matches=(
-                "mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).",
-                (
-                    "prterun noticed that process rank 1 with PID 9123 on node gpu-2 exited on signal 11 "
-                    "(Segmentation fault)."
-                ),
-            ),
-            avoids=("we noticed that process rank 3 is slow",),
-        ),
-        Pattern(
-            "nonzero",
-            rb"Process name: \[\[[0-9]{1,10},[0-9]{1,6}\],",
-            _nonzero,
-            "The first process with a non-zero code: confirms, it isn't the cause.",
-            matches=("  Process name: [[23456,1],3]",),
-            avoids=("Process name: trainer",),
-        ),
-        Pattern(
-            "hydra",
-            rb"RANK [0-9]{1,7} PID [0-9]{1,10} RUNNING AT ",
-            _hydra,
-            "MPICH's and Intel MPI's box for a dead rank.",
-            matches=("=   RANK 3 PID 4711 RUNNING AT n1",),
-            avoids=("RANK 3 RUNNING AT full speed",),
-        ),
-        Pattern(
-            "exit-string",
-            rb"APPLICATION TERMINATED WITH THE EXIT STRING: ",
-            _string,
-            "Names the signal behind the box.",
-            matches=("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)",),
-            avoids=("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: none (x)",),
-        ),
-        Pattern(
-            "abort",
-            rb"MPI_ABORT was invoked on rank [0-9]",
-            _abort,
-            "The application asked for it: confirms a failure that it names elsewhere; later deaths are teardown.",
-            matches=("MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD",),
-            avoids=("MPI_ABORT was not invoked",),
-        ),
-        Pattern(
-            "daemon-lost",
-            rb"RTE has lost communication with a remote daemon",
-            _lost,
-            "Another node's daemon is gone: a cascade that points at that node.",
-            matches=("ORTE has lost communication with a remote daemon.",),
-            avoids=("DARTE has lost communication with a remote daemon",),
-        ),
-    ),
-)

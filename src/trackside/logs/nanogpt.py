@@ -6,17 +6,20 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.numbers import NUMBER, number
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_ITER = re.compile(rf"\biter (\d{{1,9}}): loss ({NUMBER})(?:, lr ({NUMBER}))?, time ({NUMBER})(ms|s)")
-_STEP = re.compile(rf"\bstep (\d{{1,9}}): train loss ({NUMBER}), val loss ({NUMBER})")
+PARSER = Parser("nanogpt", "nanoGPT", "framework", precedence=610)
 
 
-def _progress(line: Line) -> Event | None:
-    found = _ITER.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"iter [0-9]{1,9}: loss [^\n\r]{1,60}, time ",
+    rf"\biter (\d{{1,9}}): loss ({NUMBER})(?:, lr ({NUMBER}))?, time ({NUMBER})(ms|s)",
+    safety="Only the exact shape of nanoGPT's line.",
+    matches=("iter 10: loss 10.2304, time 12.12ms, mfu 3.21%",),
+    avoids=("iter 10: loss unavailable, time 12.1ms",),
+)
+def _progress(line: Line, found: re.Match[str]) -> Event:
     time = number(found[4])
     seconds = None if time is None else time / 1000 if found[5] == "ms" else time
     return line.event(
@@ -29,34 +32,13 @@ def _progress(line: Line) -> Event | None:
     )
 
 
-def _evaluation(line: Line) -> Event | None:
-    found = _STEP.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"step [0-9]{1,9}: train loss [^\n\r]{1,30}, val loss ",
+    rf"\bstep (\d{{1,9}}): train loss ({NUMBER}), val loss ({NUMBER})",
+    safety="An estimate over several batches: an evaluation, not a training point.",
+    matches=("step 0: train loss 10.9, val loss 10.8",),
+    avoids=("step 0: train loss unknown, val loss unknown",),
+)
+def _evaluation(line: Line, found: re.Match[str]) -> Event:
     loss = number(found[3])
     return line.event("evaluation", step=int(found[1]), metric="val loss", value=loss, loss=loss)
-
-
-PARSER = Parser(
-    "nanogpt",
-    "nanoGPT",
-    "framework",
-    (
-        Pattern(
-            "iter",
-            rb"iter [0-9]{1,9}: loss [^\n\r]{1,60}, time ",
-            _progress,
-            "Only the exact shape of nanoGPT's line.",
-            ("iter 10: loss 10.2304, time 12.12ms, mfu 3.21%",),
-            ("iter 10: loss unavailable, time 12.1ms",),
-        ),
-        Pattern(
-            "evaluation",
-            rb"step [0-9]{1,9}: train loss [^\n\r]{1,30}, val loss ",
-            _evaluation,
-            "An estimate over several batches: an evaluation, not a training point.",
-            ("step 0: train loss 10.9, val loss 10.8",),
-            ("step 0: train loss unknown, val loss unknown",),
-        ),
-    ),
-)

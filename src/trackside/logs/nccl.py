@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator
 
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
-_WARN = re.compile(r"NCCL WARN (.{0,2000})")
 _ADDRESS = re.compile(
     r"((?:\d{1,3}\.){3}\d{1,3}<\d{1,6}>|(?:\d{1,3}\.){3}\d{1,3}:\d{1,6}|\[[0-9a-fA-F:%\w]{2,60}\]:\d{1,6})"
 )
@@ -25,31 +24,42 @@ _CODES = {
 _NAMED = re.compile(r"\b(nccl(?:System|Remote|UnhandledCuda|Internal|InvalidUsage|InvalidArgument)(?:Error)?)\b:?\s")
 _TEXT = re.compile(r"(?:NCCL error(?: in)?:? .{0,300}?|NCCL Error \d: )(" + "|".join(_CODES) + r")", re.IGNORECASE)
 _GONE = re.compile(
-    (
-        r"[Cc]onnection closed by (?:remote )?peer|Connection reset by peer|Broken pipe|remote "
-        r"process exit|closed by localRank"
-    ),
+    r"[Cc]onnection closed by (?:remote )?peer|Connection reset by peer|Broken pipe|remote "
+    r"process exit|closed by localRank",
 )
 _IB_FLUSH = re.compile(r"Got (?:completion|async event)")
 _NOISE = re.compile(
     r"\[(?:Proxy )?Service(?: thread)?[ \d]{0,8}\]|Accept failed|SHARP coll init|NVLS|Cannot initialize CollNet"
 )
-_TRANSPORT = re.compile(
-    r"NCCL INFO (?:NET/(?P<kind>Socket|IB|OFI|IBext\w*|FastSocket|UCX) ?: Using (?P<device>.{0,"
-    r"200})|Using network (?P<network>[\w ./()-]{1,40}))"
-)
-_COMM = re.compile(
-    r"comm 0x[0-9a-f]{1,16} rank (?P<rank>\d{1,7}) n[rR]anks (?P<nranks>\d{1,7})(?: nNodes (?P<nodes>\d{1,6}))?"
-    r"(?:.{0,80}?busId (?P<bus>[0-9a-f]{1,12}))?"
-)
-_ENV = re.compile(r"NCCL INFO (NCCL_[A-Z0-9_]{1,60}) set by environment to (.{0,200}?)\.?\s*$")
 AHEAD = 6
 
+PARSER = Parser("nccl", "NCCL", "system")
 
-def _warn(line: Line) -> Iterator[Event]:
-    found = _WARN.search(line.text)
-    if found is None:
-        return
+
+@PARSER.pattern(
+    rb"NCCL WARN ",
+    r"NCCL WARN (.{0,2000})",
+    safety="A warning alone is a fact, not a cause: many come at shutdown. Only refused or missing connections, "
+    "duplicate GPUs and CUDA failures are more.",
+    matches=(
+        (
+            "n1:100:200 [0] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 10.0.0.1<45123> "
+            "failed : Connection refused"
+        ),
+        "n1:100:200 [0] include/socket.h:403 NCCL WARN Call to connect returned Connection refused, retrying",
+        "n1:100:200 [0] NCCL WARN Bootstrap : no socket interface found",
+        "n1:100:200 [1] init.cc:521 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+        "n1:100:200 [1] misc/socket.cc:57 NCCL WARN socketProgress: Connection closed by remote peer n2<51000>",
+        (
+            "n1:100:200 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer "
+            "10.0.0.2<41234> with status=12 opcode=0 len=0 vendor err 129 (Send) error"
+        ),
+        "n1:1:2 [0] enqueue.cc:402 NCCL WARN Cuda failure 719 'unspecified launch failure'",
+        "n1:1:2 [0] proxy.cc:1 NCCL WARN [Service thread] Accept failed Success",
+    ),
+    avoids=("set NCCL_DEBUG=WARN for NCCL WARNINGS",),
+)
+def _warn(line: Line, found: re.Match[str]) -> Iterator[Event]:
     detail = found[1].strip()
     address = _ADDRESS.search(detail)
     at = address[1] if address else None
@@ -76,6 +86,25 @@ def _warn(line: Line) -> Iterator[Event]:
         yield line.event("nccl_warn", Role.FACT, node=node, detail=detail[:500])
 
 
+@PARSER.pattern(
+    rb"(NCCL [Ee]rror|nccl(System|Remote|UnhandledCuda|Internal)Error: |ncclInvalid(Usage|Argument): )",
+    safety="ncclRemoteError, or a last error that speaks of the peer, is a cascade; a CUDA error confirms.",
+    matches=(
+        (
+            "RuntimeError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1275, "
+            "internal error, NCCL version 2.14.3"
+        ),
+        (
+            "torch.distributed.DistBackendError: NCCL error in: "
+            "/opt/pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:219, unhandled system error, NCCL "
+            "version 2.18.1"
+        ),
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+        "ncclUnhandledCudaError: Call to CUDA function failed.",
+    ),
+    avoids=("no NCCL errors were seen", "handle ncclSystemError in code"),
+)
 def _error(line: Line) -> Event | None:
     named, worded = _NAMED.search(line.text), _TEXT.search(line.text)
     if named is None and worded is None:
@@ -104,16 +133,31 @@ def _role(code: str, detail: str) -> Role:
     return Role.ROOT
 
 
+@PARSER.pattern(
+    rb"Duplicate GPU detected : rank ",
+    safety="Two ranks on one GPU: the job's own placement.",
+    matches=("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",),
+    avoids=("Duplicate GPU detected in inventory",),
+)
 def _duplicate(line: Line) -> Event | None:
     if "NCCL WARN" in line.text:
         return None
     return line.event("rendezvous_failure", Role.ROOT, reason="duplicate_gpu")
 
 
-def _transport(line: Line) -> Event | None:
-    found = _TRANSPORT.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"NCCL INFO (NET/[A-Za-z]{1,12} ?: Using |Using network )",
+    r"NCCL INFO (?:NET/(?P<kind>Socket|IB|OFI|IBext\w*|FastSocket|UCX) ?: Using (?P<device>.{0,"
+    r"200})|Using network (?P<network>[\w ./()-]{1,40}))",
+    safety="A fact: sockets matter only between nodes.",
+    matches=(
+        "n1:100:200 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>",
+        "n1:100:200 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB ; OOB ib0:10.0.0.1<0>",
+        "n1:100:200 [0] NCCL INFO Using network IBext",
+    ),
+    avoids=("n1:100:200 [0] NCCL INFO NET/IB : No device found.",),
+)
+def _transport(line: Line, found: re.Match[str]) -> Event:
     kind = (found["kind"] or found["network"]).strip().lower()
     if kind in ("socket", "fastsocket"):
         transport = "socket"
@@ -130,10 +174,21 @@ def _transport(line: Line) -> Event | None:
     )
 
 
-def _comm(line: Line) -> Event | None:
-    found = _COMM.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"comm 0x[0-9a-f]{1,16} rank [0-9]{1,7} n[rR]anks [0-9]{1,7} [^\n\r]{0,160}Init (START|COMPLETE)",
+    r"comm 0x[0-9a-f]{1,16} rank (?P<rank>\d{1,7}) n[rR]anks (?P<nranks>\d{1,7})(?: nNodes (?P<nodes>\d{1,6}))?"
+    r"(?:.{0,80}?busId (?P<bus>[0-9a-f]{1,12}))?",
+    safety="Life cycle; Destroy and Abort lines are not set-up.",
+    matches=(
+        "n1:1:2 [0] NCCL INFO comm 0x55d0 rank 0 nranks 16 cudaDev 0 busId 1a000 - Init COMPLETE",
+        (
+            "n1:1:2 [0] NCCL INFO ncclCommInitRank comm 0x55d0 rank 0 nranks 8 cudaDev 0 nvmlDev 0 busId "
+            "1000 commId 0xab - Init START"
+        ),
+    ),
+    avoids=("n1:1:2 [0] NCCL INFO comm 0x55d0 rank 0 nranks 16 cudaDev 0 busId 1a000 - Destroy COMPLETE",),
+)
+def _comm(line: Line, found: re.Match[str]) -> Event:
     return line.event(
         "nccl_init",
         rank=line.rank,
@@ -144,108 +199,12 @@ def _comm(line: Line) -> Event | None:
     )
 
 
-def _setting(line: Line) -> Event | None:
-    found = _ENV.search(line.text)
-    return line.event("env_flag", name=found[1], value=found[2]) if found else None
-
-
-PARSER = Parser(
-    id="nccl",
-    title="NCCL",
-    kind="system",
-    patterns=(
-        Pattern(
-            "warn",
-            rb"NCCL WARN ",
-            _warn,
-            "A warning alone is a fact, not a cause: many come at shutdown. Only refused or missing connections, "
-            "duplicate GPUs and CUDA failures are more.",
-            matches=(
-                (
-                    "n1:100:200 [0] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 10.0.0.1<45123> "
-                    "failed : Connection refused"
-                ),
-                "n1:100:200 [0] include/socket.h:403 NCCL WARN Call to connect returned Connection refused, retrying",
-                "n1:100:200 [0] NCCL WARN Bootstrap : no socket interface found",
-                (
-                    "n1:100:200 [1] init.cc:521 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on "
-                    "CUDA device 1000"
-                ),
-                "n1:100:200 [1] misc/socket.cc:57 NCCL WARN socketProgress: Connection closed by remote peer n2<51000>",
-                (
-                    "n1:100:200 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer "
-                    "10.0.0.2<41234> with status=12 opcode=0 len=0 vendor err 129 (Send) error"
-                ),
-                "n1:1:2 [0] enqueue.cc:402 NCCL WARN Cuda failure 719 'unspecified launch failure'",
-                "n1:1:2 [0] proxy.cc:1 NCCL WARN [Service thread] Accept failed Success",
-            ),
-            avoids=("set NCCL_DEBUG=WARN for NCCL WARNINGS",),
-        ),
-        Pattern(
-            "error",
-            rb"(NCCL [Ee]rror|nccl(System|Remote|UnhandledCuda|Internal)Error: |ncclInvalid(Usage|Argument): )",
-            _error,
-            "ncclRemoteError, or a last error that speaks of the peer, is a cascade; a CUDA error confirms.",
-            matches=(
-                (
-                    "RuntimeError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1275, "
-                    "internal error, NCCL version 2.14.3"
-                ),
-                (
-                    "torch.distributed.DistBackendError: NCCL error in: "
-                    "/opt/pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:219, unhandled system error, NCCL "
-                    "version 2.18.1"
-                ),
-                "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
-                (
-                    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
-                    "prematurely."
-                ),
-                "ncclUnhandledCudaError: Call to CUDA function failed.",
-            ),
-            avoids=("no NCCL errors were seen", "handle ncclSystemError in code"),
-        ),
-        Pattern(
-            "duplicate-gpu",
-            rb"Duplicate GPU detected : rank ",
-            _duplicate,
-            "Two ranks on one GPU: the job's own placement.",
-            matches=("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",),
-            avoids=("Duplicate GPU detected in inventory",),
-        ),
-        Pattern(
-            "transport",
-            rb"NCCL INFO (NET/[A-Za-z]{1,12} ?: Using |Using network )",
-            _transport,
-            "A fact: sockets matter only between nodes.",
-            matches=(
-                "n1:100:200 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.1<0>",
-                "n1:100:200 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB ; OOB ib0:10.0.0.1<0>",
-                "n1:100:200 [0] NCCL INFO Using network IBext",
-            ),
-            avoids=("n1:100:200 [0] NCCL INFO NET/IB : No device found.",),
-        ),
-        Pattern(
-            "communicator",
-            rb"comm 0x[0-9a-f]{1,16} rank [0-9]{1,7} n[rR]anks [0-9]{1,7} [^\n\r]{0,160}Init (START|COMPLETE)",
-            _comm,
-            "Life cycle; Destroy and Abort lines are not set-up.",
-            matches=(
-                "n1:1:2 [0] NCCL INFO comm 0x55d0 rank 0 nranks 16 cudaDev 0 busId 1a000 - Init COMPLETE",
-                (
-                    "n1:1:2 [0] NCCL INFO ncclCommInitRank comm 0x55d0 rank 0 nranks 8 cudaDev 0 nvmlDev 0 busId "
-                    "1000 commId 0xab - Init START"
-                ),
-            ),
-            avoids=("n1:1:2 [0] NCCL INFO comm 0x55d0 rank 0 nranks 16 cudaDev 0 busId 1a000 - Destroy COMPLETE",),
-        ),
-        Pattern(
-            "setting",
-            rb"INFO NCCL_",
-            _setting,
-            "NCCL itself says that the variable is in force.",
-            matches=("n1:1:2 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.",),
-            avoids=("n1:1:2 [0] NCCL INFO NCCL_X set by default",),
-        ),
-    ),
+@PARSER.pattern(
+    rb"INFO NCCL_",
+    r"NCCL INFO (NCCL_[A-Z0-9_]{1,60}) set by environment to (.{0,200}?)\.?\s*$",
+    safety="NCCL itself says that the variable is in force.",
+    matches=("n1:1:2 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.",),
+    avoids=("n1:1:2 [0] NCCL INFO NCCL_X set by default",),
 )
+def _setting(line: Line, found: re.Match[str]) -> Event:
+    return line.event("env_flag", name=found[1], value=found[2])

@@ -6,16 +6,23 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.numbers import number, whole
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_HEAD = re.compile(r"Training epoch (\d+), iteration (\d+)/(\d+) \|")
+PARSER = Parser("nemo", "NeMo", "framework", precedence=180)
 
 
-def _progress(line: Line) -> Event | None:
-    head = _HEAD.search(line.text)
-    if head is None:
-        return None
+@PARSER.pattern(
+    rb"Training epoch [0-9]{1,7}, iteration [0-9]{1,9}/[0-9]{1,9} \|",
+    r"Training epoch (\d+), iteration (\d+)/(\d+) \|",
+    safety="Validation lines begin with another word.",
+    matches=(
+        "Training epoch 0, iteration 4/99 | lr: 1.5e-06 | global_batch_size: 8 | global_step: 4 | "
+        "reduced_train_loss: 10.91 | train_step_timing in s: 1.31 | consumed_samples: 40",
+    ),
+    avoids=("Validation epoch 0, iteration 4/99 | loss: 1.0",),
+)
+def _progress(line: Line, head: re.Match[str]) -> Event | None:
     found = {
         key.strip(): value.strip() for key, _, value in (p.partition(":") for p in line.text[head.end() :].split("|"))
     }
@@ -32,23 +39,3 @@ def _progress(line: Line) -> Event | None:
         step_time_s=number(found.get("train_step_timing in s")),
         framework="nemo",
     )
-
-
-PARSER = Parser(
-    "nemo",
-    "NeMo",
-    "framework",
-    (
-        Pattern(
-            "iteration",
-            rb"Training epoch [0-9]{1,7}, iteration [0-9]{1,9}/[0-9]{1,9} \|",
-            _progress,
-            "Validation lines begin with another word.",
-            (
-                "Training epoch 0, iteration 4/99 | lr: 1.5e-06 | global_batch_size: 8 | global_step: 4 | "
-                "reduced_train_loss: 10.91 | train_step_timing in s: 1.31 | consumed_samples: 40",
-            ),
-            ("Validation epoch 0, iteration 4/99 | loss: 1.0",),
-        ),
-    ),
-)

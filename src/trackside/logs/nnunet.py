@@ -6,19 +6,29 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.numbers import NUMBER, number
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_LOSS = re.compile(rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{{6}}: (train|val|validation)[_ ]loss ?:? ({NUMBER})\s*$")
 _EPOCH = re.compile(r"(?:^|: )[Ee]poch:? {1,4}(\d{1,6})\s*$")
 _RATE = re.compile(rf": Current learning rate: ({NUMBER})")
 _LINES = 40
 
+PARSER = Parser("nnunet", "nnU-Net", "framework")
 
-def _point(line: Line) -> Event | None:
-    found = _LOSS.match(line.text)
-    if found is None:
-        return None
+
+@PARSER.pattern(
+    rb"[0-9]: (?:train|val|validation)[_ ]loss ?:? {0,2}[0-9naiNI.+-]",
+    rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{{6}}: (train|val|validation)[_ ]loss ?:? ({NUMBER})\s*$",
+    safety="Only a line of its own behind nnU-Net's time stamp; what stands beside other figures is somebody else's.",
+    matches=(
+        "2026-01-01 00:00:00.711169: Epoch 19\n2026-01-01 00:00:00.724555: Current learning rate: 0.009\n"
+        "2026-01-01 00:01:00.803760: train_loss -0.7526",
+        "2026-01-01 00:01:00.803760: val_loss -0.771",
+        "epoch:  6\n2026-01-01 00:01:00.625515: train loss : -0.6584",
+    ),
+    avoids=("2026-01-01 00:01:00.625515: train_loss -0.7 is the lowest",),
+)
+def _point(line: Line, found: re.Match[str]) -> Event:
     epoch, rate = None, None
     for near in line.preceding(_LINES):
         if header := _EPOCH.search(near.text):
@@ -31,25 +41,3 @@ def _point(line: Line) -> Event | None:
     return line.event(
         "progress", step=epoch, epoch=epoch, loss=loss, lr=number(rate[1]) if rate else None, framework="nnunet"
     )
-
-
-PARSER = Parser(
-    "nnunet",
-    "nnU-Net",
-    "framework",
-    (
-        Pattern(
-            "loss",
-            rb"[0-9]: (?:train|val|validation)[_ ]loss ?:? {0,2}[0-9naiNI.+-]",
-            _point,
-            "Only a line of its own behind nnU-Net's time stamp; what stands beside other figures is somebody else's.",
-            (
-                "2026-01-01 00:00:00.711169: Epoch 19\n2026-01-01 00:00:00.724555: Current learning rate: 0.009\n"
-                "2026-01-01 00:01:00.803760: train_loss -0.7526",
-                "2026-01-01 00:01:00.803760: val_loss -0.771",
-                "epoch:  6\n2026-01-01 00:01:00.625515: train loss : -0.6584",
-            ),
-            ("2026-01-01 00:01:00.625515: train_loss -0.7 is the lowest",),
-        ),
-    ),
-)

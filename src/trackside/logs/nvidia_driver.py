@@ -7,16 +7,12 @@ from collections.abc import Iterator
 
 from trackside.catalog.xid import decode_nvlink5, recovery_action, sxid_fatal, xid
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
-_XID = re.compile(
-    r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]{7,16})[^)]{0,40}\): (?P<number>\d{1,4})(?P<rest>.{0,1000})"
-)
 _PID = re.compile(r"pid=(\d{1,10})")
 _NAME = re.compile(r"name=([^,\s<]{1,40})")
 _PREFIX = re.compile(r"^(?:,? ?(?:pid='?[^,]{1,20}|name=[^,]{1,40}|Channel ID \S{1,12}(?= )))+,? ?")
-_SXID = re.compile(r"SXid \(PCI:(?P<pci>[0-9a-fA-F:.]{7,16})[^)]{0,20}\): (?P<number>\d{5}), (?P<rest>.{0,500})")
 _BUS = re.compile(r"(?:PCI:|GPU |GPU at )?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?)")
 _LOST = re.compile(
     r"fallen off the bus|fell off the bus|RmInitAdapter failed|rm_init_adapter failed|GPU is lost"
@@ -24,11 +20,29 @@ _LOST = re.compile(
     re.IGNORECASE,
 )
 
+PARSER = Parser("nvidia-driver", "NVIDIA kernel driver", "system", planes=("kernel", "log"))
 
-def _xid(line: Line) -> Iterator[Event]:
-    found = _XID.search(line.text)
-    if found is None:
-        return
+
+@PARSER.pattern(
+    rb"NVRM: Xid \(",
+    r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]{7,16})[^)]{0,40}\): (?P<number>\d{1,4})(?P<rest>.{0,1000})",
+    safety="Never a cause by itself: 13, 31, 43 and 45 usually blame the application, 63 and 92 are maintenance.",
+    matches=(
+        "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        "NVRM: Xid (0000:01:00): 31, Ch 0000000b, engmask 00000120, intr 10000000",
+        (
+            "[171167.62] NVRM: Xid (PCI:0009:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 "
+            "(0x021425c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
+        ),
+        (
+            "kernel: NVRM: Xid (PCI:0000:41:00 GPU-I:05): 94, pid=7194, name=python3, Contained: SM "
+            "(0x1). RST: No, D-RST: No"
+        ),
+        "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
+    ),
+    avoids=("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.54.03", "NVRM: Xid (see the docs)"),
+)
+def _xid(line: Line, found: re.Match[str]) -> Iterator[Event]:
     number, rest = int(found["number"]), found["rest"]
     pid, name = _PID.search(rest), _NAME.search(rest)
     detail = _PREFIX.sub("", rest.lstrip(", ")).strip()
@@ -49,81 +63,40 @@ def _xid(line: Line) -> Iterator[Event]:
         yield line.event("gpu_lost", Role.CONFIRMATION, pci=found["pci"], detail=detail or None)
 
 
-def _sxid(line: Line) -> Event | None:
-    found = _SXID.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"SXid \(PCI:",
+    r"SXid \(PCI:(?P<pci>[0-9a-fA-F:.]{7,16})[^)]{0,20}\): (?P<number>\d{5}), (?P<rest>.{0,500})",
+    safety="The line says whether it is fatal; corrected link errors are facts.",
+    matches=(
+        "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)",
+        "nvidia-nvswitch0: SXid (PCI:0000:06:00.0): 19047, Fatal, Link 32 egress ECC DBE",
+    ),
+    avoids=("SXid (PCI: unknown)",),
+)
+def _sxid(line: Line, found: re.Match[str]) -> Event:
     number = int(found["number"])
     fatal = sxid_fatal(number, found["rest"])
     role = Role.CONFIRMATION if fatal else Role.FACT
     return line.event("sxid", role, sxid=number, pci=found["pci"], fatal=fatal, detail=found["rest"].strip())
 
 
+@PARSER.pattern(
+    rb"(f[ae]ll(en)? off the bus|RmInitAdapter failed|rm_init_adapter failed|GPU is lost|Unable to "
+    rb"determine the device handle for (GPU|gpu))",
+    safety="The driver or a tool can't reach the GPU; the Xid 79 line is told with its number.",
+    matches=(
+        "NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.",
+        "NVRM: GPU 0000:9b:00.0: RmInitAdapter failed! (0x24:0x65:1432)",
+        (
+            "Unable to determine the device handle for GPU 0000:9B:00.0: GPU is lost.  Reboot the system "
+            "to recover this GPU"
+        ),
+    ),
+    avoids=("he has fallen off the bike", "nothing fell off"),
+)
 def _lost(line: Line) -> Event | None:
     if "Xid (" in line.text or not _LOST.search(line.text):
         return None
     bus = _BUS.search(line.text)
     detail = line.text.strip()[-300:]
     return line.event("gpu_lost", Role.CONFIRMATION, pci=bus[1] if bus else None, detail=detail)
-
-
-PARSER = Parser(
-    id="nvidia-driver",
-    title="NVIDIA kernel driver",
-    kind="system",
-    planes=("kernel", "log"),
-    patterns=(
-        Pattern(
-            "xid",
-            rb"NVRM: Xid \(",
-            _xid,
-            "Never a cause by itself: 13, 31, 43 and 45 usually blame the application, 63 and 92 are maintenance.",
-            matches=(
-                "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
-                "NVRM: Xid (0000:01:00): 31, Ch 0000000b, engmask 00000120, intr 10000000",
-                (
-                    "[171167.62] NVRM: Xid (PCI:0009:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 "
-                    "(0x021425c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
-                ),
-                (
-                    "kernel: NVRM: Xid (PCI:0000:41:00 GPU-I:05): 94, pid=7194, name=python3, Contained: SM "
-                    "(0x1). RST: No, D-RST: No"
-                ),
-                (
-                    "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node "
-                    "Reboot Required)"
-                ),
-            ),
-            avoids=("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.54.03", "NVRM: Xid (see the docs)"),
-        ),
-        Pattern(
-            "sxid",
-            rb"SXid \(PCI:",
-            _sxid,
-            "The line says whether it is fatal; corrected link errors are facts.",
-            matches=(
-                "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)",
-                "nvidia-nvswitch0: SXid (PCI:0000:06:00.0): 19047, Fatal, Link 32 egress ECC DBE",
-            ),
-            avoids=("SXid (PCI: unknown)",),
-        ),
-        Pattern(
-            "lost",
-            (
-                rb"(f[ae]ll(en)? off the bus|RmInitAdapter failed|rm_init_adapter failed|GPU is lost|Unable to "
-                rb"determine the device handle for (GPU|gpu))"
-            ),
-            _lost,
-            "The driver or a tool can't reach the GPU; the Xid 79 line is told with its number.",
-            matches=(
-                "NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.",
-                "NVRM: GPU 0000:9b:00.0: RmInitAdapter failed! (0x24:0x65:1432)",
-                (
-                    "Unable to determine the device handle for GPU 0000:9B:00.0: GPU is lost.  Reboot the system "
-                    "to recover this GPU"
-                ),
-            ),
-            avoids=("he has fallen off the bike", "nothing fell off"),
-        ),
-    ),
-)

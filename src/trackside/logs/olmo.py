@@ -6,19 +6,27 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.numbers import NUMBER, number, whole
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_HEADER = re.compile(r"\[step=([\d,]{1,15})(?:/([\d,]{1,15}))?(?:,epoch=[^\]]{1,40})?\]")
 _FIGURE = re.compile(rf"^\s{{1,12}}([\w/()]{{1,60}}(?: [\w/()]{{1,30}}){{0,4}})=({NUMBER})")
 _LOSSES = ("train/CrossEntropyLoss", "train/CE loss", "train/loss")
 _LINES = 120
 
+PARSER = Parser("olmo", "OLMo", "framework")
 
-def _progress(line: Line) -> Event | None:
-    header = _HEADER.search(line.text)
-    if header is None:
-        return None
+
+@PARSER.pattern(
+    rb"\[step=[0-9,]{1,15}(?:/|,|\])",
+    r"\[step=([\d,]{1,15})(?:/([\d,]{1,15}))?(?:,epoch=[^\]]{1,40})?\]",
+    safety="The figures follow on indented lines; blocks of evaluation hold no training loss.",
+    matches=(
+        "2026-01-01 00:00:00.181 host:0 olmo.train:908 INFO [step=2/1000,epoch=0]\n"
+        "    optim/total_grad_norm=2.7\n    train/CrossEntropyLoss=9.25\n    train/Perplexity=10,404",
+    ),
+    avoids=("INFO [step=2/1000,epoch=0]\n    eval/all/Perplexity=20.1",),
+)
+def _progress(line: Line, header: re.Match[str]) -> Event | None:
     figures: dict[str, float | None] = {}
     for near in line.following(_LINES):
         if near.label != line.label:
@@ -42,23 +50,3 @@ def _progress(line: Line) -> Event | None:
         throughput_unit=None if rate is None else "tokens/s",
         framework="olmo",
     )
-
-
-PARSER = Parser(
-    "olmo",
-    "OLMo",
-    "framework",
-    (
-        Pattern(
-            "header",
-            rb"\[step=[0-9,]{1,15}(?:/|,|\])",
-            _progress,
-            "The figures follow on indented lines; blocks of evaluation hold no training loss.",
-            (
-                "2026-01-01 00:00:00.181 host:0 olmo.train:908 INFO [step=2/1000,epoch=0]\n"
-                "    optim/total_grad_norm=2.7\n    train/CrossEntropyLoss=9.25\n    train/Perplexity=10,404",
-            ),
-            ("INFO [step=2/1000,epoch=0]\n    eval/all/Perplexity=20.1",),
-        ),
-    ),
-)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 from trackside.logs.line import Line
 from trackside.model import Event, Plane
 
-Parse = Callable[[Line], Event | Iterable[Event] | None]
+Events = Event | Iterable[Event] | None
+PRECEDENCE = 500
+"""Of a parser that declares none, and of points that no parser of lines read."""
+Reads = TypeVar("Reads", bound=Callable[..., Events])
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class Pattern:
 
     name: str
     regex: bytes
-    parse: Parse
+    parse: Callable[[Line], Events]
     safety: str
     """What it must not match, and why."""
     matches: tuple[str, ...] = ()
@@ -37,16 +41,51 @@ class Pattern:
     caseless: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Parser:
     """All patterns of one framework or system. ``generic`` parsers see only lines that no other claimed."""
 
     id: str
     title: str
     kind: Literal["framework", "system"]
-    patterns: tuple[Pattern, ...]
     planes: tuple[Plane, ...] = ("log",)
     generic: bool = False
+    precedence: int = PRECEDENCE
+    """Where several parsers read a loss in one file, the one with the least tells the run, among equals the one with the
+    most points. A parser of a framework that wraps another's has less than that one."""
+    aside: str = ""
+    """Under which id it gives points that tell the run only where no others do."""
+    patterns: list[Pattern] = field(default_factory=list)
+
+    def pattern(
+        self,
+        regex: bytes,
+        finds: str | re.Pattern[str] | None = None,
+        *,
+        safety: str,
+        matches: tuple[str, ...] = (),
+        avoids: tuple[str, ...] = (),
+        caseless: bool = False,
+    ) -> Callable[[Reads], Reads]:
+        """Declares that the decorated function reads the lines of such a :class:`Pattern`; the first one declared is asked first.
+
+        It is called with the line; with ``finds`` only where that is found in the line's text, and with the match too.
+        """
+
+        def declare(reads: Reads) -> Reads:
+            parse = reads if finds is None else _found(re.compile(finds), reads)
+            self.patterns.append(Pattern(reads.__name__.strip("_"), regex, parse, safety, matches, avoids, caseless))
+            return reads
+
+        return declare
+
+
+def _found(regex: re.Pattern[str], reads: Callable[[Line, re.Match[str]], Events]) -> Callable[[Line], Events]:
+    def parse(line: Line) -> Events:
+        found = regex.search(line.text)
+        return None if found is None else reads(line, found)
+
+    return parse
 
 
 @cache

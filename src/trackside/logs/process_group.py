@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
 _WORLD = re.compile(r"world[_ -]?size[ =:.'\"]{1,60}(\d{1,7})\b", re.IGNORECASE)
@@ -39,15 +39,40 @@ def _world(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _setup(line: Line) -> Event | None:
-    text = _LOGGER.sub("", line.text)
-    if _CODE.search(text):
-        return None
-    if _READY.search(text) and not _INIT.search(text):
-        return line.event("distributed_ready", Role.FACT, world_size=_world(text))
-    return line.event("distributed_init", Role.FACT, world_size=_world(text)) if _INIT.search(text) else None
+PARSER = Parser("process-group", "process groups", "system")
 
 
+@PARSER.pattern(
+    rb"(Completed store-based barrier for key|: store_based_barrier_key:[0-9]{1,6} to store for "
+    rb"rank|Waiting in store based barrier)",
+    safety="torch's own words; a barrier that timed out is a failure, told elsewhere.",
+    matches=(
+        "Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 8 nodes.",
+        "INFO:torch.distributed.distributed_c10d:Added key: store_based_barrier_key:1 to store for rank: 0",
+        (
+            "Waiting in store based barrier to initialize process group for rank: 0, key: "
+            "store_based_barrier_key:1 (world_size=8, worker_count=4, timeout=0:30:00)"
+        ),
+    ),
+    avoids=("Timed out initializing process group in store based barrier on rank: 1",),
+)
+def _store(line: Line) -> Event | None:
+    if found := _STORE.search(line.text):
+        return line.event("distributed_ready", Role.FACT, world_size=int(found[2]))
+    if "to store for rank" in line.text or "Waiting in store based barrier" in line.text:
+        return line.event("distributed_init", Role.FACT, world_size=_world(line.text))
+    return None
+
+
+@PARSER.pattern(
+    rb"(All distributed processes registered|MEMBER: [0-9]{1,7}/[0-9])",
+    safety="Lightning's banner.",
+    matches=(
+        "All distributed processes registered. Starting with 8 processes",
+        "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/8",
+    ),
+    avoids=("MEMBER: 3/x", "All distributed processes are registered nowhere"),
+)
 def _lightning(line: Line) -> Iterator[Event]:
     if "All distributed processes registered" in line.text:
         count = re.search(r"with (\d{1,7}) processes", line.text)
@@ -63,27 +88,61 @@ def _lightning(line: Line) -> Iterator[Event]:
         yield line.event("distributed_init", Role.FACT, world_size=int(found[1]))
 
 
-def _store(line: Line) -> Event | None:
-    if found := _STORE.search(line.text):
-        return line.event("distributed_ready", Role.FACT, world_size=int(found[2]))
-    if "to store for rank" in line.text or "Waiting in store based barrier" in line.text:
-        return line.event("distributed_init", Role.FACT, world_size=_world(line.text))
-    return None
+@PARSER.pattern(
+    rb"(init[a-z]{0,9}[ _](the )?(torch )?(distributed|process[ _]group)|(process[ _]group|torch[. "
+    rb"]distributed|distributed (backend|environment|training))[^\n\r]{0,30}(initiali[sz]ed|ready| "
+    rb"up)|distributed init \(rank)",
+    safety="A job's own message, not a line of code, a frame, a warning or an error that names the function.",
+    matches=(
+        "[2026-11-21 08:23:35,837][INFO][rank2] host a100-03 pid 30644: init process group",
+        "[2026-11-21 08:23:36,094][INFO][rank0] process group up, world_size=4",
+        "> initializing torch distributed ...",
+        "| distributed init (rank 0): env://",
+        "[rank 1] init_process_group backend=gloo world_size=2",
+        "Torch distributed is initialized.",
+        "Process group initialized: rank 0 of 8",
+        "Initialized process group, world size 16",
+    ),
+    avoids=(
+        '    dist.init_process_group("gloo", timeout=timedelta(seconds=60))',
+        '  File "/x/distributed_c10d.py", line 1899, in init_process_group',
+        "ValueError: Default process group has not been initialized, please call init_process_group.",
+        "UserWarning: init_process_group is deprecated",
+        "    default_pg, _ = _new_process_group_helper(",
+    ),
+    caseless=True,
+)
+def _setup(line: Line) -> Event | None:
+    text = _LOGGER.sub("", line.text)
+    if _CODE.search(text):
+        return None
+    if _READY.search(text) and not _INIT.search(text):
+        return line.event("distributed_ready", Role.FACT, world_size=_world(text))
+    return line.event("distributed_init", Role.FACT, world_size=_world(text)) if _INIT.search(text) else None
 
 
+@PARSER.pattern(
+    rb"\] Rendezvous complete for workers",
+    safety="The agents met; the workers' own process group comes later.",
+    matches=("INFO:torch.distributed.elastic.agent.server.api:[default] Rendezvous complete for workers. Result:",),
+    avoids=("Rendezvous complete for two",),
+)
 def _elastic(line: Line) -> Event | None:
     if "Rendezvous complete for workers" in line.text:
         return line.event("distributed_init", Role.FACT)
     return None
 
 
-def _size(line: Line) -> Event | None:
-    found = _WORLD.search(line.text)
-    if found is None or _CODE.search(line.text) or not 0 < int(found[1]) < 1_000_000:
-        return None
-    return line.event("host", Role.FACT, world_size=int(found[1]))
-
-
+@PARSER.pattern(
+    rb"nproc_per_node[ =]|nproc-per-node[ =]|--nnodes[ =]|--num[-_]processes[ =]|--num[-_]machines[ =]|--num[-_]gpus[ =]",
+    safety="An echoed command line of a launcher, with numbers; variables are not expanded here.",
+    matches=(
+        "+ torchrun --nnodes=2 --nproc_per_node=8 train.py --lr 1e-4",
+        "python -m torch.distributed.launch --nproc_per_node=4 bench.py",
+        "accelerate launch --num_processes 8 --num_machines 2 train.py",
+    ),
+    avoids=("usage: prog --nnodes N", "--nnodes=2 is an option of other tools too"),
+)
 def _command(line: Line) -> Event | None:
     text = line.text
     launch = _LAUNCH.search(text)
@@ -95,103 +154,20 @@ def _command(line: Line) -> Event | None:
     return line.event("host", Role.FACT, nnodes=nodes, local_world_size=local, world_size=world, command=command)
 
 
-PARSER = Parser(
-    id="process-group",
-    title="process groups",
-    kind="system",
-    patterns=(
-        Pattern(
-            "store-barrier",
-            (
-                rb"(Completed store-based barrier for key|: store_based_barrier_key:[0-9]{1,6} to store for "
-                rb"rank|Waiting in store based barrier)"
-            ),
-            _store,
-            "torch's own words; a barrier that timed out is a failure, told elsewhere.",
-            matches=(
-                "Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 8 nodes.",
-                "INFO:torch.distributed.distributed_c10d:Added key: store_based_barrier_key:1 to store for rank: 0",
-                (
-                    "Waiting in store based barrier to initialize process group for rank: 0, key: "
-                    "store_based_barrier_key:1 (world_size=8, worker_count=4, timeout=0:30:00)"
-                ),
-            ),
-            avoids=("Timed out initializing process group in store based barrier on rank: 1",),
-        ),
-        Pattern(
-            "lightning",
-            rb"(All distributed processes registered|MEMBER: [0-9]{1,7}/[0-9])",
-            _lightning,
-            "Lightning's banner.",
-            matches=(
-                "All distributed processes registered. Starting with 8 processes",
-                "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/8",
-            ),
-            avoids=("MEMBER: 3/x", "All distributed processes are registered nowhere"),
-        ),
-        Pattern(
-            "setup",
-            (
-                rb"(init[a-z]{0,9}[ _](the )?(torch )?(distributed|process[ _]group)|(process[ _]group|torch[. "
-                rb"]distributed|distributed (backend|environment|training))[^\n\r]{0,30}(initiali[sz]ed|ready| "
-                rb"up)|distributed init \(rank)"
-            ),
-            _setup,
-            "A job's own message, not a line of code, a frame, a warning or an error that names the function.",
-            matches=(
-                "[2026-11-21 08:23:35,837][INFO][rank2] host a100-03 pid 30644: init process group",
-                "[2026-11-21 08:23:36,094][INFO][rank0] process group up, world_size=4",
-                "> initializing torch distributed ...",
-                "| distributed init (rank 0): env://",
-                "[rank 1] init_process_group backend=gloo world_size=2",
-                "Torch distributed is initialized.",
-                "Process group initialized: rank 0 of 8",
-                "Initialized process group, world size 16",
-            ),
-            avoids=(
-                '    dist.init_process_group("gloo", timeout=timedelta(seconds=60))',
-                '  File "/x/distributed_c10d.py", line 1899, in init_process_group',
-                "ValueError: Default process group has not been initialized, please call init_process_group.",
-                "UserWarning: init_process_group is deprecated",
-                "    default_pg, _ = _new_process_group_helper(",
-            ),
-            caseless=True,
-        ),
-        Pattern(
-            "elastic",
-            rb"\] Rendezvous complete for workers",
-            _elastic,
-            "The agents met; the workers' own process group comes later.",
-            matches=(
-                "INFO:torch.distributed.elastic.agent.server.api:[default] Rendezvous complete for workers. Result:",
-            ),
-            avoids=("Rendezvous complete for two",),
-        ),
-        Pattern(
-            "command",
-            rb"nproc_per_node[ =]|nproc-per-node[ =]|--nnodes[ =]|--num[-_]processes[ =]|--num[-_]machines[ =]|--num[-_]gpus[ =]",
-            _command,
-            "An echoed command line of a launcher, with numbers; variables are not expanded here.",
-            matches=(
-                "+ torchrun --nnodes=2 --nproc_per_node=8 train.py --lr 1e-4",
-                "python -m torch.distributed.launch --nproc_per_node=4 bench.py",
-                "accelerate launch --num_processes 8 --num_machines 2 train.py",
-            ),
-            avoids=("usage: prog --nnodes N", "--nnodes=2 is an option of other tools too"),
-        ),
-        Pattern(
-            "world-size",
-            rb"world[_ -]?size[ =:.'\"]{1,60}[0-9]",
-            _size,
-            "A printed size of the world; group sizes have other names.",
-            matches=(
-                "world size 4, steps 3000, lr 0.003",
-                "using world size: 64, data-parallel-size: 4, tensor-model-parallel size: 4",
-                "  world_size ...................................... 64",
-                "WORLD_SIZE=32",
-            ),
-            avoids=("RuntimeError: world_size=4 error", "the world size of 2 is"),
-            caseless=True,
-        ),
+@PARSER.pattern(
+    rb"world[_ -]?size[ =:.'\"]{1,60}[0-9]",
+    _WORLD,
+    safety="A printed size of the world; group sizes have other names.",
+    matches=(
+        "world size 4, steps 3000, lr 0.003",
+        "using world size: 64, data-parallel-size: 4, tensor-model-parallel size: 4",
+        "  world_size ...................................... 64",
+        "WORLD_SIZE=32",
     ),
+    avoids=("RuntimeError: world_size=4 error", "the world size of 2 is"),
+    caseless=True,
 )
+def _size(line: Line, found: re.Match[str]) -> Event | None:
+    if _CODE.search(line.text) or not 0 < int(found[1]) < 1_000_000:
+        return None
+    return line.event("host", Role.FACT, world_size=int(found[1]))

@@ -6,38 +6,33 @@ import re
 
 from trackside.logs.exception_topics import topic
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
-_FATAL = re.compile(r"Fatal Python error: (.{1,200})")
 _FRAME = re.compile(r'\s*File "([^"]{1,500})", line (\d{1,7}) in (\S.{0,200})')
 _SHUTDOWN = re.compile(r"at interpreter shutdown|_enter_buffered_busy|finalizing")
-_HEAP = re.compile(
-    r"(?:^|\s|: )((?:double free or corruption|free\(\): |malloc\(\): |munmap_chunk\(\): |realloc\(\): "
-    r"|corrupted size vs\. prev_size"
-    r"|corrupted double-linked list|malloc_consolidate\(\): |\*\*\* (?:stack smashing"
-    r"|buffer overflow) detected).{0,120})"
-)
-_TERMINATE = re.compile(
-    r"terminate called (?:after throwing an instance of '([^']{1,200})'|(without an active exception|recursively))"
-)
 _WHAT = re.compile(r"\s*what\(\): {1,2}(.{0,500})")
 _OTHERS = re.compile(
     r"NCCL|remote process exited|[Ww]atchdog|Connection (?:closed|reset)|[Tt]imed? ?out|DistBackendError"
     r"|DistNetworkError"
     r"|TCPStore|Socket Timeout|gloo|Broken pipe|heartbeat"
 )
-_HANDLER = re.compile(
-    r"\*\*\* (SIG[A-Z]{2,6}) (?:\(@\w{1,20}\) )?received (?:at time|by PID)|Caught signal (\d{1,2}) \(([^:)]{1,60})"
-    r"|Signal: ([A-Z][\w ]{2,40}) \((\d{1,2})\)"
+
+PARSER = Parser("python-fatal", "Native crashes", "system")
+
+
+@PARSER.pattern(
+    rb"Fatal Python error: ",
+    r"Fatal Python error: (.{1,200})",
+    safety="A lock held at interpreter shutdown is teardown; a dump on request ('most recent call first') is none.",
+    matches=(
+        "Fatal Python error: Segmentation fault",
+        "Fatal Python error: Aborted",
+        "[rank2]: Fatal Python error: Bus error",
+    ),
+    avoids=("Current thread 0x00007f3f1741ab80 (most recent call first):", "Timeout (0:05:00)!"),
 )
-_CHECK = re.compile(r"(?:^|\s|\[)F\d{4} .{0,120}\] ?(.{1,300})|: F (?:\w|/).{0,160}\] (.{1,300})")
-
-
-def _parse_fatal(line: Line) -> Event | None:
-    found = _FATAL.search(line.text)
-    if found is None:
-        return None
+def _parse_fatal(line: Line, found: re.Match[str]) -> Event:
     role = Role.TEARDOWN if _SHUTDOWN.search(found[1]) else Role.ROOT
     return line.event("python_fatal", role, what=found[1].strip(), frame=_innermost(line))
 
@@ -52,15 +47,42 @@ def _innermost(line: Line) -> str | None:
     return None
 
 
-def _parse_heap(line: Line) -> Event | None:
-    found = _HEAP.search(line.text)
-    return None if found is None else line.event("python_fatal", Role.ROOT, what=found[1].strip())
+@PARSER.pattern(
+    rb"double free or corruption|free\(\): (?:invalid|double)|malloc\(\): |munmap_chunk\(\)"
+    rb"|realloc\(\): invalid"
+    rb"|corrupted size vs\. prev_size|corrupted double-linked list|malloc_consolidate\(\)"
+    rb"|stack smashing detected|buffer overflow detected",
+    r"(?:^|\s|: )((?:double free or corruption|free\(\): |malloc\(\): |munmap_chunk\(\): |realloc\(\): "
+    r"|corrupted size vs\. prev_size"
+    r"|corrupted double-linked list|malloc_consolidate\(\): |\*\*\* (?:stack smashing"
+    r"|buffer overflow) detected).{0,120})",
+    safety="glibc's own sentences, which it prints right before abort().",
+    matches=(
+        "double free or corruption (fasttop)",
+        "free(): invalid pointer",
+        "malloc(): unsorted double linked list corrupted",
+        "corrupted size vs. prev_size",
+        "*** stack smashing detected ***: terminated",
+    ),
+    avoids=("uses malloc() for host buffers", "freed 3 tensors"),
+)
+def _parse_heap(line: Line, found: re.Match[str]) -> Event:
+    return line.event("python_fatal", Role.ROOT, what=found[1].strip())
 
 
-def _parse_terminate(line: Line) -> Event | None:
-    found = _TERMINATE.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"terminate called (?:after|without|recursively)",
+    r"terminate called (?:after throwing an instance of '([^']{1,200})'|(without an active exception|recursively))",
+    safety="With what() about another rank's end or a time-out it is that rank's cascade.",
+    matches=(
+        "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
+        "terminate called without an active exception",
+        "terminate called after throwing an instance of 'c10::Error'\n"
+        "  what():  CUDA error: an illegal memory access was encountered",
+    ),
+    avoids=("the terminate handler was called",),
+)
+def _parse_terminate(line: Line, found: re.Match[str]) -> Event | None:
     what = name = found[1] or found[2]
     for below in line.following(20):
         if below.label == line.label and (said := _WHAT.match(below.text)):
@@ -89,105 +111,42 @@ def _device(line: Line, name: str, message: str) -> Event | None:
     )
 
 
-def _parse_handler(line: Line) -> Event | None:
-    found = _HANDLER.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"\*\*\* SIG[A-Z]{2,6} (?:\(@|received at)|Caught signal \d|Signal: (?:Seg|Abo|Bus|Float"
+    rb"|Illegal|Kill|Term|Inter)",
+    r"\*\*\* (SIG[A-Z]{2,6}) (?:\(@\w{1,20}\) )?received (?:at time|by PID)|Caught signal (\d{1,2}) \(([^:)]{1,60})"
+    r"|Signal: ([A-Z][\w ]{2,40}) \((\d{1,2})\)",
+    safety="absl's, glog's, UCX's and Open MPI's signal handlers; SIGTERM there is teardown.",
+    matches=(
+        "*** SIGSEGV received at time=1767322000 on cpu 12 ***",
+        "*** SIGSEGV (@0x0) received by PID 1835 (TID 0x7fc9305c9700) from PID 0; stack trace: ***",
+        "[gpu017:4242] Signal: Segmentation fault (11)",
+        "[gpu017:4242:0:4242] Caught signal 11 (Segmentation fault: address not mapped to object at address (nil))",
+    ),
+    avoids=(
+        "Signal: good",
+        "caught signal handler setup",
+        '*** Aborted at 1767322000 (unix time) try "date -d @1767322000" if you are using GNU date ***',
+    ),
+)
+def _parse_handler(line: Line, found: re.Match[str]) -> Event:
     what = found[1] or found[3] or found[4] or "Aborted"
     ended = what in ("SIGTERM", "Terminated", "SIGINT", "Interrupt") or (found[2] or found[5]) in ("15", "2")
     return line.event("python_fatal", Role.TEARDOWN if ended else Role.ROOT, what=what.strip())
 
 
-def _parse_check(line: Line) -> Event | None:
-    found = _CHECK.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"Check failed|: F tensorflow|: F external|: F \\./",
+    r"(?:^|\s|\[)F\d{4} .{0,120}\] ?(.{1,300})|: F (?:\w|/).{0,160}\] (.{1,300})",
+    safety="Only glog's F level, which aborts; I, W and E lines do not.",
+    matches=(
+        "F0102 03:04:05.678901 4242 layer.cc:88] Check failed: n == m (3 vs. 4)",
+        "2026-01-02 03:04:05.678: F tensorflow/core/platform/env.cc:20] Check failed: ok",
+    ),
+    avoids=("E0102 03:04:05.678901 4242 layer.cc:88] will retry", "grade: F [1] end"),
+)
+def _parse_check(line: Line, found: re.Match[str]) -> Event | None:
     what = (found[1] or found[2]).strip()
     if device := _device(line, "Check failed", what.removeprefix("Check failed: ")):
         return device
     return line.event("python_fatal", Role.CASCADE if _OTHERS.search(what) else Role.ROOT, what=what)
-
-
-PARSER = Parser(
-    id="python-fatal",
-    title="Native crashes",
-    kind="system",
-    patterns=(
-        Pattern(
-            name="fatal-python-error",
-            regex=rb"Fatal Python error: ",
-            parse=_parse_fatal,
-            safety="A lock held at interpreter shutdown is teardown; a dump on request ('most recent call first') is "
-            "none.",
-            matches=(
-                "Fatal Python error: Segmentation fault",
-                "Fatal Python error: Aborted",
-                "[rank2]: Fatal Python error: Bus error",
-            ),
-            avoids=("Current thread 0x00007f3f1741ab80 (most recent call first):", "Timeout (0:05:00)!"),
-        ),
-        Pattern(
-            name="heap-corruption",
-            regex=rb"double free or corruption|free\(\): (?:invalid|double)|malloc\(\): |munmap_chunk\(\)"
-            rb"|realloc\(\): invalid"
-            rb"|corrupted size vs\. prev_size|corrupted double-linked list|malloc_consolidate\(\)"
-            rb"|stack smashing detected|buffer overflow detected",
-            parse=_parse_heap,
-            safety="glibc's own sentences, which it prints right before abort().",
-            matches=(
-                "double free or corruption (fasttop)",
-                "free(): invalid pointer",
-                "malloc(): unsorted double linked list corrupted",
-                "corrupted size vs. prev_size",
-                "*** stack smashing detected ***: terminated",
-            ),
-            avoids=("uses malloc() for host buffers", "freed 3 tensors"),
-        ),
-        Pattern(
-            name="terminate",
-            regex=rb"terminate called (?:after|without|recursively)",
-            parse=_parse_terminate,
-            safety="With what() about another rank's end or a time-out it is that rank's cascade.",
-            matches=(
-                "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc",
-                "terminate called without an active exception",
-                "terminate called after throwing an instance of 'c10::Error'\n"
-                "  what():  CUDA error: an illegal memory access was encountered",
-            ),
-            avoids=("the terminate handler was called",),
-        ),
-        Pattern(
-            name="signal-handler",
-            regex=rb"\*\*\* SIG[A-Z]{2,6} (?:\(@|received at)|Caught signal \d|Signal: (?:Seg|Abo|Bus|Float"
-            rb"|Illegal|Kill|Term|Inter)",
-            parse=_parse_handler,
-            safety="absl's, glog's, UCX's and Open MPI's signal handlers; SIGTERM there is teardown.",
-            matches=(
-                "*** SIGSEGV received at time=1767322000 on cpu 12 ***",
-                "*** SIGSEGV (@0x0) received by PID 1835 (TID 0x7fc9305c9700) from PID 0; stack trace: ***",
-                "[gpu017:4242] Signal: Segmentation fault (11)",
-                (
-                    "[gpu017:4242:0:4242] Caught signal 11 (Segmentation fault: address not mapped to object "
-                    "at address "
-                    "(nil))"
-                ),
-            ),
-            avoids=(
-                "Signal: good",
-                "caught signal handler setup",
-                '*** Aborted at 1767322000 (unix time) try "date -d @1767322000" if you are using GNU date ***',
-            ),
-        ),
-        Pattern(
-            name="check-failed",
-            regex=rb"Check failed|: F tensorflow|: F external|: F \\./",
-            parse=_parse_check,
-            safety="Only glog's F level, which aborts; I, W and E lines do not.",
-            matches=(
-                "F0102 03:04:05.678901 4242 layer.cc:88] Check failed: n == m (3 vs. 4)",
-                "2026-01-02 03:04:05.678: F tensorflow/core/platform/env.cc:20] Check failed: ok",
-            ),
-            avoids=("E0102 03:04:05.678901 4242 layer.cc:88] will retry", "grade: F [1] end"),
-        ),
-    ),
-)

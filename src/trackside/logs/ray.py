@@ -5,16 +5,11 @@ from __future__ import annotations
 import re
 
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
-_SUMMARY = re.compile(r"(\d{1,7}) Workers \(tasks / actors\) killed due to memory pressure \(OOM\)")
 _ADDRESS = re.compile(r"(?:IP: |address: |ip=)([\w.:-]{3,80})")
 _USAGE = re.compile(r"was ([\d.]{1,12})GB / ([\d.]{1,12})GB")
-_DEAD = re.compile(
-    r"has been marked dead because|marked dead because the detector|the node it's running on died|"
-    r"The node was terminated|its node has died"
-)
 
 
 def _node(line: Line) -> str | None:
@@ -22,19 +17,65 @@ def _node(line: Line) -> str | None:
     return found[1].rstrip(".,") if found else None
 
 
-def _summary(line: Line) -> Event | None:
-    found = _SUMMARY.search(line.text)
-    if found is None or int(found[1]) == 0:
+PARSER = Parser("ray", "Ray", "system")
+
+
+@PARSER.pattern(
+    rb"killed due to memory pressure \(OOM\)",
+    r"(\d{1,7}) Workers \(tasks / actors\) killed due to memory pressure \(OOM\)",
+    safety="A count of zero is a report of other crashes.",
+    matches=(
+        (
+            "(raylet, ip=10.0.0.7) 1 Workers (tasks / actors) killed due to memory pressure (OOM), 0 "
+            "Workers crashed due to other reasons at node (ID: 00, IP: 10.0.0.7) over the last time "
+            "period."
+        ),
+        (
+            "(raylet) [2026-01-09 07:23:59,445 E 395 395] (raylet) node_manager.cc:3049: 10 Workers "
+            "(tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed due to other "
+            "reasons at node (ID: e5, IP: 10.0.62.231)"
+        ),
+    ),
+    avoids=("0 Workers (tasks / actors) killed due to memory pressure (OOM), 2 Workers crashed due to other reasons",),
+)
+def _summary(line: Line, found: re.Match[str]) -> Event | None:
+    if int(found[1]) == 0:
         return None
     return line.event("oom_kill", Role.ROOT, node=_node(line), scope="ray", count=int(found[1]))
 
 
-def _low_memory(line: Line) -> Event | None:
+@PARSER.pattern(
+    rb"(was killed due to the node running low on memory|Ray killed this worker)",
+    safety="Ray's OutOfMemoryError is host memory, never the GPU's.",
+    matches=(
+        "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+        (
+            "Memory on the node (IP: 10.0.0.7, ID: ab) where the task was running was 243.1GB / 251.5GB "
+            "(0.96), which exceeds the memory usage threshold of 0.95. Ray killed this worker (ID: cd) "
+            "because it was the most recently scheduled task"
+        ),
+    ),
+    avoids=("the node is running low on memory",),
+)
+def _low_memory(line: Line) -> Event:
     usage = _USAGE.search(line.text)
     used, limit = (int(float(usage[1]) * 2**30), int(float(usage[2]) * 2**30)) if usage else (None, None)
     return line.event("oom_kill", Role.ROOT, node=_node(line), scope="ray", rss_bytes=used, limit_bytes=limit)
 
 
+@PARSER.pattern(
+    rb"(Worker exit type: [A-Z]|worker died or was killed while executing)",
+    safety="A worker gone without a word of its own; Ray's list of potential causes is no evidence.",
+    matches=(
+        "A worker died or was killed while executing a task by an unexpected system error.",
+        (
+            "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR "
+            "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file."
+        ),
+        "Worker exit type: NODE_OUT_OF_MEMORY",
+    ),
+    avoids=("Worker exit type: INTENDED_USER_EXIT",),
+)
 def _worker(line: Line) -> Event | None:
     if "NODE_OUT_OF_MEMORY" in line.text:
         return line.event("oom_kill", Role.ROOT, node=_node(line), scope="ray")
@@ -44,84 +85,19 @@ def _worker(line: Line) -> Event | None:
     return line.event("process_exit", Role.ROOT, node=_node(line), source="ray")
 
 
-def _dead(line: Line) -> Event | None:
-    if not _DEAD.search(line.text):
-        return None
-    return line.event("node_state", Role.ROOT, node=_node(line), state="down", reason="marked dead by Ray")
-
-
-PARSER = Parser(
-    id="ray",
-    title="Ray",
-    kind="system",
-    patterns=(
-        Pattern(
-            "memory-summary",
-            rb"killed due to memory pressure \(OOM\)",
-            _summary,
-            "A count of zero is a report of other crashes.",
-            matches=(
-                (
-                    "(raylet, ip=10.0.0.7) 1 Workers (tasks / actors) killed due to memory pressure (OOM), 0 "
-                    "Workers crashed due to other reasons at node (ID: 00, IP: 10.0.0.7) over the last time "
-                    "period."
-                ),
-                (
-                    "(raylet) [2026-01-09 07:23:59,445 E 395 395] (raylet) node_manager.cc:3049: 10 Workers "
-                    "(tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed due to other "
-                    "reasons at node (ID: e5, IP: 10.0.62.231)"
-                ),
-            ),
-            avoids=(
-                (
-                    "0 Workers (tasks / actors) killed due to memory pressure (OOM), 2 Workers crashed due to "
-                    "other reasons"
-                ),
-            ),
+@PARSER.pattern(
+    rb"(marked dead because|the node it's running on died|The node was terminated|its node has died)",
+    r"has been marked dead because|marked dead because the detector|the node it's running on died|"
+    r"The node was terminated|its node has died",
+    safety="Ray's own detector: heartbeats were missed.",
+    matches=(
+        (
+            "The node with node id: ab and address: 10.0.0.7 and node name: 10.0.0.7 has been marked "
+            "dead because the detector has missed too many heartbeats from it."
         ),
-        Pattern(
-            "low-memory",
-            rb"(was killed due to the node running low on memory|Ray killed this worker)",
-            _low_memory,
-            "Ray's OutOfMemoryError is host memory, never the GPU's.",
-            matches=(
-                "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
-                (
-                    "Memory on the node (IP: 10.0.0.7, ID: ab) where the task was running was 243.1GB / 251.5GB "
-                    "(0.96), which exceeds the memory usage threshold of 0.95. Ray killed this worker (ID: cd) "
-                    "because it was the most recently scheduled task"
-                ),
-            ),
-            avoids=("the node is running low on memory",),
-        ),
-        Pattern(
-            "worker-died",
-            rb"(Worker exit type: [A-Z]|worker died or was killed while executing)",
-            _worker,
-            "A worker gone without a word of its own; Ray's list of potential causes is no evidence.",
-            matches=(
-                "A worker died or was killed while executing a task by an unexpected system error.",
-                (
-                    "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR "
-                    "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file."
-                ),
-                "Worker exit type: NODE_OUT_OF_MEMORY",
-            ),
-            avoids=("Worker exit type: INTENDED_USER_EXIT",),
-        ),
-        Pattern(
-            "node-dead",
-            rb"(marked dead because|the node it's running on died|The node was terminated|its node has died)",
-            _dead,
-            "Ray's own detector: heartbeats were missed.",
-            matches=(
-                (
-                    "The node with node id: ab and address: 10.0.0.7 and node name: 10.0.0.7 has been marked "
-                    "dead because the detector has missed too many heartbeats from it."
-                ),
-                "The actor died because its node has died. Node Id: ab",
-            ),
-            avoids=("the tree node was marked dead",),
-        ),
+        "The actor died because its node has died. Node Id: ab",
     ),
+    avoids=("the tree node was marked dead",),
 )
+def _dead(line: Line, _: re.Match[str]) -> Event:
+    return line.event("node_state", Role.ROOT, node=_node(line), state="down", reason="marked dead by Ray")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trackside.catalog.signals import CRASHES, signal_name, signal_number
 from trackside.logs import exits
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
 _NAMED = r"(?:Signals\.)?(?P<name>SIG(?:TERM|INT|HUP|USR1|USR2|QUIT|CONT|KILL|XCPU|ALRM|PWR))(?!\w)"
@@ -43,6 +43,36 @@ def _number(found: re.Match[str]) -> int | None:
     return signal_number(text)
 
 
+PARSER = Parser("self-signal", "signals and requeues that a job reports itself", "system")
+
+
+@PARSER.pattern(
+    rb"((caught|received?|receiving|got|handling|trapped|intercepted) [^\n\r]{0,30}(sig(term|int|"
+    rb"hup|usr|quit|cont|kill|xcpu|alrm|nal [0-9]|nal: [0-9]|nals\.)|term\b|usr[12])|sig(term|int|"
+    rb"hup|usr[12]) (was |received|caught|handler)|signal handler called with signal [0-9]|"
+    rb"auto-requeue signal: )",
+    safety="A signal that came, not a handler that was installed. SIGTERM is teardown, SIGINT the user, "
+    "SIGUSR1 a fact.",
+    matches=(
+        "caught SIGUSR1, saving checkpoint and requeue this job",
+        "Received SIGTERM: 15",
+        "Handling auto-requeue signal: 10",
+        "submitit WARNING (2026-01-05 10:00:00,000) - Caught signal SIGUSR2 on n1: this job is preempted.",
+        "caught TERM, saving",
+        "rank 1 caught TERM",
+        "SIGTERM received, shutting down",
+        "signal handler called with signal 10",
+    ),
+    avoids=(
+        "SLURM auto-requeueing enabled. Setting signal handlers.",
+        "Registered signal handler for SIGTERM",
+        "the checkpoint will be saved when we received SIGTERM",
+        "caught significant changes",
+        "submitit WARNING - Bypassing signal SIGTERM",
+        "[node-3:20418:0:20418] Caught signal 7 (Bus error: nonexistent physical address)",
+    ),
+    caseless=True,
+)
 def _signal(line: Line) -> Iterator[Event]:
     text = line.text
     requeues = bool(_REQUEUE.search(text)) and not _NOT_REQUEUE.search(text)
@@ -62,92 +92,44 @@ def _signal(line: Line) -> Iterator[Event]:
         yield line.event("requeue_requested", Role.FACT, by="job")
 
 
+@PARSER.pattern(
+    rb"(requeu?e?ing (slurm )?job|requeued (slurm )?job|scontrol requeue|requeue(ing|d)? (myself|"
+    rb"this job|the job|requested)|resubmitt(ing|ed) [^\n\r]{0,12}job|requeue_job)",
+    safety="The application asks to run again; the scheduler's own requeue notices are another pattern.",
+    matches=(
+        "requeing job 4711...",
+        "Requeuing SLURM job: 123",
+        "Requeued SLURM job: 123",
+        "+ scontrol requeue 4711",
+        "Requeuing job 123 (2 remaining timeouts)",
+    ),
+    avoids=(
+        "slurmstepd: error: *** JOB 27 ON g1 CANCELLED AT 2026-11-21T08:02:40 DUE TO JOB REQUEUE ***",
+        "Requeuing SLURM job 123 failed with error code 1",
+        "[2026-11-21T08:02:40] Requeuing JobId=27",
+    ),
+    caseless=True,
+)
 def _requeue(line: Line) -> Event | None:
     if _NOT_REQUEUE.search(line.text) or not _REQUEUE.search(line.text):
         return None
     return line.event("requeue_requested", Role.FACT, by="job")
 
 
+@PARSER.pattern(
+    rb"(\^C|Aborted!|eyboard ?[Ii]nterrupt|nterrupted by (the )?user|ser interrupted)",
+    safety="Ctrl-C echoed at a line's start, or said in words; the KeyboardInterrupt traceback is read elsewhere.",
+    matches=(
+        "^CTraceback (most recent call last):",
+        "Detected KeyboardInterrupt, attempting graceful shutdown ...",
+        "Training interrupted by user",
+        "Aborted!",
+    ),
+    avoids=("KeyboardInterrupt", "use Ctrl+C (^C) to stop", "except KeyboardInterrupt:"),
+)
 def _interrupt(line: Line) -> Event | None:
     alone = line.text.strip() == "Aborted!"  # click's word for Ctrl-C
     if not (alone or _CTRL_C.match(line.text) or _INTERRUPT.search(line.text)):
         return None
     exits.ending(line, "interrupt")
     return line.event("user_interrupt", Role.ROOT, by="click" if alone else "terminal" if "^C" in line.text else "job")
-
-
-PARSER = Parser(
-    id="self-signal",
-    title="signals and requeues that a job reports itself",
-    kind="system",
-    patterns=(
-        Pattern(
-            "signal",
-            (
-                rb"((caught|received?|receiving|got|handling|trapped|intercepted) [^\n\r]{0,30}(sig(term|int|"
-                rb"hup|usr|quit|cont|kill|xcpu|alrm|nal [0-9]|nal: [0-9]|nals\.)|term\b|usr[12])|sig(term|int|"
-                rb"hup|usr[12]) (was |received|caught|handler)|signal handler called with signal [0-9]|"
-                rb"auto-requeue signal: )"
-            ),
-            _signal,
-            (
-                "A signal that came, not a handler that was installed. SIGTERM is teardown, SIGINT the user, "
-                "SIGUSR1 a fact."
-            ),
-            matches=(
-                "caught SIGUSR1, saving checkpoint and requeue this job",
-                "Received SIGTERM: 15",
-                "Handling auto-requeue signal: 10",
-                "submitit WARNING (2026-01-05 10:00:00,000) - Caught signal SIGUSR2 on n1: this job is preempted.",
-                "caught TERM, saving",
-                "rank 1 caught TERM",
-                "SIGTERM received, shutting down",
-                "signal handler called with signal 10",
-            ),
-            avoids=(
-                "SLURM auto-requeueing enabled. Setting signal handlers.",
-                "Registered signal handler for SIGTERM",
-                "the checkpoint will be saved when we received SIGTERM",
-                "caught significant changes",
-                "submitit WARNING - Bypassing signal SIGTERM",
-                "[node-3:20418:0:20418] Caught signal 7 (Bus error: nonexistent physical address)",
-            ),
-            caseless=True,
-        ),
-        Pattern(
-            "requeue",
-            (
-                rb"(requeu?e?ing (slurm )?job|requeued (slurm )?job|scontrol requeue|requeue(ing|d)? (myself|"
-                rb"this job|the job|requested)|resubmitt(ing|ed) [^\n\r]{0,12}job|requeue_job)"
-            ),
-            _requeue,
-            "The application asks to run again; the scheduler's own requeue notices are another pattern.",
-            matches=(
-                "requeing job 4711...",
-                "Requeuing SLURM job: 123",
-                "Requeued SLURM job: 123",
-                "+ scontrol requeue 4711",
-                "Requeuing job 123 (2 remaining timeouts)",
-            ),
-            avoids=(
-                "slurmstepd: error: *** JOB 27 ON g1 CANCELLED AT 2026-11-21T08:02:40 DUE TO JOB REQUEUE ***",
-                "Requeuing SLURM job 123 failed with error code 1",
-                "[2026-11-21T08:02:40] Requeuing JobId=27",
-            ),
-            caseless=True,
-        ),
-        Pattern(
-            "interrupt",
-            rb"(\^C|Aborted!|eyboard ?[Ii]nterrupt|nterrupted by (the )?user|ser interrupted)",
-            _interrupt,
-            "Ctrl-C echoed at a line's start, or said in words; the KeyboardInterrupt traceback is read elsewhere.",
-            matches=(
-                "^CTraceback (most recent call last):",
-                "Detected KeyboardInterrupt, attempting graceful shutdown ...",
-                "Training interrupted by user",
-                "Aborted!",
-            ),
-            avoids=("KeyboardInterrupt", "use Ctrl+C (^C) to stop", "except KeyboardInterrupt:"),
-        ),
-    ),
-)

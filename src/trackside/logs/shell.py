@@ -7,7 +7,7 @@ import re
 from trackside.catalog.signals import TRANSLATED, Exit, read_code, signal_number
 from trackside.logs import exits
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
 _DEATH = rf"(?P<death>(?i:{exits.DEATHS}))(?:: \d{{1,2}})?"
@@ -22,14 +22,44 @@ _FOREIGN = re.compile(
     rf"(?:^|.{{0,200}}[\s:：](?P<pid>\d{{1,10}})\s+)(?P<death>(?i:{_WORDS}))(?P<core>\s*[(（][^)）]{{1,40}}[)）])?(?:\s|$)"
 )
 _ALONE = frozenset({4, 6, 7, 8, 9, 11, 15, 5, 31})
-_TIMEOUT = re.compile(r"timeout: sending signal (\w{2,12}) to command")
-_STATUS = re.compile(
-    r"^(?:Command (?:terminated by signal (?P<signal>\d{1,2})|exited with non-zero status (?P<status>\d{1,3}))"
-    r"|command terminated with exit code (?P<code>\d{1,3})|Process finished with exit code (?P<ide>-?\d{1,4})\b"
-    r"|[\w.-]{1,80} exited with code (?P<compose>\d{1,3})$)"
+
+PARSER = Parser("shell", "shells", "system")
+
+
+@PARSER.pattern(
+    rb"(Segmentation fault|Killed|Bus error|Aborted|Abort trap|Terminated|Illegal instruction|Floating point "
+    rb"exception|: line [0-9]{1,7}: {1,4}[0-9]{1,10} [A-Z]|(zsh|bash|sh): [a-z]{3,12} [a-z ]|"
+    rb"\[[0-9]{1,3}\] {1,6}[0-9]{1,10} (segm|kill|abort|bus ))",
+    safety="Only the shell's own forms: 'script: line N: PID Death command', a job line, or the word "
+    "alone on its line. "
+    "Prose with the word does not count.",
+    matches=(
+        "/spool/job00006/slurm_script: line 3: 23310 Segmentation fault      (core dumped) python train.py",
+        "run.sh: line 12:  4321 Killed                  python3 -u train.py --lr 1e-4",
+        "Killed",
+        "Segmentation fault (core dumped)",
+        "Bus error (core dumped)",
+        "Abort trap: 6",
+        "train.sh: line 3:  1234 Killed: 9               python train.py",
+        "Aborted (core dumped)",
+        "zsh: killed     python train.py",
+        "zsh: segmentation fault  python train.py --device mps",
+        "[1]    1234 segmentation fault (core dumped)  python train.py",
+        "[1]+  Killed                  python train.py",
+        " 45%|####5     | 45/100 [00:12<00:15,  3.6it/s]Killed",
+        "Terminated",
+    ),
+    avoids=(
+        "Killed 12 background processes from last run",
+        "Killed process cleanup finished",
+        "The run was Aborted by the early stopper",
+        "Terminated: early stopping at step 10",
+        "killed",
+        "loss is fine, nobody Killed",
+        "Fatal Python error: Segmentation fault",
+        "Aborted 3 of 10 uploads",
+    ),
 )
-
-
 def _death(line: Line) -> Event | None:
     text = line.text
     found = _SCRIPT.search(text) or _JOB.match(text) or _ZSH.match(text)
@@ -40,7 +70,7 @@ def _death(line: Line) -> Event | None:
     number = signal_number(found["death"])
     group = found.groupdict()
     pid = int(group["pid"]) if group.get("pid") else None
-    return _exit(line, Exit(signal=number), "bash", pid, core=bool(found["core"]))
+    return exits.process_exit(line, Exit(signal=number), "bash", pid, core=bool(found["core"]) or None)
 
 
 def _bare(text: str) -> re.Match[str] | None:
@@ -52,22 +82,37 @@ def _bare(text: str) -> re.Match[str] | None:
     return found if signal_number(found["death"]) in _ALONE else None
 
 
-def _exit(line: Line, end: Exit, source: str, pid: int | None = None, core: bool = False) -> Event:
-    return line.event(
-        "process_exit",
-        exits.role_of(line, end.signal, pid),
-        source=source,
-        exit_code=end.code,
-        signal=end.signal,
-        signal_name=end.signal_name,
-        pid=pid,
-        core=True if core else None,
+@PARSER.pattern(
+    b"|".join(word.encode() for word in TRANSLATED),
+    safety="A shell under another locale: behind a process id, or alone on the line with at most the note about the core.",
+    matches=(
+        "run.sh: 行 22: 40312 已杀死               python train.py",
+        "double free or corruption (!prev)\n已放弃 (核心已转储)",
+        "Speicherzugriffsfehler (Speicherabzug geschrieben)",
+    ),
+    avoids=("进程已杀死 3 个", "l'erreur de segmentation du corpus"),
+    caseless=True,
+)
+def _foreign(line: Line) -> Event | None:
+    text = _BAR.sub("", line.text).rstrip()
+    found = _FOREIGN.match(text)
+    if found is None or (found["pid"] is None and found.end() != len(text)):
+        return None
+    pid = int(found["pid"]) if found["pid"] else None
+    return exits.process_exit(
+        line, Exit(signal=signal_number(found["death"])), "bash", pid, core=bool(found["core"]) or None
     )
 
 
-def _timeout(line: Line) -> Event | None:
-    found = _TIMEOUT.search(line.text)
-    number = signal_number(found[1]) if found else None
+@PARSER.pattern(
+    rb"timeout: sending signal ",
+    r"timeout: sending signal (\w{2,12}) to command",
+    safety="timeout(1) with -v: the job's own script ended it.",
+    matches=("timeout: sending signal TERM to command 'python'",),
+    avoids=("timeout: sending signal flow to command",),
+)
+def _timeout(line: Line, found: re.Match[str]) -> Event | None:
+    number = signal_number(found[1])
     if number is None:
         return None
     exits.ending(line, "timeout")
@@ -75,105 +120,24 @@ def _timeout(line: Line) -> Event | None:
     return line.event("signal_received", Role.ROOT, signal=number, signal_name=end.signal_name, by="timeout")
 
 
-def _status(line: Line) -> Event | None:
-    found = _STATUS.match(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"(Command terminated by signal [0-9]|Command exited with non-zero status [0-9]|command "
+    rb"terminated with exit code [0-9]|Process finished with exit code -?[0-9]| exited with code [0-9])",
+    r"^(?:Command (?:terminated by signal (?P<signal>\d{1,2})|exited with non-zero status (?P<status>\d{1,3}))"
+    r"|command terminated with exit code (?P<code>\d{1,3})|Process finished with exit code (?P<ide>-?\d{1,4})\b"
+    r"|[\w.-]{1,80} exited with code (?P<compose>\d{1,3})$)",
+    safety="time(1), kubectl exec, IDEs and Docker Compose; must start the line.",
+    matches=(
+        "Command terminated by signal 9",
+        "Command exited with non-zero status 1",
+        "command terminated with exit code 137",
+        "Process finished with exit code 139 (interrupted by signal 11: SIGSEGV)",
+        "trainer-1 exited with code 137",
+    ),
+    avoids=("The command terminated with exit code 1 in the docs",),
+)
+def _status(line: Line, found: re.Match[str]) -> Event:
     source = next(name for name in ("signal", "status", "code", "ide", "compose") if found[name])
     number = int(found[source])
     end = Exit(signal=number) if source == "signal" else read_code(number)
-    return _exit(line, end, {"code": "kubectl", "ide": "ide", "compose": "compose"}.get(source, "time"))
-
-
-def _foreign(line: Line) -> Event | None:
-    text = _BAR.sub("", line.text).rstrip()
-    found = _FOREIGN.match(text)
-    if found is None or (found["pid"] is None and found.end() != len(text)):
-        return None
-    pid = int(found["pid"]) if found["pid"] else None
-    return _exit(line, Exit(signal=signal_number(found["death"])), "bash", pid, core=bool(found["core"]))
-
-
-PARSER = Parser(
-    id="shell",
-    title="shells",
-    kind="system",
-    patterns=(
-        Pattern(
-            "death",
-            (
-                rb"(Segmentation fault|Killed|Bus error|Aborted|Abort trap|Terminated|Illegal instruction|Floating point "
-                rb"exception|: line [0-9]{1,7}: {1,4}[0-9]{1,10} [A-Z]|(zsh|bash|sh): [a-z]{3,12} [a-z ]|"
-                rb"\[[0-9]{1,3}\] {1,6}[0-9]{1,10} (segm|kill|abort|bus ))"
-            ),
-            _death,
-            "Only the shell's own forms: 'script: line N: PID Death command', a job line, or the word "
-            "alone on its line. "
-            "Prose with the word does not count.",
-            matches=(
-                "/spool/job00006/slurm_script: line 3: 23310 Segmentation fault      (core dumped) python train.py",
-                "run.sh: line 12:  4321 Killed                  python3 -u train.py --lr 1e-4",
-                "Killed",
-                "Segmentation fault (core dumped)",
-                "Bus error (core dumped)",
-                "Abort trap: 6",
-                "train.sh: line 3:  1234 Killed: 9               python train.py",
-                "Aborted (core dumped)",
-                "zsh: killed     python train.py",
-                "zsh: segmentation fault  python train.py --device mps",
-                "[1]    1234 segmentation fault (core dumped)  python train.py",
-                "[1]+  Killed                  python train.py",
-                " 45%|####5     | 45/100 [00:12<00:15,  3.6it/s]Killed",
-                "Terminated",
-            ),
-            avoids=(
-                "Killed 12 background processes from last run",
-                "Killed process cleanup finished",
-                "The run was Aborted by the early stopper",
-                "Terminated: early stopping at step 10",
-                "killed",
-                "loss is fine, nobody Killed",
-                "Fatal Python error: Segmentation fault",
-                "Aborted 3 of 10 uploads",
-            ),
-        ),
-        Pattern(
-            "death-translated",
-            b"|".join(word.encode() for word in TRANSLATED),
-            _foreign,
-            "A shell under another locale: behind a process id, or alone on the line with at most the note about the core.",
-            matches=(
-                "run.sh: 行 22: 40312 已杀死               python train.py",
-                "double free or corruption (!prev)\n已放弃 (核心已转储)",
-                "Speicherzugriffsfehler (Speicherabzug geschrieben)",
-            ),
-            avoids=("进程已杀死 3 个", "l'erreur de segmentation du corpus"),
-            caseless=True,
-        ),
-        Pattern(
-            "timeout",
-            rb"timeout: sending signal ",
-            _timeout,
-            "timeout(1) with -v: the job's own script ended it.",
-            matches=("timeout: sending signal TERM to command 'python'",),
-            avoids=("timeout: sending signal flow to command",),
-        ),
-        Pattern(
-            "status",
-            (
-                rb"(Command terminated by signal [0-9]|Command exited with non-zero status [0-9]|command "
-                rb"terminated with exit code [0-9]|Process finished with exit code -?[0-9]| exited with code [0-9])"
-            ),
-            _status,
-            "time(1), kubectl exec, IDEs and Docker Compose; must start the line.",
-            matches=(
-                "Command terminated by signal 9",
-                "Command exited with non-zero status 1",
-                "command terminated with exit code 137",
-                "Process finished with exit code 139 (interrupted by signal 11: SIGSEGV)",
-                "trainer-1 exited with code 137",
-            ),
-            avoids=("The command terminated with exit code 1 in the docs",),
-        ),
-    ),
-)
+    return exits.process_exit(line, end, {"code": "kubectl", "ide": "ide", "compose": "compose"}.get(source, "time"))

@@ -7,7 +7,7 @@ import re
 from trackside.catalog.job_states import ALL_STATES, is_over
 from trackside.catalog.slurm.values import signed_reason
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
 _JOB = re.compile(
@@ -29,6 +29,30 @@ def happening(line: Line) -> Event | None:
     return _job(line) or _node(line)
 
 
+PARSER = Parser(
+    "slurm_history", "Slurm's jobs and nodes over time, as the agent tells of them", "system", planes=("scheduler",)
+)
+
+
+@PARSER.pattern(
+    rb"job [0-9][^ \t\n\r]{0,520} (submitted|requeued|started|suspended|resumed|updated|waits|ended)"
+    rb"[^\t\n\r]*\tJobId=[0-9]",
+    safety="Only with Slurm's own record behind the sentence; what accounting adds is a record and no turn of its own.",
+    matches=(
+        "job 7 submitted, waits for Resources\tJobId=7 JobName=train\tUserId=alice(1001)",
+        "job 60_[4-9] waits for JobArrayTaskLimit, before for Priority\tJobId=60 ArrayJobId=60 ArrayTaskId=4-9",
+        "job 60_3 started on n[1-2]\tJobId=64 ArrayJobId=60 ArrayTaskId=3 JobName=train",
+        "job 7 updated: TimeLimit 01:00:00 -> 02:00:00\tJobId=7 JobName=train",
+        "job 7 ended FAILED, exit code 0, signal 9\tJobId=7 JobName=train",
+        "job 73+1 ended TIMEOUT, exit code 0\tJobId=74 HetJobId=73 HetJobOffset=1 JobName=train",
+    ),
+    avoids=(
+        "job 7 ended FAILED, exit code 1",
+        "job 7 accounted for as FAILED\tJobID=7\tJobIDRaw=7\tState=FAILED",
+        "job 7 ended WELL, I think\tJobId=7 JobName=train",
+        "[2026-11-21T07:53:47.1] [7.batch] done with job",
+    ),
+)
 def _job(line: Line) -> Event | None:
     found = _JOB.search(line.text)
     if found is None:
@@ -53,6 +77,17 @@ def _job(line: Line) -> Event | None:
     )
 
 
+@PARSER.pattern(
+    rb"node [^ \t\n\r]{1,80} (is [A-Z]|booted)[^\t\n\r]*\tNodeName=",
+    safety="A state that comes with its record; DRAIN says that no work is to come, not that any was lost.",
+    matches=(
+        "node n3 is DOWN+NOT_RESPONDING: Not responding [slurm@1795312000]\tNodeName=n3 Arch=x86_64",
+        "node n4 is IDLE+DRAIN: bad fan [root@1795312000]\tNodeName=n4 Arch=x86_64",
+        "node n4 is IDLE\tNodeName=n4 Arch=x86_64",
+        "node n4 booted\tNodeName=n4 Arch=x86_64",
+    ),
+    avoids=("node n3 is DOWN: for the night", "[2026-11-21T07:58:20.1] node n3 returned to service"),
+)
 def _node(line: Line) -> Event | None:
     found = _NODE.search(line.text)
     if found is None:
@@ -73,49 +108,3 @@ def _state_of(raw: str) -> str:
     if "NOT_RESPONDING" in words or raw.endswith("*"):
         return "not_responding"
     return "drain" if {"DRAIN", "FAIL"} & set(words) else "up"
-
-
-PARSER = Parser(
-    id="slurm_history",
-    title="Slurm's jobs and nodes over time, as the agent tells of them",
-    kind="system",
-    planes=("scheduler",),
-    patterns=(
-        Pattern(
-            "job",
-            (
-                rb"job [0-9][^ \t\n\r]{0,520} (submitted|requeued|started|suspended|resumed|updated|waits|ended)"
-                rb"[^\t\n\r]*\tJobId=[0-9]"
-            ),
-            _job,
-            "Only with Slurm's own record behind the sentence; what accounting adds is a record and no turn of its own.",
-            matches=(
-                "job 7 submitted, waits for Resources\tJobId=7 JobName=train\tUserId=alice(1001)",
-                "job 60_[4-9] waits for JobArrayTaskLimit, before for Priority\tJobId=60 ArrayJobId=60 ArrayTaskId=4-9",
-                "job 60_3 started on n[1-2]\tJobId=64 ArrayJobId=60 ArrayTaskId=3 JobName=train",
-                "job 7 updated: TimeLimit 01:00:00 -> 02:00:00\tJobId=7 JobName=train",
-                "job 7 ended FAILED, exit code 0, signal 9\tJobId=7 JobName=train",
-                "job 73+1 ended TIMEOUT, exit code 0\tJobId=74 HetJobId=73 HetJobOffset=1 JobName=train",
-            ),
-            avoids=(
-                "job 7 ended FAILED, exit code 1",
-                "job 7 accounted for as FAILED\tJobID=7\tJobIDRaw=7\tState=FAILED",
-                "job 7 ended WELL, I think\tJobId=7 JobName=train",
-                "[2026-11-21T07:53:47.1] [7.batch] done with job",
-            ),
-        ),
-        Pattern(
-            "node",
-            rb"node [^ \t\n\r]{1,80} (is [A-Z]|booted)[^\t\n\r]*\tNodeName=",
-            _node,
-            "A state that comes with its record; DRAIN says that no work is to come, not that any was lost.",
-            matches=(
-                "node n3 is DOWN+NOT_RESPONDING: Not responding [slurm@1795312000]\tNodeName=n3 Arch=x86_64",
-                "node n4 is IDLE+DRAIN: bad fan [root@1795312000]\tNodeName=n4 Arch=x86_64",
-                "node n4 is IDLE\tNodeName=n4 Arch=x86_64",
-                "node n4 booted\tNodeName=n4 Arch=x86_64",
-            ),
-            avoids=("node n3 is DOWN: for the night", "[2026-11-21T07:58:20.1] node n3 returned to service"),
-        ),
-    ),
-)

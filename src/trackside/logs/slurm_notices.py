@@ -8,15 +8,10 @@ from collections.abc import Iterator
 from trackside.catalog.signals import SLURM_SIGNALS, Exit, read_code, signal_number
 from trackside.logs import exits
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.logs.stamp import find_time
 from trackside.model import Event, Role
 
-_CANCELLED = re.compile(
-    r"\*\*\* (?P<what>JOB|STEP|STEPID=|JobId=|StepId=) ?(?P<id>[\w.+\[\]-]{1,60})(?: STEPD "
-    r"TERMINATED)?(?: ON (?P<node>[^\s*]{1,120}))?"
-    r"(?: CANCELLED)?(?: AT (?P<at>[\d:T.+-]{8,40}))?(?: DUE [Tt][Oo] (?P<why>[^*\n]{1,120}?))? ?\*\*\*"
-)
 _REASONS = (
     ("TIME LIMIT", "time_limit"),
     ("PREEMPT", "preemption"),
@@ -27,31 +22,45 @@ _REASONS = (
     ("DEADLINE", "deadline"),
     ("DEPENDENCY", "dependency"),
 )
-_TASKS = re.compile(
-    rf"(?:srun: error: |error: )(?P<host>[^\s:]{{1,120}}): tasks? (?P<tasks>[\d,\-]{{1,2000}}): "
-    rf"(?:Exited with exit code (?P<code>\d{{1,5}})|(?P<death>(?i:{exits.DEATHS}|out of "
-    rf"memory))(?P<core> \(core dumped\))?|(?P<other>Unable to|Exited))"
-)
 _DETECTED = re.compile(r"Detected (\d{1,6}) oom[-_]kill event(?:\(s\)|s)? in (?:StepId=|step )?([\w.+]{1,60})")
 _EXCEEDED = re.compile(
     r"(?:(?P<new>StepId=)|Step |Job )(?P<step>[\w.+]{1,60}) exceeded memory limit \((?P<used>\d{1,"
     r"20}) > (?P<limit>\d{1,20})\)"
 )
-_NODE = re.compile(r"srun: error: Node failure on ([^\s,]{1,120})")
-_LAUNCH = re.compile(
-    r"(?P<who>srun|salloc|sbatch|slurmstepd|slurmd)[^:\s]{0,80}: error: (?P<what>Unable to (?:create|confirm|allocate)"
-    r"|Task launch for |Application launch failed|Job submit/allocate failed|execve\(\): |pyxis: |Invalid --"
-    r"|couldn't chdir to|Could not open std|_fork_all_tasks|Container |Unable to resolve|Unspecified error)"
-)
 _STEP = re.compile(r"StepId=([\w.+]{1,60})|(?:job )?step ([\d._]{1,40})", re.IGNORECASE)
 AHEAD = 40
 """Lines after a step's cancellation in which srun's or the scheduler's word for it can follow."""
 
+PARSER = Parser("slurm", "srun, slurmstepd and slurmd", "system", planes=("log", "scheduler"))
 
-def _cancelled(line: Line) -> Event | None:
-    found = _CANCELLED.search(line.text)
-    if found is None:
-        return None
+
+@PARSER.pattern(
+    rb"( CANCELLED AT | STEPD TERMINATED ON |\(non-zero exit code or other failure mode\) \*\*\*)",
+    r"\*\*\* (?P<what>JOB|STEP|STEPID=|JobId=|StepId=) ?(?P<id>[\w.+\[\]-]{1,60})(?: STEPD "
+    r"TERMINATED)?(?: ON (?P<node>[^\s*]{1,120}))?"
+    r"(?: CANCELLED)?(?: AT (?P<at>[\d:T.+-]{8,40}))?(?: DUE [Tt][Oo] (?P<why>[^*\n]{1,120}?))? ?\*\*\*",
+    safety="The scheduler's own word; a bare cancellation after a step was ended by srun is teardown.",
+    matches=(
+        "slurmstepd: error: *** JOB 19 ON n1 CANCELLED AT 2026-11-21T08:18:28 DUE TO TIME LIMIT ***",
+        (
+            "slurmstepd-n1: error: *** STEP 19.0 ON n1 CANCELLED AT 2026-11-21T08:18:28 DUE TO NODE "
+            "FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"
+        ),
+        (
+            " 45%|####  | 9/20 [00:09<00:11, 1.0it/s]slurmstepd: error: *** JOB 20 ON a1 CANCELLED AT "
+            "2026-11-21T08:18:28 DUE TO PREEMPTION ***"
+        ),
+        (
+            "slurmstepd-n4: error: *** JOB 26 STEPD TERMINATED ON n4 AT 2026-11-21T08:02:14 DUE TO JOB "
+            "NOT ENDING WITH SIGNALS ***"
+        ),
+        "slurmstepd: error: *** JOB 27 ON g1 CANCELLED AT 2026-11-21T08:02:40 DUE TO JOB REQUEUE ***",
+        "3: slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-21T07:54:27 ***",
+        "slurmd[n1]: *** JOB 5 CANCELLED AT 2015-01-01T10:00:00 DUE TO TIME LIMIT ***",
+    ),
+    avoids=("the concert was CANCELLED AT noon", "ORDER 7 CANCELLED AT 10:00 ***"),
+)
+def _cancelled(line: Line, found: re.Match[str]) -> Event:
     why = (found["why"] or "").upper()
     reason = next((reason for text, reason in _REASONS if text in why), "cancelled")
     step = "." in found["id"] or found["what"].upper().startswith("STEP")
@@ -80,9 +89,24 @@ def _explained(line: Line) -> bool:
     return False
 
 
-def _task(line: Line) -> Iterator[Event]:
-    found = _TASKS.search(line.text)
-    if found is None or found["other"]:
+@PARSER.pattern(
+    rb"error: [^ \n\r:]{1,120}: tasks? [0-9,\-]{1,200}: [A-Z]",
+    rf"(?:srun: error: |error: )(?P<host>[^\s:]{{1,120}}): tasks? (?P<tasks>[\d,\-]{{1,2000}}): "
+    rf"(?:Exited with exit code (?P<code>\d{{1,5}})|(?P<death>(?i:{exits.DEATHS}|out of "
+    rf"memory))(?P<core> \(core dumped\))?|(?P<other>Unable to|Exited))",
+    safety="Role by signal: Terminated is teardown, a plain exit code confirms.",
+    matches=(
+        "srun: error: gpu017: task 0: Exited with exit code 1",
+        "srun: error: n2: tasks 2-3: Terminated",
+        "srun: error: n1: task 3: Killed",
+        "srun: error: n1: tasks 0-3: Segmentation fault (core dumped)",
+        "srun: error: g2: task 2: Out Of Memory",
+        "srun: error: n1: tasks 0,2-5: Aborted (core dumped)",
+    ),
+    avoids=("error: worker: task 3: Retrying", "srun: error: n1: task list is empty"),
+)
+def _task(line: Line, found: re.Match[str]) -> Iterator[Event]:
+    if found["other"]:
         return
     host = found["host"]
     if found["death"] and found["death"].lower() == "out of memory":
@@ -92,19 +116,28 @@ def _task(line: Line) -> Iterator[Event]:
         end = Exit(signal=signal_number(found["death"]))
     else:
         end = read_code(int(found["code"]))
-    yield line.event(
-        "process_exit",
-        exits.role_of(line, end.signal),
-        node=host,
-        source="srun",
-        task=found["tasks"],
-        exit_code=end.code,
-        signal=end.signal,
-        signal_name=end.signal_name,
-        core=True if found["core"] else None,
-    )
+    core = True if found["core"] else None
+    yield exits.process_exit(line, end, "srun", node=host, task=found["tasks"], core=core)
 
 
+@PARSER.pattern(
+    rb"(oom[-_]kill event|xceeded (job|step) memory limit|exceeded memory limit \()",
+    safety="Says that processes were killed, not which; a limit touched 'at some point' only confirms.",
+    matches=(
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=49148.batch. Some of the step tasks "
+            "have been OOM Killed."
+        ),
+        (
+            "slurmstepd: error: Detected 2 oom-kill event(s) in step 9.batch cgroup. Some of your "
+            "processes may have been killed by the cgroup out-of-memory handler."
+        ),
+        "slurmstepd-h1: error: StepId=1.batch exceeded memory limit (515248128 > 62914560), being killed",
+        "slurmstepd-h1: error: Exceeded job memory limit",
+        "slurmstepd: error: Exceeded step memory limit at some point.",
+    ),
+    avoids=("Detected 0 oom_kill events in StepId=1.0", "the model exceeded memory limits"),
+)
 def _oom(line: Line) -> Event | None:
     if found := _DETECTED.search(line.text):
         count, step = int(found[1]), found[2].rstrip(".")
@@ -127,14 +160,32 @@ def _oom(line: Line) -> Event | None:
     return None
 
 
-def _node_failure(line: Line) -> Event | None:
-    found = _NODE.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"srun: error: Node failure on ",
+    r"srun: error: Node failure on ([^\s,]{1,120})",
+    safety="srun names the node that the controller gave up.",
+    matches=("srun: error: Node failure on n3",),
+    avoids=("Node failure on the test bench",),
+)
+def _node_failure(line: Line, found: re.Match[str]) -> Event:
     exits.ending(line, "node_failure")
     return line.event("scheduler_notice", Role.ROOT, node=found[1], reason="node_failure")
 
 
+@PARSER.pattern(
+    rb"(Job step aborted: Waiting up to|Terminating StepId|Terminating job step|Force Terminated "
+    rb"(StepId|job step)|Job allocation [0-9]{1,12} has been revoked)",
+    safety="Teardown: what follows in this step is srun's doing.",
+    matches=(
+        "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+        "srun: launch/slurm: _step_signal: Terminating StepId=8.0",
+        "srun: Terminating StepId=10.0",
+        "srun: Force Terminated StepId=8.0",
+        "srun: Force Terminated job step 8.0",
+        "salloc: Job allocation 123 has been revoked.",
+    ),
+    avoids=("Terminating StepId=8.0 by hand",),
+)
 def _stepping(line: Line) -> Event | None:
     if not line.text.lstrip().startswith(("srun: ", "salloc: ", "slurmstepd")):
         return None
@@ -146,13 +197,42 @@ def _stepping(line: Line) -> Event | None:
     return line.event("scheduler_notice", Role.TEARDOWN, reason=reason, step=step)
 
 
-def _launch(line: Line) -> Event | None:
-    if not _LAUNCH.search(line.text):
-        return None
+@PARSER.pattern(
+    rb"(srun|salloc|sbatch|slurmstepd|slurmd)[^:\n\r ]{0,80}: error: (Unable to|Task launch|"
+    rb"Application launch|Job submit|execve|pyxis|Invalid --|couldn't chdir|Could not open std|"
+    rb"_fork_all|Container|Unspecified)",
+    r"(?P<who>srun|salloc|sbatch|slurmstepd|slurmd)[^:\s]{0,80}: error: (?P<what>Unable to (?:create|confirm|allocate)"
+    r"|Task launch for |Application launch failed|Job submit/allocate failed|execve\(\): |pyxis: |Invalid --"
+    r"|couldn't chdir to|Could not open std|_fork_all_tasks|Container |Unable to resolve|Unspecified error)",
+    safety="The step or container never ran; a tasks' exit is another pattern.",
+    matches=(
+        "srun: error: Unable to create step for job 123: Job/step already completing or completed",
+        "slurmstepd-n1: error: execve(): bad interpreter(/no/such/shell): No such file or directory",
+        "srun: error: pyxis: could not add mount entry: data:/data",
+        "srun: error: Task launch for StepId=1.0 failed on node n2: Job credential expired",
+        "srun: error: Invalid --container-mounts argument: x:/y",
+    ),
+    avoids=(
+        "srun: error: Unable to find the exit",
+        "slurmstepd: error: Unable to unlink domain socket",
+        "error: Unable to create step",
+    ),
+)
+def _launch(line: Line, _: re.Match[str]) -> Event:
     found = _STEP.search(line.text)
     return line.event("scheduler_notice", Role.ROOT, reason="launch_failure", step=found[1] if found else None)
 
 
+@PARSER.pattern(
+    rb"srun: (sending Ctrl-C to|interrupt \(one more within|forcing job termination)",
+    safety="The user pressed Ctrl-C; srun forwards it.",
+    matches=(
+        "srun: sending Ctrl-C to StepId=5.0",
+        "srun: interrupt (one more within 1 sec to abort)",
+        "srun: forcing job termination",
+    ),
+    avoids=("press srun: interrupt (one more within reach)",),
+)
 def _interrupt(line: Line) -> Event | None:
     if not line.text.lstrip().startswith("srun: "):
         return None
@@ -160,149 +240,15 @@ def _interrupt(line: Line) -> Event | None:
     return line.event("user_interrupt", Role.ROOT, by="srun")
 
 
-def _stepd_signal(line: Line) -> Event | None:
-    found = re.search(r"died by signal: (\d{1,2})", line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"get_exit_code task [0-9]{1,6} died by signal: ",
+    r"died by signal: (\d{1,2})",
+    safety="slurmd's own log: only numbers that are Slurm's, such as 53, an output that could not be opened.",
+    matches=("[2026-11-21T08:12:04.1] [77.batch] get_exit_code task 0 died by signal: 53",),
+    avoids=("[77.batch] get_exit_code task 0 died by signal: 9",),
+)
+def _stepd_signal(line: Line, found: re.Match[str]) -> Event | None:
     number = int(found[1])
     if number in SLURM_SIGNALS:  # others are told by the job's own output and by the records
         return line.event("scheduler_notice", Role.ROOT, reason="launch_failure", signal=number)
     return None
-
-
-PARSER = Parser(
-    id="slurm",
-    title="srun, slurmstepd and slurmd",
-    kind="system",
-    planes=("log", "scheduler"),
-    patterns=(
-        Pattern(
-            "cancelled",
-            rb"( CANCELLED AT | STEPD TERMINATED ON |\(non-zero exit code or other failure mode\) \*\*\*)",
-            _cancelled,
-            "The scheduler's own word; a bare cancellation after a step was ended by srun is teardown.",
-            matches=(
-                "slurmstepd: error: *** JOB 19 ON n1 CANCELLED AT 2026-11-21T08:18:28 DUE TO TIME LIMIT ***",
-                (
-                    "slurmstepd-n1: error: *** STEP 19.0 ON n1 CANCELLED AT 2026-11-21T08:18:28 DUE TO NODE "
-                    "FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"
-                ),
-                (
-                    " 45%|####  | 9/20 [00:09<00:11, 1.0it/s]slurmstepd: error: *** JOB 20 ON a1 CANCELLED AT "
-                    "2026-11-21T08:18:28 DUE TO PREEMPTION ***"
-                ),
-                (
-                    "slurmstepd-n4: error: *** JOB 26 STEPD TERMINATED ON n4 AT 2026-11-21T08:02:14 DUE TO JOB "
-                    "NOT ENDING WITH SIGNALS ***"
-                ),
-                "slurmstepd: error: *** JOB 27 ON g1 CANCELLED AT 2026-11-21T08:02:40 DUE TO JOB REQUEUE ***",
-                "3: slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-21T07:54:27 ***",
-                "slurmd[n1]: *** JOB 5 CANCELLED AT 2015-01-01T10:00:00 DUE TO TIME LIMIT ***",
-            ),
-            avoids=("the concert was CANCELLED AT noon", "ORDER 7 CANCELLED AT 10:00 ***"),
-        ),
-        Pattern(
-            "task",
-            rb"error: [^ \n\r:]{1,120}: tasks? [0-9,\-]{1,200}: [A-Z]",
-            _task,
-            "Role by signal: Terminated is teardown, a plain exit code confirms.",
-            matches=(
-                "srun: error: gpu017: task 0: Exited with exit code 1",
-                "srun: error: n2: tasks 2-3: Terminated",
-                "srun: error: n1: task 3: Killed",
-                "srun: error: n1: tasks 0-3: Segmentation fault (core dumped)",
-                "srun: error: g2: task 2: Out Of Memory",
-                "srun: error: n1: tasks 0,2-5: Aborted (core dumped)",
-            ),
-            avoids=("error: worker: task 3: Retrying", "srun: error: n1: task list is empty"),
-        ),
-        Pattern(
-            "oom",
-            rb"(oom[-_]kill event|xceeded (job|step) memory limit|exceeded memory limit \()",
-            _oom,
-            "Says that processes were killed, not which; a limit touched 'at some point' only confirms.",
-            matches=(
-                (
-                    "slurmstepd: error: Detected 1 oom_kill event in StepId=49148.batch. Some of the step tasks "
-                    "have been OOM Killed."
-                ),
-                (
-                    "slurmstepd: error: Detected 2 oom-kill event(s) in step 9.batch cgroup. Some of your "
-                    "processes may have been killed by the cgroup out-of-memory handler."
-                ),
-                "slurmstepd-h1: error: StepId=1.batch exceeded memory limit (515248128 > 62914560), being killed",
-                "slurmstepd-h1: error: Exceeded job memory limit",
-                "slurmstepd: error: Exceeded step memory limit at some point.",
-            ),
-            avoids=("Detected 0 oom_kill events in StepId=1.0", "the model exceeded memory limits"),
-        ),
-        Pattern(
-            "node-failure",
-            rb"srun: error: Node failure on ",
-            _node_failure,
-            "srun names the node that the controller gave up.",
-            matches=("srun: error: Node failure on n3",),
-            avoids=("Node failure on the test bench",),
-        ),
-        Pattern(
-            "step-ended",
-            (
-                rb"(Job step aborted: Waiting up to|Terminating StepId|Terminating job step|Force Terminated "
-                rb"(StepId|job step)|Job allocation [0-9]{1,12} has been revoked)"
-            ),
-            _stepping,
-            "Teardown: what follows in this step is srun's doing.",
-            matches=(
-                "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
-                "srun: launch/slurm: _step_signal: Terminating StepId=8.0",
-                "srun: Terminating StepId=10.0",
-                "srun: Force Terminated StepId=8.0",
-                "srun: Force Terminated job step 8.0",
-                "salloc: Job allocation 123 has been revoked.",
-            ),
-            avoids=("Terminating StepId=8.0 by hand",),
-        ),
-        Pattern(
-            "launch-failure",
-            (
-                rb"(srun|salloc|sbatch|slurmstepd|slurmd)[^:\n\r ]{0,80}: error: (Unable to|Task launch|"
-                rb"Application launch|Job submit|execve|pyxis|Invalid --|couldn't chdir|Could not open std|"
-                rb"_fork_all|Container|Unspecified)"
-            ),
-            _launch,
-            "The step or container never ran; a tasks' exit is another pattern.",
-            matches=(
-                "srun: error: Unable to create step for job 123: Job/step already completing or completed",
-                "slurmstepd-n1: error: execve(): bad interpreter(/no/such/shell): No such file or directory",
-                "srun: error: pyxis: could not add mount entry: data:/data",
-                "srun: error: Task launch for StepId=1.0 failed on node n2: Job credential expired",
-                "srun: error: Invalid --container-mounts argument: x:/y",
-            ),
-            avoids=(
-                "srun: error: Unable to find the exit",
-                "slurmstepd: error: Unable to unlink domain socket",
-                "error: Unable to create step",
-            ),
-        ),
-        Pattern(
-            "interrupt",
-            rb"srun: (sending Ctrl-C to|interrupt \(one more within|forcing job termination)",
-            _interrupt,
-            "The user pressed Ctrl-C; srun forwards it.",
-            matches=(
-                "srun: sending Ctrl-C to StepId=5.0",
-                "srun: interrupt (one more within 1 sec to abort)",
-                "srun: forcing job termination",
-            ),
-            avoids=("press srun: interrupt (one more within reach)",),
-        ),
-        Pattern(
-            "died",
-            rb"get_exit_code task [0-9]{1,6} died by signal: ",
-            _stepd_signal,
-            "slurmd's own log: only numbers that are Slurm's, such as 53, an output that could not be opened.",
-            matches=("[2026-11-21T08:12:04.1] [77.batch] get_exit_code task 0 died by signal: 53",),
-            avoids=("[77.batch] get_exit_code task 0 died by signal: 9",),
-        ),
-    ),
-)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from trackside.catalog.hostlist import expand
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
 _JOB = re.compile(r"JobId=(?P<id>\d{1,12}(?:[_+]\d{1,10})?)")
@@ -20,10 +20,6 @@ _SET = re.compile(
 _SETTING = re.compile(
     r"[Ss]etting node (?P<node>[\w.-]{1,80}) (?:state )?to (?P<state>\w{2,24})(?:[ ,]+(?:with "
     r")?reason ?[:=] ?(?P<reason>.{1,300}))?"
-)
-_NODE = re.compile(
-    r"\b[Nn]odes? (?P<nodes>[\w.,\[\]-]{1,2000}) (?P<what>not responding, setting DOWN|not "
-    r"responding|returned to service|now responding|unexpectedly rebooted)"
 )
 _DRAINED = re.compile(
     r"(?P<reason>[Pp]rolog or job env setup failure|epilog error|[Pp]rolog failure) on (?:node "
@@ -63,6 +59,24 @@ def _job(line: Line) -> str | None:
     return found["id"] if found else None
 
 
+PARSER = Parser("slurmctld", "slurmctld's log", "system", planes=("scheduler",))
+
+
+@PARSER.pattern(
+    rb"(Time limit exhausted for|to reclaim resources|had to be killed|due to failure of node|on "
+    rb"failed node|missing from batch node|REQUEST_KILL_JOB|per user/system request|dependency "
+    rb"can't be satisfied|exceeded deadline|Killing non-startable|Prolog launch failure)",
+    safety="The controller's reason for a job's end; REQUEST_KILL_JOB is what scancel sends.",
+    matches=(
+        "[2026-11-21T07:58:20.1] Killing JobId=19 on failed node n3",
+        "[2026-11-21T07:58:20.1] requeue job JobId=21 due to failure of node n3",
+        "[2026-11-21T07:58:20.1] Time limit exhausted for JobId=16",
+        "[2026-11-21T07:58:20.1] preempted JobId=31 has been requeued to reclaim resources for JobId=32",
+        "[2026-11-21T07:58:20.1] _slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=60_4 uid 1001",
+        "[2026-11-21T07:58:20.1] _kill_dependent: Job dependency can't be satisfied, cancelling JobId=44",
+    ),
+    avoids=("[2026-11-21T07:58:20.1] sched: _hold_job_rec: hold on JobId=28 by uid 0", "REQUEST_KILL_JOB"),
+)
 def _notice(line: Line) -> Iterator[Event]:
     known = next(((reason, state) for text, reason, state in _NOTICES if text in line.text), None)
     job = _job(line)
@@ -82,6 +96,16 @@ def _notice(line: Line) -> Iterator[Event]:
         yield line.event("job_state", Role.FACT, job=job, state=state)
 
 
+@PARSER.pattern(
+    rb"_job_complete: JobId=[^ \n\r]{1,40} (WEXITSTATUS|WTERMSIG|OOM failure)",
+    safety="The batch script's exit; the 'done' line after it adds nothing.",
+    matches=(
+        "[2026-11-21T07:53:47.1] _job_complete: JobId=8 WEXITSTATUS 143",
+        "[2026-11-21T07:53:47.1] _job_complete: JobId=65_1(66) WTERMSIG 9",
+        "[2026-11-21T07:53:47.1] _job_complete: JobId=9 OOM failure",
+    ),
+    avoids=("[2026-11-21T07:53:47.1] _job_complete: JobId=8 done",),
+)
 def _complete(line: Line) -> Event | None:
     found, job = _COMPLETE.search(line.text), _job(line)
     if found is None or job is None:
@@ -90,6 +114,18 @@ def _complete(line: Line) -> Event | None:
     return line.event("job_state", Role.FACT, job=job, state="completed" if code == 0 else "failed", exit_code=code)
 
 
+@PARSER.pattern(
+    rb"(Requeuing JobId=|sched: Allocate JobId=|_start_job: Started JobId=|"
+    rb"_slurm_rpc_allocate_resources JobId=|_slurm_rpc_submit_batch_(het_)?job: JobId=)",
+    safety="Facts of a job's life.",
+    matches=(
+        "[2026-11-21T07:53:47.1] sched: Allocate JobId=19 NodeList=n[2-3] #CPUs=4 Partition=batch",
+        "[2026-11-21T07:53:47.1] sched/backfill: _start_job: Started JobId=21 in batch on n[2,4]",
+        "[2026-11-21T07:53:47.1] _slurm_rpc_submit_batch_job: JobId=21 InitPrio=4294 usec=300",
+        "[2026-11-21T07:53:47.1] Requeuing JobId=21",
+    ),
+    avoids=("[2026-11-21T07:53:47.1] Recovered JobId=21 Assoc=4",),
+)
 def _life(line: Line) -> Event | None:
     job, text = _job(line), line.text
     if job is None:
@@ -102,10 +138,19 @@ def _life(line: Line) -> Event | None:
     return line.event("job_state", Role.FACT, job=job, state="submitted")
 
 
-def _node(line: Line) -> Iterator[Event]:
-    found = _NODE.search(line.text)
-    if found is None:
-        return
+@PARSER.pattern(
+    rb"ode(s)? [^ \n\r]{1,200} (not responding|returned to service|now responding|unexpectedly rebooted)",
+    r"\b[Nn]odes? (?P<nodes>[\w.,\[\]-]{1,2000}) (?P<what>not responding, setting DOWN|not "
+    r"responding|returned to service|now responding|unexpectedly rebooted)",
+    safety="Late answers ('not responding' alone) come and go: a fact until the node is set DOWN.",
+    matches=(
+        "[2026-11-21T07:58:20.1] error: Nodes g[3-4] not responding, setting DOWN",
+        "[2026-11-21T07:58:20.1] node n3 returned to service",
+        "[2026-11-21T07:58:20.1] validate_node_specs: Node g3 unexpectedly rebooted boot_time=1 last response=2",
+    ),
+    avoids=("[2026-11-21T07:58:20.1] the node does not respond",),
+)
+def _node(line: Line, found: re.Match[str]) -> Iterator[Event]:
     states = {"not responding": "not_responding", "unexpectedly rebooted": "rebooted"}
     state = "down" if "setting DOWN" in found["what"] else states.get(found["what"], "up")
     role = Role.FACT if state in ("up", "not_responding") else Role.ROOT
@@ -114,6 +159,23 @@ def _node(line: Line) -> Iterator[Event]:
         yield line.event("node_state", role, node=name, state=state, reason=reason)
 
 
+@PARSER.pattern(
+    rb"(node [^ \n\r]{1,80} (state set to|reason set to:) |[Ss]etting node [^ \n\r]{1,80} (state )?to [A-Z])",
+    safety="Set by an admin or a health check; the reason is theirs.",
+    matches=(
+        "[2026-11-21T07:57:47.1] update_node: node n3 state set to DOWN",
+        "[2026-11-21T07:57:47.1] drain_nodes: node n4 state set to DRAIN",
+        "[2026-11-21T07:57:47.1] update_node: node n3 state set to IDLE",
+        (
+            "[2026-11-21T07:57:47.1] error: Setting node gpu1 state to INVAL with reason:gres/gpu count "
+            "reported lower than configured (7 < 8)"
+        ),
+    ),
+    avoids=(
+        "[2026-11-21T07:57:47.1] update_node: node n3 reason set to: bad fan",
+        "[2026-11-21T07:57:47.1] update_node: node n3 state set to FUTURE",
+    ),
+)
 def _updated(line: Line) -> Event | None:
     """An admin's or a script's word. The reason stands on the line before the state's."""
     found = _SET.search(line.text) or _SETTING.search(line.text)
@@ -133,6 +195,19 @@ def _updated(line: Line) -> Event | None:
     return line.event("node_state", Role.ROOT, node=found["node"], state=known, reason=reason) if known else None
 
 
+@PARSER.pattern(
+    rb"(draining the node|slurmd error running JobId=)",
+    safety="A prolog, epilog or unkillable task took the node out of service after or before the job, not under it.",
+    matches=(
+        (
+            "[2026-11-21T07:57:47.1] error: validate_node_specs: Prolog or job env setup failure on node "
+            "n4, draining the node"
+        ),
+        "[2026-11-21T07:57:47.1] error: job_epilog_complete: JobId=25 epilog error on n4, draining the node",
+        "[2026-11-21T07:57:47.1] error: slurmd error running JobId=26 on node(s)=n4: Kill task failed",
+    ),
+    avoids=("[2026-11-21T07:57:47.1] draining the node for maintenance",),
+)
 def _drained(line: Line) -> Event | None:
     found = _DRAINED.search(line.text) or _TASK_FAILED.search(line.text)
     if found is None:
@@ -145,109 +220,3 @@ def _drained(line: Line) -> Event | None:
         reason=found["reason"].strip(),
         job=_job(line),
     )
-
-
-PARSER = Parser(
-    id="slurmctld",
-    title="slurmctld's log",
-    kind="system",
-    planes=("scheduler",),
-    patterns=(
-        Pattern(
-            "notice",
-            (
-                rb"(Time limit exhausted for|to reclaim resources|had to be killed|due to failure of node|on "
-                rb"failed node|missing from batch node|REQUEST_KILL_JOB|per user/system request|dependency "
-                rb"can't be satisfied|exceeded deadline|Killing non-startable|Prolog launch failure)"
-            ),
-            _notice,
-            "The controller's reason for a job's end; REQUEST_KILL_JOB is what scancel sends.",
-            matches=(
-                "[2026-11-21T07:58:20.1] Killing JobId=19 on failed node n3",
-                "[2026-11-21T07:58:20.1] requeue job JobId=21 due to failure of node n3",
-                "[2026-11-21T07:58:20.1] Time limit exhausted for JobId=16",
-                "[2026-11-21T07:58:20.1] preempted JobId=31 has been requeued to reclaim resources for JobId=32",
-                "[2026-11-21T07:58:20.1] _slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=60_4 uid 1001",
-                "[2026-11-21T07:58:20.1] _kill_dependent: Job dependency can't be satisfied, cancelling JobId=44",
-            ),
-            avoids=("[2026-11-21T07:58:20.1] sched: _hold_job_rec: hold on JobId=28 by uid 0", "REQUEST_KILL_JOB"),
-        ),
-        Pattern(
-            "complete",
-            rb"_job_complete: JobId=[^ \n\r]{1,40} (WEXITSTATUS|WTERMSIG|OOM failure)",
-            _complete,
-            "The batch script's exit; the 'done' line after it adds nothing.",
-            matches=(
-                "[2026-11-21T07:53:47.1] _job_complete: JobId=8 WEXITSTATUS 143",
-                "[2026-11-21T07:53:47.1] _job_complete: JobId=65_1(66) WTERMSIG 9",
-                "[2026-11-21T07:53:47.1] _job_complete: JobId=9 OOM failure",
-            ),
-            avoids=("[2026-11-21T07:53:47.1] _job_complete: JobId=8 done",),
-        ),
-        Pattern(
-            "life",
-            (
-                rb"(Requeuing JobId=|sched: Allocate JobId=|_start_job: Started JobId=|"
-                rb"_slurm_rpc_allocate_resources JobId=|_slurm_rpc_submit_batch_(het_)?job: JobId=)"
-            ),
-            _life,
-            "Facts of a job's life.",
-            matches=(
-                "[2026-11-21T07:53:47.1] sched: Allocate JobId=19 NodeList=n[2-3] #CPUs=4 Partition=batch",
-                "[2026-11-21T07:53:47.1] sched/backfill: _start_job: Started JobId=21 in batch on n[2,4]",
-                "[2026-11-21T07:53:47.1] _slurm_rpc_submit_batch_job: JobId=21 InitPrio=4294 usec=300",
-                "[2026-11-21T07:53:47.1] Requeuing JobId=21",
-            ),
-            avoids=("[2026-11-21T07:53:47.1] Recovered JobId=21 Assoc=4",),
-        ),
-        Pattern(
-            "node",
-            rb"ode(s)? [^ \n\r]{1,200} (not responding|returned to service|now responding|unexpectedly rebooted)",
-            _node,
-            "Late answers ('not responding' alone) come and go: a fact until the node is set DOWN.",
-            matches=(
-                "[2026-11-21T07:58:20.1] error: Nodes g[3-4] not responding, setting DOWN",
-                "[2026-11-21T07:58:20.1] node n3 returned to service",
-                (
-                    "[2026-11-21T07:58:20.1] validate_node_specs: Node g3 unexpectedly rebooted boot_time=1 last "
-                    "response=2"
-                ),
-            ),
-            avoids=("[2026-11-21T07:58:20.1] the node does not respond",),
-        ),
-        Pattern(
-            "node-set",
-            rb"(node [^ \n\r]{1,80} (state set to|reason set to:) |[Ss]etting node [^ \n\r]{1,80} (state )?to [A-Z])",
-            _updated,
-            "Set by an admin or a health check; the reason is theirs.",
-            matches=(
-                "[2026-11-21T07:57:47.1] update_node: node n3 state set to DOWN",
-                "[2026-11-21T07:57:47.1] drain_nodes: node n4 state set to DRAIN",
-                "[2026-11-21T07:57:47.1] update_node: node n3 state set to IDLE",
-                (
-                    "[2026-11-21T07:57:47.1] error: Setting node gpu1 state to INVAL with reason:gres/gpu count "
-                    "reported lower than configured (7 < 8)"
-                ),
-            ),
-            avoids=(
-                "[2026-11-21T07:57:47.1] update_node: node n3 reason set to: bad fan",
-                "[2026-11-21T07:57:47.1] update_node: node n3 state set to FUTURE",
-            ),
-        ),
-        Pattern(
-            "drained",
-            rb"(draining the node|slurmd error running JobId=)",
-            _drained,
-            "A prolog, epilog or unkillable task took the node out of service after or before the job, not under it.",
-            matches=(
-                (
-                    "[2026-11-21T07:57:47.1] error: validate_node_specs: Prolog or job env setup failure on node "
-                    "n4, draining the node"
-                ),
-                "[2026-11-21T07:57:47.1] error: job_epilog_complete: JobId=25 epilog error on n4, draining the node",
-                "[2026-11-21T07:57:47.1] error: slurmd error running JobId=26 on node(s)=n4: Kill task failed",
-            ),
-            avoids=("[2026-11-21T07:57:47.1] draining the node for maintenance",),
-        ),
-    ),
-)

@@ -8,20 +8,31 @@ import re
 from trackside.catalog.signals import Exit, read_code, signal_number
 from trackside.logs import exits
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 _SPAWNED = re.compile(r"[Pp]rocess (\d{1,6}) terminated with (?:signal (SIG\w{2,8})|exit code (-?\d{1,5}))")
 _RAISED = re.compile(r"-- Process (\d{1,6}) terminated with the following error:")
 _DIED = re.compile(r"died with <Signals\.(SIG\w{2,8}): (\d{1,2})>")
 _STATUS = re.compile(r"returned non-zero exit status (\d{1,3})")
-_COMMAND = re.compile(r"Command '\[?(?P<command>.{0,2000})")
 _TRAINS = re.compile(r"python|\.py\b|torchrun|deepspeed|accelerate")
 _LOCAL = re.compile(r"--local[-_]rank[= ',]{1,4}(\d{1,4})")
 ABOVE = 30
 """Lines of a traceback that may stand above its last one."""
 
+PARSER = Parser("spawn", "torch.multiprocessing.spawn, torch.distributed.launch, accelerate launch", "system")
 
+
+@PARSER.pattern(
+    rb"rocess [0-9]{1,6} terminated with (signal SIG|exit code |the following error:)",
+    safety="A signal is a cause unless the run was already ending; an exit code or a raised exception only confirms.",
+    matches=(
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
+        "Exception: process 0 terminated with exit code 1",
+        "-- Process 2 terminated with the following error:",
+    ),
+    avoids=("process 1 terminated with success", "the process terminated with signal loss"),
+)
 def _spawned(line: Line) -> Event | None:
     if found := _RAISED.search(line.text):
         return _failure(line, "spawn", Exit(code=1), int(found[1]))
@@ -32,9 +43,25 @@ def _spawned(line: Line) -> Event | None:
     return _failure(line, "spawn", end, int(found[1]))
 
 
-def _called(line: Line) -> Event | None:
-    command = _COMMAND.search(line.text)
-    if command is None or not _TRAINS.search(command["command"]):
+@PARSER.pattern(
+    rb"CalledProcessError: Command '",
+    r"Command '\[?(?P<command>.{0,2000})",
+    safety="Only commands that start Python or a launcher: a failing git, nvcc or tar is somebody else's exception.",
+    matches=(
+        (
+            "subprocess.CalledProcessError: Command '['/opt/conda/bin/python', '-u', 'train.py', "
+            "'--local_rank=7']' died with <Signals.SIGSEGV: 11>."
+        ),
+        "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.",
+    ),
+    avoids=(
+        "subprocess.CalledProcessError: Command '['git', 'rev-parse', 'HEAD']' returned non-zero exit status 128.",
+        "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.",
+        "subprocess.CalledProcessError: Command '['which', 'nvcc']' died with <Signals.SIGSEGV: 11>.",
+    ),
+)
+def _called(line: Line, command: re.Match[str]) -> Event | None:
+    if not _TRAINS.search(command["command"]):
         return None
     if found := _DIED.search(line.text):
         end = Exit(signal=int(found[2]))
@@ -71,45 +98,3 @@ def _failure(line: Line, launcher: str, end: Exit, local_rank: int | None, first
         signal_name=end.signal_name,
         first=first,
     )
-
-
-PARSER = Parser(
-    id="spawn",
-    title="torch.multiprocessing.spawn, torch.distributed.launch, accelerate launch",
-    kind="system",
-    patterns=(
-        Pattern(
-            "spawned-process",
-            rb"rocess [0-9]{1,6} terminated with (signal SIG|exit code |the following error:)",
-            _spawned,
-            "A signal is a cause unless the run was already ending; an exit code or a raised exception only confirms.",
-            matches=(
-                "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
-                "Exception: process 0 terminated with exit code 1",
-                "-- Process 2 terminated with the following error:",
-            ),
-            avoids=("process 1 terminated with success", "the process terminated with signal loss"),
-        ),
-        Pattern(
-            "called-process-error",
-            rb"CalledProcessError: Command '",
-            _called,
-            "Only commands that start Python or a launcher: a failing git, nvcc or tar is somebody else's exception.",
-            matches=(
-                (
-                    "subprocess.CalledProcessError: Command '['/opt/conda/bin/python', '-u', 'train.py', "
-                    "'--local_rank=7']' died with <Signals.SIGSEGV: 11>."
-                ),
-                "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.",
-            ),
-            avoids=(
-                (
-                    "subprocess.CalledProcessError: Command '['git', 'rev-parse', 'HEAD']' returned non-zero "
-                    "exit status 128."
-                ),
-                "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.",
-                "subprocess.CalledProcessError: Command '['which', 'nvcc']' died with <Signals.SIGSEGV: 11>.",
-            ),
-        ),
-    ),
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
 
 _REASONS: tuple[tuple[str, int, str], ...] = (
@@ -31,7 +31,39 @@ _HARMLESS = re.compile(
 _PATH = re.compile(r"['\"‘]((?:/|[\w.-]{1,80}/)[^'\"’\n]{1,400})['\"’]|(?:^|[\s:])(/[\w./+@=-]{2,400})(?=[:\s]|$)")
 _ERRNO = re.compile(r"\[Errno (\d{1,3})\]|os error (\d{1,3})|errno ?[=:] ?(\d{1,3})|code: (\d{1,3}), kind")
 
+PARSER = Parser("storage", "File systems", "system", planes=("log", "kernel"))
 
+
+@PARSER.pattern(
+    rb"No space left on device|kind: StorageFull|[Dd]isk quota exceeded|[Qq]uota exceeded"
+    rb"|[Rr]ead-only file ?system|Stale (?:NFS )?file handle"
+    rb"|Input/output error|Remote I/O error|Structure needs cleaning|Transport endpoint is not connected"
+    rb"|Cannot send after transport endpoint"
+    rb"|not enough (?:free )?disk space",
+    safety="Shared memory (/dev/shm, torch's shm files) is a container setting, an API's quota is no file "
+    "system's; "
+    "a warning or a full cache confirms, it does not name the cause.",
+    matches=(
+        "OSError: [Errno 28] No space left on device: '/scratch/run/ckpt/step_500.pt'",
+        "cp: error writing '/data/out.bin': No space left on device",
+        "OSError: [Errno 122] Disk quota exceeded: '/home/user/.cache/x'",
+        "OSError: [Errno 30] Read-only file system: '/data/out'",
+        "OSError: [Errno 116] Stale file handle",
+        "OSError: [Errno 5] Input/output error",
+        (
+            "safetensors_rust.SafetensorError: Error while serializing: IoError(Os { code: 28, kind: "
+            'StorageFull, message: "No space left on device" })'
+        ),
+    ),
+    avoids=(
+        (
+            "RuntimeError: unable to allocate shared memory(shm) for file </torch_11001_2357800804_0>: "
+            "No space "
+            "left on device (28)"
+        ),
+        "google.api_core.exceptions: GPU quota exceeded for project",
+    ),
+)
 def _parse(line: Line) -> Event | None:
     text = line.text
     if _SHARED_MEMORY.search(text) or _NOT_STORAGE.search(text):
@@ -50,48 +82,67 @@ def _path(text: str) -> str | None:
     return None if found is None else found[1] or found[2]
 
 
-def _parse_writer(line: Line) -> Event | None:
+@PARSER.pattern(
+    rb"PytorchStreamWriter failed|unexpected pos \d|iostream error|file write failed",
+    r"unexpected pos \d+ vs|PytorchStreamWriter failed|iostream error|file write failed",
+    safety="Only failed writes; a reader's failure (PytorchStreamReader) is a bad file, not a bad disk.",
+    matches=(
+        "RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 640 vs 534",
+        "RuntimeError: PytorchStreamWriter failed writing file data/3: file write failed",
+    ),
+    avoids=("RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",),
+)
+def _parse_writer(line: Line, _: re.Match[str]) -> Event | None:
     """Writers that swallow errno: a zip or HDF5 file that could not be written to its end."""
-    if (
-        re.search(r"unexpected pos \d+ vs|PytorchStreamWriter failed|iostream error|file write failed", line.text)
-        is None
-    ):
-        return None
     if any(pattern.search(line.text) for _, _, pattern in _COMPILED):
         return None  # the errno pattern reads it
     return line.event("storage_fault", Role.ROOT, reason="io_error", path=_path(line.text))
 
 
-_KERNEL: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("read_only", re.compile(r"[Rr]emounting filesystem read-only|forced readonly|mounted filesystem read-only due")),
-    (
-        "unreachable",
-        re.compile(
-            r"server \S{1,200} not responding|[Ll]ost connection to server|This client was evicted"
-            r"|Connection to \S{1,200} (?:\(at \S+\) )?was lost"
-            r"|operation \w+ to node \S+ failed: rc = -1(?:07|10|08)|libceph: (?:osd|mon"
-            r"|mds)\d+ .{0,80}(?:socket closed|connect error)|ceph: mds\d+ hung"
-        ),
-    ),
-    (
-        "frozen",
-        re.compile(
-            r"[Ff]ilesystem has been shut down|[Ss]hutting down filesystem|xfs_do_force_shutdown|[Ll]og I/O error"
-        ),
-    ),
-    (
-        "io_error",
-        re.compile(
-            r"EXT4-fs error|XFS \(\S+\): (?:[Mm]etadata|Corruption|Internal error)|(?:blk_update_request"
-            r"|print_req_error): .{0,40}error|I/O error,? dev \S+|Buffer I/O error on dev"
-            r"|BTRFS (?:error|critical)|LustreError: .{0,300}rc = -5\b|nvme\d+n?\d*: (?:I/O .{0,40}timeout"
-            r"|controller is down)|GPFS: .{0,100}(?:I/O error|unmounted)"
-        ),
-    ),
-)
+_KERNEL_REASONS = {
+    "read_only": r"[Rr]emounting filesystem read-only|forced readonly|mounted filesystem read-only due",
+    "unreachable": r"server \S{1,200} not responding|[Ll]ost connection to server|This client was evicted"
+    r"|Connection to \S{1,200} (?:\(at \S+\) )?was lost"
+    r"|operation \w+ to node \S+ failed: rc = -1(?:07|10|08)|libceph: (?:osd|mon"
+    r"|mds)\d+ .{0,80}(?:socket closed|connect error)|ceph: mds\d+ hung",
+    "frozen": r"[Ff]ilesystem has been shut down|[Ss]hutting down filesystem|xfs_do_force_shutdown|[Ll]og I/O error",
+    "io_error": r"EXT4-fs error|XFS \(\S+\): (?:[Mm]etadata|Corruption|Internal error)|(?:blk_update_request"
+    r"|print_req_error): .{0,40}error|I/O error,? dev \S+|Buffer I/O error on dev"
+    r"|BTRFS (?:error|critical)|LustreError: .{0,300}rc = -5\b|nvme\d+n?\d*: (?:I/O .{0,40}timeout"
+    r"|controller is down)|GPFS: .{0,100}(?:I/O error|unmounted)",
+}
+_KERNEL = tuple((reason, re.compile(text)) for reason, text in _KERNEL_REASONS.items())
 _RECOVERED = re.compile(r"still trying|was lost; in progress operations using this service will wait")
 
 
+@PARSER.pattern(
+    rb"EXT4-fs error|[Rr]emounting filesystem read-only|forced readonly|XFS \([^\n]{1,100}(?:shut|rror"
+    rb"|orruption)|xfs_do_force_shutdown|[Ss]hutting down filesystem"
+    rb"|I/O error,? dev |Buffer I/O error on dev|BTRFS (?:error|critical)|server [^\s]{1,200} not responding"
+    rb"|This client was evicted"
+    rb"|Lustre[^\n]{1,200} was lost|LustreError: [^\n]{1,300}rc = -|controller is down"
+    rb"|libceph: [^\n]{1,100}(?:closed|error)|ceph: mds\d+ hung|GPFS: [^\n]{1,100}(?:error|unmounted)"
+    rb"|I/O \d[^\n]{1,60} timeout",
+    safety="A server that is 'still trying' may answer again: that only confirms.",
+    matches=(
+        (
+            "[ 812.120034] EXT4-fs error (device nvme1n1p1): ext4_find_entry:1455: inode #2: comm python: "
+            "reading directory lblock 0"
+        ),
+        "[ 812.120090] EXT4-fs (nvme1n1p1): Remounting filesystem read-only",
+        "[ 900.000001] blk_update_request: I/O error, dev sdb, sector 2048 op 0x1:(WRITE) flags 0x800",
+        "[ 900.000002] nfs: server filer01 not responding, timed out",
+        "[ 900.000003] XFS (sdb1): Log I/O error detected. Shutting down filesystem",
+        (
+            "[ 900.000004] LustreError: 167-0: lfs01-OST0003-osc: This client was evicted by lfs01-OST0003; in "
+            "progress operations using this service will fail."
+        ),
+    ),
+    avoids=(
+        "[   1.000000] EXT4-fs (sda1): mounted filesystem with ordered data mode",
+        "[   2.000000] XFS (sdb): Ending clean mount",
+    ),
+)
 def _parse_kernel(line: Line) -> Event | None:
     for reason, pattern in _KERNEL:
         if pattern.search(line.text):
@@ -100,86 +151,3 @@ def _parse_kernel(line: Line) -> Event | None:
             path = next(filter(None, device.groups())) if device else None
             return line.event("storage_fault", role, reason=reason, path=path)
     return None
-
-
-PARSER = Parser(
-    id="storage",
-    title="File systems",
-    kind="system",
-    planes=("log", "kernel"),
-    patterns=(
-        Pattern(
-            name="errno",
-            regex=rb"No space left on device|kind: StorageFull|[Dd]isk quota exceeded|[Qq]uota exceeded"
-            rb"|[Rr]ead-only file ?system|Stale (?:NFS )?file handle"
-            rb"|Input/output error|Remote I/O error|Structure needs cleaning|Transport endpoint is not connected"
-            rb"|Cannot send after transport endpoint"
-            rb"|not enough (?:free )?disk space",
-            parse=_parse,
-            safety="Shared memory (/dev/shm, torch's shm files) is a container setting, an API's quota is no file "
-            "system's; "
-            "a warning or a full cache confirms, it does not name the cause.",
-            matches=(
-                "OSError: [Errno 28] No space left on device: '/scratch/run/ckpt/step_500.pt'",
-                "cp: error writing '/data/out.bin': No space left on device",
-                "OSError: [Errno 122] Disk quota exceeded: '/home/user/.cache/x'",
-                "OSError: [Errno 30] Read-only file system: '/data/out'",
-                "OSError: [Errno 116] Stale file handle",
-                "OSError: [Errno 5] Input/output error",
-                (
-                    "safetensors_rust.SafetensorError: Error while serializing: IoError(Os { code: 28, kind: "
-                    'StorageFull, message: "No space left on device" })'
-                ),
-            ),
-            avoids=(
-                (
-                    "RuntimeError: unable to allocate shared memory(shm) for file </torch_11001_2357800804_0>: "
-                    "No space "
-                    "left on device (28)"
-                ),
-                "google.api_core.exceptions: GPU quota exceeded for project",
-            ),
-        ),
-        Pattern(
-            name="writer",
-            regex=rb"PytorchStreamWriter failed|unexpected pos \d|iostream error|file write failed",
-            parse=_parse_writer,
-            safety="Only failed writes; a reader's failure (PytorchStreamReader) is a bad file, not a bad disk.",
-            matches=(
-                "RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 640 vs 534",
-                "RuntimeError: PytorchStreamWriter failed writing file data/3: file write failed",
-            ),
-            avoids=("RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",),
-        ),
-        Pattern(
-            name="kernel",
-            regex=rb"EXT4-fs error|[Rr]emounting filesystem read-only|forced readonly|XFS \([^\n]{1,100}(?:shut|rror"
-            rb"|orruption)|xfs_do_force_shutdown|[Ss]hutting down filesystem"
-            rb"|I/O error,? dev |Buffer I/O error on dev|BTRFS (?:error|critical)|server [^\s]{1,200} not responding"
-            rb"|This client was evicted"
-            rb"|Lustre[^\n]{1,200} was lost|LustreError: [^\n]{1,300}rc = -|controller is down"
-            rb"|libceph: [^\n]{1,100}(?:closed|error)|ceph: mds\d+ hung|GPFS: [^\n]{1,100}(?:error|unmounted)"
-            rb"|I/O \d[^\n]{1,60} timeout",
-            parse=_parse_kernel,
-            safety="A server that is 'still trying' may answer again: that only confirms.",
-            matches=(
-                (
-                    "[ 812.120034] EXT4-fs error (device nvme1n1p1): ext4_find_entry:1455: inode #2: comm python: "
-                    "reading directory lblock 0"
-                ),
-                "[ 812.120090] EXT4-fs (nvme1n1p1): Remounting filesystem read-only",
-                "[ 900.000001] blk_update_request: I/O error, dev sdb, sector 2048 op 0x1:(WRITE) flags 0x800",
-                "[ 900.000002] nfs: server filer01 not responding, timed out",
-                "[ 900.000003] XFS (sdb1): Log I/O error detected. Shutting down filesystem",
-                (
-                    "[ 900.000004] LustreError: 167-0: lfs01-OST0003-osc: This client was evicted by lfs01-OST0003; in "
-                    "progress operations using this service will fail."
-                ),
-            ),
-            avoids=(
-                "[   1.000000] EXT4-fs (sda1): mounted filesystem with ordered data mode",
-                "[   2.000000] XFS (sdb): Ending clean mount",
-            ),
-        ),
-    ),
-)

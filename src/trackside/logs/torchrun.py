@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trackside.catalog.signals import Exit, read_code, signal_name, signal_number
 from trackside.logs import exits
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.logs.stamp import find_time
 from trackside.model import Event, Role
 
@@ -18,16 +18,7 @@ _RANK = re.compile(r"^\s*rank\s*:\s*(\d{1,6}) \(local_rank: (\d{1,4})\)")
 _FIELD = re.compile(r"^\s*(time|host|exitcode|error_file|traceback|msg)\s*:\s?(.*)$")
 _EXIT = re.compile(r"(-?\d{1,5})(?: \(pid: (\d{1,10})\))?")
 _ITEM = re.compile(r"^\s*\[(\d{1,6})\]:\s*$")
-_FAILED = re.compile(
-    r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,4}) \(pid: (\d{1,10})\) of (?:binary|fn): (\S+)"
-)
-_SENT = re.compile(r"(?:Sending process (\d{1,10}) closing signal|Closing process (\d{1,10}) via signal) (\w{3,12})")
-_FORCED = re.compile(r"Unable to shutdown process (\d{1,10}) via \S{1,20}, forcefully exiting via (\S{1,20})")
 _RESTART = re.compile(r"(\d{1,6})/(\d{1,6}) attempts left;\s+will restart worker group")
-_GOT = re.compile(
-    r"Process (?P<pid>\d{1,10}) got signal: (?P<one>[\w.]{1,20})"
-    r"|Received (?P<two>[\w.]{1,20}) death signal|Got termination signal: (?P<three>[\w.]{1,20})"
-)
 BLOCK = 12
 """Lines around the rank line that a summary's item can span, other writers' lines between them included."""
 
@@ -58,10 +49,22 @@ def _is_first(line: Line) -> bool:
     return False
 
 
-def _summary(line: Line) -> Event | None:
-    found = _RANK.match(line.text)
-    if found is None:
-        return None
+PARSER = Parser("torchrun", "torchrun / torchelastic", "system")
+
+
+@PARSER.pattern(
+    rb"rank[ ]{0,8}: [0-9]{1,6} \(local_rank: ",
+    _RANK,
+    safety="Role by signal: sent by the launcher or not first with a plain exit code is teardown or cascade. "
+    "Must not match a rank that logs its own local rank.",
+    matches=(
+        "  rank      : 3 (local_rank: 1)",
+        "  rank: 0 (local_rank: 0)",
+        "[rank3]:   rank      : 12 (local_rank: 4)",
+    ),
+    avoids=("rank 3 (local_rank 1) starts", "global rank: 3 of 8", "my rank : 3 (local_rank: x)"),
+)
+def _summary(line: Line, found: re.Match[str]) -> Event:
     fields = {m[1]: m[2].strip() for near in _around(line) if (m := _FIELD.match(near.text))}
     code = _EXIT.match(fields.get("exitcode", ""))
     end = read_code(int(code[1])) if code else Exit()
@@ -91,44 +94,73 @@ def _summary(line: Line) -> Event | None:
     )
 
 
-def _failed(line: Line) -> Event | None:
-    found = _FAILED.search(line.text)
-    if found is None:
-        return None
-    end, pid = read_code(int(found[1])), int(found[3])
-    return line.event(
-        "process_exit",
-        exits.role_of(line, end.signal, pid, first=True),
-        source=LAUNCHER,
-        task=found[2],
-        exit_code=end.code,
-        signal=end.signal,
-        signal_name=end.signal_name,
-        pid=pid,
-    )
+@PARSER.pattern(
+    rb"failed \(exitcode: -?[0-9]{1,5}\) local_rank: ",
+    r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,4}) \(pid: (\d{1,10})\) of (?:binary|fn): (\S+)",
+    safety="The agent's own word for the first worker that it found dead; a plain exit code only confirms.",
+    matches=(
+        (
+            "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 1 "
+            "(pid: 8614) of binary: /usr/bin/python"
+        ),
+        (
+            "E1121 08:35:25.883000 10083 torch/distributed/elastic/multiprocessing/api.py:1002] failed "
+            "(exitcode: 1) local_rank: 0 (pid: 104) of binary: python3"
+        ),
+    ),
+    avoids=("test failed (exitcode: 1)", "command failed (exitcode: x) local_rank: 0"),
+)
+def _failed(line: Line, found: re.Match[str]) -> Event:
+    return exits.process_exit(line, read_code(int(found[1])), LAUNCHER, int(found[3]), first=True, task=found[2])
 
 
-def _sent(line: Line) -> Event | None:
-    found = _SENT.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"(Sending process [0-9]{1,10} closing signal |Closing process [0-9]{1,10} via signal )SIG",
+    r"(?:Sending process (\d{1,10}) closing signal|Closing process (\d{1,10}) via signal) (\w{3,12})",
+    safety="Teardown always: the agent ends the remaining workers; the pid's later death is no cause.",
+    matches=(
+        "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 123 closing signal SIGTERM",
+        (
+            "W1121 08:35:00.6 8161 torch/distributed/elastic/multiprocessing/api.py:900] Closing process "
+            "8613 via signal SIGTERM"
+        ),
+    ),
+    avoids=("Sending process closing signal", "sending closing remarks to process 12"),
+)
+def _sent(line: Line, found: re.Match[str]) -> Event:
     pid, number = int(found[1] or found[2]), signal_number(found[3])
     exits.launcher_kills(line, pid)
     return _signal(line, number, pid)
 
 
-def _forced(line: Line) -> Event | None:
-    found = _FORCED.search(line.text)
-    if found is None:
-        return None
+@PARSER.pattern(
+    rb"Unable to shutdown process [0-9]{1,10} via ",
+    r"Unable to shutdown process (\d{1,10}) via \S{1,20}, forcefully exiting via (\S{1,20})",
+    safety="Teardown always: the agent lost patience.",
+    matches=("Unable to shutdown process 30645 via 15, forcefully exiting via 9",),
+    avoids=("Unable to shutdown process pool via atexit",),
+)
+def _forced(line: Line, found: re.Match[str]) -> Event:
     exits.launcher_kills(line, int(found[1]))
     return _signal(line, signal_number(found[2]), int(found[1]))
 
 
-def _got(line: Line) -> Event | None:
-    found = _GOT.search(line.text)
-    number = signal_number(found["one"] or found["two"] or found["three"]) if found else None
-    if found is None or number is None:
+@PARSER.pattern(
+    rb"( got signal: |death signal|Got termination signal: )",
+    r"Process (?P<pid>\d{1,10}) got signal: (?P<one>[\w.]{1,20})"
+    r"|Received (?P<two>[\w.]{1,20}) death signal|Got termination signal: (?P<three>[\w.]{1,20})",
+    safety="Teardown: the agent itself was told to stop; SIGINT is the user.",
+    matches=(
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4021 got signal: 15",
+        "Received 15 death signal, shutting down workers",
+        "Received Signals.SIGTERM death signal, shutting down workers",
+        "Received SIGINT death signal",
+    ),
+    avoids=("the sensor got signal: strong", "a death signal in the data"),
+)
+def _got(line: Line, found: re.Match[str]) -> Event | None:
+    number = signal_number(found["one"] or found["two"] or found["three"])
+    if number is None:
         return None
     exits.ending(line, "signal")
     if number == 2:
@@ -141,6 +173,15 @@ def _signal(line: Line, number: int | None, pid: int | None) -> Event:
     return line.event("signal_received", Role.TEARDOWN, signal=number, signal_name=name, pid=pid, by=LAUNCHER)
 
 
+@PARSER.pattern(
+    rb"will restart worker group",
+    safety="A restart by the agent, not an advice to restart.",
+    matches=(
+        "[default] Worker group FAILED. 3/3 attempts left; will restart worker group",
+        "[default] Detected 1 new nodes from group_rank=0; will restart worker group",
+    ),
+    avoids=("we restart the worker group by hand",),
+)
 def _restart(line: Line) -> Event | None:
     if found := _RESTART.search(line.text):
         attempt = int(found[2]) - int(found[1]) + 1
@@ -150,100 +191,11 @@ def _restart(line: Line) -> Event | None:
     return None
 
 
+@PARSER.pattern(
+    rb"Setting OMP_NUM_THREADS environment variable for each process",
+    safety="Printed once by the launcher when it starts several workers on a node.",
+    matches=("Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid overload",),
+    avoids=("OMP_NUM_THREADS=1",),
+)
 def _started(line: Line) -> Event | None:
     return line.event("host", Role.FACT, command=LAUNCHER) if "OMP_NUM_THREADS environment" in line.text else None
-
-
-PARSER = Parser(
-    id="torchrun",
-    title="torchrun / torchelastic",
-    kind="system",
-    patterns=(
-        Pattern(
-            "failure-summary",
-            rb"rank[ ]{0,8}: [0-9]{1,6} \(local_rank: ",
-            _summary,
-            "Role by signal: sent by the launcher or not first with a plain exit code is teardown or cascade. "
-            "Must not match a rank that logs its own local rank.",
-            matches=(
-                "  rank      : 3 (local_rank: 1)",
-                "  rank: 0 (local_rank: 0)",
-                "[rank3]:   rank      : 12 (local_rank: 4)",
-            ),
-            avoids=("rank 3 (local_rank 1) starts", "global rank: 3 of 8", "my rank : 3 (local_rank: x)"),
-        ),
-        Pattern(
-            "worker-failed",
-            rb"failed \(exitcode: -?[0-9]{1,5}\) local_rank: ",
-            _failed,
-            "The agent's own word for the first worker that it found dead; a plain exit code only confirms.",
-            matches=(
-                (
-                    "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 1 "
-                    "(pid: 8614) of binary: /usr/bin/python"
-                ),
-                (
-                    "E1121 08:35:25.883000 10083 torch/distributed/elastic/multiprocessing/api.py:1002] failed "
-                    "(exitcode: 1) local_rank: 0 (pid: 104) of binary: python3"
-                ),
-            ),
-            avoids=("test failed (exitcode: 1)", "command failed (exitcode: x) local_rank: 0"),
-        ),
-        Pattern(
-            "closing-signal",
-            rb"(Sending process [0-9]{1,10} closing signal |Closing process [0-9]{1,10} via signal )SIG",
-            _sent,
-            "Teardown always: the agent ends the remaining workers; the pid's later death is no cause.",
-            matches=(
-                "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 123 closing signal SIGTERM",
-                (
-                    "W1121 08:35:00.6 8161 torch/distributed/elastic/multiprocessing/api.py:900] Closing process "
-                    "8613 via signal SIGTERM"
-                ),
-            ),
-            avoids=("Sending process closing signal", "sending closing remarks to process 12"),
-        ),
-        Pattern(
-            "forced-exit",
-            rb"Unable to shutdown process [0-9]{1,10} via ",
-            _forced,
-            "Teardown always: the agent lost patience.",
-            matches=("Unable to shutdown process 30645 via 15, forcefully exiting via 9",),
-            avoids=("Unable to shutdown process pool via atexit",),
-        ),
-        Pattern(
-            "agent-signal",
-            rb"( got signal: |death signal|Got termination signal: )",
-            _got,
-            "Teardown: the agent itself was told to stop; SIGINT is the user.",
-            matches=(
-                "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4021 got signal: 15",
-                "Received 15 death signal, shutting down workers",
-                "Received Signals.SIGTERM death signal, shutting down workers",
-                "Received SIGINT death signal",
-            ),
-            avoids=("the sensor got signal: strong", "a death signal in the data"),
-        ),
-        Pattern(
-            "restart",
-            rb"will restart worker group",
-            _restart,
-            "A restart by the agent, not an advice to restart.",
-            matches=(
-                "[default] Worker group FAILED. 3/3 attempts left; will restart worker group",
-                "[default] Detected 1 new nodes from group_rank=0; will restart worker group",
-            ),
-            avoids=("we restart the worker group by hand",),
-        ),
-        Pattern(
-            "started",
-            rb"Setting OMP_NUM_THREADS environment variable for each process",
-            _started,
-            "Printed once by the launcher when it starts several workers on a node.",
-            matches=(
-                "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid overload",
-            ),
-            avoids=("OMP_NUM_THREADS=1",),
-        ),
-    ),
-)

@@ -7,12 +7,38 @@ from typing import Any
 from trackside.logs.bars import Bar, read_bar
 from trackside.logs.frameworks import named
 from trackside.logs.line import Line
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
 ID = "tqdm"
 
+PARSER = Parser(ID, "tqdm bars with a loss", "framework", generic=True, precedence=620)
 
+
+@PARSER.pattern(
+    rb"[0-9?] \[[0-9?:]{4,12}<[^\n\r]{3,200}[lL](?:oss|OSS)[a-zA-Z_/]{0,20}[=:]",
+    safety="Redraws are left to the trajectory (the last drawing of a count is the point); bars of validation are none.",
+    matches=(
+        "  2%|▎         | 2/80 [00:00<00:10,  7.78it/s, loss=5.94, lr=0.003]",
+        "Epoch 1/3:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, train_loss=2.31]",
+    ),
+    avoids=(
+        "Validation:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, loss=2.31]",
+        "  2%|▎         | 2/80 [00:00<00:10,  7.78it/s, val_loss=5.94]",
+    ),
+)
+@PARSER.pattern(
+    rb"[lL](?:oss|OSS)[=: ]{1,3}[0-9naif.+-]{1,24}[^\n\r|]{0,60}[0-9]{1,3}%\|",
+    safety="As above, with the loss before the bar.",
+    matches=("loss: 2.3410:  12%|█▎        | 5/40 [00:01<00:07,  4.90it/s]",),
+    avoids=("val loss: 2.3410:  12%|█▎        | 5/40 [00:01<00:07,  4.90it/s]",),
+)
+@PARSER.pattern(
+    rb"[0-9]it \[[0-9:]{4,12}, [^\n\r]{3,200}[lL]oss[a-zA-Z_/]{0,20}=",
+    safety="As above, for iterators of unknown length.",
+    matches=("12it [00:03,  3.90it/s, loss=2.31]",),
+    avoids=("12it [00:03,  3.90it/s, eval_loss=2.31]",),
+)
 def _progress(line: Line) -> Event | None:
     bar = read_bar(line.text)
     if bar is None or bar.evaluates or "loss" not in bar.figures:
@@ -65,43 +91,3 @@ def _planned(bar: Bar) -> int | None:
     if bar.epoch is None:
         return bar.total
     return bar.total * bar.epoch[1] if bar.epoch[1] else None
-
-
-PARSER = Parser(
-    ID,
-    "tqdm bars with a loss",
-    "framework",
-    (
-        Pattern(
-            "postfix",
-            rb"[0-9?] \[[0-9?:]{4,12}<[^\n\r]{3,200}[lL](?:oss|OSS)[a-zA-Z_/]{0,20}[=:]",
-            _progress,
-            "Redraws are left to the trajectory (the last drawing of a count is the point); bars of validation are none.",
-            (
-                "  2%|▎         | 2/80 [00:00<00:10,  7.78it/s, loss=5.94, lr=0.003]",
-                "Epoch 1/3:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, train_loss=2.31]",
-            ),
-            (
-                "Validation:  10%|█         | 10/100 [00:01<00:09,  9.80it/s, loss=2.31]",
-                "  2%|▎         | 2/80 [00:00<00:10,  7.78it/s, val_loss=5.94]",
-            ),
-        ),
-        Pattern(
-            "description",
-            rb"[lL](?:oss|OSS)[=: ]{1,3}[0-9naif.+-]{1,24}[^\n\r|]{0,60}[0-9]{1,3}%\|",
-            _progress,
-            "As above, with the loss before the bar.",
-            ("loss: 2.3410:  12%|█▎        | 5/40 [00:01<00:07,  4.90it/s]",),
-            ("val loss: 2.3410:  12%|█▎        | 5/40 [00:01<00:07,  4.90it/s]",),
-        ),
-        Pattern(
-            "count without total",
-            rb"[0-9]it \[[0-9:]{4,12}, [^\n\r]{3,200}[lL]oss[a-zA-Z_/]{0,20}=",
-            _progress,
-            "As above, for iterators of unknown length.",
-            ("12it [00:03,  3.90it/s, loss=2.31]",),
-            ("12it [00:03,  3.90it/s, eval_loss=2.31]",),
-        ),
-    ),
-    generic=True,
-)

@@ -12,7 +12,7 @@ from itertools import islice
 
 from trackside.logs.exception_topics import chain_topic
 from trackside.logs.line import Line, split_label
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.logs.traceback_reader import Frame, Stream, Told, read_frame, unescape
 from trackside.model import Event, Role
 
@@ -43,7 +43,22 @@ _NOT_FATAL = re.compile(
 )
 _ENDING = re.compile(r"SIGTERM|CANCELLED AT|[Ss]ignal:? 15\b|15 death signal|Terminated")
 
+PARSER = Parser("python", "Python tracebacks", "system")
 
+
+@PARSER.pattern(
+    rb"Traceback \(most recent call last\)",
+    safety="A traceback is read once, with its chain: headers inside a chain, quoted by a worker's or "
+    "printed by an interleaved rank give no second event. Handled ones are events too: what came after tells.",
+    matches=(
+        'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nValueError: x',
+        (
+            '2026-01-02 03:04:05 ERROR Traceback (most recent call last):\\n  File \\"a.py\\", line 1, in '
+            "f\\nKeyError: 'k'"
+        ),
+    ),
+    avoids=("Traceback (most recent call first):", "see the Traceback above"),
+)
 def _parse_header(line: Line) -> list[Event] | None:
     seen: set[int] = line.notes("python").setdefault("seen", set())
     if line.offset in seen:
@@ -270,6 +285,23 @@ _LOGGER = re.compile(
 )
 
 
+@PARSER.pattern(
+    rb"(?:Error|Exception|Interrupt|SystemExit|ArrowInvalid): ",
+    safety="Only at the line's beginning, or right after a logger's ERROR prefix: prose, warnings and "
+    "reports like 'with error <class ...>' do not count.",
+    matches=(
+        "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "2026-01-02 03:04:05,678 - ERROR - ValueError: bad batch size",
+        "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset",
+    ),
+    avoids=(
+        "WARNING: retrying after ConnectionError: timed out",
+        "if you see a ValueError: check your data",
+        "error: something failed",
+        "FutureWarning: x raises ValueError: later",
+        "Error: 3",
+    ),
+)
 def _parse_bare(line: Line) -> Event | None:
     notes = line.notes("python")
     if line.offset in notes.get("seen", ()) or line.offset <= notes.get("interleaved", -1):
@@ -319,46 +351,3 @@ def _frames_above(line: Line) -> list[Frame]:
         else:
             break
     return frames[::-1]
-
-
-PARSER = Parser(
-    id="python",
-    title="Python tracebacks",
-    kind="system",
-    patterns=(
-        Pattern(
-            name="traceback",
-            regex=rb"Traceback \(most recent call last\)",
-            parse=_parse_header,
-            safety="A traceback is read once, with its chain: headers inside a chain, quoted by a worker's or "
-            "printed by an interleaved rank give no second event. Handled ones are events too: what came after tells.",
-            matches=(
-                'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nValueError: x',
-                (
-                    '2026-01-02 03:04:05 ERROR Traceback (most recent call last):\\n  File \\"a.py\\", line 1, in '
-                    "f\\nKeyError: 'k'"
-                ),
-            ),
-            avoids=("Traceback (most recent call first):", "see the Traceback above"),
-        ),
-        Pattern(
-            name="bare-exception",
-            regex=rb"(?:Error|Exception|Interrupt|SystemExit|ArrowInvalid): ",
-            parse=_parse_bare,
-            safety="Only at the line's beginning, or right after a logger's ERROR prefix: prose, warnings and "
-            "reports like 'with error <class ...>' do not count.",
-            matches=(
-                "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
-                "2026-01-02 03:04:05,678 - ERROR - ValueError: bad batch size",
-                "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset",
-            ),
-            avoids=(
-                "WARNING: retrying after ConnectionError: timed out",
-                "if you see a ValueError: check your data",
-                "error: something failed",
-                "FutureWarning: x raises ValueError: later",
-                "Error: 3",
-            ),
-        ),
-    ),
-)

@@ -6,8 +6,10 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
+from trackside.logs.pattern import PRECEDENCE, parsers
 from trackside.logs.series import Series
 from trackside.model import Event
 
@@ -17,21 +19,6 @@ POINTS = 200_000
 """The same for all series together."""
 SHARED, ALIKE, COMPARED = 3, 0.01, 8
 """Equal steps at which two files' losses differ, and by which share, to be two trainings; files that are looked at."""
-_ORDER = (
-    "hf-trainer",
-    "llama-factory",
-    "megatron",
-    "mlperf",
-    "fairseq",
-    "torchtitan",
-    "mmengine",
-    "composer",
-    "nemo",
-    "lightning",
-    "keras",
-)
-"""Where several parsers read progress with a loss in one file, the most specific one tells the run."""
-_LAST = ("deepspeed", "nanogpt", "tqdm", "custom", "mlperf-stats")
 _ATTEMPT = re.compile(r"(?:^|/)attempt_(\d+)/")
 
 
@@ -101,11 +88,15 @@ class Trajectories:
         return list(_joined(list(chosen.values())))
 
 
-def _rank(series: Series) -> tuple[bool, int, int]:
+def _rank(series: Series) -> tuple[bool, float, int]:
     """Smaller tells the run better."""
-    name = series.parser
-    order = _ORDER.index(name) if name in _ORDER else len(_ORDER) + (_LAST.index(name) + 1 if name in _LAST else 0)
-    return (not series.loss_seen, order, -series.seen)
+    return (not series.loss_seen, _precedence().get(series.parser, PRECEDENCE), -series.seen)
+
+
+@cache
+def _precedence() -> dict[str, float]:
+    asides = {parser.aside: math.inf for parser in parsers() if parser.aside}
+    return asides | {parser.id: parser.precedence for parser in parsers()}
 
 
 def _joined(files: list[Series]) -> Iterable[Event]:

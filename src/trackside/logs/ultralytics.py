@@ -10,41 +10,29 @@ import re
 
 from trackside.logs.line import Line
 from trackside.logs.numbers import number
-from trackside.logs.pattern import Parser, Pattern
+from trackside.logs.pattern import Parser
 from trackside.model import Event
 
-_ROW = re.compile(r"^\s{1,12}(\d{1,6})/(\d{1,6})\s+(?:[\d.]{1,8}[GM]?)\s+(.{1,160}?)\s+\d{1,6}\s+\d{2,5}: 100%")
 _HEADER = re.compile(r"^\s{1,12}Epoch\s+(?:GPU_mem|gpu_mem)\s+(.{1,120})")
 _LINES = 60
 
+PARSER = Parser("ultralytics", "Ultralytics YOLO", "framework")
 
-def _progress(line: Line) -> Event | None:
-    found = _ROW.match(line.text)
-    if found is None:
-        return None
+
+@PARSER.pattern(
+    rb"[0-9]{1,6}/[0-9]{1,6} {2,12}[0-9.]{1,8}[GM]? [^\n\r]{1,200}: 100%",
+    r"^\s{1,12}(\d{1,6})/(\d{1,6})\s+(?:[\d.]{1,8}[GM]?)\s+(.{1,160}?)\s+\d{1,6}\s+\d{2,5}: 100%",
+    safety="Only the finished bar of an epoch, under its header.",
+    matches=(
+        "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n"
+        "       3/55      9.95G      1.234       2.07      1.477         12        640: 100%|██████████| 787/787 [09:07<00:00,  1.44it/s]",
+    ),
+    avoids=("      3/55      9.95G      1.234  12        640: 100%|██████████| 787/787",),
+)
+def _progress(line: Line, found: re.Match[str]) -> Event | None:
     header = next((m for near in line.preceding(_LINES) if (m := _HEADER.match(near.text))), None)
     if header is None:
         return None
     parts = [number(value) for name, value in zip(header[1].split(), found[3].split(), strict=False) if "loss" in name]
     bad = next((value for value in parts if value is not None and not math.isfinite(value)), None)
     return line.event("progress", step=int(found[1]), epoch=int(found[1]), loss=bad, framework="ultralytics")
-
-
-PARSER = Parser(
-    "ultralytics",
-    "Ultralytics YOLO",
-    "framework",
-    (
-        Pattern(
-            "epoch",
-            rb"[0-9]{1,6}/[0-9]{1,6} {2,12}[0-9.]{1,8}[GM]? [^\n\r]{1,200}: 100%",
-            _progress,
-            "Only the finished bar of an epoch, under its header.",
-            (
-                "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n"
-                "       3/55      9.95G      1.234       2.07      1.477         12        640: 100%|██████████| 787/787 [09:07<00:00,  1.44it/s]",
-            ),
-            ("      3/55      9.95G      1.234  12        640: 100%|██████████| 787/787",),
-        ),
-    ),
-)

@@ -63,7 +63,6 @@ class Ending:
     signal: int = 0
     by: str = ""
     """Who cancelled it, as sacct writes it: ``by 1000``."""
-    reason: str = "None"
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trackside.sim.act import Act
+from trackside.sim.act import Act, Ending
 from trackside.sim.records import torchrun
 from trackside.sim.stage import Stage
 from trackside.sim.timeline import State
@@ -124,19 +124,9 @@ def _ended(code: int) -> str:
     return words.get(code, f"Exited with exit code {code}")
 
 
-def finish(
-    stage: Stage, at: float, state: str, code: int = 0, signal: int = 0, by: str = "", reason: str = "None"
-) -> None:
+def finish(stage: Stage, at: float, state: str, code: int = 0, signal: int = 0, by: str = "") -> None:
     """The job ends."""
-    ending = stage.act.ending
-    ending.time, ending.state, ending.code, ending.signal, ending.by, ending.reason = (
-        at,
-        state,
-        code,
-        signal,
-        by,
-        reason,
-    )
+    stage.act.ending = Ending(at, state, code, signal, by)
 
 
 def hang(

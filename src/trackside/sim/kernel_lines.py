@@ -53,7 +53,7 @@ def oom_kill(stage: Stage, act: Act, place: Place, time: float, gib: float, cgro
     )
     for number, line in enumerate(lines):
         stage.log_kernel(time + 0.001 * number, place.node, line)
-    stage.host_change(place.node, time, "oom_kills", 1.0)
+    stage.oom_kills.append((time, place.node))
 
 
 def segfault(stage: Stage, act: Act, place: Place, time: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,6 @@ class Curve:
     warmup: int = 40
     total: int = 600
     gradient: float = 0.8
-    shift: int = 0
-    """Steps that a new start forgets: the loss of step s is that of step s - shift."""
     how: str = ""
     """Empty: learns. nan, explode, plateau, flat, spike: see :mod:`trackside.sim.faults.loss_divergence`."""
     onset: int = 0
@@ -33,13 +31,9 @@ class Curve:
     level: float = 11.9
     seed: int = 0
 
-    def restarted(self, at: int) -> Curve:
-        """The curve of a run that begins at step ``at`` with nothing learned."""
-        return replace(self, shift=at)
-
     def at(self, steps: NDArray[np.int64]) -> tuple[Array, Array, Array]:
         """(loss, gradient norm, learning rate) at steps counted from 1; not numbers where they overflowed."""
-        s = np.maximum(steps - self.shift, 1).astype(float)
+        s = np.maximum(steps, 1).astype(float)
         noise, more = _noise(steps, self.seed), _noise(steps, self.seed + 7919)
         loss = self.floor + (self.start - self.floor) * (1 + (s - 1) / self.tau) ** -self.power
         loss = loss * (1 + self.noise * noise * np.minimum(1, s / self.tau))

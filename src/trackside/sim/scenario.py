@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,8 @@ from trackside.errors import UsageError
 
 PLANES = ("gpu", "host", "tracer", "logs", "scheduler", "kernel")
 """What a folder can hold, in the order it is written."""
+_LENGTH = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+_UNITS = (86400.0, 3600.0, 60.0, 1.0)
 
 
 class ScenarioError(UsageError, ValueError):
@@ -193,3 +196,19 @@ class Scenario:
     telemetry: Telemetry = field(default_factory=Telemetry)
     neighbours: tuple[Neighbour, ...] = ()
     faults: tuple[Mapping[str, Any], ...] = ()
+
+
+def seconds(value: object) -> float | None:
+    """Seconds from a number or from text such as "1h30m"; None if it is neither."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        return float(value)
+    if (
+        isinstance(value, str)
+        and value
+        and (match := _LENGTH.fullmatch(value.replace(" ", "")))
+        and any(match.groups())
+    ):
+        return sum(float(part) * unit for part, unit in zip(match.groups(), _UNITS, strict=True) if part)
+    return None

@@ -12,10 +12,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from trackside.sim.durations import seconds
 from trackside.sim.frameworks import frameworks
 from trackside.sim.hardware import MODELS
-from trackside.sim.scenario import PLANES, Scenario, ScenarioError
+from trackside.sim.scenario import PLANES, Scenario, ScenarioError, seconds
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "cluster.gpu": tuple(MODELS),

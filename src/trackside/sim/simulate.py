@@ -9,8 +9,7 @@ from pathlib import Path
 from trackside.sim.endings import notice
 from trackside.sim.exporters import dcgm, node, tracer, training
 from trackside.sim.exposition import Exposition
-from trackside.sim.fault import Fault
-from trackside.sim.faults import faults
+from trackside.sim.faults import Fault, faults
 from trackside.sim.parquet import ParquetTable
 from trackside.sim.records import job_log, kernel, slurm
 from trackside.sim.scenario import Scenario, ScenarioError

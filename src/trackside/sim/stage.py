@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trackside.sim.act import Act, Place
-from trackside.sim.durations import seconds
 from trackside.sim.hardware import MODELS, GpuModel
-from trackside.sim.scenario import Scenario, ScenarioError
+from trackside.sim.scenario import Scenario, ScenarioError, seconds
 from trackside.sim.truth import Injected
 
 FOREVER = float("inf")
@@ -125,7 +124,8 @@ class Stage:
         self.throttles: list[Throttle] = []
         self.changes: dict[tuple[str, int], list[Change]] = {}
         self.host_effects: list[HostEffect] = []
-        self.host_changes: dict[str, list[Change]] = {}
+        self.oom_kills: list[tuple[float, str]] = []
+        """(time, node)"""
         self.gone: dict[tuple[str, int], float] = {}
         """GPUs that fell off the bus."""
         self.down: dict[str, tuple[float, float]] = {}
@@ -187,17 +187,9 @@ class Stage:
         """A GPU's counter rises or a level is set."""
         self.changes.setdefault((node, gpu), []).append(Change(time, metric, amount, to))
 
-    def host_change(self, node: str, time: float, metric: str, amount: float) -> None:
-        """A node's counter rises."""
-        self.host_changes.setdefault(node, []).append(Change(time, metric, amount))
-
     def log_kernel(self, time: float, node: str, text: str) -> None:
         """A line of a node's kernel log."""
         self.kernel.append((time, node, text))
-
-    def inject(self, injected: Injected) -> None:
-        """Note the truth."""
-        self.injected.append(injected)
 
     def pid(self, act: Act, rank: int) -> int:
         """Process id of a rank."""

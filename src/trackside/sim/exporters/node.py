@@ -123,6 +123,15 @@ def _booted(host: Host, values: Array) -> Array:
 
 
 Family = tuple[str, str, str, list[tuple[dict[str, str], Array]]]
+"""(name, kind, help, curves with their labels)"""
+
+
+def _counter(name: str, text: str, values: Array, labels: dict[str, str] | None = None) -> Family:
+    return name, "counter", text, [(labels or {}, values)]
+
+
+def _gauge(name: str, text: str, values: Array, labels: dict[str, str] | None = None) -> Family:
+    return name, "gauge", text, [(labels or {}, values)]
 
 
 def _families(host: Host) -> list[Family]:
@@ -163,7 +172,7 @@ def _cpu(host: Host) -> list[Family]:
             "Seconds the CPUs spent in each mode.",
             [({"mode": mode}, values) for mode, values in modes.items()],
         ),
-        ("node_load1", "gauge", "1m load average.", [({}, np.round(load, 2))]),
+        _gauge("node_load1", "1m load average.", np.round(load, 2)),
     ]
 
 
@@ -178,30 +187,19 @@ def _memory(host: Host) -> list[Family]:
     available = np.maximum(total - used, 0.002 * total)
     free = np.minimum(available, np.maximum(available * 0.45, 0.0015 * total))
     kills = np.zeros(len(host.times))
-    for change in host.stage.host_changes.get(host.name, ()):
-        if change.metric == "oom_kills":
-            kills += np.where(host.times >= change.time, change.amount, 0.0)
+    for time, node in host.stage.oom_kills:
+        if node == host.name:
+            kills += host.times >= time
     page = 4096.0
+    fields = {"MemTotal": total, "MemAvailable": available, "MemFree": free}
     return [
-        (
-            "node_memory_MemTotal_bytes",
-            "gauge",
-            "Memory information field MemTotal_bytes.",
-            [({}, np.rint(total / page) * page)],
+        *(
+            _gauge(
+                f"node_memory_{name}_bytes", f"Memory information field {name}_bytes.", np.rint(values / page) * page
+            )
+            for name, values in fields.items()
         ),
-        (
-            "node_memory_MemAvailable_bytes",
-            "gauge",
-            "Memory information field MemAvailable_bytes.",
-            [({}, np.rint(available / page) * page)],
-        ),
-        (
-            "node_memory_MemFree_bytes",
-            "gauge",
-            "Memory information field MemFree_bytes.",
-            [({}, np.rint(free / page) * page)],
-        ),
-        ("node_vmstat_oom_kill", "counter", "/proc/vmstat information field oom_kill.", [({}, kills)]),
+        _counter("node_vmstat_oom_kill", "/proc/vmstat information field oom_kill.", kills),
     ]
 
 
@@ -212,38 +210,21 @@ def _disks(host: Host) -> list[Family]:
     busy = np.minimum((written + read) / 1.4e9, np.cumsum(host.window))
     start = _offset(host, "disk", 4e12)
     device = {"device": "nvme0n1"}
+    root = {"device": "/dev/nvme0n1p2", "fstype": "ext4", "mountpoint": "/"}
     size = np.full(len(host.times), 3.4e12)
     return [
-        (
-            "node_disk_io_time_seconds_total",
-            "counter",
-            "Total seconds spent doing I/Os.",
-            [(device, start / 1e9 + busy)],
+        _counter("node_disk_io_time_seconds_total", "Total seconds spent doing I/Os.", start / 1e9 + busy, device),
+        _counter("node_disk_read_bytes_total", "The total number of bytes read successfully.", start + read, device),
+        _counter(
+            "node_disk_written_bytes_total", "The total number of bytes written successfully.", start + written, device
         ),
-        (
-            "node_disk_read_bytes_total",
-            "counter",
-            "The total number of bytes read successfully.",
-            [(device, start + read)],
-        ),
-        (
-            "node_disk_written_bytes_total",
-            "counter",
-            "The total number of bytes written successfully.",
-            [(device, start + written)],
-        ),
-        (
+        _gauge(
             "node_filesystem_avail_bytes",
-            "gauge",
             "Filesystem space available to non-root users in bytes.",
-            [({"device": "/dev/nvme0n1p2", "fstype": "ext4", "mountpoint": "/"}, size * 0.71 - written)],
+            size * 0.71 - written,
+            root,
         ),
-        (
-            "node_filesystem_size_bytes",
-            "gauge",
-            "Filesystem size in bytes.",
-            [({"device": "/dev/nvme0n1p2", "fstype": "ext4", "mountpoint": "/"}, size)],
-        ),
+        _gauge("node_filesystem_size_bytes", "Filesystem size in bytes.", size, root),
     ]
 
 
@@ -253,34 +234,17 @@ def _network(host: Host) -> list[Family]:
     fabric, start = host.amounts[:, FABRIC], _offset(host, "network", 9e13)
     over_ethernet = host.stage.transport == "Socket"
     lan = chatter + host.lasting("network") + (fabric if over_ethernet else 0.0)
-    eth = {"device": "eth0"}
-    found: list[Family] = [
-        (
-            "node_network_receive_bytes_total",
-            "counter",
-            "Network device statistic receive_bytes.",
-            [(eth, start + lan + host.amounts[:, NFS_IN])],
-        ),
-        (
-            "node_network_transmit_bytes_total",
-            "counter",
-            "Network device statistic transmit_bytes.",
-            [(eth, start + lan + host.amounts[:, NFS_OUT])],
-        ),
-    ]
+    found = []
+    for way, served in (("receive", NFS_IN), ("transmit", NFS_OUT)):
+        name, text = f"node_network_{way}_bytes_total", f"Network device statistic {way}_bytes."
+        found.append(_counter(name, text, start + lan + host.amounts[:, served], {"device": "eth0"}))
     if host.stage.scenario.cluster.fabric == "infiniband":
         ports = host.stage.scenario.cluster.gpus_per_node
         share = (0.0 if over_ethernet else fabric) / ports + 200.0 * np.cumsum(host.window)
+        curves = [({"device": f"mlx5_{i}", "port": "1"}, start * 3 + share) for i in range(ports)]
         for way in ("received", "transmitted"):
-            curves = [({"device": f"mlx5_{i}", "port": "1"}, start * 3 + share) for i in range(ports)]
-            found.append(
-                (
-                    f"node_infiniband_port_data_{way}_bytes_total",
-                    "counter",
-                    f"Number of data octets {way} on all links",
-                    curves,
-                )
-            )
+            name = f"node_infiniband_port_data_{way}_bytes_total"
+            found.append((name, "counter", f"Number of data octets {way} on all links", curves))
     return found
 
 
@@ -288,27 +252,19 @@ def _pressure(host: Host) -> list[Family]:
     start = _offset(host, "pressure", 900.0)
     cores = host.stage.scenario.cluster.cores
     contended = host.lasting("stalled_cpu") + 0.001 * host.amounts[:, CPU] / cores
+    io, memory = host.lasting("stalled_io"), host.lasting("stalled_memory")
     table = {
         "cpu_waiting": ("Total time in seconds that processes have waited for CPU time", contended),
-        "io_waiting": (
-            "Total time in seconds that processes have waited due to IO congestion",
-            host.lasting("stalled_io"),
-        ),
-        "io_stalled": (
-            "Total time in seconds no process could make progress due to IO congestion",
-            0.7 * host.lasting("stalled_io"),
-        ),
-        "memory_waiting": (
-            "Total time in seconds that processes have waited for memory",
-            host.lasting("stalled_memory"),
-        ),
+        "io_waiting": ("Total time in seconds that processes have waited due to IO congestion", io),
+        "io_stalled": ("Total time in seconds no process could make progress due to IO congestion", 0.7 * io),
+        "memory_waiting": ("Total time in seconds that processes have waited for memory", memory),
         "memory_stalled": (
             "Total time in seconds no process could make progress due to memory congestion",
-            0.6 * host.lasting("stalled_memory"),
+            0.6 * memory,
         ),
     }
     return [
-        (f"node_pressure_{name}_seconds_total", "counter", text, [({}, np.round(start + values, 6))])
+        _counter(f"node_pressure_{name}_seconds_total", text, np.round(start + values, 6))
         for name, (text, values) in table.items()
     ]
 
@@ -320,11 +276,6 @@ def _clock(host: Host) -> list[Family]:
     boot[host.times >= back] = back - 45 if math.isfinite(back) else 0.0
     ahead = host.stage.node_clock(host.name)
     return [
-        ("node_boot_time_seconds", "gauge", "Node boot time, in unixtime.", [({}, np.floor(boot + ahead))]),
-        (
-            "node_time_seconds",
-            "gauge",
-            "System time in seconds since epoch (1970).",
-            [({}, np.round(host.times + ahead, 3))],
-        ),
+        _gauge("node_boot_time_seconds", "Node boot time, in unixtime.", np.floor(boot + ahead)),
+        _gauge("node_time_seconds", "System time in seconds since epoch (1970).", np.round(host.times + ahead, 3)),
     ]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from trackside.sim.endings import CODE, Death, crash, traceback
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.faults.ecc import ADVICE
 from trackside.sim.kernel_lines import xid
-from trackside.sim.scenario import ScenarioError
 from trackside.sim.stage import Stage
-from trackside.sim.truth import Injected
 
 TEXTS = {
     "data": "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe9 in position 40822: invalid continuation byte",
@@ -20,19 +15,17 @@ TEXTS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("app-exception")
 class AppException(Fault):
     """A rank raises in mid-training; with ``illegal_access`` it is a kernel of the job's own that does."""
 
-    kind: ClassVar[str] = "app-exception"
     fault_class: str = "code"
     """data, code or config."""
     illegal_access: bool = False
     """An illegal memory access: the driver logs Xid 31, which blames the application."""
 
     def strike(self, stage: Stage) -> None:
-        if self.fault_class not in TEXTS:
-            raise ScenarioError(f"fault {self.kind}: fault_class: {self.fault_class!r} is none of {', '.join(TEXTS)}")
+        self.check("fault_class", TEXTS)
         place, at = self.place(stage), self.begin(stage)
         error = TEXTS[self.fault_class]
         if self.illegal_access:
@@ -42,12 +35,7 @@ class AppException(Fault):
         if self.illegal_access:
             xid(stage, stage.act, place, at, 31)
             xid(stage, stage.act, place, at + 0.4, 43)
-        stage.inject(
-            Injected(
-                self.kind, "H2", "job", fault_class="code" if self.illegal_access else self.fault_class, since=at,
-                nodes=(place.node,), ranks=(place.rank,), enough=(("logs",),), halts=True, primary=self.primary,
-            )
+        self.inject(
+            stage, "H2", "job", fault_class="code" if self.illegal_access else self.fault_class, since=at,
+            nodes=(place.node,), ranks=(place.rank,), enough=(("logs",),), halts=True,
         )  # fmt: skip
-
-
-FAULT = AppException

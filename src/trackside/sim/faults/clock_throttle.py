@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
 
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.hardware import INLET
 from trackside.sim.scenario import ScenarioError
 from trackside.sim.stage import Regime, Stage, Throttle
-from trackside.sim.truth import Injected
 
 SW_THERMAL, HW_THERMAL, HW_SLOWDOWN, POWER_BRAKE = 0x20, 0x40, 0x8, 0x80
 REASONS = {
@@ -20,11 +17,10 @@ REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("clock-throttle")
 class ClockThrottle(Fault):
     """Cooling fails on a GPU or a node, or the power brake is pulled: clocks fall, steps take longer."""
 
-    kind: ClassVar[str] = "clock-throttle"
     reason: str = "thermal"
     """thermal, software-thermal or power-brake."""
     whole_node: bool = False
@@ -34,8 +30,7 @@ class ClockThrottle(Fault):
     """0: to the end."""
 
     def shape(self, stage: Stage) -> None:
-        if self.reason not in REASONS:
-            raise ScenarioError(f"fault {self.kind}: reason: {self.reason!r} is none of {', '.join(REASONS)}")
+        self.check("reason", REASONS)
         if not 0.05 <= self.factor < 1:
             raise ScenarioError(
                 f"fault {self.kind}: factor: {self.factor} is out of range; from 0.05 to below 1 will do"
@@ -62,13 +57,8 @@ class ClockThrottle(Fault):
                 Throttle(one.node, one.gpu, begin, end, self.factor, REASONS[self.reason], resistance or 1.0, hold)
             )
         stage.regimes.append(Regime(begin, end, frozenset(ranks), compute=1 / self.factor))
-        stage.inject(
-            Injected(
-                self.kind, "B3", "infrastructure", since=begin, nodes=tuple(dict.fromkeys(p.node for p in places)),
-                gpus=tuple(one.key for one in places), ranks=tuple(ranks),
-                cascade=("D3",) if len(ranks) < len(stage.places) else (), enough=(("gpu", "full"),), primary=self.primary,
-            )
+        self.inject(
+            stage, "B3", "infrastructure", since=begin, nodes=tuple(dict.fromkeys(p.node for p in places)),
+            gpus=tuple(one.key for one in places), ranks=tuple(ranks),
+            cascade=("D3",) if len(ranks) < len(stage.places) else (), enough=(("gpu", "full"),),
         )  # fmt: skip
-
-
-FAULT = ClockThrottle

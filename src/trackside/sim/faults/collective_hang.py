@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from trackside.sim.endings import CODE, SITE, finish, hang, notice, traceback
-from trackside.sim.fault import Fault
-from trackside.sim.scenario import ScenarioError
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import Stage
 from trackside.sim.timeline import State
-from trackside.sim.truth import Injected
 
 CAUSES = ("stuck", "loader-killed", "rank-killed")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("collective-hang")
 class CollectiveHang(Fault):
     """A rank is stuck on the host, or lost its data loader, or was killed alone; its peers spin in an all-reduce."""
 
-    kind: ClassVar[str] = "collective-hang"
     cause: str = "stuck"
     """stuck: blocked in its own code; loader-killed: its loader worker is killed, it raises and then blocks at exit;
     rank-killed: only its process goes, and the launcher does not end the others."""
@@ -28,8 +22,7 @@ class CollectiveHang(Fault):
     """Without a watchdog: somebody cancels it after so long; 0: the time limit does."""
 
     def strike(self, stage: Stage) -> None:
-        if self.cause not in CAUSES:
-            raise ScenarioError(f"fault {self.kind}: cause: {self.cause!r} is none of {', '.join(CAUSES)}")
+        self.check("cause", CAUSES)
         place, at = self.place(stage), self.begin(stage)
         rank, act = place.rank, stage.act
         until = at + self.cancel_after_s if self.cancel_after_s else None
@@ -47,13 +40,7 @@ class CollectiveHang(Fault):
         if not (self.watchdog and stage.scenario.job.watchdog_s) and until is not None:
             finish(stage, act.end, "CANCELLED", 0, 15, "by 1000")
             notice(stage, act, until)
-        stage.inject(
-            Injected(
-                self.kind, "C2", "job", since=at, nodes=(place.node,), gpus=(place.key,), ranks=(rank,),
-                enough=(("gpu", "tracer"), ("gpu", "profiling"), ("logs", "progress", "scheduler")),
-                halts=True, primary=self.primary,
-            )
+        self.inject(
+            stage, "C2", "job", since=at, nodes=(place.node,), gpus=(place.key,), ranks=(rank,),
+            enough=(("gpu", "tracer"), ("gpu", "profiling"), ("logs", "progress", "scheduler")), halts=True,
         )  # fmt: skip
-
-
-FAULT = CollectiveHang

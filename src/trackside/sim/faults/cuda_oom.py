@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from trackside.sim.endings import CODE, SITE, Death, crash, hang, traceback
-from trackside.sim.fault import Fault
-from trackside.sim.scenario import ScenarioError
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import Stage
 from trackside.sim.timeline import State
-from trackside.sim.truth import Injected
 
 PHASES = ("load", "first-step", "mid")
 FRAMES = {
@@ -26,11 +21,10 @@ FRAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("cuda-oom")
 class CudaOom(Fault):
     """torch.OutOfMemoryError: at model load, in the first step, or later on a long batch."""
 
-    kind: ClassVar[str] = "cuda-oom"
     phase: str = "first-step"
     """load, first-step or mid (at ``at``)."""
     all_ranks: bool = True
@@ -42,10 +36,8 @@ class CudaOom(Fault):
     """What becomes of the others where one rank fails: teardown, or watchdog (its launcher does not end them)."""
 
     def strike(self, stage: Stage) -> None:
-        if self.phase not in PHASES:
-            raise ScenarioError(f"fault {self.kind}: phase: {self.phase!r} is none of {', '.join(PHASES)}")
-        if self.peers not in ("teardown", "watchdog"):
-            raise ScenarioError(f"fault {self.kind}: peers: {self.peers!r} is none of teardown, watchdog")
+        self.check("phase", PHASES)
+        self.check("peers", ("teardown", "watchdog"))
         act = stage.act
         at = self._moment(stage)
         ranks = list(stage.ranks) if self.all_ranks else [self.place(stage).rank]
@@ -71,12 +63,10 @@ class CudaOom(Fault):
             crash(stage, at, deaths, State.IDLE if self.phase == "load" else State.SPIN)
         places = [stage.places[rank] for rank in ranks]
         blamed = () if self.all_ranks else tuple(place.key for place in places)
-        stage.inject(
-            Injected(
-                self.kind, "B1", "job", since=at, nodes=tuple(dict.fromkeys(p.node for p in places)) if blamed else (),
-                gpus=blamed, ranks=tuple(ranks), cascade=("C2",) if self.peers == "watchdog" and blamed else (),
-                enough=(("logs",),), halts=True, primary=self.primary,
-            )
+        self.inject(
+            stage, "B1", "job", since=at, nodes=tuple(dict.fromkeys(p.node for p in places)) if blamed else (),
+            gpus=blamed, ranks=tuple(ranks), cascade=("C2",) if self.peers == "watchdog" and blamed else (),
+            enough=(("logs",),), halts=True,
         )  # fmt: skip
 
     def _moment(self, stage: Stage) -> float:
@@ -114,6 +104,3 @@ class CudaOom(Fault):
             "avoid fragmentation.  See documentation for Memory Management  "
             "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
         )
-
-
-FAULT = CudaOom

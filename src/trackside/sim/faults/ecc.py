@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from trackside.sim.endings import CODE, SITE, Death, crash, hang, traceback
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.kernel_lines import xid
 from trackside.sim.scenario import ScenarioError
 from trackside.sim.stage import NodeChange, Stage
-from trackside.sim.truth import Injected
 
 ADVICE = (
     "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
@@ -19,11 +15,10 @@ ADVICE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("ecc")
 class Ecc(Fault):
     """An uncorrectable ECC error: Xid 48, a row to remap, and the process that used it is lost."""
 
-    kind: ClassVar[str] = "ecc"
     errors: int = 1
     contained: bool = True
     """Xid 94 (only this process is lost), or 95."""
@@ -61,12 +56,10 @@ class Ecc(Fault):
         self._driver(stage, at)
         if self.drain:
             stage.node_changes.append(NodeChange(act.end + 15, place.node, "IDLE+DRAIN", f"gpu{place.gpu} Xid 48"))
-        stage.inject(
-            Injected(
-                self.kind, "B2", "infrastructure", "active", since=at, nodes=(place.node,), gpus=(place.key,),
-                ranks=(place.rank,), cascade=("C2",) if watch else ("H2",), enough=(("kernel",), ("gpu", "full")),
-                halts=True, primary=self.primary,
-            )
+        self.inject(
+            stage, "B2", "infrastructure", "active", since=at, nodes=(place.node,), gpus=(place.key,),
+            ranks=(place.rank,), cascade=("C2",) if watch else ("H2",), enough=(("kernel",), ("gpu", "full")),
+            halts=True,
         )  # fmt: skip
 
     def _driver(self, stage: Stage, at: float) -> None:
@@ -84,6 +77,3 @@ class Ecc(Fault):
         for number, code in enumerate(codes):
             xid(stage, act, place, at + 0.05 * number, code)
         xid(stage, act, place, at + 1.6, 45)
-
-
-FAULT = Ecc

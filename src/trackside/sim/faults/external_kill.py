@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from trackside.sim.endings import finish
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.records import torchrun
 from trackside.sim.stage import Stage
 from trackside.sim.timeline import State
-from trackside.sim.truth import Injected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("external-kill")
 class ExternalKill(Fault):
     """The launchers get a SIGTERM that neither Slurm nor the user sent."""
-
-    kind: ClassVar[str] = "external-kill"
 
     def strike(self, stage: Stage) -> None:
         act, at = stage.act, self.begin(stage)
@@ -29,9 +23,4 @@ class ExternalKill(Fault):
             act.entries.append(torchrun.terminated(stage, act, node, ranks, at + 0.1))
             act.say(at + 2.0, f"srun: error: {node}: task {number}: Terminated", node=node)
         finish(stage, at + 4.0, "FAILED", 143)
-        stage.inject(
-            Injected(self.kind, "H3", "unknown", since=at, enough=(("logs",),), halts=True, primary=self.primary)
-        )
-
-
-FAULT = ExternalKill
+        self.inject(stage, "H3", "unknown", since=at, enough=(("logs",),), halts=True)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from trackside.sim.endings import CODE, Death, crash, hang, traceback
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.faults.ecc import ADVICE
 from trackside.sim.kernel_lines import xid
 from trackside.sim.stage import NodeChange, Stage
-from trackside.sim.truth import Injected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("gpu-lost")
 class GpuLost(Fault):
     """Xid 79: no more samples of that GPU, its process fails or never comes back from the driver."""
 
-    kind: ClassVar[str] = "gpu-lost"
     hangs: bool = False
     """The process is stuck in the driver; its peers wait."""
     drain: bool = True
@@ -40,13 +35,7 @@ class GpuLost(Fault):
         stage.gone[place.node, place.gpu] = at
         if self.drain:
             stage.node_changes.append(NodeChange(act.end + 20, place.node, "IDLE+DRAIN", f"gpu{place.gpu} lost"))
-        stage.inject(
-            Injected(
-                self.kind, "B2", "infrastructure", "active", since=at, nodes=(place.node,), gpus=(place.key,),
-                ranks=(place.rank,), cascade=("C2",) if self.hangs else ("H2",), enough=(("kernel",),),
-                halts=True, primary=self.primary,
-            )
+        self.inject(
+            stage, "B2", "infrastructure", "active", since=at, nodes=(place.node,), gpus=(place.key,),
+            ranks=(place.rank,), cascade=("C2",) if self.hangs else ("H2",), enough=(("kernel",),), halts=True,
         )  # fmt: skip
-
-
-FAULT = GpuLost

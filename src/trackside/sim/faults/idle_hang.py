@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from trackside.sim.endings import finish, notice
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import Stage
 from trackside.sim.timeline import State
-from trackside.sim.truth import Injected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("idle-hang")
 class IdleHang(Fault):
     """The process is alive and stuck on the host: with its memory on the GPU, or without ever having touched it."""
 
-    kind: ClassVar[str] = "idle-hang"
     at: str = "10%"
     attached: bool = True
     """Whether a process ever held a context; if not, it is stuck before that."""
@@ -40,13 +35,7 @@ class IdleHang(Fault):
             finish(stage, over + 3, "CANCELLED", 0, 15, "by 1000")
         else:
             finish(stage, over + 3, "COMPLETED")
-        stage.inject(
-            Injected(
-                self.kind, "C3", "job", since=at, nodes=act.nodes, gpus=tuple(place.key for place in act.places),
-                ranks=tuple(stage.ranks), enough=(("gpu",), ("tracer", "scheduler")), halts=True,
-                primary=self.primary,
-            )
+        self.inject(
+            stage, "C3", "job", since=at, nodes=act.nodes, gpus=tuple(place.key for place in act.places),
+            ranks=tuple(stage.ranks), enough=(("gpu",), ("tracer", "scheduler")), halts=True,
         )  # fmt: skip
-
-
-FAULT = IdleHang

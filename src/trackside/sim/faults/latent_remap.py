@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import Stage
 from trackside.sim.truth import Injected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("latent-remap")
 class LatentRemap(Fault):
     """Rows remapped and errors counted before the job began; the counters stay flat."""
 
-    kind: ClassVar[str] = "latent-remap"
     at: str = "0%"
     rows: int = 3
     ecc: int = 0
@@ -34,12 +30,9 @@ class LatentRemap(Fault):
         for metric, value in (("remap_pending", self.pending), ("remap_failure", self.failed), ("xid", self.xid)):
             if value:
                 stage.change(place.node, place.gpu, long_ago, metric, to=float(value))
-        stage.inject(
+        stage.injected.append(
             Injected(
                 self.kind, "B2", "infrastructure", "latent", nodes=(place.node,), gpus=(place.key,),
                 ranks=(place.rank,), enough=(("gpu",),), latent=True,
             )
         )  # fmt: skip
-
-
-FAULT = LatentRemap

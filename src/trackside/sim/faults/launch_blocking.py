@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import Regime, Stage
-from trackside.sim.truth import Injected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("launch-blocking")
 class LaunchBlocking(Fault):
     """CUDA_LAUNCH_BLOCKING=1: nothing overlaps, the GPU idles between kernels, launches take as long as kernels."""
 
-    kind: ClassVar[str] = "launch-blocking"
     at: str = "0%"
     gap_share: float = 0.8
     """Idle time between kernels for each second of kernels."""
@@ -30,12 +25,4 @@ class LaunchBlocking(Fault):
 
     def strike(self, stage: Stage) -> None:
         enough = (("tracer",), ("logs",)) if self.printed else (("tracer",),)
-        stage.inject(
-            Injected(
-                self.kind, "D2", "job", "launch-blocking", since=stage.act.phases["train"][0], enough=enough,
-                primary=self.primary,
-            )
-        )  # fmt: skip
-
-
-FAULT = LaunchBlocking
+        self.inject(stage, "D2", "job", "launch-blocking", since=stage.act.phases["train"][0], enough=enough)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 import numpy as np
 
 from trackside.sim.endings import CODE, Death, crash, traceback
-from trackside.sim.fault import Fault
-from trackside.sim.scenario import ScenarioError
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import Stage
-from trackside.sim.truth import Injected
 
 VARIANTS = {"nan": "non-finite", "explode": "diverging", "plateau": "plateau", "flat": "flat", "spike": ""}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("loss-divergence")
 class LossDivergence(Fault):
     """nan, explode, plateau (dead and high) or flat from the first step; a spike recovers and is no fault."""
 
-    kind: ClassVar[str] = "loss-divergence"
     at: str = "30%"
     how: str = "plateau"
     level: float = 11.9
@@ -29,8 +25,7 @@ class LossDivergence(Fault):
     """The loop raises when it sees that."""
 
     def strike(self, stage: Stage) -> None:
-        if self.how not in VARIANTS:
-            raise ScenarioError(f"fault {self.kind}: how: {self.how!r} is none of {', '.join(VARIANTS)}")
+        self.check("how", VARIANTS)
         act, at = stage.act, self.begin(stage)
         at = max(at, act.phases["train"][0])
         onset = act.first_step + 1 + int(np.searchsorted(act.step_ends, at, "right"))
@@ -47,18 +42,4 @@ class LossDivergence(Fault):
             crash(stage, end + 0.3, [Death(0, 0.0, 1, text)])
         variant = VARIANTS[self.how]
         since = act.phases["train"][0] if self.how == "flat" else at
-        stage.inject(
-            Injected(
-                self.kind,
-                "E1",
-                "job",
-                variant,
-                since=since,
-                enough=(("logs", "progress"),),
-                halts=self.stops,
-                primary=self.primary,
-            )
-        )
-
-
-FAULT = LossDivergence
+        self.inject(stage, "E1", "job", variant, since=since, enough=(("logs", "progress"),), halts=self.stops)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
 
 from trackside.sim.endings import finish, notice
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.kernel_lines import xid
 from trackside.sim.stage import NodeChange, Stage
 from trackside.sim.timeline import State
-from trackside.sim.truth import Injected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("node-down")
 class NodeDown(Fault):
     """A node stops answering; Slurm notices after a while and ends the job."""
 
-    kind: ClassVar[str] = "node-down"
     notice_s: float = 90.0
     """Until Slurm gives it up."""
     back_after_s: float = 0.0
@@ -51,19 +47,12 @@ class NodeDown(Fault):
         # The log of a job whose first node is lost only stops, and so do the metrics of a job of one node.
         told = (("logs",),) if act.nodes[0] != place.node else (("gpu", "logs"),) if len(act.nodes) > 1 else ()
         if self.xid:
-            stage.inject(
-                Injected(
-                    self.kind, "B2", "infrastructure", "active", since=at - 1, nodes=(place.node,), gpus=(place.key,),
-                    ranks=(place.rank,), cascade=("F1",), enough=(("kernel",),), halts=True, primary=self.primary,
-                )
+            self.inject(
+                stage, "B2", "infrastructure", "active", since=at - 1, nodes=(place.node,), gpus=(place.key,),
+                ranks=(place.rank,), cascade=("F1",), enough=(("kernel",),), halts=True,
             )  # fmt: skip
         else:
-            stage.inject(
-                Injected(
-                    self.kind, "F1", "infrastructure", since=at, nodes=(place.node,), ranks=tuple(lost),
-                    enough=(("scheduler",), *told), halts=True, primary=self.primary,
-                )
+            self.inject(
+                stage, "F1", "infrastructure", since=at, nodes=(place.node,), ranks=tuple(lost),
+                enough=(("scheduler",), *told), halts=True,
             )  # fmt: skip
-
-
-FAULT = NodeDown

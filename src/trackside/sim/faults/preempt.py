@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
-
 from trackside.sim.act import Act
 from trackside.sim.endings import cancelled
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.schedule import play
 from trackside.sim.stage import Stage
-from trackside.sim.truth import Injected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("preempt")
 class Preempt(Fault):
     """PREEMPTED or REQUEUED, back to the queue, and a second start that resumes from the last checkpoint, or doesn't."""
 
-    kind: ClassVar[str] = "preempt"
     requeue: bool = False
     """An operator's requeue in place of a preemption."""
     wait_s: float = 240.0
@@ -31,11 +26,9 @@ class Preempt(Fault):
         act, at, job = stage.act, self.begin(stage), stage.scenario.job
         why, state = ("DUE TO JOB REQUEUE", "REQUEUED") if self.requeue else ("DUE TO PREEMPTION", "PREEMPTED")
         cancelled(stage, at, why, state)
-        stage.inject(
-            Injected(
-                self.kind, "F2", "scheduler", since=at, cascade=() if self.resumes or not self.returns else ("E2",),
-                enough=(("scheduler",), ("logs",)), halts=True, primary=self.primary,
-            )
+        self.inject(
+            stage, "F2", "scheduler", since=at, cascade=() if self.resumes or not self.returns else ("E2",),
+            enough=(("scheduler",), ("logs",)), halts=True,
         )  # fmt: skip
         if not self.returns:
             return
@@ -49,11 +42,8 @@ class Preempt(Fault):
             act.restarts + 1,
             first,
             act.last_step,
-            curve=act.curve if first else replace(act.curve, shift=0),
+            curve=act.curve,
             loads=f"output/checkpoint-{saved}" if first else "",
         )
         play(again, stage)
         stage.acts.append(again)
-
-
-FAULT = Preempt

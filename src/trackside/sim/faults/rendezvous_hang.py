@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from trackside.sim.endings import Death, crash, finish, traceback
-from trackside.sim.fault import Fault
-from trackside.sim.scenario import ScenarioError
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import Stage
 from trackside.sim.timeline import State
-from trackside.sim.truth import Injected
 
 TEXTS = {
     "timeout": "torch.distributed.DistStoreError: Timed out after {s} seconds waiting for clients. {have}/{all} clients joined.",
@@ -22,11 +17,10 @@ TEXTS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("rendezvous-hang")
 class RendezvousHang(Fault):
     """Every rank waits for the others before there is a group: until a socket times out, or for ever."""
 
-    kind: ClassVar[str] = "rendezvous-hang"
     at: str = "0%"
     ends: str = "timeout"
     """timeout, refused or dns: what is printed in the end; silent: nothing, until the time limit."""
@@ -34,8 +28,7 @@ class RendezvousHang(Fault):
     """Until that."""
 
     def strike(self, stage: Stage) -> None:
-        if self.ends != "silent" and self.ends not in TEXTS:
-            raise ScenarioError(f"fault {self.kind}: ends: {self.ends!r} is none of silent, {', '.join(TEXTS)}")
+        self.check("ends", ("silent", *TEXTS))
         act = stage.act
         at = act.phases["rendezvous"][0]
         act.cut(at)
@@ -69,13 +62,8 @@ class RendezvousHang(Fault):
                 State.IDLE,
             )
         act.phases.pop("load", None)
-        stage.inject(
-            Injected(
-                self.kind, "C1", "unknown", since=at, nodes=act.nodes, ranks=tuple(stage.ranks),
-                enough=(("gpu", "tracer"), ("logs",)) if self.ends != "silent" else (("gpu", "logs"), ("gpu", "tracer")),
-                halts=True, primary=self.primary,
-            )
+        self.inject(
+            stage, "C1", "unknown", since=at, nodes=act.nodes, ranks=tuple(stage.ranks),
+            enough=(("gpu", "tracer"), ("logs",)) if self.ends != "silent" else (("gpu", "logs"), ("gpu", "tracer")),
+            halts=True,
         )  # fmt: skip
-
-
-FAULT = RendezvousHang

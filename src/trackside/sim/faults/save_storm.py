@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from trackside.sim.act import Mark
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import Regime, Stage
-from trackside.sim.truth import Injected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("save-storm")
 class SaveStorm(Fault):
     """Saving takes most of the wall time."""
 
-    kind: ClassVar[str] = "save-storm"
     at: str = "0%"
     save_s: float = 9.0
 
@@ -28,12 +23,7 @@ class SaveStorm(Fault):
             if end > begin:
                 act.marks.append(Mark("checkpoint", number, end - self.save_s + 0.01, end))
         act.marks.sort(key=lambda mark: mark.start)
-        stage.inject(
-            Injected(
-                self.kind, "D2", "job", "save-storm", since=max(begin, act.phases["train"][0]),
-                enough=(("logs", "progress"),), primary=self.primary,
-            )
+        self.inject(
+            stage, "D2", "job", "save-storm", since=max(begin, act.phases["train"][0]),
+            enough=(("logs", "progress"),),
         )  # fmt: skip
-
-
-FAULT = SaveStorm

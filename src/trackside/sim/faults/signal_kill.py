@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from trackside.sim.endings import Death, crash, finish
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.kernel_lines import oom_kill, segfault
-from trackside.sim.scenario import ScenarioError
 from trackside.sim.stage import HostEffect, Stage
 from trackside.sim.timeline import State
-from trackside.sim.truth import Injected
 
 SIGNALS = {"SIGKILL": 9, "SIGSEGV": 11, "SIGABRT": 6, "SIGBUS": 7}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("signal-kill")
 class SignalKill(Fault):
     """The kernel kills ranks for want of host memory, or native code crashes."""
 
-    kind: ClassVar[str] = "signal-kill"
     signal: str = "SIGKILL"
     cause: str = "host-oom"
     """host-oom (of the machine), cgroup-oom (of the job's limit), native (a crash) or unseen (nothing else shows it)."""
@@ -32,7 +26,8 @@ class SignalKill(Fault):
     """How long host memory fills up before."""
 
     def strike(self, stage: Stage) -> None:
-        self._check()
+        self.check("signal", SIGNALS)
+        self.check("cause", ("host-oom", "cgroup-oom", "native", "unseen"))
         act = stage.act
         ranks = self.ranks or (self.place(stage).rank,)
         at = act.phases["import"][1] - 2.0 if self.startup else self.begin(stage)
@@ -55,21 +50,10 @@ class SignalKill(Fault):
             text = f"slurmstepd: error: Detected {len(ranks)} oom_kill event in StepId={act.job}.0. Some of the step tasks have been OOM Killed."
             act.say(at + 2.5, text, node=places[0].node)
         enough = (("logs",), ("kernel",)) if self.cause.endswith("oom") else (("logs",),)
-        stage.inject(
-            Injected(
-                self.kind, "A2", "job", since=at, nodes=tuple(dict.fromkeys(p.node for p in places)),
-                gpus=tuple(p.key for p in places), ranks=tuple(ranks), enough=enough, halts=True,
-                primary=self.primary,
-            )
+        self.inject(
+            stage, "A2", "job", since=at, nodes=tuple(dict.fromkeys(p.node for p in places)),
+            gpus=tuple(p.key for p in places), ranks=tuple(ranks), enough=enough, halts=True,
         )  # fmt: skip
-
-    def _check(self) -> None:
-        if self.signal not in SIGNALS:
-            raise ScenarioError(f"fault {self.kind}: signal: {self.signal!r} is none of {', '.join(SIGNALS)}")
-        if self.cause not in ("host-oom", "cgroup-oom", "native", "unseen"):
-            raise ScenarioError(
-                f"fault {self.kind}: cause: {self.cause!r} is none of host-oom, cgroup-oom, native, unseen"
-            )
 
     def _starve(self, stage: Stage, node: str, at: float) -> None:
         """Memory runs out by the moment of the kill; a job's own limit is well below the machine's."""
@@ -83,6 +67,3 @@ class SignalKill(Fault):
             stage.host_effects.append(
                 HostEffect(node, at - min(30.0, self.leak_s / 3), at, stalled_memory=0.6, stalled_io=0.3)
             )
-
-
-FAULT = SignalKill

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from trackside.sim.act import Act
 from trackside.sim.endings import CODE, SITE, Death, crash, finish, notice, traceback
-from trackside.sim.fault import Fault
-from trackside.sim.scenario import ScenarioError
+from trackside.sim.faults import Fault, fault
 from trackside.sim.schedule import curve_of, play
 from trackside.sim.stage import Stage
 from trackside.sim.timeline import State
-from trackside.sim.truth import Injected
 
 CRASHES = {
     "size-mismatch": "RuntimeError: Error(s) in loading state_dict for LlamaForCausalLM:\n\tsize mismatch for "
@@ -23,11 +18,10 @@ CRASHES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("silent-resume")
 class SilentResume(Fault):
     """A parent job runs first; the job depends on it and starts from scratch, or can't load what it left."""
 
-    kind: ClassVar[str] = "silent-resume"
     at: str = "0%"
     how: str = "silent"
     """silent; proper (it resumes as it should: no fault); size-mismatch, corrupt or empty: it crashes at the load."""
@@ -36,8 +30,7 @@ class SilentResume(Fault):
     between_s: float = 60.0
 
     def strike(self, stage: Stage) -> None:
-        if self.how not in ("silent", "proper", *CRASHES):
-            raise ScenarioError(f"fault {self.kind}: how: {self.how!r} is none of silent, proper, {', '.join(CRASHES)}")
+        self.check("how", ("silent", "proper", *CRASHES))
         child, steps = stage.act, stage.act.last_step
         length = child.end - child.start
         start = child.start - self.between_s - length
@@ -61,12 +54,10 @@ class SilentResume(Fault):
         elif self.how in CRASHES:
             self._crash(stage)
         if self.how != "proper":
-            stage.inject(
-                Injected(
-                    self.kind, "E2", "job", "silent" if self.how == "silent" else "crash", since=child.start,
-                    enough=(("logs", "progress", "scheduler"),) if self.how == "silent" else (("logs",),),
-                    halts=self.how in CRASHES, primary=self.primary,
-                )
+            self.inject(
+                stage, "E2", "job", "silent" if self.how == "silent" else "crash", since=child.start,
+                enough=(("logs", "progress", "scheduler"),) if self.how == "silent" else (("logs",),),
+                halts=self.how in CRASHES,
             )  # fmt: skip
 
     def _crash(self, stage: Stage) -> None:
@@ -85,6 +76,3 @@ class SilentResume(Fault):
         ]
         crash(stage, at, [Death(rank, float(rng.random()), 1, said[rank]) for rank in stage.ranks], State.IDLE)
         finish(stage, act.end, "FAILED", 1)
-
-
-FAULT = SilentResume

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import Regime, Stage
-from trackside.sim.truth import Injected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("slow-interconnect")
 class SlowInterconnect(Fault):
     """Communication takes ``factor`` times as long, on all ranks alike: GPUs spin while they wait for bytes."""
 
-    kind: ClassVar[str] = "slow-interconnect"
     at: str = "0%"
     factor: float = 80.0
     socket: bool = True
@@ -30,12 +25,4 @@ class SlowInterconnect(Fault):
         enough: list[tuple[str, ...]] = [("gpu", "profiling", "tracer")]
         if self.socket and stage.scenario.job.nccl_debug:
             enough.append(("gpu", "profiling", "logs", "progress"))
-        stage.inject(
-            Injected(
-                self.kind, "D2", "infrastructure", "interconnect", since=begin, enough=tuple(enough),
-                primary=self.primary,
-            )
-        )  # fmt: skip
-
-
-FAULT = SlowInterconnect
+        self.inject(stage, "D2", "infrastructure", "interconnect", since=begin, enough=tuple(enough))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from trackside.sim.endings import CODE, SITE, Death, Frame, crash, traceback
-from trackside.sim.fault import Fault
-from trackside.sim.scenario import ScenarioError
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import Stage
 from trackside.sim.timeline import State
-from trackside.sim.truth import Injected
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +89,10 @@ TEXTS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("startup-crash")
 class StartupCrash(Fault):
     """Bad data, configuration, environment or asset: every rank raises the same before the first step."""
 
-    kind: ClassVar[str] = "startup-crash"
     at: str = "0%"
     fault_class: str = "config"
     """config, data, env or asset."""
@@ -106,10 +102,9 @@ class StartupCrash(Fault):
     """Only ranks of one node raise; the others wait for them."""
 
     def strike(self, stage: Stage) -> None:
-        known = TEXTS.get(self.fault_class)
-        if known is None:
-            raise ScenarioError(f"fault {self.kind}: fault_class: {self.fault_class!r} is none of {', '.join(TEXTS)}")
-        text, act = known[self.text % len(known)], stage.act
+        self.check("fault_class", TEXTS)
+        known, act = TEXTS[self.fault_class], stage.act
+        text = known[self.text % len(known)]
         begin, end = act.phases[text.phase]
         at = begin + min(8.0, 0.5 * (end - begin))
         ranks = self.node_ranks(stage) if self.one_node else list(stage.ranks)
@@ -118,19 +113,13 @@ class StartupCrash(Fault):
             Death(rank, float(rng.random()) * 1.2, 1, traceback(stage, rank, text.exception, text.frames))
             for rank in ranks
         ]
-        shown = set(ranks)
         nodes = tuple(dict.fromkeys(stage.places[rank].node for rank in ranks)) if self.one_node else ()
         if text.phase == "load":
             for track in act.tracks:
                 track.memory = [knot for knot in track.memory if knot[0] <= begin + 1]
         crash(stage, at, deaths, State.IDLE)
         act.phases.pop("load" if text.phase == "import" else "train", None)
-        stage.inject(
-            Injected(
-                self.kind, "A1", "job", fault_class=self.fault_class, since=at, nodes=nodes,
-                ranks=tuple(sorted(shown)), enough=(("logs",),), halts=True, primary=self.primary,
-            )
+        self.inject(
+            stage, "A1", "job", fault_class=self.fault_class, since=at, nodes=nodes, ranks=tuple(ranks),
+            enough=(("logs",),), halts=True,
         )  # fmt: skip
-
-
-FAULT = StartupCrash

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import HostEffect, Regime, Stage
-from trackside.sim.truth import Injected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("starved-input")
 class StarvedInput(Fault):
     """Every step waits for its batch: ``data_s`` seconds on top of what a step takes."""
 
-    kind: ClassVar[str] = "starved-input"
     at: str = "0%"
     data_s: float = 12.0
     saturated: bool = True
@@ -45,16 +40,4 @@ class StarvedInput(Fault):
                 "number to avoid potential slowness/freeze if necessary."
             )
             act.say(begin - 0.5, text, 0, error=True)
-        stage.inject(
-            Injected(
-                self.kind,
-                "D1",
-                "job",
-                since=begin,
-                enough=(("gpu", "tracer"), ("gpu", "logs", "progress")),
-                primary=self.primary,
-            )
-        )
-
-
-FAULT = StarvedInput
+        self.inject(stage, "D1", "job", since=begin, enough=(("gpu", "tracer"), ("gpu", "logs", "progress")))

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from trackside.sim.endings import CODE, SITE, Death, crash, traceback
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import Stage
-from trackside.sim.truth import Injected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("storage-full")
 class StorageFull(Fault):
     """Saving raises: no space left, or the quota is used up."""
 
-    kind: ClassVar[str] = "storage-full"
     quota: bool = False
 
     def strike(self, stage: Stage) -> None:
@@ -30,12 +25,4 @@ class StorageFull(Fault):
             (f"{SITE}/torch/serialization.py", 850, "save", "_save(obj, opened_zipfile)"),
         )
         crash(stage, when, [Death(0, 0.1, 1, traceback(stage, 0, error, frames))])
-        stage.inject(
-            Injected(
-                self.kind, "H4", "job", since=when, ranks=(0,), enough=(("logs",),),
-                halts=True, primary=self.primary,
-            )
-        )  # fmt: skip
-
-
-FAULT = StorageFull
+        self.inject(stage, "H4", "job", since=when, ranks=(0,), enough=(("logs",),), halts=True)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from trackside.sim.endings import hang
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.kernel_lines import blocked, nfs_back, nfs_lost
 from trackside.sim.stage import HostEffect, Pause, Stage
-from trackside.sim.truth import Injected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("storage-stall")
 class StorageStall(Fault):
     """A rank is caught in a read; the others wait for it. If the server comes back in time, the run goes on."""
 
-    kind: ClassVar[str] = "storage-stall"
     resumes_after_s: float = 180.0
     """0: never."""
     whole_node: bool = False
@@ -43,15 +38,10 @@ class StorageStall(Fault):
             if over - at > 125:
                 blocked(stage, act, place, at + 124)
         if not self.resumes_after_s:
-            stage.inject(
-                Injected(
-                    self.kind, "H4", "infrastructure", since=at, nodes=nodes, ranks=tuple(ranks), cascade=("C2",),
-                    enough=(("kernel",),), halts=True, primary=self.primary,
-                )
+            self.inject(
+                stage, "H4", "infrastructure", since=at, nodes=nodes, ranks=tuple(ranks), cascade=("C2",),
+                enough=(("kernel",),), halts=True,
             )  # fmt: skip
 
     def _ranks(self, stage: Stage) -> list[int]:
         return self.node_ranks(stage) if self.whole_node else [self.place(stage).rank]
-
-
-FAULT = StorageStall

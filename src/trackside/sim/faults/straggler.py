@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from trackside.sim.fault import Fault
-from trackside.sim.scenario import ScenarioError
+from trackside.sim.faults import Fault, fault
 from trackside.sim.stage import HostEffect, Regime, Stage
-from trackside.sim.truth import Injected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("straggler")
 class Straggler(Fault):
     """Every step waits for it: a GPU that is slow for no visible reason, a host under contention, a bad shard of data."""
 
-    kind: ClassVar[str] = "straggler"
     at: str = "0%"
     cause: str = "gpu"
     """gpu (its kernels take longer), cpu (its host is busy with something else), data (its batches come late)."""
@@ -24,8 +18,7 @@ class Straggler(Fault):
     whole_node: bool = False
 
     def shape(self, stage: Stage) -> None:
-        if self.cause not in ("gpu", "cpu", "data"):
-            raise ScenarioError(f"fault {self.kind}: cause: {self.cause!r} is none of gpu, cpu, data")
+        self.check("cause", ("gpu", "cpu", "data"))
         job, at = stage.scenario.job, self.begin(stage)
         ranks = frozenset(self._ranks(stage))
         own = job.step_s * (job.compute_share + job.data_share + job.gap_share)
@@ -45,16 +38,11 @@ class Straggler(Fault):
         if self.cause == "cpu":
             cores = 0.9 * stage.scenario.cluster.cores
             stage.host_effects.append(HostEffect(places[0].node, begin, end, cores=cores, stalled_cpu=0.7))
-        stage.inject(
-            Injected(
-                self.kind, "D3", "unknown", since=begin, nodes=tuple(dict.fromkeys(p.node for p in places)),
-                gpus=tuple(p.key for p in places), ranks=tuple(ranks), enough=(("gpu", "profiling"), ("tracer",)) if self.cause == "gpu" else (("tracer",),),
-                primary=self.primary,
-            )
+        self.inject(
+            stage, "D3", "unknown", since=begin, nodes=tuple(dict.fromkeys(p.node for p in places)),
+            gpus=tuple(p.key for p in places), ranks=tuple(ranks),
+            enough=(("gpu", "profiling"), ("tracer",)) if self.cause == "gpu" else (("tracer",),),
         )  # fmt: skip
 
     def _ranks(self, stage: Stage) -> list[int]:
         return self.node_ranks(stage) if self.whole_node else [self.place(stage).rank]
-
-
-FAULT = Straggler

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from trackside.sim.fault import Fault
+from trackside.sim.faults import Fault, fault
 from trackside.sim.scenario import ScenarioError
 from trackside.sim.stage import Stage
-from trackside.sim.truth import Injected
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fault("timeout")
 class Timeout(Fault):
     """A healthy run is ended at its wall-clock limit: ``share`` of what it would take."""
 
-    kind: ClassVar[str] = "timeout"
     at: str = "0%"
     share: float = 0.6
 
@@ -27,9 +22,4 @@ class Timeout(Fault):
 
     def strike(self, stage: Stage) -> None:
         since = stage.act.start + stage.time_limit
-        stage.inject(
-            Injected(self.kind, "F3", "job", since=since, enough=(("scheduler",), ("logs",)), primary=self.primary)
-        )
-
-
-FAULT = Timeout
+        self.inject(stage, "F3", "job", since=since, enough=(("scheduler",), ("logs",)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trackside.sim.act import Act, Entry
-from trackside.sim.frameworks import Framework
 from trackside.sim.progress import points
 from trackside.sim.stage import Stage
 
@@ -44,6 +43,3 @@ def lines(stage: Stage, act: Act) -> Iterator[Entry]:
             yield say(mark.end, f"evaluation after step {mark.step} done in {mark.end - mark.start:.1f} s")
     if "end" in act.phases:
         yield say(act.phases["end"][0], "training finished")
-
-
-FRAMEWORK = Framework("custom", lines)

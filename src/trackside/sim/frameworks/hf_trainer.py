@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trackside.sim.act import Act, Entry
-from trackside.sim.frameworks import Framework
 from trackside.sim.progress import Point, bar, clock, points
 from trackside.sim.stage import Stage
 
@@ -58,12 +57,8 @@ def _banner(stage: Stage, act: Act, begin: float, total: int) -> Iterator[Entry]
             f"  Will skip the first 0 epochs then the first {act.first_step} batches in the first epoch.",
         ]
         yield Entry(begin + 0.01, "\n".join(resumed), 0)
-    yield Entry(
-        begin + 0.02,
-        f"\r{bar(act.first_step, total, 0, 1)}".replace("<", "<?").split("<?")[0] + "<?, ?it/s]",
-        0,
-        end="",
-    )
+    drawn = bar(act.first_step, total, 0, 1).partition("<")[0]
+    yield Entry(begin + 0.02, f"\r{drawn}<?, ?it/s]", 0, end="")
 
 
 def _dict(act: Act, point: Point, total: int, epochs: int) -> Entry:
@@ -106,6 +101,3 @@ def _summary(act: Act, now: float, begin: float, total: int, stage: Stage) -> It
         f"  train_runtime            = {clock(runtime):>10}",
     ]
     yield Entry(now + 1, "\n".join(table), 0)
-
-
-FRAMEWORK = Framework("hf-trainer", lines)

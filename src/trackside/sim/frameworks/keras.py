@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trackside.sim.act import Act, Entry
-from trackside.sim.frameworks import Framework
 from trackside.sim.progress import points
 from trackside.sim.stage import Stage
 
@@ -28,6 +27,3 @@ def lines(stage: Stage, act: Act) -> Iterator[Entry]:
         )
         if number < epochs:
             yield Entry(point.time + 0.01, f"Epoch {number + 1}/{epochs}", 0)
-
-
-FRAMEWORK = Framework("keras", lines)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trackside.sim.act import Act, Entry
-from trackside.sim.frameworks import Framework
 from trackside.sim.progress import clock, points
 from trackside.sim.stage import Stage
 
@@ -59,6 +58,3 @@ def lines(stage: Stage, act: Act) -> Iterator[Entry]:
         )
     if "end" in act.phases:
         yield Entry(act.phases["end"][0], f"\n`Trainer.fit` stopped: `max_steps={total}` reached.", 0, error=True)
-
-
-FRAMEWORK = Framework("lightning", lines)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 
 from trackside.sim.act import Act, Entry
-from trackside.sim.frameworks import Framework
 from trackside.sim.progress import points
 from trackside.sim.stage import Stage
 
@@ -88,6 +87,3 @@ def _checkpoint_in(act: Act, now: float) -> Iterator[Entry]:
             now, "WARNING: could not find the metadata file /scratch/user/gpt/ckpt/latest_checkpointed_iteration.txt", 0
         )
         yield Entry(now, "    will not load any checkpoints and will start from random", 0)
-
-
-FRAMEWORK = Framework("megatron", lines)

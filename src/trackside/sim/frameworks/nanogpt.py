@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trackside.sim.act import Act, Entry
-from trackside.sim.frameworks import Framework
 from trackside.sim.progress import points
 from trackside.sim.stage import Stage
 
@@ -33,6 +32,3 @@ def lines(stage: Stage, act: Act) -> Iterator[Entry]:
             yield Entry(mark.end, f"step {mark.step}: train loss {value:.4f}, val loss {value * 1.03:.4f}", 0)
         elif mark.kind == "checkpoint":
             yield Entry(mark.start, "saving checkpoint to out", 0)
-
-
-FRAMEWORK = Framework("nanogpt", lines)

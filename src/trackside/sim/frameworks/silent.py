@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trackside.sim.act import Act, Entry
-from trackside.sim.frameworks import Framework
 from trackside.sim.stage import Stage
 
 
@@ -15,6 +14,3 @@ def lines(stage: Stage, act: Act) -> Iterator[Entry]:
         yield Entry(act.phases["load"][0], "using configuration conf/base.yaml", 0)
     if "end" in act.phases:
         yield Entry(act.phases["end"][0], "done.", 0)
-
-
-FRAMEWORK = Framework("silent", lines)

@@ -27,7 +27,7 @@ def write(stage: Stage, folder: Path) -> None:
 
 
 def _entries(stage: Stage, act: Act) -> list[Entry]:
-    made = [*frameworks()[stage.scenario.job.framework].lines(stage, act), *act.entries]
+    made = [*frameworks()[stage.scenario.job.framework](stage, act), *act.entries]
     if stage.scenario.job.launcher == "torchrun":
         made += torchrun.banner(stage, act)
     for name, value in stage.environment.items():

@@ -69,12 +69,10 @@ def _rows(stage: Stage, act: Act) -> list[str]:
     submit += f" --dependency=afterany:{act.parent}" if act.parent else ""
     whole = [
         act.job, act.job, job.name, job.user, job.account, stage.scenario.cluster.partition, state, code, "0:0", *span,
-        length(_limit(stage)), str(nodes), names, "", tres, "", f"{960}G", ending.reason, str(act.restarts),
+        length(_limit(stage)), str(nodes), names, "", tres, "", f"{960}G", "None", str(act.restarts),
         f"{submit} train.sh", "/home/user/train",
     ]  # fmt: skip
-    inner = {"COMPLETED": "COMPLETED", "FAILED": "FAILED", "OUT_OF_MEMORY": "OUT_OF_MEMORY"}.get(
-        ending.state, "CANCELLED"
-    )
+    inner = ending.state if ending.state in ("COMPLETED", "FAILED", "OUT_OF_MEMORY") else "CANCELLED"
     resident = f"{int(per_node * job.rss_gib * 1024 * 1024)}K"
     rows = ["|".join(whole)]
     program = "torchrun" if job.launcher == "torchrun" else "python"
@@ -84,16 +82,12 @@ def _rows(stage: Stage, act: Act) -> list[str]:
         steps.append(("0", nodes, names, nodes))
     for step, count, where, tasks in steps:
         good = step == "extern"
-        rows.append(
-            "|".join(
-                [
-                    f"{act.job}.{step}", f"{act.job}.{step}", program if step == "0" else step, "", job.account, "",
-                    "COMPLETED" if good else inner, "0:0" if good else (code if inner != "CANCELLED" else "0:15"), "",
-                    *span[:1], *span[1:2], *span[2:], "", str(count), where, str(tasks), tres, resident if step == main else "",
-                    "", "", "", "", "",
-                ]
-            )
-        )  # fmt: skip
+        part = [
+            f"{act.job}.{step}", f"{act.job}.{step}", program if step == "0" else step, "", job.account, "",
+            "COMPLETED" if good else inner, "0:0" if good else (code if inner != "CANCELLED" else "0:15"), "",
+            *span, "", str(count), where, str(tasks), tres, resident if step == main else "", "", "", "", "", "",
+        ]  # fmt: skip
+        rows.append("|".join(part))
     return rows
 
 
@@ -109,13 +103,11 @@ def _scontrol_job(stage: Stage) -> str:
     act, job, ending = stage.act, stage.scenario.job, stage.act.ending
     nodes, gpus = len(act.nodes), len(act.places)
     dependency = f"afterany:{act.parent}" if act.parent else "(null)"
-    reason = {"TIMEOUT": "TimeLimit", "FAILED": "NonZeroExitCode", "NODE_FAIL": "NodeDown"}.get(
-        ending.state, ending.reason
-    )
+    reasons = {"TIMEOUT": "TimeLimit", "FAILED": "NonZeroExitCode", "NODE_FAIL": "NodeDown"}
     return f"""JobId={act.job} JobName={job.name}
    UserId={job.user}(1000) GroupId={job.user}(1000) MCS_label=N/A
    Priority=4294 Nice=0 Account={job.account} QOS=normal
-   JobState={ending.state} Reason={reason} Dependency={dependency}
+   JobState={ending.state} Reason={reasons.get(ending.state, "None")} Dependency={dependency}
    Requeue=1 Restarts={act.restarts} BatchFlag=1 Reboot=0 ExitCode={ending.code}:{ending.signal}
    DerivedExitCode=0:0
    RunTime={length(act.end - act.start)} TimeLimit={length(_limit(stage))} TimeMin=N/A
