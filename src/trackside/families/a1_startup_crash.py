@@ -136,7 +136,7 @@ def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits:
 
 def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, run: Run) -> Finding:
     """The finding on an exception."""
-    kind, bad, idle = classify(cause).fault, ending.abnormal, phase.use.untouched
+    kind, bad, idle = classify(cause), ending.abnormal, phase.use.untouched
     shows = list(errors.claims)
     if not isinstance(phase.trajectory, Missing):
         shows.append(NO_POINT(count=phase.trajectory.count))

@@ -108,7 +108,7 @@ def judge(
         return absent(NO_STEP(type=exceptions.frame.value(row, "type"), count=trajectory.count))
     place = next((name for name in ("user_frame", "frame") if row.get(name) is not None), None)
     shows = [exceptions.raised(row), *([] if training is None else [training])]
-    kind = classify(row).fault
+    kind = classify(row)
     # A CUDA error may be the card's: without the kernel's word it stays open.
     unsettled = row.get("about") == "cuda" and not kernel.given
     either = unsettled and any(text in str(row.get("message")) for text in OF_EITHER)

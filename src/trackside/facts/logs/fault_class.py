@@ -7,11 +7,9 @@ the oldest one in its chain, the types between, and at the places it passed thro
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from trackside.facts.logs.fault_rules import RULES
 from trackside.facts.logs.fault_rules.rule import Fault
-from trackside.finding import Certainty
 from trackside.model import Event
 
 ADVICE = re.compile(
@@ -21,23 +19,11 @@ ADVICE = re.compile(
 """What PyTorch adds to every error of a device: its words (device-side assertions) are no part of the error."""
 
 
-@dataclass(frozen=True, slots=True)
-class FaultClass:
-    """The class of a fault, and the rule that gave it."""
-
-    fault: Fault
-    certainty: Certainty
-    rule: str
-
-
-def classify(event: Event) -> FaultClass:
-    """The class of an ``exception`` event; ``code`` with the least certainty where no rule knows it."""
+def classify(event: Event) -> Fault:
+    """The class of an ``exception`` event; ``code`` where no rule knows it."""
     text = _text(event)
     place = f"{event.get('frames') or ''}\n{event.get('user_code') or ''}".replace(";", "\n")
-    rule = next((rule for rule in RULES if rule.fits(text, place)), None)
-    if rule is None:
-        return FaultClass("code", Certainty.POSSIBLE, "none")
-    return FaultClass(rule.fault, rule.certainty, rule.id)
+    return next((rule.fault for rule in RULES if rule.fits(text, place)), "code")
 
 
 def _text(event: Event) -> str:

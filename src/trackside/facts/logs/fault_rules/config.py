@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from trackside.facts.logs.fault_rules.rule import LIKELY, SURE, Rule
+from trackside.facts.logs.fault_rules.rule import Rule
 
 RULES: tuple[Rule, ...] = (
     Rule(
         "option",
         "config",
-        SURE,
         r"HfArgumentParser|[Uu]nrecognized (?:arguments|option|key|config)|[Uu]nknown (?:argument|option|flag"
         r"|config|optimizer|scheduler|model name|dataset name|loss|activation|key)|[Uu]ndefined dataset"
         r"|not allowed with|mutually exclusive"
@@ -19,7 +18,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "choice",
         "config",
-        SURE,
         r"(?:is not a valid|is not one of|not in list|must be one of|should be one of"
         r"|[Aa]llowed (?:precision )?values|[Ee]xpected one of|please select one of|[Ss]upported (?:values"
         r"|types|options|precisions)|[Cc]hoose (?:from|one)|valid options|[Ii]nvalid (?:learning rate"
@@ -29,14 +27,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "adapter",
         "config",
-        SURE,
         r"[Tt]arget modules|PeftModule|target_modules|only the following modules are supported"
         r"|purely quantized|loaded in 8-?bit|not compatible with .{0,40}(?:LoRA|PEFT|quantiz)",
     ),
     Rule(
         "combination",
         "config",
-        LIKELY,
         r"requires? the save and eval|requires? .{1,100} (?:to be set|to match|to be enabled|=True|=False)"
         r"|cannot be used (?:with|together|when)|can't be used with|(?:not|in)[ -]?compatible (?:with|options)"
         r"|both .{1,100} (?:set|specified|provided)|only one of|at the same time|conflict"
@@ -49,7 +45,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "division",
         "config",
-        LIKELY,
         r"(?i:divisible|not a multiple of|must be a multiple|batch.{0,30}(?:is not equal|not equal to"
         r"|mismatch)|train_batch_size|world[ _]?size|nproc_per_node|num_gpus"
         r"|pipeline[ _-](?:model[ _-])?parallel|tensor[ _-](?:model[ _-])?parallel|micro[ _-]?batch)",
@@ -57,21 +52,18 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "launch",
         "config",
-        LIKELY,
         r"MASTER_ADDR|environment variable|KeyError: '(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_\w+|SLURM_\w+"
         r"|CUDA_VISIBLE_DEVICES)'|[Dd]efault process group has not been initialized|Address family",
     ),
     Rule(
         "yaml",
         "config",
-        SURE,
         r"yaml\.\w|(?:Scanner|Parser|Constructor)Error: .{0,200}(?:mapping|block|yaml)|toml\w*\."
         r"|TOMLDecodeError|configparser",
     ),
     Rule(
         "length",
         "config",
-        LIKELY,
         r"(?i:longer than the (?:maximum|specified)|exceeds? (?:the )?(?:maximum|max|model|context|block)"
         r"|max_(?:seq|model|position)\w*.{0,80}(?:larger|greater|exceed|less)|sequence length .{0,60}(?:larger"
         r"|longer|exceed|greater))",
