@@ -73,7 +73,6 @@ class StopSignals:
         "deaths": events("dataloader_death"),
         "oom_kills": events("oom_kill"),
         "timeouts": events("collective_timeout"),
-        "interrupts": events("user_interrupt"),
     },
     needs=("signals",),
 )
@@ -93,5 +92,5 @@ def stop_signals(
     last = [(row, of) for row, of in rows if followed_by(row, points) is None]
     sign = first([row for row, _ in last])
     line = next((of.value(row, "text") for row, of in last if row is sign), None)
-    causes = tuple(evidence[name] for name in ("deaths", "oom_kills", "timeouts", "interrupts"))
+    causes = (*(evidence[name] for name in ("deaths", "oom_kills", "timeouts")), ending.interrupts)
     return StopSignals(frame, sign, line, causes, ending, exceptions)
