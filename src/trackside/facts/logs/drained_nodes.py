@@ -12,7 +12,7 @@ from trackside.evidence import Evidence, Frame
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.model import Record, Run
-from trackside.query import record
+from trackside.query import events, record
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,11 @@ class DrainedNodes:
     """How long after the run's end a node may be given up for having been lost in it. Of a run that failed by itself
     the controller may not know yet; one that it ended for a lost node ended when it knew, and what befalls a node after
     a cancellation, a time limit or a preemption explains none of these."""
+    states: Frame
+    """What the scheduler's log says of nodes, of any."""
 
 
-@fact({"nodes": record("node")}, limits=Limits())
+@fact({"nodes": record("node"), "states": events("node_state")}, limits=Limits())
 def drained_nodes(evidence: Evidence, ending: Ending, run: Run, limits: Limits) -> DrainedNodes:
     """Of the records of nodes; nothing is needed."""
     frame, job = evidence["nodes"], ending.job
@@ -49,7 +51,7 @@ def drained_nodes(evidence: Evidence, ending: Ending, run: Run, limits: Limits) 
     if never_placed(job, run):
         mine = []
     rows = (row for row in mine if _in_time(row, frame.records, _start(run), end, limits))
-    return DrainedNodes(frame, tuple(rows), margin_s)
+    return DrainedNodes(frame, tuple(rows), margin_s, evidence["states"])
 
 
 def never_placed(job: Record | None, run: Run) -> bool:
