@@ -45,7 +45,6 @@ from trackside.facts.logs.order import points_before
 from trackside.facts.logs.restarts import LauncherRestarts
 from trackside.facts.ranks import ranks_of
 from trackside.facts.training.learning import Trajectory
-from trackside.facts.training.milestones import Milestones
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
 from trackside.model import Event, Role
@@ -86,7 +85,6 @@ NO_STEP = Sentence("{type} came before any completed step; training points: {cou
 def judge(
     exceptions: Exceptions,
     trajectory: Trajectory,
-    milestones: Milestones,
     restarts: LauncherRestarts,
     ending: Ending,
     use: StartupUse,
@@ -104,7 +102,7 @@ def judge(
         return absent(NONE(count=exceptions.frame.reduce("count")))
     row = own[0]
     training = _training(trajectory, use, row, limits)
-    if training is None and not milestones.steps_done:
+    if training is None and not any(row.get("step") for row in trajectory.milestones):
         return absent(NO_STEP(type=exceptions.frame.value(row, "type"), count=trajectory.count))
     place = next((name for name in ("user_frame", "frame") if row.get(name) is not None), None)
     shows = [exceptions.raised(row), *([] if training is None else [training])]

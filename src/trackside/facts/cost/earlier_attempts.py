@@ -6,13 +6,13 @@ from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trackside.evidence import Evidence, Frame, Missing, Value, derived
+from trackside.evidence import Evidence, Frame, Value, derived
 from trackside.facts.cost.allocation import Allocation, attempt_span, gpu_hours, hour, length
 from trackside.facts.cost.training_work import SLACK_S, TrainingWork, lives
 from trackside.facts.cost.wasted_time import EVEN_TIME, LOADED, ONE_START, STARTED_OVER, Part, span
-from trackside.facts.fact import Maybe, fact
+from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import Trajectory, number, step_seconds
+from trackside.facts.training.learning import number, step_seconds, training_points
 from trackside.finding import Claim, Sentence, WastedTime
 from trackside.model import Attempt, Event, Run
 from trackside.query import events
@@ -66,16 +66,13 @@ class _Log:
 
 
 @fact({"loads": events("checkpoint_loaded"), "starts": events("training_start")})
-def earlier_attempts(
-    evidence: Evidence, work: TrainingWork, trajectory: Maybe[Trajectory], ending: Ending, run: Run
-) -> EarlierAttempts:
+def earlier_attempts(evidence: Evidence, work: TrainingWork, ending: Ending, run: Run) -> EarlierAttempts:
     """Empty if there was one attempt."""
     if len(run.attempts) < 2:
         return EarlierAttempts()
     held = work.allocation
     log = _Log(held, work.progress, evidence["loads"], work.saves, evidence["starts"])
-    points = () if isinstance(trajectory, Missing) else trajectory.points
-    by_attempt = _by_attempt(points, log.loads.events, run.attempts)
+    by_attempt = _by_attempt(training_points(log.progress), log.loads.events, run.attempts)
     parts: list[WastedTime | Claim] = []
     used = False  # whether the next attempt went on from what this one had done
     for index, attempt in enumerate(run.attempts[:-1]):

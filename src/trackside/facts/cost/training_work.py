@@ -9,15 +9,16 @@ from functools import cached_property
 
 from trackside.evidence import Evidence, Frame, Value, derived
 from trackside.facts.cost.allocation import Allocation
-from trackside.facts.fact import Maybe, fact
+from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import Trajectory, number, step_seconds
+from trackside.facts.training.learning import number, step_seconds, training_points
 from trackside.model import Event, Position, Run
 from trackside.query import Query, events
 
 SLACK_S = 60.0
 """By so much a time stamp may lie outside the attempt: clocks differ. Beyond it, it is another attempt's or wrong."""
 WORK: Mapping[str, Query] = {
+    "progress": events("progress"),
     "saves": events("checkpoint_saved"),
     "evaluations": events("evaluation"),
     "parents": events("parent_progress"),
@@ -112,18 +113,14 @@ class TrainingWork:
 
 
 @fact(WORK)
-def training_work(
-    evidence: Evidence, allocation: Allocation, trajectory: Maybe[Trajectory], ending: Ending, run: Run
-) -> TrainingWork:
+def training_work(evidence: Evidence, allocation: Allocation, ending: Ending, run: Run) -> TrainingWork:
     """Of the last attempt; empty if no log was given."""
-    logged = isinstance(trajectory, Trajectory)
-    progress, points = Frame(events("progress"), "none"), list[Event]()
-    if isinstance(trajectory, Trajectory):
-        progress, points = trajectory.progress, list(trajectory.points)
+    progress, saves, evaluations, parents = (evidence[name] for name in WORK)
+    points = training_points(progress)
     if len(run.attempts) > 1:
         points = _last_attempts(points, allocation)
     own = tuple(row for row in points if _within(row, allocation))
-    saves, evaluations, parents = (evidence[name] for name in WORK)
+    logged = evidence.has("progress")
     return TrainingWork(allocation, progress, ending.ends, saves, evaluations, parents, own, logged)
 
 
