@@ -56,7 +56,7 @@ from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.gpu.standstill import Standstill
 from trackside.facts.gpus import nodes_of, of_ranks, ranks_at
 from trackside.facts.logs.complaints import CollectiveComplaints
-from trackside.facts.logs.ending import REAPED, Ending, how_it_ended
+from trackside.facts.logs.ending import ENDED_WELL, REAPED, Ending, how_it_ended
 from trackside.facts.logs.flight_records import FlightRecords
 from trackside.facts.logs.hang_causes import HangCauses, Trigger
 from trackside.facts.logs.hang_stacks import HangStacks
@@ -96,7 +96,6 @@ LOOK_LINE = Sentence(
 LOOK_RANKS = Sentence("find the rank that did not complain, and look at its log and its node")
 WATCHDOG = Sentence("keep the watchdog on and record collectives, so that a lost peer fails fast and is named")
 SETTINGS = Sentence("export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_NCCL_TRACE_BUFFER_SIZE=2000")
-COMPLETED = Sentence("the run ended well: {state}")
 STARTUP = Sentence("no collective had completed yet ({count:training points}): that is the rendezvous")
 NONE = Sentence("the log tells of {count:time-outs} of collectives, and no rank lost another")
 
@@ -157,7 +156,7 @@ def judge(
     if (blind := neither(complaints, flight, stacks, untold(activity))) is not None:
         return blind
     if ending.completed is not None:
-        return absent(COMPLETED(state=ending.completed))
+        return absent(ENDED_WELL(state=ending.completed))
     facts = HangFacts(
         run, ending, silence, last, causes, known(complaints), known(flight), known(stacks), known(first_step)
     )  # fmt: skip

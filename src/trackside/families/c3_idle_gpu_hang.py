@@ -46,7 +46,7 @@ from trackside.facts.gpu.activity import GpuActivity, untold
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.gpus import nodes_of, ranks_at
-from trackside.facts.logs.ending import REAPED, Ending
+from trackside.facts.logs.ending import ENDED_WELL, REAPED, Ending
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.logs.flight_records import FlightRecords
 from trackside.facts.logs.hang_stacks import HangStacks
@@ -56,7 +56,6 @@ from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
 from trackside.model import Role, Run
 
-COMPLETED = Sentence("the run ended well: {state}")
 NOT_REAPED = Sentence(
     "neither a time limit nor somebody ended it: the scheduler recorded {state}",
     running="neither a time limit nor somebody ended it: the scheduler has it as {state}",
@@ -137,7 +136,7 @@ def judge(
 def _ended_itself(ending: Ending, exceptions: Exceptions | None) -> Finding | None:
     """What shows that nobody had to end the run."""
     if ending.completed is not None:
-        return absent(COMPLETED(state=ending.completed))
+        return absent(ENDED_WELL(state=ending.completed))
     state = ending.state
     if state is not None and state.value not in REAPED and not ending.limit_notices:
         return absent(NOT_REAPED(state=state))

@@ -49,7 +49,7 @@ from trackside.facts.fact import Maybe
 from trackside.facts.gpu.activity import FLOORS, GpuActivity
 from trackside.facts.hardware.error_counters import ErrorCounters
 from trackside.facts.hardware.memory_errors import MemoryErrors
-from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.ending import ENDED_WELL, Ending
 from trackside.facts.logs.exceptions import Exceptions, named_exception
 from trackside.facts.logs.order import first
 from trackside.facts.training.evaluations import Evaluations
@@ -76,7 +76,6 @@ NO_MEMORY_ERROR = Sentence(
     "no GPU counted a memory error: nothing that was measured speaks for a fault of the hardware"
 )
 TEST_GPU = Sentence("test the GPU that reported memory errors, and rerun from a checkpoint of before without it")
-COMPLETED = Sentence("the run ended well: {state}")
 GPUS_BUSY = Sentence("the GPUs worked meanwhile: SM activity {sm} (median)")
 IMPLIES = {
     "non-finite": Sentence("the numbers overflowed: from there on no step taught the model anything"),
@@ -176,7 +175,7 @@ def _first_word(
 
 def _machines(ending: Ending, activity: Maybe[GpuActivity]) -> list[Claim]:
     """That the run ended well, and that its GPUs worked: in a run of some minutes start-up may be most of it."""
-    claims = [] if ending.completed is None else [COMPLETED(state=ending.completed)]
+    claims = [] if ending.completed is None else [ENDED_WELL(state=ending.completed)]
     grid = activity.grid("sm") if isinstance(activity, GpuActivity) else None
     sm = grid.value("median") if grid is not None else None
     works = sm is not None and sm.value is not None and sm.number > FLOORS.sm

@@ -54,7 +54,6 @@ ASKED_BY_OWNER = Sentence("the controller was asked to cancel it by its own user
 NOT_OWNER = Sentence("that is another user than its own, {owner}")
 NOTICE = Sentence("the notice names no cause: {line}")
 INTERRUPT = Sentence("the run was interrupted: {line}")
-UNTIL = Sentence("the last training point was {place} with a loss of {loss}")
 ON_PURPOSE = Sentence("somebody ended the run on purpose; it is no fault by itself")
 WHY = Sentence("why it was cancelled")
 WHO = Sentence("who cancelled it: no record that was given names them")
@@ -82,8 +81,7 @@ def judge(ending: Ending, exceptions: Maybe[Exceptions], trajectory: Maybe[Traje
         if ending.job is not None or ending.ends or ending.notices.covered:
             return absent(NO_CANCEL(count=ending.notices.reduce("count")))
         return Missing("no scheduler record of the job was given")
-    if not isinstance(trajectory, Missing) and trajectory.curve.finite:
-        shows.append(UNTIL(place=trajectory.curve.place(-1), loss=trajectory.curve.loss(-1)))
+    shows += () if isinstance(trajectory, Missing) else trajectory.until
     first = notices[0] if notices else None if interrupt is None else interrupt[0]
     return found(
         Certainty.SUPPORTED if record is None else Certainty.ESTABLISHED,

@@ -42,7 +42,7 @@ from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions, named_exception
 from trackside.facts.logs.fault_class import classify
 from trackside.facts.logs.order import points_before
-from trackside.facts.logs.restarts import LauncherRestarts
+from trackside.facts.logs.restarts import AGAIN, LauncherRestarts
 from trackside.facts.ranks import ranks_of
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
@@ -69,7 +69,6 @@ AFTER_POINT = Sentence("training was under way: {line}")
 FRAME = Sentence("it was raised at {frame}")
 OWN_CODE = Sentence("the job's own code, data or configuration ended the run, not the cluster")
 CARD_OR_CODE = Sentence("whether the card or a kernel of the job failed: no kernel log of the node was given")
-AGAIN = Sentence("the run lived on with what it had saved; what stopped it once may do so again")
 MEND = {
     "code": Sentence("read the frame that is named, mend it and resume from the last checkpoint"),
     "data": Sentence("find the input that this step read, mend or drop it, and resume from the last checkpoint"),

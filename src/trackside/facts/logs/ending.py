@@ -30,6 +30,7 @@ ENDING: Mapping[str, Query] = {
 }
 """The questions behind :class:`Ending`."""
 
+ENDED_WELL = Sentence("the run ended well: {state}")
 RECORDED = Sentence("the scheduler recorded {state}")
 ENDED_ITSELF = Sentence("the run came to its own end: {line}")
 ABORTED_ITSELF = Sentence("the run ended by itself and called that end aborted: {line}")

@@ -19,6 +19,7 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import Query, Row, events
 
+UNTIL = Sentence("the last training point was {place} with a loss of {loss}")
 LEARNED = Sentence("the loss fell from {first} to {last}")
 
 LEARNING: Mapping[str, Query] = {
@@ -262,6 +263,12 @@ class Trajectory:
         if len(line.rows) < 2 or not line.level_has_meaning or not line.fell:
             return ()
         return (LEARNED(first=line.loss(0), last=line.loss(-1)),)
+
+    @property
+    def until(self) -> tuple[Claim, ...]:
+        """Where its last training point stood, if any loss was told."""
+        line = self.curve
+        return (UNTIL(place=line.place(-1), loss=line.loss(-1)),) if line.finite else ()
 
     @cached_property
     def step_seconds(self) -> Value | None:
