@@ -7,7 +7,7 @@ to the ranks that were left, if the runtime gave up for another rank's sake, or 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -107,27 +107,30 @@ class DeathReport:
 class Deaths:
     """Reports of deaths by a fatal signal."""
 
-    frames: dict[str, Frame]
-    """By source."""
-    timeouts: Frame
-    heartbeats: Frame
-    device: Frame
-    """CUDA errors."""
-    memory: Frame
-    """CUDA's words about GPU memory that ran out."""
-    exits_missing: bool
-    """Whether no input could show how processes exited."""
+    evidence: Evidence
     ending: Ending
     restarts: LauncherRestarts
     kills: OomKills
-    exceptions: Frame
     raised: tuple[Event, ...]
     """Unhandled exceptions of the job's own."""
     points: tuple[Event, ...]
     """Training points."""
-    unread: Missing | None
-    """Why no log was read; None if one was."""
     limits: Limits
+
+    @property
+    def frames(self) -> Mapping[str, Frame]:
+        """What is told, by source."""
+        return {"launchers": self.ending.launchers, **{source: self.evidence[source] for source in SOURCES[1:]}}
+
+    @property
+    def memory(self) -> Frame:
+        """CUDA's words about GPU memory that ran out."""
+        return self.evidence["memory"]
+
+    @property
+    def unread(self) -> Missing | None:
+        """Why no log was read; None if one was."""
+        return self.evidence.missing("exceptions")
 
     @cached_property
     def reports(self) -> tuple[Death, ...]:
@@ -166,7 +169,7 @@ class Deaths:
     @property
     def _parent(self) -> tuple[str, str] | None:
         """The exception of a process whose DataLoader worker was killed."""
-        row = next((row for row in self.exceptions.events if row.get("about") == "dataloader"), None)
+        row = next((row for row in self.evidence["exceptions"].events if row.get("about") == "dataloader"), None)
         return None if row is None else (str(row.get("type")), str(row.get("message") or ""))
 
     @cached_property
@@ -179,12 +182,12 @@ class Deaths:
     def lost(self) -> tuple[Event, Claim] | None:
         """The first worker of Ray or of a pool that went without a word, and the line that says so; None if anything
         accounts for it."""
-        if self.raised or self.timeouts or self.memory:
+        if self.raised or self.evidence["timeouts"] or self.memory:
             return None
-        ray = (row for row in self.frames["exits"].events if row.get("source") == "ray" and row.role is Role.ROOT)
-        rows = [(row, self.frames["exits"]) for row in ray if exit_signal(row) is None]
-        abrupt = (row for row in self.exceptions.events if ABRUPT.search(str(row.get("message") or "")))
-        rows += [(row, self.exceptions) for row in abrupt]
+        ray = (row for row in self.evidence["exits"].events if row.get("source") == "ray" and row.role is Role.ROOT)
+        rows = [(row, self.evidence["exits"]) for row in ray if exit_signal(row) is None]
+        abrupt = (row for row in self.evidence["exceptions"].events if ABRUPT.search(str(row.get("message") or "")))
+        rows += [(row, self.evidence["exceptions"]) for row in abrupt]
         lost = ((row, LOST(line=frame.value(row, "text"))) for row, frame in rows if not self.restarts.recovered(row))
         return next(lost, None)
 
@@ -202,7 +205,7 @@ class Deaths:
                 return RecordedSignal(number, frame.value(row, "signal" if row.get("signal") else "exit_code"), False)
         code = job.get("exit_code")
         # A shell or srun names the signal in the output; where that was read and names none, it is an exit code.
-        if code in AMBIGUOUS and isinstance(code, int) and self.exits_missing:
+        if code in AMBIGUOUS and isinstance(code, int) and not self.evidence.has("exits"):
             return RecordedSignal(code, ending.jobs.value(job, "exit_code"), True)
         return None
 
@@ -243,9 +246,9 @@ class Deaths:
         A CUDA error that no exception speaks of leaves the abort as the best witness, unless it is the hardware's."""
         if death.number != ABORT:
             return False
-        accounted = any(row.get("about") in ("cuda", "collective") for row in self.exceptions.events)
-        device = [row for row in self.device.events if row.role in (Role.ROOT, Role.CASCADE)]
-        causes = [*self.timeouts.events, *self.heartbeats.events]
+        accounted = any(row.get("about") in ("cuda", "collective") for row in self.evidence["exceptions"].events)
+        device = [row for row in self.evidence["device"].events if row.role in (Role.ROOT, Role.CASCADE)]
+        causes = [*self.evidence["timeouts"].events, *self.evidence["heartbeats"].events]
         causes += [row for row in device if accounted or row.get("name") in BROKEN]
         return any(row.rank is None or death.rank is None or row.rank == death.rank for row in causes)
 
@@ -297,23 +300,9 @@ def deaths(
     limits: Limits,
 ) -> Deaths:
     """Of the reports; missing if neither a log, a record of the job nor a kernel could show a death."""
-    frames = {"launchers": ending.launchers, **{source: evidence[source] for source in SOURCES[1:]}}
-    return Deaths(
-        frames,
-        timeouts=evidence["timeouts"],
-        heartbeats=evidence["heartbeats"],
-        device=evidence["device"],
-        memory=evidence["memory"],
-        exits_missing=not evidence.has("exits"),
-        ending=ending,
-        restarts=restarts,
-        kills=kills,
-        exceptions=evidence["exceptions"],
-        raised=() if isinstance(exceptions, Missing) else exceptions.unhandled,
-        points=() if isinstance(trajectory, Missing) else trajectory.points,
-        unread=evidence.missing("exceptions"),
-        limits=limits,
-    )
+    raised = () if isinstance(exceptions, Missing) else exceptions.unhandled
+    points = () if isinstance(trajectory, Missing) else trajectory.points
+    return Deaths(evidence, ending, restarts, kills, raised, points, limits)
 
 
 def _named_signal(what: str) -> int:

@@ -24,11 +24,6 @@ RAISED = Sentence("the job raised {type}: {message}")
 ABOUT_OTHERS = ("wrapper", "signal", "collective", "interrupt")
 
 
-def handled(exception: Event, progress: Iterable[Event]) -> Event | None:
-    """The training point that shows the run went on after this exception, or None."""
-    return followed_by(exception, progress)
-
-
 def unhandled(raised: Iterable[Event], progress: Iterable[Event], *, crashed: bool = False) -> list[Event]:
     """Exceptions of the job's own after which no training point came, earliest first.
 
@@ -48,7 +43,7 @@ def last_words(events: Iterable[Event], progress: Sequence[Event], *, crashed: b
     after the traceback, so that unstamped points behind it in the same file don't clear the last one.
     """
     rows, ends = list(events), latest(progress)
-    final = [event for event in rows if handled(event, ends) is None]
+    final = [event for event in rows if followed_by(event, ends) is None]
     if final or not crashed or not rows:
         return final
     last = earliest_first(rows)[-1]
