@@ -104,7 +104,7 @@ class Limits:
 
 
 def judge(
-    run: Run, ending: Ending, silence: Silence, exceptions: Maybe[Exceptions], flight: Maybe[FlightRecords],
+    run: Run, ending: Ending, silence: Silence, exceptions: Exceptions, flight: Maybe[FlightRecords],
     stacks: Maybe[HangStacks], activity: Maybe[GpuActivity], idle: Maybe[IdleGpus], stall: Maybe[GpuStall],
     limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
@@ -113,7 +113,7 @@ def judge(
         return blind
     caught = known(stacks)
     caught = caught if caught is not None and caught.taken else None
-    other = _ended_itself(ending, known(exceptions)) or _between_ranks(silence, known(flight), caught)
+    other = _ended_itself(ending, exceptions) or _between_ranks(silence, known(flight), caught)
     if other is not None:
         return other
     end = ending.state
@@ -133,7 +133,7 @@ def judge(
     return _by_log(ending, silence, end, limits)
 
 
-def _ended_itself(ending: Ending, exceptions: Exceptions | None) -> Finding | None:
+def _ended_itself(ending: Ending, exceptions: Exceptions) -> Finding | None:
     """What shows that nobody had to end the run."""
     if ending.completed is not None:
         return absent(ENDED_WELL(state=ending.completed))
@@ -142,10 +142,8 @@ def _ended_itself(ending: Ending, exceptions: Exceptions | None) -> Finding | No
         return absent(NOT_REAPED(state=state))
     if ending.own_end is not None:
         return absent(ending.own_end)
-    own = [row for row in exceptions.frame.events if row.role is Role.ROOT] if exceptions is not None else []
-    if own and exceptions is not None:
-        return absent(RAISED(type=exceptions.frame.value(own[0], "type")))
-    return None
+    own = (row for row in exceptions.frame.events if row.role is Role.ROOT)
+    return next((absent(RAISED(type=exceptions.frame.value(row, "type"))) for row in own), None)
 
 
 def _between_ranks(silence: Silence, flight: FlightRecords | None, caught: HangStacks | None) -> Finding | None:

@@ -112,7 +112,7 @@ class _Word(Witness):
 def judge(
     curve: LossCurve,
     shape: LossShape,
-    exceptions: Maybe[Exceptions],
+    exceptions: Exceptions,
     evaluations: Evaluations,
     ending: Ending,
     memory: MemoryErrors,
@@ -142,10 +142,8 @@ def judge(
     )
 
 
-def _raised(exceptions: Maybe[Exceptions], trained: bool) -> tuple[Event, Claim] | None:
+def _raised(exceptions: Exceptions, trained: bool) -> tuple[Event, Claim] | None:
     """The exception by which the job ended itself for a number that is not finite."""
-    if isinstance(exceptions, Missing):
-        return None
     own = [row for row in exceptions.frame.events if row.get("about") in ("application", None)]
     named = [row for row in own if NOT_FINITE.search(f"{row.get('type')}: {row.get('message')}"[:600])]
     row = first([row for row in named if "probability tensor" not in str(row.get("message")) or trained])

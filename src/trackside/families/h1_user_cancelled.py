@@ -62,7 +62,7 @@ SLURMS_OWN = Sentence("Slurm ended it by itself: {line}")
 NO_CANCEL = Sentence("notices of a cancellation of the job: {count}")
 
 
-def judge(ending: Ending, exceptions: Maybe[Exceptions], trajectory: Maybe[Trajectory], run: Run) -> Finding | Missing:
+def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory], run: Run) -> Finding | Missing:
     """The scheduler's record, else its notice without a cause, else an interrupt."""
     if ending.unrecorded is not None:
         return ending.unrecorded
@@ -106,15 +106,11 @@ def _record(ending: Ending) -> Record | None:
     return next((row for row in cancelled if row.get("cancelled_by") is not None), None)
 
 
-def _interrupt(
-    ending: Ending, exceptions: Maybe[Exceptions], trajectory: Maybe[Trajectory]
-) -> tuple[Event, Value] | None:
+def _interrupt(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory]) -> tuple[Event, Value] | None:
     """The first Ctrl-C or KeyboardInterrupt after which nothing went on, and its line."""
     points = () if isinstance(trajectory, Missing) else trajectory.progress.events
     last, files = max((row.at.line for row in points), default=0), {row.at.path for row in points}
-    frames = [ending.interrupts]
-    if not isinstance(exceptions, Missing):
-        frames.append(exceptions.frame.where(lambda row: row.get("about") == "interrupt"))
+    frames = (ending.interrupts, exceptions.frame.where(lambda row: row.get("about") == "interrupt"))
     rows = ((row, frame.value(row, "text")) for frame in frames for row in frame.events)
     return next(((row, line) for row, line in rows if row.at.path not in files or row.at.line > last), None)
 
@@ -154,7 +150,7 @@ def _sender(ending: Ending, record: Record | None) -> list[Claim]:
     return [says(who=who), NOT_OWNER(owner=derived(str(owner.value), owner))]
 
 
-def _of_the_job(notice: Event, ending: Ending, exceptions: Maybe[Exceptions]) -> bool:
+def _of_the_job(notice: Event, ending: Ending, exceptions: Exceptions) -> bool:
     """Whether a notice speaks of the whole job: srun cancels a step, too, when one of its tasks has failed."""
     if "*** JOB" in notice.text:
         return True
@@ -167,7 +163,7 @@ def _of_the_job(notice: Event, ending: Ending, exceptions: Maybe[Exceptions]) ->
     failed = any(row.get("exit_code") not in (None, 0) for row in exits)
     failed |= any(row.get("signal") not in (None, 0, 2, 9, 15) for row in exits)
     failed |= any(row.get("signal") not in (2, 15) for row in launchers)
-    return not failed and (isinstance(exceptions, Missing) or not exceptions.unhandled)
+    return not failed and not exceptions.unhandled
 
 
 FAMILY = Family(

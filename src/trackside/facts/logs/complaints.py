@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trackside.catalog.natural import whole_number
-from trackside.evidence import Evidence, Frame, Missing, Value, derived
-from trackside.facts.fact import Maybe, fact
+from trackside.evidence import Evidence, Frame, Value, derived
+from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions, earliest_first, last_words
 from trackside.facts.logs.order import followed_by
@@ -153,11 +153,11 @@ class CollectiveComplaints:
 
 @fact({**STRONG, **WEAK}, needs=("timeouts",))
 def collective_complaints(
-    evidence: Evidence, exceptions: Maybe[Exceptions], ending: Ending, silence: Silence, run: Run
+    evidence: Evidence, exceptions: Exceptions, ending: Ending, silence: Silence, run: Run
 ) -> CollectiveComplaints:
     """Of the log's lines; missing if no log was given."""
     frames = {name: evidence[name] for name in (*STRONG, *WEAK)}
-    frames["exceptions"] = Frame(events("exception"), "none") if isinstance(exceptions, Missing) else exceptions.frame
+    frames["exceptions"] = exceptions.frame
     over = [row for row in ending.ends.events if row.get("status") != "aborted"]
     points = training_points(silence.signs["progress"])
     rows: list[tuple[str, Event]] = []

@@ -111,8 +111,7 @@ class Deaths:
     ending: Ending
     restarts: LauncherRestarts
     kills: OomKills
-    raised: tuple[Event, ...]
-    """Unhandled exceptions of the job's own."""
+    exceptions: Exceptions
     points: tuple[Event, ...]
     """Training points."""
     limits: Limits
@@ -121,6 +120,11 @@ class Deaths:
     def frames(self) -> Mapping[str, Frame]:
         """What is told, by source."""
         return {"launchers": self.ending.launchers, **{source: self.evidence[source] for source in SOURCES[1:]}}
+
+    @property
+    def raised(self) -> tuple[Event, ...]:
+        """Unhandled exceptions of the job's own."""
+        return self.exceptions.unhandled
 
     @property
     def memory(self) -> Frame:
@@ -169,7 +173,7 @@ class Deaths:
     @property
     def _parent(self) -> tuple[str, str] | None:
         """The exception of a process whose DataLoader worker was killed."""
-        row = next((row for row in self.evidence["exceptions"].events if row.get("about") == "dataloader"), None)
+        row = next((row for row in self.exceptions.frame.events if row.get("about") == "dataloader"), None)
         return None if row is None else (str(row.get("type")), str(row.get("message") or ""))
 
     @cached_property
@@ -186,8 +190,8 @@ class Deaths:
             return None
         ray = (row for row in self.evidence["exits"].events if row.get("source") == "ray" and row.role is Role.ROOT)
         rows = [(row, self.evidence["exits"]) for row in ray if exit_signal(row) is None]
-        abrupt = (row for row in self.evidence["exceptions"].events if ABRUPT.search(str(row.get("message") or "")))
-        rows += [(row, self.evidence["exceptions"]) for row in abrupt]
+        abrupt = (row for row in self.exceptions.frame.events if ABRUPT.search(str(row.get("message") or "")))
+        rows += [(row, self.exceptions.frame) for row in abrupt]
         lost = ((row, LOST(line=frame.value(row, "text"))) for row, frame in rows if not self.restarts.recovered(row))
         return next(lost, None)
 
@@ -246,7 +250,7 @@ class Deaths:
         A CUDA error that no exception speaks of leaves the abort as the best witness, unless it is the hardware's."""
         if death.number != ABORT:
             return False
-        accounted = any(row.get("about") in ("cuda", "collective") for row in self.evidence["exceptions"].events)
+        accounted = any(row.get("about") in ("cuda", "collective") for row in self.exceptions.frame.events)
         device = [row for row in self.evidence["device"].events if row.role in (Role.ROOT, Role.CASCADE)]
         causes = [*self.evidence["timeouts"].events, *self.evidence["heartbeats"].events]
         causes += [row for row in device if accounted or row.get("name") in BROKEN]
@@ -295,14 +299,13 @@ def deaths(
     ending: Ending,
     restarts: LauncherRestarts,
     kills: OomKills,
-    exceptions: Maybe[Exceptions],
+    exceptions: Exceptions,
     trajectory: Maybe[Trajectory],
     limits: Limits,
 ) -> Deaths:
     """Of the reports; missing if neither a log, a record of the job nor a kernel could show a death."""
-    raised = () if isinstance(exceptions, Missing) else exceptions.unhandled
     points = () if isinstance(trajectory, Missing) else trajectory.points
-    return Deaths(evidence, ending, restarts, kills, raised, points, limits)
+    return Deaths(evidence, ending, restarts, kills, exceptions, points, limits)
 
 
 def _named_signal(what: str) -> int:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trackside.evidence import Evidence, Frame, Value
-from trackside.facts.fact import fact
+from trackside.evidence import Evidence, Frame, Missing, Value
+from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.order import followed_by, follows, latest
 from trackside.facts.training.learning import Trajectory
@@ -85,12 +85,11 @@ class Exceptions:
         return RAISED(**self.values(row))
 
 
-@fact({"exceptions": events("exception")}, needs=("exceptions",))
-def exceptions(evidence: Evidence, trajectory: Trajectory, ending: Ending) -> Exceptions:
-    """Of the tracebacks that were read; missing if no log was given."""
-    frame = evidence["exceptions"]
-    crashed = ending.abnormal is not None
-    return Exceptions(frame, tuple(unhandled(frame.events, trajectory.progress.events, crashed=crashed)))
+@fact({"exceptions": events("exception")})
+def exceptions(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> Exceptions:
+    """Of the tracebacks that were read; nothing is needed."""
+    frame, points = evidence["exceptions"], () if isinstance(trajectory, Missing) else trajectory.progress.events
+    return Exceptions(frame, tuple(unhandled(frame.events, points, crashed=ending.abnormal is not None)))
 
 
 def named_exception(row: Event) -> tuple[str, str]:
