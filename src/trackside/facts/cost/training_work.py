@@ -22,6 +22,8 @@ WORK: Mapping[str, Query] = {
     "saves": events("checkpoint_saved"),
     "evaluations": events("evaluation"),
     "parents": events("parent_progress"),
+    "loads": events("checkpoint_loaded"),
+    "starts": events("training_start"),
 }
 """The questions behind :class:`TrainingWork`."""
 
@@ -39,16 +41,18 @@ class TrainingWork:
     """What the log shows of the last attempt's training, in the order of the log."""
 
     allocation: Allocation
-    progress: Frame
-    ends: Frame
-    saves: Frame
-    evaluations: Frame
-    parents: Frame
-    """Training points of the run that this one went on from."""
     points: tuple[Event, ...]
     """Training points of the last attempt."""
     logged: bool
     """Whether there was a log that could show it."""
+    ends: Frame
+    progress: Frame
+    saves: Frame
+    evaluations: Frame
+    parents: Frame
+    """Training points of the run that this one went on from."""
+    loads: Frame
+    starts: Frame
 
     @property
     def begun(self) -> bool:
@@ -115,13 +119,12 @@ class TrainingWork:
 @fact(WORK)
 def training_work(evidence: Evidence, allocation: Allocation, ending: Ending, run: Run) -> TrainingWork:
     """Of the last attempt; empty if no log was given."""
-    progress, saves, evaluations, parents = (evidence[name] for name in WORK)
-    points = training_points(progress)
+    points = training_points(evidence["progress"])
     if len(run.attempts) > 1:
         points = _last_attempts(points, allocation)
     own = tuple(row for row in points if _within(row, allocation))
-    logged = evidence.has("progress")
-    return TrainingWork(allocation, progress, ending.ends, saves, evaluations, parents, own, logged)
+    frames = (evidence[name] for name in WORK)
+    return TrainingWork(allocation, own, evidence.has("progress"), ending.ends, *frames)
 
 
 def lives(points: Sequence[Event]) -> list[list[Event]]:
