@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 Fault = Literal["data", "config", "env", "asset", "code"]
@@ -13,8 +14,8 @@ Fault = Literal["data", "config", "env", "asset", "code"]
 class Rule:
     """Fits where every pattern given is found."""
 
-    id: str
     fault: Fault
+    id: str
     text: str = ""
     """In the lines "type: message" of the last and of the oldest exception, and the types between."""
     place: str = ""
@@ -26,3 +27,7 @@ class Rule:
         """Whether all patterns are found, and the veto is not."""
         found = re.search(self.text, text, re.MULTILINE) and re.search(self.place, place, re.MULTILINE)
         return bool(found) and not (self.unless and re.search(self.unless, text, re.MULTILINE))
+
+
+data, config, env = partial(Rule, "data"), partial(Rule, "config"), partial(Rule, "env")
+asset, code = partial(Rule, "asset"), partial(Rule, "code")
