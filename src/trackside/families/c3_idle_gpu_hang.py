@@ -51,7 +51,6 @@ from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.logs.flight_records import FlightRecords
 from trackside.facts.logs.hang_stacks import HangStacks
 from trackside.facts.logs.silence import Silence
-from trackside.facts.training.learning import training_points
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
 from trackside.model import Role, Run
@@ -244,10 +243,9 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
         return absent(SEVERAL(line=met))
     if silence.stall is not None:
         return _unmeasured(silence, [SILENT(seconds=silence.stall[0]), reaped])
-    progress = silence.signs["progress"]
-    last = training_points(progress)[-1:]
+    last = silence.points[-1:]
     if last and last[0].time is not None:
-        return absent(WORKED(point=progress.value(last[0], "text")))
+        return absent(WORKED(point=silence.signs["progress"].value(last[0], "text")))
     return Missing("GPU activity over the run; the log carries no times to judge by")
 
 

@@ -6,7 +6,7 @@ By the scheduler's record, else by how long its GPUs were measured, else, one GP
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.training.learning import number
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Run
+from trackside.model import Run
 from trackside.query import Query, events, metric
 
 SAMPLED = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts")
@@ -191,16 +191,10 @@ def _measured(evidence: Evidence, run: Run, limits: Limits) -> tuple[Value, Valu
 
 def _logged(logs: Frame, run: Run) -> tuple[Value, Value] | None:
     rows = [row for row in logs.events if not run.log_paths or row.at.path in run.log_paths]
-    stamped = [_stamped(rows, name) for name in ("first_time", "last_time")]
-    if not all(stamped):
+    firsts, lasts = (
+        [logs.value(row, name, "time") for row in rows if number(row, name) is not None]
+        for name in ("first_time", "last_time")
+    )
+    if not firsts or not lasts:
         return None
-    first, last = min(stamped[0], key=_time), max(stamped[1], key=_time)
-    return logs.value(first[1], "first_time", "time"), logs.value(last[1], "last_time", "time")
-
-
-def _stamped(rows: Iterable[Event], name: str) -> list[tuple[float, Event]]:
-    return [(time, row) for row in rows if (time := number(row, name)) is not None]
-
-
-def _time(pair: tuple[float, Event]) -> float:
-    return pair[0]
+    return min(firsts, key=lambda value: value.number), max(lasts, key=lambda value: value.number)

@@ -15,7 +15,6 @@ from trackside.facts.fact import fact
 from trackside.facts.logs.order import followed_by
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import AbsentRanks, named, rank_of
-from trackside.facts.training.learning import training_points
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
 from trackside.query import events
@@ -136,8 +135,8 @@ class HangStacks:
 @fact({"stacks": events("stack")}, needs=("stacks",))
 def hang_stacks(evidence: Evidence, silence: Silence) -> HangStacks:
     """Where the run's processes stood; nowhere if no stack was taken, or it went on after that."""
-    frame, points = evidence["stacks"], training_points(silence.signs["progress"])
-    rows = [row for row in frame.events if row.get("resumed_s") is None and followed_by(row, points) is None]
+    frame = evidence["stacks"]
+    rows = [row for row in frame.events if row.get("resumed_s") is None and followed_by(row, silence.points) is None]
     by_process: dict[object, list[Event]] = {}
     for row in rows:
         rank = rank_of(row)
