@@ -45,7 +45,7 @@ from dataclasses import dataclass
 from trackside.evidence import Missing
 from trackside.facts.gpus import nodes_of, of_ranks
 from trackside.facts.logs.ending import CUT_SHORT, Ending
-from trackside.facts.logs.fault_class import classify
+from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import Fault
 from trackside.facts.logs.startup_errors import StartupErrors
 from trackside.facts.training.phase import Phase

@@ -40,7 +40,7 @@ from trackside.facts.gpu.startup import StartupUse
 from trackside.facts.hardware.kernel_log import KernelLog
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions, named_exception
-from trackside.facts.logs.fault_class import classify
+from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.order import points_before
 from trackside.facts.logs.restarts import AGAIN, LauncherRestarts
 from trackside.facts.ranks import ranks_of

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trackside.facts.logs.fault_class import classify
-from trackside.facts.logs.fault_rules import RULES
+from trackside.facts.logs.fault_rules import RULES, classify
 from trackside.model import Event, Position
 
 LINES = [
