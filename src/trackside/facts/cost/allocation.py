@@ -6,7 +6,7 @@ By the scheduler's record, else by how long its GPUs were measured, else, one GP
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,19 +18,10 @@ from trackside.facts.logs.ending import Ending
 from trackside.facts.training.learning import number
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
-from trackside.query import Query, events, metric
+from trackside.query import events, metric
 
 SAMPLED = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts")
 """Metrics whose being sampled shows for how long GPUs were there, if the scheduler doesn't say."""
-ALLOCATION: Mapping[str, Query] = {
-    "logs": events("log_activity"),
-    "hosts": events("host"),
-    "inits": events("distributed_init"),
-    "ready": events("distributed_ready"),
-    "communicators": events("nccl_init"),
-    **{name: metric(name).over("run", "count") for name in SAMPLED},
-}
-"""The questions behind :class:`Allocation`."""
 _WORLDS = (("hosts", "world_size"), ("inits", "world_size"), ("ready", "world_size"), ("communicators", "nranks"))
 
 HELD = Sentence("{gpus} x {seconds:plain} s / {hour:plain} s an hour = {hours:plain} GPU-hours")
@@ -80,7 +71,14 @@ class Allocation:
         return replace(self, start=start, end=end)
 
 
-@fact(ALLOCATION, limits=LIMITS)
+@fact({
+    "logs": events("log_activity"),
+    "hosts": events("host"),
+    "inits": events("distributed_init"),
+    "ready": events("distributed_ready"),
+    "communicators": events("nccl_init"),
+    **{name: metric(name).over("run", "count") for name in SAMPLED},
+}, limits=LIMITS)  # fmt: skip
 def allocation(evidence: Evidence, ending: Ending, run: Run, limits: Limits) -> Maybe[Allocation]:
     """Missing if nothing shows how many GPUs it held, or how long."""
     gpus = _gpus(evidence, ending, run)

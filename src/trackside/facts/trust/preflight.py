@@ -3,7 +3,7 @@ trusted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trackside.evidence import Evidence, Frame, Missing, derived
@@ -14,16 +14,7 @@ from trackside.facts.trust.telemetry import TelemetryTrust
 from trackside.facts.trust.unanswered import UnansweredSources
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
-from trackside.query import Query, events
-
-PREFLIGHT: Mapping[str, Query] = {
-    "logs": events("log_activity"),
-    "kernel": events("kernel_log"),
-    "boots": events("boot"),
-    "xids": events("xid"),
-    "others": events("other_progress"),
-}
-"""The questions behind :class:`Preflight`."""
+from trackside.query import events
 
 NO_LOG = Sentence("no output of the job was given: progress and errors are not known")
 NO_SCHEDULER = Sentence("no scheduler record was given: the final state is not known for certain")
@@ -57,7 +48,13 @@ class Preflight:
     claims: tuple[Claim, ...]
 
 
-@fact(PREFLIGHT)
+@fact({
+    "logs": events("log_activity"),
+    "kernel": events("kernel_log"),
+    "boots": events("boot"),
+    "xids": events("xid"),
+    "others": events("other_progress"),
+})  # fmt: skip
 def preflight(
     evidence: Evidence,
     unanswered: UnansweredSources,
