@@ -7,17 +7,27 @@ host memory there at that time. A kill that is counted names no process.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from trackside.evidence import Missing
+from trackside.catalog.signals import signal_name
+from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.hardware.host_memory import HostMemory, HostShortage
 from trackside.facts.logs.deaths import KILL, Deaths
-from trackside.facts.logs.ending import CUT_SHORT, ENDED_WELL, LIVE_STATES, RECORDED, Ending
+from trackside.facts.logs.ending import CUT_SHORT, ENDED_WELL, FATAL_SIGNALS, LIVE_STATES, RECORDED, Ending, exit_signal
 from trackside.facts.logs.oom_kills import OomKills
 from trackside.facts.ranks import ranks_of
-from trackside.finding import Certainty, Claim
-from trackside.model import Event, Run
+from trackside.finding import Certainty, Claim, Sentence
+from trackside.model import Event, Role, Run
+
+ABRUPT = re.compile(r"has abruptly died|was terminated abruptly|terminated abruptly")
+AMBIGUOUS = (4, 6, 7, 8, 9, 11)
+"""Exit codes that sacct before 25.11 also writes for 128 + n (139 becomes 11:0)."""
+
+LOST = Sentence("a worker process died without a traceback: {line}")
+BY_RECORD = Sentence("the scheduler recorded {code}, which is {signal}")
+AS_EXIT_CODE = Sentence("the scheduler recorded exit code {code}; older releases write {signal} in that way")
 
 NOT_LOOKED_AT = HostShortage()
 
@@ -59,7 +69,7 @@ def death_account(
         or _worded(kills, memory, ending)
         or _counted(deaths, memory, ending, run, limits)
         or _lost(deaths)
-        or _recorded(deaths, memory)
+        or _recorded(deaths, kills, memory, ending)
         or Missing("nothing shows a death")
     )
 
@@ -112,21 +122,41 @@ def _counted(deaths: Deaths, memory: HostMemory, ending: Ending, run: Run, limit
 
 
 def _lost(deaths: Deaths) -> DeathAccount | None:
-    """By a parent whose worker went without a word: its signal isn't known."""
-    if deaths.lost is None:
+    """By a parent, Ray or a pool, whose worker went without a word, if nothing accounts for it: its signal isn't
+    known."""
+    if deaths.raised or deaths.evidence["timeouts"] or deaths.memory:
         return None
-    row, claim = deaths.lost
-    return DeathAccount(Certainty.SUPPORTED, None, (claim,), row)
+    exits, raised = deaths.evidence["exits"], deaths.exceptions.frame
+    ray = (row for row in exits.events if row.get("source") == "ray" and row.role is Role.ROOT)
+    rows = [(row, exits) for row in ray if exit_signal(row) is None]
+    rows += [(row, raised) for row in raised.events if ABRUPT.search(str(row.get("message") or ""))]
+    for row, frame in rows:
+        if not deaths.restarts.recovered(row):
+            return DeathAccount(Certainty.SUPPORTED, None, (LOST(line=frame.value(row, "text")),), row)
+    return None
 
 
-def _recorded(deaths: Deaths, memory: HostMemory) -> DeathAccount | None:
-    """By the scheduler's records alone, if no exception accounts for the end."""
-    record = deaths.recorded
-    if record is None or deaths.raised:
+def _recorded(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
+    """By the scheduler's records alone, if no exception accounts for the end and nobody else ended the run."""
+    job, jobs, steps = ending.job, ending.jobs, kills.steps
+    if deaths.raised or job is None or job.get("state") in CUT_SHORT or job.get("state") == "COMPLETED":
         return None
-    shortage = memory.at(None) if record.number == KILL else NOT_LOOKED_AT
-    certainty = Certainty.POSSIBLE if record.ambiguous else Certainty.SUPPORTED
-    return DeathAccount(certainty, record.number, (record.claim,), memory=shortage)
+    for frame, row in ((jobs, job), *((steps, row) for row in steps.records if row.get("state") not in CUT_SHORT)):
+        number = exit_signal(row)
+        if number in FATAL_SIGNALS:
+            code = frame.value(row, "signal" if row.get("signal") else "exit_code")
+            return _of_record(BY_RECORD, number, code, memory, Certainty.SUPPORTED)
+    status = job.get("exit_code")
+    # A shell or srun names the signal in the output; where that was read and names none, it is an exit code.
+    if status in AMBIGUOUS and isinstance(status, int) and not deaths.evidence.has("exits"):
+        return _of_record(AS_EXIT_CODE, status, jobs.value(job, "exit_code"), memory, Certainty.POSSIBLE)
+    return None
+
+
+def _of_record(says: Sentence, number: int, code: Value, memory: HostMemory, certainty: Certainty) -> DeathAccount:
+    claim = says(code=code, signal=derived(signal_name(number), code))
+    shortage = memory.at(None) if number == KILL else NOT_LOOKED_AT
+    return DeathAccount(certainty, number, (claim,), memory=shortage)
 
 
 def _stopped(moment: float, deaths: Deaths, run: Run, limits: Limits) -> bool:
