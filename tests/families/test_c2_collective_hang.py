@@ -204,10 +204,10 @@ RIVALS: dict[str, tuple[Callable[[], Cluster], list[Row | list[Any]], str]] = {
     "an evaluation that ends": (lambda: hung(until=STOP + 900), [points(65), TIMEOUT], "to_the_end_sm"),
     "storage that comes back": (
         lambda: traced(hung(sm=0.0, until=STOP + 300)).per_gpu("gpu_power_watts", 300), [points(65), COMPLETED],
-        "completed",
+        "ended_well",
     ),
     "work to the end": (lambda: hung(since=9e9), [points(65), TIMEOUT], "to_the_end_sm"),
-    "completed with a cold tail": (hung, [until_stop(), COMPLETED], "completed"),
+    "completed with a cold tail": (hung, [until_stop(), COMPLETED], "ended_well"),
 }  # fmt: skip
 
 

@@ -141,7 +141,7 @@ def test_loss_that_only_gauges_tell(case: str) -> None:
     norm = np.where(Cluster().times >= 2400, 0.0001, 1.0) if variant == "plateau" else 1.0
     finding = losses(curve, training_gradient_norm=norm).judge("E1", COMPLETED, planes=NO_LOG)
     assert (finding.outcome, finding.variant, finding.culprit) == (FOUND, variant, "job")
-    assert {"completed", "gpus_busy"} <= set(keys(finding))
+    assert {"ended_well", "gpus_busy"} <= set(keys(finding))
     assert finding.since is not None
     assert finding.since >= 2300
 

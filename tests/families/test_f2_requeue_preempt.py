@@ -7,6 +7,8 @@ from tests.families.rows import (
     FALLING,
     curve,
     event,
+    job,
+    judge,
     judge_store,
     notice,
     primary,
@@ -23,3 +25,10 @@ def test_f2_history_counts() -> None:
     assert judge_store("F2", store(notice("preemption"), short_job("PREEMPTED"))).variant == "preempted"
     own = event("requeue_requested", 700, text="requeueing 7")
     assert judge_store("F2", store(own, short_job("COMPLETED", restarts=1))).variant == "requeued"
+
+
+def test_f2_dates_from_the_first() -> None:
+    rows = (job("PREEMPTED", end=1500.0), job("REQUEUED", 3, start=1600.0, end=1700.0), notice("requeue", time=1501.0))
+    found = judge("F2", *rows)
+    assert (found.since, found.variant) == (1500.0, "preempted")
+    assert judge("F2", job("COMPLETED"), event("requeue_requested", 5)).outcome is ABSENT

@@ -12,9 +12,12 @@ from tests.families.rows import (
     curve,
     event,
     exception,
+    judge,
     judge_store,
+    keys,
     notice,
     primary,
+    root,
     short_job,
     store,
 )
@@ -74,3 +77,17 @@ def test_h1_cancelled_by_somebody() -> None:
 def test_h1_keyboard_interrupt() -> None:
     stop = exception("KeyboardInterrupt", "", about="interrupt")
     assert primary(store(curve(FALLING), stop)).variant == "interrupt"
+
+
+def test_h1_takes_no_notice_of_a_step_for_a_cancellation_of_a_job_that_failed() -> None:
+    step = notice("cancelled", text="STEP 7.0 ON n1 CANCELLED AT 2026-01-01")
+    assert judge("H1", step).outcome is FOUND
+    assert judge("H1", step, root("process_exit", 50, exit_code=1)).outcome is ABSENT
+    assert judge("H1", step, exception("ValueError", "no")).outcome is ABSENT
+
+
+def test_h1_tells_who_cancelled_from_the_owner() -> None:
+    own = judge("H1", short_job("CANCELLED", cancelled_by="1000", uid="1000"))
+    other = judge("H1", short_job("CANCELLED", cancelled_by="0", uid="1000"))
+    assert (keys(own), keys(other)) == (["recorded", "by_owner"], ["recorded", "by", "not_owner"])
+    assert judge("H1", short_job("FAILED", cancelled_by="0", uid="1000")).outcome is ABSENT

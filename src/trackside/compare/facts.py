@@ -104,7 +104,7 @@ def _node_names(side: Side) -> Value | None:
 
 
 def _framework(side: Side) -> Value | None:
-    for frame in (side.progress, side.plans, side.setup.starts):
+    for frame in (side.progress, side.plans, side.printed("training_start")):
         for row in frame.events:
             if row.get("framework") is not None:
                 return frame.value(row, "framework")
@@ -121,7 +121,9 @@ def _commands(a: Side, b: Side) -> Row:
 
 
 def _echoed(side: Side) -> Value | None:
-    return _anonymous(side, side.setup.command)
+    hosts = side.printed("host")
+    row = next((row for row in hosts.events if row.get("command")), None)
+    return _anonymous(side, None if row is None else hosts.value(row, "command"))
 
 
 def _submitted(side: Side) -> Value | None:
@@ -148,10 +150,10 @@ def _planned(side: Side, field: str) -> Value | None:
 
 def _flags(a: Side, b: Side) -> Iterator[Row]:
     """Environment settings that a log shows to be in force."""
-    told = [side.setup.environment for side in (a, b)]
+    told = [side.environment or {} for side in (a, b)]
     for name in sorted(told[0].keys() | told[1].keys()):
         one, other = (each.get(name) for each in told)
-        logs = a.setup.has_log and b.setup.has_log
+        logs = a.environment is not None and b.environment is not None
         if one is None or other is None:
             letter = "A" if one is None else "B"
             yield Row(

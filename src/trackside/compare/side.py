@@ -11,9 +11,7 @@ from trackside.facts.cost.allocation import Allocation
 from trackside.facts.fact import Facts, Maybe
 from trackside.facts.gpu.levels import MetricLevels
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.silence import LIFE, Silence
 from trackside.facts.training.learning import Trajectory
-from trackside.facts.training.setup import Setup
 from trackside.finding import Finding, Verdict
 from trackside.model import Event, Position, Run
 from trackside.query import events
@@ -82,17 +80,18 @@ class Side:
         """What its log says of what was planned."""
         return Frame(events("training_plan"), "none") if isinstance(self.trajectory, Missing) else self.trajectory.plans
 
-    @cached_property
-    def setup(self) -> Setup:
-        """How it was set up, as its log prints it."""
-        setup = self.facts.get(Setup)
-        assert isinstance(setup, Setup)
-        return setup
+    def printed(self, kind: str) -> Frame:
+        """Rows of its log."""
+        answer = self.facts.answer(events(kind))
+        return answer if isinstance(answer, Frame) else Frame(answer.query, "none")
 
-    def printed(self, name: str) -> Frame:
-        """Rows of its log: one of :data:`LIFE`."""
-        silence = self.facts.get(Silence)
-        return Frame(LIFE[name], "none") if isinstance(silence, Missing) else silence.signs[name]
+    @cached_property
+    def environment(self) -> dict[str, Value] | None:
+        """Environment settings that its log shows to be in force; None if no log could show any."""
+        flags = self.facts.answer(events("env_flag"))
+        if not isinstance(flags, Frame):
+            return None
+        return {str(row.get("name")): flags.value(row, "value") for row in flags.events}
 
     @cached_property
     def allocation(self) -> Allocation | None:

@@ -71,7 +71,7 @@ def _curve(a: Side, b: Side, both: Sequence[Pair], name: str, label: str, unit: 
 
 def _evaluations(a: Side, b: Side) -> Iterator[Row]:
     """Scores and losses of evaluations at equal steps, or epochs where steps aren't told."""
-    frames = a.printed("evaluations"), b.printed("evaluations")
+    frames = a.printed("evaluation"), b.printed("evaluation")
     told = [_scores(frame.events) for frame in frames]
     for metric in sorted(told[0].keys() & told[1].keys()):
         places = sorted(told[0][metric].keys() & told[1][metric].keys())
@@ -173,7 +173,7 @@ def _begun(side: Side) -> Value | None:
 
 
 def _interval(side: Side) -> Value | None:
-    frame = side.printed("saves")
+    frame = side.printed("checkpoint_saved")
     steps = {step: row for row in frame.events if (step := number(row, "step")) is not None}
     if len(steps) < 2:
         return None

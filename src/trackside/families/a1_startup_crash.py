@@ -45,7 +45,7 @@ from dataclasses import dataclass
 from trackside.evidence import Missing
 from trackside.facts.gpus import nodes_of, of_ranks
 from trackside.facts.logs.ending import CUT_SHORT, Ending
-from trackside.facts.logs.fault_class import classify
+from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import Fault
 from trackside.facts.logs.startup_errors import StartupErrors
 from trackside.facts.training.phase import Phase
@@ -136,7 +136,7 @@ def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits:
 
 def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, run: Run) -> Finding:
     """The finding on an exception."""
-    kind, bad, idle = classify(cause).fault, ending.abnormal, phase.use.untouched
+    kind, bad, idle = classify(cause), ending.abnormal, phase.use.untouched
     shows = list(errors.claims)
     if not isinstance(phase.trajectory, Missing):
         shows.append(NO_POINT(count=phase.trajectory.count))

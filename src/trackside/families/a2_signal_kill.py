@@ -47,13 +47,15 @@ from dataclasses import dataclass
 from trackside.catalog.natural import whole_number
 from trackside.catalog.signals import signal_name
 from trackside.evidence import Missing, Value, derived
+from trackside.facts.fact import Maybe
 from trackside.facts.gpus import homes
 from trackside.facts.hardware.host_memory import HostMemory
-from trackside.facts.logs.death_accounts import ENDED_WELL, STATE, DeathAccount, DeathAccounts
+from trackside.facts.logs.death_account import DeathAccount
 from trackside.facts.logs.deaths import DIED, DIED_ON, KILL, Death, Deaths
-from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.oom_kills import OomReport
+from trackside.facts.logs.ending import ENDED_WELL, RECORDED, Ending
+from trackside.facts.logs.oom_kills import OomKills, OomReport
 from trackside.facts.logs.order import follows
+from trackside.facts.logs.restarts import AGAIN
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
@@ -93,7 +95,6 @@ IMPLIES = {
     "abort": Sentence("native code gave up: a failed check, a corrupted heap or an exception that nobody caught"),
     "helper": Sentence("a helper process, or another job's, was killed for memory, and the run lived on without it"),
 }
-AGAIN = Sentence("the run lived on with what it had saved; what stopped it once may do so again")
 WHO = Sentence(
     "whether the kernel's OOM killer, a cgroup limit or somebody else sent it: nothing that was given names the sender"
 )
@@ -110,13 +111,13 @@ NATIVE = Sentence(
 
 
 def judge(
-    accounts: DeathAccounts, deaths: Deaths, memory: HostMemory, phase: Phase, ending: Ending, run: Run, limits: Limits
-) -> Finding | Missing:
+    account: Maybe[DeathAccount], deaths: Deaths, kills: OomKills, memory: HostMemory, phase: Phase, ending: Ending,
+    run: Run, limits: Limits,
+) -> Finding | Missing:  # fmt: skip
     """A death that nothing else accounts for, by the strongest account of it; else one that the run lived on after."""
-    report = accounts.kills.report
-    if report is not None and ending.completed is not None:
-        return _outlived(report, ending.completed)
-    if (account := accounts.first) is not None:
+    if kills.report is not None and ending.completed is not None:
+        return _outlived(kills.report, ending.completed)
+    if not isinstance(account, Missing):
         return _died(account, phase, ending, run, limits)
     if deaths.survived is not None:
         return _survived(run, *deaths.survived)
@@ -135,7 +136,7 @@ def _died(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits:
     shows = list(account.claims)
     if not account.outlived:
         shows += [*memory.claims, *phase.claims(row, limits.training_s)]
-        shows += [] if ending.state is None else [STATE(state=ending.state)]
+        shows += [] if ending.state is None else [RECORDED(state=ending.state)]
     ends = [end for end in ending.ends.events if end.get("status") != "aborted"]
     over = [end for end in ends if row is not None and follows(row, end)]
     return found(
@@ -221,7 +222,7 @@ def _ruled_out(deaths: Deaths, memory: HostMemory, ending: Ending) -> Finding | 
     if deaths.unread is None:
         return absent(NO_SIGNAL(count=ending.launchers.reduce("count", "signal")), *clear)
     if ending.state is not None:
-        return absent(STATE(state=ending.state), *clear)
+        return absent(RECORDED(state=ending.state), *clear)
     return Missing("no job log was given")
 
 

@@ -45,34 +45,24 @@ PyTorch, ProcessGroupNCCL and Flight Recorder; gloo transport.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 from trackside.evidence import Missing, Value
 from trackside.facts.fact import Maybe, known, neither
 from trackside.facts.gpu.activity import GpuActivity, untold
-from trackside.facts.gpu.first_step import FirstStepHang
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.gpu.standstill import Standstill
 from trackside.facts.gpus import nodes_of, of_ranks, ranks_at
 from trackside.facts.logs.complaints import CollectiveComplaints
-from trackside.facts.logs.ending import REAPED, Ending, how_it_ended
+from trackside.facts.logs.ending import ENDED_WELL, Ending
 from trackside.facts.logs.flight_records import FlightRecords
 from trackside.facts.logs.hang_causes import HangCauses, Trigger
+from trackside.facts.logs.hang_lead import UNTIL, HangLead
 from trackside.facts.logs.hang_stacks import HangStacks
 from trackside.facts.logs.silence import Silence
-from trackside.facts.ranks import AbsentRanks, world_size
+from trackside.facts.ranks import AbsentRanks
 from trackside.family import Family
-from trackside.finding import Action, Certainty, Claim, Culprit, Finding, Sentence, absent, action, found
+from trackside.finding import Action, Claim, Culprit, Finding, Sentence, absent, action, found
 from trackside.model import Event, Run
 
-SILENT = Sentence(
-    "nothing was heard of the run for {seconds} before its end",
-    running="nothing has been heard of the run for {seconds}",
-)
-UNACCOUNTED = Sentence("the steps done, at their printed pace, leave {seconds} of the run unaccounted for")
-ENDED_AT = Sentence("the run ended at {time}")
-UNTIL = Sentence("until then it trained: {point}")
 FROZEN = Sentence(
     "the run froze in a collective; GPUs that look busy then only wait",
     running="the run is frozen in a collective; GPUs that look busy only wait",
@@ -96,7 +86,6 @@ LOOK_LINE = Sentence(
 LOOK_RANKS = Sentence("find the rank that did not complain, and look at its log and its node")
 WATCHDOG = Sentence("keep the watchdog on and record collectives, so that a lost peer fails fast and is named")
 SETTINGS = Sentence("export TORCH_NCCL_DUMP_ON_TIMEOUT=true TORCH_NCCL_TRACE_BUFFER_SIZE=2000")
-COMPLETED = Sentence("the run ended well: {state}")
 STARTUP = Sentence("no collective had completed yet ({count:training points}): that is the rendezvous")
 NONE = Sentence("the log tells of {count:time-outs} of collectives, and no rank lost another")
 
@@ -105,197 +94,39 @@ OPEN = "what the run did in its last part: its steps, at their pace, leave much 
 NO_LOG = "no job log was given, and the GPUs' activity does not tell"
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
-    """The first witness that speaks of a hang: how sure it makes it, what it says, and whom it names."""
-
-    certainty: Certainty
-    claims: tuple[Claim, ...] = ()
-    row: Event | None = None
-    """The line that it stands on."""
-    since: float | None = None
-    away: AbsentRanks | None = None
-    still: Standstill | None = None
-    owner: Culprit | None = None
-    """Whose it is, by this witness alone; None if it leaves it open."""
-    of_collective: bool = False
-    """Whether it speaks of a collective, and not only of a silence."""
-
-
-@dataclass(frozen=True)
-class HangFacts:
-    """What was heard, dumped, caught and measured of a run; None if it was not given."""
-
-    run: Run
-    ending: Ending
-    silence: Silence
-    last: LastPart
-    causes: HangCauses
-    complaints: CollectiveComplaints | None
-    flight: FlightRecords | None
-    stacks: HangStacks | None
-    first_step: FirstStepHang | None
-
-    @property
-    def dumped(self) -> AbsentRanks | None:
-        """The absent ranks by the Flight Recorder."""
-        return None if self.flight is None else self.flight.absent
-
-    @property
-    def all_elsewhere(self) -> bool:
-        """Whether the stacks of all ranks were taken, and none waits for another."""
-        world = world_size(self.run) or 2
-        return self.stacks is not None and 1 < world <= len(self.stacks.ranks)
-
-
 def judge(
     run: Run, ending: Ending, silence: Silence, last: LastPart, causes: HangCauses,
     complaints: Maybe[CollectiveComplaints], flight: Maybe[FlightRecords], stacks: Maybe[HangStacks],
-    activity: Maybe[GpuActivity], first_step: Maybe[FirstStepHang],
+    activity: Maybe[GpuActivity], lead: Maybe[HangLead],
 ) -> Finding | Missing:  # fmt: skip
     """The first witness that speaks leads; what others say of the same is added, then who stayed away, and why."""
     if (blind := neither(complaints, flight, stacks, untold(activity))) is not None:
         return blind
     if ending.completed is not None:
-        return absent(COMPLETED(state=ending.completed))
-    facts = HangFacts(
-        run, ending, silence, last, causes, known(complaints), known(flight), known(stacks), known(first_step)
-    )  # fmt: skip
-    if facts.complaints is not None and facts.complaints.at_startup:
+        return absent(ENDED_WELL(state=ending.completed))
+    heard, caught = known(complaints), known(stacks)
+    if heard is not None and heard.at_startup:
         return absent(STARTUP(count=silence.signs["progress"].reduce("count")))
-    lead = next(_leads(facts), None)
-    return _ruled_out(facts) if lead is None else _found(facts, lead)
-
-
-# -- who says that it hangs, in the order of their rank
-
-
-def _leads(facts: HangFacts) -> Iterator[Lead]:
-    """Complaints of ranks that nothing after them takes back; dumps; stacks; GPUs that stand still; ranks that met and
-    never did a step; a silence."""
-    if facts.complaints is not None and facts.complaints.rows:
-        yield _complained(facts, facts.complaints)
-    if facts.dumped is not None:  # tells who stayed away, not whether its code or its machine kept it
-        yield Lead(Certainty.SUPPORTED, away=facts.dumped, still=facts.last.standstill(), owner="unknown")
-    if facts.stacks is not None and facts.stacks.waiting:
-        yield _caught(facts, facts.stacks)
-    if facts.all_elsewhere:
-        return
-    still = facts.last.rest
-    if still is not None and _between_ranks(facts, still):
-        yield _stood(facts, still)
-    if facts.last.working is not None or facts.complaints is None or facts.last.raised:
-        return
-    if facts.last.reaped and facts.first_step is not None:
-        yield _at_the_first(facts, facts.first_step)
-    if facts.last.quiet is not None:
-        yield _silent(facts, *facts.last.quiet)
-
-
-def _complained(facts: HangFacts, complaints: CollectiveComplaints) -> Lead:
-    ended = facts.ending.abnormal is not None
-    return Lead(
-        Certainty.ESTABLISHED if complaints.strong and ended and not complaints.single else Certainty.SUPPORTED,
-        complaints.claims,
-        complaints.first,
-        away=facts.dumped or complaints.absent,
-        still=facts.last.standstill(stopped=complaints.stopped_at),
-        owner="job" if complaints.kind == "mismatches" else None,
-        of_collective=True,
-    )
-
-
-def _caught(facts: HangFacts, stacks: HangStacks) -> Lead:
-    """Stacks taken on the spot stand in a collective: somebody was looking because it did not move. Those of the ranks
-    themselves, which say who is not there, are a witness of their own."""
-    away, still, state = stacks.absent, facts.last.standstill(), facts.ending.state
-    second = still is not None or facts.causes.machine is not None or facts.silence.stall is not None
-    certainty = Certainty.SUPPORTED if second or (away is not None and stacks.suspected) else Certainty.POSSIBLE
-    if second and away is not None and state is not None and state.value in REAPED:
-        certainty = Certainty.ESTABLISHED
-    return Lead(certainty, away=away, still=still, owner=None if away is not None else "unknown")
-
-
-def _between_ranks(facts: HangFacts, still: Standstill) -> bool:
-    """Whether GPUs at rest are an affair between ranks that nobody's own words end."""
-    ending, basis = facts.ending, still.activity.basis
-    if int(still.activity.users.sum()) < 2 and not facts.silence.several_ranks:
-        return False
-    spoken_of = ending.state is not None or bool(ending.notices) or bool(still.outliers)
-    if not spoken_of and basis in ("power", "utilisation") and facts.silence.unread is None:
-        return False  # an excerpt of a log, and signals that tell work from waiting only beside a silence
-    return not ending.ends and (not facts.last.raised or (still.sure and still.frozen))
-
-
-def _stood(facts: HangFacts, still: Standstill) -> Lead:
-    """GPUs that stand still; more than supported where a second plane agrees."""
-    quiet, state, end = facts.last.quiet, facts.ending.state, facts.ending.time
-    shows = [] if quiet is None else [(SILENT if quiet[1] else UNACCOUNTED)(seconds=quiet[0])]
-    if state is not None:
-        shows.append(how_it_ended(state))
-    elif end is not None:
-        shows.append(ENDED_AT(time=end))
-    second = (quiet is not None and quiet[1]) or state is not None
-    certainty = Certainty.POSSIBLE if quiet is None else Certainty.SUPPORTED
-    if still.sure:
-        strong = (still.frozen or still.traced) and second
-        certainty = Certainty.ESTABLISHED if strong else Certainty.SUPPORTED
-    return Lead(certainty, tuple(shows), next(reversed(facts.last.points), None), away=facts.dumped, still=still)
-
-
-def _at_the_first(facts: HangFacts, stuck: FirstStepHang) -> Lead:
-    """Ranks that met, spun and never did a step: they wait in one of their first collectives."""
-    shows = stuck.claims if facts.ending.state is None else (*stuck.claims, how_it_ended(facts.ending.state))
-    certainty = Certainty.SUPPORTED if stuck.sure else Certainty.POSSIBLE
-    return Lead(certainty, shows, since=stuck.since, away=facts.dumped)
-
-
-def _silent(facts: HangFacts, quiet: Value, stamped: bool) -> Lead:
-    """The watchdog-less form: several ranks trained, then nothing more until somebody ended the run."""
-    last, state = facts.last.points[-1], facts.ending.state
-    shows = [(SILENT if stamped else UNACCOUNTED)(seconds=quiet)]
-    shows.append(UNTIL(point=facts.silence.signs["progress"].value(last, "text")))
-    if state is not None:
-        shows.append(how_it_ended(state))
-    certainty = Certainty.SUPPORTED if stamped else Certainty.POSSIBLE
-    return Lead(certainty, tuple(shows), last, away=facts.dumped, still=facts.last.rest)
-
-
-def _ruled_out(facts: HangFacts) -> Finding | Missing:
-    """Why nobody speaks of a hang, and whether that is enough to rule it out."""
-    if facts.stacks is not None and facts.all_elsewhere:
-        return absent(*facts.stacks.claims)
-    some = facts.stacks is not None and 0 < len(facts.stacks.ranks) < (world_size(facts.run) or 2)
-    if facts.last.working is not None:
-        return Missing(SOME) if some else absent(facts.last.working)
-    if facts.complaints is None:
-        return Missing(NO_LOG)
-    several = facts.last.reaped and not facts.last.raised and facts.silence.several_ranks
-    if several and facts.silence.unaccounted is not None:
-        return Missing(OPEN)
-    return Missing(SOME) if some else absent(NONE(count=facts.complaints.frames["timeouts"].reduce("count")))
-
-
-# -- who stayed away, and whose it is
-
-
-def _found(facts: HangFacts, lead: Lead) -> Finding:
-    away, line, caught = _absent(facts, lead)
-    ranks, gpus = _localized(facts.run, away, lead.still)
-    trouble = facts.causes.machine
-    trigger = facts.causes.trigger(ranks) if trouble is None else None
-    point, still, stuck = facts.last.points[-1:], lead.still, facts.stacks is not None and bool(facts.stacks.waiting)
+    if isinstance(lead, Missing):
+        return _ruled_out(run, silence, last, heard, caught)
+    caught = caught if caught is not None and caught.waiting else None
+    away, line, places = _absent(lead, caught)
+    ranks, gpus = _localized(run, away, lead.still)
+    trouble = causes.machine
+    trigger = causes.trigger(ranks) if trouble is None else None
+    point, still = last.points[-1:], lead.still
     first = trouble or (trigger.claim if trigger is not None else None)  # what came first is said first
     shows = [first] if first is not None else []
-    shows += [*(still.claims if still is not None else ()), *lead.claims, *caught]
+    shows += [*(still.claims if still is not None else ()), *lead.claims, *places]
     if point and (lead.row is not point[0] or still is not None):
-        shows.append(UNTIL(point=facts.silence.signs["progress"].value(point[0], "text")))
+        shows.append(UNTIL(point=silence.signs["progress"].value(point[0], "text")))
     own_work = still is not None and still.why == "computing" and set(gpus) == set(still.outliers)
     because = first is not None or own_work or line is not None
-    is_collective = lead.of_collective or lead.away is not None or trouble is not None or still is not None or stuck
+    witnesses = (lead.away, trouble, still, caught)
+    is_collective = lead.of_collective or any(one is not None for one in witnesses)
     return found(
         lead.certainty,
-        _culprit(facts.run, lead, trouble, trigger, away, own_work or line is not None),
+        _culprit(run, lead, trouble, trigger, away, own_work or line is not None),
         shows,
         implies=[FROZEN() if is_collective else SEEMS_FROZEN()],
         cannot_decide=[] if because else [WHY() if ranks or gpus else WHICH()],
@@ -305,14 +136,33 @@ def _found(facts: HangFacts, lead: Lead) -> Finding:
         ranks=ranks,
         gpus=gpus,
         nodes=nodes_of(gpus),
-        exception=None if facts.complaints is None else facts.complaints.exception,
+        exception=None if heard is None else heard.exception,
     )
 
 
-def _absent(facts: HangFacts, lead: Lead) -> tuple[AbsentRanks | None, Value | None, list[Claim]]:
+def _ruled_out(
+    run: Run, silence: Silence, last: LastPart, heard: CollectiveComplaints | None, caught: HangStacks | None
+) -> Finding | Missing:
+    """Why nobody speaks of a hang, and whether that is enough to rule it out."""
+    if caught is not None and caught.of_all(run):
+        return absent(*caught.claims)
+    some = caught is not None and 0 < len(caught.ranks) < (run.n_ranks or 2)
+    if last.working is not None:
+        return Missing(SOME) if some else absent(last.working)
+    if heard is None:
+        return Missing(NO_LOG)
+    if last.reaped and not last.raised and silence.several_ranks and silence.unaccounted is not None:
+        return Missing(OPEN)
+    return Missing(SOME) if some else absent(NONE(count=heard.frames["timeouts"].reduce("count")))
+
+
+# -- who stayed away, and whose it is
+
+
+def _absent(lead: HangLead, stacks: HangStacks | None) -> tuple[AbsentRanks | None, Value | None, list[Claim]]:
     """(the ranks that stayed away, the line of code that they stand at if stacks agree, what says so)."""
-    stacks, away, line = facts.stacks, lead.away, None
-    if stacks is None or not stacks.waiting:
+    away, line = lead.away, None
+    if stacks is None:
         return away, None, [away.claim] if away is not None else []
     own, shows = stacks.absent, [*stacks.claims]
     away = own if away is None else away
@@ -330,7 +180,7 @@ def _localized(run: Run, away: AbsentRanks | None, still: Standstill | None) -> 
 
 
 def _culprit(
-    run: Run, lead: Lead, trouble: Claim | None, trigger: Trigger | None, away: AbsentRanks | None, own_code: bool
+    run: Run, lead: HangLead, trouble: Claim | None, trigger: Trigger | None, away: AbsentRanks | None, own_code: bool
 ) -> Culprit:
     """The machine's word first; else the job's, if a rank told why, its stack shows its line of code, its GPU works on
     something else, or its peers on the same node name it, so that no network lies between them; else it is open: code,
@@ -349,7 +199,7 @@ def _look(trigger: Trigger | None, line: Value | None, named: bool, is_collectiv
     return action(LOOK_RANK if named else LOOK_RANKS if is_collective else LOOK_ALL)
 
 
-def _since(lead: Lead, point: tuple[Event, ...]) -> float | None:
+def _since(lead: HangLead, point: tuple[Event, ...]) -> float | None:
     """When it began: by the line that the lead stands on, or by the GPUs if they stopped before."""
     since = lead.row.time if lead.row is not None else lead.since
     if lead.still is None:

@@ -46,17 +46,15 @@ from trackside.facts.gpu.activity import GpuActivity, untold
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.gpus import nodes_of, ranks_at
-from trackside.facts.logs.ending import REAPED, Ending
+from trackside.facts.logs.ending import ENDED_WELL, REAPED, Ending
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.logs.flight_records import FlightRecords
 from trackside.facts.logs.hang_stacks import HangStacks
 from trackside.facts.logs.silence import Silence
-from trackside.facts.training.learning import training_points
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
 from trackside.model import Role, Run
 
-COMPLETED = Sentence("the run ended well: {state}")
 NOT_REAPED = Sentence(
     "neither a time limit nor somebody ended it: the scheduler recorded {state}",
     running="neither a time limit nor somebody ended it: the scheduler has it as {state}",
@@ -105,7 +103,7 @@ class Limits:
 
 
 def judge(
-    run: Run, ending: Ending, silence: Silence, exceptions: Maybe[Exceptions], flight: Maybe[FlightRecords],
+    run: Run, ending: Ending, silence: Silence, exceptions: Exceptions, flight: Maybe[FlightRecords],
     stacks: Maybe[HangStacks], activity: Maybe[GpuActivity], idle: Maybe[IdleGpus], stall: Maybe[GpuStall],
     limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
@@ -114,7 +112,7 @@ def judge(
         return blind
     caught = known(stacks)
     caught = caught if caught is not None and caught.taken else None
-    other = _ended_itself(ending, known(exceptions)) or _between_ranks(silence, known(flight), caught)
+    other = _ended_itself(ending, exceptions) or _between_ranks(silence, known(flight), caught)
     if other is not None:
         return other
     end = ending.state
@@ -134,19 +132,17 @@ def judge(
     return _by_log(ending, silence, end, limits)
 
 
-def _ended_itself(ending: Ending, exceptions: Exceptions | None) -> Finding | None:
+def _ended_itself(ending: Ending, exceptions: Exceptions) -> Finding | None:
     """What shows that nobody had to end the run."""
     if ending.completed is not None:
-        return absent(COMPLETED(state=ending.completed))
+        return absent(ENDED_WELL(state=ending.completed))
     state = ending.state
     if state is not None and state.value not in REAPED and not ending.limit_notices:
         return absent(NOT_REAPED(state=state))
     if ending.own_end is not None:
         return absent(ending.own_end)
-    own = [row for row in exceptions.frame.events if row.role is Role.ROOT] if exceptions is not None else []
-    if own and exceptions is not None:
-        return absent(RAISED(type=exceptions.frame.value(own[0], "type")))
-    return None
+    own = (row for row in exceptions.frame.events if row.role is Role.ROOT)
+    return next((absent(RAISED(type=exceptions.frame.value(row, "type"))) for row in own), None)
 
 
 def _between_ranks(silence: Silence, flight: FlightRecords | None, caught: HangStacks | None) -> Finding | None:
@@ -247,10 +243,9 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
         return absent(SEVERAL(line=met))
     if silence.stall is not None:
         return _unmeasured(silence, [SILENT(seconds=silence.stall[0]), reaped])
-    progress = silence.signs["progress"]
-    last = training_points(progress)[-1:]
+    last = silence.points[-1:]
     if last and last[0].time is not None:
-        return absent(WORKED(point=progress.value(last[0], "text")))
+        return absent(WORKED(point=silence.signs["progress"].value(last[0], "text")))
     return Missing("GPU activity over the run; the log carries no times to judge by")
 
 

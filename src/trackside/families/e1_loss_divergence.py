@@ -41,6 +41,7 @@ PaLM (2022), section 5.1 on loss spikes; OPT-175B logbook.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from trackside.evidence import Missing
@@ -48,22 +49,33 @@ from trackside.facts.fact import Maybe
 from trackside.facts.gpu.activity import FLOORS, GpuActivity
 from trackside.facts.hardware.error_counters import ErrorCounters
 from trackside.facts.hardware.memory_errors import MemoryErrors
-from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import named_exception
+from trackside.facts.logs.ending import ENDED_WELL, Ending
+from trackside.facts.logs.exceptions import Exceptions, named_exception
+from trackside.facts.logs.order import first
 from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.loss_curve import LossCurve
 from trackside.facts.training.loss_shape import LossShape
-from trackside.facts.training.numeric_abort import NumericAbort
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
 from trackside.model import Event
+from trackside.witness import Witness
 
+NOT_FINITE = re.compile(
+    r"\b(loss|losses|grad\w*|logits|weights?)\b.{0,60}\b(nan|nans|inf|infinite|infinity|not finite|non-?finite)\b"
+    r"|\b(nan|nans|infinite|non-?finite)\b.{0,40}\b(loss|losses|grad\w*|logits)\b"
+    r"|returned nan values|loss scale.{0,40}\bminimum\b|minimum loss scale reached"
+    r"|probability tensor contains either .?inf.?, .?nan.? or element",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Exceptions by which a job, a framework or a library ends a run for a loss or gradient that is not finite."""
+
+ABORT = Sentence("the run ended itself with {type}: {message}", running="the run stopped itself with {type}: {message}")
+GAVE_UP = Sentence("the job stopped itself for a loss that is not finite: {line}")
 HARDWARE_OR_JOB = Sentence("whether the memory errors of the GPU spoilt the numbers, or the job's settings did")
 NO_MEMORY_ERROR = Sentence(
     "no GPU counted a memory error: nothing that was measured speaks for a fault of the hardware"
 )
 TEST_GPU = Sentence("test the GPU that reported memory errors, and rerun from a checkpoint of before without it")
-COMPLETED = Sentence("the run ended well: {state}")
 GPUS_BUSY = Sentence("the GPUs worked meanwhile: SM activity {sm} (median)")
 IMPLIES = {
     "non-finite": Sentence("the numbers overflowed: from there on no step taught the model anything"),
@@ -90,12 +102,9 @@ LEVEL = Sentence(
 
 
 @dataclass(frozen=True)
-class _Word:
-    """What one witness says: which fault, how surely, since when, and whether the run had learned before."""
+class _Word(Witness):
+    """What a witness says of the loss, since when it is wrong, and whether the run had learned before."""
 
-    variant: str
-    certainty: Certainty
-    claims: tuple[Claim, ...]
     onset: Event
     learned: bool = True
 
@@ -103,7 +112,7 @@ class _Word:
 def judge(
     curve: LossCurve,
     shape: LossShape,
-    abort: NumericAbort,
+    exceptions: Exceptions,
     evaluations: Evaluations,
     ending: Ending,
     memory: MemoryErrors,
@@ -111,7 +120,8 @@ def judge(
     activity: Maybe[GpuActivity],
 ) -> Finding | Missing:
     """Look at the curve, then at the job's own abort, then at the evaluations; and whether the machines were well."""
-    word = _first_word(curve, shape, abort, evaluations)
+    raised = _raised(exceptions, trained=bool(curve.curve.points))
+    word = _first_word(curve, shape, raised, evaluations, ending)
     if word is None:
         return _not_found(curve, shape)
     suspects = memory.before(word.onset.time)
@@ -128,21 +138,33 @@ def judge(
         since=word.onset.time,
         at=word.onset.at,
         variant=word.variant,
-        exception=named_exception(abort.exception[0]) if abort.exception is not None else None,
+        exception=None if raised is None else named_exception(raised[0]),
     )
 
 
-def _first_word(curve: LossCurve, shape: LossShape, abort: NumericAbort, evaluations: Evaluations) -> _Word | None:
+def _raised(exceptions: Exceptions, trained: bool) -> tuple[Event, Claim] | None:
+    """The exception by which the job ended itself for a number that is not finite."""
+    own = [row for row in exceptions.frame.events if row.get("about") in ("application", None)]
+    named = [row for row in own if NOT_FINITE.search(f"{row.get('type')}: {row.get('message')}"[:600])]
+    row = first([row for row in named if "probability tensor" not in str(row.get("message")) or trained])
+    return None if row is None else (row, ABORT(**exceptions.values(row)))
+
+
+def _first_word(
+    curve: LossCurve, shape: LossShape, raised: tuple[Event, Claim] | None, evaluations: Evaluations, ending: Ending
+) -> _Word | None:
     """The first of the witnesses in their order: the curve, the job's exception, its closing line, a score."""
-    raised, supported, trained = abort.exception, Certainty.SUPPORTED, bool(curve.curve.finite)
+    supported, trained, ends = Certainty.SUPPORTED, bool(curve.curve.finite), ending.ends
     if shape.shape is not None and shape.onset is not None:
         wrong = shape.shape
         variant = wrong.variant if raised is None else "non-finite"  # the run's own word for where it went
         claims = shape.shows if raised is None else (*shape.shows, raised[1])
         return _Word(variant, wrong.certainty, claims, shape.onset, wrong.onset > 0 and variant != "flat")
-    for said in (raised, abort.closing_line):
-        if said is not None:
-            return _Word("non-finite", supported, (said[1],), said[0], trained)
+    if raised is not None:
+        return _Word("non-finite", supported, (raised[1],), raised[0], trained)
+    for row in ends.events:
+        if row.get("reason") == "not_finite":
+            return _Word("non-finite", supported, (GAVE_UP(line=ends.value(row, "text")),), row, trained)
     if evaluations.collapse is not None:
         row, claim = evaluations.collapse
         return _Word("diverging", supported, (claim,), row)
@@ -151,7 +173,7 @@ def _first_word(curve: LossCurve, shape: LossShape, abort: NumericAbort, evaluat
 
 def _machines(ending: Ending, activity: Maybe[GpuActivity]) -> list[Claim]:
     """That the run ended well, and that its GPUs worked: in a run of some minutes start-up may be most of it."""
-    claims = [] if ending.completed is None else [COMPLETED(state=ending.completed)]
+    claims = [] if ending.completed is None else [ENDED_WELL(state=ending.completed)]
     grid = activity.grid("sm") if isinstance(activity, GpuActivity) else None
     sm = grid.value("median") if grid is not None else None
     works = sm is not None and sm.value is not None and sm.number > FLOORS.sm

@@ -37,9 +37,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from trackside.evidence import Missing, Value
+from trackside.evidence import Missing
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Finding, Sentence, absent, action, found
@@ -69,21 +68,22 @@ BUDGET = Sentence("set the step or epoch budget that was meant, check the size o
 ENDED_BADLY = Sentence("it did not end well: {how}")
 
 
-def judge(trajectory: Trajectory, evaluations: Evaluations, ending: Ending, limits: Limits) -> Finding | Missing:
+def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | Missing:
     """Count steps, not lines, of a run that ended well."""
     if ending.abnormal is not None:
         return absent(ENDED_BADLY(how=ending.abnormal))
     done, planned, good = trajectory.done, trajectory.budget, ending.completed
     if done is None and good is not None and all(row.get("step") is None for row in trajectory.points):
         done = planned  # ended well with no step printed: the plan is what was done
-    if done is None or not isinstance(done.value, (int, float)):
+    if done is None:
         return Missing("how many optimizer steps were done")
-    few = done.value <= limits.few_steps and not trajectory.in_epochs
+    few = done.number <= limits.few_steps and not trajectory.in_epochs
     if good is None:
-        if done.value > limits.few_steps:
+        if done.number > limits.few_steps:
             return absent(FEW(steps=done))
         return Missing("whether the run is over: nothing says that it completed")
-    if not few and not _far_short(done, planned, limits):
+    far_short = planned is not None and 0 < done.number < limits.planned_share * planned.number
+    if not few and not far_short:
         return absent(FEW(steps=done))
     shows = [FEW(steps=done), OVER(how=good)]
     if planned is not None:
@@ -97,15 +97,8 @@ def judge(trajectory: Trajectory, evaluations: Evaluations, ending: Ending, limi
         implies=[NEGLIGIBLE()],
         cannot_decide=[PERHAPS_MEANT(name=name) if meant and name is not None else INTENT()],
         actions=[action(BUDGET)],
-        latent=meant or bool(evaluations.frame and not trajectory.points and planned is None),
+        latent=meant or bool(trajectory.evaluations and not trajectory.points and planned is None),
     )
-
-
-def _far_short(done: Value, planned: Value | None, limits: Limits) -> bool:
-    """Whether a small share of the plan was done."""
-    if planned is None or not isinstance(planned.value, (int, float)):
-        return False
-    return 0 < done.number < limits.planned_share * planned.value
 
 
 FAMILY = Family(

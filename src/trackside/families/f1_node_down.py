@@ -38,16 +38,18 @@ Slurm documentation, job state codes and node state codes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trackside.evidence import Cite, Missing, Value, derived
+from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, neither
-from trackside.facts.hardware.node_presence import NodePresence
-from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.node_states import NodeStates
-from trackside.facts.training.learning import Trajectory
+from trackside.facts.hardware.node_presence import GoneNode, NodePresence
+from trackside.facts.logs.drained_nodes import DrainedNodes
+from trackside.facts.logs.ending import RECORDED, Ending
+from trackside.facts.training.learning import Trajectory, number
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.model import Run
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,16 @@ class Limits:
     record of the job's end may be either moment."""
 
 
-STATE = Sentence("the scheduler recorded {state}")
+LOST = ("down", "not_responding", "rebooted")
+"""States of a node that its jobs don't outlive."""
+
 FAILED = Sentence("the node that failed is {node}")
 NOTICE = Sentence("the notice reads: {line}")
+NODE_EVENT = Sentence("node {node} was {state} at the run's end", running="node {node} is {state}")
+NODE_REASON = Sentence(
+    "node {node} was {state} at the run's end, for the reason {reason}",
+    running="node {node} is {state}, for the reason {reason}",
+)
 HEALTHY_UNTIL = Sentence("training was healthy until {place}, with a loss of {loss}")
 NODE_LOST = Sentence("the cluster lost a node under the job; the code is not at fault")
 RECOVERED = Sentence("the cluster lost a node under the job, which ran again and completed")
@@ -84,17 +93,13 @@ class Witness:
     since: float | None = None
     rebooted: bool = False
 
-    @property
-    def cites(self) -> list[Cite]:
-        """The citations of all its claims."""
-        return [cite for claim in self.claims for cite in claim.cites]
-
 
 def judge(
     ending: Ending,
-    states: NodeStates,
+    nodes: DrainedNodes,
     presence: Maybe[NodePresence],
     trajectory: Maybe[Trajectory],
+    run: Run,
     limits: Limits,
 ) -> Finding | Missing:
     """The scheduler's state, its notices, the nodes' states at the run's end, then what the monitor saw of them.
@@ -105,21 +110,21 @@ def judge(
         return nothing
     gone = () if isinstance(presence, Missing) else presence.gone
     recorded, noticed = _recorded(ending), _noticed(ending)
-    signs = [Witness((lost.claim,), lost.node) for lost in states.lost(limits.around_end_s)]
-    placed = bool(gone) or (bool(signs) and ending.job is not None)
-    signs += [Witness(one.claims, one.node, one.since, rebooted=one.rebooted) for one in gone]
+    lost = _lost(nodes, run, limits)
+    placed = bool(gone) or (bool(lost) and ending.job is not None)
+    signs: list[Witness | GoneNode] = [*lost, *gone]
     state = None if ending.state is None else ending.state.value
     alive = ending.completed is not None or state == "RUNNING"
     if not (recorded or noticed) and (alive or not placed):
         return _ruled_out(ending, presence)
     witnesses, over = [*recorded, *noticed, *signs], state == "COMPLETED"
-    nodes = [one.node for one in (*noticed, *recorded, *signs) if one.node is not None]
+    names = [one.node for one in (*noticed, *recorded, *signs) if one.node is not None]
     first = next((one.node for one in (*recorded, *signs, *noticed) if one.node is not None), None)
     rebooted = any(one.rebooted for one in signs) and ending.abnormal is not None
-    sure = recorded or noticed or rebooted or len({cite.plane for one in signs for cite in one.cites}) > 1
+    planes = {cite.plane for one in signs for claim in one.claims for cite in claim.cites}
     notice = next((row for row in ending.notices.events if row.get("reason") == "node_failure"), None)
     return found(
-        Certainty.ESTABLISHED if sure else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if recorded or noticed or rebooted or len(planes) > 1 else Certainty.SUPPORTED,
         "infrastructure",
         [*(claim for one in witnesses for claim in one.claims), *_healthy(trajectory)],
         implies=[RECOVERED() if over else NODE_LOST()],
@@ -127,7 +132,7 @@ def judge(
         actions=[action(RERUN), *([] if first is None else [action(LOOK, SHOW_NODE, node=first)])],
         since=_since(witnesses, bool(gone), trajectory, limits),
         at=None if notice is None else notice.at,
-        nodes=tuple(dict.fromkeys(str(node.value) for node in nodes)),
+        nodes=tuple(dict.fromkeys(str(node.value) for node in names)),
         variant="recovered" if over else None,
     )
 
@@ -138,7 +143,7 @@ def _recorded(ending: Ending) -> list[Witness]:
     witnesses: list[Witness] = []
     for row in (row for row in jobs.records if row.get("state") in ("NODE_FAIL", "BOOT_FAIL")):
         node = jobs.value(row, "failed_node") if row.get("failed_node") else None
-        claims = (STATE(state=jobs.value(row, "state")), *(() if node is None else (FAILED(node=node),)))
+        claims = (RECORDED(state=jobs.value(row, "state")), *(() if node is None else (FAILED(node=node),)))
         end = row.get("end")
         since = float(end) if isinstance(end, (int, float)) else None
         witnesses.append(Witness(() if witnesses else claims, None if witnesses else node, since))
@@ -156,6 +161,33 @@ def _noticed(ending: Ending) -> list[Witness]:
     return witnesses
 
 
+def _lost(nodes: DrainedNodes, run: Run, limits: Limits) -> list[Witness]:
+    """The run's nodes that the scheduler gave up at its end: by its log, else by its records of nodes."""
+
+    def at_end(time: float | None) -> bool:
+        if time is None or run.end is None:
+            return run.end is None
+        since, until = run.end - limits.around_end_s, run.end + nodes.margin_s
+        return (run.start or run.end) <= time and since <= time <= until
+
+    states, records = nodes.states, nodes.frame
+    lost: dict[str, Witness] = {}
+    for row in states.events:
+        if row.node in run.nodes and row.get("state") in LOST and at_end(row.time):
+            node = states.value(row, "node")
+            lost[str(row.node)] = Witness((NODE_EVENT(node=node, state=states.value(row, "state")),), node)
+    for record in nodes.rows:
+        name, moment = str(record.get("name")), number(record, "reason_time")
+        down = record.get("state") == "down" or "not_responding" in record.many("flags")
+        if name in run.nodes and down and moment is not None and at_end(moment):
+            node, state = records.value(record, "name"), records.value(record, "state")
+            claim = NODE_EVENT(node=node, state=state)
+            if record.get("reason"):
+                claim = NODE_REASON(node=node, state=state, reason=records.value(record, "reason"))
+            lost.setdefault(name, Witness((claim,), node))
+    return list(lost.values())
+
+
 def _healthy(trajectory: Maybe[Trajectory]) -> list[Claim]:
     """That training was healthy until then."""
     if isinstance(trajectory, Missing) or not trajectory.curve.fell or not trajectory.curve.rows:
@@ -163,7 +195,9 @@ def _healthy(trajectory: Maybe[Trajectory]) -> list[Claim]:
     return [HEALTHY_UNTIL(place=trajectory.curve.place(-1), loss=trajectory.curve.loss(-1))]
 
 
-def _since(witnesses: list[Witness], gone: bool, trajectory: Maybe[Trajectory], limits: Limits) -> float | None:
+def _since(
+    witnesses: Sequence[Witness | GoneNode], gone: bool, trajectory: Maybe[Trajectory], limits: Limits
+) -> float | None:
     """When the node was lost. The monitor sees it fall silent before the controller gives it up; without one, it may
     have been as soon as the last training point was printed, and its peers complain long before the controller does."""
     noticed = min((one.since for one in witnesses if one.since is not None), default=None)

@@ -37,9 +37,8 @@ from __future__ import annotations
 
 from trackside.evidence import Missing
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.requeues import Requeues
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Finding, Sentence, absent, action, found
 
 STATE = Sentence("the scheduler recorded {state} for an attempt")
 NOTICE = Sentence("the notice reads: {line}")
@@ -58,44 +57,45 @@ RESUBMIT = Sentence("submit it again from its last checkpoint, with requeueing a
 ONE_ATTEMPT = Sentence("one attempt was recorded, as {state}, with no requeue or preemption")
 
 
-def judge(requeues: Requeues, ending: Ending) -> Finding | Missing:
-    """Attempts, states and notices; and whether the last attempt made up for it."""
+def judge(ending: Ending) -> Finding | Missing:
+    """Attempts, notices, else the controller's log; how often it was restarted; and whether the last attempt made up
+    for it."""
     if ending.unrecorded is not None:
         return ending.unrecorded
-    state = ending.state
+    jobs, state = ending.jobs, ending.state
+    attempts = [row for row in jobs.records if row.get("state") in ("PREEMPTED", "REQUEUED", "SPECIAL_EXIT")]
+    notices = [row for row in ending.notices.events if row.get("reason") in ("preemption", "requeue")]
+    shows = [STATE(state=jobs.value(row, "state")) for row in attempts[:1]]
+    shows += [NOTICE(line=ending.notices.value(row, "text")) for row in notices[:1]]
+    if not shows:
+        changes = [row for row in ending.changes.events if row.get("state") in ("requeued", "preempted")]
+        shows += [CHANGE(state=ending.changes.value(row, "state")) for row in changes[:1]]
+    again = [row for row in jobs.records if isinstance(row.get("restarts"), int) and row.get("restarts")]
+    shows += [RESTARTS(restarts=jobs.value(row, "restarts")) for row in again[-1:]]
     # The application's own request counts only if it did not come to nothing.
-    waits = state is None or state.value in ("REQUEUED", "PENDING")
-    request = requeues.request if requeues.by_scheduler or waits else None
-    shows = _shows(requeues, ending)
-    shows += [] if request is None else [OWN(line=request)]
+    if shows or state is None or state.value in ("REQUEUED", "PENDING"):
+        shows += [OWN(line=ending.requests.value(row, "text")) for row in ending.requests.events[-1:]]
     if not shows and state is not None:
         return absent(ONE_ATTEMPT(state=state))
     if not shows:
         return Missing("no scheduler record of the job was given") if ending.own_end is None else absent(ending.own_end)
     over = state is not None and state.value == "COMPLETED"
-    if state is not None and (over or ending.job not in requeues.attempts):
+    if state is not None and (over or ending.job not in attempts):
         shows.append(FINAL(state=state))
-    by_itself = requeues.request is not None and not requeues.preempted
+    preempted = any(row.get("state") == "PREEMPTED" for row in attempts)
+    preempted |= any(row.get("reason") == "preemption" for row in notices)
+    times = [*(row.get("end") for row in attempts), *(row.time for row in notices)]
     return found(
-        Certainty.ESTABLISHED if requeues.attempts or requeues.notices else Certainty.SUPPORTED,
+        Certainty.ESTABLISHED if attempts or notices else Certainty.SUPPORTED,
         "scheduler",
         shows,
-        implies=[RECOVERED() if over else GONE(), *([BY_ITSELF()] if by_itself else [])],
-        cannot_decide=[WHO()] if requeues.preempted else [],
+        implies=[RECOVERED() if over else GONE(), *([BY_ITSELF()] if ending.requests and not preempted else [])],
+        cannot_decide=[WHO()] if preempted else [],
         actions=[action(NOTHING if over else RESUBMIT)],
-        since=requeues.first_time,
-        at=requeues.notices[0].at if requeues.notices else None,
-        variant="preempted" if requeues.preempted else "requeued",
+        since=min((float(time) for time in times if isinstance(time, (int, float))), default=None),
+        at=notices[0].at if notices else None,
+        variant="preempted" if preempted else "requeued",
     )
-
-
-def _shows(requeues: Requeues, ending: Ending) -> list[Claim]:
-    """What the scheduler says: accounting, notices, else the controller's log; and how often it restarted the job."""
-    shows = [STATE(state=ending.jobs.value(row, "state")) for row in requeues.attempts[:1]]
-    shows += [NOTICE(line=ending.notices.value(row, "text")) for row in requeues.notices[:1]]
-    if not shows and requeues.change is not None:
-        shows.append(CHANGE(state=requeues.change))
-    return shows if requeues.restarts is None else [*shows, RESTARTS(restarts=requeues.restarts)]
 
 
 FAMILY = Family(

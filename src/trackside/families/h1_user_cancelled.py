@@ -35,19 +35,25 @@ Slurm documentation, scancel and job state codes.
 
 from __future__ import annotations
 
-from trackside.evidence import Missing
+from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe
-from trackside.facts.logs.cancellation import Cancellation
-from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.ending import RECORDED, Ending
+from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
-from trackside.model import Run
+from trackside.model import Event, Record, Role, Run
 
-STATE = Sentence("the scheduler recorded {state}")
+OWN_REASONS = ("time_limit", "preemption", "requeue", "node_failure", "dependency", "unkillable", "out_of_memory")
+"""Reasons for which Slurm ends a job by itself."""
+
+BY = Sentence("it was cancelled by user {who}")
+BY_OWNER = Sentence("it was cancelled by its own user, {who}")
+ASKED_BY = Sentence("the controller was asked to cancel it by user {who}")
+ASKED_BY_OWNER = Sentence("the controller was asked to cancel it by its own user, {who}")
+NOT_OWNER = Sentence("that is another user than its own, {owner}")
 NOTICE = Sentence("the notice names no cause: {line}")
 INTERRUPT = Sentence("the run was interrupted: {line}")
-UNTIL = Sentence("the last training point was {place} with a loss of {loss}")
 ON_PURPOSE = Sentence("somebody ended the run on purpose; it is no fault by itself")
 WHY = Sentence("why it was cancelled")
 WHO = Sentence("who cancelled it: no record that was given names them")
@@ -56,52 +62,108 @@ SLURMS_OWN = Sentence("Slurm ended it by itself: {line}")
 NO_CANCEL = Sentence("notices of a cancellation of the job: {count}")
 
 
-def judge(cancellation: Cancellation, ending: Ending, trajectory: Maybe[Trajectory], run: Run) -> Finding | Missing:
+def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory], run: Run) -> Finding | Missing:
     """The scheduler's record, else its notice without a cause, else an interrupt."""
     if ending.unrecorded is not None:
         return ending.unrecorded
-    if (contradiction := _contradiction(cancellation, ending)) is not None:
+    recorded = ending.state if ending.state is not None and ending.state.value == "CANCELLED" else None
+    record, interrupt = None if recorded is None else _record(ending), _interrupt(ending, exceptions, trajectory)
+    if (contradiction := _contradiction(ending, record, interrupt is not None)) is not None:
         return absent(contradiction)
-    shows: list[Claim] = [STATE(state=ending.state)] if cancellation.recorded and ending.state is not None else []
-    shows += cancellation.sender
-    certain = bool(shows)  # then any notice is of this cancellation
-    notice = next((row for row in cancellation.notices if certain or cancellation.of_the_job(row)), None)
-    interrupt, line = cancellation.interrupts[0] if cancellation.interrupts else (None, None)
-    shows += [] if notice is None else [NOTICE(line=ending.notices.value(notice, "text"))]
-    shows += [] if line is None else [INTERRUPT(line=line)]
+    sender = [] if recorded is None else _sender(ending, record)
+    shows = [] if recorded is None else [RECORDED(state=recorded), *sender]
+    notices = [row for row in ending.notices.events if row.get("reason") == "cancelled"]
+    # Beside a record any notice is of this cancellation.
+    telling = [row for row in notices if recorded is not None or _of_the_job(row, ending, exceptions)]
+    shows += [NOTICE(line=ending.notices.value(row, "text")) for row in telling[:1]]
+    shows += [] if interrupt is None else [INTERRUPT(line=interrupt[1])]
     if not shows:
         if ending.job is not None or ending.ends or ending.notices.covered:
             return absent(NO_CANCEL(count=ending.notices.reduce("count")))
         return Missing("no scheduler record of the job was given")
-    if not isinstance(trajectory, Missing) and trajectory.curve.finite:
-        shows.append(UNTIL(place=trajectory.curve.place(-1), loss=trajectory.curve.loss(-1)))
-    first = cancellation.notices[0] if cancellation.notices else interrupt
+    shows += () if isinstance(trajectory, Missing) else trajectory.until
+    first = notices[0] if notices else None if interrupt is None else interrupt[0]
     return found(
-        Certainty.SUPPORTED if cancellation.record is None else Certainty.ESTABLISHED,
+        Certainty.SUPPORTED if record is None else Certainty.ESTABLISHED,
         "none",
         shows,
         implies=[ON_PURPOSE()],
-        cannot_decide=[WHY(), *([] if cancellation.sender or interrupt is not None else [WHO()])],
+        cannot_decide=[WHY(), *([] if sender or interrupt is not None else [WHO()])],
         actions=[action(RESUME)],
         since=run.end if first is None or first.time is None else first.time,
         at=None if first is None else first.at,
-        variant="interrupt"
-        if interrupt is not None and first is interrupt and not cancellation.recorded
-        else "scancel",
+        variant="interrupt" if interrupt is not None and not notices and recorded is None else "scancel",
     )
 
 
-def _contradiction(cancellation: Cancellation, ending: Ending) -> Claim | None:
+def _record(ending: Ending) -> Record | None:
+    """The record of the last attempt that says who cancelled it: of several sources one may, the others don't."""
+    last = ending.job
+    if last is None:
+        return None
+    rows = (last, *(row for row in ending.jobs.records if row.get("start") == last.get("start")))
+    cancelled = (row for row in rows if row.get("state") == "CANCELLED")
+    return next((row for row in cancelled if row.get("cancelled_by") is not None), None)
+
+
+def _interrupt(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory]) -> tuple[Event, Value] | None:
+    """The first Ctrl-C or KeyboardInterrupt after which nothing went on, and its line."""
+    points = () if isinstance(trajectory, Missing) else trajectory.progress.events
+    last, files = max((row.at.line for row in points), default=0), {row.at.path for row in points}
+    frames = (ending.interrupts, exceptions.frame.where(lambda row: row.get("about") == "interrupt"))
+    rows = ((row, frame.value(row, "text")) for frame in frames for row in frame.events)
+    return next(((row, line) for row, line in rows if row.at.path not in files or row.at.line > last), None)
+
+
+def _contradiction(ending: Ending, record: Record | None, interrupted: bool) -> Claim | None:
     """Another state than CANCELLED, unless an interrupt made it FAILED; Slurm's own reason to end it."""
-    state, job = ending.state, ending.job
-    interrupted = state is not None and state.value == "FAILED" and bool(cancellation.interrupts)
-    if state is not None and not cancellation.recorded and not interrupted:
-        return STATE(state=state)
-    if cancellation.by_slurm is not None:
-        return SLURMS_OWN(line=cancellation.by_slurm)
-    if cancellation.recorded and job is not None and job.get("reason") == "Dependency":
-        return STATE(state=ending.jobs.value(job, "reason"))
+    state, job, notices = ending.state, ending.job, ending.notices
+    if state is not None and state.value != "CANCELLED" and not (state.value == "FAILED" and interrupted):
+        return RECORDED(state=state)
+    # A notice of unkillable processes follows a cancellation, too.
+    own = [reason for reason in OWN_REASONS if reason != "unkillable" or record is None]
+    if (notice := next((row for row in notices.events if row.get("reason") in own), None)) is not None:
+        return SLURMS_OWN(line=notices.value(notice, "text"))
+    if job is not None and job.get("state") == "CANCELLED" and job.get("reason") == "Dependency":
+        return RECORDED(state=ending.jobs.value(job, "reason"))
     return None
+
+
+def _sender(ending: Ending, record: Record | None) -> list[Claim]:
+    """Who cancelled it, and whether that was its owner, as far as the records tell: accounting's, else those of the
+    controller's log."""
+    jobs, notices = ending.jobs, ending.notices
+    sent = [row for row in notices.events if row.get("reason") == "cancelled" and row.get("by") is not None]
+    if record is not None:
+        who, says, by_owner = jobs.value(record, "cancelled_by"), BY, BY_OWNER
+    elif sent:
+        who, says, by_owner = notices.value(sent[-1], "by"), ASKED_BY, ASKED_BY_OWNER
+    else:
+        return []
+    field = "uid" if str(who.value).isdigit() else "user"
+    row = next((row for row in jobs.records if row.get(field) is not None), None)
+    if row is None:
+        return [says(who=who)]
+    owner = jobs.value(row, field)
+    if str(owner.value) == str(who.value):
+        return [by_owner(who=derived(who.value, who, owner))]
+    return [says(who=who), NOT_OWNER(owner=derived(str(owner.value), owner))]
+
+
+def _of_the_job(notice: Event, ending: Ending, exceptions: Exceptions) -> bool:
+    """Whether a notice speaks of the whole job: srun cancels a step, too, when one of its tasks has failed."""
+    if "*** JOB" in notice.text:
+        return True
+    exits, launchers = ending.exits.events, ending.launchers.events
+    # srun ended the step itself, as --kill-on-bad-exit has it: it says so, and a task had died of a signal before.
+    ends = [row for row in ending.notices.events if row.get("reason") == "step_ended"]
+    said = any("Terminating " in row.text and row.get("step") in (None, notice.get("step")) for row in ends)
+    if said and any(row.role is Role.ROOT and row.get("signal") not in (None, 0, 2, 15) for row in exits):
+        return False
+    failed = any(row.get("exit_code") not in (None, 0) for row in exits)
+    failed |= any(row.get("signal") not in (None, 0, 2, 9, 15) for row in exits)
+    failed |= any(row.get("signal") not in (2, 15) for row in launchers)
+    return not failed and not exceptions.unhandled
 
 
 FAMILY = Family(

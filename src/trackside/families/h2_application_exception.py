@@ -40,12 +40,11 @@ from trackside.facts.gpu.startup import StartupUse
 from trackside.facts.hardware.kernel_log import KernelLog
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions, named_exception
-from trackside.facts.logs.fault_class import classify
+from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.order import points_before
-from trackside.facts.logs.restarts import LauncherRestarts
+from trackside.facts.logs.restarts import AGAIN, LauncherRestarts
 from trackside.facts.ranks import ranks_of
 from trackside.facts.training.learning import Trajectory
-from trackside.facts.training.milestones import Milestones
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
 from trackside.model import Event, Role
@@ -70,7 +69,6 @@ AFTER_POINT = Sentence("training was under way: {line}")
 FRAME = Sentence("it was raised at {frame}")
 OWN_CODE = Sentence("the job's own code, data or configuration ended the run, not the cluster")
 CARD_OR_CODE = Sentence("whether the card or a kernel of the job failed: no kernel log of the node was given")
-AGAIN = Sentence("the run lived on with what it had saved; what stopped it once may do so again")
 MEND = {
     "code": Sentence("read the frame that is named, mend it and resume from the last checkpoint"),
     "data": Sentence("find the input that this step read, mend or drop it, and resume from the last checkpoint"),
@@ -86,7 +84,6 @@ NO_STEP = Sentence("{type} came before any completed step; training points: {cou
 def judge(
     exceptions: Exceptions,
     trajectory: Trajectory,
-    milestones: Milestones,
     restarts: LauncherRestarts,
     ending: Ending,
     use: StartupUse,
@@ -104,11 +101,11 @@ def judge(
         return absent(NONE(count=exceptions.frame.reduce("count")))
     row = own[0]
     training = _training(trajectory, use, row, limits)
-    if training is None and not milestones.steps_done:
+    if training is None and not any(row.get("step") for row in trajectory.milestones):
         return absent(NO_STEP(type=exceptions.frame.value(row, "type"), count=trajectory.count))
     place = next((name for name in ("user_frame", "frame") if row.get(name) is not None), None)
     shows = [exceptions.raised(row), *([] if training is None else [training])]
-    kind = classify(row).fault
+    kind = classify(row)
     # A CUDA error may be the card's: without the kernel's word it stays open.
     unsettled = row.get("about") == "cuda" and not kernel.given
     either = unsettled and any(text in str(row.get("message")) for text in OF_EITHER)

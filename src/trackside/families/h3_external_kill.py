@@ -39,7 +39,7 @@ from __future__ import annotations
 from trackside.catalog.signals import signal_name
 from trackside.evidence import Missing
 from trackside.facts.fact import Maybe
-from trackside.facts.logs.ending import CUT_SHORT, Ending, exit_signal
+from trackside.facts.logs.ending import CUT_SHORT, RECORDED, Ending, exit_signal
 from trackside.facts.logs.stop_signals import SIGTERM, STOPPING, StopSignals
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
@@ -47,12 +47,10 @@ from trackside.finding import Certainty, Claim, Finding, Sentence, absent, actio
 
 SIGNAL = Sentence("the first sign of the end is: {line}", running="the first sign of it is: {line}")
 STATE = Sentence("the scheduler recorded {state} and gives no reason")
-UNTIL = Sentence("the last training point was {place} with a loss of {loss}")
 OUTSIDE = Sentence("something outside the job told it to stop")
 WHO = Sentence("who sent the signal")
 NO_RECORD = Sentence("whether the scheduler sent it: its record was not given")
 LOOK = Sentence("look for a timeout in the job script and for watchdogs on the node, and ask the operators")
-OTHER_STATE = Sentence("the scheduler recorded {state}")
 ACCOUNTED = Sentence("the scheduler accounts for the end: {line}")
 COMPLETED = Sentence("the run came to its own end: {how}")
 NONE = Sentence("of {count:received signals} none tells of somebody outside the run")
@@ -71,8 +69,7 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
     if state is None and not ending.launchers and not ending.exits and not stops.frame:
         return Missing("no scheduler record of the job was given")
     shows = [SIGNAL(line=line), *([] if state is None else [STATE(state=state)])]
-    if not isinstance(trajectory, Missing) and trajectory.curve.finite:
-        shows.append(UNTIL(place=trajectory.curve.place(-1), loss=trajectory.curve.loss(-1)))
+    shows += () if isinstance(trajectory, Missing) else trajectory.until
     number = exit_signal(sign)
     signal = number or SIGTERM
     return found(
@@ -91,7 +88,7 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
 def _contradiction(ending: Ending) -> Claim | None:
     """The scheduler's account of the end, or a good one."""
     if ending.state is not None and ending.state.value in CUT_SHORT:
-        return OTHER_STATE(state=ending.state)
+        return RECORDED(state=ending.state)
     notices = (row for row in ending.notices.events if row.get("reason") not in ("step_ended", "revoked"))
     if (notice := next(notices, None)) is not None:
         return ACCOUNTED(line=ending.notices.value(notice, "text"))

@@ -34,13 +34,14 @@ Slurm documentation, squeue and job reason codes.
 
 from __future__ import annotations
 
-from trackside.evidence import Missing, derived
-from trackside.facts.fact import Maybe
+from trackside.catalog.job_states import WAITING
+from trackside.catalog.pending_reasons import pending_reason
+from trackside.evidence import Missing, Value, derived
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.last_line import LastLine
-from trackside.facts.logs.pending_job import PendingJob
+from trackside.facts.logs.silence import Silence
 from trackside.family import Family
 from trackside.finding import Certainty, Finding, Sentence, action, found
+from trackside.model import Record
 
 PENDING = "Pending: the job has not begun"
 
@@ -64,37 +65,43 @@ NOTHING_FITS = Sentence("nothing that was seen names a cause", running="nothing 
 COLLECT = Sentence("collect what the open families below ask for, and diagnose again")
 
 
-def judge(pending: Maybe[PendingJob], last: LastLine, ending: Ending) -> Finding | Missing:
+def judge(silence: Silence, ending: Ending) -> Finding | Missing:
     """Say what was seen last, so that the reader has a place to start."""
-    if not isinstance(pending, Missing):
-        return _waiting(pending)
-    jobs = ending.jobs
-    shows = [] if last.line is None else [LAST_LINE(line=last.line)]
+    if ending.job is not None and ending.job.get("state") in WAITING:
+        return _waiting(ending, ending.job)
+    jobs, logs = ending.jobs, silence.signs["logs"]
+    shows = [LAST_LINE(line=logs.value(log, "last_line")) for log in logs.events[-1:]]
     shows += [STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
     if not shows:
         return Missing("any log or record of the run")
     return found(Certainty.POSSIBLE, "unknown", shows, implies=[NOTHING_FITS()], actions=[action(COLLECT)])
 
 
-def _waiting(pending: PendingJob) -> Finding:
-    """Why it waits, since when, and what Slurm's reason means."""
-    shows = [NO_REASON(state=pending.state)]
-    if pending.reason is not None:
-        shows = [WAITS(state=pending.state, reason=pending.reason)]
-        if pending.known is not None:
-            shows.append(MEANS(meaning=derived(pending.known.meaning, pending.reason)))
-    if pending.dependency is not None:
-        shows.append(WAITS_FOR(dependency=pending.dependency))
-    if pending.submitted is not None:
-        shows.append(SINCE(time=pending.submitted))
-    remedy = "wait" if pending.known is None else pending.known.remedy
+def _waiting(ending: Ending, job: Record) -> Finding:
+    """Why it waits, since when, and what Slurm's reason means. Several sources may hold records of one job: what that
+    of the last attempt leaves out is taken from the last that has it."""
+    jobs, remedy = ending.jobs, "wait"
+
+    def told(field: str, unit: str = "") -> Value | None:
+        row = next((row for row in (job, *reversed(jobs.records)) if row.get(field) is not None), None)
+        return None if row is None else jobs.value(row, field, unit)
+
+    state, reason = jobs.value(job, "state"), told("reason")
+    shows = [NO_REASON(state=state) if reason is None else WAITS(state=state, reason=reason)]
+    if reason is not None and (known := pending_reason(str(reason.value))) is not None:
+        shows.append(MEANS(meaning=derived(known.meaning, reason)))
+        remedy = known.remedy
+    if (dependency := told("dependency")) is not None:
+        shows.append(WAITS_FOR(dependency=dependency))
+    if (submitted := told("submit", "time")) is not None:
+        shows.append(SINCE(time=submitted))
     return found(
         Certainty.ESTABLISHED,
         "none",
         shows,
         implies=[NO_FAILURE()],
         cannot_decide=[WHEN()],
-        actions=[action(DO[remedy], LOOK, id=pending.id)],
+        actions=[action(DO[remedy], LOOK, id=jobs.value(job, "id"))],
         variant="pending",
         title=PENDING,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.families.rows import Row, event, exception, job, log_points, raised, root, store
 from trackside.evidence import Missing
 from trackside.facts.fact import Facts, T
+from trackside.facts.logs.death_account import DeathAccount
 from trackside.facts.logs.deaths import Deaths
 from trackside.facts.logs.oom_kills import OomKills
 from trackside.facts.logs.restarts import LauncherRestarts
@@ -52,8 +53,8 @@ def test_reports_that_agree_are_one() -> None:
 
 def test_a_worker_that_was_lost_is_not_the_cause_beside_a_time_out() -> None:
     ray = root("process_exit", 50, source="ray")
-    assert fact_of(Deaths, ray).lost is not None
-    assert fact_of(Deaths, ray, event("collective_timeout", 40)).lost is None
+    assert fact_of(DeathAccount, ray).row == ray
+    assert isinstance(Facts(store(ray, event("collective_timeout", 40)), Run()).get(DeathAccount), Missing)
 
 
 def test_a_restart_counts_if_training_goes_on_after_it() -> None:

@@ -1,15 +1,12 @@
-"""What the scheduler's rows and the log show of the end: drained nodes, cancellations, stop signals, requeues."""
+"""What the scheduler's rows and the log show of the end: drained nodes, stop signals."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.facts.logs.test_deaths import fact_of
-from tests.families.rows import END, START, event, exception, job, notice, root
-from trackside.facts.logs.cancellation import Cancellation
+from tests.families.rows import END, START, event, job, root
 from trackside.facts.logs.drained_nodes import DrainedNodes
-from trackside.facts.logs.pending_job import PendingJob
-from trackside.facts.logs.requeues import Requeues
 from trackside.facts.logs.stop_signals import StopSignals
 from trackside.model import Position, Record, Run
 
@@ -47,20 +44,6 @@ def test_the_margin_after_the_end_is_shorter_if_the_scheduler_ended_the_run() ->
     )
 
 
-def test_a_notice_of_a_step_is_no_cancellation_of_a_job_that_failed() -> None:
-    step = notice("cancelled", text="STEP 7.0 ON n1 CANCELLED AT 2026-01-01")
-    assert fact_of(Cancellation, step).of_the_job(step)
-    assert not fact_of(Cancellation, step, root("process_exit", 50, exit_code=1)).of_the_job(step)
-    assert not fact_of(Cancellation, step, exception("ValueError", "no")).of_the_job(step)
-
-
-def test_who_cancelled_a_job_is_told_from_its_owner() -> None:
-    own = fact_of(Cancellation, job("CANCELLED", cancelled_by="1000", uid="1000")).sender
-    other = fact_of(Cancellation, job("CANCELLED", cancelled_by="0", uid="1000")).sender
-    assert (len(own), len(other)) == (1, 2)
-    assert not fact_of(Cancellation, job("FAILED", cancelled_by="0", uid="1000")).sender
-
-
 def test_a_stop_signal_after_a_failure_is_teardown() -> None:
     stop = event("signal_received", 60, signal=15)
     assert fact_of(StopSignals, stop).accounted is None
@@ -68,18 +51,3 @@ def test_a_stop_signal_after_a_failure_is_teardown() -> None:
     escalated = event("process_exit", 70, signal=9)
     assert fact_of(StopSignals, stop, escalated).accounted is None
     assert fact_of(StopSignals, event("signal_received", 60, signal=10)).sign is None
-
-
-def test_requeues_date_from_the_first() -> None:
-    rows = (job("PREEMPTED", end=1500.0), job("REQUEUED", 3, start=1600.0, end=1700.0), notice("requeue", time=1501.0))
-    found = fact_of(Requeues, *rows)
-    assert (found.first_time, found.preempted, found.by_scheduler) == (1500.0, True, True)
-    assert not fact_of(Requeues, job("COMPLETED"), event("requeue_requested", 5)).by_scheduler
-
-
-def test_a_pending_job_takes_what_one_record_leaves_out_from_others() -> None:
-    rows = (job("PENDING", start=9e9, reason="Priority"), job("PENDING", 3, reason="None", dependency="afterok:6"))
-    waits = fact_of(PendingJob, *rows)
-    assert waits.reason is not None
-    assert waits.dependency is not None
-    assert (waits.reason.value, waits.dependency.value) == ("Priority", "afterok:6")

@@ -6,7 +6,7 @@ By the scheduler's record, else by how long its GPUs were measured, else, one GP
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,23 +15,14 @@ from trackside.catalog.job_states import goes_on
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
+from trackside.facts.logs.silence import Silence
 from trackside.facts.training.learning import number
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Run
-from trackside.query import Query, events, metric
+from trackside.model import Run
+from trackside.query import metric
 
 SAMPLED = ("gpu_utilization_ratio", "gpu_memory_used_bytes", "gpu_power_watts")
 """Metrics whose being sampled shows for how long GPUs were there, if the scheduler doesn't say."""
-ALLOCATION: Mapping[str, Query] = {
-    "logs": events("log_activity"),
-    "hosts": events("host"),
-    "inits": events("distributed_init"),
-    "ready": events("distributed_ready"),
-    "communicators": events("nccl_init"),
-    **{name: metric(name).over("run", "count") for name in SAMPLED},
-}
-"""The questions behind :class:`Allocation`."""
-_WORLDS = (("hosts", "world_size"), ("inits", "world_size"), ("ready", "world_size"), ("communicators", "nranks"))
 
 HELD = Sentence("{gpus} x {seconds:plain} s / {hour:plain} s an hour = {hours:plain} GPU-hours")
 HELD_IN_ATTEMPTS = Sentence(
@@ -80,16 +71,16 @@ class Allocation:
         return replace(self, start=start, end=end)
 
 
-@fact(ALLOCATION, limits=LIMITS)
-def allocation(evidence: Evidence, ending: Ending, run: Run, limits: Limits) -> Maybe[Allocation]:
+@fact({name: metric(name).over("run", "count") for name in SAMPLED}, limits=LIMITS)
+def allocation(evidence: Evidence, ending: Ending, silence: Silence, run: Run, limits: Limits) -> Maybe[Allocation]:
     """Missing if nothing shows how many GPUs it held, or how long."""
-    gpus = _gpus(evidence, ending, run)
+    gpus = _gpus(evidence, ending, silence, run)
     if gpus is None:
         return Missing(NO_GPUS)
     sources: Sequence[tuple[Sentence, Callable[[], tuple[Value, Value] | None]]] = (
         (BY_SCHEDULER, lambda: _recorded(ending, run)),
         (BY_METRICS, lambda: _measured(evidence, run, limits)),
-        (BY_LOG, lambda: _logged(evidence["logs"], run)),
+        (BY_LOG, lambda: _logged(silence.signs["logs"], run)),
     )
     for sentence, span_of in sources:
         span = span_of()
@@ -142,7 +133,7 @@ def _earlier(jobs: Frame, run: Run) -> list[Value]:
     return [length(*span) for attempt in run.attempts[:-1] if (span := attempt_span(jobs, attempt.start)) is not None]
 
 
-def _gpus(evidence: Evidence, ending: Ending, run: Run) -> Value | None:
+def _gpus(evidence: Evidence, ending: Ending, silence: Silence, run: Run) -> Value | None:
     job, jobs = ending.job, ending.jobs
     if job is not None:
         rows = [job, *(row for row in reversed(jobs.records) if row is not job)]
@@ -152,13 +143,13 @@ def _gpus(evidence: Evidence, ending: Ending, run: Run) -> Value | None:
         for name in SAMPLED:
             if (grid := evidence.grid(name)) is not None:
                 return derived(run.n_gpus, grid.value("count"), unit="GPUs")
-    return None if job is not None or not run.n_ranks else _world(evidence, run.n_ranks)
+    return None if job is not None or not run.n_ranks else _world(silence, run.n_ranks)
 
 
-def _world(evidence: Evidence, ranks: int) -> Value | None:
+def _world(silence: Silence, ranks: int) -> Value | None:
     """The line that shows so many ranks."""
-    for name, field in _WORLDS:
-        frame = evidence[name]
+    for frame in (silence.hosts, *(silence.signs[name] for name in ("inits", "ready", "communicators"))):
+        field = "nranks" if frame.query.kind == "nccl_init" else "world_size"
         for event in frame.events:
             if event.get(field) == ranks:
                 return frame.value(event, field, "GPUs")
@@ -191,16 +182,10 @@ def _measured(evidence: Evidence, run: Run, limits: Limits) -> tuple[Value, Valu
 
 def _logged(logs: Frame, run: Run) -> tuple[Value, Value] | None:
     rows = [row for row in logs.events if not run.log_paths or row.at.path in run.log_paths]
-    stamped = [_stamped(rows, name) for name in ("first_time", "last_time")]
-    if not all(stamped):
+    firsts, lasts = (
+        [logs.value(row, name, "time") for row in rows if number(row, name) is not None]
+        for name in ("first_time", "last_time")
+    )
+    if not firsts or not lasts:
         return None
-    first, last = min(stamped[0], key=_time), max(stamped[1], key=_time)
-    return logs.value(first[1], "first_time", "time"), logs.value(last[1], "last_time", "time")
-
-
-def _stamped(rows: Iterable[Event], name: str) -> list[tuple[float, Event]]:
-    return [(time, row) for row in rows if (time := number(row, name)) is not None]
-
-
-def _time(pair: tuple[float, Event]) -> float:
-    return pair[0]
+    return min(firsts, key=lambda value: value.number), max(lasts, key=lambda value: value.number)

@@ -6,16 +6,15 @@ from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trackside.evidence import Evidence, Frame, Missing, Value, derived
-from trackside.facts.cost.allocation import Allocation, attempt_span, gpu_hours, hour, length
+from trackside.evidence import Frame, Value, derived
+from trackside.facts.cost.allocation import attempt_span, gpu_hours, hour, length
 from trackside.facts.cost.training_work import SLACK_S, TrainingWork, lives
 from trackside.facts.cost.wasted_time import EVEN_TIME, LOADED, ONE_START, STARTED_OVER, Part, span
-from trackside.facts.fact import Maybe, fact
+from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import Trajectory, number, step_seconds
+from trackside.facts.training.learning import number, step_seconds, training_points
 from trackside.finding import Claim, Sentence, WastedTime
 from trackside.model import Attempt, Event, Run
-from trackside.query import events
 
 SAVED_WITHIN = 20
 """Lines after an attempt's last training point in which its last checkpoint is told."""
@@ -54,28 +53,13 @@ class EarlierAttempts:
     """The start-up of the last attempt, if it went on from what the one before had done."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Log:
-    """What the attempts' lines are read from."""
-
-    held: Allocation
-    progress: Frame
-    loads: Frame
-    saves: Frame
-    starts: Frame
-
-
-@fact({"loads": events("checkpoint_loaded"), "starts": events("training_start")})
-def earlier_attempts(
-    evidence: Evidence, work: TrainingWork, trajectory: Maybe[Trajectory], ending: Ending, run: Run
-) -> EarlierAttempts:
+@fact()
+def earlier_attempts(work: TrainingWork, ending: Ending, run: Run) -> EarlierAttempts:
     """Empty if there was one attempt."""
     if len(run.attempts) < 2:
         return EarlierAttempts()
     held = work.allocation
-    log = _Log(held, work.progress, evidence["loads"], work.saves, evidence["starts"])
-    points = () if isinstance(trajectory, Missing) else trajectory.points
-    by_attempt = _by_attempt(points, log.loads.events, run.attempts)
+    by_attempt = _by_attempt(training_points(work.progress), work.loads.events, run.attempts)
     parts: list[WastedTime | Claim] = []
     used = False  # whether the next attempt went on from what this one had done
     for index, attempt in enumerate(run.attempts[:-1]):
@@ -86,15 +70,15 @@ def earlier_attempts(
                 parts.append((ATTEMPT_OPEN if lasted is None else ATTEMPT_UNKNOWN)(attempt=ordinal))
             used = False
             continue
-        part, thrown_away = _wasted(log, lasted, by_attempt[index], by_attempt[index + 1], ordinal)
+        part, thrown_away = _wasted(work, lasted, by_attempt[index], by_attempt[index + 1], ordinal)
         parts.append(part)
         if used and not thrown_away:
-            parts.append(_restart(log, lasted, by_attempt[index], ordinal))
+            parts.append(_restart(work, lasted, by_attempt[index], ordinal))
         used = not thrown_away
     if not used or by_attempt is None or not by_attempt[-1]:
         return EarlierAttempts(tuple(parts))
     ordinal = derived(run.attempts[-1].number, held.start)
-    return EarlierAttempts(tuple(parts), _restart(log, (held.start, held.end), by_attempt[-1], ordinal))
+    return EarlierAttempts(tuple(parts), _restart(work, (held.start, held.end), by_attempt[-1], ordinal))
 
 
 def _by_attempt(
@@ -128,11 +112,11 @@ def _restored(points: Sequence[Event], loads: Sequence[Event]) -> list[list[Even
 
 
 def _wasted(
-    log: _Log, lasted: Span, own: Sequence[Event], after: Sequence[Event], attempt: Value
+    work: TrainingWork, lasted: Span, own: Sequence[Event], after: Sequence[Event], attempt: Value
 ) -> tuple[WastedTime | Claim, bool]:
     """(what the next attempt did again of this one, or that it isn't told; whether nothing of it was used)"""
     steps, following = ([row for row in rows if number(row, "step") is not None] for rows in (own, after))
-    held, frame = log.held, log.progress
+    held, frame = work.allocation, work.progress
     thrown_away = span(THROWN_AWAY, held.during(*lasted), *lasted), True
     if not own:
         return thrown_away
@@ -141,8 +125,8 @@ def _wasted(
     begun, last, first = (frame.value(row, "step") for row in (steps[0], steps[-1], following[0]))
     if first.number <= begun.number:
         return thrown_away
-    loaded = _loaded(log.loads, steps[-1], following[0])
-    if loaded is not None and (saved := _reached(log, steps, loaded)) is not None:
+    loaded = _loaded(work.loads, steps[-1], following[0])
+    if loaded is not None and (saved := _reached(work, steps, loaded)) is not None:
         return span(SINCE_LOADED, held.during(*lasted), saved, lasted[1], first=loaded), False
     first = loaded or first
     if loaded is None and first.number > last.number:  # somewhere between two points: from where is not told
@@ -169,9 +153,9 @@ def _loaded(loads: Frame, last: Event, first: Event) -> Value | None:
     return None
 
 
-def _reached(log: _Log, points: Sequence[Event], step: Value) -> Value | None:
+def _reached(work: TrainingWork, points: Sequence[Event], step: Value) -> Value | None:
     """When an attempt had done a step: the time of the checkpoint of it, else of the training point."""
-    for frame, rows in ((log.saves, log.saves.events), (log.progress, points)):
+    for frame, rows in ((work.saves, work.saves.events), (work.progress, points)):
         for row in rows:
             inside = points[0].at.path != row.at.path or row.at.line <= points[-1].at.line + SAVED_WITHIN
             if number(row, "step") == step.number and row.time is not None and inside:
@@ -179,23 +163,23 @@ def _reached(log: _Log, points: Sequence[Event], step: Value) -> Value | None:
     return None
 
 
-def _restart(log: _Log, lasted: Span, own: Sequence[Event], attempt: Value) -> WastedTime | Claim:
+def _restart(work: TrainingWork, lasted: Span, own: Sequence[Event], attempt: Value) -> WastedTime | Claim:
     """The start-up of an attempt that went on from where another had come to."""
     first, start = next((row for row in own if row.time is not None), None), lasted[0]
-    begun = None if first is None else _begun(log, start.number, first, own)
+    begun = None if first is None else _begun(work, start.number, first, own)
     if begun is None:
         return RESTART_UNKNOWN(attempt=attempt)
-    return span(RESTART, log.held.during(*lasted), start, begun)
+    return span(RESTART, work.allocation.during(*lasted), start, begun)
 
 
-def _begun(log: _Log, start: float, first: Event, own: Sequence[Event]) -> Value | None:
+def _begun(work: TrainingWork, start: float, first: Event, own: Sequence[Event]) -> Value | None:
     """When an attempt's training began: by its line, else by its first stamped point and the step that was loaded."""
-    lines = [row for row in log.starts.events if row.time is not None and start <= row.time <= (first.time or 0.0)]
+    lines = [row for row in work.starts.events if row.time is not None and start <= row.time <= (first.time or 0.0)]
     if lines:
-        return log.starts.value(lines[-1], "time", "time")
-    step, pace = number(first, "step"), step_seconds(own, log.progress)
-    loads = [n for row in log.loads.events if (n := number(row, "step")) is not None and n <= (step or 0.0)]
+        return work.starts.value(lines[-1], "time", "time")
+    step, pace = number(first, "step"), step_seconds(own, work.progress)
+    loads = [n for row in work.loads.events if (n := number(row, "step")) is not None and n <= (step or 0.0)]
     if (first.time or 0.0) < start or step is None or pace is None or not loads:
         return None
-    time = log.progress.value(first, "time", "time")
+    time = work.progress.value(first, "time", "time")
     return derived(max(start, time.number - (step - loads[-1]) * pace.number), time, pace, unit="time")

@@ -9,18 +9,21 @@ from functools import cached_property
 
 from trackside.evidence import Evidence, Frame, Value, derived
 from trackside.facts.cost.allocation import Allocation
-from trackside.facts.fact import Maybe, fact
+from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import Trajectory, number, step_seconds
+from trackside.facts.training.learning import number, step_seconds, training_points
 from trackside.model import Event, Position, Run
 from trackside.query import Query, events
 
 SLACK_S = 60.0
 """By so much a time stamp may lie outside the attempt: clocks differ. Beyond it, it is another attempt's or wrong."""
 WORK: Mapping[str, Query] = {
+    "progress": events("progress"),
     "saves": events("checkpoint_saved"),
     "evaluations": events("evaluation"),
     "parents": events("parent_progress"),
+    "loads": events("checkpoint_loaded"),
+    "starts": events("training_start"),
 }
 """The questions behind :class:`TrainingWork`."""
 
@@ -38,16 +41,18 @@ class TrainingWork:
     """What the log shows of the last attempt's training, in the order of the log."""
 
     allocation: Allocation
-    progress: Frame
-    ends: Frame
-    saves: Frame
-    evaluations: Frame
-    parents: Frame
-    """Training points of the run that this one went on from."""
     points: tuple[Event, ...]
     """Training points of the last attempt."""
     logged: bool
     """Whether there was a log that could show it."""
+    ends: Frame
+    progress: Frame
+    saves: Frame
+    evaluations: Frame
+    parents: Frame
+    """Training points of the run that this one went on from."""
+    loads: Frame
+    starts: Frame
 
     @property
     def begun(self) -> bool:
@@ -112,19 +117,14 @@ class TrainingWork:
 
 
 @fact(WORK)
-def training_work(
-    evidence: Evidence, allocation: Allocation, trajectory: Maybe[Trajectory], ending: Ending, run: Run
-) -> TrainingWork:
+def training_work(evidence: Evidence, allocation: Allocation, ending: Ending, run: Run) -> TrainingWork:
     """Of the last attempt; empty if no log was given."""
-    logged = isinstance(trajectory, Trajectory)
-    progress, points = Frame(events("progress"), "none"), list[Event]()
-    if isinstance(trajectory, Trajectory):
-        progress, points = trajectory.progress, list(trajectory.points)
+    points = training_points(evidence["progress"])
     if len(run.attempts) > 1:
         points = _last_attempts(points, allocation)
     own = tuple(row for row in points if _within(row, allocation))
-    saves, evaluations, parents = (evidence[name] for name in WORK)
-    return TrainingWork(allocation, progress, ending.ends, saves, evaluations, parents, own, logged)
+    frames = (evidence[name] for name in WORK)
+    return TrainingWork(allocation, own, evidence.has("progress"), ending.ends, *frames)
 
 
 def lives(points: Sequence[Event]) -> list[list[Event]]:

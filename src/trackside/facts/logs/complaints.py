@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trackside.catalog.natural import whole_number
-from trackside.evidence import Evidence, Frame, Missing, Value, derived
-from trackside.facts.fact import Maybe, fact
+from trackside.evidence import Evidence, Frame, Value, derived
+from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions, earliest_first, last_words
 from trackside.facts.logs.order import followed_by
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import AbsentRanks, named, rank_of, ranks_of, world_size
-from trackside.facts.training.learning import training_points
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Role, Run
 from trackside.query import Query, events
@@ -101,7 +100,7 @@ class CollectiveComplaints:
     @cached_property
     def at_startup(self) -> bool:
         """Whether no collective can have completed yet: that is a matter of the rendezvous."""
-        if self._points or not self.rows:
+        if self.silence.points or not self.rows:
             return False
         timed = [row for name, row in self.rows if name == "timeouts"]
         if timed and all(row.get("seq") in (0, 1) for row in timed):
@@ -114,16 +113,12 @@ class CollectiveComplaints:
     def stopped_at(self) -> float | None:
         """When training stopped: a watchdog complains its own time after the collective was entered."""
         first = min((row.time for _, row in self.rows if row.time is not None), default=None)
-        last = max((row.time for row in self._points if row.time is not None), default=None)
+        last = max((row.time for row in self.silence.points if row.time is not None), default=None)
         waited = [row.get("timeout_s") for _, row in self.rows]
         longest = max((float(one) for one in waited if isinstance(one, (int, float))), default=0.0)
         if first is None:
             return last
         return first - longest if last is None else max(last, first - longest)
-
-    @property
-    def _points(self) -> list[Event]:
-        return training_points(self.silence.signs["progress"])
 
     @cached_property
     def absent(self) -> AbsentRanks | None:
@@ -153,19 +148,18 @@ class CollectiveComplaints:
 
 @fact({**STRONG, **WEAK}, needs=("timeouts",))
 def collective_complaints(
-    evidence: Evidence, exceptions: Maybe[Exceptions], ending: Ending, silence: Silence, run: Run
+    evidence: Evidence, exceptions: Exceptions, ending: Ending, silence: Silence, run: Run
 ) -> CollectiveComplaints:
     """Of the log's lines; missing if no log was given."""
     frames = {name: evidence[name] for name in (*STRONG, *WEAK)}
-    frames["exceptions"] = Frame(events("exception"), "none") if isinstance(exceptions, Missing) else exceptions.frame
+    frames["exceptions"] = exceptions.frame
     over = [row for row in ending.ends.events if row.get("status") != "aborted"]
-    points = training_points(silence.signs["progress"])
     rows: list[tuple[str, Event]] = []
     for name, frame in frames.items():
         said = [row for row in frame.events if row.role in (Role.CASCADE, Role.ROOT)]
         if name == "exceptions":
             said = [row for row in said if row.get("about") == "collective"]
-        last = last_words(said, points, crashed=ending.abnormal is not None)
+        last = last_words(said, silence.points, crashed=ending.abnormal is not None)
         rows += [(name, row) for row in last if not over or followed_by(over[-1], [row]) is None]
     return CollectiveComplaints(frames, tuple(rows), silence, ending.launchers, run)
 

@@ -6,8 +6,7 @@ to the ranks that were left, if the runtime gave up for another rank's sake, or 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,21 +15,17 @@ from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import CUT_SHORT, FATAL_SIGNALS, Ending, exit_signal
 from trackside.facts.logs.exceptions import Exceptions
-from trackside.facts.logs.oom_kills import OomKills
 from trackside.facts.logs.order import followed_by, follows
 from trackside.facts.logs.restarts import LauncherRestarts
 from trackside.facts.ranks import rank_of, ranks_of
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Record, Role
+from trackside.model import Event, Role
 from trackside.query import events, metric, record
 
 ABORT, KILL = 6, 9
 BROKEN = ("uncorrectable ECC error", "uncorrectable NVLink error", "device lost")
 """CUDA errors that hardware brings about: they say more of the run's end than the abort that follows them."""
-ABRUPT = re.compile(r"has abruptly died|was terminated abruptly|terminated abruptly")
-AMBIGUOUS = (4, 6, 7, 8, 9, 11)
-"""Exit codes that sacct before 25.11 also writes for 128 + n (139 becomes 11:0)."""
 SOURCES = ("launchers", "exits", "signals", "fatals", "workers")
 """Who reports a death: a launcher, a shell or srun, the process's own handler, Python, its parent."""
 
@@ -42,9 +37,6 @@ DIED_ON = Sentence("{ranks} died of {signal}: {line}")
 WORKER_DIED = Sentence("a data-loader worker died of {signal}: {line}")
 WORKER_DIED_ON = Sentence("a data-loader worker of {ranks} died of {signal}: {line}")
 ALSO = Sentence("agreeing with it: {line}")
-LOST = Sentence("a worker process died without a traceback: {line}")
-RECORDED = Sentence("the scheduler recorded {code}, which is {signal}")
-RECORDED_AS = Sentence("the scheduler recorded exit code {code}; older releases write {signal} in that way")
 
 
 @dataclass(frozen=True)
@@ -74,22 +66,6 @@ class Death:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedSignal:
-    """A fatal signal by the scheduler's records alone."""
-
-    number: int
-    code: Value
-    ambiguous: bool
-    """Whether it may be a plain exit code."""
-
-    @property
-    def claim(self) -> Claim:
-        """What it says."""
-        signal = derived(signal_name(self.number), self.code)
-        return (RECORDED_AS if self.ambiguous else RECORDED)(code=self.code, signal=signal)
-
-
-@dataclass(frozen=True, slots=True)
 class DeathReport:
     """What the unexplained deaths come to: the one that says most, and those that agree with it."""
 
@@ -107,27 +83,33 @@ class DeathReport:
 class Deaths:
     """Reports of deaths by a fatal signal."""
 
-    frames: dict[str, Frame]
-    """By source."""
-    timeouts: Frame
-    heartbeats: Frame
-    device: Frame
-    """CUDA errors."""
-    memory: Frame
-    """CUDA's words about GPU memory that ran out."""
-    exits_missing: bool
-    """Whether no input could show how processes exited."""
+    evidence: Evidence
     ending: Ending
     restarts: LauncherRestarts
-    kills: OomKills
-    exceptions: Frame
-    raised: tuple[Event, ...]
-    """Unhandled exceptions of the job's own."""
+    exceptions: Exceptions
     points: tuple[Event, ...]
     """Training points."""
-    unread: Missing | None
-    """Why no log was read; None if one was."""
     limits: Limits
+
+    @property
+    def frames(self) -> Mapping[str, Frame]:
+        """What is told, by source."""
+        return {"launchers": self.ending.launchers, **{source: self.evidence[source] for source in SOURCES[1:]}}
+
+    @property
+    def raised(self) -> tuple[Event, ...]:
+        """Unhandled exceptions of the job's own."""
+        return self.exceptions.unhandled
+
+    @property
+    def memory(self) -> Frame:
+        """CUDA's words about GPU memory that ran out."""
+        return self.evidence["memory"]
+
+    @property
+    def unread(self) -> Missing | None:
+        """Why no log was read; None if one was."""
+        return self.evidence.missing("exceptions")
 
     @cached_property
     def reports(self) -> tuple[Death, ...]:
@@ -137,8 +119,9 @@ class Deaths:
     @cached_property
     def unexplained(self) -> tuple[Death, ...]:
         """The deaths that no launcher, scheduler, watchdog or traceback accounts for; the ones that say most first."""
-        rules = (self._recovered, self._ended_before, self._forced, self._aborted_for_others, self._has_traceback)
-        deaths = [death for death in self.reports if not any(rule(death) for rule in rules)]
+        rules = (self._ended_before, self._forced, self._aborted_for_others, self._has_traceback)
+        left = (death for death in self.reports if not self.restarts.recovered(death.row))
+        deaths = [death for death in left if not any(rule(death) for rule in rules)]
         return tuple(
             sorted(deaths, key=lambda death: (not death.first, death.source != "launchers", death.rank is None))
         )
@@ -166,7 +149,7 @@ class Deaths:
     @property
     def _parent(self) -> tuple[str, str] | None:
         """The exception of a process whose DataLoader worker was killed."""
-        row = next((row for row in self.exceptions.events if row.get("about") == "dataloader"), None)
+        row = next((row for row in self.exceptions.frame.events if row.get("about") == "dataloader"), None)
         return None if row is None else (str(row.get("type")), str(row.get("message") or ""))
 
     @cached_property
@@ -174,37 +157,6 @@ class Deaths:
         """The first death after which the launcher started its workers again, and what shows that."""
         lives = ((death, self.restarts.lived_on(death.row)) for death in self.reports)
         return next((life for life in lives if life[1]), None)
-
-    @cached_property
-    def lost(self) -> tuple[Event, Claim] | None:
-        """The first worker of Ray or of a pool that went without a word, and the line that says so; None if anything
-        accounts for it."""
-        if self.raised or self.timeouts or self.memory:
-            return None
-        ray = (row for row in self.frames["exits"].events if row.get("source") == "ray" and row.role is Role.ROOT)
-        rows = [(row, self.frames["exits"]) for row in ray if exit_signal(row) is None]
-        abrupt = (row for row in self.exceptions.events if ABRUPT.search(str(row.get("message") or "")))
-        rows += [(row, self.exceptions) for row in abrupt]
-        lost = ((row, LOST(line=frame.value(row, "text"))) for row, frame in rows if not self.restarts.recovered(row))
-        return next(lost, None)
-
-    @cached_property
-    def recorded(self) -> RecordedSignal | None:
-        """The signal that the scheduler recorded, unless somebody else ended the run."""
-        ending, job, steps = self.ending, self.ending.job, self.kills.steps
-        if job is None or job.get("state") in CUT_SHORT or job.get("state") == "COMPLETED":
-            return None
-        rows: list[tuple[Frame, Record]] = [(ending.jobs, job)]
-        rows += [(steps, row) for row in steps.records if row.get("state") not in CUT_SHORT]
-        for frame, row in rows:
-            number = exit_signal(row)
-            if number in FATAL_SIGNALS:
-                return RecordedSignal(number, frame.value(row, "signal" if row.get("signal") else "exit_code"), False)
-        code = job.get("exit_code")
-        # A shell or srun names the signal in the output; where that was read and names none, it is an exit code.
-        if code in AMBIGUOUS and isinstance(code, int) and self.exits_missing:
-            return RecordedSignal(code, ending.jobs.value(job, "exit_code"), True)
-        return None
 
     def _reports(self, source: str) -> Iterator[Death]:
         frame = self.frames[source]
@@ -214,9 +166,6 @@ class Deaths:
             number = _named_signal(str(row.get("what") or "")) if source == "fatals" else exit_signal(row)
             if number in FATAL_SIGNALS:
                 yield Death(number, row, frame.value(row, "text"), rank_of(row, self.ending.launchers), source)
-
-    def _recovered(self, death: Death) -> bool:
-        return self.restarts.recovered(death.row)
 
     def _ended_before(self, death: Death) -> bool:
         """Whether somebody had ended the run before: the notice stands earlier, or the record says so and none does."""
@@ -243,9 +192,9 @@ class Deaths:
         A CUDA error that no exception speaks of leaves the abort as the best witness, unless it is the hardware's."""
         if death.number != ABORT:
             return False
-        accounted = any(row.get("about") in ("cuda", "collective") for row in self.exceptions.events)
-        device = [row for row in self.device.events if row.role in (Role.ROOT, Role.CASCADE)]
-        causes = [*self.timeouts.events, *self.heartbeats.events]
+        accounted = any(row.get("about") in ("cuda", "collective") for row in self.exceptions.frame.events)
+        device = [row for row in self.evidence["device"].events if row.role in (Role.ROOT, Role.CASCADE)]
+        causes = [*self.evidence["timeouts"].events, *self.evidence["heartbeats"].events]
         causes += [row for row in device if accounted or row.get("name") in BROKEN]
         return any(row.rank is None or death.rank is None or row.rank == death.rank for row in causes)
 
@@ -291,29 +240,13 @@ def deaths(
     evidence: Evidence,
     ending: Ending,
     restarts: LauncherRestarts,
-    kills: OomKills,
-    exceptions: Maybe[Exceptions],
+    exceptions: Exceptions,
     trajectory: Maybe[Trajectory],
     limits: Limits,
 ) -> Deaths:
     """Of the reports; missing if neither a log, a record of the job nor a kernel could show a death."""
-    frames = {"launchers": ending.launchers, **{source: evidence[source] for source in SOURCES[1:]}}
-    return Deaths(
-        frames,
-        timeouts=evidence["timeouts"],
-        heartbeats=evidence["heartbeats"],
-        device=evidence["device"],
-        memory=evidence["memory"],
-        exits_missing=not evidence.has("exits"),
-        ending=ending,
-        restarts=restarts,
-        kills=kills,
-        exceptions=evidence["exceptions"],
-        raised=() if isinstance(exceptions, Missing) else exceptions.unhandled,
-        points=() if isinstance(trajectory, Missing) else trajectory.points,
-        unread=evidence.missing("exceptions"),
-        limits=limits,
-    )
+    points = () if isinstance(trajectory, Missing) else trajectory.points
+    return Deaths(evidence, ending, restarts, exceptions, points, limits)
 
 
 def _named_signal(what: str) -> int:

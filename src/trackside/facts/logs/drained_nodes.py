@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from trackside.evidence import Evidence, Frame
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
+from trackside.facts.training.learning import number
 from trackside.model import Record, Run
-from trackside.query import record
+from trackside.query import events, record
 
 
 @dataclass(frozen=True)
@@ -37,19 +38,21 @@ class DrainedNodes:
     """How long after the run's end a node may be given up for having been lost in it. Of a run that failed by itself
     the controller may not know yet; one that it ended for a lost node ended when it knew, and what befalls a node after
     a cancellation, a time limit or a preemption explains none of these."""
+    states: Frame
+    """What the scheduler's log says of nodes, of any."""
 
 
-@fact({"nodes": record("node")}, limits=Limits())
+@fact({"nodes": record("node"), "states": events("node_state")}, limits=Limits())
 def drained_nodes(evidence: Evidence, ending: Ending, run: Run, limits: Limits) -> DrainedNodes:
     """Of the records of nodes; nothing is needed."""
     frame, job = evidence["nodes"], ending.job
-    end = run.end if run.end is not None or job is None else _number(job, "end")
+    end = run.end if run.end is not None or job is None else number(job, "end")
     margin_s = limits.noticed_s if job is None or job.get("state") == "FAILED" else limits.torn_down_s
     mine = [row for row in frame.records if not run.nodes or row.get("name") in run.nodes]
     if never_placed(job, run):
         mine = []
     rows = (row for row in mine if _in_time(row, frame.records, _start(run), end, limits))
-    return DrainedNodes(frame, tuple(rows), margin_s)
+    return DrainedNodes(frame, tuple(rows), margin_s, evidence["states"])
 
 
 def never_placed(job: Record | None, run: Run) -> bool:
@@ -60,7 +63,7 @@ def never_placed(job: Record | None, run: Run) -> bool:
 
 
 def _in_time(row: Record, rows: tuple[Record, ...], start: float | None, end: float | None, limits: Limits) -> bool:
-    time = _number(row, "reason_time")
+    time = number(row, "reason_time")
     if time is None:
         return True
     if start is not None and time < start:
@@ -71,15 +74,10 @@ def _in_time(row: Record, rows: tuple[Record, ...], start: float | None, end: fl
         return False
     # A node that was in service again after the run was well after it: a later reason is another's.
     mine = (other for other in rows if other.get("name") == row.get("name"))
-    return not any((back := _number(other, "reason_end")) is not None and end <= back <= time for other in mine)
+    return not any((back := number(other, "reason_end")) is not None and end <= back <= time for other in mine)
 
 
 def _start(run: Run) -> float | None:
     """When the first attempt began."""
     starts = [start for start in (run.start, *(attempt.start for attempt in run.attempts)) if start is not None]
     return min(starts, default=None)
-
-
-def _number(row: Record, field: str) -> float | None:
-    value = row.get(field)
-    return float(value) if isinstance(value, (int, float)) else None

@@ -24,9 +24,14 @@ ENDING: Mapping[str, Query] = {
     "launchers": events("launcher_failure"),
     "exits": events("process_exit"),
     "notices": events("scheduler_notice"),
+    "interrupts": events("user_interrupt"),
+    "changes": events("job_state"),
+    "requests": events("requeue_requested"),
 }
 """The questions behind :class:`Ending`."""
 
+ENDED_WELL = Sentence("the run ended well: {state}")
+RECORDED = Sentence("the scheduler recorded {state}")
 ENDED_ITSELF = Sentence("the run came to its own end: {line}")
 ABORTED_ITSELF = Sentence("the run ended by itself and called that end aborted: {line}")
 ENDED = Sentence("the run ended: {state}")
@@ -81,6 +86,10 @@ def last_job(jobs: Frame) -> Record | None:
 class Ending:
     """How the run ended. Frames that no input answered are empty."""
 
+    unrecorded: Missing | None
+    """Why neither a record nor a notice of the scheduler was given; None if one was."""
+    unfiled: Missing | None
+    """Why no record of the scheduler was given; None if one was."""
     jobs: Frame
     ends: Frame
     """Closing lines of the job's own."""
@@ -88,10 +97,12 @@ class Ending:
     exits: Frame
     notices: Frame
     """The scheduler's notices in the output."""
-    unrecorded: Missing | None
-    """Why neither a record nor a notice of the scheduler was given; None if one was."""
-    unfiled: Missing | None = None
-    """Why no record of the scheduler was given; None if one was."""
+    interrupts: Frame
+    """Ctrl-C."""
+    changes: Frame
+    """The job's states in the controller's log."""
+    requests: Frame
+    """The application's own requests to be queued again."""
 
     @cached_property
     def job(self) -> Record | None:
@@ -189,7 +200,5 @@ def how_it_ended(state: Value) -> Claim:
 @fact(ENDING)
 def ending(evidence: Evidence) -> Ending:
     """Of the rows; nothing is needed."""
-    jobs, ends, launchers, exits, notices = (evidence[name] for name in ENDING)
-    return Ending(
-        jobs, ends, launchers, exits, notices, unmet(evidence, (("jobs", "notices"),)), unmet(evidence, ("jobs",))
-    )
+    unrecorded = unmet(evidence, (("jobs", "notices"),))
+    return Ending(unrecorded, evidence.missing("jobs"), *(evidence[name] for name in ENDING))

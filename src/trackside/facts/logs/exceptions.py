@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trackside.evidence import Evidence, Frame, Value
-from trackside.facts.fact import fact
+from trackside.evidence import Evidence, Frame, Missing, Value
+from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.order import followed_by, follows, latest
 from trackside.facts.training.learning import Trajectory
@@ -22,11 +22,6 @@ from trackside.query import events
 RAISED = Sentence("the job raised {type}: {message}")
 
 ABOUT_OTHERS = ("wrapper", "signal", "collective", "interrupt")
-
-
-def handled(exception: Event, progress: Iterable[Event]) -> Event | None:
-    """The training point that shows the run went on after this exception, or None."""
-    return followed_by(exception, progress)
 
 
 def unhandled(raised: Iterable[Event], progress: Iterable[Event], *, crashed: bool = False) -> list[Event]:
@@ -48,7 +43,7 @@ def last_words(events: Iterable[Event], progress: Sequence[Event], *, crashed: b
     after the traceback, so that unstamped points behind it in the same file don't clear the last one.
     """
     rows, ends = list(events), latest(progress)
-    final = [event for event in rows if handled(event, ends) is None]
+    final = [event for event in rows if followed_by(event, ends) is None]
     if final or not crashed or not rows:
         return final
     last = earliest_first(rows)[-1]
@@ -90,12 +85,11 @@ class Exceptions:
         return RAISED(**self.values(row))
 
 
-@fact({"exceptions": events("exception")}, needs=("exceptions",))
-def exceptions(evidence: Evidence, trajectory: Trajectory, ending: Ending) -> Exceptions:
-    """Of the tracebacks that were read; missing if no log was given."""
-    frame = evidence["exceptions"]
-    crashed = ending.abnormal is not None
-    return Exceptions(frame, tuple(unhandled(frame.events, trajectory.progress.events, crashed=crashed)))
+@fact({"exceptions": events("exception")})
+def exceptions(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> Exceptions:
+    """Of the tracebacks that were read; nothing is needed."""
+    frame, points = evidence["exceptions"], () if isinstance(trajectory, Missing) else trajectory.progress.events
+    return Exceptions(frame, tuple(unhandled(frame.events, points, crashed=ending.abnormal is not None)))
 
 
 def named_exception(row: Event) -> tuple[str, str]:

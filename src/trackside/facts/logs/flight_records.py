@@ -31,25 +31,20 @@ _POINT_TO_POINT = re.compile(r"(?:send|recv|isend|irecv|coalesced)\b")
 class PendingCollective:
     """One process group in which some ranks wait for others.
 
-    ``missing`` never entered the collective ``op`` number ``seq``; ``without_dump`` are members that no dump was
-    given for. ``rows`` are the records that say so: of the missing ranks first, then of those that wait.
+    ``missing`` never entered the collective ``op`` number ``seq``. ``rows`` are the records that say so: of the missing
+    ranks first, then of those that wait.
     """
 
     group: str
-    description: str | None
     op: str
     seq: int
     missing: tuple[int, ...]
     waiting: tuple[int, ...]
-    without_dump: tuple[int, ...]
     rows: tuple[Record, ...]
 
 
 def pending_collectives(records: Iterable[Record]) -> list[PendingCollective]:
-    """The groups with a pending collective that a member with a dump has not entered; smallest group first.
-
-    Point-to-point groups are left out: their members' sequence numbers do not run in step.
-    """
+    """The groups with a pending collective that a member with a dump has not entered; smallest group first."""
     pending = [one for rows in _by_group(records).values() if (one := _pending(rows)) is not None]
     return sorted(pending, key=lambda one: (len(one.waiting) + len(one.missing), one.group))
 
@@ -101,15 +96,12 @@ def _pending(rows: Sequence[Record]) -> PendingCollective | None:
     seq = min(_number(row, "pending_seq") for row in blocked.values())
     missing = tuple(sorted(rank for rank, last in entered.items() if last < seq))
     first = next(row for _, row in sorted(blocked.items()) if _number(row, "pending_seq") == seq)
-    members = {int(rank) for rank in first.many("ranks")}
     return PendingCollective(
         group=str(first.get("group")),
-        description=None if first.get("description") is None else str(first.get("description")),
         op=str(first.get("pending_op")),
         seq=seq,
         missing=missing,
         waiting=tuple(sorted(blocked)),
-        without_dump=tuple(sorted(members - latest.keys())),
         rows=(*(latest[rank] for rank in missing), *(row for _, row in sorted(blocked.items()))),
     )
 

@@ -158,11 +158,11 @@ class GpuMemoryErrors:
 
 @fact({"memory": events("cuda_oom")}, needs=("memory",))
 def gpu_memory_errors(
-    evidence: Evidence, exceptions: Maybe[Exceptions], trajectory: Maybe[Trajectory], ending: Ending, run: Run
+    evidence: Evidence, exceptions: Exceptions, trajectory: Maybe[Trajectory], ending: Ending, run: Run
 ) -> GpuMemoryErrors:
     """Of what was printed; missing if no log was given."""
     memory = evidence["memory"]
-    raised = Frame(events("exception"), "none") if isinstance(exceptions, Missing) else exceptions.frame
+    raised = exceptions.frame
     about = raised.where(lambda row: row.get("about") == "oom")
     sized = any(row.role is Role.ROOT for row in memory.events) or not about
     frame = memory if sized else about

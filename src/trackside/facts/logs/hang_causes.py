@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.evidence import Evidence, Missing, derived
-from trackside.facts.fact import Maybe, fact
+from trackside.evidence import Evidence, derived
+from trackside.facts.fact import fact
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.finding import Claim, Sentence
 from trackside.model import Role
@@ -47,7 +47,7 @@ class HangCauses:
     """What would keep a rank away."""
 
     evidence: Evidence
-    exceptions: Maybe[Exceptions]
+    exceptions: Exceptions
 
     @cached_property
     def machine(self) -> Claim | None:
@@ -76,8 +76,6 @@ class HangCauses:
                 if row.rank is None:
                     return Trigger(SOME_WORKER_DIED(line=line), MEND_WORKER)
                 return Trigger(WORKER_DIED(line=line, ranks=derived((row.rank,), line)), MEND_WORKER)
-        if isinstance(self.exceptions, Missing):
-            return None
         raised = self.exceptions.frame
         for row in raised.events:
             if row.role is Role.ROOT and row.rank in ranks and row.get("about") != "collective":
@@ -93,6 +91,6 @@ class HangCauses:
     "processes": events("process_state"),
     "workers": events("dataloader_death"),
 })  # fmt: skip
-def hang_causes(evidence: Evidence, exceptions: Maybe[Exceptions]) -> HangCauses:
+def hang_causes(evidence: Evidence, exceptions: Exceptions) -> HangCauses:
     """Of the kernel's, the agent's and the ranks' lines; it may be nothing."""
     return HangCauses(evidence, exceptions)

@@ -15,33 +15,28 @@ from trackside.facts.fact import fact
 from trackside.facts.logs.order import followed_by
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import AbsentRanks, named, rank_of
-from trackside.facts.training.learning import training_points
 from trackside.finding import Claim, Sentence
-from trackside.model import Event
+from trackside.model import Event, Run
 from trackside.query import events
 
 WAIT_IN = Sentence("{ranks} waited in {call}, at {place}", running="{ranks} wait in {call}, at {place}")
-WAIT_IN_SOME = Sentence("{who} waited in {call}, at {place}", running="{who} wait in {call}, at {place}")
 WAIT_GPU = Sentence(
     "{ranks} waited for a backward pass or the GPU, at {place}",
     running="{ranks} wait for a backward pass or the GPU, at {place}",
 )
-WAIT_GPU_SOME = Sentence(
-    "{who} waited for a backward pass or the GPU, at {place}",
-    running="{who} wait for a backward pass or the GPU, at {place}",
-)
 ELSEWHERE = Sentence(
     "{ranks} did not come to it, and stood at {place}", running="{ranks} do not come to it, and stand at {place}"
-)
-ELSEWHERE_SOME = Sentence(
-    "{who} did not come to it, and stood at {place}", running="{who} do not come to it, and stand at {place}"
 )
 PARTED = Sentence(
     "{ranks} waited in another collective than the others: {call}, at {place}",
     running="{ranks} wait in another collective than the others: {call}, at {place}",
 )
 STOOD = Sentence("{ranks} stood at {place}", running="{ranks} stand at {place}")
-STOOD_SOME = Sentence("{who} stood at {place}", running="{who} stand at {place}")
+WAIT_IN_SOME, WAIT_GPU_SOME, ELSEWHERE_SOME, STOOD_SOME = (
+    Sentence(said.text.replace("{ranks}", "{who}"), said.running.replace("{ranks}", "{who}"))
+    for said in (WAIT_IN, WAIT_GPU, ELSEWHERE, STOOD)
+)
+"""The same of processes whose ranks aren't known."""
 
 AGENT = "hang-report"
 """The parser of the agent's lines."""
@@ -75,6 +70,10 @@ class HangStacks:
     def ranks(self) -> frozenset[int]:
         """All ranks of which a stack was taken."""
         return frozenset(rank for row in (*self.waiting, *self.away) if (rank := rank_of(row)) is not None)
+
+    def of_all(self, run: Run) -> bool:
+        """Whether those of all ranks of a run were taken."""
+        return 1 < (run.n_ranks or 2) <= len(self.ranks)
 
     @cached_property
     def absent(self) -> AbsentRanks | None:
@@ -136,8 +135,8 @@ class HangStacks:
 @fact({"stacks": events("stack")}, needs=("stacks",))
 def hang_stacks(evidence: Evidence, silence: Silence) -> HangStacks:
     """Where the run's processes stood; nowhere if no stack was taken, or it went on after that."""
-    frame, points = evidence["stacks"], training_points(silence.signs["progress"])
-    rows = [row for row in frame.events if row.get("resumed_s") is None and followed_by(row, points) is None]
+    frame = evidence["stacks"]
+    rows = [row for row in frame.events if row.get("resumed_s") is None and followed_by(row, silence.points) is None]
     by_process: dict[object, list[Event]] = {}
     for row in rows:
         rank = rank_of(row)

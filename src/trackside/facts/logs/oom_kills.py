@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from trackside.evidence import Evidence, Frame, Value
+from trackside.evidence import Evidence, Frame
 from trackside.facts.fact import fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.restarts import LauncherRestarts
@@ -30,13 +30,8 @@ OOM = Sentence("host memory ran out: {line}")
 class OomReport:
     """A word that the run ran out of host memory."""
 
-    line: Value
+    claim: Claim
     row: Event | Record
-
-    @property
-    def claim(self) -> Claim:
-        """What it says."""
-        return OOM(line=self.line)
 
     @property
     def event(self) -> Event | None:
@@ -65,13 +60,13 @@ class OomKills:
         """The first word that the run ran out of host memory, unless training went on after it."""
         for row in self.own:
             if row.role is Role.ROOT and not self.restarts.recovered(row):
-                return OomReport(self.frame.value(row, "text"), row)
+                return OomReport(OOM(line=self.frame.value(row, "text")), row)
         job = self.ending.job
         if job is not None and job.get("state") == "OUT_OF_MEMORY":
-            return OomReport(self.ending.jobs.value(job, "state"), job)
+            return OomReport(OOM(line=self.ending.jobs.value(job, "state")), job)
         for step in self.steps.records:
             if step.get("state") == "OUT_OF_MEMORY":
-                return OomReport(self.steps.value(step, "state"), step)
+                return OomReport(OOM(line=self.steps.value(step, "state")), step)
         return None
 
     def scope(self, nodes: tuple[str, ...]) -> Scope | None:

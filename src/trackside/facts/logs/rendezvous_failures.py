@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.evidence import Evidence, Frame, Missing
-from trackside.facts.fact import Maybe, fact
+from trackside.evidence import Evidence, Frame
+from trackside.facts.fact import fact
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.logs.order import followed_by
 from trackside.facts.logs.silence import Silence
@@ -64,12 +64,11 @@ class RendezvousFailures:
 
 
 @fact({"failures": events("rendezvous_failure")}, needs=("failures",))
-def rendezvous_failures(evidence: Evidence, exceptions: Maybe[Exceptions], silence: Silence) -> RendezvousFailures:
+def rendezvous_failures(evidence: Evidence, exceptions: Exceptions, silence: Silence) -> RendezvousFailures:
     """Of the log's lines; missing if no log was given."""
     frame, up = evidence["failures"], silence.formed
     rows = [row for row in frame.events if row.role is Role.ROOT and followed_by(row, up) is None]
-    raised = () if isinstance(exceptions, Missing) else exceptions.frame.events
-    own = [row for row in raised if _of_startup(row) and followed_by(row, up) is None]
+    own = [row for row in exceptions.frame.events if _of_startup(row) and followed_by(row, up) is None]
     return RendezvousFailures(frame, tuple(rows), tuple(own))
 
 

@@ -14,6 +14,7 @@ from trackside.model import Event
 from trackside.query import events
 
 RESTARTED = Sentence("the launcher started its workers again: {line}")
+AGAIN = Sentence("the run lived on with what it had saved; what stopped it once may do so again")
 LIVED_ON = Sentence("training went on after that: {point}")
 
 

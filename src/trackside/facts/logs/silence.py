@@ -12,7 +12,7 @@ from functools import cached_property
 from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
-from trackside.facts.training.learning import Trajectory, number
+from trackside.facts.training.learning import Trajectory, number, training_points
 from trackside.model import Event, Run
 from trackside.query import Query, events
 
@@ -94,6 +94,11 @@ class Silence:
         """The first line of the first of these kinds that was printed at all."""
         frames = (self.signs[name] for name in names)
         return next((frame.value(frame.events[0], "text") for frame in frames if frame.events), None)
+
+    @cached_property
+    def points(self) -> tuple[Event, ...]:
+        """The printed points of training, evaluations left out."""
+        return tuple(training_points(self.signs["progress"]))
 
     @cached_property
     def formed(self) -> tuple[Event, ...]:

@@ -18,7 +18,6 @@ from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import RAISED, type_and_message, unhandled
 from trackside.facts.ranks import failed_beside, named
 from trackside.facts.training.learning import Trajectory
-from trackside.facts.training.milestones import Milestones
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Role
 from trackside.query import events, record
@@ -94,9 +93,7 @@ class StartupErrors:
     },
     needs=(("exceptions", "jobs"),),
 )
-def startup_errors(
-    evidence: Evidence, trajectory: Maybe[Trajectory], milestones: Milestones, ending: Ending
-) -> StartupErrors:
+def startup_errors(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending) -> StartupErrors:
     """Of the tracebacks that were read; missing if neither a log nor a record of the job was given."""
     frame, workers = evidence["exceptions"], evidence["workers"]
     killed = {row.at.path for row in workers.events if row.get("signal") in KILLED_WORKER}
@@ -104,7 +101,7 @@ def startup_errors(
         row for row in frame.events
         if row.get("about") in ABOUT and not (row.get("about") == "dataloader" and row.at.path in killed)
     ]  # fmt: skip
-    points = () if isinstance(trajectory, Missing) else trajectory.points
+    done = () if isinstance(trajectory, Missing) else (*trajectory.points, *trajectory.milestones)
     other = bool(evidence["memory"]) or any(row.role is Role.ROOT for row in frame.events)
-    own = unhandled(rows, [*points, *milestones.rows])
+    own = unhandled(rows, done)
     return StartupErrors(frame, evidence.missing("exceptions"), tuple(own), other, ending)

@@ -19,12 +19,15 @@ from trackside.finding import Claim, Sentence
 from trackside.model import Event
 from trackside.query import Query, Row, events
 
+UNTIL = Sentence("the last training point was {place} with a loss of {loss}")
 LEARNED = Sentence("the loss fell from {first} to {last}")
 
 LEARNING: Mapping[str, Query] = {
     "progress": events("progress"),
     "plans": events("training_plan"),
     "ends": events("training_end"),
+    "saves": events("checkpoint_saved"),
+    "evaluations": events("evaluation"),
 }
 """The questions behind :class:`Trajectory`."""
 
@@ -151,18 +154,6 @@ def _loss(row: Event) -> float | None:
     return math.nan if loss is None and (dropped or (number(row, "nan_iterations") or 0) > 0) else loss
 
 
-def steps_done(progress: Frame, ends: Frame) -> Value | None:
-    """Optimizer steps that the log shows to be done: the framework's own count, or the last point's step."""
-    points = training_points(progress)
-    best: tuple[float, Value] | None = None
-    for frame, rows, field in ((progress, points[-1:], "step"), (ends, ends.events, "steps")):
-        for row in rows:
-            value = number(row, field)
-            if value is not None and (best is None or value > best[0]):
-                best = value, frame.value(row, field, "steps")
-    return None if best is None else best[1]
-
-
 def steps_planned(progress: Frame, plans: Frame) -> Value | None:
     """Optimizer steps that were planned, as the framework printed last."""
     for frame in (plans, progress):
@@ -170,15 +161,6 @@ def steps_planned(progress: Frame, plans: Frame) -> Value | None:
             if number(row, "total_steps") is not None:
                 return frame.value(row, "total_steps", "steps")
     return None
-
-
-def steps_left(done: Value | None, planned: Value | None) -> Value | None:
-    """Steps still to do, where both figures are known and the plan was not met."""
-    if done is None or planned is None or not isinstance(done.value, (int, float)):
-        return None
-    if not isinstance(planned.value, (int, float)) or planned.value <= done.value:
-        return None
-    return derived(planned.value - done.value, planned, done, unit="steps")
 
 
 def step_seconds(points: Sequence[Event], frame: Frame) -> Value | None:
@@ -205,11 +187,18 @@ class Trajectory:
     progress: Frame
     plans: Frame
     ends: Frame
+    saves: Frame
+    evaluations: Frame
 
     @cached_property
     def points(self) -> tuple[Event, ...]:
         """The printed points of training, evaluations left out."""
         return tuple(training_points(self.progress))
+
+    @property
+    def milestones(self) -> tuple[Event, ...]:
+        """Work that shows without a training point: checkpoints that were saved, then evaluations."""
+        return (*self.saves.events, *self.evaluations.events)
 
     @cached_property
     def curve(self) -> Curve:
@@ -233,8 +222,12 @@ class Trajectory:
 
     @cached_property
     def done(self) -> Value | None:
-        """Optimizer steps that the log shows to be done."""
-        return steps_done(self.progress, self.ends)
+        """Optimizer steps that the log shows to be done: the framework's own count, or the last point's step."""
+        told = [
+            self.progress.value(row, "step", "steps") for row in self.points[-1:] if number(row, "step") is not None
+        ]
+        told += [self.ends.value(row, "steps", "steps") for row in self.ends.events if number(row, "steps") is not None]
+        return max(told, key=lambda value: value.number, default=None)
 
     @cached_property
     def planned(self) -> Value | None:
@@ -256,7 +249,12 @@ class Trajectory:
     @cached_property
     def left(self) -> Value | None:
         """Steps still to do, if both figures are known and the plan was not met."""
-        return steps_left(self.done, self.planned)
+        done, planned = self.done, self.planned
+        if done is None or planned is None or not isinstance(done.value, (int, float)):
+            return None
+        if not isinstance(planned.value, (int, float)) or planned.value <= done.value:
+            return None
+        return derived(planned.value - done.value, planned, done, unit="steps")
 
     @cached_property
     def learned(self) -> tuple[Claim, ...]:
@@ -265,6 +263,12 @@ class Trajectory:
         if len(line.rows) < 2 or not line.level_has_meaning or not line.fell:
             return ()
         return (LEARNED(first=line.loss(0), last=line.loss(-1)),)
+
+    @property
+    def until(self) -> tuple[Claim, ...]:
+        """Where its last training point stood, if any loss was told."""
+        line = self.curve
+        return (UNTIL(place=line.place(-1), loss=line.loss(-1)),) if line.finite else ()
 
     @cached_property
     def step_seconds(self) -> Value | None:

@@ -6,14 +6,13 @@ it saved a checkpoint before, the new life is to go on from there. What the pare
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trackside.evidence import Evidence, Frame
 from trackside.facts.fact import fact
 from trackside.facts.training.learning import Curve, Trajectory, curve, number
 from trackside.model import Run
-from trackside.query import Query, events
+from trackside.query import events
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,21 +31,14 @@ class ParentRun:
         return len(losses) > 1 and losses[-1] < losses[0]
 
 
-PARENT: Mapping[str, Query] = {
-    "points": events("parent_progress"),
-    "restarts": events("launcher_restart"),
-    "saves": events("checkpoint_saved"),
-}
-
-
-@fact(PARENT)
+@fact({"points": events("parent_progress"), "restarts": events("launcher_restart")})
 def parent_run(evidence: Evidence, trajectory: Trajectory, run: Run) -> ParentRun:
     """Of the parent's output, else of the run's own; without a curve if neither shows an earlier life."""
-    points, restarts, saves = (evidence[name] for name in PARENT)
+    points = evidence["points"]
     if run.parent is not None and points:
         return ParentRun(points, curve(points))
     progress = trajectory.progress
     parts = {number(row, "run_part") or 0.0 for row in progress.events}
-    if len(parts) < 2 or not (restarts or len(run.attempts) > 1) or not saves:
+    if len(parts) < 2 or not (evidence["restarts"] or len(run.attempts) > 1) or not trajectory.saves:
         return ParentRun(points, None)
     return ParentRun(points, curve(progress.where(lambda row: row.get("run_part") != max(parts))))

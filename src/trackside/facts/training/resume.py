@@ -8,7 +8,6 @@ training tell (:mod:`trackside.facts.training.parent_run`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -20,7 +19,7 @@ from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.logs.order import followed_by
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
-from trackside.query import Query, events
+from trackside.query import events
 
 REQUESTED = Sentence("a resume was asked for: {line}")
 NO_MARKER = Sentence("the log holds {count:markers} of a loaded checkpoint")
@@ -55,15 +54,15 @@ NO_PATHS = ("none", "false", "", "null")
 class Resume:
     """What the log and the scheduler say of a checkpoint to continue from."""
 
+    exceptions: Exceptions
+    ending: Ending
+    run: Run
     loads: Frame
     absences: Frame
     """Lines of libraries about a checkpoint that is not there."""
     requests: Frame
     restarts: Frame
     """The launcher's restarts of its workers."""
-    exceptions: Exceptions
-    ending: Ending
-    run: Run
 
     @cached_property
     def failed_load(self) -> Event | None:
@@ -132,19 +131,16 @@ class Resume:
         return (*claims, *(RELAUNCHED(line=restarts.value(row, "text")) for row in restarts.events[:1]))
 
 
-RESUME: Mapping[str, Query] = {
+@fact({
     "loads": events("checkpoint_loaded"),
     "absences": events("checkpoint_missing"),
     "requests": events("resume_requested"),
     "restarts": events("launcher_restart"),
-}
-
-
-@fact(RESUME)
+})  # fmt: skip
 def resume(evidence: Evidence, exceptions: Exceptions, ending: Ending, run: Run) -> Resume:
     """Of what was printed and raised; missing if no log was given."""
-    loads, absences, requests, restarts = (evidence[name] for name in RESUME)
-    return Resume(loads, absences, requests, restarts, exceptions, ending, run)
+    frames = (evidence[name] for name in ("loads", "absences", "requests", "restarts"))
+    return Resume(exceptions, ending, run, *frames)
 
 
 def what_failed(exception: Event) -> Failure:

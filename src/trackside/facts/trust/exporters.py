@@ -3,7 +3,7 @@ tracers that were attached to no process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,17 +14,7 @@ from trackside.facts.fact import fact
 from trackside.facts.hardware.counters import last_before
 from trackside.facts.trust.sampling import FEW_READINGS
 from trackside.finding import Claim, Sentence
-from trackside.query import Query, metric
-
-EXPORTERS: Mapping[str, Query] = {
-    "up": metric("scrape_up").over("run", "avg"),
-    "worked": metric("trackside_collector_success").over("run", "max"),
-    "boots": metric("host_boot_time_seconds").over("run", "last"),
-    "energy": metric("gpu_energy_joules_total").over("run", "last"),
-    "attached": metric("trackside_tracer_attached").over("run", "max"),
-    "lost": metric("trackside_tracer_lost_events_total").over("run", "increase"),
-}
-"""The questions behind :class:`Exporters`."""
+from trackside.query import metric
 
 EXPORTER_DOWN = Sentence("exporters of {nodes} answered {share} of the scrapes")
 COLLECTOR_FAILED = Sentence("the collectors {collectors} of {nodes} failed")
@@ -58,7 +48,14 @@ class Exporters:
     """Whether a tracer ran on every node that has one and saw no process on any."""
 
 
-@fact(EXPORTERS, limits=Limits())
+@fact({
+    "up": metric("scrape_up").over("run", "avg"),
+    "worked": metric("trackside_collector_success").over("run", "max"),
+    "boots": metric("host_boot_time_seconds").over("run", "last"),
+    "energy": metric("gpu_energy_joules_total").over("run", "last"),
+    "attached": metric("trackside_tracer_attached").over("run", "max"),
+    "lost": metric("trackside_tracer_lost_events_total").over("run", "increase"),
+}, limits=Limits())  # fmt: skip
 def exporters(evidence: Evidence, limits: Limits) -> Exporters:
     """Of what was sampled; nothing is needed."""
     attached, lost = evidence.grid("attached"), evidence.grid("lost")

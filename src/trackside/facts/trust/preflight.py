@@ -3,7 +3,7 @@ trusted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trackside.evidence import Evidence, Frame, Missing, derived
@@ -13,17 +13,8 @@ from trackside.facts.training.learning import Trajectory
 from trackside.facts.trust.telemetry import TelemetryTrust
 from trackside.facts.trust.unanswered import UnansweredSources
 from trackside.finding import Claim, Sentence
-from trackside.model import Event, Run
-from trackside.query import Query, events
-
-PREFLIGHT: Mapping[str, Query] = {
-    "logs": events("log_activity"),
-    "kernel": events("kernel_log"),
-    "boots": events("boot"),
-    "xids": events("xid"),
-    "others": events("other_progress"),
-}
-"""The questions behind :class:`Preflight`."""
+from trackside.model import Run
+from trackside.query import events
 
 NO_LOG = Sentence("no output of the job was given: progress and errors are not known")
 NO_SCHEDULER = Sentence("no scheduler record was given: the final state is not known for certain")
@@ -57,7 +48,13 @@ class Preflight:
     claims: tuple[Claim, ...]
 
 
-@fact(PREFLIGHT)
+@fact({
+    "logs": events("log_activity"),
+    "kernel": events("kernel_log"),
+    "boots": events("boot"),
+    "xids": events("xid"),
+    "others": events("other_progress"),
+})  # fmt: skip
 def preflight(
     evidence: Evidence,
     unanswered: UnansweredSources,
@@ -91,7 +88,8 @@ def _logs(evidence: Evidence, ending: Ending, progress: Frame | None, run: Run) 
     """What of the logs is missing, thinned, moved or another run's."""
     logs = evidence["logs"]
     for row in logs.events:
-        if row.get("truncated") and (not run.log_paths or row.at.path in run.log_paths) and not _closed_by_slurm(row):
+        closed_by_slurm = "slurmstepd" in str(row.get("last_line"))
+        if row.get("truncated") and (not run.log_paths or row.at.path in run.log_paths) and not closed_by_slurm:
             yield CUT_OFF(path=logs.value(row, "path"))
     yield from _ranks(logs, run)
     if progress and progress.rows[-1].get("ordinal") is not None:
@@ -132,10 +130,6 @@ def _kernel(evidence: Evidence, ending: Ending, run: Run) -> Iterator[Claim]:
     silent = tuple(node for node in run.nodes if node not in seen)
     if seen and silent and ending.job is not None:
         yield NO_KERNEL_OF(nodes=derived(silent, ending.jobs.value(ending.job, "nodes")))
-
-
-def _closed_by_slurm(row: Event) -> bool:
-    return "slurmstepd" in str(row.get("last_line"))
 
 
 def _ranks(logs: Frame, run: Run) -> Iterator[Claim]:

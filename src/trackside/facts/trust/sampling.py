@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 
@@ -158,10 +159,10 @@ class Sampling:
         every = [hole for own in self._holes.values() for hole in own]
         late, early = [hole for hole in every if hole.start <= first], self._early
         if len(late) == len(self._holes):
-            least = min(late, key=_length)
+            least = min(late, key=attrgetter("length"))
             yield LATE(late=derived(least.length, least.samples, unit="s"))
         if len(early) == len(self._holes):
-            least = min(early, key=_length)
+            least = min(early, key=attrgetter("length"))
             yield EARLY(early=derived(least.length, least.samples, unit="s"))
         else:
             yield from self._stopped()
@@ -184,7 +185,7 @@ class Sampling:
         nodes = tuple(dict.fromkeys(hole.node for hole in between))
         grid = next(line.grid for line in self.gpus if line.node in nodes)
         share = sum(hole.length for hole in between) / len(nodes) / (len(grid.times) * grid.step)
-        longest = max(between, key=_length)
+        longest = max(between, key=attrgetter("length"))
         return GAPS(
             share=derived(share, *(hole.samples for hole in between), unit="share"),
             nodes=derived(nodes, longest.samples),
@@ -218,7 +219,3 @@ def _until_all(evidence: Evidence, names: Sequence[str], gpus: Sequence[str]) ->
             left -= {f"{node}:{gpu}" for node, gpu in grid.labels("node", "gpu")}
             if not left:
                 return
-
-
-def _length(hole: Hole) -> float:
-    return hole.length

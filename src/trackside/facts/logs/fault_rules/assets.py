@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from trackside.facts.logs.fault_rules.rule import LIKELY, SURE, Rule
+from trackside.facts.logs.fault_rules.rule import Rule, asset, config
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    asset(
         "hub",
-        "asset",
-        SURE,
         r"GatedRepo|RepositoryNotFound|EntryNotFound|RevisionNotFound|HFValidationError|HfHubHTTPError"
         r"|OfflineModeIsEnabled|DatasetNotFoundError|gated repo|not a local folder and is not a valid model"
         r"|Repo id must be|[Cc]ouldn't connect to 'https?:|40[134] Client Error|couldn't find (?:it"
         r"|them) in the cached files|on the Hugging Face Hub|Couldn't reach|doesn't exist on the Hub"
         r"|we cannot find the requested files",
     ),
-    Rule(
+    asset(
         "model-files",
-        "asset",
-        SURE,
         r"does not appear to have a file named|Error no file named|Can't load (?:the )?(?:tokenizer"
         r"|configuration|config|model|feature extractor|image processor|weights)"
         r"|instantiate the backend tokenizer|Unable to load vocabulary"
@@ -27,76 +23,51 @@ RULES: tuple[Rule, ...] = (
         r"|Can't find a vocabulary file|\[E050\] Can't find model|invalid hash value"
         r"|Resource \S{1,60} not found|nltk\.download",
     ),
-    Rule("corpus-of-a-package", "asset", SURE, r"^LookupError\b", place=r"nltk/data\.py"),
-    Rule(
+    asset("corpus-of-a-package", r"^LookupError\b", place=r"nltk/data\.py"),
+    asset(
         "data-files",
-        "asset",
-        SURE,
         r"DataFilesNotFoundError|No \(supported\) data files|Unable to find '[^']{1,300}'"
         r"|Couldn't find a dataset script|Couldn't find any data file|Couldn't find (?:file|dataset)",
     ),
-    Rule(
+    config(
         "checkpoint-shape",
-        "config",
-        LIKELY,
         r"size mismatch for|Error\(s\) in loading state_dict|Missing key\(s\) in state_dict|loaded state dict"
         r"|shapes? .{0,60}checkpoint|[Cc]heckpoint (?:shape|world size|was saved with)",
     ),
-    Rule(
+    asset(
         "corrupt-file",
-        "asset",
-        SURE,
         r"SafetensorError|PytorchStreamReader|invalid load key|Ran out of input|UnpicklingError|unexpected EOF"
         r"|Invalid magic number|file might be corrupted|HeaderTooLarge|InvalidHeader|MetadataIncompleteBuffer"
         r"|Failed to interpret file|central directory|Unsuccessful TensorSliceReader"
         r"|Error -3 while decompressing",
         unless=r"DatasetGeneration|parquet|Arrow",
     ),
-    Rule(
-        "checkpoint-read",
-        "asset",
-        LIKELY,
-        r"^EOFError",
-        place=r"torch/serialization|_weights_only_unpickler|pickle|in load\b",
-    ),
-    Rule(
+    asset("checkpoint-read", r"^EOFError", place=r"torch/serialization|_weights_only_unpickler|pickle|in load\b"),
+    asset(
         "checkpoint-missing",
-        "asset",
-        LIKELY,
         r"(?i:no valid checkpoint|can't find a valid checkpoint|checkpoint .{0,200}(?:not found|does not exist"
         r"|is not|missing|corrupt))",
     ),
-    Rule(
+    config(
         "config-file",
-        "config",
-        LIKELY,
         r"(?:FileNotFoundError|No such file|not found|does not exist).{0,300}(?:\.ya?ml\b|\.toml\b|\.ini\b"
         r"|(?:ds|deepspeed|zero|accelerate|train|fsdp)\w*config\w*\.json|ds_\w*\.json)",
     ),
-    Rule(
+    asset(
         "path",
-        "asset",
-        SURE,
         r"FileNotFoundError|NotADirectoryError|No such file or directory|\[Errno 2\]"
         r"|[Dd]irectory .{1,300} (?:not found|does not exist)|[Cc]ould not open file"
         r"|[Ff]ailed to find any matching files|NoSuchKey|NoSuchBucket"
         r"|path .{1,300} does not exist|IsADirectoryError|[Cc]an ?not find (?:file|path|directory)"
         r"|errno = 2\b|File .{1,300} (?:not found|does not exist)",
     ),
-    Rule(
+    asset(
         "remote",
-        "asset",
-        LIKELY,
         r"(?i:\b(?:MaxRetryError|ProxyError|SSLError|ConnectTimeout|ReadTimeout|ConnectionError"
         r"|NoCredentialsError|EndpointConnectionError|ClientError|gaierror|URLError|HTTPError"
         r"|ChunkedEncodingError)\b"
         r"|HTTPSConnectionPool|Network is unreachable|Name or service not known|AccessDenied"
         r"|Temporary failure in name resolution|cas service|xet)",
     ),
-    Rule(
-        "registry",
-        "config",
-        SURE,
-        r"is not in the [\w:. ]{1,60}registry|not found in .{1,60} registry|is not registered\b",
-    ),
+    config("registry", r"is not in the [\w:. ]{1,60}registry|not found in .{1,60} registry|is not registered\b"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trackside.facts.logs.fault_rules.rule import HINT, LIKELY, SURE, Rule
+from trackside.facts.logs.fault_rules.rule import Rule, code, config, data
 
 DATA_PLACE = (
     r"(?i:/datasets/\w|arrow_dataset|formatting\.py|data_collator|collate|__getitem__|_data/|data_utils"
@@ -23,49 +23,35 @@ CONFIG_PLACE = (
 CONFIG_CODE = r"\b(?:cfg|conf|config|hparams|opts?)\w{0,8}\["
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    code(
         "name",
-        "code",
-        SURE,
         r"^(?:NameError|UnboundLocalError|SyntaxError|IndentationError|TabError|RecursionError"
         r"|NotImplementedError|ZeroDivisionError)\b",
     ),
-    Rule("os-environ", "config", LIKELY, r"^KeyError", place=r"os\.environ|/os\.py:\d+ in __getitem__"),
-    Rule(
+    config("os-environ", r"^KeyError", place=r"os\.environ|/os\.py:\d+ in __getitem__"),
+    data(
         "data-place",
-        "data",
-        LIKELY,
         r"^(?:Key|Index|Value|Type|Attribute|Assertion|Runtime|Overflow|Lookup|Unicode)Error\b|^OSError"
         r"|^StopIteration",
         place=DATA_PLACE,
         unless=r"has no attribute '\w+'\. Did you mean|got an unexpected keyword|positional arguments?"
         r"|missing \d+ required",
     ),
-    Rule("data-code", "data", LIKELY, r"^(?:Key|Index|Value|Type)Error\b", place=DATA_CODE),
-    Rule(
+    data("data-code", r"^(?:Key|Index|Value|Type)Error\b", place=DATA_CODE),
+    config(
         "number-as-text",  # 1e-5 in YAML is a string
-        "config",
-        LIKELY,
         r"^TypeError: '[<>=]{1,2}' not supported between instances of "
         r"'(?:(?:float|int)' and 'str|str' and '(?:float|int))'",
         place=r"torch/optim|lr_scheduler",
     ),
-    Rule("config-code", "config", LIKELY, r"^KeyError\b", place=CONFIG_CODE),
-    Rule("config-place", "config", LIKELY, r"^(?:Value|Key|Type|Assertion|Attribute)Error\b", place=CONFIG_PLACE),
-    Rule(
+    config("config-code", r"^KeyError\b", place=CONFIG_CODE),
+    config("config-place", r"^(?:Value|Key|Type|Assertion|Attribute)Error\b", place=CONFIG_PLACE),
+    config(
         "expected",
-        "config",
-        HINT,
         r"^(?:ValueError|AssertionError): .{0,200}(?:must be|should be|expected|has to be|needs to be"
         r"|cannot be)\b",
         unless=r"(?i:shape|tensor|dim|layer|input)",
     ),
-    Rule(
-        "model-shape",
-        "config",
-        HINT,
-        r"mat1 and mat2|[Ss]hape mismatch|shapes cannot be multiplied",
-        place=r"modeling_|/models?/",
-    ),
-    Rule("call", "code", LIKELY, r"^(?:TypeError|AttributeError|IndexError|KeyError|AssertionError)\b"),
+    config("model-shape", r"mat1 and mat2|[Ss]hape mismatch|shapes cannot be multiplied", place=r"modeling_|/models?/"),
+    code("call", r"^(?:TypeError|AttributeError|IndexError|KeyError|AssertionError)\b"),
 )

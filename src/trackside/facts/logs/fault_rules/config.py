@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from trackside.facts.logs.fault_rules.rule import LIKELY, SURE, Rule
+from trackside.facts.logs.fault_rules.rule import Rule, config
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    config(
         "option",
-        "config",
-        SURE,
         r"HfArgumentParser|[Uu]nrecognized (?:arguments|option|key|config)|[Uu]nknown (?:argument|option|flag"
         r"|config|optimizer|scheduler|model name|dataset name|loss|activation|key)|[Uu]ndefined dataset"
         r"|not allowed with|mutually exclusive"
@@ -16,27 +14,21 @@ RULES: tuple[Rule, ...] = (
         r"|inputs) (?:not|are not) permitted|ValidationError|validation errors?\b|MisconfigurationException"
         r"|ConfigError|ConfigurationError|DeepSpeedConfig|existing deepspeed config",
     ),
-    Rule(
+    config(
         "choice",
-        "config",
-        SURE,
         r"(?:is not a valid|is not one of|not in list|must be one of|should be one of"
         r"|[Aa]llowed (?:precision )?values|[Ee]xpected one of|please select one of|[Ss]upported (?:values"
         r"|types|options|precisions)|[Cc]hoose (?:from|one)|valid options|[Ii]nvalid (?:learning rate"
         r"|precision|strategy|batch size|backend|dtype|beta|momentum|weight_decay|lr)\b"
         r"|Precision '.{1,40}' is invalid)",
     ),
-    Rule(
+    config(
         "adapter",
-        "config",
-        SURE,
         r"[Tt]arget modules|PeftModule|target_modules|only the following modules are supported"
         r"|purely quantized|loaded in 8-?bit|not compatible with .{0,40}(?:LoRA|PEFT|quantiz)",
     ),
-    Rule(
+    config(
         "combination",
-        "config",
-        LIKELY,
         r"requires? the save and eval|requires? .{1,100} (?:to be set|to match|to be enabled|=True|=False)"
         r"|cannot be used (?:with|together|when)|can't be used with|(?:not|in)[ -]?compatible (?:with|options)"
         r"|both .{1,100} (?:set|specified|provided)|only one of|at the same time|conflict"
@@ -46,32 +38,24 @@ RULES: tuple[Rule, ...] = (
         r"|Expected to have finished reduction",
         unless=r"layer",
     ),
-    Rule(
+    config(
         "division",
-        "config",
-        LIKELY,
         r"(?i:divisible|not a multiple of|must be a multiple|batch.{0,30}(?:is not equal|not equal to"
         r"|mismatch)|train_batch_size|world[ _]?size|nproc_per_node|num_gpus"
         r"|pipeline[ _-](?:model[ _-])?parallel|tensor[ _-](?:model[ _-])?parallel|micro[ _-]?batch)",
     ),
-    Rule(
+    config(
         "launch",
-        "config",
-        LIKELY,
         r"MASTER_ADDR|environment variable|KeyError: '(?:LOCAL_RANK|RANK|WORLD_SIZE|MASTER_\w+|SLURM_\w+"
         r"|CUDA_VISIBLE_DEVICES)'|[Dd]efault process group has not been initialized|Address family",
     ),
-    Rule(
+    config(
         "yaml",
-        "config",
-        SURE,
         r"yaml\.\w|(?:Scanner|Parser|Constructor)Error: .{0,200}(?:mapping|block|yaml)|toml\w*\."
         r"|TOMLDecodeError|configparser",
     ),
-    Rule(
+    config(
         "length",
-        "config",
-        LIKELY,
         r"(?i:longer than the (?:maximum|specified)|exceeds? (?:the )?(?:maximum|max|model|context|block)"
         r"|max_(?:seq|model|position)\w*.{0,80}(?:larger|greater|exceed|less)|sequence length .{0,60}(?:larger"
         r"|longer|exceed|greater))",

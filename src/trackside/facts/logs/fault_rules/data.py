@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from trackside.facts.logs.fault_rules.rule import LIKELY, SURE, Rule
+from trackside.facts.logs.fault_rules.rule import Rule, config, data
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    data(
         "dataset-build",
-        "data",
-        SURE,
         r"DatasetGeneration|CastError|SchemaInferenceError|ArrowInvalid|ArrowTypeError"
         r"|ArrowNotImplementedError|UnexpectedSplits|NonMatchingSplits|Couldn't cast",
     ),
-    Rule(
+    config(
         "config-json",
-        "config",
-        LIKELY,
         r"JSONDecodeError",
         place=r"deepspeed|hf_argparser|omegaconf|in \w*config\w*\b|training_args",
     ),
-    Rule(
+    data(
         "parse",
-        "data",
-        SURE,
         r"JSONDecodeError|UnicodeDecodeError|ParserError|EmptyDataError|_?csv\.Error|can't decode byte"
         r"|Trailing data|Expecting (?:value|property name|',' delimiter)|Invalid control character|BadGzipFile"
         r"|BadZipFile|tarfile\.\w*Error|UnidentifiedImage"
@@ -31,49 +25,37 @@ RULES: tuple[Rule, ...] = (
         r"|JPEG|PNG)|LibsndfileError|file signature not found|unexpected end of data|InvalidDataError"
         r"|allow_pickle=False|cv2\.error: .{0,300}\.empty\(\)",
     ),
-    Rule(
+    data(
         "columns",
-        "data",
-        SURE,
         r"(?i:\bcolumns? (?:name|to remove|\[|.{1,80} not (?:in|found))|not in the dataset|column names"
         r"|not in (?:the )?(?:index|columns)|missing columns?|must have the same columns|Unable to open object"
         r"|no dataset fields|dataset_text_field|None of \[.{1,300}are in the)",
     ),
-    Rule(
+    data(
         "tokenizer-input",
-        "data",
-        SURE,
         r"TextEncodeInput|text input must be of type|text_input must be|must be of type `str`"
         r"|Input .{0,80} is not valid\. Should be a string",
     ),
-    Rule(
+    data(
         "ragged",
-        "data",
-        SURE,
         r"Unable to create tensor|expected sequence of length|stack expects each tensor"
         r"|batch must contain tensors|each element in list of batch|setting an array element with a sequence"
         r"|inhomogeneous shape|unable to (?:collate|stack)",
     ),
-    Rule(
+    data(
         "empty",
-        "data",
-        SURE,
         r"num_samples=0|EmptyDatasetError|(?i:empty dataset|dataset is empty|no (?:training "
         r")?(?:examples|samples|data) (?:found"
         r"|left)|zero (?:examples|samples)|train(?:ing)? (?:data ?)?set (?:is|will be) empty"
         r"|cannot find valid samples)",
     ),
-    Rule(
+    data(
         "conversation",
-        "data",
-        LIKELY,
         r"Conversation roles must alternate|[Ii]nvalid (?:conversation|role|message)|TemplateError"
         r"|Only user and assistant roles|must alternate user",
     ),
-    Rule(
+    data(
         "values",
-        "data",
-        LIKELY,
         r"could not convert string to float|malformed|nan (?:values? )?(?:in|found)|contains NaN|out-of-range"
         r"|corrupt(?:ed)? (?:data|sample|record|image|file)|embedding index|token (?:id|index).{0,40}(?:out"
         r"|exceed|larger)",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trackside.facts.logs.fault_rules.rule import HINT, LIKELY, SURE, Rule
+from trackside.facts.logs.fault_rules.rule import Rule, asset, code, config, data, env
 
 OPTIONS = r"(?:\w*(?:Arguments|Config|Args))"
 """Classes that hold options."""
@@ -19,112 +19,83 @@ OF_A_RELEASE = (
 
 RULES: tuple[Rule, ...] = (
     # -- what the command line, the launcher and the container say before Python runs
-    Rule(
+    config(
         "usage",
-        "config",
-        SURE,
         r"^(?:argparse\.|click\.|absl\.|hydra\.|omegaconf\.|jsonargparse)|ConfigAttributeError|ConfigKeyError"
         r"|ConfigCompositionException|MissingMandatoryValue",
     ),
-    Rule(
+    env(
         "container-driver",
-        "env",
-        SURE,
         (
             r"^ContainerError: (?s:.{0,1500})(?:nvidia-container-cli|hooks\.d|mkdir|seccomp|device driver|"
             r"unsatisfied condition)"
         ),
     ),
-    Rule("container-option", "config", SURE, r"^ContainerError: (?s:.{0,600})(?:mount|argument|option|workdir|chdir)"),
-    Rule("container-image", "asset", LIKELY, r"^ContainerError: "),
-    Rule("command", "env", LIKELY, r"^(?:CommandNotFound|SharedLibraryError): "),
-    Rule("script-path", "config", LIKELY, r"can't open file|can't find '__main__'"),
+    config("container-option", r"^ContainerError: (?s:.{0,600})(?:mount|argument|option|workdir|chdir)"),
+    asset("container-image", r"^ContainerError: "),
+    env("command", r"^(?:CommandNotFound|SharedLibraryError): "),
+    config("script-path", r"can't open file|can't find '__main__'"),
     # -- environment: shared memory, limits, hardware and drivers
-    Rule(
-        "shared-memory",
-        "env",
-        SURE,
-        r"(?i:shared memory\(shm\)|/dev/shm|shared memory (?:segment|object)|out of shared memory)",
-    ),
-    Rule(
+    env("shared-memory", r"(?i:shared memory\(shm\)|/dev/shm|shared memory (?:segment|object)|out of shared memory)"),
+    env(
         "limits",
-        "env",
-        SURE,
         r"Too many open files|received 0 items of ancdata|can't start new thread"
         r"|Resource temporarily unavailable",
     ),
-    Rule("device-count", "config", LIKELY, r"invalid device ordinal|Duplicate GPU detected"),
-    Rule(
+    config("device-count", r"invalid device ordinal|Duplicate GPU detected"),
+    env(
         "device-code",
-        "env",
-        SURE,
         r"no kernel image|not compiled with CUDA|driver version is insufficient|driver on your system"
         r"|No CUDA GPUs|no CUDA-capable|[Ff]ound no NVIDIA driver"
         r"|unsupported display driver|system not yet initialized|forward compatibility|only supports Ampere"
         r"|CUDA unknown error|unsupported toolchain|version mismatch.{0,80}(?:CUDA|driver)",
     ),
-    Rule(
+    env(
         "device-missing",
-        "env",
-        LIKELY,
         r"^(?:Assertion|Runtime|Value|Environment|OS)Error\b|^Exception\b",
         place=r"(?:assert|if not) torch\.(?:cuda|npu|xpu)\.is_available\(\)",
     ),
-    Rule(
+    env(
         "cuda-build",
-        "env",
-        SURE,
         r"CUDA Setup failed|CUDA_HOME|Error building extension|[Nn]inja is required|nvcc|PTXAS|ptxas"
         r"|CUDAMismatch|CUDA version .{0,60}(?:mismatch|does not match)|JIT load|Failed to find C compiler"
         r"|libdevice|compiled with a different CUDA|detected CUDA version",
     ),
-    Rule("hardware", "env", LIKELY, r"uncorrectable ECC|NVLink error|GPU is lost|fallen off the bus"),
-    Rule(
+    env("hardware", r"uncorrectable ECC|NVLink error|GPU is lost|fallen off the bus"),
+    data(
         "label-range",
-        "data",
-        LIKELY,
         r"device-side assert|Target \d+ is out of bounds|index out of range in self|IndexError: Target"
         r"|outside the valid range of \[|Class values must be smaller|label_ids"
         r"|labels? (?:must be|out of range|should be)",
     ),
-    Rule("library-start", "env", HINT, r"_STATUS_(?:NOT_INITIALIZED|ARCH_MISMATCH|VERSION_MISMATCH|NOT_SUPPORTED)"),
-    Rule("cuda-access", "code", HINT, r"CUDA error|CUBLAS_STATUS|CUDNN_STATUS|cuDNN error|HIP error"),
+    env("library-start", r"_STATUS_(?:NOT_INITIALIZED|ARCH_MISMATCH|VERSION_MISMATCH|NOT_SUPPORTED)"),
+    code("cuda-access", r"CUDA error|CUBLAS_STATUS|CUDNN_STATUS|cuDNN error|HIP error"),
     # -- environment: packages and versions
-    Rule("circular-import", "code", SURE, r"circular import"),
-    Rule(
+    code("circular-import", r"circular import"),
+    env(
         "module-missing",
-        "env",
-        SURE,
         r"ModuleNotFoundError|No module named|DistributionNotFound|PackageNotFoundError|No package metadata"
         r"|VersionConflict|ContextualVersionConflict",
     ),
-    Rule(
+    code(
         "own-name-missing",
-        "code",
-        LIKELY,
         r"cannot import name .{1,200} from .{1,200} \((?!.{0,300}(?:site-packages|dist-packages))[~/.]",
     ),
-    Rule("import", "env", LIKELY, r"\bImportError\b", unless=r"backend tokenizer|Cannot handle|Repo id"),
-    Rule(
+    env("import", r"\bImportError\b", unless=r"backend tokenizer|Cannot handle|Repo id"),
+    env(
         "library-file",
-        "env",
-        SURE,
         r"cannot open shared object|undefined symbol|GLIBC|GLIBCXX|DLL load failed|libcud\w*\.so"
         r"|failed to map segment|symbol lookup error|Library not loaded|symbol \S{1,120} version .{1,80} not defined"
         r"|WinError 1455|paging file is too small",
     ),
-    Rule(
+    env(
         "binary-mismatch",
-        "env",
-        SURE,
         r"numpy\.dtype size changed|compiled using NumPy|numpy\.core\.multiarray failed"
         r"|operator torchvision::nms|Couldn't load custom C\+\+ ops|binary incompatib|_ARRAY_API"
         r"|Descriptors can ?not (?:not )?be created directly|working triton installation",
     ),
-    Rule(
+    env(
         "package-required",
-        "env",
-        SURE,
         r"pip install|isn't installed|is not installed|to be installed|[Pp]lease (?:install|upgrade|update)"
         r"|FlashAttention\d? has been toggled on|flash[-_]attn|doesn't seem to be installed"
         r"|requires? (?:the )?[`\w.\[\]' -]{1,60} (?:library|package)|(?:>=|<=|==|>|<) ?\d[\w.]* (?:is"
@@ -134,51 +105,36 @@ RULES: tuple[Rule, ...] = (
         r"|Your setup doesn't support bf16",
         unless=r"backend tokenizer|not a local folder|Cannot handle|Repo id",
     ),
-    Rule(
+    env(
         "architecture-unknown",
-        "env",
-        SURE,
         r"does not recognize this architecture|is not currently imported|does not exist or is not currently"
         r"|Unrecognized configuration class|untagged enum|rope_scaling|Unknown quantization type"
         r"|does not support Flash Attention|does not support an attention implementation|weights_only"
         r"|Weights only load failed|Model architectures .{1,200} (?:are|is) not supported",
     ),
-    Rule("architecture-key", "env", LIKELY, r"^KeyError: '[\w-]{2,40}'", place=r"configuration_auto\.py"),
-    Rule(
+    env("architecture-key", r"^KeyError: '[\w-]{2,40}'", place=r"configuration_auto\.py"),
+    env(
         "attribute-of-package",
-        "env",
-        LIKELY,
         r"AttributeError: module '(?:numpy|np|torch|transformers|datasets|tensorflow|tf|jax|keras|PIL|pandas"
         r"|triton|flash_attn|accelerate|peft|trl|deepspeed|torchvision|torchaudio|collections|inspect|pkgutil"
         r"|distutils)\b"
         r"|'(?:Accelerator\w{0,8}|DynamicCache|TrainingArguments|\w{0,30}Tokenizer(?:Fast)?)' object has no attribute",
     ),
-    Rule(
+    env(
         "argument-of-a-release",  # options that one release has and another has not, wherever they are passed
-        "env",
-        LIKELY,
         rf"got an unexpected keyword argument '(?:{OF_A_RELEASE})'",
     ),
-    Rule(
+    config(
         "option-of-a-class",  # what is read from a configuration is handed to it whole: a misspelt option
-        "config",
-        LIKELY,
         rf"TypeError: {OPTIONS}\.\w+\(\) got an unexpected keyword argument",
     ),
-    Rule(
+    config(
         "option-of-a-class-unnamed",  # Python before 3.10 does not name the class
-        "config",
-        LIKELY,
         r"TypeError: __init__\(\) got an unexpected keyword argument",
         place=rf"\b{OPTIONS}\(",
     ),
-    Rule(
-        "argument-of-package",
-        "env",
-        LIKELY,
-        rf"TypeError: {PACKAGE_CALL}\.\w+\(\) got an unexpected keyword argument",
-    ),
-    Rule("credentials", "env", LIKELY, r"api_key not configured|wandb\.(?:errors|sdk)|host='api\.wandb\.ai'"),
-    Rule("encoding", "env", LIKELY, r"UnicodeEncodeError|locale\.Error"),
-    Rule("permission", "env", LIKELY, r"PermissionError|\[Errno 13\]|Permission denied"),
+    env("argument-of-package", rf"TypeError: {PACKAGE_CALL}\.\w+\(\) got an unexpected keyword argument"),
+    env("credentials", r"api_key not configured|wandb\.(?:errors|sdk)|host='api\.wandb\.ai'"),
+    env("encoding", r"UnicodeEncodeError|locale\.Error"),
+    env("permission", r"PermissionError|\[Errno 13\]|Permission denied"),
 )

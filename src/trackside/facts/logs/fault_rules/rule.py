@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
-
-from trackside.finding import Certainty
 
 Fault = Literal["data", "config", "env", "asset", "code"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Fits where every pattern given is found. ``certainty`` is that of the class, not of the exception."""
+    """Fits where every pattern given is found."""
 
-    id: str
     fault: Fault
-    certainty: Certainty
+    id: str
     text: str = ""
     """In the lines "type: message" of the last and of the oldest exception, and the types between."""
     place: str = ""
@@ -27,11 +25,9 @@ class Rule:
 
     def fits(self, text: str, place: str) -> bool:
         """Whether all patterns are found, and the veto is not."""
-        return (
-            (not self.text or re.search(self.text, text, re.MULTILINE) is not None)
-            and (not self.place or re.search(self.place, place, re.MULTILINE) is not None)
-            and (not self.unless or re.search(self.unless, text, re.MULTILINE) is None)
-        )
+        found = re.search(self.text, text, re.MULTILINE) and re.search(self.place, place, re.MULTILINE)
+        return bool(found) and not (self.unless and re.search(self.unless, text, re.MULTILINE))
 
 
-SURE, LIKELY, HINT = Certainty.ESTABLISHED, Certainty.SUPPORTED, Certainty.POSSIBLE
+data, config, env = partial(Rule, "data"), partial(Rule, "config"), partial(Rule, "env")
+asset, code = partial(Rule, "asset"), partial(Rule, "code")

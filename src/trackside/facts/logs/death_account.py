@@ -1,0 +1,166 @@
+"""The account of a process's death, by the strongest kind of evidence that has one.
+
+Kinds: a report of a fatal signal, a word of the OOM killer, its count, a worker that was lost without a word, and the
+scheduler's record. Each says which signal it was, on which ranks, what else agrees with it, and what was sampled of the
+host memory there at that time. A kill that is counted names no process.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from trackside.catalog.signals import signal_name
+from trackside.evidence import Missing, Value, derived
+from trackside.facts.fact import Maybe, fact
+from trackside.facts.hardware.host_memory import HostMemory, HostShortage
+from trackside.facts.logs.deaths import KILL, Deaths
+from trackside.facts.logs.ending import CUT_SHORT, ENDED_WELL, FATAL_SIGNALS, LIVE_STATES, RECORDED, Ending, exit_signal
+from trackside.facts.logs.oom_kills import OomKills
+from trackside.facts.ranks import ranks_of
+from trackside.finding import Certainty, Claim, Sentence
+from trackside.model import Event, Role, Run
+
+ABRUPT = re.compile(r"has abruptly died|was terminated abruptly|terminated abruptly")
+AMBIGUOUS = (4, 6, 7, 8, 9, 11)
+"""Exit codes that sacct before 25.11 also writes for 128 + n (139 becomes 11:0)."""
+
+LOST = Sentence("a worker process died without a traceback: {line}")
+BY_RECORD = Sentence("the scheduler recorded {code}, which is {signal}")
+AS_EXIT_CODE = Sentence("the scheduler recorded exit code {code}; older releases write {signal} in that way")
+
+NOT_LOOKED_AT = HostShortage()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What counts as stopped by a kill."""
+
+    stopped_s: float = 600.0
+    """Between the last training point and a kill that stopped training: points are printed every few minutes at
+    least."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeathAccount:
+    """What one kind of evidence says of a death."""
+
+    certainty: Certainty
+    number: int | None
+    """The signal; None if it isn't known."""
+    claims: tuple[Claim, ...] = ()
+    row: Event | None = None
+    ranks: tuple[int, ...] = ()
+    memory: HostShortage = NOT_LOOKED_AT
+    of_memory: bool = False
+    """Whether it says that host memory was why."""
+    outlived: bool = False
+    """Whether the run lived on without the process."""
+    exception: tuple[str, str] | None = None
+
+
+@fact(limits=Limits())
+def death_account(
+    deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending, run: Run, limits: Limits
+) -> Maybe[DeathAccount]:
+    """By the strongest kind of evidence that has one; missing if none has, and where deaths are."""
+    return (
+        _reported(deaths, kills, memory, ending)
+        or _worded(kills, memory, ending)
+        or _counted(deaths, memory, ending, run, limits)
+        or _lost(deaths)
+        or _recorded(deaths, kills, memory, ending)
+        or Missing("nothing shows a death")
+    )
+
+
+def _reported(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
+    """By reports of a fatal signal that nothing else accounts for."""
+    report, word, bad = deaths.report, kills.report, ending.abnormal
+    if report is None:
+        return None
+    main, ranks, kill = report.main, report.ranks, report.main.number == KILL
+    elsewhere = bad is not None and bad.cites[0].plane != main.line.cites[0].plane
+    return DeathAccount(
+        Certainty.ESTABLISHED if report.strong or word is not None or elsewhere else Certainty.SUPPORTED,
+        main.number,
+        report.claims if word is None or not kill else (*report.claims, word.claim),
+        main.row,
+        ranks,
+        memory.at(main.row, ranks) if kill else NOT_LOOKED_AT,
+        of_memory=word is not None,
+        exception=report.exception,
+    )
+
+
+def _worded(kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
+    """By a word of the kernel, of Slurm or of Ray that the run ran out of host memory."""
+    word = kills.report
+    if word is None:
+        return None
+    ranks = ranks_of([word.event], ending.launchers) if word.event is not None else ()
+    shortage = memory.at(word.event)
+    return DeathAccount(Certainty.ESTABLISHED, KILL, (word.claim,), word.event, ranks, shortage, of_memory=True)
+
+
+def _counted(deaths: Deaths, memory: HostMemory, ending: Ending, run: Run, limits: Limits) -> DeathAccount | None:
+    """Without a word: by the kernel's count of kills, or by memory that was gone, as the run failed."""
+    if deaths.raised or deaths.memory:
+        return None
+    state, well, bad = ending.state, ending.completed, ending.abnormal
+    ended = well is not None or (state is not None and state.value in CUT_SHORT | LIVE_STATES)
+    near = memory.near((), None if ended else run.end)
+    if not near.kills and (ended or bad is None or not near.short):
+        return None
+    if ended and not (bad is not None and _stopped(near.kills[0].until, deaths, run, limits)):
+        how = (ENDED_WELL(state=well),) if well is not None else () if bad is None else (RECORDED(state=bad),)
+        claims = (*near.claims, *how)
+        return DeathAccount(Certainty.POSSIBLE, KILL, claims, memory=near, of_memory=True, outlived=True)
+    twice = bool(near.kills) and (near.short or near.ample) and bad is not None
+    certainty = Certainty.ESTABLISHED if twice else Certainty.SUPPORTED
+    return DeathAccount(certainty if near.kills else Certainty.POSSIBLE, KILL, memory=near, of_memory=True)
+
+
+def _lost(deaths: Deaths) -> DeathAccount | None:
+    """By a parent, Ray or a pool, whose worker went without a word, if nothing accounts for it: its signal isn't
+    known."""
+    if deaths.raised or deaths.evidence["timeouts"] or deaths.memory:
+        return None
+    exits, raised = deaths.evidence["exits"], deaths.exceptions.frame
+    ray = (row for row in exits.events if row.get("source") == "ray" and row.role is Role.ROOT)
+    rows = [(row, exits) for row in ray if exit_signal(row) is None]
+    rows += [(row, raised) for row in raised.events if ABRUPT.search(str(row.get("message") or ""))]
+    for row, frame in rows:
+        if not deaths.restarts.recovered(row):
+            return DeathAccount(Certainty.SUPPORTED, None, (LOST(line=frame.value(row, "text")),), row)
+    return None
+
+
+def _recorded(deaths: Deaths, kills: OomKills, memory: HostMemory, ending: Ending) -> DeathAccount | None:
+    """By the scheduler's records alone, if no exception accounts for the end and nobody else ended the run."""
+    job, jobs, steps = ending.job, ending.jobs, kills.steps
+    if deaths.raised or job is None or job.get("state") in CUT_SHORT or job.get("state") == "COMPLETED":
+        return None
+    for frame, row in ((jobs, job), *((steps, row) for row in steps.records if row.get("state") not in CUT_SHORT)):
+        number = exit_signal(row)
+        if number in FATAL_SIGNALS:
+            code = frame.value(row, "signal" if row.get("signal") else "exit_code")
+            return _of_record(BY_RECORD, number, code, memory, Certainty.SUPPORTED)
+    status = job.get("exit_code")
+    # A shell or srun names the signal in the output; where that was read and names none, it is an exit code.
+    if status in AMBIGUOUS and isinstance(status, int) and not deaths.evidence.has("exits"):
+        return _of_record(AS_EXIT_CODE, status, jobs.value(job, "exit_code"), memory, Certainty.POSSIBLE)
+    return None
+
+
+def _of_record(says: Sentence, number: int, code: Value, memory: HostMemory, certainty: Certainty) -> DeathAccount:
+    claim = says(code=code, signal=derived(signal_name(number), code))
+    shortage = memory.at(None) if number == KILL else NOT_LOOKED_AT
+    return DeathAccount(certainty, number, (claim,), memory=shortage)
+
+
+def _stopped(moment: float, deaths: Deaths, run: Run, limits: Limits) -> bool:
+    """Whether training went on until about a moment, and not after it."""
+    times = [point.time for point in deaths.points if point.time is not None]
+    end, near_s = run.end, limits.stopped_s
+    return bool(times) and end is not None and abs(max(times) - moment) <= near_s < end - max(times)

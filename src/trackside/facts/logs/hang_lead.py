@@ -1,0 +1,147 @@
+"""The first witness that speaks of a hang of several ranks.
+
+In the order of their rank: complaints of ranks that nothing after them takes back; the Flight Recorder's dumps; stacks
+that were taken on the spot; GPUs that stand still; ranks that met and never did a step; a silence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trackside.evidence import Missing, Value
+from trackside.facts.fact import Maybe, fact, known
+from trackside.facts.gpu.first_step import FirstStepHang
+from trackside.facts.gpu.last_part import LastPart
+from trackside.facts.gpu.standstill import Standstill
+from trackside.facts.logs.complaints import CollectiveComplaints
+from trackside.facts.logs.ending import REAPED, Ending, how_it_ended
+from trackside.facts.logs.flight_records import FlightRecords
+from trackside.facts.logs.hang_causes import HangCauses
+from trackside.facts.logs.hang_stacks import HangStacks
+from trackside.facts.logs.silence import Silence
+from trackside.facts.ranks import AbsentRanks
+from trackside.finding import Certainty, Claim, Culprit, Sentence
+from trackside.model import Event, Run
+
+SILENT = Sentence(
+    "nothing was heard of the run for {seconds} before its end",
+    running="nothing has been heard of the run for {seconds}",
+)
+UNACCOUNTED = Sentence("the steps done, at their printed pace, leave {seconds} of the run unaccounted for")
+ENDED_AT = Sentence("the run ended at {time}")
+UNTIL = Sentence("until then it trained: {point}")
+
+NOBODY = Missing("nothing speaks of a hang")
+
+
+@dataclass(frozen=True, slots=True)
+class HangLead:
+    """How sure the first witness makes a hang, what it says, and whom it names."""
+
+    certainty: Certainty
+    claims: tuple[Claim, ...] = ()
+    row: Event | None = None
+    """The line that it stands on."""
+    since: float | None = None
+    away: AbsentRanks | None = None
+    still: Standstill | None = None
+    owner: Culprit | None = None
+    """Whose it is, by this witness alone; None if it leaves it open."""
+    of_collective: bool = False
+    """Whether it speaks of a collective, and not only of a silence."""
+
+
+@fact()
+def hang_lead(
+    run: Run, ending: Ending, silence: Silence, last: LastPart, causes: HangCauses,
+    complaints: Maybe[CollectiveComplaints], flight: Maybe[FlightRecords], stacks: Maybe[HangStacks],
+    first_step: Maybe[FirstStepHang],
+) -> Maybe[HangLead]:  # fmt: skip
+    """Of what was heard, dumped, caught and measured; missing if nothing speaks of a hang, or the run ended well."""
+    heard, caught, dumped = known(complaints), known(stacks), None if isinstance(flight, Missing) else flight.absent
+    if ending.completed is not None:
+        return NOBODY
+    if heard is not None and heard.rows:
+        return _complained(heard, dumped, ending, last)
+    if dumped is not None:  # tells who stayed away, not whether its code or its machine kept it
+        return HangLead(Certainty.SUPPORTED, away=dumped, still=last.standstill(), owner="unknown")
+    if caught is not None and caught.waiting:
+        return _caught(caught, ending, silence, last, causes)
+    if caught is not None and caught.of_all(run):
+        return NOBODY
+    if last.rest is not None and _between_ranks(last.rest, ending, silence, last):
+        return _stood(last.rest, ending, last)
+    if last.working is not None or heard is None or last.raised:
+        return NOBODY
+    if last.reaped and not isinstance(first_step, Missing):
+        return _at_the_first(first_step, ending)
+    return NOBODY if last.quiet is None else _silent(*last.quiet, ending, silence, last)
+
+
+def _complained(
+    complaints: CollectiveComplaints, dumped: AbsentRanks | None, ending: Ending, last: LastPart
+) -> HangLead:
+    ended = ending.abnormal is not None
+    return HangLead(
+        Certainty.ESTABLISHED if complaints.strong and ended and not complaints.single else Certainty.SUPPORTED,
+        complaints.claims,
+        complaints.first,
+        away=dumped or complaints.absent,
+        still=last.standstill(stopped=complaints.stopped_at),
+        owner="job" if complaints.kind == "mismatches" else None,
+        of_collective=True,
+    )
+
+
+def _caught(stacks: HangStacks, ending: Ending, silence: Silence, last: LastPart, causes: HangCauses) -> HangLead:
+    """Stacks taken on the spot stand in a collective: somebody was looking because it did not move. Those of the ranks
+    themselves, which say who is not there, are a witness of their own."""
+    away, still, state = stacks.absent, last.standstill(), ending.state
+    second = still is not None or causes.machine is not None or silence.stall is not None
+    certainty = Certainty.SUPPORTED if second or (away is not None and stacks.suspected) else Certainty.POSSIBLE
+    if second and away is not None and state is not None and state.value in REAPED:
+        certainty = Certainty.ESTABLISHED
+    return HangLead(certainty, away=away, still=still, owner=None if away is not None else "unknown")
+
+
+def _between_ranks(still: Standstill, ending: Ending, silence: Silence, last: LastPart) -> bool:
+    """Whether GPUs at rest are an affair between ranks that nobody's own words end."""
+    if int(still.activity.users.sum()) < 2 and not silence.several_ranks:
+        return False
+    spoken_of = ending.state is not None or bool(ending.notices) or bool(still.outliers)
+    if not spoken_of and still.activity.basis in ("power", "utilisation") and silence.unread is None:
+        return False  # an excerpt of a log, and signals that tell work from waiting only beside a silence
+    return not ending.ends and (not last.raised or (still.sure and still.frozen))
+
+
+def _stood(still: Standstill, ending: Ending, last: LastPart) -> HangLead:
+    """GPUs that stand still; more than supported where a second plane agrees."""
+    quiet, state, end = last.quiet, ending.state, ending.time
+    shows = [] if quiet is None else [(SILENT if quiet[1] else UNACCOUNTED)(seconds=quiet[0])]
+    if state is not None:
+        shows.append(how_it_ended(state))
+    elif end is not None:
+        shows.append(ENDED_AT(time=end))
+    second = (quiet is not None and quiet[1]) or state is not None
+    certainty = Certainty.POSSIBLE if quiet is None else Certainty.SUPPORTED
+    if still.sure:
+        strong = (still.frozen or still.traced) and second
+        certainty = Certainty.ESTABLISHED if strong else Certainty.SUPPORTED
+    return HangLead(certainty, tuple(shows), next(reversed(last.points), None), still=still)
+
+
+def _at_the_first(stuck: FirstStepHang, ending: Ending) -> HangLead:
+    """Ranks that met, spun and never did a step: they wait in one of their first collectives."""
+    shows = stuck.claims if ending.state is None else (*stuck.claims, how_it_ended(ending.state))
+    return HangLead(Certainty.SUPPORTED if stuck.sure else Certainty.POSSIBLE, shows, since=stuck.since)
+
+
+def _silent(quiet: Value, stamped: bool, ending: Ending, silence: Silence, last: LastPart) -> HangLead:
+    """The watchdog-less form: several ranks trained, then nothing more until somebody ended the run."""
+    point, state = last.points[-1], ending.state
+    shows = [(SILENT if stamped else UNACCOUNTED)(seconds=quiet)]
+    shows.append(UNTIL(point=silence.signs["progress"].value(point, "text")))
+    if state is not None:
+        shows.append(how_it_ended(state))
+    certainty = Certainty.SUPPORTED if stamped else Certainty.POSSIBLE
+    return HangLead(certainty, tuple(shows), point, still=last.rest)
