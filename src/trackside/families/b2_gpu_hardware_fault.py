@@ -52,7 +52,6 @@ from trackside.evidence import Missing, derived
 from trackside.facts.gpus import of_ranks, one_name_each
 from trackside.facts.hardware.fault_history import NOT_GIVEN, FaultHistory, few_of_each
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
-from trackside.facts.hardware.repeated_xids import RepeatedXid
 from trackside.facts.ranks import ranks_of
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, found
@@ -74,7 +73,7 @@ APPLICATION = Sentence("the kernel reported only Xids that usually blame the app
 NONE = Sentence("the kernel log holds {count} Xids")
 
 
-def judge(history: FaultHistory, repeated: RepeatedXid, run: Run) -> Finding | Missing:
+def judge(history: FaultHistory, run: Run) -> Finding | Missing:
     """Hardware-class faults in the run's window that no training point follows; the others are latent."""
     if history.active:
         return _found(history, history.active, run)
@@ -82,8 +81,8 @@ def judge(history: FaultHistory, repeated: RepeatedXid, run: Run) -> Finding | M
         finding, well = _found(history, history.faults, run), history.ending.completed
         why = history.outside or [ENDED_WELL(state=well) if well is not None else history.not_then]
         return replace(finding, latent=True, variant="latent", shows=(*finding.shows, *why), signal=None)
-    if repeated.again is not None:
-        shows, at, gpu = repeated.again
+    if history.reports.again is not None:
+        shows, at, gpu = history.reports.again
         return found(Certainty.POSSIBLE, "unknown", [shows], actions=[action(TEST_GPU)], at=at, variant="latent",
                      gpus=(gpu,), latent=True)  # fmt: skip
     return _old(history.health) or _ruled_out(history)
@@ -158,7 +157,7 @@ def _ruled_out(history: FaultHistory) -> Finding | Missing:
         row = xids.events[-1]
         because.append(APPLICATION(xid=xids.value(row, "xid"), line=xids.value(row, "text")))
     because += [*history.health.application[-1:], *history.health.clean]
-    if not xids and "kernel" in xids.covered:
+    if not xids and history.reports.kernel_given:
         because.append(NONE(count=xids.reduce("count")))
     return absent(*because) if because else NOT_GIVEN
 

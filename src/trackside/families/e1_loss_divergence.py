@@ -47,7 +47,7 @@ from trackside.evidence import Missing
 from trackside.facts.fact import Maybe
 from trackside.facts.gpu.activity import FLOORS, GpuActivity
 from trackside.facts.hardware.error_counters import ErrorCounters
-from trackside.facts.hardware.memory_errors import MemoryErrors
+from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import named_exception
 from trackside.facts.training.evaluations import Evaluations
@@ -106,7 +106,7 @@ def judge(
     abort: NumericAbort,
     evaluations: Evaluations,
     ending: Ending,
-    memory: MemoryErrors,
+    reports: HardwareReports,
     counters: ErrorCounters,
     activity: Maybe[GpuActivity],
 ) -> Finding | Missing:
@@ -114,7 +114,7 @@ def judge(
     word = _first_word(curve, shape, abort, evaluations)
     if word is None:
         return _not_found(curve, shape)
-    suspects = memory.before(word.onset.time)
+    suspects = reports.memory_errors(word.onset.time)
     cleared = () if suspects else counters.unchanged
     look = LOOK_NON_FINITE if word.variant == "non-finite" else LOOK_RATE
     actions = [*([TEST_GPU] if suspects else []), *([GO_BACK] if word.learned else []), look]
