@@ -33,6 +33,8 @@ def counts_by_gpu(name: str, how: Rollup) -> Query:
     return metric(name).over("run", how).by("node", "gpu", "rank", how="sum")
 
 
+COLLECTIVE_SECONDS = counts_by_gpu("trackside_nccl_collective_seconds_total", "increase")
+"""Seconds that each rank spent in collectives, as the tracer counted them."""
 ACTIVITY: Mapping[str, Query] = {
     "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
     "engine": metric("gpu_engine_active_ratio").over("run", "avg"),

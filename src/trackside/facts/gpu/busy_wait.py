@@ -16,7 +16,7 @@ import numpy as np
 from trackside.evidence import Evidence, Grid, Missing, Value, derived
 from trackside.facts import maths
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import GpuActivity
+from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, GpuActivity
 from trackside.facts.gpu.duty import TITLES, DutyCycle
 from trackside.facts.gpu.power_limits import PowerLimits
 from trackside.facts.gpu.traffic import GpuTraffic
@@ -31,9 +31,7 @@ def _by_api(name: str) -> Query:
 
 BUSY_WAIT: Mapping[str, Query] = {
     "steps": metric("training_step").over("run", "max"),
-    "waits": metric("trackside_nccl_collective_seconds_total").over("run", "increase").by(
-        "node", "gpu", "rank", how="sum"
-    ),
+    "waits": COLLECTIVE_SECONDS,
     "api_seconds": _by_api("trackside_cuda_api_seconds_total"),
     "api_calls": _by_api("trackside_cuda_api_calls_total"),
     "all_reduce": metric("training_all_reduce_seconds").over("run", "avg"),

@@ -1,6 +1,8 @@
 """How much of its time a GPU did something while the run made progress.
 
 The time of work is that from the first work of the GPUs (and the log's first step) to the last, its start left out.
+Readings of utilisation are of the last second: gaps between kernels that are shorter, however many, leave every reading
+somewhere in between, while idle times of seconds leave readings at rest about as often as the GPUs idle.
 """
 
 from __future__ import annotations
@@ -12,17 +14,18 @@ from functools import cached_property
 
 import numpy as np
 
-from trackside.evidence import Missing, Value, derived
+from trackside.evidence import Evidence, Grid, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, mean, middle, spells
 from trackside.facts.training.learning import Trajectory
+from trackside.query import metric
 
 TITLES: Mapping[str, str] = {
     "engine": "engine activity", "utilisation": "utilisation", "sm": "SM activity"
 }  # fmt: skip
 """What a signal is called."""
 RESTING = 0.1
-"""Engine activity of a window in which the GPUs did nothing."""
+"""Engine activity of a window, or a reading of utilisation, of GPUs that did nothing."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,17 @@ class Limits:
     """Share of the time of work left out at its start: compilation and first batches."""
     begun: float = 0.5
     """Share of the most that GPUs are busy, from which they train."""
+
+
+@dataclass(frozen=True)
+class IdleReadings:
+    """The share of windows in which a reading of utilisation found a GPU at rest."""
+
+    share: Value
+    window: Value
+    """Seconds of a window."""
+    expected: float
+    """The share to expect of readings at random moments, if all idle time were longer than a reading."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +70,8 @@ class DutyCycle:
     """Seconds of a window."""
     step_seconds: Value | None
     """Seconds of a training step, as the log has it."""
+    lowest: Grid | None
+    """The lowest reading of utilisation in each window of the run."""
 
     @property
     def seconds(self) -> float:
@@ -87,12 +103,29 @@ class DutyCycle:
         usual = float(np.median(np.convolve(self.crowd, np.full(width, 1 / width), "valid")))
         return derived(round((1 - min(usual, 1.0)) * each.number, 2), self.busy, each, unit="s")
 
+    @cached_property
+    def idle_readings(self) -> IdleReadings | None:
+        """How often readings find the GPUs at rest; None if utilisation was not read in that time."""
+        grid = self.lowest
+        if grid is None or self.busy is None:
+            return None
+        part = grid.during(self.start, self.end)
+        low = part.value("median")
+        known, whole = int((part.values >= 0).sum()), int((grid.values >= 0).sum())
+        if low.value is None or not known:
+            return None
+        share = derived(round(float((part.values <= RESTING).sum() / known), 3), low, unit="share")
+        expected = 1 - self.busy.number ** (grid.samples / whole)  # any one of a window's readings
+        return IdleReadings(share, derived(grid.step, low, unit="s"), expected)
+
 
 NO_WORK = Missing("no metric shows when the GPUs worked, or too little was sampled")
 
 
-@fact(limits=Limits())
-def duty_cycle(activity: GpuActivity, trajectory: Maybe[Trajectory], limits: Limits) -> Maybe[DutyCycle]:
+@fact({"lowest": metric("gpu_utilization_ratio").over("run", "min")}, limits=Limits())
+def duty_cycle(
+    evidence: Evidence, activity: GpuActivity, trajectory: Maybe[Trajectory], limits: Limits
+) -> Maybe[DutyCycle]:
     """Missing if nothing tells work. A tracer alone gives times, but no figures of activity."""
     course = None if isinstance(trajectory, Missing) else trajectory
     bounds = _bounds(activity, course, limits)
@@ -108,7 +141,8 @@ def duty_cycle(activity: GpuActivity, trajectory: Maybe[Trajectory], limits: Lim
     crowd = None if activity.busy is None else middle(activity.busy[rows][:, windows], axis=0)
     step_seconds = None if course is None else course.step_seconds
     return DutyCycle(
-        *bounds, windows, rows, _readings(activity, windows), busy, sm, crowd, activity.step, step_seconds
+        *bounds, windows, rows, _readings(activity, windows), busy, sm, crowd, activity.step, step_seconds,
+        evidence.grid("lowest"),
     )  # fmt: skip
 
 

@@ -19,7 +19,6 @@ from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.gpus import of_gpu
 from trackside.facts.hardware.error_counters import RISES, ErrorCounters
-from trackside.facts.logs.ending import Ending
 from trackside.facts.trust.coverage import STALE_S, sampled_within
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
@@ -103,7 +102,7 @@ class GpuWork:
 @fact(limits=Limits())
 def gpu_work(
     activity: Maybe[GpuActivity], idle: Maybe[IdleGpus], stall: Maybe[GpuStall], duty: Maybe[DutyCycle],
-    counters: ErrorCounters, ending: Ending, run: Run, limits: Limits,
+    counters: ErrorCounters, run: Run, limits: Limits,
 ) -> GpuWork:  # fmt: skip
     """Of what was measured, which may be nothing."""
     clean, unclean = counters.unchanged_meanwhile, counters.risen
@@ -112,9 +111,8 @@ def gpu_work(
         return GpuWork(bool(clean or unclean), clean=clean, unclean=unclean, unsure=(NO_ACTIVITY(), *counted))
     if not isinstance(idle, Missing):
         return GpuWork(True, against=idle.claims[0])
-    still = stall.at_end() if ending.completed is None and not isinstance(stall, Missing) else None
-    if still is not None and still.sure:
-        return GpuWork(True, against=still.claims[0])
+    if not isinstance(stall, Missing) and stall.hung is not None:
+        return GpuWork(True, against=stall.hung.claims[0])
     spent = None if isinstance(duty, Missing) or duty.readings < limits.readings else duty
     unused = _unused(activity, run, limits)
     shows, unsure = _worked(activity, spent, unused is not None)

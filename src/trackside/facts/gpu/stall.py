@@ -125,6 +125,12 @@ class GpuStall:
         """
         return self._beside_other if beside else self._alone
 
+    @property
+    def hung(self) -> Standstill | None:
+        """The standstill of a run that did not complete, if it is long enough in itself."""
+        still = self.at_end()
+        return still if still is not None and still.sure and self.silence.ending.completed is None else None
+
     @cached_property
     def _alone(self) -> Standstill | None:
         return self._at_end(beside=False)

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, Grid, Missing, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import GpuActivity, Matrix, middle
-from trackside.facts.gpu.collective_waits import CollectiveWaits, of_rank
+from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, GpuActivity, Matrix, gpu_of, middle, summed
 from trackside.facts.gpu.duty import RESTING, TITLES, DutyCycle
 from trackside.facts.gpus import aligned, names, nodes_of, of_gpu
 from trackside.facts.pace import outliers
@@ -111,7 +110,8 @@ class _Stretch:
 class SlowGpus:
     """The GPUs of a run against each other, in its time of work."""
 
-    waits: Maybe[CollectiveWaits]
+    waits: Grid | None
+    """Seconds of each rank in collectives: the one that the others wait for spends least of its time there."""
     clock: Grid | None
     activity: GpuActivity
     duty: DutyCycle
@@ -162,8 +162,12 @@ class SlowGpus:
 
     @cached_property
     def _waited(self) -> Matrix | None:
-        """Share of each window that a rank spent in collectives."""
-        return None if isinstance(self.waits, Missing) else self.waits.shares(self.activity)
+        """(G, T) Share of each window that a GPU's rank spent in collectives."""
+        if self.waits is None:
+            return None
+        activity, run = self.activity, self.run
+        placed = [gpu_of(series, run.gpus, run.n_ranks) for series in self.waits.series]
+        return summed(self.waits, placed, activity.gpus, activity.times) / activity.step
 
     @cached_property
     def _idleness(self) -> Matrix | None:
@@ -229,10 +233,10 @@ class SlowGpus:
         return claims
 
     def _less_wait(self, of: _Stretch) -> list[Claim]:
-        if isinstance(self.waits, Missing):
+        if self.waits is None:
             return []
-        part = self.waits.grid.during(of.start, of.end)
-        mine, theirs = of_rank(part, self.run, of.gpus[0]).value("median"), _of_peers(part, of.peers).value("median")
+        part = self.waits.during(of.start, of.end)
+        mine, theirs = _of_rank(part, self.run, of.gpus[0]).value("median"), _of_peers(part, of.peers).value("median")
         window = derived(part.step, theirs, unit="s")
         return [SLOW_WAIT(gpus=derived(of.gpus[:1], mine), mine=mine, theirs=theirs, window=window)]
 
@@ -248,7 +252,7 @@ class SlowGpus:
         grid = self.activity.grid(name)
         assert grid is not None
         part = grid.during(of.start, of.end)
-        mine = of_rank(part, self.run, of.gpus[0]).value("median", unit="")
+        mine = _of_rank(part, self.run, of.gpus[0]).value("median", unit="")
         theirs = _of_peers(part, of.peers).value("median", unit="")
         return EQUAL[name](mine=mine, theirs=theirs)
 
@@ -264,14 +268,12 @@ class SlowGpus:
         return [CLOCK(mine=of_gpu(part, of.gpus[0]).value("median"), theirs=part.value("median"))]
 
 
-@fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg")}, limits=Limits())
-def slow_gpus(
-    evidence: Evidence, activity: GpuActivity, duty: DutyCycle, waits: Maybe[CollectiveWaits], run: Run, limits: Limits
-) -> Maybe[SlowGpus]:
+@fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg"), "waits": COLLECTIVE_SECONDS}, limits=Limits())
+def slow_gpus(evidence: Evidence, activity: GpuActivity, duty: DutyCycle, run: Run, limits: Limits) -> Maybe[SlowGpus]:
     """Of several GPUs in their time of work; missing if one was in use, or too little was sampled."""
     if duty.readings < limits.readings or int(duty.rows.sum()) < 2:
         return Missing("too few readings of several GPUs at work")
-    return SlowGpus(waits, evidence.grid("clock"), activity, duty, run, limits)
+    return SlowGpus(evidence.grid("waits"), evidence.grid("clock"), activity, duty, run, limits)
 
 
 def _smooth(values: Matrix, width: int) -> Matrix:
@@ -305,6 +307,12 @@ def _of_nodes(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> t
         return None
     slow = {nodes[outlier.row] for outlier in late}
     return tuple(place for place, node in enumerate(own) if node in slow), late[0]
+
+
+def _of_rank(part: Grid, run: Run, gpu: str) -> Grid:
+    """What a tracer's grid, which may know ranks alone, holds of one GPU."""
+    placed = [gpu_of(series, run.gpus, run.n_ranks) for series in part.series]
+    return part.one(placed.index(gpu)) if gpu in placed else of_gpu(part, gpu)
 
 
 def _of_peers(part: Grid, peers: tuple[str, ...]) -> Grid:
