@@ -48,7 +48,7 @@ from dataclasses import dataclass
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, neither
 from trackside.facts.hardware.counters import Change
-from trackside.facts.hardware.error_counters import ErrorCounters
+from trackside.facts.hardware.health import HardwareHealth
 from trackside.facts.hardware.memory import GpuMemory, Peak
 from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.gpu_memory_errors import GpuMemoryErrors
@@ -122,7 +122,7 @@ class Neighbour:
 def judge(
     errors: Maybe[GpuMemoryErrors],
     memory: Maybe[GpuMemory],
-    counters: ErrorCounters,
+    health: HardwareHealth,
     phase: Phase,
     ending: Ending,
     run: Run,
@@ -143,13 +143,13 @@ def judge(
         peak = None if figures is None else figures.fullest()
         at_most = [] if peak is None or peak.capacity is None else [AT_MOST(**_values(peak))]
         return absent(NONE(count=errors.all.reduce("count")), *at_most)
-    return _ran_out(errors, figures, counters, phase, ending, run, limits)
+    return _ran_out(errors, figures, health, phase, ending, run, limits)
 
 
 def _ran_out(
     errors: GpuMemoryErrors,
     memory: GpuMemory | None,
-    counters: ErrorCounters,
+    health: HardwareHealth,
     phase: Phase,
     ending: Ending,
     run: Run,
@@ -171,7 +171,7 @@ def _ran_out(
         *errors.claims,
         reached,
         NEAR(**peak) if near else None,
-        *counters.unchanged,
+        *health.unchanged,
         None if count is None else _counted(count),
         pieces,
         *(one.claim for one in neighbours),

@@ -47,7 +47,7 @@ from trackside.facts.fact import Maybe, known, neither
 from trackside.facts.gpu.activity import GpuActivity, untold
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.last_part import LastPart
-from trackside.facts.hardware.error_counters import ErrorCounters
+from trackside.facts.hardware.health import HardwareHealth
 from trackside.facts.pace.data_wait import DataWait, WaitShare
 from trackside.facts.pace.host_load import HostLoad
 from trackside.facts.pace.saving import Saving
@@ -123,7 +123,7 @@ class _Idleness:
 
 def judge(
     wait: DataWait, duty: Maybe[DutyCycle], hosts: HostLoad, saving: Saving, settings: SlowSettings,
-    counters: ErrorCounters, trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity], last: LastPart,
+    health: HardwareHealth, trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity], last: LastPart,
     limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """The share of data wait in the step, as the log or a gauge states it; and how long the GPUs idle meanwhile."""
@@ -133,7 +133,7 @@ def judge(
     if course is not None and course.done is not None and course.done.number < limits.least_steps:
         return Missing("enough steps: most of the time was start-up")
     other = _other_cause(saving, settings)
-    sound = (*(() if course is None else course.learned), *counters.unchanged)
+    sound = (*(() if course is None else course.learned), *health.unchanged)
     if wait.growth is not None and other is None:
         claims = (*wait.growth.claims, *wait.advice, *sound)
         return _found(Certainty.SUPPORTED, claims, wait.growth.since, None, True, last)

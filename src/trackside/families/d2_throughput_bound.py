@@ -49,7 +49,7 @@ from trackside.facts.gpu.activity import GpuActivity, untold
 from trackside.facts.gpu.busy_wait import BusyWait
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.last_part import LastPart
-from trackside.facts.hardware.error_counters import ErrorCounters
+from trackside.facts.hardware.health import HardwareHealth
 from trackside.facts.logs.ending import Ending
 from trackside.facts.pace.leader_work import LeaderWork
 from trackside.facts.pace.saving import Saving
@@ -120,7 +120,7 @@ class _Cause(Witness):
 
 def judge(
     saving: Saving, settings: SlowSettings, activity: Maybe[GpuActivity], duty: Maybe[DutyCycle],
-    wait: Maybe[BusyWait], slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], counters: ErrorCounters,
+    wait: Maybe[BusyWait], slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], health: HardwareHealth,
     trajectory: Maybe[Trajectory], ending: Ending, last: LastPart, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Saves against steps, then the debug flag, then the transport: the first that shows is the cause."""
@@ -134,7 +134,7 @@ def judge(
     cause = weigh(
         _saves(saving, known(leader), spent, limits),
         _blocked(settings.blocking, waits),
-        None if few or last.hung else _spins(settings.sockets, waits, known(slow), counters),
+        None if few or last.hung else _spins(settings.sockets, waits, known(slow), health),
         None if few else _sockets(settings.sockets, waits, known(slow)),
     )
     if cause is not None:
@@ -174,7 +174,7 @@ def _blocked(flag: Setting | None, waits: BusyWait | None) -> _Cause | None:
 
 
 def _spins(
-    sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | None, counters: ErrorCounters
+    sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | None, health: HardwareHealth
 ) -> _Cause | None:
     """GPUs that spin in collectives, all alike; each other sign that they wait makes it surer."""
     spin = None if waits is None else waits.spin(() if sockets is None else (SOCKETS(line=sockets.line),))
@@ -182,7 +182,7 @@ def _spins(
         return None
     certainty = surer(Certainty.SUPPORTED if spin.plain else Certainty.POSSIBLE, len(spin.corroborated))
     alike = () if slow is None else slow.alike(DO_SO_ALIKE)
-    claims = (*spin.shows, *spin.corroborated, *alike, *counters.unchanged)
+    claims = (*spin.shows, *spin.corroborated, *alike, *health.unchanged)
     return _Cause("interconnect", certainty, claims, GPUS_WAIT, None, certainty is Certainty.POSSIBLE)
 
 

@@ -46,7 +46,7 @@ from trackside.facts.fact import Maybe, known, neither
 from trackside.facts.gpu.activity import GpuActivity, untold
 from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.gpus import nodes_of, ranks_at
-from trackside.facts.hardware.error_counters import ErrorCounters
+from trackside.facts.hardware.health import HardwareHealth
 from trackside.facts.pace.host_load import HostLoad
 from trackside.facts.pace.leader_work import LeaderWork
 from trackside.facts.pace.rank_lag import Lag, RankLag
@@ -97,7 +97,7 @@ class _Witness:
 
 
 def judge(
-    slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], ranks: RankLag, hosts: HostLoad, counters: ErrorCounters,
+    slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], ranks: RankLag, hosts: HostLoad, health: HardwareHealth,
     trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity], last: LastPart, run: Run, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """GPUs that the others wait for, by what they show; ranks that lag, by the times that they export or print."""
@@ -112,7 +112,7 @@ def judge(
     witnesses = [word for word in words if isinstance(word, _Witness)]
     if witnesses:
         learned = () if course is None else course.learned
-        return _found(witnesses, hosts, (*learned, *counters.unchanged), last, limits)
+        return _found(witnesses, hosts, (*learned, *health.unchanged), last, limits)
     even = [word for word in words if isinstance(word, Claim)]
     return absent(*even) if even else Missing("no per-rank compute times over enough steps, and no per-GPU activity")
 

@@ -46,7 +46,7 @@ from dataclasses import dataclass
 from trackside.evidence import Missing
 from trackside.facts.fact import Maybe
 from trackside.facts.gpu.activity import FLOORS, GpuActivity
-from trackside.facts.hardware.error_counters import ErrorCounters
+from trackside.facts.hardware.health import HardwareHealth
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import named_exception
@@ -107,7 +107,7 @@ def judge(
     evaluations: Evaluations,
     ending: Ending,
     reports: HardwareReports,
-    counters: ErrorCounters,
+    health: HardwareHealth,
     activity: Maybe[GpuActivity],
 ) -> Finding | Missing:
     """Look at the curve, then at the job's own abort, then at the evaluations; and whether the machines were well."""
@@ -115,7 +115,7 @@ def judge(
     if word is None:
         return _not_found(curve, shape)
     suspects = reports.memory_errors(word.onset.time)
-    cleared = () if suspects else counters.unchanged
+    cleared = () if suspects else health.unchanged
     look = LOOK_NON_FINITE if word.variant == "non-finite" else LOOK_RATE
     actions = [*([TEST_GPU] if suspects else []), *([GO_BACK] if word.learned else []), look]
     return found(

@@ -18,7 +18,7 @@ from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.gpus import of_gpu
-from trackside.facts.hardware.error_counters import RISES, ErrorCounters
+from trackside.facts.hardware.health import RISES, HardwareHealth
 from trackside.facts.trust.coverage import STALE_S, sampled_within
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
@@ -102,10 +102,10 @@ class GpuWork:
 @fact(limits=Limits())
 def gpu_work(
     activity: Maybe[GpuActivity], idle: Maybe[IdleGpus], stall: Maybe[GpuStall], duty: Maybe[DutyCycle],
-    counters: ErrorCounters, run: Run, limits: Limits,
+    health: HardwareHealth, run: Run, limits: Limits,
 ) -> GpuWork:  # fmt: skip
     """Of what was measured, which may be nothing."""
-    clean, unclean = counters.unchanged_meanwhile, counters.risen
+    clean, unclean = health.unchanged_meanwhile, health.risen
     counted = () if clean or unclean else (NO_COUNTERS(),)
     if isinstance(activity, Missing):
         return GpuWork(bool(clean or unclean), clean=clean, unclean=unclean, unsure=(NO_ACTIVITY(), *counted))
@@ -116,7 +116,7 @@ def gpu_work(
     spent = None if isinstance(duty, Missing) or duty.readings < limits.readings else duty
     unused = _unused(activity, run, limits)
     shows, unsure = _worked(activity, spent, unused is not None)
-    part = _part(activity, counters, run)
+    part = _part(activity, health, run)
     return GpuWork(
         True,
         shows,
@@ -180,12 +180,12 @@ def _unused(activity: GpuActivity, run: Run, limits: Limits) -> Claim | None:
     return UNUSED(idle=derived(len(gpus), *most), held=held, gpus=derived(gpus, *most))
 
 
-def _part(activity: GpuActivity, counters: ErrorCounters, run: Run) -> Claim | None:
+def _part(activity: GpuActivity, health: HardwareHealth, run: Run) -> Claim | None:
     """GPUs of the run that were not measured, or not up to its end; None where all were."""
     end, span = float(activity.times[-1]), max(STALE_S, 3 * activity.step)
     late = activity.watched[:, activity.times > end - span]
     measured = set(activity.named(row for row, sampled in enumerate(late) if sampled.any()))
-    sampled = next((counters.grids[name] for name in RISES if name in counters.grids), None)
+    sampled = next((health.counters[name] for name in RISES if name in health.counters), None)
     if sampled is not None:
         measured &= sampled_within(sampled, end - span, end)
     grid = next(iter(activity.grids.values()))
