@@ -137,7 +137,7 @@ def judge(
 
 def _by_gpus(stall: GpuStall | None, idle: IdleGpus | None, stuck: FirstStepHang | None) -> Iterator[Witness]:
     """Whether the GPUs worked up to the limit or stood still before it; nothing if they don't tell."""
-    still = stall.at_end() if stall is not None else None
+    still = stall.at_end if stall is not None else None
     if still is not None and still.sure:
         yield witness("silent", Certainty.SUPPORTED, *still.claims)
     for rest in (idle, stuck):

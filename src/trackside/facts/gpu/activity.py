@@ -168,6 +168,33 @@ class GpuActivity:
                 flags = flags | ((rate > FLOORS.launch_share).sum(axis=0) > 0.5 * users.sum())
         return _without_blips(flags)
 
+    @cached_property
+    def rests(self) -> list[tuple[int, int]]:
+        """The stretches of windows, [start, stop), between two times of work in which the run was watched and did
+        none."""
+        active = np.flatnonzero(self.active)
+        if len(active) < 2:
+            return []
+        flags = ~self.active & self.seen
+        flags[: active[0]] = flags[active[-1] :] = False
+        return spells(flags)
+
+    @property
+    def longest_rest_s(self) -> float:
+        """Seconds of the longest of these."""
+        return max((stop - start for start, stop in self.rests), default=0) * self.step
+
+    def less(self, windows: NDArray[np.intp]) -> Flags:
+        """(G,) GPUs that do far less in these windows than while the run worked before: they spin in a collective."""
+        signal = None if self.basis == "utilisation" else self.signal(self.basis)
+        before = np.flatnonzero(self.active[: windows[0]])
+        if signal is None or not len(before):
+            return np.zeros(len(self.gpus), dtype=bool)
+        with np.errstate(invalid="ignore"):
+            now, usual = middle(signal[:, windows], axis=1), middle(signal[:, before], axis=1)
+            less: Flags = now <= FLOORS.waiting_share * usual
+        return less
+
     def grid(self, name: str | None) -> Grid | None:
         """The curves of one of :data:`ACTIVITY`."""
         return self.grids.get(name or "")
@@ -313,6 +340,11 @@ def spells(flags: Flags) -> list[tuple[int, int]]:
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
 
 
+def last_set(flags: Flags) -> NDArray[np.intp]:
+    """(G,) The last window in which each is set; -1 where it never is."""
+    return np.where(flags.any(axis=1), flags.shape[1] - 1 - flags[:, ::-1].argmax(axis=1), -1)
+
+
 def _without_blips(flags: Flags) -> Flags:
     """Single windows long after the last other one left out: a tear-down or a monitor's own kernel."""
     kept = flags.copy()
@@ -363,8 +395,7 @@ def _waiting(working: Flags, busy: Matrix, signal: Matrix | None) -> Flags:
         warm = (busy > FLOORS.cold) & users[:, None]
     if signal is None or not warm.any():
         return none
-    count = busy.shape[1]
-    last = np.where(warm.any(axis=1), count - 1 - warm[:, ::-1].argmax(axis=1), -1)
+    last = last_set(warm)
     end = int(last.max())
     sampled = (~np.isnan(busy))[:, : end + 1]
     late = users & (last >= 0) & (np.array([int(row[at + 1 :].sum()) for row, at in zip(sampled, last, strict=True)])

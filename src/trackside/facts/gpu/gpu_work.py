@@ -13,7 +13,7 @@ import numpy as np
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import Flags, GpuActivity, level, middle
+from trackside.facts.gpu.activity import FLOORS, Flags, GpuActivity, level, middle
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
@@ -65,8 +65,6 @@ class Limits:
     """Mean SM activity under which they hardly work."""
     readings: int = 5
     """Samples of GPU activity below which a mean is chance."""
-    cold: float = 0.1
-    """Engine activity of a GPU on which nothing runs."""
     watched_share: float = 0.5
     """Of the windows in which the run was watched, for a GPU to count as one that did nothing."""
 
@@ -169,7 +167,7 @@ def _unused(activity: GpuActivity, run: Run, limits: Limits) -> Claim | None:
     if grid is None or any(mig for (mig,) in grid.labels("mig")):
         return None
     with np.errstate(invalid="ignore"):
-        cold = level(activity.busy) <= limits.cold
+        cold = level(activity.busy) <= FLOORS.cold
     watched = (~np.isnan(activity.busy)).sum(axis=1) >= limits.watched_share * activity.seen.sum()
     idle: Flags = cold & watched & ~activity.users
     if not idle.any():

@@ -13,8 +13,8 @@ import numpy as np
 
 from trackside.evidence import Evidence, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import COUNTED, GpuActivity, level
-from trackside.facts.gpu.power_limits import PowerLimits
+from trackside.facts.gpu.activity import COUNTED, FLOORS, GpuActivity, level
+from trackside.facts.gpu.power_limits import IDLE_POWER, PowerLimits
 from trackside.facts.gpus import nodes_of
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
@@ -64,10 +64,6 @@ class Limits:
     """Windows below which too little was watched."""
     watched_share: float = 0.5
     """Of the windows of the run, likewise."""
-    cold: float = 0.1
-    """Engine activity of a GPU on which nothing runs."""
-    idle_power: float = 0.3
-    """Of the power limit that an idle card draws at most: 16 of 72 W (L4), 116 of 700 W (H100 with a context)."""
     context_share: float = 0.03
     """Of a card's memory that a CUDA context with its libraries takes: 300 to 700 MiB of 24 to 80 GiB."""
 
@@ -100,7 +96,7 @@ def idle_gpus(
     """GPUs that were watched for most of the run and never worked; missing if one did, or too little was watched."""
     watched = int(activity.seen.sum())
     enough = max(limits.windows, limits.watched_share * len(activity.times))
-    if activity.users.any() or watched < enough or not _cold(activity, powers, limits):
+    if activity.users.any() or watched < enough or not _cold(activity, powers):
         return WORKED
     shows = _levels(activity)
     if not shows:
@@ -142,17 +138,17 @@ def _counted(activity: GpuActivity, sources: Sequence[Value]) -> dict[str, Value
     }
 
 
-def _cold(activity: GpuActivity, powers: PowerLimits, limits: Limits) -> bool:
+def _cold(activity: GpuActivity, powers: PowerLimits) -> bool:
     """Whether what was sampled shows that no GPU was busy."""
     if activity.busy is not None:
-        return bool(np.nanmax(level(activity.busy), initial=0.0) <= limits.cold)
+        return bool(np.nanmax(level(activity.busy), initial=0.0) <= FLOORS.cold)
     if activity.sm is not None:
         return True
     if activity.power is None:
         return False
     most = powers.by_gpu
     drawn = level(activity.power) / most
-    return not np.isnan(most).any() and bool(np.nanmax(drawn, initial=0.0) <= limits.idle_power)
+    return not np.isnan(most).any() and bool(np.nanmax(drawn, initial=0.0) <= IDLE_POWER)
 
 
 def _context_only(evidence: Evidence, limits: Limits) -> bool | None:

@@ -47,7 +47,7 @@ class LastPart:
         """That of the GPUs; ``beside``: other evidence says that the run was stuck; ``stopped``: when it did, by it."""
         if self.stall is None:
             return None
-        still = self.stall.at_end(beside=beside)
+        still = self.stall.at_end_beside if beside else self.stall.at_end
         return self.stall.within(stopped) if still is None and stopped is not None else still
 
     @cached_property

@@ -15,6 +15,10 @@ from trackside.facts.gpu.activity import GpuActivity, Matrix
 from trackside.facts.gpus import aligned, name_of
 from trackside.query import metric
 
+IDLE_POWER = 0.3
+"""Of the power limit that an idle card draws at most: 16 of 72 W (L4), 116 of 700 W (H100 with a context); and one that
+spins, 85 of 400 W."""
+
 
 @dataclass(frozen=True, eq=False)
 class PowerLimits:
