@@ -231,45 +231,31 @@ class GpuActivity:
 FLOORS = Floors()
 
 
-@fact(ACTIVITY)
-def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
-    """Of what was sampled; missing if no metric shows what the GPUs did."""
-    grids = tuple((name, grid) for name in ACTIVITY if (grid := evidence.grid(name)) is not None)
-    untold = unmet(evidence, (NEED,))
-    activity = _activity(grids, untold, run.gpus, run.n_ranks) if grids else None
-    return activity if activity is not None else untold or NOT_MEASURED
-
-
 NOT_MEASURED = Missing("no metric shows what the GPUs did")
 
 
-def untold(activity: Maybe[GpuActivity]) -> Missing | None:
-    """Why nothing was sampled that can tell rest from work; None if something was."""
-    return activity if isinstance(activity, Missing) else activity.untold
-
-
-def _activity(
-    answers: tuple[tuple[str, Grid], ...], untold: Missing | None, order: tuple[str, ...], n_ranks: int | None
-) -> GpuActivity | None:
-    grids = {name: grid for name, grid in answers if len(grid.times)}
-    if not grids:
-        return None
-    times, step = next((grid.times, grid.step) for grid in grids.values())
-    placed = {name: [gpu_of(each, order, n_ranks) for each in grid.series] for name, grid in grids.items()}
-    gpus = tuple(name for name in dict.fromkeys([*order, *(n for each in placed.values() for n in each)]) if name)
-    if not gpus:
-        return None
+@fact(ACTIVITY)
+def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
+    """Of what was sampled; missing if no metric shows what the GPUs did."""
+    answers = {name: grid for name in ACTIVITY if (grid := evidence.grid(name)) is not None}
+    untold = unmet(evidence, (NEED,))
+    grids = {name: grid for name, grid in answers.items() if len(grid.times)}
+    placed = {name: [gpu_of(each, run.gpus, run.n_ranks) for each in grid.series] for name, grid in grids.items()}
+    gpus = tuple(name for name in dict.fromkeys([*run.gpus, *(n for each in placed.values() for n in each)]) if name)
+    if not grids or not gpus:
+        return untold or NOT_MEASURED
+    first = next(iter(grids.values()))
 
     def level_of(name: str) -> Matrix | None:
-        return aligned(grids[name], gpus, times) if name in grids else None
+        return aligned(grids[name], gpus, first.times) if name in grids else None
 
     def count_of(name: str) -> Matrix | None:
-        return summed(grids[name], placed[name], gpus, times) if name in grids else None
+        return summed(grids[name], placed[name], gpus, first.times) if name in grids else None
 
     sm, engine, utilisation = level_of("sm"), level_of("engine"), level_of("utilisation")
     busy = engine if engine is not None else utilisation
     power, launches, collectives = level_of("power"), _trusted(count_of("launches"), sm, busy), count_of("collectives")
-    working, known, basis = _work((len(gpus), len(times)), {
+    working, known, basis = _work((len(gpus), len(first.times)), {
         "launches": launches, "sm": sm, "power": power, "collectives": collectives, "utilisation": busy
     })  # fmt: skip
     if busy is not None and basis in ("sm", "power"):
@@ -277,9 +263,14 @@ def _activity(
     by: Literal["engine", "utilisation"] = "engine" if engine is not None else "utilisation"
     readings = min(grid.samples / max(1, int((~np.isnan(grid.values)).sum())) for grid in grids.values())
     return GpuActivity(
-        dict(answers), untold, gpus, times, step, readings, sm, busy, None if busy is None else by, power, launches,
-        collectives, basis, working, known,
+        answers, untold, gpus, first.times, first.step, readings, sm, busy, None if busy is None else by, power,
+        launches, collectives, basis, working, known,
     )  # fmt: skip
+
+
+def untold(activity: Maybe[GpuActivity]) -> Missing | None:
+    """Why nothing was sampled that can tell rest from work; None if something was."""
+    return activity if isinstance(activity, Missing) else activity.untold
 
 
 def gpu_of(series: Series, order: Sequence[str], n_ranks: int | None) -> str:
