@@ -20,7 +20,7 @@ from trackside.facts.gpu.activity import GpuActivity
 from trackside.facts.gpus import name_of
 from trackside.facts.hardware.counters import Change, onsets, rises, standing
 from trackside.facts.hardware.memory import during
-from trackside.facts.hardware.presence import Gap, interrupted, silent_gpus
+from trackside.facts.hardware.node_presence import fell_silent, interrupted
 from trackside.finding import Certainty, Claim, Sentence
 from trackside.model import Event, Plane, Position, Record, Run, Series
 from trackside.query import Query, metric
@@ -279,9 +279,9 @@ def _vanished(evidence: Evidence, before: float) -> list[HardwareFault]:
     grids = [grid for name in ("seen_memory", "seen_temperature") if (grid := evidence.grid(name)) is not None]
     if not grids:
         return []
-    faults, limits = [], Gap()
-    for node in interrupted(grids, limits):
-        for gpu in silent_gpus(grids, node, before, limits):
+    faults = []
+    for node in interrupted(grids):
+        for gpu in fell_silent([grid.where(node=node) for grid in grids], "gpu", before):
             name = f"{node}:{gpu.name}"
             claim = VANISHED(gpu=derived(name, gpu.since), since=gpu.since, witness=gpu.witness)
             at = next(series.at for series in grids[0].series if series.get("node") == node)
