@@ -49,7 +49,7 @@ from dataclasses import replace
 
 from trackside.catalog.xid import xid
 from trackside.evidence import Missing, derived
-from trackside.facts.gpus import of_ranks, one_name_each
+from trackside.facts.gpus import nodes_of, of_ranks, one_name_each
 from trackside.facts.hardware.fault_history import NOT_GIVEN, FaultHistory, few_of_each
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.ranks import ranks_of
@@ -135,7 +135,6 @@ def _old(health: HardwareHealth) -> Finding | None:
     gpus = tuple(dict.fromkeys(name for _, names in health.old for name in names))
     if not gpus:
         return None
-    nodes = dict.fromkeys(name.rpartition(":")[0] for name in gpus)
     return found(
         Certainty.SUPPORTED,
         "infrastructure",
@@ -143,7 +142,7 @@ def _old(health: HardwareHealth) -> Finding | None:
         implies=[LATENT()],
         actions=[action(TEST_GPU)],
         variant="latent",
-        nodes=tuple(node for node in nodes if node),
+        nodes=nodes_of(gpus),
         gpus=gpus,
         latent=True,
     )

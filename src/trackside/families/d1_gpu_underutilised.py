@@ -112,15 +112,6 @@ SAVING = Sentence("the GPUs idle while {saves} checkpoints are saved")
 BLOCKING = Sentence("the log shows a flag in force that makes the GPU wait for each launch: {line}")
 
 
-@dataclass(frozen=True)
-class _Idleness:
-    """How idle the GPUs were while the run worked."""
-
-    certainty: Certainty | None
-    """That they idle noticeably, possibly; most of the time or for seconds of each step, surely. None if they don't."""
-    claims: tuple[Claim, ...]
-
-
 def judge(
     wait: DataWait, duty: Maybe[DutyCycle], hosts: HostLoad, saving: Saving, settings: SlowSettings,
     health: HardwareHealth, trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity], last: LastPart,
@@ -143,13 +134,13 @@ def judge(
         return absent(BUSY(busy=spent.busy), *(() if share is None else (share.fed,)))
     if other is not None:
         return absent(other)
-    idleness = _idleness(spent, limits)
+    idle, idles = _idleness(spent, limits)
     starved = share if share is not None and share.share.number >= limits.noticeable_share else None
     hints = (*wait.advice, *hosts.saturated(spent.start, spent.end))
-    certainty = _certainty(idleness, starved, hints, limits)
+    certainty = _certainty(idle, starved, hints, limits)
     advancing = activity.advancing(spent.start, spent.end) if isinstance(activity, GpuActivity) else ()
     waits = () if starved is None else (starved.starved,)
-    claims = (*idleness.claims, *waits, *hints, *advancing, *sound)
+    claims = (*idles, *waits, *hints, *advancing, *sound)
     return _found(certainty, claims, spent.start, share, starved is not None or bool(hints), last)
 
 
@@ -187,8 +178,10 @@ def _fed(duty: DutyCycle, share: WaitShare | None, activity: Maybe[GpuActivity],
     return by_engine and duty.busy.number >= limits.busy_duty and works
 
 
-def _idleness(duty: DutyCycle, limits: Limits) -> _Idleness:
-    """By the duty cycle, stretches without any work, and readings at rest."""
+def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[Claim]]:
+    """(how surely the GPUs idled while the run worked: noticeably, possibly; most of the time or for seconds of each
+    step, surely; None if they didn't; what shows it), by the duty cycle, stretches without any work, readings at rest.
+    """
     assert duty.busy is not None
     busy, low = duty.busy, duty.busy.number < limits.low_duty
     claims: list[Claim] = []
@@ -201,8 +194,7 @@ def _idleness(duty: DutyCycle, limits: Limits) -> _Idleness:
         claims.append(STALLS(count=derived(duty.stalls, busy), share=share))
     rests = _rests(duty, limits) if low else ()
     severe = busy.number <= limits.idle_duty or stalls or bool(rests)
-    certainty = surer(Certainty.POSSIBLE, int(severe)) if low else None
-    return _Idleness(certainty, (*claims, *rests))
+    return surer(Certainty.POSSIBLE, int(severe)) if low else None, [*claims, *rests]
 
 
 def _rests(duty: DutyCycle, limits: Limits) -> tuple[Claim, ...]:
@@ -216,15 +208,17 @@ def _rests(duty: DutyCycle, limits: Limits) -> tuple[Claim, ...]:
     return (at_rest,) if duty.idle is None else (at_rest, IDLE_STEPS(idle=duty.idle))
 
 
-def _certainty(idleness: _Idleness, starved: WaitShare | None, hints: tuple[Claim, ...], limits: Limits) -> Certainty:
+def _certainty(
+    idle: Certainty | None, starved: WaitShare | None, hints: tuple[Claim, ...], limits: Limits
+) -> Certainty:
     """The surer of idle GPUs and stated wait, and a step surer if both show it; hints corroborate what is possible."""
     mostly = starved is not None and starved.share.number >= limits.starved_share
     wait = surer(Certainty.POSSIBLE, int(mostly))
-    if idleness.certainty is None:
+    if idle is None:
         return wait
     if starved is not None:
-        return surer(max(wait, idleness.certainty, key=lambda certainty: certainty.strength))
-    return Certainty.SUPPORTED if hints else idleness.certainty
+        return surer(max(wait, idle, key=lambda certainty: certainty.strength))
+    return Certainty.SUPPORTED if hints else idle
 
 
 def _found(

@@ -20,6 +20,7 @@ from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, GpuActivity
 from trackside.facts.gpu.duty import TITLES, DutyCycle
 from trackside.facts.gpu.power_limits import PowerLimits
 from trackside.facts.gpu.traffic import MOVES, GpuTraffic
+from trackside.facts.gpus import sampled
 from trackside.facts.training.learning import Trajectory, number
 from trackside.finding import Claim, Sentence
 from trackside.query import Query, Reducer, metric
@@ -268,5 +269,4 @@ def _over(grid: Grid | None, duty: DutyCycle, how: Reducer = "median") -> Value 
     """All of it in the time of work; None where nothing was sampled."""
     if grid is None:
         return None
-    value = grid.during(duty.start, duty.end).value(how, unit="" if how == "sum" and grid.unit != "s" else None)
-    return None if value.value is None else value
+    return sampled(grid.during(duty.start, duty.end), how, "" if how == "sum" and grid.unit != "s" else None)

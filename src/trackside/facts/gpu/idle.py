@@ -15,7 +15,8 @@ from trackside.evidence import Evidence, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import COUNTED, FLOORS, GpuActivity, level
 from trackside.facts.gpu.power_limits import IDLE_POWER, PowerLimits
-from trackside.facts.gpus import nodes_of
+from trackside.facts.gpus import nodes_of, sampled
+from trackside.facts.hardware.memory import CONTEXT_SHARE
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
@@ -64,8 +65,6 @@ class Limits:
     """Windows below which too little was watched."""
     watched_share: float = 0.5
     """Of the windows of the run, likewise."""
-    context_share: float = 0.03
-    """Of a card's memory that a CUDA context with its libraries takes: 300 to 700 MiB of 24 to 80 GiB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +110,7 @@ def idle_gpus(
     held = None if attached is None else bool(np.nanmax(attached.values) > 0)
     if attached is not None and not held:
         shows.append(NO_PROCESS(attached=attached.value("max", unit="")))
-    small = _context_only(evidence, limits)
+    small = _context_only(evidence)
     if memory is not None:
         shows.append((CONTEXT_ONLY if small else MEMORY_IDLE)(memory=memory.value("max")))
     return IdleGpus(activity, seconds, small, held, _forming(activity, silence, run), tuple(shows))
@@ -122,8 +121,8 @@ def _levels(activity: GpuActivity) -> list[Claim]:
     shows: list[Claim] = []
     for name in ("sm", "engine", "utilisation", *COUNTED):
         grid = activity.grid(name)
-        most = grid.value("sum" if name in COUNTED else "max", unit="") if grid is not None else None
-        if most is not None and most.value is not None:
+        most = sampled(grid, "sum" if name in COUNTED else "max", "")
+        if most is not None:
             shows.append(COLD[name](most=most))
     power = activity.grid("power")
     return shows or ([COLD["power"](most=power.value("max"))] if power is not None else [])
@@ -151,12 +150,12 @@ def _cold(activity: GpuActivity, powers: PowerLimits) -> bool:
     return not np.isnan(most).any() and bool(np.nanmax(drawn, initial=0.0) <= IDLE_POWER)
 
 
-def _context_only(evidence: Evidence, limits: Limits) -> bool | None:
+def _context_only(evidence: Evidence) -> bool | None:
     memory, capacity = evidence.grid("memory"), evidence.grid("capacity")
     if memory is None:
         return None
     whole = float(np.nanmin(capacity.values)) if capacity is not None else SMALLEST_CARD
-    return float(np.nanmax(memory.values)) <= limits.context_share * whole
+    return float(np.nanmax(memory.values)) <= CONTEXT_SHARE * whole
 
 
 def _forming(activity: GpuActivity, silence: Silence, run: Run) -> bool:

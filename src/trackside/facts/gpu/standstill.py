@@ -27,7 +27,7 @@ from trackside.facts.gpu.activity import (
     middle,
     summed,
 )
-from trackside.facts.gpus import of_gpu
+from trackside.facts.gpus import of_gpu, sampled
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import Reducer
@@ -161,8 +161,7 @@ class Standstill:
         if grid is None:
             return None
         part = grid.during(self._worked_from(grid), self.after) if before else grid.during(self.after, self.until)
-        value = part.value(how, unit="" if grid.unit in COUNTED else None)
-        return None if value.value is None else value
+        return sampled(part, how, "" if grid.unit in COUNTED else None)
 
     def _worked_from(self, grid: Grid) -> float:
         """When the first work was seen: what was before it, the run's start-up, is no level to compare with."""

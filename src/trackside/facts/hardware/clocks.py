@@ -19,7 +19,7 @@ from trackside.catalog.throttle import REASONS, mask, reasons_in
 from trackside.evidence import Evidence, Grid, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import GpuActivity
-from trackside.facts.gpu.power_limits import rated_clock, rated_power
+from trackside.facts.gpu.power_limits import rated
 from trackside.facts.gpus import aligned, all_names, name_of
 from trackside.model import Run
 from trackside.query import Query, metric
@@ -195,8 +195,8 @@ def _hot_and_low(
         others[0, columns] = np.nanmedian(working[:, columns], axis=0)
     drawn = None if done is None else done.grid("power")
     power = aligned(drawn, gpus, times)
-    limit = rated_power(grids.get("power_limit"), drawn, gpus, times)
-    top = rated_clock(grids.get("highest"), grids.get("clocks"), gpus, times)
+    limit = rated(grids.get("power_limit"), drawn, "power_watts", gpus, times)
+    top = rated(grids.get("highest"), grids.get("clocks"), "sm_clock_hertz", gpus, times)
     with np.errstate(invalid="ignore"):
         low = working < (1 - limits.drop) * np.fmax(best, others)
         low |= (working < (1 - limits.drop_from_highest) * top) & (power < limits.far_from_limit * limit)

@@ -19,7 +19,7 @@ from trackside.catalog.throttle import REASONS
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.gpu.activity import GpuActivity
-from trackside.facts.gpus import aligned, name_of, of_gpu
+from trackside.facts.gpus import aligned, name_of, of_gpu, sampled
 from trackside.facts.hardware.clocks import GRAVE, Clocks, reasons_set
 from trackside.finding import Claim, Sentence
 from trackside.query import metric
@@ -199,7 +199,7 @@ def _throttled(clocks: Clocks, gpu: str, on: Rows, free: Rows, peers: Sequence[s
     least = clocks.limits.drop_from_highest if against == "highest" else clocks.limits.drop
     why, names = _why(clocks, gpu, start, end)
     sources = [value for value in (why, clock) if value is not None]
-    heat = None if temperature is None else of_gpu(temperature, gpu).during(start, end).value("max")
+    heat = None if temperature is None else sampled(of_gpu(temperature, gpu).during(start, end), "max")
     return ThrottledGpu(
         gpu, start, end, before,
         seconds=derived(len(on) * clocks.step, *sources, unit="s"),
@@ -207,7 +207,7 @@ def _throttled(clocks: Clocks, gpu: str, on: Rows, free: Rows, peers: Sequence[s
         why=why, reasons=names, clock=clock, usual=usual, against=against,
         lowered=drop is None or drop >= least,
         drop=drop,
-        heat=None if heat is None or heat.value is None else heat,
+        heat=heat,
     )  # fmt: skip
 
 
@@ -244,8 +244,8 @@ def _stretch(on: Rows) -> tuple[int, int]:
 
 
 def _megahertz(grid: Grid) -> Value | None:
-    value = grid.value("median")
-    return None if value.value is None else derived(value.number / 1e6, value, unit="MHz")
+    value = sampled(grid, "median")
+    return None if value is None else derived(value.number / 1e6, value, unit="MHz")
 
 
 def _why(clocks: Clocks, gpu: str, start: float, end: float) -> tuple[Value | None, tuple[str, ...]]:
