@@ -50,6 +50,13 @@ ADVANCING: Mapping[str, Sentence] = {
     "collectives": Sentence("collectives went on: {count} were completed"),
     "launches": Sentence("kernels were launched all the while: {count}"),
 }
+TITLES: Mapping[str, str] = {
+    "sm": "SM activity", "power": "power", "engine": "engine activity", "utilisation": "utilisation",
+    "launches": "kernel launches a window", "collectives": "collectives a window",
+}  # fmt: skip
+"""What a signal is called beside its level."""
+MAX_CITED = 8
+"""GPUs of which each is cited, of many that a claim names."""
 COUNTED = ("launches", "collectives")
 """Those that count what was done; their unit is named by the sentences themselves."""
 

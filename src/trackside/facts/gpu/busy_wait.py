@@ -16,8 +16,8 @@ import numpy as np
 from trackside.evidence import Evidence, Grid, Missing, Value, derived
 from trackside.facts import maths
 from trackside.facts.fact import Maybe, fact, known
-from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, GpuActivity
-from trackside.facts.gpu.duty import TITLES, DutyCycle
+from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, TITLES, GpuActivity
+from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.power_limits import PowerLimits
 from trackside.facts.gpu.traffic import MOVES, GpuTraffic
 from trackside.facts.gpus import sampled

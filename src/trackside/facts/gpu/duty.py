@@ -8,22 +8,17 @@ somewhere in between, while idle times of seconds leave readings at rest about a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from trackside.evidence import Evidence, Grid, Missing, Value, derived
-from trackside.facts.fact import Maybe, fact
+from trackside.facts.fact import Maybe, fact, known
 from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, mean, middle, spells
 from trackside.facts.training.learning import Trajectory
 from trackside.query import metric
 
-TITLES: Mapping[str, str] = {
-    "engine": "engine activity", "utilisation": "utilisation", "sm": "SM activity"
-}  # fmt: skip
-"""What a signal is called."""
 RESTING = 0.1
 """Engine activity of a window, or a reading of utilisation, of GPUs that did nothing."""
 
@@ -127,7 +122,7 @@ def duty_cycle(
     evidence: Evidence, activity: GpuActivity, trajectory: Maybe[Trajectory], limits: Limits
 ) -> Maybe[DutyCycle]:
     """Missing if nothing tells work. A tracer alone gives times, but no figures of activity."""
-    course = None if isinstance(trajectory, Missing) else trajectory
+    course = known(trajectory)
     bounds = _bounds(activity, course, limits)
     signals = (activity.busy, activity.sm, activity.launches, activity.collectives)
     if bounds is None or all(signal is None for signal in signals):
@@ -148,9 +143,9 @@ def duty_cycle(
 
 def _readings(activity: GpuActivity, windows: Flags) -> float:
     names = (activity.busy_by or "sm", "launches", "collectives")
-    grid = next((grid for name in names if (grid := activity.grid(name)) is not None), None)
-    cells = int((~np.isnan(grid.values)).sum()) if grid is not None else 0
-    return float(windows.sum()) * grid.samples / cells if grid is not None and cells else 0.0
+    grid = next(grid for name in names if (grid := activity.grid(name)) is not None)
+    cells = int((~np.isnan(grid.values)).sum())
+    return float(windows.sum()) * grid.samples / cells if cells else 0.0
 
 
 def _bounds(activity: GpuActivity, course: Trajectory | None, limits: Limits) -> tuple[float, float] | None:
@@ -162,13 +157,12 @@ def _bounds(activity: GpuActivity, course: Trajectory | None, limits: Limits) ->
         active = np.flatnonzero(activity.seen)
     active = active[active >= _begun(activity, limits)]
     times = [row.time for row in points if row.time is not None]
-    first = [float(activity.times[active[0]]) - activity.step] if len(active) else []
-    last = [float(activity.times[active[-1]])] if len(active) else []
-    if times:  # weights are loaded and kernels compiled before the first step
-        first, last = [*first, times[0]], [*last, times[-1]]
-    if not first:
+    spans = [(times[0], times[-1])] if times else []  # weights are loaded and kernels compiled before the first step
+    if len(active):
+        spans.append((float(activity.times[active[0]]) - activity.step, float(activity.times[active[-1]])))
+    if not spans:
         return None
-    start, end = max(first), max(last)
+    start, end = (max(edges) for edges in zip(*spans, strict=True))
     return start + limits.warm_up * (end - start), end
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import FLOORS, Flags, GpuActivity, level, middle
+from trackside.facts.gpu.activity import FLOORS, MAX_CITED, Flags, GpuActivity, level, middle
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
@@ -51,8 +51,6 @@ PART = Sentence(
     "what all GPUs did: {seen} of {held} were measured up to the run's end",
     running="what all GPUs did: {seen} of {held} were measured",
 )
-MAX_CITED = 8
-"""GPUs of which each is cited."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from trackside.evidence import Grid, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpu.activity import COUNTED, Flags, GpuActivity
+from trackside.facts.gpu.activity import COUNTED, MAX_CITED, TITLES, Flags, GpuActivity
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.gpu.standstill import Why
 from trackside.facts.gpus import of_gpu
@@ -24,13 +23,6 @@ ODD = Sentence("GPU {gpus} stood apart from the others meanwhile")
 
 PROOF = ("launches", "collectives", "sm")
 """Signals that tell rest from work by themselves; power does beside a silence of the log."""
-TITLES: Mapping[str, str] = {
-    "sm": "SM activity", "power": "power", "engine": "engine activity", "utilisation": "utilisation",
-    "launches": "kernel launches a window", "collectives": "collectives a window",
-}  # fmt: skip
-BUSY_TITLES: Mapping[str, str] = {"gpu_engine_active_ratio": "engine activity", "gpu_utilization_ratio": "utilisation"}
-MAX_CITED = 8
-"""GPUs of which each is cited, of those that stand apart."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +130,10 @@ class GpuPauses:
         shows = [(REST if rested else LITTLE)(signal=signal, level=level, before=before)]
         outliers = self.stall.outliers(windows, less)
         gpus = activity.named(outliers.odd)
-        busy = activity.grid(activity.busy_by or "power")
+        name = activity.busy_by or "power"
+        busy = activity.grid(name)
         if gpus and busy is not None:
-            shows.append(_apart(busy.during(start, end), gpus, outliers.why))
+            shows.append(_apart(name, busy.during(start, end), gpus, outliers.why))
         return tuple(shows), gpus
 
 
@@ -150,11 +143,10 @@ def gpu_pauses(activity: GpuActivity, stall: GpuStall, limits: Limits) -> GpuPau
     return GpuPauses(activity, stall, limits)
 
 
-def _apart(during: Grid, gpus: tuple[str, ...], why: Why) -> Claim:
+def _apart(name: str, during: Grid, gpus: tuple[str, ...], why: Why) -> Claim:
     own = [of_gpu(during, gpu).value("median", unit="") for gpu in gpus[:MAX_CITED]]
     levels = [value for value in own if value.value is not None]
     if why == "cold" and levels:
         most = max(levels, key=lambda value: value.number)
-        signal = derived(BUSY_TITLES.get(during.query.kind, "power"), most)
-        return ODD_COLD(gpus=derived(gpus, *levels), signal=signal, level=most)
+        return ODD_COLD(gpus=derived(gpus, *levels), signal=derived(TITLES[name], most), level=most)
     return ODD(gpus=derived(gpus, *own))

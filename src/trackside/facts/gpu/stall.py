@@ -95,19 +95,14 @@ class Limits(standstill.Limits):
 class GpuStall:
     """Whether, and since when, the run's GPUs did no work."""
 
-    evidence: Evidence
+    grids: Mapping[str, Grid]
+    """All curves that may show it, by question."""
     activity: GpuActivity
     traffic: GpuTraffic
     powers: PowerLimits
     silence: Silence
     run: Run
     limits: Limits
-
-    @cached_property
-    def grids(self) -> Mapping[str, Grid]:
-        """All curves that may show it, by question."""
-        own = {name: grid for name in STALL if (grid := self.evidence.grid(name)) is not None}
-        return {**self.activity.grids, **own}
 
     @cached_property
     def at_end(self) -> Standstill | None:
@@ -193,10 +188,8 @@ class GpuStall:
 
     def _slower_clocks(self, active: NDArray[np.intp], rest: NDArray[np.intp]) -> bool:
         """Whether clocks fell when power did: then the GPUs work on, only slower."""
-        grid, activity = self.grids.get("clock"), self.activity
-        if grid is None:
-            return False
-        clocks = aligned(grid, activity.gpus, activity.times)[activity.users]
+        activity = self.activity
+        clocks = aligned(self.grids.get("clock"), activity.gpus, activity.times)[activity.users]
         return bool(middle(clocks[:, rest]) < self.limits.slower_clock * middle(clocks[:, active]))
 
     def _standstill(
@@ -238,17 +231,13 @@ class GpuStall:
         rose = sampled[1:][np.diff(most[sampled]) > 0]
         return float(grid.times[rose[-1]]) if len(rose) else -np.inf
 
-    def _memory_held(self, inside: NDArray[np.intp]) -> bool | None:
+    def _memory_held(self, inside: NDArray[np.intp]) -> bool:
         """Whether most GPUs in use keep the memory that they had while they worked."""
-        grid, activity = self.grids.get("memory"), self.activity
-        if grid is None:
-            return None
-        memory = aligned(grid, activity.gpus, activity.times)[activity.users]
+        activity = self.activity
+        memory = aligned(self.grids.get("memory"), activity.gpus, activity.times)[activity.users]
         most, now = level(memory), middle(memory[:, inside], axis=1)
         known = ~np.isnan(now) & ~np.isnan(most)
-        if not known.any():
-            return None
-        return bool((now[known] >= self.limits.held * most[known]).mean() > 0.5)
+        return bool(known.any() and (now[known] >= self.limits.held * most[known]).mean() > 0.5)
 
     @cached_property
     def worked_on(self) -> Claim | None:
@@ -256,9 +245,9 @@ class GpuStall:
         busily all the while, or the last part was not watched."""
         activity, limits = self.activity, self.limits
         grid, name = activity.grid(activity.basis), activity.basis
-        if grid is None or name is None or name == "utilisation" or int(activity.active.sum()) < limits.windows:
+        if grid is None or name is None or name == "utilisation" or not self.to_the_end:
             return None
-        if not self.to_the_end:
+        if int(activity.active.sum()) < limits.windows:
             return None
         last = float(activity.times[activity.active][-1])
         begin = last - limits.last_windows * activity.step
@@ -309,4 +298,5 @@ def gpu_stall(
     limits: Limits,
 ) -> GpuStall:  # fmt: skip
     """Of the GPUs' activity, beside the log's signs of life."""
-    return GpuStall(evidence, activity, traffic, powers, silence, run, limits)
+    own = {name: grid for name in STALL if (grid := evidence.grid(name)) is not None}
+    return GpuStall({**activity.grids, **own}, activity, traffic, powers, silence, run, limits)

@@ -18,6 +18,8 @@ from trackside.evidence import Grid, Value, derived
 from trackside.facts.gpu.activity import (
     COUNTED,
     FLOORS,
+    MAX_CITED,
+    TITLES,
     Flags,
     GpuActivity,
     Matrix,
@@ -57,11 +59,6 @@ ODD: Mapping[str, Sentence] = {
     "first": Sentence("GPU {gpus} stopped before the others"),
 }
 MEMORY_HELD = Sentence("the memory stays held: {memory} (median of the GPUs)")
-
-TITLES: Mapping[str, str] = {"engine": "engine activity", "sm": "SM activity"}
-"""What a signal is called beside its level."""
-MAX_CITED = 8
-"""GPUs of which each is cited, of those that stand apart."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +109,8 @@ class Standstill:
     sure: bool
     """Long enough in itself; else only for a run as short as this one, or beside other evidence."""
     gpus: OutlierGpus
-    memory_held: bool | None
-    """Whether most GPUs keep their memory; None if it was not sampled."""
+    memory_held: bool
+    """Whether most GPUs keep their memory, as far as it was sampled."""
 
     @property
     def outliers(self) -> tuple[str, ...]:
@@ -189,7 +186,7 @@ class Standstill:
         if name == "power":
             return [SPIN_POWER(count=number, power=level)]
         level = replace(level, unit="share")
-        return [SPIN(count=number, busy=level, signal=derived(TITLES.get(name, name), level))]
+        return [SPIN(count=number, busy=level, signal=derived(TITLES[name], level))]
 
     def _apart(self) -> list[Claim]:
         if not self.outliers:

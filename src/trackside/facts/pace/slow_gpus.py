@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, Grid, Missing, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, GpuActivity, Matrix, gpu_of, middle, summed
-from trackside.facts.gpu.duty import RESTING, TITLES, DutyCycle
+from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, TITLES, GpuActivity, Matrix, gpu_of, middle, summed
+from trackside.facts.gpu.duty import RESTING, DutyCycle
 from trackside.facts.gpus import aligned, names, nodes_of, of_gpu
 from trackside.facts.pace import outliers
 from trackside.facts.pace.outliers import Outlier
