@@ -95,11 +95,9 @@ class FaultHistory:
     def not_then(self) -> Claim:
         """Why none of these is the failure's cause: it came at another time, or nobody recorded when."""
         undated = [fault.row for fault in self.faults if isinstance(fault.row, Record) and fault.time is None]
-        return (
-            NOT_THEN()
-            if len(undated) < len(self.faults)
-            else UNDATED(node=self.reports.nodes.value(undated[0], "name"))
-        )
+        if len(undated) < len(self.faults):
+            return NOT_THEN()
+        return UNDATED(node=self.reports.nodes.value(undated[0], "name"))
 
     def since(self, faults: Sequence[HardwareFault]) -> float | None:
         """The fault's time, or that of a failure so near to it that only the clocks distinguish them.

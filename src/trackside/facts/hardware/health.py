@@ -175,13 +175,20 @@ def hardware_health(evidence: Evidence, activity: Maybe[GpuActivity], run: Run) 
     hardware, application = _reported(evidence)
     until = float("inf") if run.end is None else run.end
     unused = _unused(activity, run)
-    faults, foreign = _sorted([*_risen(evidence), *hardware, *_vanished(evidence, until)], unused)
-    clear = [*_unchanged(counters), *_quiet(evidence, [*hardware, *application]), *_restarted(counters), *foreign]
+    all_faults = [*_risen(evidence), *hardware, *_vanished(evidence, until)]
+    faults = [fault for fault in all_faults if fault.gpu not in unused]
+    foreign = _foreign([fault for fault in all_faults if fault.gpu in unused])
+    clear = [
+        *_unchanged(counters),
+        *([] if hardware or application else _quiet(evidence)),
+        *_restarted(counters),
+        *foreign,
+    ]
     flag = _flagged(evidence) if clear and not faults else None
     addressed = (evidence.grid(name) for name in (*MEASURED, "seen_memory"))
     return HardwareHealth(
         tuple(faults),
-        tuple(fault.claim for fault in application),
+        tuple(application),
         tuple(_stood(evidence, hardware, unused)),
         tuple(clear if flag is None else [flag, *clear]),
         tuple(grid for grid in addressed if grid is not None),
@@ -236,12 +243,10 @@ def _unused(activity: Maybe[GpuActivity], run: Run) -> frozenset[str]:
     return frozenset(activity.named(~activity.users & activity.known.any(axis=1)))
 
 
-def _sorted(faults: Sequence[HardwareFault], unused: frozenset[str]) -> tuple[list[HardwareFault], list[Claim]]:
-    """(faults of the run's GPUs, what to say of those of others')."""
-    foreign = [fault for fault in faults if fault.gpu in unused]
-    gpus = {fault.gpu: next(value for value in fault.claim.values.values()) for fault in foreign if fault.gpu}
-    claims = [FOREIGN(gpus=derived(tuple(gpus), *list(gpus.values())[:8]))] if gpus else []
-    return [fault for fault in faults if fault.gpu not in unused], claims
+def _foreign(faults: Sequence[HardwareFault]) -> list[Claim]:
+    """What to say of faults of others' GPUs."""
+    gpus = {fault.gpu: next(iter(fault.claim.values.values())) for fault in faults if fault.gpu}
+    return [FOREIGN(gpus=derived(tuple(gpus), *list(gpus.values())[:8]))] if gpus else []
 
 
 def _risen(evidence: Evidence) -> list[HardwareFault]:
@@ -256,13 +261,10 @@ def _risen(evidence: Evidence) -> list[HardwareFault]:
     return faults
 
 
-def _reported(evidence: Evidence) -> tuple[list[HardwareFault], list[HardwareFault]]:
+def _reported(evidence: Evidence) -> tuple[list[HardwareFault], list[Claim]]:
     """Xids that the monitor's gauge changed to: (those of the hardware, those that usually blame the application)."""
-    grid = evidence.grid("xid_last")
-    if grid is None:
-        return [], []
     hardware, application = [], []
-    for change in onsets(grid):
+    for change in onsets(evidence.grid("xid_last")):
         entry = xid(int(change.after.number))
         values = {"xid": change.after, "gpu": derived(name_of(change.series), change.after)}
         if entry.blame == "hardware":
@@ -270,7 +272,7 @@ def _reported(evidence: Evidence) -> tuple[list[HardwareFault], list[HardwareFau
             claim = GAUGE(name=derived(entry.mnemonic, change.after), when=when, **values)
             hardware.append(_fault("gauge", claim, change, entry.number))
         else:
-            application.append(_fault("gauge", APPLICATION_GAUGE(**values), change, entry.number))
+            application.append(APPLICATION_GAUGE(**values))
     return hardware, application
 
 
@@ -308,20 +310,18 @@ def _stood(
 def _flagged(evidence: Evidence) -> Claim | None:
     """A health flag of the monitor that was up, as a claim that it is incidental."""
     grid = evidence.grid("flags")
-    if grid is None:
+    most = np.fmax.reduce(grid.values, axis=1, initial=0.0) if grid is not None else np.zeros(0)
+    if grid is None or not most.any():
         return None
-    most = np.fmax.reduce(grid.values, axis=1)
-    row = int(np.nanargmax(most)) if not np.isnan(most).all() else 0
-    if not most[row] > 0:
-        return None
+    row = int(most.argmax())
     level = grid.one(row).value("max", unit="")
     return FLAG_ONLY(gpu=derived(name_of(grid.series[row]), level), level=level)
 
 
-def _quiet(evidence: Evidence, reported: Sequence[HardwareFault]) -> list[Claim]:
+def _quiet(evidence: Evidence) -> list[Claim]:
     """That no Xid came, where the gauge of the last one was watched."""
     gauge = evidence.grid("xid_last")
-    if gauge is None or reported:
+    if gauge is None:
         return []
     level = gauge.value("max", unit="")
     return [QUIET_GAUGE(level=level, count=_gpus_of(gauge, level))]

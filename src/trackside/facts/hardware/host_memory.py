@@ -223,11 +223,9 @@ class HostMemory:
         assert self.available is not None
         own = during(self.available.where(node=low.name), self.run)
         first = sampled(own.during(float(own.times[0]) - own.step, float(own.times[min(2, len(own.times) - 1)])), "max")
-        return (
-            None
-            if first is None
-            else derived(max(0.0, first.number - low.value.number), first, low.value, unit="bytes")
-        )
+        if first is None:
+            return None
+        return derived(max(0.0, first.number - low.value.number), first, low.value, unit="bytes")
 
     def _of_others(self, change: Change) -> bool:
         """Whether the node's kernel names the processes that it counted, and all are other jobs'."""

@@ -132,7 +132,8 @@ def hardware_reports(
     for name in ("xids", "switches", "lost"):
         frame = evidence[name]
         for row in frame.events:
-            if row.role not in (Role.CONFIRMATION, Role.ROOT) or (name == "lost" and _also_xid(row, evidence["xids"])):
+            also_xid = name == "lost" and any(other.at == row.at for other in evidence["xids"].events)
+            if row.role not in (Role.CONFIRMATION, Role.ROOT) or also_xid:
                 continue
             sure = Certainty.ESTABLISHED if row.plane == "kernel" else Certainty.SUPPORTED
             pci = row.get("pci")
@@ -173,10 +174,6 @@ def _reported(row: Event, sign: str, claim: Claim, certainty: Certainty, gpu: ob
         number if isinstance(number, int) else None,
         row,
     )
-
-
-def _also_xid(row: Event, xids: Frame) -> bool:
-    return any(other.at == row.at for other in xids.events)
 
 
 def _kernel_claim(name: str, frame: Frame, row: Event) -> tuple[str, Claim]:
