@@ -85,7 +85,7 @@ def judge(history: FaultHistory, run: Run) -> Finding | Missing:
         shows, at, gpu = history.reports.again
         return found(Certainty.POSSIBLE, "unknown", [shows], actions=[action(TEST_GPU)], at=at, variant="latent",
                      gpus=(gpu,), latent=True)  # fmt: skip
-    return _old(history.health) or _ruled_out(history)
+    return _old(history.reports.health) or _ruled_out(history)
 
 
 def _found(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -> Finding:
@@ -155,7 +155,7 @@ def _ruled_out(history: FaultHistory) -> Finding | Missing:
     if xids:
         row = xids.events[-1]
         because.append(APPLICATION(xid=xids.value(row, "xid"), line=xids.value(row, "text")))
-    because += [*history.health.application[-1:], *history.health.clean]
+    because += [*history.reports.health.application[-1:], *history.reports.health.clean]
     if not xids and history.reports.kernel_given:
         because.append(NONE(count=xids.reduce("count")))
     return absent(*because) if because else NOT_GIVEN

@@ -247,8 +247,8 @@ def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
     answers = {name: grid for name in ACTIVITY if (grid := evidence.grid(name)) is not None}
     untold = unmet(evidence, (NEED,))
     grids = {name: grid for name, grid in answers.items() if len(grid.times)}
-    placed = {name: [gpu_of(each, run.gpus, run.n_ranks) for each in grid.series] for name, grid in grids.items()}
-    gpus = tuple(name for name in dict.fromkeys([*run.gpus, *(n for each in placed.values() for n in each)]) if name)
+    sampled = (name for grid in grids.values() for name in gpus_of(grid, run) if name)
+    gpus = tuple(dict.fromkeys([*run.gpus, *sampled]))
     if not grids or not gpus:
         return untold or NOT_MEASURED
     first = next(iter(grids.values()))
@@ -257,7 +257,7 @@ def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
         return aligned(grids[name], gpus, first.times) if name in grids else None
 
     def count_of(name: str) -> Matrix | None:
-        return summed(grids[name], placed[name], gpus, first.times) if name in grids else None
+        return summed(grids[name], run, gpus, first.times) if name in grids else None
 
     sm, engine, utilisation = level_of("sm"), level_of("engine"), level_of("utilisation")
     busy = engine if engine is not None else utilisation
@@ -280,23 +280,28 @@ def untold(activity: Maybe[GpuActivity]) -> Missing | None:
     return activity if isinstance(activity, Missing) else activity.untold
 
 
-def gpu_of(series: Series, order: Sequence[str], n_ranks: int | None) -> str:
+def gpu_of(series: Series, run: Run) -> str:
     """``node:index`` of a curve, by its GPU or else by its rank; empty where neither is told."""
     if series.get("gpu"):
         return name_of(series)
     rank = whole_number(series.get("rank") or "")
-    if rank is not None and n_ranks == len(order) and rank < len(order):
-        return order[rank]
-    return ""
+    known = rank is not None and run.n_ranks == len(run.gpus) and rank < len(run.gpus)
+    return run.gpus[rank] if known and rank is not None else ""
 
 
-def summed(grid: Grid, placed: Sequence[str], gpus: Sequence[str], times: Matrix) -> Matrix:
-    """Counters of one GPU added up: (GPUs, windows), NaN where none was sampled."""
+def gpus_of(grid: Grid, run: Run) -> list[str]:
+    """That of every curve."""
+    return [gpu_of(series, run) for series in grid.series]
+
+
+def summed(grid: Grid, run: Run, gpus: Sequence[str], times: Matrix) -> Matrix:
+    """The tracer's counters, which may know ranks alone, of each GPU added up: (GPUs, windows), NaN where none was
+    sampled."""
     out = np.full((len(gpus), len(times)), np.nan)
     if len(grid.times) != len(times) or not np.array_equal(grid.times, times):
         return out
     place = {name: row for row, name in enumerate(gpus)}
-    for row, name in enumerate(placed):
+    for row, name in enumerate(gpus_of(grid, run)):
         if name in place:
             here, more = out[place[name]], grid.values[row]
             out[place[name]] = np.where(np.isnan(here), more, here + np.nan_to_num(more))

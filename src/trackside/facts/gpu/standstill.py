@@ -23,7 +23,6 @@ from trackside.facts.gpu.activity import (
     Flags,
     GpuActivity,
     Matrix,
-    gpu_of,
     last_set,
     level,
     middle,
@@ -306,8 +305,7 @@ def _latest(grid: Grid | None, run: Run, activity: GpuActivity, until: float) ->
     """(G,) The last value of a counter up to a moment."""
     if grid is None:
         return None
-    placed = [gpu_of(series, run.gpus, run.n_ranks) for series in grid.series]
-    values = summed(grid, placed, activity.gpus, activity.times)[:, activity.times <= until]
+    values = summed(grid, run, activity.gpus, activity.times)[:, activity.times <= until]
     place = np.maximum(last_set(~np.isnan(values)), 0)
     latest: Matrix = np.take_along_axis(values, place[:, None], axis=1)[:, 0]
     return latest

@@ -14,7 +14,7 @@ from functools import cached_property
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import GpuActivity
-from trackside.facts.hardware.health import HardwareFault, HardwareHealth
+from trackside.facts.hardware.health import HardwareFault
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions
@@ -52,7 +52,6 @@ class FaultHistory:
     """All hardware faults that were reported or measured, against the run's time."""
 
     reports: HardwareReports
-    health: HardwareHealth
     ending: Ending
     trajectory: Maybe[Trajectory]
     exceptions: Maybe[Exceptions]
@@ -63,7 +62,7 @@ class FaultHistory:
     @cached_property
     def faults(self) -> tuple[HardwareFault, ...]:
         """All of them: those in words, then those in figures."""
-        return (*self.reports.faults, *self.health.faults)
+        return (*self.reports.faults, *self.reports.health.faults)
 
     @cached_property
     def active(self) -> tuple[HardwareFault, ...]:
@@ -152,19 +151,13 @@ class FaultHistory:
 
 @fact(limits=Limits())
 def fault_history(
-    reports: HardwareReports,
-    health: HardwareHealth,
-    ending: Ending,
-    trajectory: Maybe[Trajectory],
-    exceptions: Maybe[Exceptions],
-    activity: Maybe[GpuActivity],
-    run: Run,
-    limits: Limits,
-) -> Maybe[FaultHistory]:
+    reports: HardwareReports, ending: Ending, trajectory: Maybe[Trajectory], exceptions: Maybe[Exceptions],
+    activity: Maybe[GpuActivity], run: Run, limits: Limits,
+) -> Maybe[FaultHistory]:  # fmt: skip
     """Of words and figures; missing if neither the kernel's log nor a counter was given."""
-    if not reports.given and not health.measured:
+    if not reports.given and not reports.health.measured:
         return NOT_GIVEN
-    return FaultHistory(reports, health, ending, trajectory, exceptions, activity, run, limits)
+    return FaultHistory(reports, ending, trajectory, exceptions, activity, run, limits)
 
 
 NOT_GIVEN = Missing("neither a kernel log nor error counters of the run's GPUs were given")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, Grid, Missing, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, TITLES, GpuActivity, Matrix, gpu_of, middle, summed
+from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, TITLES, GpuActivity, Matrix, gpus_of, middle, summed
 from trackside.facts.gpu.duty import RESTING, DutyCycle
 from trackside.facts.gpus import aligned, names, nodes_of, of_gpu
 from trackside.facts.pace import outliers
@@ -73,27 +73,7 @@ class Limits(outliers.Limits):
 
 
 @dataclass(frozen=True)
-class SlowGroup:
-    """GPUs that stand out, and the sign by which they do."""
-
-    sign: Sign
-    gpus: tuple[str, ...]
-    ratio: float
-    start: float
-    end: float
-    peers_busy: float | None
-    """Median engine activity of the others meanwhile."""
-    equal: bool | None
-    """Whether they launched as many kernels as the others; None if that was not traced."""
-    waits_least: bool | None
-    """Whether they wait less in collectives than the others; None if that was not traced."""
-    slow_clock: bool
-    """Whether their SM clock lies under the others'."""
-    claims: tuple[Claim, ...]
-
-
-@dataclass(frozen=True)
-class _Stretch:
+class Stretch:
     """GPUs that stand out for a while from the others."""
 
     picked: Rows
@@ -104,6 +84,22 @@ class _Stretch:
     windows: slice
     start: float
     end: float
+
+
+@dataclass(frozen=True)
+class SlowGroup(Stretch):
+    """GPUs that stand out, and the sign by which they do."""
+
+    sign: Sign
+    peers_busy: float | None
+    """Median engine activity of the others meanwhile."""
+    equal: bool | None
+    """Whether they launched as many kernels as the others; None if that was not traced."""
+    waits_least: bool | None
+    """Whether they wait less in collectives than the others; None if that was not traced."""
+    slow_clock: bool
+    """Whether their SM clock lies under the others'."""
+    claims: tuple[Claim, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,9 +161,7 @@ class SlowGpus:
         """(G, T) Share of each window that a GPU's rank spent in collectives."""
         if self.waits is None:
             return None
-        activity, run = self.activity, self.run
-        placed = [gpu_of(series, run.gpus, run.n_ranks) for series in self.waits.series]
-        return summed(self.waits, placed, activity.gpus, activity.times) / activity.step
+        return summed(self.waits, self.run, self.activity.gpus, self.activity.times) / self.activity.step
 
     @cached_property
     def _idleness(self) -> Matrix | None:
@@ -182,14 +176,14 @@ class SlowGpus:
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(busy > RESTING, 1 / busy, np.nan)
 
-    def _stretch(self, rows: Rows, places: Sequence[int], first: Outlier) -> _Stretch:
+    def _stretch(self, rows: Rows, places: Sequence[int], first: Outlier) -> Stretch:
         activity, picked = self.activity, rows[list(places)]
         others = np.setdiff1d(rows, picked)
         start, end = float(activity.times[first.start]) - activity.step, float(activity.times[first.stop - 1])
         window = slice(first.start, first.stop)
-        return _Stretch(picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end)
+        return Stretch(picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end)
 
-    def _group(self, sign: Sign, of: _Stretch) -> SlowGroup | None:
+    def _group(self, sign: Sign, of: Stretch) -> SlowGroup | None:
         """What stands out, if the others wait meanwhile."""
         limits, busy, waits = self.limits, self.activity.busy, self._waited
         peers = None if busy is None else float(middle(busy[of.others][:, of.windows]))
@@ -211,9 +205,12 @@ class SlowGpus:
                 claims.append(self._counts("collectives", of))
         if least and sign != "wait":
             claims += self._less_wait(of)
-        return SlowGroup(sign, of.gpus, of.ratio, of.start, of.end, peers, equal, least, bool(clock), tuple(claims))
+        return SlowGroup(
+            **vars(of), sign=sign, peers_busy=peers, equal=equal, waits_least=least, slow_clock=bool(clock),
+            claims=tuple(claims),
+        )  # fmt: skip
 
-    def _shows(self, sign: Sign, of: _Stretch) -> list[Claim]:
+    def _shows(self, sign: Sign, of: Stretch) -> list[Claim]:
         """How far the first stands out and what the others do."""
         if sign == "wait":
             return self._less_wait(of)
@@ -232,7 +229,7 @@ class SlowGpus:
             claims.append(PEERS_BUSY(busy=busy, signal=derived(TITLES[activity.busy_by], busy)))
         return claims
 
-    def _less_wait(self, of: _Stretch) -> list[Claim]:
+    def _less_wait(self, of: Stretch) -> list[Claim]:
         if self.waits is None:
             return []
         part = self.waits.during(of.start, of.end)
@@ -240,7 +237,7 @@ class SlowGpus:
         window = derived(part.step, theirs, unit="s")
         return [SLOW_WAIT(gpus=derived(of.gpus[:1], mine), mine=mine, theirs=theirs, window=window)]
 
-    def _equal(self, counts: Matrix | None, of: _Stretch) -> bool | None:
+    def _equal(self, counts: Matrix | None, of: Stretch) -> bool | None:
         """Whether the picked GPUs counted as much as the others."""
         if counts is None:
             return None
@@ -248,7 +245,7 @@ class SlowGpus:
         theirs, mine = float(np.median(sums[of.others])), float(np.median(sums[of.picked]))
         return abs(mine / theirs - 1) <= self.limits.equal if theirs > 0 else None
 
-    def _counts(self, name: str, of: _Stretch) -> Claim:
+    def _counts(self, name: str, of: Stretch) -> Claim:
         grid = self.activity.grid(name)
         assert grid is not None
         part = grid.during(of.start, of.end)
@@ -256,7 +253,7 @@ class SlowGpus:
         theirs = _of_peers(part, of.peers).value("median", unit="")
         return EQUAL[name](mine=mine, theirs=theirs)
 
-    def _slow_clock(self, of: _Stretch) -> list[Claim]:
+    def _slow_clock(self, of: Stretch) -> list[Claim]:
         """Their SM clock, if it lies well under the others'."""
         if self.clock is None:
             return []
@@ -311,7 +308,7 @@ def _of_nodes(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> t
 
 def _of_rank(part: Grid, run: Run, gpu: str) -> Grid:
     """What a tracer's grid, which may know ranks alone, holds of one GPU."""
-    placed = [gpu_of(series, run.gpus, run.n_ranks) for series in part.series]
+    placed = gpus_of(part, run)
     return part.one(placed.index(gpu)) if gpu in placed else of_gpu(part, gpu)
 
 
