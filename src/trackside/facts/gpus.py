@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.evidence import Grid, Value
+from trackside.evidence import Grid, Value, derived
 from trackside.finding import Finding
 from trackside.model import Run, Series
 from trackside.query import Reducer
@@ -60,6 +60,11 @@ def sampled(grid: Grid | None, how: Reducer, unit: str | None = None) -> Value |
     """All of a grid reduced to one value; None where nothing was sampled."""
     value = None if grid is None else grid.value(how, unit)
     return None if value is None or value.value is None else value
+
+
+def counted(count: int, what: str, *sources: Value) -> Value:
+    """So many GPUs or nodes, worked out from these."""
+    return derived(count, *sources, unit=what if count == 1 else f"{what}s")
 
 
 def of_gpu(grid: Grid, gpu: str) -> Grid:

@@ -69,8 +69,6 @@ class Limits:
     only mildly starved shows 0.1 to 0.2."""
     noticeable_share: float = 0.25
     """From here it is worth a warning."""
-    readings: int = 10
-    """Samples of a GPU's activity below which a mean is chance."""
     idle_duty: float = 0.25
     """Mean engine activity at or under which the GPU idles most of its time, whatever the model is."""
     low_duty: float = 0.6
@@ -128,7 +126,7 @@ def judge(
     if wait.growth is not None and other is None:
         claims = (*wait.growth.claims, *wait.advice, *sound)
         return _found(Certainty.SUPPORTED, claims, wait.growth.since, None, True, last)
-    if spent is None or spent.busy is None or spent.readings < limits.readings:
+    if spent is None or spent.busy is None or not spent.sampled:
         return _by_wait(wait, last, limits)
     if _fed(spent, share, activity, limits):
         return absent(BUSY(busy=spent.busy), *(() if share is None else (share.fed,)))

@@ -68,10 +68,6 @@ class Limits:
 
     handful: int = 6
     """Steps below which a run is mostly start-up: up to five are a handful (the catalogue's E3)."""
-    least_steps: int = 10
-    """Below this a ratio of saves to steps is degenerate (the catalogue's E3)."""
-    readings: int = 10
-    """Samples of a GPU's activity below which a mean is chance."""
     saving_share: float = 0.5
     """Share of the time that saves keep the others waiting, from which they set the pace."""
     collapsed_sm: float = 0.35
@@ -127,7 +123,7 @@ def judge(
     if (missing := neither(trajectory, untold(activity))) is not None:
         return missing
     course, spent = known(trajectory), known(duty)
-    spent = spent if spent is not None and spent.readings >= limits.readings else None
+    spent = spent if spent is not None and spent.sampled else None
     waits = known(wait) if spent is not None else None
     done = None if course is None else course.done
     few = done is not None and done.number < limits.handful
@@ -144,7 +140,7 @@ def judge(
         return Missing("enough steps: most of the time was start-up")
     if spent is not None and spent.busy is not None:
         return absent(_works(spent, saving, known(slow)))
-    if done is None or done.number < limits.least_steps:
+    if done is None or done.number < saving.limits.least_steps:
         return Missing("enough steps to hold saves and transport against")
     return absent(SELDOM(saves=saving.total, steps=done))
 

@@ -317,6 +317,12 @@ def level(values: Matrix) -> Matrix:
     return np.where(np.isnan(pairs), np.fmax.reduce(values, axis=1), pairs)
 
 
+def lowest_level(values: Matrix) -> Matrix:
+    """The lowest that any held in two consecutive windows."""
+    lowest: Matrix = np.fmin.reduce(-level(-values))
+    return lowest
+
+
 def middle(values: Matrix, axis: int | None = None) -> Matrix:
     """Median over the values that were sampled; NaN where there are none."""
     held = ~np.isnan(values)
@@ -429,7 +435,7 @@ def _told(name: Basis, signal: Matrix, sm: Matrix | None, busy: Matrix | None) -
         case "sm":
             works = signal > np.fmax(FLOORS.sm_share * own, FLOORS.sm)
         case "power":
-            lowest = np.fmin.reduce(-level(-signal))
+            lowest = lowest_level(signal)
             wide = np.full(signal.shape, FLOORS.power_alone)
             if busy is not None:
                 wide[~np.isnan(busy)] = FLOORS.power_range

@@ -33,6 +33,10 @@ class Limits:
     """Share of the most that GPUs are busy, from which they train."""
 
 
+READINGS = 10
+"""Samples of a GPU's activity below which a mean is chance."""
+
+
 @dataclass(frozen=True)
 class IdleReadings:
     """The share of windows in which a reading of utilisation found a GPU at rest."""
@@ -67,6 +71,11 @@ class DutyCycle:
     """Seconds of a training step, as the log has it."""
     lowest: Grid | None
     """The lowest reading of utilisation in each window of the run."""
+
+    @property
+    def sampled(self) -> bool:
+        """Whether it was sampled often enough for a mean not to be chance."""
+        return self.readings >= READINGS
 
     @property
     def seconds(self) -> float:

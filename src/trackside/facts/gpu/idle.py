@@ -6,7 +6,7 @@ nothing. Memory shows whether more than a CUDA context was ever loaded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from trackside.evidence import Evidence, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import COUNTED, FLOORS, GpuActivity, level
 from trackside.facts.gpu.power_limits import IDLE_POWER, PowerLimits
-from trackside.facts.gpus import nodes_of, sampled
+from trackside.facts.gpus import counted, nodes_of, sampled
 from trackside.facts.hardware.memory import CONTEXT_SHARE
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
@@ -102,7 +102,9 @@ def idle_gpus(
         return WORKED
     sources = [value for claim in shows for value in claim.values.values()]
     seconds = derived(watched * activity.step, *sources, unit="s")
-    shows.insert(0, ALL_COLD(seconds=seconds, **_counted(activity, sources)))
+    gpus, nodes = activity.gpus, nodes_of(activity.gpus)
+    count, on = counted(len(gpus), "GPU", *sources), counted(len(nodes) or 1, "node", *sources)
+    shows.insert(0, ALL_COLD(seconds=seconds, count=count, nodes=on))
     traced, attached, memory = (evidence.grid(name) for name in ("tracer", "attached", "memory"))
     if activity.grid("collectives") is None and traced is not None:
         sentence = NO_COLLECTIVE if activity.grid("launches") is not None else NO_LAUNCH
@@ -113,28 +115,19 @@ def idle_gpus(
     small = _context_only(evidence)
     if memory is not None:
         shows.append((CONTEXT_ONLY if small else MEMORY_IDLE)(memory=memory.value("max")))
-    return IdleGpus(activity, seconds, small, held, _forming(activity, silence, run), tuple(shows))
+    forming = len(gpus) > 1 and (bool(silence.starts) or max(len(run.nodes), len(nodes)) > 1)
+    return IdleGpus(activity, seconds, small, held, forming, tuple(shows))
 
 
 def _levels(activity: GpuActivity) -> list[Claim]:
     """The most that any signal came to; of power only if no other was sampled."""
     shows: list[Claim] = []
     for name in ("sm", "engine", "utilisation", *COUNTED):
-        grid = activity.grid(name)
-        most = sampled(grid, "sum" if name in COUNTED else "max", "")
+        most = sampled(activity.grid(name), "sum" if name in COUNTED else "max", "")
         if most is not None:
             shows.append(COLD[name](most=most))
     power = activity.grid("power")
     return shows or ([COLD["power"](most=power.value("max"))] if power is not None else [])
-
-
-def _counted(activity: GpuActivity, sources: Sequence[Value]) -> dict[str, Value]:
-    """How many GPUs on how many nodes."""
-    gpus, nodes = len(activity.gpus), len(nodes_of(activity.gpus)) or 1
-    return {
-        "count": derived(gpus, *sources, unit="GPU" if gpus == 1 else "GPUs"),
-        "nodes": derived(nodes, *sources, unit="node" if nodes == 1 else "nodes"),
-    }
 
 
 def _cold(activity: GpuActivity, powers: PowerLimits) -> bool:
@@ -156,9 +149,3 @@ def _context_only(evidence: Evidence) -> bool | None:
         return None
     whole = float(np.nanmin(capacity.values)) if capacity is not None else SMALLEST_CARD
     return float(np.nanmax(memory.values)) <= CONTEXT_SHARE * whole
-
-
-def _forming(activity: GpuActivity, silence: Silence, run: Run) -> bool:
-    if len(activity.gpus) < 2:
-        return False
-    return bool(silence.starts) or max(len(run.nodes), len(nodes_of(activity.gpus))) > 1

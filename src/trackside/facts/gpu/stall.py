@@ -26,6 +26,7 @@ from trackside.facts.gpu.activity import (
     counts_by_gpu,
     last_set,
     level,
+    lowest_level,
     middle,
 )
 from trackside.facts.gpu.power_limits import IDLE_POWER, PowerLimits
@@ -288,8 +289,7 @@ class GpuStall:
         most = self.powers.by_gpu[users]
         if not np.isnan(most).any():
             return bool(middle((drawn / most)[None, :]) > IDLE_POWER)
-        lowest = np.fmin.reduce(-level(-activity.power))
-        return bool(middle((drawn / lowest)[None, :]) > limits.spinning_ratio)
+        return bool(middle(drawn[None, :] / lowest_level(activity.power)) > limits.spinning_ratio)
 
 
 @fact(STALL, limits=Limits())

@@ -24,11 +24,11 @@ from trackside.facts.gpu.activity import (
     GpuActivity,
     Matrix,
     last_set,
-    level,
+    lowest_level,
     middle,
     summed,
 )
-from trackside.facts.gpus import of_gpu, sampled
+from trackside.facts.gpus import counted, of_gpu, sampled
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import Reducer
@@ -181,7 +181,7 @@ class Standstill:
         level = self._level(name, self.gpus.spinning)
         if not count or level is None:
             return []
-        number = derived(count, level, unit="GPUs" if count > 1 else "GPU")
+        number = counted(count, "GPU", level)
         if name == "power":
             return [SPIN_POWER(count=number, power=level)]
         level = replace(level, unit="share")
@@ -224,17 +224,6 @@ def outlier_gpus(
     ``counters``: collectives ``entered`` and ``left``, of those that were traced; ``less``: GPUs that are known not to
     work in these windows.
     """
-    states = _states(activity, windows, limits, less)
-    until = float(activity.times[windows[-1]])
-    entered, left = (_latest(counters.get(name), run, activity, until) for name in ("entered", "left"))
-    odd, why = _odd(activity, states, entered, left, limits)
-    return OutlierGpus(*states, odd, why)
-
-
-def _states(
-    activity: GpuActivity, windows: NDArray[np.intp], limits: Limits, less: Flags | None
-) -> tuple[Flags, Flags, Flags, Flags]:
-    """(spinning, cold, gone, still working) of the GPUs in use."""
     users = activity.users
     known = activity.known[:, windows].any(axis=1)
     working = users & (activity.working[:, windows].mean(axis=1) > 0.5)
@@ -242,17 +231,19 @@ def _states(
         working &= ~less
     before = slice(max(0, int(windows[0]) - limits.recent_windows), int(windows[0]))
     gone = users & ~known & activity.known[:, before].any(axis=1)
-    none = np.zeros(len(users), dtype=bool)
-    spinning, cold = none, none
+    spinning = cold = np.zeros(len(users), dtype=bool)
     with np.errstate(invalid="ignore"):
         if activity.busy is not None:
             busy = middle(activity.busy[:, windows], axis=1)
             spinning, cold = busy >= limits.spinning, busy <= FLOORS.cold
         elif activity.power is not None:
-            lowest = np.fmin.reduce(-level(-activity.power))
-            power = middle(activity.power[:, windows], axis=1)
+            lowest, power = lowest_level(activity.power), middle(activity.power[:, windows], axis=1)
             spinning, cold = power > limits.spinning_power * lowest, power <= limits.cold_power * lowest
-    return users & known & spinning & ~working, users & known & cold & ~working, gone, working
+    rests = users & known & ~working
+    states = rests & spinning, rests & cold, gone, working
+    until = float(activity.times[windows[-1]])
+    entered, left = (_latest(counters.get(name), run, activity, until) for name in ("entered", "left"))
+    return OutlierGpus(*states, *_odd(activity, states, entered, left, limits))
 
 
 def _odd(
@@ -285,10 +276,7 @@ def _odd(
 def _by_collectives(users: Flags, entered: Matrix | None, left: Matrix | None) -> list[tuple[Flags, Why]]:
     """GPUs that had entered fewer collectives than most, and those that are in none while most are in one."""
     few: list[tuple[Flags, Why]] = []
-    if entered is None:
-        return few
-    known = users & ~np.isnan(entered)
-    if not known.any():
+    if entered is None or not (known := users & ~np.isnan(entered)).any():
         return few
     with np.errstate(invalid="ignore"):
         most = known & (entered == np.nanmax(entered[known]))

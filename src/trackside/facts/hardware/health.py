@@ -17,7 +17,7 @@ from trackside.catalog.xid import xid
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import GpuActivity
-from trackside.facts.gpus import name_of
+from trackside.facts.gpus import counted, name_of, names, sampled
 from trackside.facts.hardware.counters import Change, onsets, rises, standing
 from trackside.facts.hardware.memory import during
 from trackside.facts.hardware.node_presence import fell_silent, interrupted
@@ -200,17 +200,15 @@ def hardware_health(evidence: Evidence, activity: Maybe[GpuActivity], run: Run) 
 
 def _unchanged(grids: Mapping[str, Grid], run: Run | None = None) -> list[Claim]:
     claims: list[Claim] = []
-    for sentences, names in (
-        ((CLEAN_ECC, CLEAN_ECC_MEANWHILE), ("ecc_rise", "lifetime_rise")),
-        ((CLEAN_REMAPS, CLEAN_REMAPS_MEANWHILE), ("remap_rise",)),
+    for clean, clean_meanwhile, questions in (
+        (CLEAN_ECC, CLEAN_ECC_MEANWHILE, ("ecc_rise", "lifetime_rise")),
+        (CLEAN_REMAPS, CLEAN_REMAPS_MEANWHILE, ("remap_rise",)),
     ):
-        sums = [(grids[name], grids[name].value("sum", unit="")) for name in names if name in grids]
-        sums = [(grid, value) for grid, value in sums if value.value is not None]
-        sentence = sentences[0]
+        rose = [grids[name] for name in questions if name in grids]
+        sentence, sums = clean, [(grid, value) for grid in rose if (value := sampled(grid, "sum", "")) is not None]
         if run is not None and any(value.value for _, value in sums):
-            sentence = sentences[1]
-            inside = [(grid, during(grid, run).value("sum", unit="")) for grid, _ in sums]
-            sums = [(grid, value) for grid, value in inside if value.value is not None]
+            inside = ((grid, sampled(during(grid, run), "sum", "")) for grid, _ in sums)
+            sentence, sums = clean_meanwhile, [(grid, value) for grid, value in inside if value is not None]
         if any(value.value for _, value in sums):
             return []
         claims += [sentence(rise=value, count=_gpus_of(grid, value)) for grid, value in sums[:1]]
@@ -230,8 +228,7 @@ def _rose(name: str, change: Change) -> Claim:
 
 def _gpus_of(grid: Grid, source: Value) -> Value:
     """How many GPUs a grid holds."""
-    count = len({name_of(series) for series in grid.series})
-    return derived(count, source, unit="GPU" if count == 1 else "GPUs")
+    return counted(len(set(names(grid))), "GPU", source)
 
 
 def _unused(activity: Maybe[GpuActivity], run: Run) -> frozenset[str]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpus import homes, sampled
+from trackside.facts.gpus import counted, homes, sampled
 from trackside.facts.hardware.counters import Change, rises
 from trackside.facts.hardware.memory import Peak, during
 from trackside.facts.logs.oom_kills import OomKills, Scope, of_run
@@ -156,8 +156,8 @@ class HostMemory:
         room = self.near((), None)
         if room.kills or room.others or room.short or self.counts is None:
             return room.claims if room.ample and not room.kills else ()
-        nodes = len({series.get("node") for series in self.counts.series})
-        watched = derived(nodes, self.counts.value("last"), unit="node" if nodes == 1 else "nodes")
+        nodes = {series.get("node") for series in self.counts.series}
+        watched = counted(len(nodes), "node", self.counts.value("last"))
         return NONE_COUNTED(nodes=watched), *room.claims
 
     @cached_property

@@ -14,10 +14,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.evidence import Evidence, Grid, Missing, Value, derived
-from trackside.facts.fact import Maybe, fact
+from trackside.evidence import Evidence, Grid, Value, derived
+from trackside.facts.fact import fact, known
 from trackside.facts.hardware.counters import rises
-from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
@@ -103,15 +102,14 @@ class NodePresence:
     grids: tuple[Grid, ...]
     """Of :data:`SAMPLED`, and of scrapes that were answered; those that were sampled."""
     boots: Grid | None
-    ending: Ending
-    silence: Maybe[Silence]
+    silence: Silence
     run: Run
     limits: Limits
 
     @cached_property
     def over(self) -> float | None:
         """When the run was over: as recorded, else when its output was written last."""
-        if self.run.end is not None or self.ending.running or isinstance(self.silence, Missing):
+        if self.run.end is not None or self.silence.ending.running:
             return self.run.end
         times = [row.get("last_time") for row in self.silence.signs["logs"].events]
         return max((float(time) for time in times if isinstance(time, (int, float))), default=None)
@@ -165,8 +163,8 @@ class NodePresence:
     @property
     def _last_point(self) -> float:
         """When training printed its last stamped point; minus infinity if nothing did."""
-        trajectory = Missing("") if isinstance(self.silence, Missing) else self.silence.trajectory
-        points = () if isinstance(trajectory, Missing) else trajectory.points
+        course = known(self.silence.trajectory)
+        points = () if course is None else course.points
         return max((point.time for point in points if point.time is not None), default=float("-inf"))
 
 
@@ -179,12 +177,10 @@ class NodePresence:
     needs=(("up", *SAMPLED, "boots"),),
     limits=Limits(),
 )
-def node_presence(
-    evidence: Evidence, ending: Ending, silence: Maybe[Silence], run: Run, limits: Limits
-) -> NodePresence:
+def node_presence(evidence: Evidence, silence: Silence, run: Run, limits: Limits) -> NodePresence:
     """Of what was sampled; missing if nothing was."""
     grids = tuple(grid for name in ("up", *SAMPLED) if (grid := evidence.grid(name)) is not None)
-    return NodePresence(grids, evidence.grid("boots"), ending, silence, run, limits)
+    return NodePresence(grids, evidence.grid("boots"), silence, run, limits)
 
 
 def interrupted(grids: Sequence[Grid]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from trackside.catalog.throttle import REASONS, reasons_in
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
 from trackside.facts.gpu.activity import Flags, GpuActivity
-from trackside.facts.gpus import aligned, name_of, of_gpu, sampled
+from trackside.facts.gpus import aligned, counted, name_of, of_gpu, sampled
 from trackside.facts.hardware.clocks import GRAVE, Clocks
 from trackside.finding import Claim, Sentence
 from trackside.query import metric
@@ -174,8 +174,7 @@ def _benign(flags: Grid) -> Claim:
     most = flags.value("max", unit="")
     bits = int(np.bitwise_or.reduce(flags.values[~np.isnan(flags.values)].astype(np.int64), initial=0))
     titles = tuple(REASONS[name].title for name in reasons_in(bits)) or ("none",)
-    count = derived(len(flags), most, unit="GPU" if len(flags) == 1 else "GPUs")
-    return BENIGN(count=count, why=derived(titles, most))
+    return BENIGN(count=counted(len(flags), "GPU", most), why=derived(titles, most))
 
 
 def _sustained(clocks: Clocks, grave: Flags, at: Rows, limits: Limits) -> Rows | None:

@@ -54,8 +54,6 @@ DO_SO_ALIKE = Sentence("all GPUs do so alike: {signal} from {low} to {high} (med
 class Limits(outliers.Limits):
     """What counts as standing out, and what that takes beside it."""
 
-    readings: int = 10
-    """Samples of a GPU's activity below which a median is chance."""
     least_windows: int = 5
     """Of a stretch, in a run too short for more: half of the run at least."""
     pinned: float = 0.8
@@ -268,7 +266,7 @@ class SlowGpus:
 @fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg"), "waits": COLLECTIVE_SECONDS}, limits=Limits())
 def slow_gpus(evidence: Evidence, activity: GpuActivity, duty: DutyCycle, run: Run, limits: Limits) -> Maybe[SlowGpus]:
     """Of several GPUs in their time of work; missing if one was in use, or too little was sampled."""
-    if duty.readings < limits.readings or int(duty.rows.sum()) < 2:
+    if not duty.sampled or int(duty.rows.sum()) < 2:
         return Missing("too few readings of several GPUs at work")
     return SlowGpus(evidence.grid("waits"), evidence.grid("clock"), activity, duty, run, limits)
 
