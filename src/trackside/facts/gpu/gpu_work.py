@@ -127,9 +127,8 @@ def gpu_work(
 
 
 def _slow(spent: DutyCycle, limits: Limits) -> bool:
-    return (spent.busy is not None and spent.busy.number < limits.slow_duty) or (
-        spent.sm is not None and spent.sm.number < limits.slow_sm
-    )
+    pairs = (spent.busy, limits.slow_duty), (spent.sm, limits.slow_sm)
+    return any(level is not None and level.number < least for level, least in pairs)
 
 
 def _worked(
@@ -138,9 +137,8 @@ def _worked(
     """(what shows work, what that leaves open); ``partly``: some GPUs did nothing."""
     if spent is not None and spent.sm is not None and activity.users.any():
         worked = WORKED_SOME(sm=_of_users(activity, spent, spent.sm)) if partly else WORKED(sm=spent.sm)
-        return (worked, LAUNCHED(count=_level(activity, "launches"))) if activity.launches is not None else (
-            worked,
-        ), ()
+        launched = () if activity.launches is None else (LAUNCHED(count=_level(activity, "launches")),)
+        return (worked, *launched), ()
     if activity.users.any() and activity.basis in STOOD_IN:
         name = str(activity.basis)
         return (STOOD_IN[name](level=_level(activity, name)),), (NO_SM[name](),)
