@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 from trackside.facts.logs.fault_class import classify
+
 from trackside.logs import scan as scan_module
 from trackside.logs.command_line import PARSER as COMMAND_LINE
 from trackside.logs.matcher import matcher

@@ -11,9 +11,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.evidence import Grid
+from trackside.evidence import Grid, Value, derived
 from trackside.finding import Finding
 from trackside.model import Run, Series
+from trackside.query import Reducer
 
 
 def name_of(series: Series) -> str:
@@ -53,6 +54,17 @@ def aligned(grid: Grid | None, gpus: Sequence[str], times: NDArray[np.float64]) 
             values = grid.values[row, columns[known]]
             out[place[name], known] = np.fmax(out[place[name], known], values)
     return out
+
+
+def sampled(grid: Grid | None, how: Reducer, unit: str | None = None) -> Value | None:
+    """All of a grid reduced to one value; None where nothing was sampled."""
+    value = None if grid is None else grid.value(how, unit)
+    return None if value is None or value.value is None else value
+
+
+def counted(count: int, what: str, *sources: Value) -> Value:
+    """So many GPUs or nodes, worked out from these."""
+    return derived(count, *sources, unit=what if count == 1 else f"{what}s")
 
 
 def of_gpu(grid: Grid, gpu: str) -> Grid:

@@ -43,7 +43,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trackside.evidence import Missing
-from trackside.facts.gpus import ranks_at
+from trackside.facts.gpus import nodes_of, ranks_at
 from trackside.facts.hardware.throttling import ThrottledGpu, Throttling
 from trackside.facts.logs.ending import Ending
 from trackside.facts.pace.pace import StepPace
@@ -99,7 +99,8 @@ def judge(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limi
 
 
 def _found(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limits: Limits) -> Finding:
-    gpus, worst, shows = throttling.lowered, throttling.lowered[0], throttling.claims
+    worst, shows = throttling.lowered[0], throttling.claims
+    gpus = tuple(gpu.gpu for gpu in throttling.lowered)
     speed = pace.compare(worst.before, (worst.start, worst.end)) if worst.before is not None else None
     slower = None if speed is None else speed.slowdown >= limits.slower
     if speed is not None:
@@ -111,9 +112,9 @@ def _found(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, lim
     latent = unharmed or not throttling.worked_to_the_end or set_so
     if ending.abnormal is not None:
         shows.append(ENDED(state=ending.abnormal))
-    nodes = dict.fromkeys(gpu.gpu.rpartition(":")[0] for gpu in gpus)
-    reasons = {reason for gpu in gpus for reason in gpu.reasons}
+    reasons = {reason for gpu in throttling.lowered for reason in gpu.reasons}
     power = any("power" in reason for reason in reasons)
+    hot = by_heat or any("therm" in reason or reason == "processor_hot" for reason in reasons)
     return found(
         _certainty(throttling, worst, slower),
         "infrastructure",
@@ -122,16 +123,12 @@ def _found(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, lim
         cannot_decide=[SET_SO() if set_so else ENVIRONMENT(), *([HOW_MUCH()] if speed is None else [])],
         actions=[action(POWER if power else COOLING)],
         since=worst.start,
-        variant="power" if power else "thermal" if by_heat or _hot(reasons) else "slowdown",
-        ranks=ranks_at(run, (gpu.gpu for gpu in gpus)),
-        nodes=tuple(node for node in nodes if node),
-        gpus=tuple(gpu.gpu for gpu in gpus),
+        variant="power" if power else "thermal" if hot else "slowdown",
+        ranks=ranks_at(run, gpus),
+        nodes=nodes_of(gpus),
+        gpus=gpus,
         latent=latent,
     )
-
-
-def _hot(reasons: set[str]) -> bool:
-    return any("therm" in reason or reason == "processor_hot" for reason in reasons)
 
 
 def _certainty(throttling: Throttling, worst: ThrottledGpu, slower: bool | None) -> Certainty:

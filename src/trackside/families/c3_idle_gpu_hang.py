@@ -182,7 +182,7 @@ def _rest(
         )
     if stall is None:
         return None
-    activity, still = stall.activity, stall.at_end()
+    activity, still = stall.activity, stall.at_end
     users, name = activity.named(activity.users), activity.basis
     if still is not None and len(users) == 1 and (not silence.several_ranks or not still.frozen):
         talk = silence.sign_after(still.since + limits.least_s)  # no collective keeps it busy: a kernel without end

@@ -47,8 +47,8 @@ from dataclasses import dataclass
 from trackside.evidence import Missing
 from trackside.facts.fact import Maybe
 from trackside.facts.gpu.activity import FLOORS, GpuActivity
-from trackside.facts.hardware.error_counters import ErrorCounters
-from trackside.facts.hardware.memory_errors import MemoryErrors
+from trackside.facts.hardware.health import HardwareHealth
+from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.ending import ENDED_WELL, Ending
 from trackside.facts.logs.exceptions import Exceptions, named_exception
 from trackside.facts.logs.order import first
@@ -115,8 +115,8 @@ def judge(
     exceptions: Exceptions,
     evaluations: Evaluations,
     ending: Ending,
-    memory: MemoryErrors,
-    counters: ErrorCounters,
+    reports: HardwareReports,
+    health: HardwareHealth,
     activity: Maybe[GpuActivity],
 ) -> Finding | Missing:
     """Look at the curve, then at the job's own abort, then at the evaluations; and whether the machines were well."""
@@ -124,8 +124,8 @@ def judge(
     word = _first_word(curve, shape, raised, evaluations, ending)
     if word is None:
         return _not_found(curve, shape)
-    suspects = memory.before(word.onset.time)
-    cleared = () if suspects else counters.unchanged
+    suspects = reports.memory_errors(word.onset.time)
+    cleared = () if suspects else health.unchanged
     look = LOOK_NON_FINITE if word.variant == "non-finite" else LOOK_RATE
     actions = [*([TEST_GPU] if suspects else []), *([GO_BACK] if word.learned else []), look]
     return found(

@@ -141,16 +141,14 @@ def judge(
     trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Completed, or at least unharmed as far as the log goes; then what the GPUs and the loss say."""
-    nothing = neither(trajectory, ending.unfiled, loss)
-    if nothing is not None:
+    if (nothing := neither(trajectory, ending.unfiled, loss)) is not None:
         return nothing
     end, course = _end(ending), known(trajectory)
     if end.bad is not None and end.said_done is None:
         return absent(ENDED_BADLY(how=end.bad))
     if run.disposition in BAD_STATES and end.bad is None:
         return Missing("records that agree on how it ended")
-    raised = _raised(ending, known(exceptions), course)
-    if raised is not None:
+    if (raised := _raised(ending, known(exceptions), course)) is not None:
         return absent(raised)
     if work.against is not None:
         return absent(work.against)
@@ -233,16 +231,10 @@ def _unsure(end: End, learning: Learning, work: GpuWork, course: Trajectory | No
     unsure = [] if learning.learned else [UNVERIFIABLE()]
     unsure += [] if end.good is not None or end.aborted is not None else [NO_END()]
     unsure += work.unsure if work.measured else [HARDWARE()]
-    planned = None if course is None else course.planned
-    if end.good is None and course is not None and planned is not None and _short(course.done, planned):
+    planned, done = (None, None) if course is None else (course.planned, course.done)
+    if end.good is None and planned is not None and (done is None or done.number < planned.number):
         unsure.append(PLANNED(planned=planned))
     return [*unsure, WHY_ABORTED()] if end.aborted is not None else unsure
-
-
-def _short(done: Value | None, planned: Value) -> bool:
-    """Whether the steps that were seen are fewer than planned, as far as both are known."""
-    steps = [value.value for value in (done, planned) if value is not None and isinstance(value.value, (int, float))]
-    return len(steps) < 2 or steps[0] < steps[1]
 
 
 def _actions(end: End, learning: Learning, work: GpuWork, variant: str, course: Trajectory | None) -> list[Action]:

@@ -37,7 +37,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.facts.gpu.startup import StartupUse
-from trackside.facts.hardware.kernel_log import KernelLog
+from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions, named_exception
 from trackside.facts.logs.fault_rules import classify
@@ -87,7 +87,7 @@ def judge(
     restarts: LauncherRestarts,
     ending: Ending,
     use: StartupUse,
-    kernel: KernelLog,
+    reports: HardwareReports,
     limits: Limits,
 ) -> Finding:
     """The earliest unhandled exception of the job's own, if a step was done before it."""
@@ -107,7 +107,7 @@ def judge(
     shows = [exceptions.raised(row), *([] if training is None else [training])]
     kind = classify(row)
     # A CUDA error may be the card's: without the kernel's word it stays open.
-    unsettled = row.get("about") == "cuda" and not kernel.given
+    unsettled = row.get("about") == "cuda" and not reports.kernel_given
     either = unsettled and any(text in str(row.get("message")) for text in OF_EITHER)
     return found(
         Certainty.SUPPORTED if unsettled else Certainty.ESTABLISHED,

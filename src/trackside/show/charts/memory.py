@@ -6,12 +6,12 @@ import numpy as np
 
 from trackside.evidence import Frame, Grid
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import middle
+from trackside.facts.gpu.activity import gpus_of, middle
 from trackside.finding import Finding, Verdict
 from trackside.query import events, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn
-from trackside.show.charts.phases import apart, finding, gpus_of, run_window, shaded, timed, titled
+from trackside.show.charts.phases import apart, finding, run_window, shaded, timed, titled
 from trackside.show.charts.time_axis import (
     PHASES,
     TOP,

@@ -8,13 +8,13 @@ from statistics import median
 
 from trackside.evidence import Grid, Missing
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import Flags, Matrix, gpu_of
+from trackside.facts.gpu.activity import Flags, Matrix, gpus_of
 from trackside.facts.gpus import of_ranks
 from trackside.facts.pace.run_phases import Phase, RunPhases, Span
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.finding import Finding, Outcome, Verdict
-from trackside.model import Event, Run
+from trackside.model import Event
 from trackside.show.inert import shown
 
 SLOWER, FEWEST_STEPS = 1.2, 3
@@ -80,11 +80,6 @@ def culprits(verdict: Verdict, gpus: Sequence[str]) -> tuple[str, ...]:
 def titled(gpu: str) -> str:
     """A GPU as a person reads it: ``node:index``, and ``GPU 2`` where no node is known."""
     return shown(f"GPU {gpu[1:]}" if gpu.startswith(":") else gpu)
-
-
-def gpus_of(grid: Grid, run: Run) -> list[str]:
-    """The GPU of each curve, as ``node:index``; empty where it isn't known."""
-    return [gpu_of(each, run.gpus, run.n_ranks) for each in grid.series]
 
 
 def apart(verdict: Verdict, grid: Grid) -> tuple[dict[str, Matrix], Matrix]:

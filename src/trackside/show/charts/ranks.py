@@ -11,14 +11,14 @@ import numpy as np
 from trackside.catalog.natural import natural
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import middle
+from trackside.facts.gpu.activity import gpus_of, middle
 from trackside.facts.gpus import ranks_at
 from trackside.finding import Verdict
 from trackside.query import Query, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn, Raster
 from trackside.show.charts.heat_map import Map, heat_map
-from trackside.show.charts.phases import culprits, first_cause, gpus_of, titled
+from trackside.show.charts.phases import culprits, first_cause, titled
 from trackside.show.wording import word
 
 Matrix = reduce.Matrix
