@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trackside.catalog.dialect import translate, unit_factor
+from trackside.catalog.dialect import translate
+from trackside.catalog.metrics import METRICS
+from trackside.catalog.units import factor
 from trackside.logs.stamp import find_time
 from trackside.read.format import HEAD, Collected, Result, Sink, Source
 from trackside.read.measurements import Measurements
@@ -314,7 +316,7 @@ def _factor(name: str, unit: str) -> float:
     the field's."""
     known = translate(name, {})
     try:
-        return 0.0 if known is None else unit_factor(unit, known.metric) / known.scale
+        return 0.0 if known is None else factor(unit, METRICS[known.metric].unit) / known.scale
     except ValueError:
         return 0.0
 

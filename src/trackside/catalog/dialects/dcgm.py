@@ -33,7 +33,7 @@ class Field(NamedTuple):
     @property
     def foreign(self) -> Foreign:
         """What it is of ours."""
-        return Foreign(self.metric, self.scale, self.labels, self.guess, number=self.number)
+        return Foreign(self.metric, self.scale, self.labels, self.guess)
 
 
 _BASE = (
