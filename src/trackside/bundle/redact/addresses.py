@@ -27,11 +27,11 @@ class IPv4(Patterned):
     _known = re.compile(r"\d(?<![\d.]\d)\d{0,2}\.(?:\d{1,3}\.){2}\d{1,3}(?!\d|\.\d)", re.ASCII)
 
     def replaced(self, text: str) -> str:
-        """See :class:`trackside.bundle.redact.kind.Kind`: what one place shows to be an address is one everywhere."""
-        return self._known.sub(self._if_known, text) if self._names else text
+        """What one place shows to be an address is one everywhere."""
+        return self._known.sub(self._if_known, text) if self.names else text
 
     def _if_known(self, match: re.Match[str]) -> str:
-        name = self._names.get(match[0])
+        name = self.names.get(match[0])
         if name is not None:
             return name
         return self._named(match) if self.pattern.match(match.string, match.start()) else match[0]
@@ -53,7 +53,7 @@ class IPv4(Patterned):
         for network in sorted({key.rpartition(".")[0] for key in self._found}, key=_octets):
             self._network(network)
         for key in sorted(self._found, key=_octets):
-            self._names[key] = self.named(key, 0)
+            self.names[key] = self.named(key, 0)
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,8 +79,7 @@ class IPv4(Patterned):
         return self._networks[network]
 
     def traces(self) -> Iterable[Trace]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        return (Trace(key, name, r"(?<![\d.])", r"(?!\d|\.\d)") for key, name in self._names.items())
+        return (Trace(key, name, r"(?<![\d.])", r"(?!\d|\.\d)") for key, name in self.names.items())
 
 
 class IPv6(Patterned):
@@ -94,6 +93,7 @@ class IPv6(Patterned):
         rb"(?:[0-9A-Fa-f]{0,4}:){7}|(?:[Ff][Ee][89ABab][0-9A-Fa-f]|[Ff][CDcd][0-9A-Fa-f]{2}|[23][0-9A-Fa-f]{3})"
         rb":[0-9A-Fa-f:]"
     )
+    step = 1 << 32
 
     def key(self, text: str) -> str | None:
         """An address in its short form; none for what is a time, a PCI address or a name in C++."""
@@ -107,9 +107,7 @@ class IPv6(Patterned):
 
     def named(self, key: str, number: int) -> str:
         """Of the range for documentation."""
-        while (name := str(ipaddress.IPv6Address((0x20010DB8 << 96) + number))) in self._found:
-            number += 1 << 32
-        return name
+        return str(ipaddress.IPv6Address((0x20010DB8 << 96) + number))
 
 
 class Mac(Patterned):
@@ -117,6 +115,7 @@ class Mac(Patterned):
 
     name = "MAC addresses"
     pattern = re.compile(r"(?<![0-9A-Fa-f:-])[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}(?![0-9A-Fa-f:-])")
+    step = 1 << 16
 
     def key(self, text: str) -> str | None:
         """By colons; none for one that stands for nobody or for all."""
@@ -125,17 +124,10 @@ class Mac(Patterned):
 
     def named(self, key: str, number: int) -> str:
         """Of the range for documentation, then of those that are given locally."""
-        low = f"{number & 0xFF:02x}"
-        name = (
-            f"00:00:5e:00:53:{low}"
-            if number < 256
-            else f"02:00:{number >> 24 & 255:02x}:{number >> 16 & 255:02x}:{number >> 8 & 255:02x}:{low}"
-        )
-        return name if name not in self._found else self.named(key, number + (1 << 16))
+        return f"00:00:5e:00:53:{number:02x}" if number < 256 else f"02:00:{number.to_bytes(4).hex(':')}"
 
     def traces(self) -> Iterable[Trace]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        for key, name in self._names.items():
+        for key, name in self.names.items():
             yield from (Trace(text, name, r"(?<![\w:-])", r"(?![\w:-])") for text in (key, key.replace(":", "-")))
 
 
