@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from trackside.bundle.parts import NotBundled, Part, Single, left_out, redacted_doc, whole
+from trackside.bundle.parts import NotBundled, Part, Single, left_out, whole
 from trackside.bundle.redact.redactor import Redactor, pieces
 from trackside.bundle.same import differences
 from trackside.bundle.samples import Wanted
@@ -186,16 +186,12 @@ class _Writing:
             for part in self._parts(sliced, on_progress):
                 self._put(archive, part)
             for row in self._options.missing:
-                self._put(archive, self._without(row))
+                self._put(archive, left_out(row, self._redactor))
         verdict = self._judged()
         return verdict, differences(self._session.verdict(), verdict, self._redacted)
 
     def _redacted(self, text: str) -> str:
         return text if self._redactor is None else self._redactor.text(text)
-
-    def _without(self, row: Input) -> Part:
-        part = left_out(row)
-        return part if self._redactor is None else Part(redacted_doc(part.doc, self._redactor))
 
     def _parts(self, sliced: bool, on_progress: ProgressCallback | None) -> Iterable[Part]:
         session = self._session

@@ -191,11 +191,9 @@ class Bundle:
         return digest.hexdigest()
 
     def _checked(self, member: MemberDoc) -> None:
-        digest = hashlib.sha256()
         try:
             with self._zip.open(self._infos[member.name]) as stream:
-                while data := stream.read(PIECE):
-                    digest.update(data)
+                digest = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]
         except _BROKEN as error:
             raise Damaged(f"{shown(member.name)}: changed: {error}") from None
         if digest.hexdigest() != member.sha256:

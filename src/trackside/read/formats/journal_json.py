@@ -21,23 +21,11 @@ from trackside.model import Event, Plane, Position
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.formats.job_log import note_on
 from trackside.read.formats.kernel_log import DAEMONS, host_of, node_of
-from trackside.read.pieces import Pieces
+from trackside.read.pieces import Joined
 
 _BREAK = re.compile(r"[\r\n]+")
 _MEMBER = re.compile(r'\s*"(time|msg)"\s*:\s*(.*?)\s*,?\s*$')
 _DMESG = re.compile(rb'\s*\{\s*"dmesg"\s*:\s*\[')
-
-
-class Decoded(Pieces):
-    """Text lines as a byte stream, one for each line of the original."""
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        self._lines = iter(lines)
-
-    def next_piece(self, limit: int) -> bytes:
-        line = next(self._lines, None)
-        # a message's own line breaks become redraws: the line number stays that of the JSON
-        return b"" if line is None else _BREAK.sub("\r", line).encode("utf-8", "replace") + b"\n"
 
 
 def _scan(source: Source, sink: Sink, lines: Iterable[str], plane: Plane) -> Result:
@@ -47,8 +35,10 @@ def _scan(source: Source, sink: Sink, lines: Iterable[str], plane: Plane) -> Res
         at = Position(event.at.path, event.at.line)  # byte offsets would be those of the decoded text
         sink.event(replace(event, at=at, node=host_of(event.text) or event.node))
 
+    # a message's own line breaks become redraws: the line number stays that of the JSON
+    text = Joined(_BREAK.sub("\r", line).encode("utf-8", "replace") + b"\n" for line in lines)
     scratch = Scratch(source.path, plane, node=node_of(source.path))
-    done = scan(io.BufferedReader(Decoded(lines), 1 << 20), take, scratch)
+    done = scan(io.BufferedReader(text, 1 << 20), take, scratch)
     return Result(done.lines, note=note_on(done))
 
 
