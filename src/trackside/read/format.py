@@ -115,20 +115,17 @@ class Format:
 
 @dataclass(slots=True)
 class Collected:
-    """A sink that keeps everything; for tests."""
+    """A sink that keeps everything."""
 
     events: list[Event] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     blocks: list[Samples] = field(default_factory=list)
 
     def event(self, event: Event) -> None:
-        """Keep it."""
         self.events.append(event)
 
     def record(self, record: Record) -> None:
-        """Keep it."""
         self.records.append(record)
 
     def samples(self, samples: Samples) -> None:
-        """Keep them."""
         self.blocks.append(samples)

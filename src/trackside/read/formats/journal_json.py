@@ -11,7 +11,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -103,14 +103,6 @@ def _sniff_service(source: Source) -> Match | None:
     return Match(0.84, "journal entries of a service") if _head_entries(source) else None
 
 
-def _read_kernel(source: Source, sink: Sink) -> Result:
-    return _scan(source, sink, _journal(source), "kernel")
-
-
-def _read_service(source: Source, sink: Sink) -> Result:
-    return _scan(source, sink, _journal(source), "log")
-
-
 def _journal(source: Source) -> Iterator[str]:
     for _, _, text in source.lines():
         entry = _entry(text)
@@ -122,10 +114,6 @@ def _journal(source: Source) -> Iterator[str]:
 
 def _sniff_dmesg(source: Source) -> Match | None:
     return Match(0.9, "dmesg --json") if _DMESG.match(source.head) else None
-
-
-def _read_dmesg(source: Source, sink: Sink) -> Result:
-    return _scan(source, sink, _dmesg(source), "kernel")
 
 
 def _dmesg(source: Source) -> Iterator[str]:
@@ -162,8 +150,18 @@ def _stamped(time: str, message: str) -> str:
     return f"{time} {message}" if ":" in time else f"[{time:>12}] {message}"
 
 
+def _format(
+    id_: str,
+    title: str,
+    plane: Plane,
+    sniff: Callable[[Source], Match | None],
+    lines: Callable[[Source], Iterable[str]],
+) -> Format:
+    return Format(id_, title, plane, sniff, lambda source, sink: _scan(source, sink, lines(source), plane))
+
+
 FORMATS = (
-    Format("journal-json", "journalctl -o json", "kernel", _sniff_kernel, _read_kernel),
-    Format("journal-json-service", "journalctl -o json of a service", "log", _sniff_service, _read_service),
-    Format("dmesg-json", "dmesg --json", "kernel", _sniff_dmesg, _read_dmesg),
+    _format("journal-json", "journalctl -o json", "kernel", _sniff_kernel, _journal),
+    _format("journal-json-service", "journalctl -o json of a service", "log", _sniff_service, _journal),
+    _format("dmesg-json", "dmesg --json", "kernel", _sniff_dmesg, _dmesg),
 )
