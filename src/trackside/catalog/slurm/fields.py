@@ -13,7 +13,6 @@ from typing import Any, Literal, get_args
 from trackside.catalog.job_states import ALIVE, WAITING
 from trackside.catalog.records import RECORDS
 from trackside.catalog.slurm import values
-from trackside.catalog.slurm.node_states import node_state_of
 from trackside.model import Scalar
 
 Value = Scalar | tuple[Scalar, ...]
@@ -180,7 +179,7 @@ def node_record(
     tool: Tool, get: Callable[[str], Any], name: str, state: str | Iterable[str] | None, **more: Value | None
 ) -> dict[str, Value]:
     """A node's fields, ready for a record."""
-    base, flags = node_state_of(state)
+    base, flags = values.node_state_of(state)
     return _known({"name": name, "state": base, "flags": flags, **read("node", tool, get), **more})
 
 

@@ -45,14 +45,14 @@ class Parts:
         text = line.text.strip()
         if _COMMAND.fullmatch(text):
             self.commands += 1
-            self._end_part()
+            self.end()
             if "--query-" in text:
                 self._begin(Csv, line)
             return True
         if self._now is not None and self._now.take(line):
             return True
         if _BANNER.fullmatch(text):
-            self._end_part()
+            self.end()
             return True
         if found := _LISTED.fullmatch(text):
             self.smi.readings.learn(gpu_of(index=found[1], uuid=found[3]))
@@ -62,7 +62,7 @@ class Parts:
             make = Csv
         if make is None:
             return False
-        self._end_part()
+        self.end()
         return self._begin(make, line)
 
     def _begin(self, make: Callable[[Smi], Section], line: Line) -> bool:
@@ -72,14 +72,11 @@ class Parts:
             self.kinds.add(make)
         return taken
 
-    def _end_part(self) -> None:
+    def end(self) -> None:
+        """A part is at its end, or the file."""
         if self._now is not None:
             self._now.end()
         self._now = None
-
-    def end(self) -> None:
-        """The file is at its end."""
-        self._end_part()
 
 
 def _sniff(source: Source) -> Match | None:
