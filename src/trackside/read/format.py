@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from trackside.model import Event, InputStatus, Plane, Record, Samples
 
@@ -82,6 +83,14 @@ def give(records: Iterable[Record], sink: Sink) -> int:
         sink.record(record)
         count += 1
     return count
+
+
+def csv_cells(line: str, **dialect: Any) -> list[str]:
+    """The cells of a line of CSV; none where its quotes are amiss."""
+    try:
+        return next(csv.reader([line], **dialect), [])
+    except csv.Error:
+        return []
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -100,7 +100,7 @@ class Readings:
         self._numbers: dict[str, str] = {}
 
     @classmethod
-    def discarded(cls, source: Source) -> Readings:
+    def discarded(cls, source: Source) -> Self:
         """Those of a file's head, which are only looked at."""
         return cls(Source("", b"", source.stream), Collected())
 

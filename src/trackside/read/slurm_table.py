@@ -7,7 +7,6 @@ place, and the free ones take what is left over.
 
 from __future__ import annotations
 
-import csv
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 
 from trackside.catalog.slurm.columns import COMMA_FREE, FREE, LIKELY_FREE, SHAPES
 from trackside.model import Position
-from trackside.read.format import Result
+from trackside.read.format import Result, csv_cells
 
 MAX_EXTRA = 32
 """Separators inside names of one row; a row with more is given up."""
@@ -113,10 +112,7 @@ class Table:
 
     def _split(self, text: str) -> list[str]:
         if self.separator == "," and '"' in text:
-            try:
-                return next(csv.reader([text]), [])
-            except csv.Error:
-                return text.split(",")
+            return csv_cells(text) or text.split(",")
         return text.split(self.separator)
 
     def _fits(self, fields: list[str]) -> bool:

@@ -6,7 +6,6 @@ read in blocks: cells found, numbers read and series looked up for all rows at o
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -18,7 +17,7 @@ from trackside.logs.stamp import find_time
 from trackside.model import Position
 from trackside.read.blocks import LONGEST, Block, Blocks
 from trackside.read.decimals import Floats, Places, decimals
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
 from trackside.read.measurements import MOST_SERIES, Measurements
 from trackside.read.table_columns import Columns, columns_of, numbers_of, translated
 
@@ -53,12 +52,7 @@ class Table:
 
 def cells_of(line: str, delimiter: str) -> list[str]:
     """The cells of a row; none where quotes are amiss."""
-    if '"' not in line:
-        return line.split(delimiter)
-    try:
-        return next(csv.reader([line], delimiter=delimiter, strict=True), [])
-    except csv.Error:
-        return []
+    return csv_cells(line, delimiter=delimiter, strict=True) if '"' in line else line.split(delimiter)
 
 
 def number_of(text: str) -> float:

@@ -85,7 +85,7 @@ class Xml:
         raise _Refused("entities are declared in them")
 
     def _give_up(self, note: str) -> None:
-        self.smi.readings.note(note)
+        self.smi.note(note)
         self._parser, self._ruined = None, _END not in self._line.text
         self._state.capture.end()
         self._reset()
@@ -134,7 +134,7 @@ class Xml:
         state, within = self._state, self._within()
         if within is None:
             if self._path == [_ROOT, "timestamp"]:
-                state.capture.time = self.smi.readings.time(text)
+                state.capture.time = self.smi.time(text)
             elif self._path == [_ROOT, "attached_gpus"]:
                 state.capture.says(text)
         elif not within:
