@@ -122,11 +122,10 @@ class Names(Kind):
         name: str,
         word: str,
         says: Iterable[re.Pattern[str]],
-        neutral: frozenset[str] = NEUTRAL,
         maybe: Iterable[re.Pattern[str]] = (),
     ) -> None:
         super().__init__()
-        self.name, self._word, self._says, self._neutral = name, word, tuple(says), neutral
+        self.name, self._word, self._says = name, word, tuple(says)
         self._maybe = tuple(maybe)
         self._folders: set[str] = set()
         """Of those found the ones that only a folder tells: they are replaced in paths alone."""
@@ -142,15 +141,15 @@ class Names(Kind):
     def add(self, text: str) -> None:
         """One that is known."""
         text = text.strip().rstrip(".-")
-        if len(text) > 1 and text.lower() not in self._neutral and not text.isdecimal():
+        if len(text) > 1 and text.lower() not in NEUTRAL and not text.isdecimal():
             self._found.add(text)
             self._sure.add(text)
 
     def _add_folder(self, text: str) -> None:
         """One that is a folder's name where users often have theirs."""
         stem = text.rstrip("0123456789_").lower()
-        is_word = stem in self._neutral or stem in _WORDS or stem in _FOLDERS or stem + "s" in _FOLDERS
-        if not is_word and text not in self._neutral and text.rpartition(".")[2] not in FILES:
+        is_word = stem in NEUTRAL or stem in _WORDS or stem in _FOLDERS or stem + "s" in _FOLDERS
+        if not is_word and text not in NEUTRAL and text.rpartition(".")[2] not in FILES:
             self._found.add(text)
             self._folders.add(text)
 

@@ -96,7 +96,6 @@ class _Reading:
         self.reckoned = False
 
     def line(self, at: Position, cells: Sequence[str]) -> None:
-        """Take a line."""
         match cells:
             case []:
                 self.broken += 1

@@ -55,7 +55,6 @@ class _Reading:
     notes: list[str] = field(default_factory=list)
 
     def line(self, at: Position, text: str, time: float | None) -> None:
-        """Take a line."""
         found = read_line(text)
         if found is None:
             return

@@ -21,12 +21,12 @@ from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
 from trackside.read.measurements import MOST_SERIES, Measurements
 from trackside.read.table_columns import Columns, columns_of, numbers_of, translated
 
-_DELIMITERS = ",;\t"
+DELIMITERS = ",;\t"
 _SEPARATOR = "\x1f"
 """Between the cells of rows whose quotes were taken off."""
 _MEMO = 100_000
 """Times whose texts are remembered: rows of one moment follow each other."""
-_LOOK = 50
+LOOK = 50
 """Rows of the head that may show that the table is one of metrics."""
 _EPOCH_S = 946_684_800, 4_102_444_800
 """2000 to 2100."""
@@ -44,7 +44,7 @@ class Table:
     @classmethod
     def of(cls, heading: str) -> Table | None:
         """What a first line says; None if it is no heading of metrics."""
-        delimiter = max(_DELIMITERS, key=heading.count)
+        delimiter = max(DELIMITERS, key=heading.count)
         names = cells_of(heading, delimiter)
         columns = columns_of(names)
         return None if columns is None else cls(delimiter, len(names), columns)
@@ -157,7 +157,6 @@ class _Reading:
         self._naive = False
 
     def take(self, block: Block) -> None:
-        """Read a block's rows."""
         cells = Cells.of(block.data, self._table.delimiter, self._table.width)
         times, timed = self._taken_times(cells)
         broken = np.sort(np.concatenate([cells.broken, cells.lane[~timed]]))
@@ -221,7 +220,6 @@ class _Reading:
         return values
 
     def finish(self, blocks: Blocks, cut: bool) -> Result:
-        """Say what was lost."""
         lost = [
             f"{self._broken:,} rows have no time or another number of cells (first: line {self._first_broken:,})"
             if self._broken
@@ -251,7 +249,7 @@ def _read(source: Source, sink: Sink) -> Result:
 
 
 def _lines(source: Source) -> list[str]:
-    return [line.rstrip("\r") for line in source.text.split("\n", _LOOK + 1)[: _LOOK + 1]]
+    return [line.rstrip("\r") for line in source.text.split("\n", LOOK + 1)[: LOOK + 1]]
 
 
 def _sniff(source: Source) -> Match | None:

@@ -191,7 +191,6 @@ class _Reading:
         return number
 
     def take(self, block: Block) -> None:
-        """Read a block."""
         lines = _lines(block.data)
         lanes = np.flatnonzero(lines.plain)
         series = self._series(block, lines, lanes)
