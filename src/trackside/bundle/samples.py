@@ -19,8 +19,6 @@ from trackside.read.format import Source
 
 MARGIN_S = 3600.0
 """Kept before the run's start and after its end."""
-ZONES_S = 15 * 3600.0
-"""The same where the clocks of metrics and records were not lined up."""
 _NAMES = {"gpu_health": "DCGM_EXP_GPU_HEALTH_STATUS"}
 """Names of ours that other sources use in another sense."""
 _encode = msgspec.json.Encoder().encode
@@ -39,7 +37,7 @@ class Wanted:
         """Those of a run, and some before and after it."""
         nodes = {*run.nodes, *(node for attempt in run.attempts for node in attempt.nodes)}
         starts = [each for each in (run.start, *(attempt.start for attempt in run.attempts)) if each is not None]
-        margin = MARGIN_S + (0.0 if run.metric_offset_s == 0.0 else abs(run.metric_offset_s))
+        margin = MARGIN_S + abs(run.metric_offset_s)
         return cls(
             frozenset(_host(node) for node in nodes),
             (min(starts) - margin) * 1000 if starts else float("-inf"),

@@ -47,21 +47,12 @@ class Xid:
     action: str
 
 
-def _copy_engines() -> dict[int, tuple[str, Blame, str]]:
-    numbers = [39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)]
-    return {number: (f"{_RC}CE{index}_ERROR", _E, "restart") for index, number in enumerate(numbers)}
-
-
-def _video() -> dict[int, tuple[str, Blame, str]]:
-    decoders = [68, 83, 84, 88, 89, 96, 97, 98]
-    jpeg = [82, 99, 100, 101, 102, 103, 104, 105]
-    found: dict[int, tuple[str, Blame, str]] = {}
-    for index, (decoder, engine) in enumerate(zip(decoders, jpeg, strict=True)):
-        found[decoder] = (f"{_RC}NVDEC{index}_ERROR", _E, "restart")
-        found[engine] = (f"{_RC}NVJPG{index}_ERROR", _E, "restart")
-    return found
-
-
+_ENGINES: Mapping[str, tuple[int, ...]] = {
+    "CE": (39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)),
+    "NVDEC": (68, 83, 84, 88, 89, 96, 97, 98),
+    "NVJPG": (82, 99, 100, 101, 102, 103, 104, 105),
+}
+"""Copy engines and decoders: the numbers of their errors, in the order of the engines."""
 _UNUSED = """
 1 ~FIFO_ERROR_FIFO_METHOD 2 ~FIFO_ERROR_SW_METHOD 3 ~FIFO_ERROR_UNK_METHOD 4 ~FIFO_ERROR_CHANNEL_BUSY
 5 ~FIFO_ERROR_RUNOUT_OVERFLOW 6 ~FIFO_ERROR_PARSE_ERR 7 ~FIFO_ERROR_PTE_ERR 9 ~GR_ERROR_INSTANCE
@@ -82,18 +73,16 @@ _UNUSED = """
 """Numbers that NVIDIA's catalogue marks as unused on A100 to GB200; ``~`` stands for ROBUST_CHANNEL_."""
 
 
-def _unused() -> dict[int, tuple[str, Blame, str]]:
-    words = _UNUSED.split()
-    return {
-        int(number): (mnemonic.replace("~", _RC), _E, "unused")
-        for number, mnemonic in zip(words[::2], words[1::2], strict=True)
-    }
-
-
 _TABLE: dict[int, tuple[str, Blame, str]] = {
-    **_unused(),
-    **_copy_engines(),
-    **_video(),
+    **{
+        int(number): (mnemonic.replace("~", _RC), _E, "unused")
+        for number, mnemonic in re.findall(r"(\d+) (\S+)", _UNUSED)
+    },
+    **{
+        number: (f"{_RC}{engine}{index}_ERROR", _E, "restart")
+        for engine, numbers in _ENGINES.items()
+        for index, number in enumerate(numbers)
+    },
     8: (_RC + "FIFO_ERROR_IDLE_TIMEOUT", _E, "restart"),
     11: (_RC + "GR_ERROR_MISSING_HW", _A, "check"),
     13: (_RC + "GR_EXCEPTION", _A, "check"),

@@ -38,15 +38,11 @@ class IPv4(Patterned):
 
     def key(self, text: str) -> str | None:
         """An address; none where it stands for this machine, for all, or is a mask or a version."""
-        parts = [int(part) for part in text.split(".")]
-        if (
-            max(parts) > 255
-            or parts[0] in (0, 127)
-            or parts[0] >= 224
-            or any(p != str(int(p)) for p in text.split("."))
-        ):
+        try:
+            first = ipaddress.IPv4Address(text).packed[0]
+        except ValueError:
             return None
-        return text
+        return None if first in (0, 127) or first >= 224 else text
 
     def settle(self) -> None:
         """Networks are counted in their own order."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from trackside.bundle.redact.kind import AFTER, BEFORE, Kind, Trace, word
 from trackside.bundle.redact.sieve import Look, Sign, literal, look
@@ -39,7 +40,7 @@ class Literal(Kind):
                 raise TooMany(f"more than {MOST:,} {self.name}")
 
     def settle(self) -> None:
-        self.names = {key: f"{self.word}-{number}" for number, key in enumerate(sorted(self._found), 1)}
+        self.names = numbered(sorted(self._found), self.word)
         self._any = any_of(self._found)
 
     def signs(self) -> Iterable[Sign]:
@@ -86,12 +87,7 @@ class Told(Literal):
 
     def settle(self) -> None:
         things = self._found | {key for _, key in self._placed.values()}
-        number = 0
-        for key in sorted(things):
-            number += 1
-            while (name := f"{self.word}-{number}") in things:
-                number += 1
-            self.names[key] = name
+        self.names = numbered(sorted(things), self.word, things)
         # What has blanks goes first: of ``'correct horse'`` another pattern may have seen the first word alone.
         blank = {both for both, (_, key) in self._placed.items() if " " in key}
         patterns = any_of(blank, after=AFTER), any_of(self._placed.keys() - blank, after=AFTER)
@@ -125,6 +121,12 @@ class Told(Literal):
 
 class TooMany(TracksideError, ValueError):
     """More things of one kind than can be told apart."""
+
+
+def numbered(things: Iterable[str], word: str, taken: Collection[str] = ()) -> dict[str, str]:
+    """A name for each thing, ``word-1`` and so on, without those that are taken."""
+    free = (name for number in itertools.count(1) if (name := f"{word}-{number}") not in taken)
+    return dict(zip(things, free, strict=False))
 
 
 def any_of(words: Iterable[str], before: str = "", after: str = "", flags: int = 0) -> re.Pattern[str] | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from trackside.bundle.redact.hosts import FILES
 from trackside.bundle.redact.kind import BEFORE, Kind, Trace, word
-from trackside.bundle.redact.literal import any_of
+from trackside.bundle.redact.literal import any_of, numbered
 from trackside.bundle.redact.sieve import Look, Sign, literal, look
 
 _NAME = r"([A-Za-z_][A-Za-z0-9_.-]{0,63})"
@@ -154,17 +154,10 @@ class Names(Kind):
             self._folders.add(text)
 
     def settle(self) -> None:
-        number = 0
         self._folders -= self._sure
         listed = sorted(self._found)
         wholes = {each[:_SHORTENED]: each for each in reversed(listed) if len(each) > _SHORTENED}
-        for each in listed:
-            if each in wholes:
-                continue
-            number += 1
-            while f"{self._word}-{number}" in self._found:
-                number += 1
-            self.names[each] = f"{self._word}-{number}"
+        self.names = numbered((each for each in listed if each not in wholes), self._word, self._found)
         self.names |= {each: self.names[whole] for each, whole in wholes.items() if each in self._found}
         self._spelled = {each.lower(): name for each, name in reversed(self.names.items())}
         common = {each for each in self._found if _is_common(each)}

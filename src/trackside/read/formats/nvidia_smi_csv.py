@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -288,16 +289,14 @@ def _together(times: Sequence[float]) -> tuple[float, int]:
     if ratio < _APART or sum(pause <= low for pause in pauses) < 0.5 * len(pauses):
         return -1.0, 1
     limit = (max(low, 1e-3) * high) ** 0.5
-    sizes: dict[int, int] = {}
+    sizes: Counter[int] = Counter()
     size = 1
     for pause in pauses:
         if pause > limit:
-            sizes[size] = sizes.get(size, 0) + 1
+            sizes[size] += 1
             size = 0
         size += 1
-    if not sizes:
-        return limit, len(times)
-    return limit, max(sizes, key=lambda each: sizes[each])
+    return limit, max(sizes, key=sizes.__getitem__, default=len(times))
 
 
 class _Order:
