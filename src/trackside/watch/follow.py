@@ -44,13 +44,12 @@ def follow(
     interval_s: float = INTERVAL_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
-    passing: tuple[type[Exception], ...] = (Unanswered, OSError),
 ) -> Followed:
     """Ask until the job is over, and show each verdict that differs from the one before in what it says first.
 
-    ``stage``: of the job, as the last asking found it. ``say``: takes a line about the watching itself. What ``ask``
-    raises of ``passing`` is said and tried again later, ever more seldom; all else ends the watching, as it would a
-    single diagnosis, and so does a path that was mistyped.
+    ``stage``: of the job, as the last asking found it. ``say``: takes a line about the watching itself. That a
+    server or the system does not answer is said, and tried again later, ever more seldom; all else that ``ask`` raises
+    ends the watching, as it would a single diagnosis, and so does a path that was mistyped.
     """
     last: VerdictDoc | None = None
     now = ""
@@ -63,7 +62,7 @@ def follow(
                 verdict = ask()
             except MISTAKES:
                 raise
-            except passing as error:
+            except (Unanswered, OSError) as error:
                 left = math.inf if ended_at is None else ended_at + PATIENCE_S - clock()
                 if left <= 0:
                     say(f"unable to check: {error}; the job has ended, and its last verdict stands")
