@@ -104,7 +104,7 @@ class Single:
         stream: io.BufferedIOBase = source.stream  # type: ignore[assignment]
         kept: Callable[[], str] = str
         binary = b"\0" in source.head
-        if row.plane == "metric" and row.path not in self.told and (binary or self._is_large(row, source)):
+        if row.plane == "metric" and row.path not in self.told and (binary or self._is_large(source)):
             written = export(source, (self.wanted if self.spots is not None else None) or Wanted())
             stream = _joined(written.lines())
             doc = msgspec.structs.replace(doc, member=f"{doc.member}.samples.jsonl")
@@ -120,15 +120,15 @@ class Single:
         elif row.format == "hang-report" and self.redactor is not None:
             stream = _joined(line for line in stream if read_piece(line) is None)
             kept = "flight recorders in it left out: packed, they can't be redacted".__str__
-        elif row.format in FORMATS and self._is_large(row, source):
+        elif row.format in FORMATS and self._is_large(source):
             cut = Slice(stream, (self.spots or {}).get(source.path, Spots()))
             stream = _joined(cut)
             kept = lambda: f"{cut.kept:,} of {cut.lines:,} lines: both ends, what is cited with context, what was read"  # noqa: E731
         if self.redactor is None:
-            return Part(doc, _chunks(stream), kept)
+            return Part(doc, iter(lambda: stream.read(PIECE), b""), kept)
         return Part(redacted_doc(doc, self.redactor), self.redactor.stream(stream), kept)
 
-    def _is_large(self, row: Input, source: Source) -> bool:
+    def _is_large(self, source: Source) -> bool:
         """Whether something of it may be left out."""
         return self.spots is not None and (source.size is None or source.size > SMALL)
 
@@ -150,8 +150,3 @@ def _text(value: object) -> str:
 
 def _joined(pieces: Iterable[bytes]) -> io.BufferedReader:
     return io.BufferedReader(Joined(pieces), PIECE)
-
-
-def _chunks(stream: io.BufferedIOBase) -> Iterator[bytes]:
-    while data := stream.read(PIECE):
-        yield data

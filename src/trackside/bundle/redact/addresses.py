@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from trackside.bundle.redact.kind import Patterned, Trace
 
-_RANGES = ("192.0.2", "198.51.100", "203.0.113")
-"""The /24 networks for documentation; further ones are of 198.18.0.0/15 and 100.64.0.0/10."""
+_RANGES = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "198.18.0.0/15")
+"""For documentation, then for benchmarks."""
+_LAST_RANGE = "100.64.0.0/10"
 
 
 class IPv4(Patterned):
@@ -46,30 +48,22 @@ class IPv4(Patterned):
 
     def settle(self) -> None:
         """Networks are counted in their own order."""
-        for network in sorted({key.rpartition(".")[0] for key in self._found}, key=_octets):
-            self._network(network)
-        for key in sorted(self._found, key=_octets):
-            self.names[key] = self.named(key, 0)
+        for key in sorted(self._found, key=ipaddress.IPv4Address):
+            self.names[key] = self._free(key, 0)
 
     def __init__(self) -> None:
         super().__init__()
         self._networks: dict[str, str] = {}
-        self._next = 0
+        self._free_networks = _networks()
 
-    def named(self, key: str, number: int) -> str:
+    def _free(self, key: str, number: int) -> str:
         """In the range of its network."""
         network, _, host = key.rpartition(".")
         return f"{self._network(network)}.{host}"
 
     def _network(self, network: str) -> str:
         while network not in self._networks:
-            number, self._next = self._next, self._next + 1
-            if number < len(_RANGES):
-                free = _RANGES[number]
-            elif (rest := number - len(_RANGES)) < 512:
-                free = f"198.{18 + rest // 256}.{rest % 256}"
-            else:
-                free = f"100.{64 + (rest - 512) // 256 % 64}.{(rest - 512) % 256}"
+            free = next(self._free_networks)
             if not any(key.startswith(f"{free}.") for key in self._found):
                 self._networks[network] = free
         return self._networks[network]
@@ -101,7 +95,7 @@ class IPv6(Patterned):
             return None
         return None if found.is_loopback or found.is_unspecified else str(found)
 
-    def named(self, key: str, number: int) -> str:
+    def named(self, number: int) -> str:
         """Of the range for documentation."""
         return str(ipaddress.IPv6Address((0x20010DB8 << 96) + number))
 
@@ -118,7 +112,7 @@ class Mac(Patterned):
         key = text.lower().replace("-", ":")
         return None if key in ("00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff") else key
 
-    def named(self, key: str, number: int) -> str:
+    def named(self, number: int) -> str:
         """Of the range for documentation, then of those that are given locally."""
         return f"00:00:5e:00:53:{number:02x}" if number < 256 else f"02:00:{number.to_bytes(4).hex(':')}"
 
@@ -127,5 +121,8 @@ class Mac(Patterned):
             yield from (Trace(text, name, r"(?<![\w:-])", r"(?![\w:-])") for text in (key, key.replace(":", "-")))
 
 
-def _octets(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))
+def _networks() -> Iterator[str]:
+    """The first three octets of networks that names are of."""
+    for whole in itertools.chain(_RANGES, itertools.repeat(_LAST_RANGE)):
+        for network in ipaddress.IPv4Network(whole).subnets(new_prefix=24):
+            yield str(network.network_address).removesuffix(".0")

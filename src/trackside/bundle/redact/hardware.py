@@ -26,7 +26,7 @@ class GpuUuids(Patterned):
         """Its first eight digits."""
         return re.sub(r"^(?:MIG-)?(?:GPU-)?", "", text)[:8].lower()
 
-    def named(self, key: str, number: int) -> str:
+    def named(self, number: int) -> str:
         """Eight digits."""
         return f"{number:08x}"
 
@@ -50,7 +50,7 @@ class Serials(Literal):
 
     def key(self, text: str) -> str | None:
         """One with three digits at least."""
-        return text if sum(letter.isdigit() for letter in text) >= 3 and text.lower() not in ("0x00000000",) else None
+        return text if sum(letter.isdigit() for letter in text) >= 3 and text.lower() != "0x00000000" else None
 
 
 class MachineIds(Literal):
@@ -80,7 +80,7 @@ class Guids(Patterned):
         digits = text.lower().replace(":", "")
         return digits if set(digits) - {"0", "f"} else None
 
-    def named(self, key: str, number: int) -> str:
+    def named(self, number: int) -> str:
         """Of those that are given locally."""
         return f"02000000{number:08x}"
 

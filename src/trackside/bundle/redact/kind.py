@@ -88,12 +88,13 @@ class Patterned(Kind):
         """The thing that a match is, in one spelling; None for none."""
         return text.lower()
 
-    def named(self, key: str, number: int) -> str:
+    def named(self, number: int) -> str:
         """The name of the n-th thing, from 1, if no thing is called so."""
         raise NotImplementedError
 
     def _free(self, key: str, number: int) -> str:
-        while (name := self.named(key, number)) in self._found:
+        """The name of a thing, the n-th."""
+        while (name := self.named(number)) in self._found:
             number += self.step
         return name
 
