@@ -8,6 +8,7 @@ a name (``_util``, ``_clock``) or before it (the heading again) is left out.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from trackside.catalog.throttle import REASONS
@@ -134,12 +135,13 @@ def plain_path(names: tuple[str, ...]) -> str:
     return "/".join((*headings, name.removesuffix("_util").removesuffix("_clock")))
 
 
-class Process(NamedTuple):
+@dataclass(slots=True)
+class Process:
     """A process that nvidia-smi lists: its type (C, G, C+G, M), and its memory as printed."""
 
-    pid: str
-    kind: str
-    memory: str
+    pid: str = ""
+    kind: str = ""
+    memory: str = ""
 
 
 class Card(NamedTuple):
@@ -236,9 +238,6 @@ def _empty(fields: dict[str, str]) -> bool:
     return used is not None and total is not None and used.number <= IDLE_SHARE * total.number
 
 
-_NO_PROCESS = Process("", "", "")
-
-
 class State:
     """The captures of a file: a GPU's entries, until its block is closed."""
 
@@ -273,14 +272,14 @@ class State:
     def begin_process(self) -> bool:
         """A process begins in the list; whether there is room for it."""
         if self.processes is not None and len(self.processes) < MOST_PROCESSES:
-            self.processes.append(_NO_PROCESS)
+            self.processes.append(Process())
             return True
         return False
 
     def keep_of_process(self, name: str, cell: str) -> None:
         """Keep an entry of the process that began last."""
         if self.processes and (field := _PROCESS_FIELDS.get(plain_path((name,)))) is not None:
-            self.processes[-1] = self.processes[-1]._replace(**{field: cell.strip()})
+            setattr(self.processes[-1], field, cell.strip())
 
     def close(self) -> None:
         """The GPU's block is whole."""
