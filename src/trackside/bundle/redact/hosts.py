@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from trackside.bundle.redact.kind import AFTER, BEFORE, Kind, Trace, word
+from trackside.bundle.redact.literal import any_of
 from trackside.bundle.redact.sieve import Look, Sign, literal, look
 from trackside.catalog.hostlist import expand
 
@@ -222,9 +223,7 @@ class Hosts(Kind):
             self._any = re.compile(rf"(?=[{first}]){BEFORE}({words})(\d+|\[[\d, \t-]+\])?{AFTER}(?!::)", _FLAGS)
         self._domain_names = {each: f"domain-{n}.example" for n, each in enumerate(sorted(self._domains), 1)}
         self.names = {**self._names, **self._words, **self._domain_names}
-        if self._domains:
-            listed = "|".join(re.escape(each) for each in sorted(self._domains, key=lambda each: (-len(each), each)))
-            self._any_domain = re.compile(rf"(?<![A-Za-z0-9-])({listed})(?![A-Za-z0-9-])", _FLAGS)
+        self._any_domain = any_of(self._domains, "(?<![A-Za-z0-9-])", "(?![A-Za-z0-9-])", _FLAGS)
 
     def replaced(self, text: str) -> str:
         if self._placed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 from trackside.catalog.job_states import ALIVE, WAITING
@@ -69,8 +70,8 @@ JOB = (
     _field("n_gpus", values.gpus, sacct="ReqTRES", scontrol="ReqTRES", jobcomp="tres_req", slurmdbd="tres.requested", slurmctld="tres_req_str"),
     _field("gpus", values.allocated_gpus, scontrol="Nodes"),
     _field("req_mem_bytes", values.known, sacct="ReqMem"),
-    _field("req_mem_bytes", values.memory_per_node, scontrol="MinMemoryNode", slurmdbd="required.memory_per_node"),
-    _field("req_mem_bytes", values.memory_per_cpu, scontrol="MinMemoryCPU", slurmdbd="required.memory_per_cpu"),
+    _field("req_mem_bytes", partial(values.memory_asked, "n"), scontrol="MinMemoryNode", slurmdbd="required.memory_per_node"),
+    _field("req_mem_bytes", partial(values.memory_asked, "c"), scontrol="MinMemoryCPU", slurmdbd="required.memory_per_cpu"),
     _field("max_rss_bytes", values.resident, sacct="MaxRSS", slurmdbd="tres.requested.max"),
     _field("dependency", values.known, scontrol="Dependency", squeue="DEPENDENCY", slurmctld="dependency"),
     _field("dependency", values.dependency_of, sacct="SubmitLine", slurmdbd="submit_line"),

@@ -166,17 +166,9 @@ def resident(value: Any) -> int | None:
     return max((amount for kind, _, amount in tres_list(value) if kind == "mem"), default=None) or None
 
 
-def memory_per_node(value: Any) -> str | None:
-    """Memory asked for, in the form of sacct's ReqMem: ``16Gn``, in MiB where it has no unit; see :func:`size`."""
-    return _memory(value, "n")
-
-
-def memory_per_cpu(value: Any) -> str | None:
-    """Memory asked for, in the form of sacct's ReqMem: ``4000Mc``, in MiB where it has no unit; see :func:`size`."""
-    return _memory(value, "c")
-
-
-def _memory(value: Any, share: str) -> str | None:
+def memory_asked(share: str, value: Any) -> str | None:
+    """Memory asked for a node (``n``) or a CPU (``c``), in the form of sacct's ReqMem: ``16Gn``, in MiB where it has no
+    unit; see :func:`size`."""
     text = value.strip() if isinstance(value, str) else str(number(value) or 0)
     return f"{text}{share}" if size(text) else None
 

@@ -127,13 +127,9 @@ class _Rows(NamedTuple):
 
     def joined(self, other: _Rows) -> _Rows:
         """Both, in the order of their lines."""
-        order = np.argsort(np.concatenate([self.lane, other.lane]), kind="stable")
-        return _Rows(
-            np.concatenate([self.lane, other.lane])[order],
-            np.concatenate([self.series, other.series])[order],
-            np.concatenate([self.value, other.value])[order],
-            np.concatenate([self.time, other.time])[order],
-        )
+        both = [np.concatenate(columns) for columns in zip(self, other, strict=True)]
+        order = np.argsort(both[0], kind="stable")
+        return _Rows(*(column[order] for column in both))
 
 
 Stamps = list[tuple[int, int]]
