@@ -190,7 +190,7 @@ def test_a_memory_peak_between_many_windows_is_in_the_picture_and_the_table() ->
     cluster.per_gpu("gpu_memory_used_bytes", 20 * GIB, {"n1:1": level})
     cluster.per_gpu("gpu_memory_total_bytes", 80 * GIB)
     memory = drawn(cluster)["memory"]
-    assert max(columns(memory)["high"]) == pytest.approx(79, rel=1e-3)
+    assert max(columns(memory)["used_high"]) == pytest.approx(79, rel=1e-3)
     assert len(columns(memory)["t"]) <= reduce.MOST
     assert memory.rows[0] == ("n1:1", "79 GiB", "20 GiB", "99%")
 

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from trackside.catalog.events import EVENTS
 from trackside.catalog.throttle import REASONS, mask, reasons_in
 from trackside.catalog.xid import XIDS
-from trackside.evidence import Frame, Grid
+from trackside.evidence import Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import spells
 from trackside.facts.gpus import name_of
 from trackside.model import Event, Role
 from trackside.query import Query, events, metric
+from trackside.show.charts.phases import events_of
 from trackside.show.charts.time_axis import Span
 from trackside.show.inert import shown
 from trackside.show.wording import moment, word
@@ -134,7 +135,7 @@ class Happening:
 def said(facts: Facts, span: Span, end: float) -> tuple[list[Moment], list[Moment]]:
     """The events in the span, and those of which nothing tells when they were. An event that bears no time lies between
     the last one before it in its file that does and the next, or the run's end."""
-    rows = [row for kind in (*_LANE, "progress") for row in _events(facts, kind)]
+    rows = [row for kind in (*_LANE, "progress") for row in events_of(facts, events(kind))]
     files = {row.at.path for row in rows if row.time is None}
     timed = sorted(
         (row.at.path, row.at.line, row.time) for row in rows if row.time is not None and row.at.path in files
@@ -156,11 +157,6 @@ def said(facts: Facts, span: Span, end: float) -> tuple[list[Moment], list[Momen
         else:
             untold.append(Moment(lane, span[0], row))
     return found, untold
-
-
-def _events(facts: Facts, kind: str) -> Sequence[Event]:
-    answer = facts.answer(events(kind))
-    return answer.events if isinstance(answer, Frame) else ()
 
 
 def counted(facts: Facts, span: Span) -> Iterator[Moment]:

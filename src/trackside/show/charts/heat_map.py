@@ -11,7 +11,6 @@ from trackside.show.charts.chart import LEFT, NARROW_LEFT, Raster
 from trackside.show.charts.time_axis import (
     Json,
     clock,
-    dragged,
     figure,
     label,
     mark,
@@ -91,7 +90,7 @@ def heat_map(drawn: Map) -> Json:
     return figure(
         drawn.height,
         (drawn.start, drawn.end),
-        [*marks, dragged(drawn.height)],
+        marks,
         data=_data(drawn),
         scales=[
             {"name": "heat", "type": "linear", "domain": [0, MIDDLE, 1], "range": signal("[ground, accent, ink]"),

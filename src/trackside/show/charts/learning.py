@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trackside.evidence import Frame, Grid, Missing
+from trackside.evidence import Frame, Missing
 from trackside.facts.fact import Facts
 from trackside.facts.training.learning import Curve, curve, number
 from trackside.facts.training.loss_curve import LossCurve
@@ -16,13 +16,12 @@ from trackside.model import Event
 from trackside.query import events, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn
-from trackside.show.charts.phases import finding, run_window
+from trackside.show.charts.phases import finding, run_window, sampled
 from trackside.show.charts.time_axis import (
     Json,
     Span,
     at_ends,
     at_x,
-    dragged,
     figure,
     heading,
     line,
@@ -32,8 +31,6 @@ from trackside.show.charts.time_axis import (
     readout,
     signal,
     table,
-    y_axis,
-    y_scale,
 )
 from trackside.show.inert import shown
 from trackside.show.wording import word
@@ -95,7 +92,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
         return None
     frame, own = loss.points, loss.curve
     answer = facts.answer(PARENT)
-    parent = curve(answer) if isinstance(answer, Frame) and answer.rows else None
+    parent = curve(answer) if isinstance(answer, Frame) and answer else None
     ground = _ground(own, parent)
     axis = ground.axis
     tail = _tail(parent, own) if parent is not None and len(parent.points) > 1 and axis == "step" else []
@@ -217,8 +214,7 @@ def _throughput(own: Curve, ground: Ground, facts: Facts) -> Line:
     if seconds:
         return _line("throughput", "throughput, steps/s", [(x, 1 / y) for x, y in seconds if y > 0])
     for unit, query in RATES.items() if ground.axis == "time" else ():
-        grid = facts.answer(query)
-        if isinstance(grid, Grid) and len(grid.times):
+        if (grid := sampled(facts, query)) is not None:
             values = reduce.across(grid.values).middle
             told = [(t, v) for t, v in zip(grid.times.tolist(), values.tolist(), strict=True) if not math.isnan(v)]
             return _line("throughput", f"throughput, {unit}", told)
@@ -301,7 +297,7 @@ def _spec(lines: Sequence[Line], span: Span, ground: Ground, moments: Sequence[t
     height = y - BETWEEN
     for x, text, colour in moments:
         marks += named_moment(x, text, height, colour, axis=ground.axis)
-    return figure(height, span, [*marks, dragged(height)], data=data, axis=ground.axis, title=ground.title)
+    return figure(height, span, marks, data=data, axis=ground.axis, title=ground.title)
 
 
 def _data(each: Line, axis: Axis) -> list[Json]:
@@ -323,14 +319,12 @@ def _data(each: Line, axis: Axis) -> list[Json]:
 
 
 def _panel(each: Line, y: int, height: int, span: Span) -> list[Json]:
-    low, high = each.bounds
-    scale = y_scale("y", low, high, height, kind="log" if each.logarithmic else "linear", nice=False)
-    marks = [line(each.key, "y", "y", "accent", wide=1.8)]
+    marks = [line(each.key, "y", "accent", wide=1.8)]
     if len(each.x) <= 60:
         dot = {"size": 14, "fill": signal("accent"), "x": at_x("t"), "y": {"scale": "y", "field": "y"}}
         marks.append(mark("symbol", dot, each.key))
     if each.parent:
-        marks.insert(0, line(f"{each.key}_parent", "y", "y", "second", dash=(5, 3), wide=1.5))
+        marks.insert(0, line(f"{each.key}_parent", "y", "second", dash=(5, 3)))
     if each.tests:
         ring = {"size": 30, "stroke": signal("third"), "strokeWidth": 1.5, "fillOpacity": 0}
         marks.append(mark("symbol", {**ring, "x": at_x("t"), "y": {"scale": "y", "field": "y"}}, f"{each.key}_tests"))
@@ -342,7 +336,7 @@ def _panel(each: Line, y: int, height: int, span: Span) -> list[Json]:
     value = f"format(data('{each.key}_near')[0].point.y, '.4~g')"
     return [
         heading(title, y - (22 if y == 0 else 10)),
-        panel(y, height, marks, scales=[scale], axes=[y_axis("y", ticks=4 if height == TALL else 3, form=".4~g")]),
+        panel(y, height, marks, each.bounds, log=each.logarithmic, ticks=4 if height == TALL else 3),
         *at_ends(_ends(each, height, span), height, y),
         readout(f"{near} ? {value} : ''", y - (22 if y == 0 else 10)),
     ]

@@ -11,17 +11,16 @@ import numpy as np
 from trackside.catalog.natural import natural
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import middle
+from trackside.facts.gpu.activity import Matrix, middle
 from trackside.facts.gpus import ranks_at
 from trackside.finding import Verdict
 from trackside.query import Query, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn, Raster
 from trackside.show.charts.heat_map import Map, heat_map
-from trackside.show.charts.phases import culprits, first_cause, gpus_of, titled
+from trackside.show.charts.phases import culprits, first_cause, gpus_of, sampled, titled
 from trackside.show.wording import word
 
-Matrix = reduce.Matrix
 CELLS = 900_000
 """Bytes of all rasters together: with 512 GPUs, a day in five-minute windows of six metrics."""
 OUTSTANDING, CLEARLY = 0.15, 0.15
@@ -95,8 +94,7 @@ class Seen:
 
 def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
     """None where no GPU was sampled."""
-    answers = [(layer, facts.answer(layer.query)) for layer in LAYERS]
-    grids = [(layer, answer) for layer, answer in answers if isinstance(answer, Grid) and len(answer.times)]
+    grids = [(layer, grid) for layer in LAYERS if (grid := sampled(facts, layer.query)) is not None]
     if any(layer.key == "engine" for layer, _ in grids):  # the same, measured worse
         grids = [(layer, grid) for layer, grid in grids if layer.key != "utilisation"]
     gpus = _rows(verdict, [grid for _, grid in grids])

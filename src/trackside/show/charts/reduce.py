@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+
+from trackside.facts.gpu.activity import Matrix, middle
 
 MOST = 600
 """Points of a line: more than a screen's columns show nothing more."""
-Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,12 +25,7 @@ class Level:
 
 def across(values: Matrix) -> Level:
     """The curves of a matrix (series, windows): median, least and most of each window."""
-    known = ~np.isnan(values)
-    some = known.any(axis=0)
-    middle = np.full(values.shape[1], np.nan)
-    if some.any():
-        middle[some] = np.nanmedian(values[:, some], axis=0)
-    return Level(middle, np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0))
+    return Level(middle(values, axis=0), np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0))
 
 
 def times_of(times: Matrix, most: int = MOST) -> Matrix:

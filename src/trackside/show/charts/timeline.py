@@ -19,7 +19,6 @@ from trackside.show.charts.time_axis import (
     Json,
     Span,
     clock,
-    dragged,
     figure,
     label,
     mark,
@@ -238,7 +237,6 @@ def _spec(
             _counts(),
             *(named_moment(cause[0], f"first cause: {cause[1]}", height, "bad") if cause else []),
             readout(clock("moment")),
-            dragged(height),
         ],
         data=[{"name": "bars", "values": stretches}, {"name": "events", "values": points}],
     )

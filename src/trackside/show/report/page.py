@@ -18,12 +18,12 @@ from trackside.model import Position
 from trackside.query import Query, QueryError
 from trackside.read.excerpts import Excerpt
 from trackside.show import citing, heading
-from trackside.show.charts.chart import PAINT
+from trackside.show.charts.chart import PAINT, drawings
 from trackside.show.charts.phases import first_cause, often_from_start
 from trackside.show.document import CiteDoc, InputDoc, ProgressDoc, VerdictDoc
 from trackside.show.inert import visible
 from trackside.show.report import assets
-from trackside.show.report.figures import figures, script_data
+from trackside.show.report.figures import described, script_data
 from trackside.show.waste import in_brief
 from trackside.show.wording import duration, moment, with_stop, word
 from trackside.stores.embedded.layout import Directory
@@ -110,7 +110,7 @@ def _asked(cite: CiteDoc) -> Query | None:
 def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Position, Excerpt]) -> bytes:
     """The page, in UTF-8. ``around``: what stands around the :func:`places` that are cited, as far as it was found."""
     unchecked = Facts(store, verdict.run)
-    drawn = list(figures(verdict, unchecked))
+    drawn = list(drawings(verdict, unchecked))
     script, style, vega = assets.own("page.js"), assets.own("page.css"), assets.vega() if drawn else ""
     citations, first, rows = list(_citations(doc, around)), _first(doc), list(_rows(doc))
     begun = not often_from_start(doc.primary.family) or first_cause(verdict, unchecked) is not None
@@ -120,7 +120,7 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         style=Markup(style),
         script=Markup(script),
         vega=Markup(vega),
-        charts=Markup(script_data([each.data for each in drawn])),
+        charts=Markup(script_data([described(*each) for each in drawn])),
         paint=" ".join(PAINT),
         figures=drawn,
         headline=heading.headline(doc.primary),
