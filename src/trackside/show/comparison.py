@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 from rich.console import Console, RenderableType
@@ -16,11 +14,11 @@ from trackside.compare.compare import Comparison
 from trackside.compare.side import Row
 from trackside.compare.slowdown import Slowdown, pace
 from trackside.compare.training import TIME_HELD
-from trackside.evidence import Cite, Value
+from trackside.evidence import Value
 from trackside.model import Scalar
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show import heading
-from trackside.show.document import CiteDoc, FindingDoc, Json, RunDoc, VerdictDoc, citation, document, plain
+from trackside.show.document import CiteDoc, Cites, FindingDoc, Json, RunDoc, VerdictDoc, document, plain
 from trackside.show.inert import encodable
 from trackside.show.text import trimmed
 from trackside.show.wording import duration, word
@@ -114,33 +112,13 @@ class ComparisonDoc(msgspec.Struct, frozen=True):
     slowdown: SlowdownDoc | None = None
 
 
-class _Cites:
-    """Numbers the citations of each run."""
-
-    def __init__(self) -> None:
-        self._ids: dict[tuple[str, Cite], str] = {}
-        self._counts: Counter[str] = Counter()
-
-    def ids(self, letter: str, value: Value | None) -> list[str]:
-        found = []
-        for cite in () if value is None else value.cites:
-            if (letter, cite) not in self._ids:
-                self._counts[letter] += 1
-                self._ids[letter, cite] = f"{letter}{self._counts[letter]}"
-            found.append(self._ids[letter, cite])
-        return found
-
-    def docs(self) -> dict[str, CiteDoc]:
-        return {name: citation(cite) for (_, cite), name in self._ids.items()}
-
-
 def comparison(
     found: Comparison, paths: tuple[Sequence[str], Sequence[str]] = ((), ()), price: Price = NO_PRICE,
     same: bool = False,
 ) -> ComparisonDoc:  # fmt: skip
     """A comparison in its published form; ``paths``: the inputs of each run as the user gave them, ``same``: whether
     these are one and the same."""
-    cites = _Cites()
+    cites = Cites()
     docs = [document(side.verdict) for side in (found.a, found.b)]
     rows = [_row(row, cites) for row in found.rows]
     partings = [_row(row, cites) for row in found.partings]
@@ -164,7 +142,7 @@ def comparison(
     )
 
 
-def _slowdown(found: Slowdown | None, cites: _Cites, price: Price) -> SlowdownDoc | None:
+def _slowdown(found: Slowdown | None, cites: Cites, price: Price) -> SlowdownDoc | None:
     if found is None:
         return None
     mine, others = [found.gpus, found.steps, found.slow], [found.fast]
@@ -179,8 +157,8 @@ def _slowdown(found: Slowdown | None, cites: _Cites, price: Price) -> SlowdownDo
         formula=f"{word(found.gpus.value, found.gpus.unit)} x {figures[0]} steps x ({figures[1]} s - {figures[2]} s) / "
         f"3,600 s an hour = {found.hours:,.10g} GPU-hours",
         assumption="A step of one is as much work as a step of the other." + held,
-        cites_a=[name for value in a for name in cites.ids("a", value)],
-        cites_b=[name for value in b for name in cites.ids("b", value)],
+        cites_a=[name for value in a for name in cites.ids(value.cites, "a")],
+        cites_b=[name for value in b for name in cites.ids(value.cites, "b")],
         cost=price.of(found.hours),
         currency=price.currency if price.price_per_gpu_hour else None,
         cost_formula=price.formula(found.hours),
@@ -303,11 +281,12 @@ def _word(value: Value | None) -> str:
     return "" if value is None else word(value.value, value.unit)
 
 
-def _row(row: Row, cites: _Cites) -> RowDoc:
+def _row(row: Row, cites: Cites) -> RowDoc:
     unit = next((value.unit for value in (row.a, row.b) if value is not None), "")
     return RowDoc(
         topic=row.topic, label=row.label, a=_json(row.a), b=_json(row.b), unit=unit, differs=row.differs,
-        rule=row.rule, why=row.why, cites_a=cites.ids("a", row.a), cites_b=cites.ids("b", row.b), step=row.step,
+        rule=row.rule, why=row.why, cites_a=cites.ids(row.a.cites if row.a else (), "a"),
+        cites_b=cites.ids(row.b.cites if row.b else (), "b"), step=row.step,
         seconds=row.seconds, place=row.place, text_a=_word(row.a), text_b=_word(row.b),
         name=row.name, follows=", ".join(map(_in_figures, row.follows)),
     )  # fmt: skip
@@ -417,17 +396,3 @@ def _rest(doc: ComparisonDoc, console: Console) -> None:
         if told:
             console.print()
             console.print(Text(f"{title}: ", style="bold").append("; ".join(told) + ".", style="not bold dim"))
-
-
-def encode(doc: ComparisonDoc) -> bytes:
-    """Indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(doc), indent=2) + b"\n"
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of ``trackside.comparison/1``."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": SCHEMA,
-        **msgspec.json.schema(ComparisonDoc),
-    }
