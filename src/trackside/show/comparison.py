@@ -20,7 +20,7 @@ from trackside.settings.price import NO_PRICE, Price
 from trackside.show import heading
 from trackside.show.document import CiteDoc, Cites, FindingDoc, Json, RunDoc, VerdictDoc, document, plain
 from trackside.show.inert import encodable
-from trackside.show.text import trimmed
+from trackside.show.text import section, trimmed
 from trackside.show.wording import duration, word
 
 SCHEMA = "trackside.comparison/1"
@@ -302,34 +302,21 @@ def _json(value: Value | None) -> Json:
 
 def render(doc: ComparisonDoc, console: Console, verbose: bool = False) -> None:
     """Print a comparison: what differs; with ``verbose`` what doesn't as well, every rule and citation."""
+    most = None if verbose else SHOWN
     with trimmed(console):
-        _render(doc, console, verbose)
-
-
-def _render(doc: ComparisonDoc, console: Console, verbose: bool) -> None:
-    for place, line in enumerate(doc.answer):
-        console.print(Text(line, style="bold" if place == 0 else ""))
-    for letter, side in (("A", doc.a), ("B", doc.b)):
-        console.print(Text(f"{letter}  {' '.join(side.paths)}  {_run(side.run)}", style="dim"))
-    if doc.partings:
-        _heading(console, "Where they part, the earliest first")
-        console.print(_partings(doc.partings if verbose else doc.partings[:SHOWN]))
-    if doc.following:
-        _heading(console, "What may follow from how they were set up")
-        console.print(_partings(doc.following if verbose else doc.following[:SHOWN]))
-    for topic, title in TOPICS.items():
-        rows = [row for row in doc.rows if row.topic == topic and (verbose or row.differs)]
-        rows = rows if verbose else [row for row in rows if row.seconds is None or row.topic != "metrics"]  # said above
-        if rows:
-            _heading(console, title)
-            console.print(_table(rows, doc.cites, verbose, console.width))
-    if not verbose:
-        _rest(doc, console)
-
-
-def _heading(console: Console, title: str) -> None:
-    console.print()
-    console.print(Text(title.upper(), style="bold"))
+        for place, line in enumerate(doc.answer):
+            console.print(Text(line, style="bold" if place == 0 else ""))
+        for letter, side in (("A", doc.a), ("B", doc.b)):
+            console.print(Text(f"{letter}  {' '.join(side.paths)}  {_run(side.run)}", style="dim"))
+        section(console, "Where they part, the earliest first", _partings(doc.partings[:most]))
+        section(console, "What may follow from how they were set up", _partings(doc.following[:most]))
+        for topic, title in TOPICS.items():
+            rows = [row for row in doc.rows if row.topic == topic and (verbose or row.differs)]
+            if not verbose:  # said above
+                rows = [row for row in rows if row.seconds is None or row.topic != "metrics"]
+            section(console, title, _table(rows, doc.cites, verbose, console.width))
+        if not verbose:
+            _rest(doc, console)
 
 
 def _run(run: RunDoc) -> str:
@@ -338,7 +325,7 @@ def _run(run: RunDoc) -> str:
     return f"run {run.id or ''} {run.disposition or ''}{size}{lasted}".replace("  ", " ").strip()
 
 
-def _partings(rows: Iterable[RowDoc]) -> RenderableType:
+def _partings(rows: Iterable[RowDoc]) -> list[RenderableType]:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
@@ -349,10 +336,10 @@ def _partings(rows: Iterable[RowDoc]) -> RenderableType:
         values = f": {row.text_a} in A, {row.text_b} in B" if row.cites_a and row.cites_b else ""
         text = Text((row.name or row.label) + values).append(_ids(row), style="dim")
         grid.add_row(Text("  " + ", ".join(told)), text)
-    return grid
+    return [grid] if grid.rows else []
 
 
-def _table(rows: Iterable[RowDoc], cites: dict[str, CiteDoc], verbose: bool, width: int) -> RenderableType:
+def _table(rows: Iterable[RowDoc], cites: dict[str, CiteDoc], verbose: bool, width: int) -> list[RenderableType]:
     """The labels as wide as they are, up to a share of the terminal; the values share the rest."""
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
     grid.add_column(max_width=max(16, int(LABELS * width)), overflow="fold")
@@ -368,7 +355,7 @@ def _table(rows: Iterable[RowDoc], cites: dict[str, CiteDoc], verbose: bool, wid
         grid.add_row(Text(f"  {row.label}{mark}"), *cells)
         if note := "; ".join(filter(None, (row.why, row.rule if verbose or row.topic in ("setup", "place") else ""))):
             grid.add_row("", Text(note, style="dim italic"), "")
-    return grid
+    return [grid] if len(grid.rows) > 1 else []
 
 
 def _places(ids: Sequence[str], cites: dict[str, CiteDoc], verbose: bool) -> str:
