@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from trackside.logs.matcher import keep
+from trackside.logs.matcher import cache_file, keep
 
 HERE = Path(__file__).parent
 SNIPPET = "window.vegaEmbed=vegaEmbed;"
@@ -18,15 +17,10 @@ SNIPPET = "window.vegaEmbed=vegaEmbed;"
 out expressions without ``eval``."""
 
 
-def own(name: str) -> str:
-    """A file of this folder."""
-    return (HERE / name).read_text("utf-8")
-
-
 @cache
 def vega() -> str:
     """Vega's script. To bundle it takes a second, so it is kept in the user's cache folder."""
-    kept = _cache_file(f"{version('vl-convert-python')} {SNIPPET}")
+    kept = cache_file(f"{version('vl-convert-python')} {SNIPPET}").with_suffix(".js")
     try:
         digest, _, script = kept.read_bytes().partition(b"\n")
     except OSError:
@@ -40,18 +34,6 @@ def vega() -> str:
     script = whole.replace("</script", "<\\/script").replace("<!--", "<\\!--").encode()
     keep(kept, hashlib.sha256(script).hexdigest().encode() + b"\n" + script)
     return script.decode()
-
-
-def _cache_file(key: str) -> Path:
-    folder = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(folder, "trackside", hashlib.sha256(key.encode()).hexdigest()[:32] + ".js")
-
-
-def vega_version() -> str:
-    """The version of Vega that the script is."""
-    import vl_convert
-
-    return str(vl_convert.get_vega_version())
 
 
 def policy(scripts: Sequence[str], style: str) -> str:
