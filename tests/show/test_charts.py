@@ -67,9 +67,8 @@ def whole(each: Drawn) -> None:
     assert all(len(row) == len(each.columns) for row in each.rows)
     sets = {data["name"] for data in each.spec["data"]}
     assert set(each.rasters) <= sets
-    if each.choices:
-        assert set(each.choices) == set(each.rasters)
-        assert signal(each, "choice") in each.choices
+    if each.rasters:
+        assert signal(each, "choice") in each.rasters
 
 
 def signal(each: Drawn, name: str) -> Any:
@@ -208,7 +207,7 @@ def test_rows_stand_in_rank_order_and_cells_say_what_was_measured() -> None:
     assert (power.low, power.high) == (100.0, 300.0)
     assert set(rows[9]) == {0}
     assert set(rows[8]) == {254}
-    assert ranks.choices["power"] == "power"
+    assert power.title == "power"
 
 
 def test_what_was_not_sampled_is_blank() -> None:
@@ -223,7 +222,7 @@ def test_what_was_not_sampled_is_blank() -> None:
 def test_utilisation_stands_in_where_engine_activity_is_missing() -> None:
     cluster = Cluster().per_gpu("gpu_utilization_ratio", 0.9)
     found = drawn(cluster)
-    assert list(found["ranks"].choices) == ["utilisation"]
+    assert list(found["ranks"].rasters) == ["utilisation"]
     assert "can't be told from a wait" in found["busy-wait"].caption
 
 
