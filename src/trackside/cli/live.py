@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
 import click
@@ -36,13 +37,12 @@ FLAGS: tuple[Callable[[Any], Any], ...] = (
 def site_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the flags that say where a site keeps things; it gets them as one mapping, ``site``."""
 
+    @wraps(command)
     def taken(**given: Any) -> Any:
         names = ("config", "metrics_url", "logs_url", "slurm", "archive", "clusters")
         site = {name: value for name in names if (value := given.pop(name)) not in (None, ())}
         return command(site=site, **given)
 
-    taken.__name__, taken.__doc__ = command.__name__, command.__doc__
-    taken.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     for flag in reversed(FLAGS):
         flag(taken)
     return taken
@@ -53,10 +53,7 @@ def site_of(given: Mapping[str, Any], more: Mapping[str, object] | None = None) 
 
     ``more``: a command's own flags, by the settings that they are.
     """
-    flags: dict[str, object] = {
-        **(more or {}),
-        "metadata.url": given.get("archive"),
-    }
+    flags: dict[str, object] = {**(more or {}), "metadata.url": given.get("archive")}
     if (metrics := given.get("metrics_url")) is not None:
         kind, url = _kind_of(metrics)
         flags |= {"metrics.kind": kind or DEFAULT_METRICS, "metrics.url": url}

@@ -35,6 +35,7 @@ from trackside.verify import check
 from trackside.watch.follow import follow
 
 EXIT_HEALTHY, EXIT_FAULT, EXIT_UNDECIDED = 0, 10, 11
+Form = Literal["text", "json", "markdown"]
 LATEST = 253402300800.0
 """The year 10000: what calls itself a time must lie before it."""
 
@@ -83,7 +84,7 @@ def diagnose(
     as_of, of_an_hour = time_of(now), price_flags(price)
     if as_json and as_markdown:
         raise click.UsageError("give --json or --markdown, not both")
-    printer = _Printer("json" if as_json else "markdown" if as_markdown else "text", verbose)
+    form: Form = "json" if as_json else "markdown" if as_markdown else "text"
     page = Page(html)
     named = [*([store] if store else []), *paths]
     if at_site:
@@ -94,11 +95,11 @@ def diagnose(
         request = PathsRequest(paths, job, as_of) if store is None else StoreRequest(store, job, paths, as_of)
         question = _Question(request, named, price_of(of_an_hour), page)
     if watch:
-        last = _watched(question, interval, printer)
+        last = _watched(question, interval, form, verbose)
     else:
         with bar(paths) as on_progress:
             last, _ = question.ask(on_progress)
-        printer(last)
+        _print(last, form, verbose)
     if exit_code:
         sys.exit(_status(last.primary.family, last.primary.certainty))
 
@@ -124,22 +125,15 @@ class _Question:
         return doc, session.stage
 
 
-class _Printer:
-    """Prints verdicts, in the form that was asked for."""
-
-    def __init__(self, form: Literal["text", "json", "markdown"], verbose: bool) -> None:
-        self.whole = form != "text"
-        self._form, self._verbose = form, verbose
-
-    def __call__(self, doc: VerdictDoc) -> None:
-        with output():
-            match self._form:
-                case "json":
-                    sys.stdout.buffer.write(encode(doc))
-                case "markdown":
-                    sys.stdout.write(markdown.render(doc))
-                case "text":
-                    render(doc, console(), self._verbose)
+def _print(doc: VerdictDoc, form: Form, verbose: bool) -> None:
+    with output():
+        match form:
+            case "json":
+                sys.stdout.buffer.write(encode(doc))
+            case "markdown":
+                sys.stdout.write(markdown.render(doc))
+            case "text":
+                render(doc, console(), verbose)
 
 
 def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> None:
@@ -156,7 +150,7 @@ def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> Non
         click.echo(shown(f"trackside: not archived: {error}"), err=True)
 
 
-def _watched(question: _Question, interval: float, printer: _Printer) -> VerdictDoc:
+def _watched(question: _Question, interval: float, form: Form, verbose: bool) -> VerdictDoc:
     """Ask until the job has ended: a line for each change, then the last verdict in full; where a whole document is
     wanted, one for each change."""
     stage: Stage = "unknown"
@@ -177,8 +171,8 @@ def _watched(question: _Question, interval: float, printer: _Printer) -> Verdict
         return doc
 
     def changed(doc: VerdictDoc) -> None:
-        if printer.whole:
-            printer(doc)
+        if form != "text":
+            _print(doc, form, verbose)
             return
         first = doc.primary
         certainty = f" ({first.certainty}, {first.confidence:.2f})" if first.certainty and first.confidence else ""
@@ -189,9 +183,9 @@ def _watched(question: _Question, interval: float, printer: _Printer) -> Verdict
     followed = follow(ask, lambda: stage, changed, say, interval_s=interval)
     if followed.verdict is None:
         fail("stopped before there was a verdict", EXIT_NOTHING)
-    if not printer.whole:
+    if form == "text":
         click.echo()
-        printer(followed.verdict)
+        _print(followed.verdict, form, verbose)
     return followed.verdict
 
 

@@ -82,19 +82,11 @@ class Seen:
     @property
     def raster(self) -> Raster:
         """A byte a cell."""
-        low, high = self.bounds
+        (low, high), layer = self.bounds, self.layer
         known = np.nan_to_num((self.values - low) / (high - low))
         cells = np.where(np.isnan(self.values), 255, np.clip(np.rint(known * 254), 0, 254)).astype(np.uint8)
-        return Raster(
-            self.layer.title,
-            cells.shape[1],
-            cells.shape[0],
-            cells.tobytes(),
-            low,
-            high,
-            self.layer.unit,
-            self.layer.form,
-        )
+        rows, columns = cells.shape
+        return Raster(layer.title, columns, rows, cells.tobytes(), low, high, layer.unit, layer.form)
 
     def told(self, value: float) -> str:
         """A value as text, with its unit."""
