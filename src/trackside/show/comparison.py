@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trackside.compare.compare import Comparison
+from trackside.compare.setup import sizes, unlike
 from trackside.compare.side import Row
 from trackside.compare.slowdown import Slowdown, pace
 from trackside.compare.training import TIME_HELD
@@ -199,9 +200,10 @@ def _ended(docs: Sequence[VerdictDoc]) -> str:
 
 def _unlike(found: Comparison) -> list[str]:
     """That they don't look comparable, and why."""
-    if not found.unlike:
+    rows = unlike(found.rows)
+    if not rows:
         return []
-    why = ", ".join(map(_in_figures, found.unlike[:SHOWN]))
+    why = ", ".join(map(_in_figures, rows[:SHOWN]))
     return [f"These two don't look comparable: they differ in {why}. What follows may be for that alone."]
 
 
@@ -252,9 +254,10 @@ def _pace(found: Comparison, alone: bool) -> list[str]:
     told = f"{slow} took {ratio:.2f} times as long a step: {_word(row.a)} in A, {_word(row.b)} in B"
     if alone and row.label == TIME_HELD:
         told += ", by the time held over the steps done, so that stops count"
-    if not found.sizes:
+    differing = sizes(found.rows)
+    if not differing:
         return [f"{told}."]
-    why = ", ".join(map(_in_figures, found.sizes[:3]))
+    why = ", ".join(map(_in_figures, differing[:3]))
     return [f"{told}; but a step of one is not a step of the other, as they differ in {why}."]
 
 
