@@ -20,12 +20,16 @@ from trackside.model import Event, Record, Role, Run
 from trackside.show.charts import happenings, reduce
 from trackside.show.charts.chart import PAINT, Chart, Drawn, charts, drawings
 from trackside.show.charts.phases import first_cause, titled
-from trackside.show.charts.still import DARK, LIGHT, standalone
+from trackside.show.charts.still import LIGHT, standalone
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine
 
 vl_convert = pytest.importorskip("vl_convert")
 GIB = 2.0**30
+DARK = {
+    "ink": "#e4e8ec", "faint": "#3a4149", "ground": "#14181d", "accent": "#74b3ff", "second": "#f2a25c",
+    "third": "#a9d46f", "bad": "#ff7b72", "warn": "#f0b83d", "good": "#7bd08b", "band": "#222830",
+}  # fmt: skip
 HOSTILE = "<img src=x onerror=alert(1)>' + 1 + '\\\";\n\x1b[31m\u202e{datum.t}"
 
 

@@ -16,7 +16,6 @@ from trackside.compare.side import Row
 from trackside.compare.slowdown import Slowdown, pace
 from trackside.compare.training import TIME_HELD
 from trackside.evidence import Value
-from trackside.model import Scalar
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show import heading
 from trackside.show.document import CiteDoc, Cites, FindingDoc, Json, RunDoc, VerdictDoc, document, plain
@@ -287,17 +286,13 @@ def _word(value: Value | None) -> str:
 def _row(row: Row, cites: Cites) -> RowDoc:
     unit = next((value.unit for value in (row.a, row.b) if value is not None), "")
     return RowDoc(
-        topic=row.topic, label=row.label, a=_json(row.a), b=_json(row.b), unit=unit, differs=row.differs,
+        topic=row.topic, label=row.label, a=plain(row.a.value if row.a else None),
+        b=plain(row.b.value if row.b else None), unit=unit, differs=row.differs,
         rule=row.rule, why=row.why, cites_a=cites.ids(row.a.cites if row.a else (), "a"),
         cites_b=cites.ids(row.b.cites if row.b else (), "b"), step=row.step,
         seconds=row.seconds, place=row.place, text_a=_word(row.a), text_b=_word(row.b),
         name=row.name, follows=", ".join(map(_in_figures, row.follows)),
     )  # fmt: skip
-
-
-def _json(value: Value | None) -> Json:
-    told: Scalar | tuple[Scalar, ...] = None if value is None else value.value
-    return plain(told)
 
 
 # -- on a terminal

@@ -15,7 +15,7 @@ from trackside.show.charts import curves, reduce
 from trackside.show.charts.chart import Chart, Drawn
 from trackside.show.charts.curves import Curve
 from trackside.show.charts.phases import apart, first_cause, over_window, phases, run_window, sampled
-from trackside.show.charts.time_axis import Json, label, signal
+from trackside.show.charts.time_axis import Json, Span, label, signal
 from trackside.show.wording import ratio, word
 
 SM = metric("gpu_sm_active_ratio").over("run", "avg")
@@ -38,11 +38,11 @@ Levels = dict[str, reduce.Level]
 
 def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
     """None where neither was sampled."""
-    sm = sampled(facts, SM)
+    sm, window = sampled(facts, SM), run_window(facts)
     told = [(name, grid) for name, query in BUSY.items() if (grid := sampled(facts, query)) is not None]
     name, busy = told[0] if told else ("", None)
     grid = sm or busy
-    if run_window(facts) is None or grid is None:
+    if window is None or grid is None:
         return None
     split = {key: apart(verdict, each) for key, each in (("sm", sm), ("busy", busy)) if each is not None}
     own = split["sm"][0] if sm is not None else {}
@@ -60,6 +60,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
             [*lines, *curves.of_culprits(own)],
             columns,
             facts,
+            window=window,
             height=HEIGHT,
             top=FULL,
             step=grid.step,
@@ -74,7 +75,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
             "to",
             *(each for each, held in (("SM active, median", sm), (f"{name}, median", busy)) if held),
         ),
-        _rows(facts, [each for each in (sm, busy) if each is not None]),
+        _rows(facts, window, [each for each in (sm, busy) if each is not None]),
     )
 
 
@@ -108,9 +109,8 @@ def _caption(levels: Levels, name: str, count: int, own: int, worked: tuple[str,
     )
 
 
-def _rows(facts: Facts, grids: list[Grid]) -> list[tuple[str, ...]]:
+def _rows(facts: Facts, window: Span, grids: list[Grid]) -> list[tuple[str, ...]]:
     rows = []
-    window = run_window(facts) or (0.0, 0.0)
     spans = [(each.name, each.start, each.end) for each in phases(facts)] or [("whole run", *window)]
     for phase, start, end in spans[:50]:
         parts = [grid.values[:, over_window(grid, (start, end))] for grid in grids]

@@ -11,11 +11,12 @@ from trackside.evidence import Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Matrix
 from trackside.show.charts import reduce
-from trackside.show.charts.phases import run_window, shaded, titled
+from trackside.show.charts.phases import shaded, titled
 from trackside.show.charts.time_axis import (
     PHASES,
     TOP,
     Json,
+    Span,
     at_ends,
     at_x,
     figure,
@@ -71,6 +72,7 @@ def drawn(
     data: Columns,
     facts: Facts,
     *,
+    window: Span,
     height: int,
     top: float,
     step: float,
@@ -91,7 +93,7 @@ def drawn(
     named = [*((each.title, reduce.settled(data[each.key]), each.colour) for each in curves), *ends]
     return figure(
         height,
-        run_window(facts) or (0.0, 0.0),
+        window,
         [
             *_bands(shaded(facts), height),
             heading(title, -HEAD),

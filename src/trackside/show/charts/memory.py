@@ -43,6 +43,7 @@ def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
             [*lines, *curves.of_culprits(own)],
             columns,
             facts,
+            window=window,
             height=HEIGHT,
             top=(top := max(float(np.nanmax(used.values)), capacity or 0.0) / GIB * 1.04 or 1.0),
             step=used.step,

@@ -290,13 +290,9 @@ def spread(places: Sequence[float], height: float, apart: float = 13) -> list[fl
 
 def table(name: str, columns: Mapping[str, Sequence[float] | NDArray[np.float64]], digits: int = 5) -> Json:
     """A data set of numbers as comma-separated text: a third of what objects take. Not finite: left empty."""
-    rows = zip(*(_written(values, digits) for values in columns.values()), strict=True)
+    rows = zip(*([number(float(each), digits) for each in values] for values in columns.values()), strict=True)
     text = "\n".join([",".join(columns), *map(",".join, rows)])
     return {"name": name, "values": text, "format": {"type": "csv", "parse": dict.fromkeys(columns, "number")}}
-
-
-def _written(values: Sequence[float] | NDArray[np.float64], digits: int) -> list[str]:
-    return [number(float(value), digits) for value in values]
 
 
 def number(value: float, digits: int = 5) -> str:

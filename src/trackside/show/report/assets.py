@@ -1,20 +1,29 @@
-"""What a page brings along: its own style and script, and Vega, which ships inside vl-convert-python."""
+"""What a page brings along: style, script, its charts as data, and Vega, which ships inside vl-convert-python."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+import re
+import zlib
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from trackside.logs.matcher import cache_file, keep
+from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, Chart, Drawn, Raster
+from trackside.show.inert import visible
 
 HERE = Path(__file__).parent
 SNIPPET = "window.vegaEmbed=vegaEmbed;"
 """Vega itself has no name in a bundle of vl-convert-python 1.9; Vega-Embed has, and brings the interpreter that works
 out expressions without ``eval``."""
+_MARKUP = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
+_ESCAPE = re.compile(r"\\(?:u00([01][0-9a-f])|[\s\S])")
 
 
 @cache
@@ -51,3 +60,34 @@ def policy(scripts: Sequence[str], style: str) -> str:
 
 def _hashed(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def described(chart: Chart, drawn: Drawn) -> Mapping[str, Any]:
+    """What the script draws a chart from."""
+    return {
+        "slug": chart.slug,
+        "axis": drawn.axis,
+        "narrow": {"left": NARROW_LEFT, "right": NARROW_RIGHT},
+        "spec": drawn.spec,
+        "rasters": {name: _packed(raster) for name, raster in drawn.rasters.items()},
+    }
+
+
+def _packed(raster: Raster) -> Mapping[str, Any]:
+    return {
+        "width": raster.width,
+        "height": raster.height,
+        "cells": base64.b64encode(zlib.compress(raster.cells)).decode(),  # level 9: 2 % smaller, ten times as long
+    }
+
+
+def script_data(value: Any) -> str:
+    """JSON that can stand in a script element: nothing in it ends the element, and its texts are visible."""
+    text = msgspec.json.encode(value).decode()
+    return visible(_ESCAPE.sub(_unescaped, text)).translate(_MARKUP)
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    """A control character, which JSON can only hold as an escape, shown; any other escape as it is."""
+    code = escape[1]
+    return escape[0] if code is None else visible(chr(int(code, 16)))

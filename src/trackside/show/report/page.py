@@ -23,9 +23,8 @@ from trackside.show.charts.phases import first_cause, often_from_start
 from trackside.show.document import CiteDoc, InputDoc, ProgressDoc, VerdictDoc
 from trackside.show.inert import visible
 from trackside.show.report import assets
-from trackside.show.report.figures import described, script_data
 from trackside.show.waste import in_brief
-from trackside.show.wording import duration, moment, parsed, with_stop, word
+from trackside.show.wording import duration, moment, parsed, ranges, with_stop, word
 from trackside.stores.embedded.layout import Directory
 
 INPUTS_SHOWN, INPUTS_LISTED = 12, 1000
@@ -108,7 +107,7 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         style=Markup(style),
         script=Markup(script),
         vega=Markup(vega),
-        charts=Markup(script_data([described(*each) for each in drawn])),
+        charts=Markup(assets.script_data([assets.described(*each) for each in drawn])),
         paint=" ".join(PAINT),
         figures=drawn,
         headline=heading.headline(doc.primary),
@@ -220,13 +219,8 @@ def numbered(names: Iterable[str]) -> list[tuple[str, str]]:
     ids = list(dict.fromkeys(names))
     if len(ids) <= CITED_AT_ONCE:
         return [(name, citing.number(name)) for name in ids]
-    runs: list[list[int]] = []
-    for number in sorted(int(citing.number(name)) for name in ids):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return [(f"c{run[0]}", str(run[0]) if len(run) == 1 else f"{run[0]}\N{EN DASH}{run[-1]}") for run in runs]
+    told = ranges([int(citing.number(name)) for name in ids]).split(", ")
+    return [(f"c{part.partition('-')[0]}", part.replace("-", "\N{EN DASH}")) for part in told]
 
 
 def _first(doc: VerdictDoc) -> set[str]:
