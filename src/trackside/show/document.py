@@ -14,7 +14,7 @@ import msgspec
 
 from trackside.catalog.job_states import goes_on
 from trackside.evidence import Cite
-from trackside.finding import Action, Claim, Finding, Verdict
+from trackside.finding import Claim, Finding, Verdict
 from trackside.model import Run, Scalar
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show.inert import encodable
@@ -303,11 +303,13 @@ class _Writer:
         return [TextDoc(worded(claim, self.running), self.ids(claim.cites)) for claim in claims]
 
     def actions(self, finding: Finding) -> list[ActionDoc]:
-        return [self._action(action) for action in finding.actions]
-
-    def _action(self, action: Action) -> ActionDoc:
-        command = None if action.command is None else clause(Claim(action.command, action.values), self.running)
-        return ActionDoc(worded(Claim(action.sentence, action.values), self.running), command)
+        return [
+            ActionDoc(
+                worded(Claim(each.sentence, each.values), self.running),
+                None if each.command is None else clause(Claim(each.command, each.values), self.running),
+            )
+            for each in finding.actions
+        ]
 
     def secondary(self, finding: Finding) -> SecondaryDoc:
         return SecondaryDoc(**_finding(finding), shows=self.claims(finding.shows), actions=self.actions(finding))

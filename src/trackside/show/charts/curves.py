@@ -11,7 +11,7 @@ from trackside.evidence import Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Matrix
 from trackside.show.charts import reduce
-from trackside.show.charts.phases import shaded, titled
+from trackside.show.charts.phases import phases, titled
 from trackside.show.charts.time_axis import (
     PHASES,
     TOP,
@@ -95,7 +95,7 @@ def drawn(
         height,
         window,
         [
-            *_bands(shaded(facts), height),
+            *_bands(facts, height),
             heading(title, -HEAD),
             panel(0, height, marks, (0, top)),
             *at_ends([(text, height * (1 - value / top), colour) for text, value, colour in named], height),
@@ -122,14 +122,16 @@ def _dots(curve: Curve) -> Json:
     return mark("symbol", {**place, "fill": signal(curve.colour), "size": 26, "opacity": shown}, "curve")
 
 
-def _bands(spans: Iterable[tuple[float, float, str]], height: float) -> list[Json]:
-    """Shaded stretches (from and to in seconds), each with its name above the plot where there is room."""
+def _bands(facts: Facts, height: float) -> list[Json]:
+    """The phases that are no training, shaded, each with its name above the plot where there is room."""
     found = []
-    for start, end, name in spans:
-        left, right = (f"clamp(scale('x', {edge * 1000!r}), 0, width)" for edge in (start, end))
+    for phase in phases(facts):
+        if phase.training:
+            continue
+        left, right = (f"clamp(scale('x', {edge * 1000!r}), 0, width)" for edge in (phase.start, phase.end))
         box = {"x": signal(left), "x2": signal(right), "y": -PHASES, "y2": height, "fill": signal("band")}
         found.append(mark("rect", box))
-        text = signal(f"{right} - {left} > {6 * len(name) + 8} ? {text_of(name)} : ''")
+        text = signal(f"{right} - {left} > {6 * len(phase.name) + 8} ? {text_of(phase.name)} : ''")
         found.append(label(text, signal(f"{left} + 4"), -4, opacity=0.8, fontSize=10))
     return found
 

@@ -36,11 +36,6 @@ def phases(facts: Facts) -> tuple[Phase, ...]:
     return () if isinstance(run, Missing) else run.phases
 
 
-def shaded(facts: Facts) -> list[tuple[float, float, str]]:
-    """The phases that are no training, as a chart shades them."""
-    return [(phase.start, phase.end, phase.name) for phase in phases(facts) if not phase.training]
-
-
 def first_cause(verdict: Verdict, facts: Facts) -> tuple[float, str] | None:
     """When it began, by the primary finding, and what to call that moment."""
     primary = verdict.primary
