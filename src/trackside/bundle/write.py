@@ -163,7 +163,7 @@ class _Writing:
             raise NotBundled(f"the bundle would give another verdict than its inputs: {'; '.join(unlike)}")
         data = encode(document(verdict))
         manifest = self._manifest(data, sliced)
-        listing = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+        listing = encode(manifest)
         with zipfile.ZipFile(self._file, "a", zipfile.ZIP_DEFLATED) as archive:
             _member(archive, VERDICT, [data], size=len(data))
             _member(archive, MANIFEST, [listing], size=len(listing))

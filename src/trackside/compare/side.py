@@ -98,6 +98,11 @@ class Side:
         allocation = self.facts.get(Allocation)
         return None if isinstance(allocation, Missing) else allocation
 
+    def since_start(self, point: Event) -> float | None:
+        """Seconds from its start to a line of its log; None where either tells no time."""
+        start = self.run.start
+        return None if start is None or point.time is None or point.time < start else point.time - start
+
     def recorded(self, name: str, unit: str = "") -> Value | None:
         """A field of the scheduler's record of its last attempt."""
         ending = self.facts.get(Ending)

@@ -20,7 +20,7 @@ from trackside.cli import main
 from trackside.show.document import VerdictDoc
 from trackside.show.inert import visible
 from trackside.show.report import assets
-from trackside.show.report.figures import script_data
+from trackside.show.report.assets import script_data
 from trackside.show.report.page import facts
 
 
