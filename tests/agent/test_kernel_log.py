@@ -23,7 +23,7 @@ from trackside.agent.kernel.journal import parse_entry
 from trackside.agent.kernel.position import recall
 from trackside.agent.kernel.ring import Ring, parse_records
 from trackside.agent.node import Node
-from trackside.agent.owners import NoOwners
+from trackside.agent.owners import Owners
 from trackside.agent.source import Collector, Context, Reading, Unavailable
 from trackside.agent.sources import kernel_log
 from trackside.agent.sources.kernel_log import Options
@@ -80,7 +80,7 @@ class Machine:
             file.write(f"4,{self.sequence},{int(up_s * 1e6)},-;{text}\n")
 
     def agent(self, **options: Any) -> Collector:
-        return kernel_log.SOURCE.open(Context(self.node, NoOwners(), Options(**options), print, self.state))
+        return kernel_log.SOURCE.open(Context(self.node, Owners(), Options(**options), print, self.state))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from trackside.agent.config import Collection
 from trackside.agent.node import Node
 from trackside.agent.owners import Owners
-from trackside.agent.source import Collector, Context, Reading, Remembering, Sample, Unavailable
+from trackside.agent.source import Collector, Context, Reading, Sample, Unavailable
 
 OPEN_S = 60.0
 """How long a source may take to open, at least: a driver that nobody keeps loaded takes its time."""
@@ -186,7 +186,7 @@ class Running:
         self._warn(reading.warnings)
         self.lost.update(reading.lost)
         try:
-            if self.outlet.take(self.id, reading) and isinstance(collector, Remembering):
+            if self.outlet.take(self.id, reading):
                 collector.accepted()
         except Exception as error:  # noqa: BLE001
             self._failed("fails", f"its reading can't be taken: {_said(error)}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trackside.agent.owners import NoOwners, Owner, Process
+from trackside.agent.owners import Owner, Owners, Process
 from trackside.agent.trace import following
 from trackside.agent.trace.following import Following, mapped
 
@@ -20,7 +20,7 @@ MAPS = """\
 """
 
 
-class Host(NoOwners):
+class Host(Owners):
     """A /proc, the processes on it, and what was attached."""
 
     def __init__(self, folder: Path) -> None:

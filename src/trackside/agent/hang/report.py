@@ -117,7 +117,7 @@ class Taker:
             said.add(Who(job), words_line(Who(job), f"stacks of {self.bounds.ranks} of {len(ranks)} ranks were taken"))
         self._recorders(said, asked, end)
         if said.left_out:
-            reading.lost["hang_lines"] = reading.lost.get("hang_lines", 0) + said.left_out
+            reading.lost["hang_lines"] += said.left_out
 
     def _stacks(self, said: _Lines, ranks: Sequence[Rank], end: float) -> None:
         """Python stacks of all; then, in the time that is left, native ones of those that do not say what they wait

@@ -52,7 +52,7 @@ class Journal:
         *lines, self._tail = (self._tail + data).split(b"\n")
         if len(self._tail) > _MOST_TAIL:
             self._tail = b""
-            reading.lost["lines"] = reading.lost.get("lines", 0) + 1
+            reading.lost["lines"] += 1
         found: list[tuple[int, str]] = []
         for line in lines:
             entry = parse_entry(line)

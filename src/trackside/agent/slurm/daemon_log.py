@@ -76,7 +76,7 @@ class DaemonLog:
 
     def _line(self, reading: Reading, line: bytes) -> None:
         if len(line) > MOST_LINE:
-            reading.lost["bytes"] = reading.lost.get("bytes", 0) + len(line) - MOST_LINE
+            reading.lost["bytes"] += len(line) - MOST_LINE
         text = line[:MOST_LINE].decode("utf-8", "replace").rstrip("\r")
         if text.strip():
             self._time_ns = min(_written_ns(text) or self._time_ns or reading.time_ns, reading.time_ns)

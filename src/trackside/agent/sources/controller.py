@@ -52,7 +52,7 @@ class Options:
             raise ValueError(f"statistics_s is {self.statistics_s:g}: 5 to 86400 can be meant")
 
 
-class _Controller:
+class _Controller(Collector):
     def __init__(self, commands: Commands, log: DaemonLog | None, options: Options, clock: Callable[[], float]) -> None:
         self._commands, self._log, self._options, self._clock = commands, log, options, clock
         self._jobs, self._nodes = Jobs(), Nodes()
@@ -144,7 +144,7 @@ def _ns(seconds: float) -> int:
 
 
 def _open(context: Context) -> Collector:
-    options = context.options or Options()
+    options: Options = context.options
     commands = Commands(options.bin, options.conf, options.command_timeout_s)
     if not commands.has("scontrol"):
         raise Unavailable("scontrol is not here", "run it where slurmctld runs, or set collect.controller.bin")

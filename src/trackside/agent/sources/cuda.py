@@ -31,7 +31,7 @@ class CudaOptions:
     timed_one_in: int = 16
 
 
-class _Cuda:
+class _Cuda(Collector):
     def __init__(self, context: Context) -> None:
         from trackside.agent.trace import calls, functions
         from trackside.agent.trace.tracer import TraceOptions, Tracer
@@ -82,14 +82,10 @@ class _Cuda:
         self.tracer.close()
 
 
-def _open(context: Context) -> Collector:
-    return _Cuda(context)
-
-
 SOURCE = Source(
     id="cuda",
     title="CUDA runtime and driver calls of processes, by BPF",
-    open=_open,
+    open=_Cuda,
     metrics=(
         LAUNCHES,
         SECONDS,

@@ -56,7 +56,7 @@ class _Monitored:
         """When the last was; 0: there is none."""
 
 
-class _Monitor:
+class _Monitor(Collector):
     def __init__(self, context: Context, library: Library, devices: list[Device]) -> None:
         self._context = context
         self._library, self._api, self._error = library, library.api, library.error

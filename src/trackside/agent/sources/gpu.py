@@ -41,7 +41,7 @@ class _Card:
         return {metric for metric, curves in self.curves.items() if curves <= others} - {"gpu_memory_used_bytes"}
 
 
-class _Gpus:
+class _Gpus(Collector):
     def __init__(self, context: Context) -> None:
         self._context = context
         self._library = library = Library()
@@ -122,7 +122,7 @@ class _Gpus:
             card.gpu.heed(error.value, "nvmlDeviceGetComputeRunningProcesses")
             return None
         if len(found) > MOST_PROCESSES:
-            reading.lost["gpu processes"] = reading.lost.get("gpu processes", 0) + len(found) - MOST_PROCESSES
+            reading.lost["gpu processes"] += len(found) - MOST_PROCESSES
         return list(found[:MOST_PROCESSES])
 
     def _take_xids(self, reading: Reading) -> None:
@@ -163,14 +163,10 @@ def _metrics() -> Iterator[str]:
     )
 
 
-def _open(context: Context) -> Collector:
-    return _Gpus(context)
-
-
 SOURCE = Source(
     id="gpu",
     title="NVIDIA GPUs, through NVML",
-    open=_open,
+    open=_Gpus,
     metrics=tuple(dict.fromkeys(_metrics())),
     lines="Xids, where the kernel's log is not read",
     interval_s=10.0,

@@ -19,7 +19,7 @@ from trackside.agent.hang.ranks import Rank, jobs_of
 from trackside.agent.hang.report import Bounds, Taker, comparable
 from trackside.agent.hang.seen import Seen
 from trackside.agent.hang.watch import Key, Kind, Suspicion, Thresholds, Watch, kind_of
-from trackside.agent.source import Context, Reading, Source, Unavailable
+from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
 
 SM_WORKS = 0.2
 """SM activity above what polling alone comes to: one or two SMs a channel, 32 channels at most, of 100 and more."""
@@ -50,11 +50,11 @@ class _Job:
         self.new = True
 
 
-class Hangs:
+class Hangs(Collector):
     """The collector."""
 
     def __init__(self, context: Context) -> None:
-        options = context.options if isinstance(context.options, Options) else Options()
+        options: Options = context.options
         self._options, self._owners, self._proc = options, context.owners, context.node.proc
         self._jobs: dict[str, _Job] = {}
         self._seen = Seen(context.newest)
@@ -76,9 +76,6 @@ class Hangs:
         for job, ranks in jobs.items():
             if ranks:
                 self._job(reading, job, ranks)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _job(self, reading: Reading, job: str, ranks: Sequence[Rank]) -> None:
         now = time.monotonic()

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trackside.agent.host.pseudo_files import PseudoFile, names_in, number
+from trackside.agent.pseudo_files import PseudoFile, names_in, number
 from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable, pairs
 
 MOST_PORTS = 128
@@ -54,11 +54,12 @@ class _Port:
     counters: list[tuple[PseudoFile, str, Labels, int]] = field(default_factory=list)
     """(file, metric, labels, factor)"""
 
-    def files(self) -> list[PseudoFile]:
-        return [self.state, self.rate, *(file for file, *_ in self.counters)]
+    def close(self) -> None:
+        for file in (self.state, self.rate, *(file for file, *_ in self.counters)):
+            file.close()
 
 
-class _Infiniband:
+class _Infiniband(Collector):
     def __init__(self, context: Context) -> None:
         self._folder = context.node.sys / "class/infiniband"
         self._ports: dict[tuple[str, str], _Port] = {}
@@ -72,7 +73,7 @@ class _Infiniband:
             for port in names_in(self._folder / device / "ports", MOST_PORTS)
         ][:MOST_PORTS]
         for key in self._ports.keys() - set(found):
-            _close(self._ports.pop(key))
+            self._ports.pop(key).close()
         for device, port in found:
             if (device, port) not in self._ports:
                 self._ports[device, port] = _port(self._folder / device / "ports" / port, device, port)
@@ -88,7 +89,7 @@ class _Infiniband:
 
     def close(self) -> None:
         for port in self._ports.values():
-            _close(port)
+            port.close()
 
 
 def _port(folder: Path, device: str, number_: str) -> _Port:
@@ -119,34 +120,18 @@ def _add(reading: Reading, port: _Port) -> None:
     if told := _RATE.match(rate):
         samples.append(Sample("host_infiniband_rate_bytes_per_second", port.labels, float(told[1]) * 1e9 / 8))
     for file, metric, labels, factor in port.counters:
-        try:
-            value = number(file.read(64).strip())
-        except OSError:
-            continue  # a counter that this adapter hasn't got, though its file is there
-        if value is not None:
+        if (value := file.count()) is not None:  # an adapter may not have a counter though its file is there
             samples.append(Sample(metric, labels, float(value * factor)))
-
-
-def _close(port: _Port) -> None:
-    for file in port.files():
-        file.close()
-
-
-def _open(context: Context) -> Collector:
-    return _Infiniband(context)
 
 
 SOURCE = Source(
     id="infiniband",
     title="ports of InfiniBand, RoCE and EFA adapters",
-    open=_open,
+    open=_Infiniband,
     metrics=(
+        *dict.fromkeys(metric for metric, _ in COUNTERS.values()),
         "host_infiniband_errors_total",
-        "host_infiniband_link_downs_total",
         "host_infiniband_rate_bytes_per_second",
-        "host_infiniband_rx_bytes_total",
         "host_infiniband_state",
-        "host_infiniband_tx_bytes_total",
-        "host_infiniband_waits_total",
     ),
 )

@@ -85,7 +85,7 @@ class RingReader:
             clock.emptied()
             self._oldest_ns = 0
         if self._ring.lost:
-            reading.lost["lines"] = reading.lost.get("lines", 0) + self._ring.lost
+            reading.lost["lines"] += self._ring.lost
             reading.warnings.append(f"{self._ring.lost} kernel messages were overwritten before they were read")
             self._ring.lost = 0
         return found
@@ -101,7 +101,7 @@ class RingReader:
         self._ring.close()
 
 
-class _KernelLog:
+class _KernelLog(Collector):
     def __init__(self, context: Context) -> None:
         self._options = context.options
         self._allowance = Allowance(self._options.lines_per_s, self._options.burst)
@@ -126,7 +126,7 @@ class _KernelLog:
             time_ns, text = lines[place]
             reading.line(text, time_ns, unit="kernel")
         if left_out:
-            reading.lost["lines"] = reading.lost.get("lines", 0) + left_out
+            reading.lost["lines"] += left_out
             reading.warnings.append(f"{left_out} kernel lines were left out: more than lines_per_s allows")
 
     def _remember(self) -> str:
@@ -164,14 +164,10 @@ def _reader(context: Context, position: Remembered) -> Reader:
     return found
 
 
-def _open(context: Context) -> Collector:
-    return _KernelLog(context)
-
-
 SOURCE = Source(
     id=KERNEL_LOG,
     title="the kernel's messages",
-    open=_open,
+    open=_KernelLog,
     lines="what the kernel says, with unit=kernel",
     interval_s=2.0,
     needs="CAP_SYSLOG, or the group systemd-journal",

@@ -56,7 +56,7 @@ class _Group:
         self.watched &= key not in process.unwatched
 
 
-class _Nccl:
+class _Nccl(Collector):
     def __init__(self, context: Context) -> None:
         from trackside.agent.trace import collectives, functions
         from trackside.agent.trace.tracer import TraceOptions, Tracer
@@ -138,14 +138,10 @@ def _number(value: bytes) -> int:
     return int.from_bytes(value, "little")
 
 
-def _open(context: Context) -> Collector:
-    return _Nccl(context)
-
-
 SOURCE = Source(
     id="nccl",
     title="NCCL communicators and collectives of processes, by BPF",
-    open=_open,
+    open=_Nccl,
     metrics=(
         STARTED,
         COMPLETED,

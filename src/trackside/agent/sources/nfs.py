@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from trackside.agent.host.pseudo_files import PseudoFile, first_of, mount_point, number, required
+from trackside.agent.pseudo_files import PseudoFile, first_of, mount_point, number, required
 from trackside.agent.source import Collector, Context, Reading, Source
 
 MOST_MOUNTS = 64
@@ -123,7 +123,7 @@ def parse_rpc(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-class _Nfs:
+class _Nfs(Collector):
     def __init__(self, context: Context) -> None:
         # Of the first process where it may be read: a container's own mounts are others than the host's.
         proc = context.node.proc
@@ -171,14 +171,10 @@ def _add(reading: Reading, mount: Mount) -> None:
         reading.sample(metric, value, mountpoint=path)
 
 
-def _open(context: Context) -> Collector:
-    return _Nfs(context)
-
-
 SOURCE = Source(
     id="nfs",
     title="the NFS client: operations and their time, bytes, requests sent again, timeouts",
-    open=_open,
+    open=_Nfs,
     metrics=(
         "host_nfs_backlog_total",
         "host_nfs_calls_total",

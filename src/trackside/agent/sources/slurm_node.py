@@ -25,7 +25,7 @@ class Options:
     """slurmd's log; empty: as slurm.conf has it. Where that is none, slurmd writes to the journal."""
 
 
-class _SlurmNode:
+class _SlurmNode(Collector):
     def __init__(self, proc: Path, pid_file: Path, log: DaemonLog | None) -> None:
         self._proc, self._pid_file, self._log = proc, pid_file, log
 
@@ -52,7 +52,7 @@ class _SlurmNode:
 
 
 def _open(context: Context) -> Collector:
-    options = context.options or Options()
+    options: Options = context.options
     conf = find(options.conf)
     if conf is None:
         raise Unavailable(

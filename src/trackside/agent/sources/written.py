@@ -31,7 +31,7 @@ class WrittenOptions:
     seconds: float = 600.0
 
 
-class _Written:
+class _Written(Collector):
     def __init__(self, context: Context) -> None:
         options: WrittenOptions = context.options
         if not options.job:
@@ -126,14 +126,10 @@ class _Written:
             self._writes = None
 
 
-def _open(context: Context) -> Collector:
-    return _Written(context)
-
-
 SOURCE = Source(
     id="written",
     title="what a job without a file writes, caught at the system call (for a while, when asked)",
-    open=_open,
+    open=_Written,
     lines="standard output and error of the job that is named",
     interval_s=1.0,
     timeout_s=10.0,
