@@ -23,9 +23,9 @@ from trackside.agent.out.remote_write import RemoteWrite
 from trackside.agent.out.shipping import IMPOSSIBLE, Wire
 from trackside.agent.out.spool import InUse, Spool
 from trackside.agent.owners import Owners
-from trackside.agent.privileges import effective
 from trackside.agent.runner import OPEN_S, Running
 from trackside.agent.source import Reading, Sample
+from trackside.agent.user import capabilities_in_words
 from trackside.http.client import HttpClient
 from trackside.http.unanswered import CHECK_IDENTITY, Unanswered
 
@@ -234,7 +234,7 @@ def _spool(config: Config) -> Line:
 def _surroundings() -> list[Line]:
     found = [_slurm()]
     groups = " ".join(map(str, sorted(os.getgroups())))
-    found.append(Line("privileges", "works", f"uid {os.geteuid()}, groups {groups}; {', '.join(effective())}"))
+    found.append(Line("privileges", "works", f"uid {os.geteuid()}, groups {groups}; {capabilities_in_words()}"))
     for package, module in LIBRARIES:
         if importlib.util.find_spec(module) is not None:
             found.append(Line(package, "works", "installed"))

@@ -16,6 +16,7 @@ from trackside.agent.source import Reading, Unavailable
 MOST_BYTES = 4 << 20
 """Of one file; /proc/stat of a thousand cores with ten thousand interrupts has a tenth of that."""
 PAGE = 4096
+MOST_ENVIRON = 256 << 10
 _STEP = 64 << 10
 _PIECE = 32 << 10
 """Bytes of one reading by :func:`once`: of files as small as most, the kernel hands over less only where there is no
@@ -99,6 +100,20 @@ def readable(path: Path | str, most: int = PAGE) -> bytes:
         return once(path, most)
     except OSError:
         return b""
+
+
+def environ_of(proc: Path | str, pid: int) -> dict[str, str]:
+    """A process's environment as it was given at its start; empty where it may not be read."""
+    pairs = readable(f"{proc}/{pid}/environ", MOST_ENVIRON).decode("utf-8", "replace").split("\0")
+    return {name: value for name, equals, value in (pair.partition("=") for pair in pairs) if equals}
+
+
+def uptime_s(proc: Path | str) -> float:
+    """Seconds since boot; 0 where that isn't told."""
+    try:
+        return float(once(f"{proc}/uptime", 100).split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def first_of(*paths: Path) -> Path:

@@ -26,7 +26,7 @@ from trackside.agent.jobs.environment import (
 )
 from trackside.agent.node import Node
 from trackside.agent.owners import Owner, Owners, Process
-from trackside.agent.pseudo_files import once
+from trackside.agent.pseudo_files import once, uptime_s
 from trackside.agent.user import user_of
 
 MOST = 1 << 16
@@ -122,7 +122,7 @@ class ProcessMap(Owners):
 
     def renew(self) -> None:
         with self._lock:
-            now = self._ticks()
+            now = int(uptime_s(self._proc) * os.sysconf("SC_CLK_TCK"))
             self._turn = (self._turn + 1) % TURNS
             listed = self._listed()
             changed, new = False, 0
@@ -287,13 +287,6 @@ class ProcessMap(Owners):
             self._kept += sum(len(name) + len(value) for name, value in items)
             known = self._environs[items] = found
         return found if known is None else known
-
-    def _ticks(self) -> int:
-        """Kernel ticks since boot; 0 where that isn't told."""
-        try:
-            return int(float(once(f"{self._proc}/uptime", 100).split()[0]) * os.sysconf("SC_CLK_TCK"))
-        except (OSError, ValueError, IndexError):
-            return 0
 
 
 def _unranked(processes: Sequence[Process]) -> list[Process]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trackside.agent.owners import Owner, Owners, Process
+from trackside.agent.pseudo_files import readable
 
 Place = tuple[int, int]
 """Device and inode of a file."""
@@ -155,11 +156,8 @@ class Following:
                     yield process
 
     def _stranger(self, pid: int) -> Process | None:
-        try:
-            fields = (self.proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-            return Process(pid, int(fields[19]), int(fields[1]), "", Owner())
-        except (OSError, ValueError, IndexError):
-            return None
+        fields = readable(self.proc / str(pid) / "stat").rpartition(b")")[2].split()
+        return Process(pid, int(fields[19]), int(fields[1]), "", Owner()) if len(fields) > 19 else None
 
     def _look(self, process: Followed, now: float) -> None:
         try:
