@@ -78,8 +78,8 @@ class PseudoFile:
 
 
 def once(path: Path | str, most: int = PAGE) -> bytes:
-    """What a file holds that isn't worth keeping open, or must not be: an open file of a cgroup keeps it in memory.
-    Raises OSError."""
+    """What a file holds that isn't worth keeping open, or must not be: an open file of a cgroup keeps it in memory. It
+    must be of those that the kernel hands over in one piece, as /proc/PID/maps is not. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         data = os.read(fd, min(most, _PIECE))
@@ -111,8 +111,8 @@ def environ_of(proc: Path | str, pid: int) -> dict[str, str]:
 def uptime_s(proc: Path | str) -> float:
     """Seconds since boot; 0 where that isn't told."""
     try:
-        return float(once(f"{proc}/uptime", 100).split()[0])
-    except (OSError, ValueError, IndexError):
+        return float(readable(f"{proc}/uptime").split()[0])
+    except (ValueError, IndexError):
         return 0.0
 
 

@@ -42,6 +42,7 @@ _ERROR = re.compile(r"\.e(?:rr)?\d*\Z|err", re.IGNORECASE)
 _ELSEWHERE = ("/dev/", "/proc/", "/sys/")
 _SHELLS = ("batch", "extern", "interactive")
 """Steps whose processes are no ranks, whatever their environment says."""
+_FLAGS = re.compile(rb"^flags:\s*([0-7]+)$", re.MULTILINE)
 _LOG_FOLDER = re.compile(r"--log[-_]dir[=\0]([^\0]+)")
 
 
@@ -183,9 +184,7 @@ class Holders:
 
     def _written(self, pid: int, descriptor: int) -> bool:
         """Whether the descriptor was opened for writing."""
-        told = re.search(
-            rb"^flags:\s*([0-7]+)$", readable(f"{self._proc}/{pid}/fdinfo/{descriptor}", 512), re.MULTILINE
-        )
+        told = _FLAGS.search(readable(f"{self._proc}/{pid}/fdinfo/{descriptor}", 512))
         return told is not None and int(told[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
     def _launcher(self, pid: int, owner: Owner) -> None:
