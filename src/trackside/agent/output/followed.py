@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from trackside.agent.output.choosing import BEFORE, QUIET_S, All, Before, Policy, Sent, policy
+from trackside.agent.output.choosing import BEFORE, POLICIES, QUIET_S, All, Before, Policy, Sent
 from trackside.agent.output.framing import Framer, Redraws, texts
 from trackside.agent.output.holders import Held
 from trackside.agent.output.marks import Mark
@@ -76,7 +76,7 @@ class Followed:
     def _fresh(self, before: Before | None) -> Policy:
         rank = dict(self.labels).get("rank")
         number = int(rank) if rank is not None and rank.isdecimal() else None
-        return policy(Scratch(self.held.path, "log", rank=number), self._options, before)
+        return POLICIES[self._options.text](Scratch(self.held.path, "log", rank=number), self._options, before)
 
     @property
     def key(self) -> tuple[int, int]:
