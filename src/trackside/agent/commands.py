@@ -9,13 +9,14 @@ from contextlib import suppress
 from trackside.agent.check import check as look_at
 from trackside.agent.check import read_once
 from trackside.agent.config import Config, load
-from trackside.agent.daemon import Agent, Outlets, state_folder
+from trackside.agent.daemon import Agent, Outlets
 from trackside.agent.jobs.processes import ProcessMap
 from trackside.agent.out.exposition import Board, line_text
 from trackside.agent.out.identity import Identity
 from trackside.agent.owners import Owners
 from trackside.agent.runner import Outlet, Running
 from trackside.agent.source import LogLine, Reading, Sample, sources
+from trackside.agent.state import state_folder
 from trackside.settings import ConfigError, Given, nearest
 from trackside.settings.shown import as_toml
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from pathlib import Path
 
 from trackside.agent import own
 from trackside.agent.config import Collection, Config
@@ -25,6 +24,7 @@ from trackside.agent.out.spool import InUse, Spool
 from trackside.agent.owners import Owners
 from trackside.agent.runner import Running
 from trackside.agent.source import Reading, Sample
+from trackside.agent.state import state_folder
 from trackside.settings import ConfigError
 
 OWN_S = 15.0
@@ -196,18 +196,6 @@ class Agent:
             self._ending = True
         with suppress(BlockingIOError):  # a handler may run within any lock, so that none may be taken here
             os.write(self._wake, b"!")
-
-
-def state_folder(path: Path) -> Path | None:
-    """The agent's own folder, made if it must be; None where it can't be written."""
-    with suppress(OSError):
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        probe = path / ".written"
-        probe.unlink(missing_ok=True)
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        probe.unlink()
-        return path
-    return None
 
 
 def _differs(one: Collection, other: Collection) -> bool:
