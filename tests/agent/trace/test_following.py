@@ -191,7 +191,7 @@ def test_two_thousand_processes_at_once_are_looked_at_bit_by_bit(host: Host, mon
     looks: list[int] = []
     seen = Following._look
     monkeypatch.setattr(
-        Following, "_look", lambda self, process, now: (looks.append(process.pid), seen(self, process, now))[1]
+        Following, "_look", lambda self, process, now: (looks.append(process.process.pid), seen(self, process, now))[1]
     )
     for pid in range(1000, 3000):
         host.process(pid)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -52,9 +51,11 @@ def library() -> Any:
             ("ring_buffer__new", pointer, (fd, pointer, pointer, pointer)),
             ("ring_buffer__consume", fd, (pointer,)),
             ("ring_buffer__free", None, (pointer,)),
+            ("libbpf_set_print", pointer, (pointer,)),
         ):
             function = getattr(found, call)
             function.restype, function.argtypes = result, given
+        found.libbpf_set_print(None)  # or it would write to our standard error
         return found
     raise Unavailable("libbpf is not installed", "install it: libbpf1 (Debian, Ubuntu), libbpf (Fedora, RHEL)")
 
@@ -145,7 +146,6 @@ class Loaded:
         """``attach_types``: of each program, 0 for the usual; ``others``: programs of the object that stay out. Raises
         Unavailable."""
         self._calls, self._code = library(), machine_code(name)
-        _hush()
         ctypes.set_errno(0)
         self._object = self._calls.bpf_object__open_mem(self._code, len(self._code), None)
         if not self._object:
@@ -200,27 +200,3 @@ def bpf(command: int, attributes: bytes) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
-
-
-SAID: deque[str] = deque(maxlen=64)
-"""What libbpf and the kernel's verifier said last, for those who look for why."""
-
-
-@cache
-def _hush() -> Callable[..., int]:
-    """Keep libbpf from writing to our standard error."""
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-    calls = library()
-    calls.libbpf_set_print.restype, calls.libbpf_set_print.argtypes = ctypes.c_void_p, (kind,)
-    libc = ctypes.CDLL(None)
-
-    def take(level: int, form: bytes, given: int) -> int:
-        if level == 0:
-            text = ctypes.create_string_buffer(1 << 14)
-            libc.vsnprintf(text, ctypes.c_size_t(len(text)), form, ctypes.c_void_p(given))
-            SAID.append(text.value.decode("utf-8", "replace").rstrip())
-        return 0
-
-    taking = kind(take)
-    calls.libbpf_set_print(taking)
-    return taking

@@ -22,29 +22,7 @@ MOST_WARNINGS = 16
 ATTACHED, LOST = "trackside_tracer_attached", "trackside_tracer_lost_events_total"
 
 
-@dataclass(frozen=True, slots=True)
-class TraceOptions:
-    """Which processes are traced. ``jobs``: of these alone; ``everything``: processes of no job too. ``libraries``:
-    probed from the start on, so that not even the first process's first calls are missed."""
-
-    jobs: tuple[str, ...] = ()
-    everything: bool = False
-    libraries: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class Traced:
-    """A process that was seen: how its measurements are labelled."""
-
-    pid: int
-    job: str | None
-    rank: int | None
-    gpu: str | None = None
-    gpu_uuid: str | None = None
-
-    def labels(self) -> dict[str, str | int | None]:
-        """Of every sample of it."""
-        return {"pid": self.pid, "job": self.job, "rank": self.rank, "gpu": self.gpu, "gpu_uuid": self.gpu_uuid}
+Labels = dict[str, str | int | None]
 
 
 @dataclass(slots=True)
@@ -67,20 +45,15 @@ class Rising:
 class Tracer:
     """Loads, follows in a thread of its own so that a process is found within a second, and says how that went."""
 
-    def __init__(
-        self,
-        name: str,
-        functions: Mapping[int, Function],
-        context: Context,
-        options: TraceOptions,
-        collector: str,
-    ) -> None:
-        """Raises Unavailable."""
+    def __init__(self, name: str, functions: Mapping[int, Function], context: Context) -> None:
+        """``name``: of the object and of the source, whose options say which processes are traced. Raises
+        Unavailable."""
+        options = context.options
         self._functions: dict[str, list[Function]] = {}
         for function in functions.values():
             self._functions.setdefault(function.library, []).append(function)
         self.probes = Probes(name)
-        self._collector, self._proc, self._owners = collector, Path(context.node.proc), context.owners
+        self._collector, self._proc, self._owners = name, Path(context.node.proc), context.owners
         self._devices = Devices(context.node.dev, context.owners)
         self.following = Following(
             self._proc, context.owners, frozenset(self._functions), self._attach, _detach,
@@ -88,7 +61,7 @@ class Tracer:
         )  # fmt: skip
         self._lock, self._end = threading.Lock(), threading.Event()
         self.rising = Rising()
-        self._known: dict[int, Traced] = {}
+        self._known: dict[int, Labels] = {}
         self._chosen: dict[int, int] = {}
         self._lost = 0
         self._failed = ""
@@ -96,15 +69,10 @@ class Tracer:
             try:
                 self.following.add(path)
             except OSError as error:
-                context.say(f"{collector}: {path} can't be probed: {error.strerror}")
+                context.say(f"{name}: {path} can't be probed: {error.strerror}")
         self.follow()
-        self._thread = threading.Thread(target=self._live, name=f"follow-{collector}", daemon=True)
+        self._thread = threading.Thread(target=self._live, name=f"follow-{name}", daemon=True)
         self._thread.start()
-
-    @property
-    def way(self) -> str:
-        """How the probes stand: session, multi or perf."""
-        return self.probes.way
 
     def _attach(self, kind: str, path: str, fd: int) -> list[int]:
         wanted = {function.name: function for function in self._functions[kind]}
@@ -128,13 +96,14 @@ class Tracer:
             except Exception as error:  # noqa: BLE001  told by the next reading; a step later all may be well
                 self._failed = f"processes can't be followed: {type(error).__name__}: {error}"
 
-    def traced(self, pid: int, devices: int = 0) -> Traced | None:
-        """Whose a process with counts is; None where it isn't to be traced. ``devices``: bits of those it chose."""
+    def labels(self, pid: int, devices: int = 0) -> Labels | None:
+        """Those of all samples of a process with counts: whose it is; None where it isn't to be traced. ``devices``:
+        bits of those it chose."""
         with self._lock:
             devices = self._chosen[pid] = devices | self._chosen.get(pid, 0)
             known = self._known.get(pid)
             process = self.following.of(pid)
-            owner = process.owner if process is not None else None
+            owner = process.process.owner if process is not None else None
             if process is None and known is None:
                 owner = self._owners.of_pid(pid)
                 if not self.following.wanted(owner):
@@ -144,9 +113,10 @@ class Tracer:
                 known = self._known[pid] = self._labelled(pid, owner, process, devices)
             return known
 
-    def _labelled(self, pid: int, owner: Owner | None, process: Followed | None, devices: int) -> Traced:
-        gpu, uuid = self._devices.of(owner, process.visible_gpus if process is not None else None, devices)
-        return Traced(pid, owner.job if owner else None, owner.rank if owner else None, gpu, uuid)
+    def _labelled(self, pid: int, owner: Owner | None, process: Followed | None, devices: int) -> Labels:
+        gpu, uuid = self._devices.of(owner, process.process.visible_gpus if process is not None else None, devices)
+        owner = owner or Owner()
+        return {"pid": pid, "job": owner.job, "rank": owner.rank, "gpu": gpu, "gpu_uuid": uuid}
 
     def quiet(self, busy: Container[int]) -> list[Followed]:
         """Processes that are probed and have no counts, less the workers that only inherited the libraries."""
@@ -171,9 +141,8 @@ class Tracer:
                 if library.why:
                     reading.warnings.append(f"{library.path} can't be probed: {library.why}")
         for pid, held in given.items():
-            traced = self.traced(pid)
-            if traced is not None:
-                reading.sample(ATTACHED, float(held), collector=self._collector, **traced.labels())
+            if (labels := self.labels(pid)) is not None:
+                reading.sample(ATTACHED, float(held), collector=self._collector, **labels)
         lost = self.probes.loaded.lost()
         reading.sample(LOST, lost, collector=self._collector)
         if lost > self._lost:
@@ -214,8 +183,8 @@ class Tracer:
 
 def _inherited(process: Followed, seen: Mapping[int, Followed]) -> bool:
     """Whether its parent is of the same rank and has the same libraries."""
-    parent = seen.get(process.parent)
-    return parent is not None and parent.owner == process.owner and parent.places >= process.places
+    parent = seen.get(process.process.parent)
+    return parent is not None and parent.process.owner == process.process.owner and parent.places >= process.places
 
 
 def _detach(links: list[int]) -> None:
