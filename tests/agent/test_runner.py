@@ -20,8 +20,9 @@ import pytest
 from tests.agent.receivers import scripted
 from tests.agent.test_exposition import ask, parsed
 from tests.services import free_port
-from trackside.agent import own, runner
+from trackside.agent import runner
 from trackside.agent.config import Collection
+from trackside.agent.daemon import add_own
 from trackside.agent.node import Node
 from trackside.agent.owners import Owners
 from trackside.agent.runner import Running, Ticks
@@ -318,7 +319,7 @@ def test_it_tells_how_its_sources_do() -> None:
             )
         )
         reading = Reading()
-        own.add(reading, running, [])
+        add_own(reading, running, [])
     told = {(sample.metric, sample.labels): sample.value for sample in reading.samples}
     assert told["trackside_collector_success", (("collector", "a"),)] == 1
     assert told["trackside_collector_lost_total", (("collector", "a"), ("kind", "lines"))] >= 3

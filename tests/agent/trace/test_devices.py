@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trackside.agent.owners import Owner, Owners
-from trackside.agent.trace.devices import Devices
+from trackside.agent.trace.tracer import Devices
 
 
 class Driver(Owners):

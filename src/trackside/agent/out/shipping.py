@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
+from trackside.agent.out.loki_push import LokiPush
 from trackside.agent.out.receiver import ReceiverOptions
+from trackside.agent.out.remote_write import RemoteWrite
 from trackside.agent.out.spool import Batch, Spool
 from trackside.agent.source import Reading
 from trackside.http.client import HttpClient
@@ -26,21 +28,8 @@ IMPOSSIBLE = frozenset({400, 406, 409, 410, 411, 412, 413, 414, 415, 416, 417, 4
 """What a receiver answers to a body that it will never take. Others of 400 and above may pass: a token that is being
 changed, a URL that is not served yet."""
 Outcome = Literal["sent", "refused", "again"]
-
-
-class Wire(Protocol):
-    """What is spoken to a receiver."""
-
-    name: str
-    path: str
-
-    def records(self, reading: Reading) -> Iterator[tuple[bytes, int]]:
-        """What is to be sent of a reading, in pieces, and how many things each holds."""
-        ...
-
-    def body(self, records: Sequence[bytes]) -> tuple[bytes, Mapping[str, str]]:
-        """One request of several pieces, and its headers."""
-        ...
+Wire = RemoteWrite | LokiPush
+"""What is spoken to a receiver."""
 
 
 @dataclass(slots=True)
