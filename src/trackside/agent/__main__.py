@@ -169,23 +169,18 @@ def look(path: str | None, flags: Mapping[str, Given], as_json: bool) -> int:
     return 0 if report.ok else 1
 
 
-class Shown:
-    """Readings of once, to be printed."""
+class Shown(Outlet):
+    """Readings of once, to be printed: what a source gave stays, as all is of one moment."""
 
     def __init__(self, identity: Identity) -> None:
         self.board, self.identity, self.lines = Board(identity), identity, list[LogLine]()
 
     def take(self, source: str, reading: Reading) -> bool:
-        """Keep it."""
         self.board.take(source, reading)
         self.lines += reading.lines
         return False
 
-    def forget(self, source: str) -> None:
-        """It stays: all is of one moment."""
-
     def newest(self) -> Mapping[str, Sequence[Sample]]:
-        """See :meth:`Board.newest`."""
         return self.board.newest()
 
 

@@ -20,7 +20,7 @@ from trackside.agent.out.scrape import Scrape
 from trackside.agent.out.shipping import Shipping, Wire
 from trackside.agent.out.spool import InUse, Spool
 from trackside.agent.owners import Owners
-from trackside.agent.runner import Running
+from trackside.agent.runner import Outlet, Running
 from trackside.agent.source import Reading, Sample
 from trackside.agent.state import state_folder
 from trackside.settings import ConfigError
@@ -38,7 +38,7 @@ END_S, FLUSH_S = 2.0, 3.0
 Say = Callable[[str], object]
 
 
-class Outlets:
+class Outlets(Outlet):
     """Everywhere that readings go."""
 
     def __init__(self, config: Config, say: Say) -> None:
@@ -76,7 +76,6 @@ class Outlets:
         self.board.forget(source)
 
     def newest(self) -> Mapping[str, Sequence[Sample]]:
-        """See :meth:`Board.newest`."""
         return self.board.newest()
 
     def close(self, within_s: float) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from trackside.agent.config import Collection
 from trackside.agent.node import Node
@@ -40,20 +40,19 @@ class Health:
     last_success: float = 0.0
 
 
-class Outlet(Protocol):
-    """Where readings go."""
+class Outlet:
+    """Where readings go; by itself, nowhere."""
 
     def take(self, source: str, reading: Reading) -> bool:
         """Take a reading; whether all that lasts has it."""
-        ...
+        return False
 
     def forget(self, source: str) -> None:
         """What a source gave is no longer so."""
-        ...
 
     def newest(self) -> Mapping[str, Sequence[Sample]]:
         """The samples of each source's newest reading, until it is forgotten."""
-        ...
+        return {}
 
 
 @dataclass(slots=True)

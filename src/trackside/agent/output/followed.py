@@ -30,8 +30,7 @@ class Told:
     sent: list[Sent]
     bytes: int = 0
     lost: int = 0
-    anew: bool = False
-    """It was cut or written over meanwhile."""
+    """Of a file that was cut or written over meanwhile."""
 
 
 class Followed:
@@ -102,8 +101,7 @@ class Followed:
             return told
         if self._tail.begun_anew > anew:
             told.sent += self._ended(now, time_ns)
-            told.anew, told.lost = True, self._tail.lost
-            self._tail.lost = 0
+            told.lost, self._tail.lost = self._tail.lost, 0
             self._framer, self._policy = Framer(), self._fresh(None)
         self._is_calm = False
         if data:

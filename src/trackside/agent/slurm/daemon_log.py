@@ -29,7 +29,13 @@ class DaemonLog:
         self._known = False
 
     def collect(self, reading: Reading) -> None:
-        """Add the lines that came. Raises OSError where the log can't be read."""
+        """Add the lines that came, or a warning where the log can't be read."""
+        try:
+            self._follow(reading)
+        except OSError as error:
+            reading.warnings.append(f"{self.path} can't be read: {error.strerror}")
+
+    def _follow(self, reading: Reading) -> None:
         left = MOST_BYTES
         if self._fd < 0:
             self._open()

@@ -93,7 +93,6 @@ SOURCE = Source(
         "trackside_tracer_lost_events_total",
     ),
     interval_s=5.0,
-    timeout_s=10.0,
     on=False,
     needs="CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE, or root",
     options=CudaOptions,

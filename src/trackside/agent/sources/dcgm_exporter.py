@@ -152,6 +152,5 @@ SOURCE = Source(
     open=_Exporter,
     metrics=tuple(name for name in METRICS if name.startswith("gpu_")),
     interval_s=10.0,
-    timeout_s=10.0,
     options=Options,
 )

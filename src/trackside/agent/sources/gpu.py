@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from trackside.agent.nvml.fields import FIELDS
@@ -28,10 +29,8 @@ class _Card:
         self.device, self.whose = device, Whose(context.owners, device)
         self.curves: dict[str, set[Curve]] = {}
         self.gpu: Gpu | None = None
-        try:
+        with suppress(Lost):
             self.gpu = Gpu(library, device)
-        except Lost:
-            self.gpu = None
 
     def spared(self, others: frozenset[Curve]) -> set[str]:
         """Metrics that need not be asked for: all that this GPU gives of them, another source gives."""
@@ -170,6 +169,5 @@ SOURCE = Source(
     metrics=tuple(dict.fromkeys(_metrics())),
     lines="Xids, where the kernel's log is not read",
     interval_s=10.0,
-    timeout_s=10.0,
     needs="read and write access to /dev/nvidiactl and /dev/nvidia*",
 )

@@ -122,11 +122,7 @@ class JobOutput(Collector):
             self._once(reading, f"files of {held.job}", words)
             return
         if not free:
-            self._once(
-                reading,
-                "files",
-                f"more than {self._options.most_files} files of output; raise most_files to follow all",
-            )
+            self._once(reading, "files", f"more than {most} files of output; raise most_files to follow all")
             return
         try:
             file = Followed(held, self._options, self._marks.get(held.key), now, self._is_first)
@@ -173,7 +169,7 @@ class JobOutput(Collector):
             self._once(reading, file.held.path, f"{file.held.path} can't be read any more ({error.strerror})")
             return Told([])
         self._add(reading, file, told.sent)
-        if told.anew and told.lost:
+        if told.lost:
             reading.lost["bytes"] += told.lost
         return told
 

@@ -43,10 +43,7 @@ class _SlurmNode(Collector):
     def collect(self, reading: Reading) -> None:
         reading.sample("slurm_daemon_up", self._runs(), daemon=UNIT)
         if self._log is not None:
-            try:
-                self._log.collect(reading)
-            except OSError as error:
-                reading.warnings.append(f"{self._log.path} can't be read: {error.strerror}")
+            self._log.collect(reading)
 
     def close(self) -> None:
         if self._log is not None:

@@ -125,7 +125,6 @@ SOURCE = Source(
     open=_Written,
     lines="standard output and error of the job that is named",
     interval_s=1.0,
-    timeout_s=10.0,
     on=False,
     needs="CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE, or root",
     options=WrittenOptions,
