@@ -110,4 +110,4 @@ def test_nfs_over_several_connections_waits_on_each() -> None:
     assert (data.path, home.path) == ("/data sets", "/home")
     assert home.backlog == 20
     assert home.ops["write"].timeouts == 2
-    assert home.ops["write"].sent - home.ops["write"].count == 2
+    assert home.ops["write"].sent - home.ops["write"].calls == 2

@@ -18,9 +18,8 @@ from tests.agent.readings import exposition, held_against, opened
 from tests.serve.receiving import flushed, said
 from tests.serve.receiving import opened as receiver
 from trackside.agent.kernel.choice import Allowance, chosen, known
-from trackside.agent.kernel.clock import KernelClock
 from trackside.agent.kernel.journal import Position, parse_entry, recall
-from trackside.agent.kernel.ring import Ring, parse_records
+from trackside.agent.kernel.ring import KernelClock, Ring, parse_records
 from trackside.agent.node import Node
 from trackside.agent.owners import Owners
 from trackside.agent.source import Collector, Context, Reading, Unavailable

@@ -156,15 +156,8 @@ PROBES: tuple[Probe, ...] = (
     _one("nvmlDeviceGetMaxClockInfo", "gpu_sm_clock_max_hertz", 1e6, 1, after_s=RARELY_S),
     _one("nvmlDeviceGetMaxClockInfo", "gpu_memory_clock_max_hertz", 1e6, 2, after_s=RARELY_S),
     *(
-        _one(
-            "nvmlDeviceGetTemperatureThreshold",
-            "gpu_temperature_limit_celsius",
-            1.0,
-            number,
-            after_s=RARELY_S,
-            kind=kind,
-        )
-        for number, kind in enumerate(("shutdown", "slowdown", "memory_operating", "operating"))
+        _one("nvmlDeviceGetTemperatureThreshold", "gpu_temperature_limit_celsius", 1.0, at, after_s=RARELY_S, kind=kind)
+        for at, kind in enumerate(("shutdown", "slowdown", "memory_operating", "operating"))
     ),
     Probe("nvmlDeviceGetPowerManagementLimitConstraints", _power_range, ("gpu_power_limit_range_watts",), RARELY_S),
     _one(

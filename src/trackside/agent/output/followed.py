@@ -38,7 +38,7 @@ class Followed:
 
     def __init__(self, held: Held, options: JobOutputOptions, mark: Mark | None, now: float, is_old: bool) -> None:
         self.held, self._options = held, options
-        self._tail = Tail(held.link, user=held.user)
+        self._tail = Tail(held.link, held.user)
         self.labels: Labels = _labels(held, options)
         self.skipped = 0
         """Bytes of its begin that were never read."""
@@ -60,15 +60,13 @@ class Followed:
 
     def _again(self, mark: Mark) -> Before:
         self.labels = mark.labels
-        self._tail.close()
-        self._tail = Tail(self.held.link, mark.done, self.held.user)
+        self._tail.go_to(mark.done)
         return Before(mark.done, mark.sent, self._tail.before(mark.done, BEFORE), self._tail.before(HEAD, HEAD))
 
     def _late(self, place: int) -> Before:
         near = self._tail.before(place + (64 << 10), 64 << 10)
         place += near.find(b"\n") + 1
-        self._tail.close()
-        self._tail = Tail(self.held.link, place, self.held.user)
+        self._tail.go_to(place)
         self.skipped = place
         return Before(place, place, b"", self._tail.before(HEAD, HEAD))
 

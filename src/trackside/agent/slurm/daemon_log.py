@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-import time
 from pathlib import Path
 
 from trackside.agent.source import Reading
@@ -15,7 +14,7 @@ MOST_BYTES = 4 << 20
 BEFORE = 256 << 10
 """Bytes of the end that are read of a log that was there before."""
 MOST_LINE = 16 << 10
-_STAMP = re.compile(r"\[?(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(Z|[+-]\d\d:?\d\d)?\]?\s")
+_STAMP = re.compile(r"\[?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:?\d\d)?)\]?\s")
 
 
 class DaemonLog:
@@ -101,14 +100,8 @@ def _written_ns(text: str) -> int | None:
     found = _STAMP.match(text)
     if found is None:
         return None
-    year, month, day, hour, minute, second = map(int, found.groups()[:6])
-    ns = int((found[7] or "0").ljust(9, "0")[:9])
     try:
-        if found[8]:
-            zone = dt.datetime.fromisoformat(f"2000-01-01T00:00:00{found[8].replace('Z', '+00:00')}").tzinfo
-            seconds = dt.datetime(year, month, day, hour, minute, second, tzinfo=zone).timestamp()
-        else:
-            seconds = time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
+        at = dt.datetime.fromisoformat(found[1])
+        return int(at.replace(microsecond=0).timestamp()) * 1_000_000_000 + at.microsecond * 1000
     except (ValueError, OverflowError):
         return None
-    return int(seconds) * 1_000_000_000 + ns

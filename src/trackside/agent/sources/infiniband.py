@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from trackside.agent.pseudo_files import PseudoFile, names_in, number
@@ -46,16 +45,38 @@ ERRORS = {
 """File -> kind of error. Those of hw_counters are how RoCE says that packets were lost."""
 
 
-@dataclass(slots=True)
 class _Port:
-    labels: Labels
-    state: PseudoFile
-    rate: PseudoFile
-    counters: list[tuple[PseudoFile, str, Labels, int]] = field(default_factory=list)
-    """(file, metric, labels, factor)"""
+    def __init__(self, folder: Path, device: str, port: str) -> None:
+        self._labels = pairs({"device": device, "port": port})
+        self._state, self._rate = PseudoFile(folder / "state"), PseudoFile(folder / "rate")
+        there = {f"{part}/{name}" for part in ("counters", "hw_counters") for name in names_in(folder / part, 1000)}
+        self._counters: list[tuple[PseudoFile, str, Labels, int]] = []
+        """(file, metric, labels, factor)"""
+        for name, (metric, factor) in COUNTERS.items():
+            if name in there and all(metric != given for _, given, _, _ in self._counters):
+                self._counters.append((PseudoFile(folder / name), metric, self._labels, factor))
+        for name, kind in ERRORS.items():
+            if name in there:
+                labels = pairs({**dict(self._labels), "kind": kind})
+                self._counters.append((PseudoFile(folder / name), "host_infiniband_errors_total", labels, 1))
+
+    def add(self, reading: Reading) -> None:
+        samples = reading.samples
+        try:
+            state, rate = self._state.read(64), self._rate.read(64)
+        except OSError:
+            return  # the adapter is being reset, or went
+        code = number(state.partition(b":")[0].strip())
+        if code is not None:
+            samples.append(Sample("host_infiniband_state", self._labels, float(code)))
+        if told := _RATE.match(rate):
+            samples.append(Sample("host_infiniband_rate_bytes_per_second", self._labels, float(told[1]) * 1e9 / 8))
+        for file, metric, labels, factor in self._counters:
+            if (value := file.count()) is not None:  # an adapter may not have a counter though its file is there
+                samples.append(Sample(metric, labels, float(value * factor)))
 
     def close(self) -> None:
-        for file in (self.state, self.rate, *(file for file, *_ in self.counters)):
+        for file in (self._state, self._rate, *(file for file, *_ in self._counters)):
             file.close()
 
 
@@ -76,7 +97,7 @@ class _Infiniband(Collector):
             self._ports.pop(key).close()
         for device, port in found:
             if (device, port) not in self._ports:
-                self._ports[device, port] = _port(self._folder / device / "ports" / port, device, port)
+                self._ports[device, port] = _Port(self._folder / device / "ports" / port, device, port)
         if not self._ports:
             raise Unavailable(f"{self._folder} has no adapter")
 
@@ -85,43 +106,11 @@ class _Infiniband(Collector):
         if self._readings % LOOK_EVERY == 0:
             self._look()
         for port in self._ports.values():
-            _add(reading, port)
+            port.add(reading)
 
     def close(self) -> None:
         for port in self._ports.values():
             port.close()
-
-
-def _port(folder: Path, device: str, number_: str) -> _Port:
-    labels = pairs({"device": device, "port": number_})
-    port = _Port(labels, PseudoFile(folder / "state"), PseudoFile(folder / "rate"))
-    there = {f"{part}/{name}" for part in ("counters", "hw_counters") for name in names_in(folder / part, 1000)}
-    given: set[str] = set()
-    for name, (metric, factor) in COUNTERS.items():
-        if name in there and metric not in given:
-            given.add(metric)
-            port.counters.append((PseudoFile(folder / name), metric, labels, factor))
-    for name, kind in ERRORS.items():
-        if name in there:
-            of_kind = pairs({**dict(labels), "kind": kind})
-            port.counters.append((PseudoFile(folder / name), "host_infiniband_errors_total", of_kind, 1))
-    return port
-
-
-def _add(reading: Reading, port: _Port) -> None:
-    samples = reading.samples
-    try:
-        state, rate = port.state.read(64), port.rate.read(64)
-    except OSError:
-        return  # the adapter is being reset, or went
-    code = number(state.partition(b":")[0].strip())
-    if code is not None:
-        samples.append(Sample("host_infiniband_state", port.labels, float(code)))
-    if told := _RATE.match(rate):
-        samples.append(Sample("host_infiniband_rate_bytes_per_second", port.labels, float(told[1]) * 1e9 / 8))
-    for file, metric, labels, factor in port.counters:
-        if (value := file.count()) is not None:  # an adapter may not have a counter though its file is there
-            samples.append(Sample(metric, labels, float(value * factor)))
 
 
 SOURCE = Source(

@@ -9,10 +9,9 @@ from pathlib import Path
 import msgspec
 
 from trackside.agent.kernel.choice import Allowance, Policy, chosen
-from trackside.agent.kernel.clock import KernelClock
 from trackside.agent.kernel.journal import Journal, Position, recall
 from trackside.agent.kernel.neighbours import is_one_of_several, of_others
-from trackside.agent.kernel.ring import Record, Ring
+from trackside.agent.kernel.ring import KernelClock, Record, Ring
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
 from trackside.agent.state import remember
 from trackside.agent.taken_over import KERNEL_LOG

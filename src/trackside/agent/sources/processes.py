@@ -43,16 +43,8 @@ class _Processes(Collector):
 
 
 def _labels(owner: Owner) -> dict[str, str | int | None]:
-    return {
-        "job": owner.job,
-        "user": owner.user,
-        "step": owner.step,
-        "task": owner.task,
-        "rank": owner.rank,
-        "local_rank": owner.local_rank,
-        "container": owner.container[:12] if owner.container else None,
-        "pod": owner.pod,
-    }
+    names = ("job", "user", "step", "task", "rank", "local_rank", "pod")
+    return {"container": (owner.container or "")[:12], **{name: getattr(owner, name) for name in names}}
 
 
 SOURCE = Source(

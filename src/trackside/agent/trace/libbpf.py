@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -89,37 +90,25 @@ class Table:
 
     def rows(self) -> list[tuple[bytes, bytes]]:
         """All there is, each once or, where it changes meanwhile, perhaps not at all."""
-        calls, found = library(), []
-        most = BATCH
-        at, out = ctypes.create_string_buffer(256), ctypes.create_string_buffer(256)
-        begun = False
+        calls, most = library(), BATCH
+        found: list[tuple[bytes, bytes]] = []
+        at, out = None, ctypes.create_string_buffer(256)
         for _ in range(MOST_ROUNDS):
-            keys, values = (
-                ctypes.create_string_buffer(most * self.key_bytes),
-                ctypes.create_string_buffer(most * self.value_bytes),
-            )
+            keys = ctypes.create_string_buffer(most * self.key_bytes)
+            values = ctypes.create_string_buffer(most * self.value_bytes)
             count = ctypes.c_uint32(most)
-            failed = calls.bpf_map_lookup_batch(
-                self.fd, at if begun else None, out, keys, values, ctypes.byref(count), _BATCH_OPTIONS
-            )
+            failed = calls.bpf_map_lookup_batch(self.fd, at, out, keys, values, ctypes.byref(count), _BATCH_OPTIONS)
             number = ctypes.get_errno() if failed else 0
             if number == errno.ENOSPC and most < 1 << 16:  # a bucket of the kernel's table holds more
                 most *= 2
                 continue
             if number not in (0, errno.ENOENT):
                 raise OSError(number, os.strerror(number))
-            raw_keys, raw_values = keys.raw, values.raw
-            found += [
-                (
-                    raw_keys[row * self.key_bytes : (row + 1) * self.key_bytes],
-                    raw_values[row * self.value_bytes : (row + 1) * self.value_bytes],
-                )
-                for row in range(count.value)
-            ]
+            rows = zip(_split(keys.raw, self.key_bytes), _split(values.raw, self.value_bytes), strict=True)
+            found += islice(rows, count.value)
             if number == errno.ENOENT:
                 break
-            ctypes.memmove(at, out, 256)
-            begun = True
+            at, out = out, ctypes.create_string_buffer(256)
         return found
 
     def get(self, key: bytes) -> bytes | None:
@@ -135,6 +124,10 @@ class Table:
     def drop(self, key: bytes) -> None:
         """Remove one, if it is there."""
         library().bpf_map_delete_elem(self.fd, key)
+
+
+def _split(data: bytes, size: int) -> Iterator[bytes]:
+    return (data[begin : begin + size] for begin in range(0, len(data), size))
 
 
 class Loaded:
