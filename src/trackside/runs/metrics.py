@@ -21,7 +21,7 @@ from trackside.runs.clock import REACH_S, offset_of
 from trackside.runs.holding import Asked, Holding, held_by
 from trackside.runs.metric_clock import NEAR_S, Stretch, shift_of
 from trackside.runs.places import Placed, Unit, placed
-from trackside.stores.curves import AROUND_S, Curves, Held, Kept, RunMetrics, Timing, most_windows
+from trackside.stores.curves import AROUND_S, Curves, Held, RunMetrics, Timing, most_windows
 from trackside.stores.memory import MemoryStore
 
 INTERVAL_S = 60.0
@@ -76,9 +76,7 @@ def run_metrics(curves: Curves, run: Run, rows: MemoryStore) -> tuple[Run, RunMe
     timing = Timing(
         window.start, max(window.end, window.start), _interval(kept), window.shift, most_windows(gpus), until
     )
-    return _told(run, kept, holding, window), RunMetrics(
-        curves, tuple(Kept(each.series, each.held) for each in kept), timing
-    )
+    return _told(run, kept, holding, window), RunMetrics(curves, tuple(each.held for each in kept), timing)
 
 
 def _indexed(curves: Curves) -> Sequence[Held]:
@@ -162,7 +160,8 @@ def _renamed(found: list[Placed], run: Run, ids: AbstractSet[str]) -> list[Place
 
 def _at_node(each: Placed, node: str) -> Placed:
     labels = dict(each.series.labels) | {"node": node}
-    return each._replace(node=node, series=replace(each.series, labels=tuple(sorted(labels.items()))))
+    series = replace(each.series, labels=tuple(sorted(labels.items())))
+    return each._replace(node=node, held=replace(each.held, series=series))
 
 
 def _on(found: Sequence[Placed], nodes: Sequence[str]) -> list[Placed]:

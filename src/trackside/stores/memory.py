@@ -74,7 +74,7 @@ class MemoryStore:
         return [next(measured) if query.subject == "metric" else self.ask(query) for query in queries]
 
     def expect(self, queries: Iterable[Query]) -> None:
-        """These will be asked: see :meth:`trackside.stores.curves.Batching.expect`."""
+        """These will be asked: see :meth:`trackside.stores.curves.Curves.expect`."""
         if self.metrics is not None:
             self.metrics.expect(query for query in queries if query.subject == "metric")
 

@@ -96,7 +96,7 @@ class Cells:
     def answer(self, wanted: Wanted) -> tuple[Values, int]:
         """The windows that are wanted, NaN where nothing was sampled, and how many samples were used."""
         first = (wanted.start_ms - self.start_ms) // self.step_ms
-        columns = slice(first, first + (wanted.end_ms - wanted.start_ms) // self.step_ms)
+        columns = slice(first, first + wanted.width)
         counts = self._counts[:, columns]
         if wanted.how == "count":
             return np.where(counts > 0, counts, np.nan), int(counts.sum())

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from trackside.http.unanswered import Unanswered
 from trackside.model import Position, Series
-from trackside.stores.curves import Engine, Held, Wanted, identifying
+from trackside.stores.curves import Groups, Held, RolledUp, Sampled, Wanted, identifying
 from trackside.stores.embedded.cells import Cells, Read
 from trackside.stores.embedded.fields import labels_of
 from trackside.stores.embedded.order import Stretches
@@ -38,7 +38,6 @@ MOST = 0.75
 Ids = NDArray[np.int32]
 Places = NDArray[np.intp]
 Values = NDArray[np.float64]
-Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class _Part:
         return max(each.end_ms for each in self.cells)
 
 
-class DuckCurves:
+class DuckCurves(Sampled):
     """The curves of a store, or those of them that a scope lets through."""
 
     name = "store"
@@ -89,7 +88,6 @@ class DuckCurves:
         """By groups and step; the latest stand last."""
 
     def held(self) -> Sequence[Held]:
-        """See :class:`trackside.stores.curves.Curves`."""
         if self._held is None:
             spans, series = self._snapshot.table("spans"), self._snapshot.table("series")
             rows = self._snapshot.rows(
@@ -141,21 +139,13 @@ class DuckCurves:
             self._scope.parameters,
         )
 
-    def rollup(
-        self, groups: Sequence[Sequence[int]], start_ms: int, end_ms: int, step_ms: int, how: Engine
-    ) -> tuple[Values, int]:
-        """See :class:`trackside.stores.curves.Curves`."""
-        return self.rollups([Wanted(groups, start_ms, end_ms, step_ms, how)])[0]
-
     def expect(self, wanted: Sequence[Wanted]) -> None:
-        """See :class:`trackside.stores.curves.Batching`."""
         self._expected = {}
         for each in wanted:
             self._expected.setdefault(_key(each), []).append(each)
 
-    def rollups(self, wanted: Sequence[Wanted]) -> list[tuple[Values, int]]:
-        """See :class:`trackside.stores.curves.Batching`: what several need is read once, and while one is reduced the
-        next is read."""
+    def rollups(self, wanted: Sequence[Wanted]) -> list[RolledUp]:
+        """What several need is read once, and while one is reduced the next is read."""
         self.held()
         keys = [_key(each) for each in wanted]
         sources: list[Cells | None] = [
@@ -176,7 +166,7 @@ class DuckCurves:
     def samples(
         self, held: Sequence[Held], start_ms: int, end_ms: int
     ) -> Iterator[tuple[Held, NDArray[np.int64], Values]]:
-        """See :class:`trackside.stores.curves.Sampled`. Of minutes that only their rollups are left of: the last."""
+        """Of minutes that only their rollups are left of: the last."""
         begin = 0
         for begin, stop in self._chunks([[each.id] for each in held]):
             chosen = {each.id: each for each in held[begin:stop]}

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from trackside.http.unanswered import Unanswered
-from trackside.stores.curves import Engine, Held, RolledUp, Wanted
+from trackside.stores.curves import Engine, Groups, Held, RolledUp, Sampled, Wanted
 from trackside.stores.metric_store import MetricOptions, MetricServer, Scope
 from trackside.stores.prometheus.api import Api
 from trackside.stores.prometheus.matrix import Times, Values
@@ -22,7 +22,6 @@ from trackside.stores.prometheus.windows import Part, by_source, windows_of
 
 TABLES_BYTES = 384 << 20
 """Answers kept in case they, or a part of their windows, are asked again."""
-Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,10 +43,10 @@ class _Table:
     def windows(self, wanted: Wanted) -> Values:
         """Those that are asked for."""
         first = (wanted.start_ms - self.wanted.start_ms) // wanted.step_ms
-        return self.coming.result()[:, first : first + (wanted.end_ms - wanted.start_ms) // wanted.step_ms].copy()
+        return self.coming.result()[:, first : first + wanted.width].copy()
 
 
-class PrometheusCurves(MetricServer):
+class PrometheusCurves(MetricServer, Sampled):
     """The curves of a server that concern a run."""
 
     title = "prometheus"
@@ -65,15 +64,13 @@ class PrometheusCurves(MetricServer):
 
     @property
     def failed(self) -> Mapping[str, Unanswered]:
-        """Metric -> why it could not be looked at. It isn't held; but that doesn't mean that it was not measured."""
+        """They are not held; but that doesn't mean that they were not measured."""
         return self._concerned.failed
 
     def close(self) -> None:
-        """Ask no more, and end what is under way."""
         self._api.close()
 
     def begin(self) -> None:
-        """Look for the run's series from now on, beside whatever else is done until they are wanted."""
         with self._beginning:
             if self._looking is None:
                 self._looking = Future()
@@ -97,20 +94,9 @@ class PrometheusCurves(MetricServer):
         return anything_of(self._api, self.scope.jobs)
 
     def held(self) -> Sequence[Held]:
-        """See :class:`trackside.stores.curves.Curves`. Raises Unanswered."""
         return self._concerned.held
 
-    def rollup(
-        self, groups: Sequence[Sequence[int]], start_ms: int, end_ms: int, step_ms: int, how: Engine
-    ) -> tuple[Values, int]:
-        """See :class:`trackside.stores.curves.Curves`. Raises Unanswered."""
-        rolled = self.rollups([Wanted(groups, start_ms, end_ms, step_ms, how)])[0]
-        if isinstance(rolled, Unanswered):
-            raise rolled
-        return rolled
-
     def samples(self, held: Sequence[Held], start_ms: int, end_ms: int) -> Iterator[tuple[Held, Times, Values]]:
-        """See :class:`trackside.stores.curves.Sampled`. Raises Unanswered."""
         concerned = self._concerned
         by_id = {each.id: each for each in held}
         rows = by_source(part for id_ in by_id for part in concerned.parts.get(id_, ()))
@@ -119,7 +105,7 @@ class PrometheusCurves(MetricServer):
                 yield by_id[source.curves[row]], times, values
 
     def expect(self, wanted: Sequence[Wanted]) -> None:
-        """See :class:`trackside.stores.curves.Batching`: they are asked for from now on, side by side."""
+        """They are asked for from now on, side by side."""
         self.held()  # not from a thread of the pool, which it waits for
         self._expected = {}
         for each in wanted:
@@ -138,7 +124,6 @@ class PrometheusCurves(MetricServer):
                 self._tables[key] = self._table(each)
 
     def rollups(self, wanted: Sequence[Wanted]) -> list[RolledUp]:
-        """See :class:`trackside.stores.curves.Batching`."""
         try:
             self.held()
         except Unanswered as reason:
@@ -204,7 +189,7 @@ def _widened(one: Wanted, other: Wanted) -> Wanted:
 
 
 def _bytes(wanted: Wanted) -> int:
-    return 8 * len(wanted.groups) * ((wanted.end_ms - wanted.start_ms) // wanted.step_ms)
+    return 8 * len(wanted.groups) * wanted.width
 
 
 METRIC_STORE = PrometheusCurves

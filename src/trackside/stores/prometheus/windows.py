@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trackside.http.unanswered import Unanswered
 from trackside.stores.curves import Wanted
-from trackside.stores.memory_curves import rolled_up
+from trackside.stores.memory_curves import roll
 from trackside.stores.prometheus.matrix import Times, Values
 from trackside.stores.prometheus.series import MOST_RAW, Source, spans_of
 
@@ -22,10 +22,10 @@ Flags = NDArray[np.bool_]
 
 def windows_of(groups: Sequence[Sequence[Part]], wanted: Wanted) -> Values:
     """(groups, windows) of each group of the server's series taken as one curve. Raises Unanswered."""
-    width = (wanted.end_ms - wanted.start_ms) // wanted.step_ms
-    whole, apart = np.full((len(groups), width), np.nan), np.zeros((len(groups), width), dtype=np.bool_)
+    shape = len(groups), wanted.width
+    whole, apart = np.full(shape, np.nan), np.zeros(shape, dtype=np.bool_)
     parts = [part for group in groups for part in group]
-    if not parts or not width:
+    if not parts or not wanted.width:
         return whole
     values, first = _rolled(parts, wanted), 0
     for row, group in enumerate(groups):
@@ -61,7 +61,7 @@ def _whole(source: Source, wanted: Wanted) -> int:
 
 def _rolled(parts: Sequence[Part], wanted: Wanted) -> Values:
     """(parts, windows) of each series, in our unit."""
-    values = np.full((len(parts), (wanted.end_ms - wanted.start_ms) // wanted.step_ms), np.nan)
+    values = np.full((len(parts), wanted.width), np.nan)
     places = {part: place for place, part in enumerate(parts)}
     for source, rows in by_source(parts).items():
         clean = [row for row in rows if row not in source.raw]
@@ -80,10 +80,7 @@ def _rolled(parts: Sequence[Part], wanted: Wanted) -> Values:
 def _roll(out: Values, times: Times, values: Values, wanted: Wanted) -> None:
     """Fill in the windows of samples that are in order of time."""
     first, last = np.searchsorted(times, [wanted.start_ms, wanted.end_ms], side="right")
-    if first < last:
-        windows = (times[first:last] - wanted.start_ms - 1) // wanted.step_ms
-        starts = np.flatnonzero(np.diff(windows, prepend=-1))
-        out[windows[starts]] = rolled_up(values[first:last], starts, wanted.how)
+    roll(out, times[first:last], values[first:last], wanted)
 
 
 def _from_samples(groups: Sequence[Sequence[Part]], wanted: Wanted, apart: Flags, whole: Values) -> None:
