@@ -10,10 +10,12 @@ from typing import Any
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 
 from trackside.serve.protocols import loki_push, otlp, otlp_logs, otlp_metrics, remote_write
-from trackside.serve.protocols.decoded import Answer, BadRequest, LineStream, MetricBlock
+from trackside.serve.protocols.decoded import Answer, BadRequest
 from trackside.serve.protocols.encoding import decompress
 from trackside.serve.protocols.series_key import KnownSeries
-from trackside.stores.receiver.pending import Decoded
+from trackside.stores.receiver.arrivals import MetricBlock
+from trackside.stores.receiver.pending import Decoded, LineStream
+from trackside.stores.receiver.write_ahead import Entry
 
 _RPC = {400: 3, 401: 16, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
 """HTTP status -> code of a gRPC status, which OTLP wants in the body of an answer."""
@@ -35,9 +37,10 @@ class Push:
     takes_json: bool = False
 
 
-def decoded(id_: str, content_type: str, encoding: str, body: bytes, most: int, known: KnownSeries) -> Decoded:
+def decoded(entry: Entry, most: int, known: KnownSeries) -> Decoded:
     """A body as it came, understood; at most ``most`` bytes once decompressed. Raises BadRequest."""
-    push = BY_ID[id_]
+    header, body = entry
+    push, content_type, encoding = BY_ID[header.protocol], header.content_type, header.encoding
     if not encoding and "json" not in content_type:
         encoding = push.encoding
     try:

@@ -1,14 +1,12 @@
-"""What a push holds once its bytes are understood: samples of series, or lines of streams."""
+"""What the protocols share: how a push is refused, how its lines are gathered, how it is answered."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from trackside.errors import TracksideError
+from trackside.stores.receiver.pending import LineStream
 
 MAX_LINES = 1 << 22
 """Of one push: more than may wait to be written, with a time each; an empty line has two bytes and becomes 50."""
@@ -30,45 +28,6 @@ class Unsupported(BadRequest):
     """A content type or encoding that is not spoken here (HTTP 415)."""
 
     status = 415
-
-
-@dataclass(slots=True, eq=False)
-class MetricBlock:
-    """Samples of one push, in no promised order.
-
-    Two equal keys name the same series for ever; one series may come under several keys, and a key may stand twice.
-    ``labels_of`` of the protocol's module says what a key means.
-    """
-
-    keys: list[bytes]
-    index: NDArray[np.int32]
-    """(N,) the place in ``keys`` of each sample's series."""
-    times_ms: NDArray[np.int64]
-    """(N,) since 1970."""
-    values: NDArray[np.float64]
-    """(N,)"""
-    left_out: int = 0
-    """Points that cannot be kept, such as native histograms; ``why`` says so in words."""
-    stale: int = 0
-    """Markers that a series has ended: understood, and no measurement."""
-    exemplars: int = 0
-    """Left out as well."""
-    why: str = ""
-
-    @property
-    def received(self) -> int:
-        """Samples understood, markers among them."""
-        return len(self.values) + self.stale
-
-
-@dataclass(slots=True, eq=False)
-class LineStream:
-    """Lines of one stream, in the order sent."""
-
-    labels: dict[str, str]
-    times_ns: list[int] = field(default_factory=list)
-    """Since 1970, one a line; 0 where the sender gave no time."""
-    lines: list[str] = field(default_factory=list)
 
 
 class LineStreams:

@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
-from trackside.serve.protocols.decoded import Answer, BadRequest, LineStream, LineStreams, TooLarge, Unsupported
+from trackside.serve.protocols.decoded import Answer, BadRequest, LineStreams, TooLarge, Unsupported
 from trackside.serve.protocols.messages import Shape, parsed
 from trackside.serve.protocols.places import is_place
 from trackside.serve.protocols.schema import PushRequest
+from trackside.stores.receiver.pending import LineStream
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 _MAX_STREAMS = 1 << 14

@@ -19,10 +19,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as messages
 
 from trackside.serve.protocols import otlp
-from trackside.serve.protocols.decoded import Answer, BadRequest, MetricBlock, TooLarge
+from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge
 from trackside.serve.protocols.messages import Shape
 from trackside.serve.protocols.series_key import MAX_KEY_BYTES, KnownSeries, key_of, labels_of
 from trackside.serve.protocols.wire import MAX_MESSAGES
+from trackside.stores.receiver.arrivals import MetricBlock
 
 __all__ = ["answer", "decode", "labels_of"]
 

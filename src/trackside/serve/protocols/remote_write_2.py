@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trackside.serve.protocols.decoded import BadRequest, MetricBlock, TooLarge
+from trackside.serve.protocols.decoded import BadRequest, TooLarge
 from trackside.serve.protocols.messages import Shape, parsed
 from trackside.serve.protocols.sample_rows import SampleRows
 from trackside.serve.protocols.schema import Symbols, WriteRequest
 from trackside.serve.protocols.series_key import MAX_KEY_BYTES, KnownSeries, key_of
 from trackside.serve.protocols.wire import MAX_MESSAGES
+from trackside.stores.receiver.arrivals import MetricBlock
 
 MAX_SAMPLES = 1 << 23
 """Of one request: what may wait to be written, about; an empty sample has two bytes and becomes 20."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.serve.protocols.decoded import MetricBlock
+from trackside.stores.receiver.arrivals import MetricBlock
 
 STALE = 0x7FF0000000000002
 """The bits of the value that says: this series has ended."""

@@ -52,15 +52,6 @@ class _Waiting(UnitBySize):
 
 
 @dataclass(slots=True)
-class Flushed:
-    """What a flush wrote, and why it left samples out."""
-
-    samples: int = 0
-    waiting: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(slots=True)
 class _Change:
     """What a commit changes."""
 
@@ -111,19 +102,20 @@ class ReceivedSamples:
     def _tell(self) -> None:
         self.waiting = {name: each.count for name, each in self._waiting.items()}
 
-    def flush(self, arrived: Arrived, mark: Mark, bytes_: int, oldest_ms: int | None = None) -> Flushed:
+    def flush(self, arrived: Arrived, mark: Mark, bytes_: int, oldest_ms: int | None = None) -> Counter[str]:
         """Write samples, and commit that the log is done with up to ``mark``. ``bytes_``: of the bodies they came in;
-        ``oldest_ms``: samples up to then are kept as minutes only, so no more can be added. Raises StoreError."""
-        writer, done = self._writer, Flushed()
+        ``oldest_ms``: samples up to then are kept as minutes only, so no more can be added. Gives why samples were
+        left out. Raises StoreError."""
+        writer, left_out = self._writer, Counter[str]()
         if not len(arrived.values):
             writer.replace((), (), received=msgspec.structs.replace(writer.manifest.received, mark=mark))
-            return done
+            return left_out
         day = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d")
         input_, before = self._day_input(day)
         of_foreign = self._numbered(arrived)
         known = arrived.foreign
         places, times_ms, raw = sifted(
-            known, arrived.places, arrived.times_ms, arrived.values, done.left_out, oldest_ms=oldest_ms
+            known, arrived.places, arrived.times_ms, arrived.values, left_out, oldest_ms=oldest_ms
         )
         factors = dict(writer.manifest.received.factors)
         units = known["unit"][places]
@@ -134,15 +126,14 @@ class ReceivedSamples:
         here = ~np.isnan(scale)
         ready = places[here]
         values, good = scaled(raw[here], scale[here], known["low"][ready], known["high"][ready])
-        done.left_out["implausible"] += int((~good).sum())
+        left_out["implausible"] += int((~good).sum())
         now: _Rows = of_foreign[ready][good], times_ms[here][good], values[good]
         change = _Change(removed=[before] if before is not None else [], bytes=bytes_)
         if (~here).any():
             at = ~here
             change.added.append(self._wait(arrived, input_, places[at], of_foreign[places[at]], times_ms[at], raw[at]))
-            done.waiting = int(at.sum())
-        done.samples = self._finish(now, settled, change, (day, input_, mark), done.left_out)
-        return done
+        self._finish(now, settled, change, (day, input_, mark), left_out)
+        return left_out
 
     def settle(self) -> Counter[str]:
         """Settle the names that have waited long enough, though nothing comes any more. Gives why samples were left
@@ -163,8 +154,8 @@ class ReceivedSamples:
         change: _Change,
         where: tuple[str, int, Mark],
         left_out: Counter[str],
-    ) -> int:
-        """Write rows and those that are settled, and commit; gives how many. ``where``: day, its input, mark."""
+    ) -> None:
+        """Write rows and those that are settled, and commit. ``where``: day, its input, mark."""
         day, input_, mark = where
         rows = self._distinct([now, *self._released(settled, change, left_out)], left_out)
         if len(rows[0]):
@@ -177,7 +168,6 @@ class ReceivedSamples:
             self._waiting.pop(name, None)
         self._tell()
         self._seen(rows)
-        return len(rows[0])
 
     # -- series and units
 
