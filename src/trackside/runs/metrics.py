@@ -17,9 +17,8 @@ from trackside.evidence import Frame
 from trackside.model import Record, Run
 from trackside.query import Query, Row, events, record
 from trackside.runs import occupancy
-from trackside.runs.clock import REACH_S, offset_of
+from trackside.runs.clock import NEAR_S, REACH_S, Stretch, offset_of, shift_of
 from trackside.runs.holding import Asked, Holding, held_by
-from trackside.runs.metric_clock import NEAR_S, Stretch, shift_of
 from trackside.runs.places import Placed, Unit, placed
 from trackside.stores.curves import AROUND_S, Curves, Held, RunMetrics, Timing, most_windows
 from trackside.stores.memory import MemoryStore

@@ -112,8 +112,7 @@ class Receiver:
             loop = asyncio.get_running_loop()
             decoded = await loop.run_in_executor(self._pool, self._understood, (header, body))
             taken = await asyncio.wrap_future(self.intake.take(header, body, decoded))
-        count, why = _kept_out(taken)
-        return push.kept_out(decoded, content_type, count, why) if why else push.answer(decoded, content_type)
+        return push.answer(decoded, content_type, *_kept_out(taken))
 
     def _understood(self, entry: Entry) -> Decoded:
         """What a body says, where all of it may wait at once. Raises BadRequest."""

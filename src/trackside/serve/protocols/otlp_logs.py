@@ -33,10 +33,14 @@ def decode(body: bytes, content_type: str) -> list[LineStream]:
     return streams.with_lines()
 
 
-def answer(content_type: str) -> Answer:
-    """What the sender is told once all lines are kept."""
-    response = ExportLogsServiceResponse().SerializeToString()
-    return otlp.answered(otlp.media_of(content_type), response, "rejectedLogRecords", 0, "")
+def answer(content_type: str, lost: int = 0, why: str = "") -> Answer:
+    """What the sender is told once the lines are kept, but for ``lost`` ones, and ``why`` these are not."""
+    response = ExportLogsServiceResponse()
+    if why:
+        response.partial_success.rejected_log_records = lost
+        response.partial_success.error_message = why
+    media = otlp.media_of(content_type)
+    return otlp.answered(media, response.SerializeToString(), "rejectedLogRecords", lost, why)
 
 
 def _add_records(streams: LineStreams, resource: ResourceLogs) -> None:

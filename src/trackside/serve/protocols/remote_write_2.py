@@ -8,7 +8,7 @@ import numpy as np
 
 from trackside.serve.protocols.decoded import BadRequest, TooLarge
 from trackside.serve.protocols.messages import Shape, parsed
-from trackside.serve.protocols.sample_rows import SampleRows
+from trackside.serve.protocols.samples import SampleRows
 from trackside.serve.protocols.schema import Symbols, WriteRequest
 from trackside.serve.protocols.series_key import MAX_KEY_BYTES, KnownSeries, key_of
 from trackside.serve.protocols.wire import MAX_MESSAGES

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from trackside.http.unanswered import Unanswered
 from trackside.model import Position, Series
+from trackside.stores.bunches import bunches
 from trackside.stores.curves import Groups, Held, RolledUp, Sampled, Wanted, identifying
 from trackside.stores.embedded.cells import Cells, Read
 from trackside.stores.embedded.fields import labels_of
@@ -167,9 +168,8 @@ class DuckCurves(Sampled):
         self, held: Sequence[Held], start_ms: int, end_ms: int
     ) -> Iterator[tuple[Held, NDArray[np.int64], Values]]:
         """Of minutes that only their rollups are left of: the last."""
-        begin = 0
-        for begin, stop in self._chunks([[each.id] for each in held]):
-            chosen = {each.id: each for each in held[begin:stop]}
+        for chunk in bunches(held, lambda each: self._counts.get(each.id, 0), CHUNK):
+            chosen = {each.id: each for each in chunk}
             metrics = ", ".join(sorted({quoted(each.series.metric) for each in chosen.values()}))
             ids = ", ".join(map(str, chosen))
             where = (
@@ -210,23 +210,13 @@ class DuckCurves(Sampled):
 
     def _parts(self, groups: Groups, cells: Sequence[Cells]) -> Iterator[_Part]:
         """What is to be read: not too much at once."""
-        for begin, stop in self._chunks(groups):
-            ids = np.array([id_ for group in groups[begin:stop] for id_ in group], dtype=np.int32)
-            rows = np.repeat(np.arange(stop - begin, dtype=np.int32), [len(each) for each in groups[begin:stop]])
+        begin = 0
+        for chunk in bunches(groups, lambda group: sum(self._counts.get(id_, 0) for id_ in group), CHUNK):
+            ids = np.array([id_ for group in chunk for id_ in group], dtype=np.int32)
+            rows = np.repeat(np.arange(len(chunk), dtype=np.int32), [len(each) for each in chunk])
             if len(ids):
-                yield _Part(cells, begin, stop, ids, rows)
-
-    def _chunks(self, groups: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
-        """(first, one past the last) of the groups that are taken together."""
-        begin = size = 0
-        for place, group in enumerate(groups):
-            count = sum(self._counts.get(id_, 0) for id_ in group)
-            if size and size + count > CHUNK:
-                yield begin, place
-                begin, size = place, 0
-            size += count
-        if begin < len(groups):
-            yield begin, len(groups)
+                yield _Part(cells, begin, begin + len(chunk), ids, rows)
+            begin += len(chunk)
 
     def _fill(self, parts: Sequence[_Part]) -> None:
         with ThreadPoolExecutor(1) as reader:

@@ -18,7 +18,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from trackside.stores.embedded.layout import Directory, Segment, StoreError
+from trackside.stores.embedded.layout import Directory, Segment, StoreError, sync
 
 Columns = Mapping[str, Any]
 """Column name -> numpy array; all of one length."""
@@ -135,11 +135,7 @@ def write(connection: duckdb.DuckDBPyConnection, directory: Directory, table: st
     options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP}, PARQUET_VERSION V2"
     try:
         connection.execute(f"COPY (SELECT {selected(table)} FROM ({source})) TO {quoted(str(temporary))} ({options})")
-        handle = os.open(temporary, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync(temporary)
         os.rename(temporary, final)
     except (duckdb.Error, OSError) as error:
         temporary.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import msgspec
 import numpy as np
@@ -19,7 +18,7 @@ from trackside.stores.embedded.layout import Directory, Lock, Manifest, Received
 from trackside.stores.embedded.rows import About, Point, event_columns, objects, point_columns, record_columns
 from trackside.stores.embedded.samples import Numbers, SampleBatch, Spans
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.embedded.tables import Columns, connect, write_columns
+from trackside.stores.embedded.tables import TABLES, Columns, connect, parquet, write, write_columns
 
 SAMPLES = 4_000_000
 """Samples that make a segment: about 9 MB, and 400 MB of memory while it is made."""
@@ -120,9 +119,7 @@ class Writer:
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -231,11 +228,27 @@ class Writer:
             ("points", point_columns(batch.points) if batch.points else None),
         ):
             if columns is not None:
-                batch.segments.append(self._segment(table, columns))
+                batch.segments.append(self.segment(table, columns))
         batch.events, batch.records, batch.points = [], [], []
 
-    def _segment(self, table: str, columns: Columns) -> Segment:
+    def segment(self, table: str, columns: Columns) -> Segment:
+        """Write columns as a segment, to be named by a commit."""
         return write_columns(self.connection, self.directory, table, columns)
+
+    def selected(self, table: str, query: str, level: int = 0) -> list[Segment]:
+        """Write what a query gives as a segment, to be named by a commit; none where it gives no row."""
+        name = write(self.connection, self.directory, table, query)
+        path = self.directory.segments / name
+        inputs = "min(input), max(input)" if "input" in TABLES[table] else "0, 0"
+        times = "min(time_ms), max(time_ms)" if "time_ms" in TABLES[table] else "NULL, NULL"
+        ((rows, low, high, first, last),) = self.snapshot().rows(
+            f"SELECT count(*), {inputs}, {times} FROM {parquet([str(path)])}"
+        )
+        if not rows:
+            path.unlink()
+            return []
+        times_ms = None if first is None else (first, last)
+        return [Segment(table, name, rows, path.stat().st_size, (low, high), times_ms, level)]
 
     def commit(self) -> None:
         """Make all inputs that are whole part of the store: on disk, and seen by readers that open it from now on."""
@@ -246,10 +259,10 @@ class Writer:
         self._write(batch)
         segments = batch.segments
         if any(batch.places.values()):
-            segments.append(self._segment("spans", _span_columns(batch.spans, batch.places)))
+            segments.append(self.segment("spans", _span_columns(batch.spans, batch.places)))
         if self._numbers is not None and self._numbers.fresh:
-            segments.append(self._segment("series", self._numbers.columns()))
-        segments.append(self._segment("inputs", _input_columns(batch)))
+            segments.append(self.segment("series", self._numbers.columns()))
+        segments.append(self.segment("inputs", _input_columns(batch)))
         self.replace(segments, ())
 
     def replace(
@@ -283,9 +296,9 @@ class Writer:
         """Commit segments of an input that is never whole; gives the one of its row, to be replaced by the next."""
         segments = list(added)
         if self._numbers is not None and self._numbers.fresh:
-            segments.append(self._segment("series", self._numbers.columns()))
+            segments.append(self.segment("series", self._numbers.columns()))
         planes: tuple[Plane, ...] = () if kept.row.plane is None else (kept.row.plane,)
-        row = self._segment("inputs", _input_columns(_Batch(inputs=[(input_, kept, planes, time.time())])))
+        row = self.segment("inputs", _input_columns(_Batch(inputs=[(input_, kept, planes, time.time())])))
         self.replace([*segments, row], removed, received=received)
         return row
 

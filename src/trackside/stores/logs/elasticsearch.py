@@ -16,8 +16,7 @@ import msgspec
 
 from trackside.http.client import HttpClient
 from trackside.http.unanswered import Unanswered
-from trackside.stores.log_answers import decoded, nanoseconds
-from trackside.stores.log_store import Line, LogOptions, LogStream, Paging, in_slices, stamp
+from trackside.stores.log_store import Line, LogOptions, LogStream, Paging, decoded, in_slices, nanoseconds, stamp
 from trackside.stores.log_streams import Condition, Conditions, LogServer
 
 MOST_BUCKETS = 1000
@@ -154,7 +153,6 @@ class Elasticsearch(LogServer):
     # -- lines
 
     def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
-        """See :class:`trackside.stores.log_store.LogStore`."""
         query: Json = {"bool": json.loads(stream.selector)}
         if self.options.line_filter:
             query["bool"].setdefault("filter", []).append({"query_string": {"query": self.options.line_filter}})

@@ -12,8 +12,7 @@ import msgspec
 
 from trackside.http.client import Response
 from trackside.http.unanswered import Unanswered, plain
-from trackside.stores.log_answers import decoded
-from trackside.stores.log_store import Line, LogStream, Paging, in_slices
+from trackside.stores.log_store import Line, LogStream, Paging, decoded, in_slices
 from trackside.stores.log_streams import Condition, Conditions, LogServer
 
 WHOSE = "Loki's"
@@ -96,7 +95,6 @@ class Loki(LogServer):
     # -- lines
 
     def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
-        """See :class:`trackside.stores.log_store.LogStore`."""
         query = f"{stream.selector} {self.options.line_filter}".strip()
 
         def fetch(start: int, end: int, limit: int) -> list[Line]:

@@ -15,8 +15,7 @@ import msgspec
 
 from trackside.http.client import Response
 from trackside.http.unanswered import Unanswered
-from trackside.stores.log_answers import SECOND, decoded, nanoseconds
-from trackside.stores.log_store import Line, LogStream, Paging, in_slices, stamp
+from trackside.stores.log_store import SECOND, Line, LogStream, Paging, decoded, in_slices, nanoseconds, stamp
 from trackside.stores.log_streams import Condition, Conditions, LogServer
 
 BUCKETS = 500
@@ -82,7 +81,6 @@ class VictoriaLogs(LogServer):
     # -- lines
 
     def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
-        """See :class:`trackside.stores.log_store.LogStore`."""
         query = f"{stream.selector} {self.options.line_filter}".strip()
 
         def fetch(start: int, end: int, limit: int) -> list[Line]:

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import zstandard
 
-from trackside.stores.embedded.layout import Mark, StoreError, sync
+from trackside.stores.embedded.layout import Mark, StoreError, put, sync
 
 PART_BYTES = 64 << 20
 """Size at which the next part of a stream is begun: what has grown is read again whole."""
@@ -121,7 +121,7 @@ class LineFiles:
                 fresh[name] = new
                 sizes[stream.path] = stream.size
         if fresh:
-            self._write_undo(_Undo(until, sizes))
+            put(self._undo, self._undo.with_suffix(".new"), msgspec.json.encode(_Undo(until, sizes)))
         for name, lines in fresh.items():
             self._write(self._streams[name], "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
         return repeated
@@ -198,15 +198,6 @@ class LineFiles:
                 return file.read(TAIL_BYTES)
         except FileNotFoundError:
             return b""
-
-    def _write_undo(self, undo: _Undo) -> None:
-        temporary = self._undo.with_suffix(".new")
-        with open(temporary, "wb") as file:
-            file.write(msgspec.json.encode(undo))
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, self._undo)
-        sync(self._undo.parent)
 
     def _write(self, stream: _Stream, data: bytes) -> None:
         path = self.folder / stream.path

@@ -25,7 +25,7 @@ from trackside.stores.embedded.layout import Mark, Received, Segment
 from trackside.stores.embedded.order import arranged
 from trackside.stores.embedded.rows import objects
 from trackside.stores.embedded.samples import SampleBatch, Spans
-from trackside.stores.embedded.tables import ORDER, quoted, selected, write, write_columns
+from trackside.stores.embedded.tables import ORDER, quoted
 from trackside.stores.embedded.writer import Kept, Writer
 from trackside.stores.receiver.arrivals import PATH, Arrivals, Arrived
 
@@ -210,7 +210,7 @@ class ReceivedSamples:
             "value": found.values,
             "input": np.full(len(found.groups), input_, dtype=np.int32),
         }
-        return write_columns(self._writer.connection, self._writer.directory, "waiting", columns)
+        return self._writer.segment("waiting", columns)
 
     def _released(self, settled: Mapping[str, float], change: _Change, left_out: Counter[str]) -> list[_Rows]:
         """The values that waited for these names; what waits for others is written anew."""
@@ -233,14 +233,8 @@ class ReceivedSamples:
                     self._writer.numbers.metrics.setdefault(number, metric)
         change.removed += old
         names = ", ".join(map(quoted, settled))
-        rest = f"SELECT {selected('waiting')} FROM {source} WHERE name NOT IN ({names}) ORDER BY {ORDER['waiting']}"
-        ((count, low, high, first, last),) = snapshot.rows(
-            f"SELECT count(*), min(input), max(input), min(time_ms), max(time_ms) FROM ({rest})"
-        )
-        if count:
-            file = write(self._writer.connection, self._writer.directory, "waiting", rest)
-            size = (self._writer.directory.segments / file).stat().st_size
-            change.added.append(Segment("waiting", file, count, size, (low, high), (first, last)))
+        rest = f"SELECT * FROM {source} WHERE name NOT IN ({names}) ORDER BY {ORDER['waiting']}"
+        change.added += self._writer.selected("waiting", rest)
         return moved
 
     # -- samples
@@ -285,7 +279,7 @@ class ReceivedSamples:
         writer = self._writer
         batch = SampleBatch([(*rows, input_)], len(rows[0]))
         segment, spans = batch.written(writer.connection, writer.directory, writer.numbers.metrics)
-        return [segment, write_columns(writer.connection, writer.directory, "spans", _span_columns(spans, day))]
+        return [segment, writer.segment("spans", _span_columns(spans, day))]
 
     def _seen(self, rows: _Rows) -> None:
         series, times_ms, _ = rows
