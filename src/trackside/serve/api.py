@@ -9,10 +9,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trackside.finding import Culprit
-from trackside.serve import openapi
 from trackside.serve.answers import MOST_QUERY, AnswerDoc
 from trackside.serve.handlers import FamilyDetail, FamilyDoc, Handlers, JobsDoc, RunDetail, VerifiedDoc
-from trackside.serve.operations import Asked, Check, Operation, Parameter
+from trackside.serve.operations import Asked, Check, Operation, Parameter, document
 from trackside.serve.problems import encoded
 from trackside.show.document import VerdictDoc
 from trackside.stores.metadata.archive import MOST_PAGE
@@ -97,7 +96,7 @@ OPERATIONS: tuple[Operation, ...] = (
 
 def description() -> dict[str, Any]:
     """This API as OpenAPI 3.1."""
-    return openapi.document(OPERATIONS, package_version())
+    return document(OPERATIONS, package_version())
 
 
 def routes(handlers: Handlers, check: Check | None = None) -> list[Route]:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
+from trackside.catalog.streams import ROLES, plain
 from trackside.errors import TracksideError
 from trackside.stores.receiver.pending import LineStream
 
 MAX_LINES = 1 << 22
 """Of one push: more than may wait to be written, with a time each; an empty line has two bytes and becomes 50."""
+
+_PLACES = frozenset(
+    {name for role in ("job", "node", "rank") for name in ROLES[role]}
+    | {"filename", "log_file_path", "log_file_name", "syslog_identifier", "identifier", "appname", "systemd_unit"}
+)
+"""Attributes of a single line that say whose line it is."""
 
 
 class BadRequest(TracksideError, ValueError):
@@ -53,6 +61,12 @@ class LineStreams:
     def with_lines(self) -> list[LineStream]:
         """All streams that have lines."""
         return [stream for stream in self._streams.values() if stream.lines]
+
+
+@lru_cache(maxsize=1 << 12)
+def is_place(name: str) -> bool:
+    """Whether an attribute tells streams apart; the number of a trace, or of a line, does not."""
+    return plain(name) in _PLACES
 
 
 @dataclass(frozen=True, slots=True)

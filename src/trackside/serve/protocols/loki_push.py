@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 
-from trackside.serve.protocols.decoded import Answer, BadRequest, LineStreams, TooLarge, Unsupported
+from trackside.serve.protocols.decoded import Answer, BadRequest, LineStreams, TooLarge, Unsupported, is_place
 from trackside.serve.protocols.messages import Shape, parsed
-from trackside.serve.protocols.places import is_place
 from trackside.serve.protocols.schema import PushRequest
 from trackside.stores.receiver.pending import LineStream
 

@@ -10,9 +10,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
 
 from trackside.serve.protocols import otlp
-from trackside.serve.protocols.decoded import Answer, BadRequest, LineStreams
+from trackside.serve.protocols.decoded import Answer, BadRequest, LineStreams, is_place
 from trackside.serve.protocols.messages import Shape
-from trackside.serve.protocols.places import is_place
 from trackside.stores.receiver.pending import LineStream
 
 TRACE = "exception.stacktrace"

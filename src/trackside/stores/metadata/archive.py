@@ -16,9 +16,8 @@ import zstandard
 
 from trackside.finding import Verdict
 from trackside.stores.metadata import facts
-from trackside.stores.metadata.engine import Database
+from trackside.stores.metadata.engine import Database, migrate
 from trackside.stores.metadata.errors import ArchiveError
-from trackside.stores.metadata.migrate import migrate
 from trackside.stores.metadata.rows import (
     ArchivedRun,
     ArchivedVerdict,
@@ -151,14 +150,8 @@ class Archive:
 
     def runs(self, filters: Filters | None = None, limit: int = 100, after: str | None = None) -> RunPage:
         """Runs, the last to start first; ``after``: the ``next`` of the page before."""
-        asked = _filtered(filters or Filters())
-        if after is not None:
-            asked = asked.where(sa.tuple_(runs.c.at, runs.c.id) < sa.tuple_(*place_of(after)))
-        found = self._rows(asked.order_by(runs.c.at.desc(), runs.c.id.desc()).limit(_bounded(limit) + 1))
-        last = found[limit - 1] if len(found) > limit else None
-        return RunPage(
-            runs=[run_of(row) for row in found[:limit]], next=None if last is None else cursor((last["at"], last["id"]))
-        )
+        found, following = self._page(_filtered(filters or Filters()), runs.c.at, runs.c.id, limit, after)
+        return RunPage(runs=[run_of(row) for row in found], next=following)
 
     def find(self, id_: str, cluster: str | None = None) -> ArchivedRun | None:
         """A run by its id, or the last one of a job by the job's. Raises ArchiveError(ambiguous) for one of several
@@ -181,15 +174,8 @@ class Archive:
     def verdicts(self, run: str, limit: int = 100, after: str | None = None) -> VerdictPage:
         """A run's verdicts, the latest first."""
         asked = sa.select(*_VERDICT).where(verdicts.c.run == run_number(run))
-        if after is not None:
-            asked = asked.where(sa.tuple_(verdicts.c.made_at, verdicts.c.id) < sa.tuple_(*place_of(after)))
-        order = (verdicts.c.made_at.desc(), verdicts.c.id.desc())
-        found = self._rows(asked.order_by(*order).limit(_bounded(limit) + 1))
-        last = found[limit - 1] if len(found) > limit else None
-        return VerdictPage(
-            verdicts=[verdict_of(row) for row in found[:limit]],
-            next=None if last is None else cursor((last["made_at"], last["id"])),
-        )
+        found, following = self._page(asked, verdicts.c.made_at, verdicts.c.id, limit, after)
+        return VerdictPage(verdicts=[verdict_of(row) for row in found], next=following)
 
     def verdict(self, id_: int) -> ArchivedVerdict | None:
         """A verdict by its id."""
@@ -229,15 +215,21 @@ class Archive:
             parent = Link(job=up.parent, run=None if before is None else run_id(before), how=up.how)
         return Lineage(parent=parent, children=children)
 
+    def _page(
+        self, asked: sa.Select[Any], time: sa.Column[Any], id_: sa.Column[Any], limit: int, after: str | None
+    ) -> tuple[Sequence[sa.RowMapping], str | None]:
+        """Rows by time and id, the last first, and the cursor of the page after them."""
+        if not 1 <= limit <= MOST_PAGE:
+            raise ArchiveError("refused", f"a page has 1 to {MOST_PAGE:,} rows, not {limit}")
+        if after is not None:
+            asked = asked.where(sa.tuple_(time, id_) < sa.tuple_(*place_of(after)))
+        found = self._rows(asked.order_by(time.desc(), id_.desc()).limit(limit + 1))
+        last = found[limit - 1] if len(found) > limit else None
+        return found[:limit], None if last is None else cursor((last[time.name], last[id_.name]))
+
     def _rows(self, asked: sa.Select[Any]) -> Sequence[sa.RowMapping]:
         with self._database.reading() as link:
             return link.execute(asked).mappings().all()
-
-
-def _bounded(limit: int) -> int:
-    if not 1 <= limit <= MOST_PAGE:
-        raise ArchiveError("refused", f"a page has 1 to {MOST_PAGE:,} rows, not {limit}")
-    return limit
 
 
 def _filtered(filters: Filters) -> sa.Select[Any]:
