@@ -231,7 +231,6 @@ class _Sink:
         self.count = self.rows = 0
 
     def event(self, event: Event) -> None:
-        """Take an event."""
         self.rows += 1
         if event.kind == "progress":
             self.is_log = True
@@ -246,7 +245,6 @@ class _Sink:
         self._writer.event(self._input, event, job)
 
     def record(self, record: Record) -> None:
-        """Take a record."""
         self.rows += 1
         named = record.get("id") if record.kind == "job" else record.get("job")
         job = None if named is None else str(named)
@@ -255,7 +253,6 @@ class _Sink:
         self._writer.record(self._input, record, About(job, number[0] if number else None, tuple(outputs)))
 
     def samples(self, samples: Samples) -> None:
-        """Take measurements."""
         self.count += len(samples)
         self._writer.samples(self._input, samples)
 

@@ -110,7 +110,6 @@ class Handlers:
     price: Price = NO_PRICE
 
     def close(self) -> None:
-        """Take nothing more."""
         self.judging.close()
         self.looking.close()
 
@@ -133,7 +132,6 @@ class Handlers:
     # -- runs and verdicts
 
     async def runs(self, _: Request, asked: Asked) -> Response:
-        """A page of runs."""
         told = {name: value for name, value in asked.items() if name in Filters.__struct_fields__}
         if told["family"] is not None:
             told["family"] = _family(told["family"]).code
@@ -141,19 +139,16 @@ class Handlers:
         return _json(await self._look(lambda: self.archive.runs(filters, asked["limit"], asked["cursor"])))
 
     async def run(self, _: Request, asked: Asked) -> Response:
-        """One run."""
         run = await self._run(asked)
         return _json(RunDetail(run=run, lineage=await self._look(lambda: self.archive.lineage(run))))
 
     async def latest(self, request: Request, asked: Asked) -> Response:
-        """A run's latest document."""
         run = await self._run(asked)
         if run.verdict is None:
             raise Problem(404, f"{run.id} has no verdict yet", f"POST /api/v1/runs/{run.id}/diagnose judges it")
         return await self._document(request, run.verdict, "no-cache")
 
     async def history(self, _: Request, asked: Asked) -> Response:
-        """A page of a run's verdicts."""
         run = await self._run(asked)
         return _json(await self._look(lambda: self.archive.verdicts(run.id, asked["limit"], asked["cursor"])))
 
@@ -177,7 +172,6 @@ class Handlers:
     # -- judging and evidence
 
     async def diagnose(self, _: Request, asked: Asked) -> Response:
-        """Judge, record and give the document."""
         job = await self._job(asked)
         try:
             body, kept, lost = await self.judging.run(lambda: self._judge(job), ("verdict", job))
@@ -200,7 +194,6 @@ class Handlers:
             return body, None, str(error)
 
     async def evidence(self, _: Request, asked: Asked) -> Response:
-        """Ask one question."""
         query, job = parsed(asked["query"]), await self._job(asked)
 
         def ask() -> AnswerDoc:
@@ -210,7 +203,6 @@ class Handlers:
         return _json(await self.judging.run(ask))
 
     async def verify(self, _: Request, asked: Asked) -> Response:
-        """Ask a verdict's citations again."""
         id_ = asked["id"]
         body = await self._look(lambda: self.archive.document(id_))
         about = await self._look(lambda: self.archive.verdict(id_))
@@ -232,7 +224,6 @@ class Handlers:
                                  dangling=published.uncited(doc)))  # fmt: skip
 
     async def jobs(self, _: Request, asked: Asked) -> Response:
-        """What there is evidence of."""
         rows = await self.judging.run(self.diagnoser.runs, "jobs")
         rows = sorted(rows, key=lambda row: (row.start is not None, row.start or 0.0), reverse=True)
         return _json(JobsDoc(total=len(rows), jobs=[_job_doc(row) for row in rows[: asked["limit"]]]))
@@ -240,11 +231,9 @@ class Handlers:
     # -- what is known beforehand
 
     async def families(self, _: Request, __: Asked) -> Response:
-        """All families."""
         return _json([FamilyDoc(code=each.code, id=each.id, title=each.title) for each in families()])
 
     async def family(self, _: Request, asked: Asked) -> Response:
-        """One family's page."""
         found = _family(asked["code"], 404)
         asks = {
             f"{kind.__name__}.{name}": str(query)

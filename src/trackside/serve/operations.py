@@ -91,7 +91,6 @@ class Operation:
     """Other statuses that are no refusal."""
 
     def route(self, handlers: object, check: Check | None) -> Route:
-        """For the application."""
 
         async def endpoint(request: Request) -> Response:
             try:

@@ -55,7 +55,6 @@ class Receiver:
         self._decode = decoder(intake.limits)
 
     def routes(self) -> list[Route]:
-        """All of the receiver's own."""
         found = [
             Route(path, partial(self._push, push), methods=["POST"], name=push.id)
             for push in PUSHES

@@ -69,7 +69,6 @@ class Wanted:
 
     @property
     def width(self) -> int:
-        """How many windows."""
         return (self.end_ms - self.start_ms) // self.step_ms
 
 
@@ -181,7 +180,6 @@ class RunMetrics:
         return plan.answer(*rolled, store)
 
     def expect(self, queries: Iterable[Query]) -> None:
-        """These will be asked."""
         plans = (self._plan(query) for query in queries)
         self.curves.expect([plan.wanted for plan in plans if isinstance(plan, _Plan)])
 
@@ -346,7 +344,6 @@ class _Plan:
 
     @property
     def wanted(self) -> Wanted:
-        """What the engine is to roll up."""
         start_ms = self.start_ms - self.shift_ms - self.before * self.step_ms
         how = self.query.rollup_how or "avg"
         engine: Engine = "last" if how == "increase" or how == "onset" else how

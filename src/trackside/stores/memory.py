@@ -56,7 +56,6 @@ class MemoryStore:
             yield from rows
 
     def ask(self, query: Query) -> Frame | Grid | MissingAnswer:
-        """See :class:`trackside.query.Store`."""
         if query.subject == "metric":
             return self._measured([query])[0]
         covered = tuple(plane for plane in query.planes if plane in self.planes)

@@ -26,7 +26,6 @@ class MemoryCurves(Curves):
         self._count = 0
 
     def add(self, samples: Samples) -> None:
-        """Keep a block."""
         known = self._known(samples.series)
         index = known[samples.index] if len(known) else samples.index
         self._blocks.append((index, samples.times_ms, samples.values))

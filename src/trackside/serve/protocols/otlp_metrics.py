@@ -84,7 +84,6 @@ class _Samples:
     exponential: int = 0
 
     def add_metric(self, series: _Series, metric: messages.Metric) -> None:
-        """All points of a metric."""
         kind = metric.WhichOneof("data")
         if kind is None:
             return
@@ -102,7 +101,6 @@ class _Samples:
             raise TooLarge(f"more than {MAX_MESSAGES:,} points: send less at once")
 
     def block(self) -> MetricBlock:
-        """All samples."""
         return MetricBlock(
             self.keys,
             np.arange(len(self.keys), dtype=np.int32),

@@ -37,7 +37,6 @@ class SampleScan:
 
     @classmethod
     def of(cls, body: bytes) -> SampleScan:
-        """Find them."""
         octets = bytes_of(body)
         if len(octets) < _ZERO:
             return cls(body, *[np.empty(0, dtype=np.int64)] * 4)

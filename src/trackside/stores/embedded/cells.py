@@ -85,7 +85,6 @@ class Cells:
 
     @property
     def width(self) -> int:
-        """How many windows there are."""
         return (self.end_ms - self.start_ms) // self.step_ms
 
     @property

@@ -312,7 +312,6 @@ class Lock:
         return cls(handle)
 
     def close(self) -> None:
-        """Give it back."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

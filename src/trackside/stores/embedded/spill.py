@@ -21,7 +21,6 @@ class Spill:
             self.add(block)
 
     def add(self, samples: Samples) -> None:
-        """Keep a block."""
         self._writer.samples(self._input, samples)
 
     def curves(self) -> DuckCurves:

@@ -129,7 +129,6 @@ class Writer:
             self._lock.close()
 
     def remove(self) -> None:
-        """Delete a temporary store."""
         shutil.rmtree(self.directory.path, ignore_errors=True)
 
     def snapshot(self) -> Snapshot:
@@ -155,19 +154,16 @@ class Writer:
         self._row()
 
     def record(self, input_: int, record: Record, about: About) -> None:
-        """Keep a record."""
         self._planes[record.plane] = None
         self._open.records.append((input_, self._seq, record, about))
         self._row()
 
     def points(self, input_: int, points: Iterable[Point]) -> None:
-        """Keep training points."""
         for point in points:
             self._open.points.append((input_, point))
             self._row()
 
     def samples(self, input_: int, samples: Samples) -> None:
-        """Keep measurements."""
         numbers = self.numbers.of(samples.series)
         self._open.samples.add(numbers, samples, input_)
         if self._open.samples.size + self._done.samples.size >= SAMPLES:

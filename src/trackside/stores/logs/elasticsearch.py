@@ -100,7 +100,6 @@ class Elasticsearch(LogServer):
         return sorted(self._fields)
 
     def values(self, name: str, start: int, end: int) -> Sequence[str]:
-        """All values of a field in the window."""
         return [labels[name] for labels in self.groups((name,), ((),), start, end) if name in labels]
 
     def groups(self, by: Sequence[str], any_of: Sequence[Conditions], start: int, end: int) -> list[Mapping[str, str]]:

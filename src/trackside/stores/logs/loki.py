@@ -64,7 +64,6 @@ class Loki(LogServer):
         return [name for name in self._texts("labels", start, end) if _NAME.fullmatch(name)]
 
     def values(self, name: str, start: int, end: int) -> Sequence[str]:
-        """All values of a label."""
         return self._texts(f"label/{name}/values", start, end)
 
     def groups(self, by: Sequence[str], any_of: Sequence[Conditions], start: int, end: int) -> list[Mapping[str, str]]:

@@ -56,7 +56,6 @@ class VictoriaLogs(LogServer):
         return [name for name in self._listed("field_names", start, end) if name not in _OWN]
 
     def values(self, name: str, start: int, end: int) -> Sequence[str]:
-        """All values of a field."""
         return self._listed("field_values", start, end, name)
 
     def groups(self, by: Sequence[str], any_of: Sequence[Conditions], start: int, end: int) -> list[Mapping[str, str]]:

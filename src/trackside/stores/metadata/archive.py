@@ -83,7 +83,6 @@ class Archive:
         self.close()
 
     def close(self) -> None:
-        """Give the connections back."""
         self._connections.close()
 
     def ready(self) -> None:
@@ -178,7 +177,6 @@ class Archive:
         return VerdictPage(verdicts=[verdict_of(row) for row in found], next=following)
 
     def verdict(self, id_: int) -> ArchivedVerdict | None:
-        """A verdict by its id."""
         found = self._rows(sa.select(*_VERDICT).where(verdicts.c.id == id_))
         return verdict_of(found[0]) if found else None
 

@@ -60,7 +60,6 @@ class Database:
             event.listen(self._engine, "begin", _postgres_begins)
 
     def close(self) -> None:
-        """Give the connections back."""
         self._engine.dispose()
 
     @contextmanager

@@ -33,7 +33,6 @@ class _Table:
 
     @property
     def bytes(self) -> int:
-        """What it takes."""
         return _bytes(self.wanted)
 
     def covers(self, wanted: Wanted) -> bool:
@@ -41,7 +40,6 @@ class _Table:
         return self.wanted.start_ms <= wanted.start_ms and self.wanted.end_ms >= wanted.end_ms
 
     def windows(self, wanted: Wanted) -> Values:
-        """Those that are asked for."""
         first = (wanted.start_ms - self.wanted.start_ms) // wanted.step_ms
         return self.coming.result()[:, first : first + wanted.width].copy()
 
@@ -162,7 +160,6 @@ class PrometheusCurves(MetricServer, Sampled):
         return _Table(wanted, self._api.pool.submit(self._fetched, wanted))
 
     def _parts(self, wanted: Wanted) -> list[list[Part]]:
-        """The server's series of each group."""
         parts = self._concerned.parts
         return [[part for id_ in ids for part in parts.get(id_, ())] for ids in wanted.groups]
 

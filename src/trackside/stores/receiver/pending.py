@@ -78,12 +78,10 @@ class Pending:
 
     @property
     def samples(self) -> int:
-        """Samples that wait."""
         return self._arrivals.pending
 
     @property
     def line_bytes(self) -> int:
-        """Bytes of the lines that wait."""
         return self._lines.bytes
 
     @property
