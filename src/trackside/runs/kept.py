@@ -19,11 +19,11 @@ from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.logs.series import Away, Counts, Series
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Run
-from trackside.runs.located import HOST, Kept, Located, Locator, Told, ends, marks, named_job, short_names
+from trackside.runs.located import HOST, Located, Locator, Told, ends, marks, named_job, short_names
 from trackside.runs.logs import folder_of
 from trackside.runs.places import host_of
 from trackside.stores.embedded.duck import Scope
-from trackside.stores.embedded.rows import EVENT, POINT, event_of, point_of
+from trackside.stores.embedded.rows import EVENT, POINT, Kept, event_of, point_of
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
 

@@ -23,10 +23,10 @@ from trackside.catalog.settling import UnitBySize, scaled, sifted
 from trackside.model import Input
 from trackside.stores.embedded.layout import Mark, Received, Segment
 from trackside.stores.embedded.order import arranged
-from trackside.stores.embedded.rows import objects
+from trackside.stores.embedded.rows import Kept, objects
 from trackside.stores.embedded.samples import SampleBatch, Spans
 from trackside.stores.embedded.tables import ORDER, quoted
-from trackside.stores.embedded.writer import Kept, Writer
+from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver.arrivals import PATH, Arrivals, Arrived
 
 WAIT_S = 86400.0
@@ -301,8 +301,9 @@ class ReceivedSamples:
     def _commit(self, day: str, input_: int, change: _Change, received: Received) -> None:
         rows, size = self._totals[0] + change.samples, self._totals[1] + change.bytes
         row = Input(f"{PATH}/{day}", "received", "read", "samples that were sent", rows, "metric", size)
-        kept = Kept(row, PATH, day)  # not where the store lies, which may be moved
-        segment = self._writer.grow(input_, kept, change.added, change.removed, received)
+        # Not where the store lies, which may be moved.
+        kept = Kept(input_, row, PATH, day, planes=("metric",), read_at=time.time())
+        segment = self._writer.grow(kept, change.added, change.removed, received)
         self._totals = [rows, size]
         self._input = day, input_, segment
 
