@@ -80,12 +80,12 @@ class Receiver:
             self._write.admit(request.headers.get("authorization", ""))
             answer, headers = await self._taken(push, content_type, request), {}
         except (Refused, BadRequest, Busy, NotKept) as error:
-            status, retry = _status(error)
-            answer = push.refusal(status, str(error), content_type)
+            answer = push.refusal(error.status, str(error), content_type)
+            retry = error.retry_after_s
             headers = {} if retry is None else {"Retry-After": str(max(1, round(retry)))}
-            if status == 401:
+            if error.status == 401:
                 headers["WWW-Authenticate"] = "Bearer"
-            self._complain(push.id, status, _sender(request), str(error))
+            self._complain(push.id, error.status, _sender(request), str(error))
         self.answered[push.id, answer.status] = self.answered.get((push.id, answer.status), 0) + 1
         self.seconds += time.perf_counter() - begin
         return Response(answer.body, answer.status, {**answer.headers, **headers}, answer.content_type or None)
@@ -150,20 +150,6 @@ class Receiver:
         answered = dict(self.answered)
         text = await asyncio.to_thread(own_metrics.text, self.intake, self.bodies, answered, self.seconds)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-def _status(error: Exception) -> tuple[int, float | None]:
-    """The HTTP status that an error is, and after how many seconds to come again."""
-    match error:
-        case Refused():
-            return error.status, error.retry_after_s
-        case Busy():
-            return 429, error.retry_after_s
-        case NotKept():
-            return 503, 5.0
-        case BadRequest():
-            return error.status, None
-    return 500, None
 
 
 _SAID = {

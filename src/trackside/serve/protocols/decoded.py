@@ -24,6 +24,7 @@ class BadRequest(TracksideError, ValueError):
     """What was pushed cannot be taken: what is wrong, where, and what to do, in words for the sender (HTTP 400)."""
 
     status = 400
+    retry_after_s: float | None = None
 
 
 class TooLarge(BadRequest):

@@ -39,6 +39,8 @@ AGAIN_S = 30.0
 class Busy(TracksideError):
     """There is no room for more at the moment: HTTP 429."""
 
+    status = 429
+
     def __init__(self, why: str, retry_after_s: float) -> None:
         super().__init__(why)
         self.retry_after_s = retry_after_s
@@ -46,6 +48,9 @@ class Busy(TracksideError):
 
 class NotKept(TracksideError):
     """What was sent could not be put on disk, nor was any of it kept: HTTP 503."""
+
+    status = 503
+    retry_after_s = 5.0
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -53,12 +53,11 @@ class _Waiting(UnitBySize):
 
 @dataclass(slots=True)
 class _Change:
-    """What a commit changes."""
+    """What a commit changes: the day's input, and segments."""
 
+    day: Kept
     added: list[Segment] = field(default_factory=list)
     removed: list[Segment] = field(default_factory=list)
-    samples: int = 0
-    bytes: int = 0
 
 
 class ReceivedSamples:
@@ -69,9 +68,8 @@ class ReceivedSamples:
         self._of: Arrivals | None = None
         self._numbers: Ids = np.empty(0, dtype=np.int32)
         """Our curve -> the number of its series, of the arrivals that came last."""
-        self._input: tuple[str, int, Segment] | None = None
-        """Day, input, the segment of its row."""
-        self._totals = [0, 0]
+        self._day: tuple[Kept, Segment] | None = None
+        """The day's input, and the segment of its row."""
         self.waiting: Mapping[str, int] = {}
         """Names whose unit isn't settled, and how many values of each wait. Any thread may ask."""
         self._load()
@@ -110,8 +108,7 @@ class ReceivedSamples:
         if not len(arrived.values):
             writer.replace((), (), received=msgspec.structs.replace(writer.manifest.received, mark=mark))
             return left_out
-        day = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d")
-        input_, before = self._day_input(day)
+        change = self._begun()
         of_foreign = self._numbered(arrived)
         known = arrived.foreign
         places, times_ms, raw = sifted(
@@ -128,11 +125,12 @@ class ReceivedSamples:
         values, good = scaled(raw[here], scale[here], known["low"][ready], known["high"][ready])
         left_out["implausible"] += int((~good).sum())
         now: _Rows = of_foreign[ready][good], times_ms[here][good], values[good]
-        change = _Change(removed=[before] if before is not None else [], bytes=bytes_)
         if (~here).any():
             at = ~here
-            change.added.append(self._wait(arrived, input_, places[at], of_foreign[places[at]], times_ms[at], raw[at]))
-        self._finish(now, settled, change, (day, input_, mark), left_out)
+            change.added.append(
+                self._wait(arrived, change.day.id, places[at], of_foreign[places[at]], times_ms[at], raw[at])
+            )
+        self._finish(now, settled, change, left_out, mark, bytes_)
         return left_out
 
     def settle(self) -> Counter[str]:
@@ -141,10 +139,7 @@ class ReceivedSamples:
         left_out: Counter[str] = Counter()
         settled = {name: waiting.factor for name, waiting in self._waiting.items() if waiting.is_overdue}
         if settled:
-            day = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d")
-            input_, before = self._day_input(day)
-            change = _Change(removed=[before] if before is not None else [])
-            self._finish(_NONE, settled, change, (day, input_, self._writer.manifest.received.mark), left_out)
+            self._finish(_NONE, settled, self._begun(), left_out, self._writer.manifest.received.mark)
         return left_out
 
     def _finish(
@@ -152,18 +147,19 @@ class ReceivedSamples:
         now: _Rows,
         settled: Mapping[str, float],
         change: _Change,
-        where: tuple[str, int, Mark],
         left_out: Counter[str],
+        mark: Mark,
+        bytes_: int = 0,
     ) -> None:
-        """Write rows and those that are settled, and commit. ``where``: day, its input, mark."""
-        day, input_, mark = where
+        """Write rows and those that are settled, and commit."""
         rows = self._distinct([now, *self._released(settled, change, left_out)], left_out)
         if len(rows[0]):
-            change.added += self._written(rows, input_, day)
-        change.samples = len(rows[0])
+            change.added += self._written(rows, change.day)
         since = {name: each.since for name, each in self._waiting.items() if name not in settled}
         factors = {**self._writer.manifest.received.factors, **settled}
-        self._commit(day, input_, change, Received(mark, factors, since))
+        row = replace(change.day.row, rows=change.day.row.rows + len(rows[0]), bytes=change.day.row.bytes + bytes_)
+        day = replace(change.day, row=row, read_at=time.time())
+        self._day = day, self._writer.grow(day, change.added, change.removed, Received(mark, factors, since))
         for name in settled:
             self._waiting.pop(name, None)
         self._tell()
@@ -275,11 +271,11 @@ class ReceivedSamples:
         places: NDArray[np.int64] = found["place"]
         return places
 
-    def _written(self, rows: _Rows, input_: int, day: str) -> list[Segment]:
+    def _written(self, rows: _Rows, day: Kept) -> list[Segment]:
         writer = self._writer
-        batch = SampleBatch([(*rows, input_)], len(rows[0]))
+        batch = SampleBatch([(*rows, day.id)], len(rows[0]))
         segment, spans = batch.written(writer.connection, writer.directory, writer.numbers.metrics)
-        return [segment, writer.segment("spans", _span_columns(spans, day))]
+        return [segment, writer.segment("spans", _span_columns(spans, day.path))]
 
     def _seen(self, rows: _Rows) -> None:
         series, times_ms, _ = rows
@@ -289,26 +285,18 @@ class ReceivedSamples:
 
     # -- the input
 
-    def _day_input(self, day: str) -> tuple[int, Segment | None]:
-        """The day's input and the segment of its row; another one once that was merged with others'."""
-        if self._input is not None:
-            known, number, segment = self._input
-            if known == day and segment in self._writer.manifest.segments:
-                return number, segment
-        self._totals = [0, 0]
-        return self._writer.begin(), None
-
-    def _commit(self, day: str, input_: int, change: _Change, received: Received) -> None:
-        rows, size = self._totals[0] + change.samples, self._totals[1] + change.bytes
-        row = Input(f"{PATH}/{day}", "received", "read", "samples that were sent", rows, "metric", size)
-        # Not where the store lies, which may be moved.
-        kept = Kept(input_, row, PATH, day, planes=("metric",), read_at=time.time())
-        segment = self._writer.grow(kept, change.added, change.removed, received)
-        self._totals = [rows, size]
-        self._input = day, input_, segment
+    def _begun(self) -> _Change:
+        """A change of the day's input; of another one once the segment of its row was merged with others'."""
+        day = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d")
+        if self._day is not None:
+            kept, segment = self._day
+            if kept.label == day and segment in self._writer.manifest.segments:
+                return _Change(kept, removed=[segment])
+        row = Input(f"{PATH}/{day}", "received", "read", "samples that were sent", plane="metric")
+        return _Change(Kept(self._writer.begin(), row, PATH, day, planes=("metric",)))  # a store may be moved
 
 
-def _span_columns(spans: Spans, day: str) -> Mapping[str, NDArray[np.generic]]:
+def _span_columns(spans: Spans, path: str) -> Mapping[str, NDArray[np.generic]]:
     """Spans of received samples: their place is the series' number."""
     none = np.zeros(len(spans.series), dtype=np.int64)
     return {
@@ -317,7 +305,7 @@ def _span_columns(spans: Spans, day: str) -> Mapping[str, NDArray[np.generic]]:
         "first_ms": spans.first_ms,
         "last_ms": spans.last_ms,
         "count": spans.count,
-        "path": objects([f"{PATH}/{day}"] * len(none)),
+        "path": objects([path] * len(none)),
         "line": spans.series.astype(np.int64),
         "offset": none,
         "length": none,
