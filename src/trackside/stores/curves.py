@@ -136,6 +136,10 @@ class Timing:
     windows: int = MOST_WINDOWS
     until: float = math.inf
 
+    def step_of(self, length: float, fine: bool = False) -> float:
+        """Seconds a window, of so many of the run."""
+        return step_of(length, self.interval, fine, self.shift, self.windows)
+
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
@@ -172,12 +176,7 @@ class RunMetrics:
         """Answer several, which an engine may roll up in one pass."""
         plans = [self._plan(query) for query in queries]
         rolled = iter(self.curves.rollups([plan.wanted for plan in plans if isinstance(plan, _Plan)]))
-        return [plan if isinstance(plan, MissingAnswer) else self._answer(plan, next(rolled), store) for plan in plans]
-
-    def _answer(self, plan: _Plan, rolled: RolledUp, store: str) -> Grid | MissingAnswer:
-        if isinstance(rolled, Unanswered):
-            return MissingAnswer(f"{UNABLE}{rolled}", plan.query, source=self.curves.name)
-        return plan.answer(*rolled, store)
+        return [plan if isinstance(plan, MissingAnswer) else plan.answer(next(rolled), store) for plan in plans]
 
     def expect(self, queries: Iterable[Query]) -> None:
         plans = (self._plan(query) for query in queries)
@@ -203,7 +202,7 @@ class RunMetrics:
         if shift_ms % step_ms:
             return MissingAnswer(f"a step of {step_ms / 1000:g} s doesn't divide the {self.timing.shift:g} s by which "
                            "the metrics' clock was moved", query)  # fmt: skip
-        return _Plan(query, planned, groups, series, start_ms, end_ms, step_ms, shift_ms, before)
+        return _Plan(self.curves.name, query, planned, groups, series, start_ms, end_ms, step_ms, shift_ms, before)
 
     def _why_none(self, query: Query) -> str:
         if self.note:
@@ -261,7 +260,7 @@ def _planned(query: Query, timing: Timing) -> Query:
     if span is None or how is None:
         return query
     start, end = window_of(span, timing)
-    step = _step_of(end - start, timing, fine=span == "tail")
+    step = timing.step_of(end - start, fine=span == "tail")
     start, end = math.floor(start / step) * step, math.ceil(end / step) * step
     if end > timing.until:
         end = math.floor(timing.until / step) * step
@@ -298,16 +297,12 @@ def step_of(
     return float(next((step for step in steps if step >= least), steps[-1]))
 
 
-def _step_of(length: float, timing: Timing, fine: bool = False) -> float:
-    return step_of(length, timing.interval, fine, timing.shift, timing.windows)
-
-
 def _bounds(query: Query, timing: Timing) -> tuple[int, int, int]:
     """Start, end and step in milliseconds, the first two multiples of the third.
 
     Of a window that the query names, those that end in it; of the run, all that reach into it, and at least one.
     """
-    step = query.step or _step_of(timing.end - timing.start, timing)
+    step = query.step or timing.step_of(timing.end - timing.start)
     step_ms = max(1, round(step * 1000))
     if query.window is not None:
         first, last = (round(time * 1000) // step_ms * step_ms for time in query.window)
@@ -330,8 +325,9 @@ def _before(query: Query, start_ms: int, step_ms: int, timing: Timing) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A query that has curves to answer it, and its windows on the run's clock."""
+    """A query that has curves to answer it, and its windows on the run's clock. ``source``: where the curves are."""
 
+    source: str
     query: Query
     planned: Query
     groups: Groups
@@ -349,8 +345,11 @@ class _Plan:
         engine: Engine = "last" if how == "increase" or how == "onset" else how
         return Wanted(self.groups, start_ms, self.end_ms - self.shift_ms, self.step_ms, engine)
 
-    def answer(self, values: NDArray[np.float64], samples: int, store: str) -> Grid | MissingAnswer:
+    def answer(self, rolled: RolledUp, store: str) -> Grid | MissingAnswer:
         """The grid of what the engine rolled up."""
+        if isinstance(rolled, Unanswered):
+            return MissingAnswer(f"{UNABLE}{rolled}", self.query, source=self.source)
+        values, samples = rolled
         if not samples and self.start_ms < self.end_ms:
             return MissingAnswer(f"{self.query.kind} was not sampled while the run was there", self.query)
         if self.before:

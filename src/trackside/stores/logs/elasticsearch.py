@@ -109,7 +109,9 @@ class Elasticsearch(LogServer):
 
     def selector(self, conditions: Conditions) -> str:
         """The inside of a ``bool`` query as JSON."""
-        return json.dumps(_bool([self._clause(each) for each in self.all_of(conditions)]))
+        clauses = [self._clause(each) for each in self.all_of(conditions)]
+        must, must_not = ([query for met, query in clauses if met is wanted] for wanted in (True, False))
+        return json.dumps({"filter": must, "must_not": must_not})
 
     def _clause(self, condition: Condition) -> tuple[bool, Json]:
         """(whether it must be met, the query)"""
@@ -208,12 +210,6 @@ class Elasticsearch(LogServer):
 
 
 _LENIENT = {"ignore_unavailable": "true", "allow_no_indices": "true"}
-
-
-def _bool(clauses: Sequence[tuple[bool, Json]]) -> Json:
-    """The inside of a ``bool`` query."""
-    must, must_not = ([query for met, query in clauses if met is wanted] for wanted in (True, False))
-    return {"filter": must, "must_not": must_not}
 
 
 def _flat(source: Mapping[str, Any], above: str = "", depth: int = DEPTH) -> dict[str, str]:

@@ -128,12 +128,16 @@ class Archive:
     def _record(self, run: facts.Row, row: facts.Row, parent: tuple[str, str] | None, now: float) -> Recorded:
         with self._database.writing("run", run["cluster"], run["job"]) as link:
             before = _same_run(link, run)
-            number = _insert(link, runs, _new_run(run, now)) if before is None else before.id
+            at = run["started"] or run["submitted"] or now
+            first = {**run, "at": at, "first_seen": now, "updated": now}
+            number = _insert(link, runs, first) if before is None else before.id
             verdict, new = _keep(link, number, row, now)
             if before is None or before.judged is None or now >= before.judged:
                 latest = {name: row[name] for name in ("family", "variant", "culprit", "certainty", "confidence")}
                 _renew(link, number, before, run, {**latest, "verdict": verdict, "judged": now, "updated": now})
-                _link(link, number, parent)
+                if parent is not None:
+                    link.execute(sa.delete(lineage).where(lineage.c.child == number))
+                    link.execute(sa.insert(lineage), {"child": number, "parent": parent[0], "how": parent[1]})
         return Recorded(run=run_id(number), verdict=verdict, new=new)
 
     def prune(self, before: float) -> int:
@@ -261,10 +265,6 @@ def _same_run(link: sa.Connection, run: facts.Row) -> sa.Row[Any] | None:
     return None
 
 
-def _new_run(run: facts.Row, now: float) -> facts.Row:
-    return {**run, "at": run["started"] or run["submitted"] or now, "first_seen": now, "updated": now}
-
-
 def _insert(link: sa.Connection, table: sa.Table, row: facts.Row) -> int:
     return int(link.execute(sa.insert(table).returning(table.c.id), row).scalar_one())
 
@@ -298,12 +298,6 @@ def _renew(link: sa.Connection, number: int, before: sa.Row[Any] | None, run: fa
     if run["nodes"] and (before is None or before.nodes != run["nodes"]):
         link.execute(sa.delete(run_nodes).where(run_nodes.c.run == number))
         link.execute(sa.insert(run_nodes), [{"node": node, "run": number} for node in run["nodes"]])
-
-
-def _link(link: sa.Connection, child: int, parent: tuple[str, str] | None) -> None:
-    if parent is not None:
-        link.execute(sa.delete(lineage).where(lineage.c.child == child))
-        link.execute(sa.insert(lineage), {"child": child, "parent": parent[0], "how": parent[1]})
 
 
 def _last_before(link: sa.Connection, cluster: str, job: str, at: float, but: int | None) -> int | None:

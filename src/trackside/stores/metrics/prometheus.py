@@ -166,14 +166,11 @@ class PrometheusCurves(MetricServer, Sampled):
             size -= self._tables.pop(key).bytes
 
     def _table(self, wanted: Wanted) -> _Table:
-        return _Table(wanted, self._api.pool.submit(self._fetched, wanted))
+        return _Table(wanted, self._api.pool.submit(lambda: _windows_of(self._parts(wanted), wanted)))
 
     def _parts(self, wanted: Wanted) -> list[list[Part]]:
         parts = self._concerned.parts
         return [[part for id_ in ids for part in parts.get(id_, ())] for ids in wanted.groups]
-
-    def _fetched(self, wanted: Wanted) -> Values:
-        return _windows_of(self._parts(wanted), wanted)
 
     def _used(self, wanted: Wanted) -> int:
         """How many samples a question is answered from."""
