@@ -89,11 +89,11 @@ def _merged(table: str) -> str:
     return f"SELECT input, series, min(first_ms) AS first_ms, max(last_ms) AS last_ms, {count}, {place}"
 
 
-def merge_young(writer: Writer, many: int = MANY) -> None:
+def merge_young(writer: Writer) -> None:
     """Merge a day's small segments of samples once there are many, as they come by the thousand from a receiver."""
     for day, segments in _days(writer.manifest.of("samples")):
         small = [each for each in segments if each.level == 0 and each.rows < SMALL and _within_day(each)]
-        if len(small) >= many:
+        if len(small) >= MANY:
             merged = _parts(writer, "samples", writer.snapshot().source("samples", small), day, small, level=0)
             writer.replace(list(merged), small)
 

@@ -47,9 +47,9 @@ class Concerned:
     failed: Mapping[str, Unanswered]
 
 
-def concerned(api: Api, scope: Scope, now: float | None = None) -> Concerned:
+def concerned(api: Api, scope: Scope) -> Concerned:
     """Find the run's curves. Raises Unanswered where none could be looked for."""
-    now = (time.time() if now is None else now) - HIDDEN_S
+    now = time.time() - HIDDEN_S
     scope = replace(scope, end=min(now, scope.end) if scope.end is not None else None)
     start_ms, end_ms = _times(api, scope, now)
     if start_ms >= end_ms:
@@ -57,9 +57,9 @@ def concerned(api: Api, scope: Scope, now: float | None = None) -> Concerned:
     return _Finding(api, scope, (start_ms, end_ms)).concerned(_names(api, start_ms, end_ms))
 
 
-def anything_of(api: Api, jobs: Sequence[str], now: float | None = None) -> bool:
+def anything_of(api: Api, jobs: Sequence[str]) -> bool:
     """Whether any series bears one of these jobs' ids, however long ago: three small questions. Raises Unanswered."""
-    end_ms = math.ceil((time.time() if now is None else now) * 1000)
+    end_ms = math.ceil(time.time() * 1000)
     span = (end_ms - round(LOOK_BACK_S[-1] * 1000), end_ms)
     conditions = _conditions(api, Scope(jobs=tuple(jobs)), _names(api, *span), span)
     selectors = [promql.selector("", (*api.matchers, *each)) for each in conditions]

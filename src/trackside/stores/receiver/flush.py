@@ -102,7 +102,7 @@ class Flush:
 
     def _write(self, batch: Batch) -> None:
         begin = time.monotonic()
-        repeated = self.files.append(batch.lines.streams, batch.mark)
+        repeated = self.files.append(batch.streams, batch.mark)
         left_out = self.samples.flush(batch.arrived, batch.mark, batch.bytes, self._oldest_ms())
         self.files.hold()
         self.batch, self.committed = None, batch.mark

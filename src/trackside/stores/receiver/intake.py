@@ -281,7 +281,7 @@ class Intake:
     def pending(self) -> tuple[int, int]:
         """Samples, and bytes of lines, that wait for a flush or are being written."""
         batch = self._flush.batch
-        samples, line_bytes = (0, 0) if batch is None else (len(batch.arrived.values), batch.lines.bytes)
+        samples, line_bytes = (0, 0) if batch is None else (len(batch.arrived.values), batch.line_bytes)
         return self.waits.samples + samples, self.waits.line_bytes + line_bytes
 
     @property

@@ -36,19 +36,12 @@ Decoded = MetricBlock | Sequence[LineStream]
 
 
 @dataclass(slots=True)
-class Lines:
-    """Lines that wait for their files."""
-
-    streams: dict[str, Rows] = field(default_factory=dict)
-    bytes: int = 0
-
-
-@dataclass(slots=True)
 class Batch:
-    """What one flush writes: all that the log holds up to ``mark``. ``bytes``: of its bodies."""
+    """What one flush writes: all that the log holds up to ``mark``. ``bytes``: of bodies, ``line_bytes``: of lines."""
 
     arrived: Arrived
-    lines: Lines
+    streams: dict[str, Rows]
+    line_bytes: int
     mark: Mark
     bytes: int
 
@@ -68,7 +61,10 @@ class Pending:
 
     def __init__(self, labels_of: LabelsOf, limits: Limits, mark: Mark) -> None:
         self._labels_of, self._limits = labels_of, limits
-        self._arrivals, self._lines = Arrivals(labels_of, limits), Lines()
+        self._arrivals = Arrivals(labels_of, limits)
+        self._streams: dict[str, Rows] = {}
+        self.line_bytes = 0
+        """Of the lines that wait."""
         self._streams_met: set[str] = set()
         self._bytes = 0
         self._day = time.time() // 86400
@@ -79,10 +75,6 @@ class Pending:
     @property
     def samples(self) -> int:
         return self._arrivals.pending
-
-    @property
-    def line_bytes(self) -> int:
-        return self._lines.bytes
 
     @property
     def series(self) -> int:
@@ -111,8 +103,8 @@ class Pending:
         with self._lock:
             if self.mark == self._drained:
                 return None
-            batch = Batch(self._arrivals.drained(), self._lines, self.mark, self._bytes)
-            self._bytes, self._lines, self._drained = 0, Lines(), self.mark
+            batch = Batch(self._arrivals.drained(), self._streams, self.line_bytes, self.mark, self._bytes)
+            self._bytes, self._streams, self.line_bytes, self._drained = 0, {}, 0, self.mark
             day = time.time() // 86400
             if day != self._day or self._arrivals.crowded:
                 self._arrivals = Arrivals(self._labels_of, self._limits)
@@ -164,6 +156,6 @@ class Pending:
                 if limited and len(self._streams_met) >= self._limits.streams:
                     return False
                 self._streams_met.add(path)
-            self._lines.streams.setdefault(path, []).append((entry.time_ns, whole.removesuffix("\n")))
-            self._lines.bytes += len(whole)
+            self._streams.setdefault(path, []).append((entry.time_ns, whole.removesuffix("\n")))
+            self.line_bytes += len(whole)
         return True
