@@ -7,9 +7,7 @@ One that takes longer than the caller is made to wait is 202: it goes on, is rec
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -32,7 +30,6 @@ from trackside.stores.metadata.rows import ArchivedRun, Filters, Lineage, Record
 from trackside.verify import Checked, check
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,12 +110,9 @@ class Handlers:
         self.judging.close()
         self.looking.close()
 
-    async def _look(self, work: Callable[[], T]) -> T:
-        return await self.looking.run(work)
-
     async def _run(self, asked: Asked) -> ArchivedRun:
         id_, cluster = asked["id"], asked.get("cluster")
-        found = await self._look(lambda: self.archive.find(id_, cluster))
+        found = await self.looking.run(lambda: self.archive.find(id_, cluster))
         if found is None:
             raise Problem(404, f"no run {id_} was recorded", f"POST /api/v1/runs/{id_}/diagnose judges it")
         return found
@@ -126,7 +120,7 @@ class Handlers:
     async def _job(self, asked: Asked) -> str:
         """The job's id, of a job that may not have been recorded."""
         id_: str = asked["id"]
-        found = await self._look(lambda: self.archive.find(id_)) if id_[:1] == "r" else None
+        found = await self.looking.run(lambda: self.archive.find(id_)) if id_[:1] == "r" else None
         return id_ if found is None else found.job
 
     # -- runs and verdicts
@@ -136,11 +130,11 @@ class Handlers:
         if told["family"] is not None:
             told["family"] = _family(told["family"]).code
         filters = Filters(**told)
-        return _json(await self._look(lambda: self.archive.runs(filters, asked["limit"], asked["cursor"])))
+        return _json(await self.looking.run(lambda: self.archive.runs(filters, asked["limit"], asked["cursor"])))
 
     async def run(self, _: Request, asked: Asked) -> Response:
         run = await self._run(asked)
-        return _json(RunDetail(run=run, lineage=await self._look(lambda: self.archive.lineage(run))))
+        return _json(RunDetail(run=run, lineage=await self.looking.run(lambda: self.archive.lineage(run))))
 
     async def latest(self, request: Request, asked: Asked) -> Response:
         run = await self._run(asked)
@@ -150,21 +144,21 @@ class Handlers:
 
     async def history(self, _: Request, asked: Asked) -> Response:
         run = await self._run(asked)
-        return _json(await self._look(lambda: self.archive.verdicts(run.id, asked["limit"], asked["cursor"])))
+        return _json(await self.looking.run(lambda: self.archive.verdicts(run.id, asked["limit"], asked["cursor"])))
 
     async def verdict(self, request: Request, asked: Asked) -> Response:
         """One document, which never changes."""
         return await self._document(request, asked["id"], "private, max-age=86400, immutable")
 
     async def _document(self, request: Request, id_: int, cache: str) -> Response:
-        about = await self._look(lambda: self.archive.verdict(id_))
+        about = await self.looking.run(lambda: self.archive.verdict(id_))
         if about is None:
             raise Problem(404, f"no verdict {id_}", "GET /api/v1/runs/{id}/verdicts lists those of a run")
         headers = _headers(Recorded(run=about.run, verdict=id_, new=False), about.digest) | {"Cache-Control": cache}
         had = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
         if headers["ETag"] in had or "*" in had:
             return Response(status_code=304, headers=headers)
-        body = await self._look(lambda: self.archive.document(id_))
+        body = await self.looking.run(lambda: self.archive.document(id_))
         if body is None:
             raise Problem(404, f"verdict {id_} was deleted for its age")
         return Response(body, headers=headers, media_type="application/json")
@@ -204,8 +198,8 @@ class Handlers:
 
     async def verify(self, _: Request, asked: Asked) -> Response:
         id_ = asked["id"]
-        body = await self._look(lambda: self.archive.document(id_))
-        about = await self._look(lambda: self.archive.verdict(id_))
+        body = await self.looking.run(lambda: self.archive.document(id_))
+        about = await self.looking.run(lambda: self.archive.verdict(id_))
         if body is None or about is None:
             raise Problem(404, f"no verdict {id_}", "GET /api/v1/runs/{id}/verdicts lists those of a run")
         try:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from trackside.catalog.slurm.commands import accounting_columns, accounting_table, environment
 from trackside.command import MAX_ERROR_BYTES, Command, CommandStopped
 from trackside.http.unanswered import Kind, Unanswered, plain
-from trackside.model import Input
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import MOST_NODES, Replies, Reply, Slurm, failed, until_failure
 
@@ -55,7 +54,7 @@ class Commands(Slurm):
         try:
             return self._asked(called)
         except Unanswered as error:
-            rows: Replies = [self._failed(called, error)]
+            rows: Replies = [failed(self._label(called), error)]
             if error.kind in ("timeout", "unreachable") and self._program("scontrol"):
                 return rows  # squeue asks the same daemon
         return [*rows, *self._attempt(["squeue", "--states=all", "-j", id_], lambda: ["-o", "%all"])]
@@ -86,7 +85,7 @@ class Commands(Slurm):
         try:
             return self._asked([*called, *options()], called)
         except Unanswered as error:
-            return [self._failed(called, error)]
+            return [failed(self._label(called), error)]
 
     def _asked(self, arguments: Sequence[str], shown: Sequence[str] = ()) -> Replies:
         """The answer; none where there is no such job. Raises Unanswered."""
@@ -132,9 +131,6 @@ class Commands(Slurm):
             if "JobID" not in self._columns:
                 raise _refusal("sacct", listed)
         return accounting_table(self._columns)
-
-    def _failed(self, called: Sequence[str], error: Unanswered) -> Input:
-        return failed(self._label(called), error)
 
     def _label(self, called: Sequence[str]) -> str:
         """How a citation names it: long lists of nodes by their first."""

@@ -116,11 +116,6 @@ def connect() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def selected(table: str) -> str:
-    """The table's columns, each in its type."""
-    return ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in TABLES[table].items())
-
-
 def parquet(files: Sequence[str]) -> str:
     """SQL for the rows of Parquet files: nothing that the folders above them are called becomes a column of them."""
     listed = ", ".join(map(quoted, files))
@@ -132,9 +127,10 @@ def write(connection: duckdb.DuckDBPyConnection, directory: Directory, table: st
     name = f"{table}-{secrets.token_hex(8)}.parquet"
     final = directory.segments / name
     temporary = directory.segments / f".{name}.new"
+    columns = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in TABLES[table].items())
     options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP}, PARQUET_VERSION V2"
     try:
-        connection.execute(f"COPY (SELECT {selected(table)} FROM ({source})) TO {quoted(str(temporary))} ({options})")
+        connection.execute(f"COPY (SELECT {columns} FROM ({source})) TO {quoted(str(temporary))} ({options})")
         sync(temporary)
         os.rename(temporary, final)
     except (duckdb.Error, OSError) as error:
