@@ -23,8 +23,6 @@ from trackside.stores.receiver.intake import Busy, Intake, NotKept
 
 LISTED_S = 5.0
 """So long a listing goes by what was written for the question before it."""
-
-
 SOURCE = "received"
 LINES: tuple[Plane, ...] = ("log", "kernel")
 """What lines are of."""

@@ -82,14 +82,13 @@ class _Entries(Pieces):
         try:
             if piece := next(self.pieces, b""):
                 return piece
-            late = f"exit code {self._command.status}" if self._command.status else ""
+            status = self._command.status
+            fault = (_said(self._command.errors) or f"exit code {status}") if status else ""
         except CommandStopped as stop:
-            late = f"ended after {self._options.timeout_s:g} s"
-            if stop.reason == "too_large":
-                self.faults.append(f"journalctl: stopped at {self._options.most_bytes:,} bytes")
-                return b""
-        if late and not self.faults:
-            self.faults.append(f"journalctl: {_said(self._command.errors) or late}")
+            late = _said(self._command.errors) or f"ended after {self._options.timeout_s:g} s"
+            fault = late if stop.reason == "timeout" else f"stopped at {self._options.most_bytes:,} bytes"
+        if fault and not self.faults:
+            self.faults.append(f"journalctl: {fault}")
         return b""
 
 

@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.stores.curves import Engine, Wanted
-from trackside.stores.embedded.order import Arranged, Stretches, arranged
+from trackside.stores.embedded.order import Arranged, Places, Stretches, Values, arranged
 from trackside.stores.memory_curves import rolled_up
 
-Values = NDArray[np.float64]
-Places = NDArray[np.intp]
 LITTLE = 0.75
 """Below this share of what was read, the samples of a table are cut out before they are reduced."""
 

@@ -24,7 +24,7 @@ from trackside.stores.bunches import bunches
 from trackside.stores.curves import Groups, Held, RolledUp, Sampled, Wanted, identifying
 from trackside.stores.embedded.cells import Cells, Read
 from trackside.stores.embedded.fields import labels_of
-from trackside.stores.embedded.order import Stretches
+from trackside.stores.embedded.order import Ids, Places, Stretches, Values
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.tables import quoted
 
@@ -36,9 +36,6 @@ RANGES = 16
 """Stretches of series' numbers that are asked for apart, so that what lies between them is not read."""
 MOST = 0.75
 """From this share on all is read and the rest left out afterwards: DuckDB's filters cost more than that."""
-Ids = NDArray[np.int32]
-Places = NDArray[np.intp]
-Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

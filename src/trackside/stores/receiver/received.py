@@ -22,7 +22,7 @@ from trackside.catalog.metrics import METRICS
 from trackside.catalog.settling import UnitBySize, scaled, sifted
 from trackside.model import Input
 from trackside.stores.embedded.layout import Mark, Received, Segment
-from trackside.stores.embedded.order import arranged
+from trackside.stores.embedded.order import Ids, Times, Values, arranged
 from trackside.stores.embedded.rows import Kept, objects
 from trackside.stores.embedded.samples import SampleBatch, Spans
 from trackside.stores.embedded.tables import ORDER, quoted
@@ -31,9 +31,6 @@ from trackside.stores.receiver.arrivals import PATH, Arrivals, Arrived
 
 WAIT_S = 86400.0
 """How long the values of a foreign name wait, at most, before the largest of them settles its unit."""
-Ids = NDArray[np.int32]
-Times = NDArray[np.int64]
-Values = NDArray[np.float64]
 _Rows = tuple[Ids, Times, Values]
 """Number of the series, time, value in our unit."""
 _NONE: _Rows = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.float64)
