@@ -64,8 +64,8 @@ def jobs(archive: Archive, **filters: Any) -> list[str]:
 
 
 def test_a_verdict_comes_back_as_it_was_given(archive: Archive) -> None:
-    made = verdict()
-    kept = record(archive, made, username="ada")
+    made = verdict(run(user="ada"))
+    kept = record(archive, made)
     assert kept.new
     found = archive.find("4242")
     assert found is not None

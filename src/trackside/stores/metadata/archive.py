@@ -93,13 +93,7 @@ class Archive:
     # -- writing
 
     def record(
-        self,
-        verdict: Verdict,
-        document: bytes,
-        *,
-        made_at: float | None = None,
-        job: str | None = None,
-        username: str | None = None,
+        self, verdict: Verdict, document: bytes, *, made_at: float | None = None, job: str | None = None
     ) -> Recorded:
         """Keep a verdict and its published document; recording it again changes nothing but when it was confirmed.
 
@@ -110,7 +104,7 @@ class Archive:
                 "refused", f"the verdict's document has {len(document):,} bytes; {MOST_DOCUMENT:,} is most"
             )
         now = time.time() if made_at is None else made_at
-        run = facts.run_facts(verdict, job, username)
+        run = facts.run_facts(verdict, job)
         row = {
             **facts.verdict_facts(verdict),
             "version": verdict.version,
