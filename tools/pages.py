@@ -56,7 +56,7 @@ def family_page(family: Family) -> str:
     for heading in HEADINGS:
         lines += [f"## {heading}", "", sections.get(heading, "").strip(), ""]
         if heading == "What it looks like":
-            lines += pictured(family)
+            lines += example(family)
     lines += limits_table(family.limits)
     lines += ["## Rests on", ""]
     lines += [
@@ -156,11 +156,11 @@ def fact_page(own: list[Derivation]) -> str:
     return "\n".join([*lines, "Generated from the fact's file by `make docs`.", ""])
 
 
-def pictured(family: Family) -> list[str]:
+def example(family: Family) -> list[str]:
     """A typical case, drawn by tools/pictures.py, and how to have it oneself."""
-    if family.pictured is None:
+    if family.example is None:
         return []
-    scenario, _ = family.pictured
+    scenario, _ = family.example
     title = dict(catalogue())[scenario].rstrip(".")
     return [
         f"![{title}]({family.id}.svg)",

@@ -2,7 +2,7 @@
 
     python tools/pictures.py [FAMILY...]
 
-A family names the scenario and the chart (``pictured``). ``tools/pages.py`` puts the picture on its page.
+A family names the scenario and the chart (``example``). ``tools/pages.py`` puts the picture on its page.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ FOLDER = ROOT / "docs" / "families"
 def picture(family: Family) -> str | None:
     """The chart as SVG; None where the family names none. Raises LookupError where the run gives no such chart, or
     its verdict holds no such family."""
-    if family.pictured is None:
+    if family.example is None:
         return None
-    scenario, slug = family.pictured
+    scenario, slug = family.example
     with tempfile.TemporaryDirectory() as folder:
         simulate(load_scenario(scenario), Path(folder))
         session = Session.of(load([f"{folder}/run"]))

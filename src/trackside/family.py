@@ -18,7 +18,7 @@ HEADINGS = ("Meaning", "What it looks like", "Not this when", "Impact", "Do next
 
 
 Judge = Callable[..., Finding | Missing]
-Loses = Literal["work", "standstill", "pace", "pause", "result", "repeat", "all", "nothing"]
+CostKind = Literal["work", "standstill", "pace", "pause", "result", "repeat", "all", "nothing"]
 """What a fault costs. work: it ends the run, and what was not saved is gone. standstill: GPUs are held that do nothing,
 until the end. pace: the same work takes longer. pause: a while, and then it goes on. result: what is worked out after
 it is of no use. repeat: work is done again. all: the run gave nothing. nothing: no fault."""
@@ -43,13 +43,13 @@ class Family:
     rivals: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
     """What to collect to settle it, as sentences; shown when the answer is UNKNOWN."""
-    loses: Loses = "work"
+    cost_kind: CostKind = "work"
     role: Role = "fault"
-    by_silence: bool = False
+    absence_based: bool = False
     """A log shows it by what it no longer says, or by how little: one that did not wholly come can't."""
     often_from_start: bool = False
     """Runs may have it from their start on: then ``since`` is only where the judged stretch begins."""
-    pictured: tuple[str, str] | None = None
+    example: tuple[str, str] | None = None
     """A typical case: the simulator's scenario, and the chart that shows it best."""
     doc: str = field(default="", compare=False)
 

@@ -216,7 +216,7 @@ class Verdict:
 # -- what a family's judge() returns
 
 
-def found(
+def present(
     certainty: Certainty,
     culprit: Culprit,
     shows: Iterable[Claim],

@@ -12,10 +12,10 @@ from trackside.sim import catalogue
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.code)
 def test_a_family_that_names_a_case_has_its_picture(family: Family) -> None:
-    if family.pictured is None:
+    if family.example is None:
         assert not (FOLDER / f"{family.id}.svg").exists()
         return
-    assert family.pictured[0] in dict(catalogue())
+    assert family.example[0] in dict(catalogue())
     assert (FOLDER / f"{family.id}.svg").read_text("utf-8").startswith("<svg")
 
 

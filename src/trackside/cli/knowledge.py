@@ -28,9 +28,9 @@ def explain(family: str) -> None:
         known = ", ".join(f"{each.code} {each.id}" for each in like or all_families())
         fail(f"no family {family!r}; {'did you mean' if like else 'known'}: {known}")
     click.echo(f"{found.code} {found.id}\n\n{inspect.cleandoc(found.doc)}")
-    if found.pictured is not None:
+    if found.example is not None:
         click.echo("\nA typical case\n--------------")
-        click.echo(f"trackside simulate {found.pictured[0]} -o example")
+        click.echo(f"trackside simulate {found.example[0]} -o example")
         click.echo("trackside diagnose example/run --html example.html")
 
 

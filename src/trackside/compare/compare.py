@@ -62,14 +62,14 @@ def compare(a: Side, b: Side) -> Comparison:
 
 def _told_by(side: Side) -> Iterator[str]:
     """The metrics that show the fault of a run; where it is one of learning, the fields of training points that do."""
-    loses = next((family.loses for family in families() if family.code == side.primary.family), "nothing")
-    if side.primary.outcome is Outcome.FOUND and loses != "nothing":
+    cost_kind = next((family.cost_kind for family in families() if family.code == side.primary.family), "nothing")
+    if side.primary.outcome is Outcome.FOUND and cost_kind != "nothing":
         for claim in side.primary.shows:
             for cite in claim.cites:
                 query = cite.query
                 if query is not None and query.subject == "metric":
                     yield query.kind
-                elif query is not None and query.kind == "progress" and query.reduced and loses == "result":
+                elif query is not None and query.kind == "progress" and query.reduced and cost_kind == "result":
                     yield query.reduced
 
 

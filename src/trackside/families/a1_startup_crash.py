@@ -50,7 +50,7 @@ from trackside.facts.logs.fault_rules.rule import Fault
 from trackside.facts.logs.startup_errors import StartupErrors
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
 
 
@@ -141,7 +141,7 @@ def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, r
     if not isinstance(phase.trajectory, Missing):
         shows.append(NO_POINT(count=phase.trajectory.count))
     shows += [*idle, *([] if bad is None else [ENDED(line=bad)])]
-    return found(
+    return present(
         Certainty.SUPPORTED if bad is None or cause.get("about") == "cuda" else Certainty.ESTABLISHED,
         "job",
         shows,
@@ -222,7 +222,7 @@ def _not_launched(launch: FailedLaunch, errors: StartupErrors, ending: Ending, p
     """The finding on a launch that never reached Python."""
     bad = ending.abnormal
     sure = Certainty.ESTABLISHED if bad is not None else Certainty.SUPPORTED
-    return found(
+    return present(
         launch.certainty or sure,
         "infrastructure" if launch.by_site else "job",
         [launch.claim, *phase.use.untouched, *([] if bad is None else [ENDED(line=bad)])],
@@ -238,7 +238,7 @@ FAMILY = Family(
     code="A1",
     id="startup-crash",
     title="Startup crash: bad data, config, environment or asset",
-    pictured=("startup-config", "timeline"),
+    example=("startup-config", "timeline"),
     judge=judge,
     limits=Limits(),
     explains=("C1", "C2", "F3"),

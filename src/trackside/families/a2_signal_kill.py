@@ -58,7 +58,7 @@ from trackside.facts.logs.order import follows
 from trackside.facts.logs.restarts import AGAIN
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Run
 
 
@@ -139,7 +139,7 @@ def _died(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits:
         shows += [] if ending.state is None else [RECORDED(state=ending.state)]
     ends = [end for end in ending.ends.events if end.get("status") != "aborted"]
     over = [end for end in ends if row is not None and follows(row, end)]
-    return found(
+    return present(
         account.certainty,
         "job",
         [*shows, *(WAS_OVER(line=ending.ends.value(end, "text")) for end in over[-1:])],
@@ -175,7 +175,7 @@ def _sender(account: DeathAccount) -> str:
 
 def _outlived(report: OomReport, well: Value) -> Finding:
     """A kill for want of memory in a run that ended well."""
-    return found(
+    return present(
         Certainty.SUPPORTED,
         "job",
         [report.claim, ENDED_WELL(state=well)],
@@ -195,7 +195,7 @@ def _survived(run: Run, death: Death, lived: tuple[Claim, ...]) -> Finding:
     died = DIED(signal=signal, line=death.line)
     if rank is not None:
         died = DIED_ON(signal=signal, line=death.line, ranks=derived((rank,), death.line))
-    return found(
+    return present(
         Certainty.SUPPORTED,
         "job",
         [died, *lived],
@@ -230,7 +230,7 @@ FAMILY = Family(
     code="A2",
     id="signal-kill",
     title="Signal kill: a process died without a traceback",
-    pictured=("host-oom", "timeline"),
+    example=("host-oom", "timeline"),
     judge=judge,
     limits=Limits(),
     explains=("C1", "C2", "F3", "H2"),

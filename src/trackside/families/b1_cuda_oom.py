@@ -55,7 +55,7 @@ from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.gpu_memory_errors import GpuMemoryErrors
 from trackside.facts.training.phase import Phase
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Run
 
 
@@ -172,7 +172,7 @@ def _ran_out(
     ]
     advice = [action(LESS), *([] if pieces is None else [action(SEGMENTS)])]
     swallowed = ending.completed is not None or (bad is None and not errors.sized)
-    return found(
+    return present(
         Certainty.SUPPORTED if swallowed else Certainty.ESTABLISHED,
         "infrastructure" if to_blame else "job",
         [claim for claim in claims if claim is not None],
@@ -221,7 +221,7 @@ def _by_figures(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> 
         return None
     gpus = () if top is None else (top.name,)
     shows = [*([] if count is None else [_counted(count)]), *([] if top is None else [NEAR(**_values(top))])]
-    return found(
+    return present(
         Certainty.POSSIBLE if count is None else Certainty.SUPPORTED,
         "job",
         [*shows, ENDED(line=bad)],
@@ -248,7 +248,7 @@ FAMILY = Family(
     code="B1",
     id="cuda-oom",
     title="CUDA out of memory",
-    pictured=("cuda-oom-then-watchdog", "memory"),
+    example=("cuda-oom-then-watchdog", "memory"),
     judge=judge,
     limits=Limits(),
     explains=("A2", "C1", "C2", "F3", "A1", "H2"),

@@ -54,7 +54,7 @@ from trackside.facts.hardware.fault_history import NOT_GIVEN, FaultHistory, few_
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.ranks import ranks_of
 from trackside.family import Family
-from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
 
 ENDED = Sentence("the run ended badly: {state}")
@@ -83,7 +83,7 @@ def judge(history: FaultHistory, run: Run) -> Finding | Missing:
         return replace(finding, latent=True, variant="latent", shows=(*finding.shows, *why), signal=None)
     if history.reports.again is not None:
         shows, at, gpu = history.reports.again
-        return found(Certainty.POSSIBLE, "unknown", [shows], actions=[action(TEST_GPU)], at=at, variant="latent",
+        return present(Certainty.POSSIBLE, "unknown", [shows], actions=[action(TEST_GPU)], at=at, variant="latent",
                      gpus=(gpu,), latent=True)  # fmt: skip
     return _old(history.reports.health) or _ruled_out(history)
 
@@ -101,7 +101,7 @@ def _found(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -> 
     ranks = ranks_of(rows, history.ending.launchers)
     gpus = one_name_each([(fault.node, fault.gpu) for fault in faults if fault.gpu], run) or of_ranks(run, ranks)
     nodes = tuple(sorted({f.node for f in faults if f.node})) or (run.nodes if len(run.nodes) == 1 else ())
-    return found(
+    return present(
         certainty,
         "infrastructure",
         [*(fault.claim for fault in few_of_each(faults)), *([ENDED(state=bad)] if bad is not None else [])],
@@ -135,7 +135,7 @@ def _old(health: HardwareHealth) -> Finding | None:
     gpus = tuple(dict.fromkeys(name for _, names in health.old for name in names))
     if not gpus:
         return None
-    return found(
+    return present(
         Certainty.SUPPORTED,
         "infrastructure",
         [claim for claim, _ in health.old],
@@ -165,7 +165,7 @@ FAMILY = Family(
     code="B2",
     id="gpu-hardware-fault",
     title="GPU hardware fault",
-    pictured=("ecc", "timeline"),
+    example=("ecc", "timeline"),
     judge=judge,
     explains=("A1", "A2", "C1", "C2", "F1", "F3", "H2", "H3"),
     rivals=("A1", "H2", "F1"),

@@ -48,7 +48,7 @@ from trackside.facts.hardware.throttling import ThrottledGpu, Throttling
 from trackside.facts.logs.ending import Ending
 from trackside.facts.pace.pace import StepPace
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Finding, Sentence, absent, action, present
 from trackside.model import Run
 
 SLOW_ENDS = frozenset(("TIMEOUT", "DEADLINE", "CANCELLED"))
@@ -115,7 +115,7 @@ def _found(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, lim
     reasons = {reason for gpu in throttling.lowered for reason in gpu.reasons}
     power = any("power" in reason for reason in reasons)
     hot = by_heat or any("therm" in reason or reason == "processor_hot" for reason in reasons)
-    return found(
+    return present(
         _certainty(throttling, worst, slower),
         "infrastructure",
         shows,
@@ -144,10 +144,10 @@ FAMILY = Family(
     code="B3",
     id="clock-throttle",
     title="Clock throttling by heat or power",
-    pictured=("thermal-throttle", "ranks"),
+    example=("thermal-throttle", "ranks"),
     judge=judge,
     limits=Limits(),
-    loses="pace",
+    cost_kind="pace",
     explains=("D3", "F3"),
     rivals=("D1", "D2"),
     collect=(

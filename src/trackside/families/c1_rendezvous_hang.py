@@ -54,7 +54,7 @@ from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import named, ranks_of, world_size
 from trackside.facts.training.learning import training_points
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, absent, action, present
 from trackside.model import Event, Role, Run
 
 WORKED = {
@@ -257,7 +257,7 @@ def _found(facts: StartupFacts, lead: Lead) -> Finding:
     failed = [one for one in rows if one.get("about") == "rendezvous"]
     cold = facts.idle.activity.gpus if lead.everywhere and facts.idle is not None else ()
     same_rank = row is not None and row.get("reason") == "duplicate_rank"
-    return found(
+    return present(
         certainty,
         lead.culprit,
         shows,
@@ -276,7 +276,7 @@ FAMILY = Family(
     code="C1",
     id="rendezvous-hang",
     title="Rendezvous hang: the ranks never formed a group",
-    pictured=("rendezvous-timeout", "timeline"),
+    example=("rendezvous-timeout", "timeline"),
     judge=judge,
     explains=("C2", "C3", "F3", "H1", "H3"),
     rivals=("A1", "C2", "C3", "F1"),
@@ -285,6 +285,6 @@ FAMILY = Family(
         "NCCL_DEBUG=INFO and TORCH_DISTRIBUTED_DEBUG=INFO output of one more try",
         "sacct -P -j <id> --format=JobID,State,ExitCode,Start,End,NodeList",
     ),
-    by_silence=True,
-    loses="standstill",
+    absence_based=True,
+    cost_kind="standstill",
 )

@@ -60,7 +60,7 @@ from trackside.facts.logs.hang_stacks import HangStacks
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import AbsentRanks
 from trackside.family import Family
-from trackside.finding import Action, Claim, Culprit, Finding, Sentence, absent, action, found
+from trackside.finding import Action, Claim, Culprit, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
 
 FROZEN = Sentence(
@@ -124,7 +124,7 @@ def judge(
     because = first is not None or own_work or line is not None
     witnesses = (lead.away, trouble, still, caught)
     is_collective = lead.of_collective or any(one is not None for one in witnesses)
-    return found(
+    return present(
         lead.certainty,
         _culprit(run, lead, trouble, trigger, away, own_work or line is not None),
         shows,
@@ -211,7 +211,7 @@ FAMILY = Family(
     code="C2",
     id="collective-hang",
     title="Collective hang: the ranks wait for one of them",
-    pictured=("dead-loader-hang", "busy-wait"),
+    example=("dead-loader-hang", "busy-wait"),
     judge=judge,
     explains=("F3", "H1", "H3"),
     rivals=("A2", "B2", "C1", "C3", "F1"),
@@ -220,5 +220,5 @@ FAMILY = Family(
         "Flight Recorder dumps (TORCH_NCCL_TRACE_BUFFER_SIZE and TORCH_NCCL_DUMP_ON_TIMEOUT set)",
         "dmesg -T of the nodes (hung tasks, links)",
     ),
-    loses="standstill",
+    cost_kind="standstill",
 )

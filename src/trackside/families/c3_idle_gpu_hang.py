@@ -52,7 +52,7 @@ from trackside.facts.logs.flight_records import FlightRecords
 from trackside.facts.logs.hang_stacks import HangStacks
 from trackside.facts.logs.silence import Silence
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Role, Run
 
 NOT_REAPED = Sentence(
@@ -210,7 +210,7 @@ def _found(run: Run, silence: Silence, rest: Rest, end: Value | None, caught: Ha
     shows += caught.claims if line is not None and caught is not None else ()
     ranks = ranks_at(run, rest.gpus)
     sure = (rest.strong and (end is not None or empty)) or line is not None
-    return found(
+    return present(
         Certainty.ESTABLISHED if sure else Certainty.SUPPORTED,
         "job",
         shows,
@@ -255,7 +255,7 @@ def _unmeasured(
     """Without metrics; ``certainty`` if the line of code is known that the process stands at."""
     line = caught.place if caught is not None else None
     last = silence.signs["logs"].events[-1:]
-    return found(
+    return present(
         certainty if line is not None else Certainty.POSSIBLE,
         "job",
         [*shows, *(caught.claims if caught is not None else ())],
@@ -271,7 +271,7 @@ FAMILY = Family(
     code="C3",
     id="idle-gpu-hang",
     title="Idle-GPU hang: the job holds its GPU and does nothing",
-    pictured=("idle-gpu-with-memory", "busy-wait"),
+    example=("idle-gpu-with-memory", "busy-wait"),
     judge=judge,
     limits=Limits(),
     explains=("F3", "H1"),
@@ -281,6 +281,6 @@ FAMILY = Family(
         "the job's output with time stamps, and sacct with State, Start, End and Timelimit",
         "a stack of the process while it hangs (py-spy dump, cat /proc/PID/stack)",
     ),
-    by_silence=True,
-    loses="standstill",
+    absence_based=True,
+    cost_kind="standstill",
 )

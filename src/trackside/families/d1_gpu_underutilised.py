@@ -54,7 +54,7 @@ from trackside.facts.pace.saving import Saving
 from trackside.facts.pace.slow_settings import SlowSettings
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.witness import surer
 
 
@@ -225,7 +225,7 @@ def _found(
 ) -> Finding:  # fmt: skip
     """``starved``: something says that it is the input."""
     row = None if share is None else share.row
-    return found(
+    return present(
         certainty,
         "job",
         shows,
@@ -242,9 +242,9 @@ FAMILY = Family(
     code="D1",
     id="gpu-underutilised",
     title="GPU under-utilised: the loop waits for its input",
-    pictured=("starved-input", "busy-wait"),
+    example=("starved-input", "busy-wait"),
     judge=judge,
-    loses="pace",
+    cost_kind="pace",
     often_from_start=True,
     limits=Limits(),
     explains=("F3",),

@@ -57,7 +57,7 @@ from trackside.facts.pace.slow_gpus import DO_SO_ALIKE, SlowGpus
 from trackside.facts.pace.slow_settings import Setting, SlowSettings
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, absent, action, present
 from trackside.model import Event
 from trackside.witness import Witness, surer, weigh
 
@@ -212,7 +212,7 @@ def _found(
     culprit, remedy = REMEDIES[cause.variant]
     well, row = ending.completed, cause.row
     start = None if duty is None else duty.start
-    return found(
+    return present(
         cause.certainty,
         culprit,
         [*cause.claims, *learned, *([] if well is None else [COMPLETED(state=well)])],
@@ -230,9 +230,9 @@ FAMILY = Family(
     code="D2",
     id="throughput-bound",
     title="Throughput-bound: saves, transport or a debug flag set the pace",
-    pictured=("slow-interconnect", "busy-wait"),
+    example=("slow-interconnect", "busy-wait"),
     judge=judge,
-    loses="pace",
+    cost_kind="pace",
     often_from_start=True,
     limits=Limits(),
     explains=("F3",),

@@ -53,7 +53,7 @@ from trackside.facts.pace.rank_lag import Lag, RankLag
 from trackside.facts.pace.slow_gpus import ALIKE, SlowGpus, SlowGroup
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
 from trackside.witness import surer
 
@@ -164,7 +164,7 @@ def _found(
     why = [] if clock else [WHOSE_CPUS() if cpus else HOST_SIDE()]
     row: Event | None = best.lag.row
     episode = best.lag.share < limits.lasting_share
-    return found(
+    return present(
         certainty,
         "infrastructure" if clock else "unknown",
         [*(claim for witness in agree for claim in witness.lag.claims), *cpus, *beside],
@@ -184,9 +184,9 @@ FAMILY = Family(
     code="D3",
     id="straggler",
     title="Straggler: one slow rank sets the pace",
-    pictured=("straggler", "ranks"),
+    example=("straggler", "ranks"),
     judge=judge,
-    loses="pace",
+    cost_kind="pace",
     often_from_start=True,
     limits=Limits(),
     explains=("F3",),

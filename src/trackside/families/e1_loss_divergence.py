@@ -56,7 +56,7 @@ from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.loss_curve import LossCurve
 from trackside.facts.training.loss_shape import LossShape
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event
 from trackside.witness import Witness
 
@@ -128,7 +128,7 @@ def judge(
     cleared = () if suspects else health.unchanged
     look = LOOK_NON_FINITE if word.variant == "non-finite" else LOOK_RATE
     actions = [*([TEST_GPU] if suspects else []), *([GO_BACK] if word.learned else []), look]
-    return found(
+    return present(
         word.certainty,
         "unknown" if suspects else "job",
         [*word.claims, *_machines(ending, activity), *suspects, *cleared],
@@ -193,9 +193,9 @@ FAMILY = Family(
     code="E1",
     id="loss-divergence",
     title="Loss divergence: the run trains but does not learn",
-    pictured=("loss-plateau", "learning"),
+    example=("loss-plateau", "learning"),
     judge=judge,
-    loses="result",
+    cost_kind="result",
     explains=("H2", "H1", "A1"),
     rivals=("E2", "B2"),
     collect=("training output that prints the loss at steps (five points or more), or gauges of it",),

@@ -46,7 +46,7 @@ from trackside.facts.training.learning import Curve, Trajectory, number
 from trackside.facts.training.parent_run import ParentRun
 from trackside.facts.training.resume import Failure, Resume, what_failed
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, Run
 
 
@@ -110,7 +110,7 @@ def judge(resume: Resume, parent: ParentRun, trajectory: Trajectory, run: Run, l
 
 def _crash(resume: Resume, row: Event) -> Finding:
     failure = what_failed(row)
-    return found(
+    return present(
         Certainty.ESTABLISHED,
         "job",
         [CRASHED(**resume.exceptions.values(row))],
@@ -186,7 +186,7 @@ def _late_start(mine: Curve) -> bool:
 
 
 def _silent(row: Event, shows: list[Claim], certainty: Certainty, latent: bool = False) -> Finding:
-    return found(
+    return present(
         certainty,
         "job",
         shows,
@@ -204,9 +204,9 @@ FAMILY = Family(
     code="E2",
     id="silent-resume",
     title="Resume failed: the checkpoint was not loaded",
-    pictured=("silent-resume", "learning"),
+    example=("silent-resume", "learning"),
     judge=judge,
-    loses="repeat",
+    cost_kind="repeat",
     limits=Limits(),
     explains=("A1", "H2"),
     rivals=("A1", "E1"),

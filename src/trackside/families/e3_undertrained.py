@@ -41,7 +41,7 @@ from trackside.evidence import Missing
 from trackside.facts.logs.ending import Ending
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Finding, Sentence, absent, action, present
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | M
         shows.append(PLANNED(planned=planned))
     name = ending.job_name
     meant = name is not None and MEANT.search(str(name.value)) is not None
-    return found(
+    return present(
         Certainty.ESTABLISHED if few and ending.jobs else Certainty.SUPPORTED,
         "job",
         shows,
@@ -105,10 +105,10 @@ FAMILY = Family(
     code="E3",
     id="undertrained",
     title="Undertrained: the step budget was far too low",
-    pictured=("undertrained", "timeline"),
-    by_silence=True,
+    example=("undertrained", "timeline"),
+    absence_based=True,
     judge=judge,
-    loses="all",
+    cost_kind="all",
     limits=Limits(),
     rivals=("E1",),
     collect=("output that prints the optimizer step or the total number of steps", "sacct for the final state"),

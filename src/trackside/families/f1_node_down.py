@@ -48,7 +48,7 @@ from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.facts.logs.ending import RECORDED, Ending
 from trackside.facts.training.learning import Trajectory, number
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Run
 
 
@@ -123,7 +123,7 @@ def judge(
     rebooted = any(one.rebooted for one in signs) and ending.abnormal is not None
     planes = {cite.plane for one in signs for claim in one.claims for cite in claim.cites}
     notice = next((row for row in ending.notices.events if row.get("reason") == "node_failure"), None)
-    return found(
+    return present(
         Certainty.ESTABLISHED if recorded or noticed or rebooted or len(planes) > 1 else Certainty.SUPPORTED,
         "infrastructure",
         [*(claim for one in witnesses for claim in one.claims), *_healthy(trajectory)],
@@ -226,7 +226,7 @@ FAMILY = Family(
     code="F1",
     id="node-down",
     title="Node down: a node of the run failed under it",
-    pictured=("node-down", "ranks"),
+    example=("node-down", "ranks"),
     judge=judge,
     limits=Limits(),
     explains=("F2", "C1", "C2", "A2", "H3", "H1"),

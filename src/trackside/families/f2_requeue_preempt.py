@@ -38,7 +38,7 @@ from __future__ import annotations
 from trackside.evidence import Missing
 from trackside.facts.logs.ending import Ending
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Finding, Sentence, absent, action, present
 
 STATE = Sentence("the scheduler recorded {state} for an attempt")
 NOTICE = Sentence("the notice reads: {line}")
@@ -85,7 +85,7 @@ def judge(ending: Ending) -> Finding | Missing:
     preempted = any(row.get("state") == "PREEMPTED" for row in attempts)
     preempted |= any(row.get("reason") == "preemption" for row in notices)
     times = [*(row.get("end") for row in attempts), *(row.time for row in notices)]
-    return found(
+    return present(
         Certainty.ESTABLISHED if attempts or notices else Certainty.SUPPORTED,
         "scheduler",
         shows,
@@ -102,9 +102,9 @@ FAMILY = Family(
     code="F2",
     id="requeue-preempt",
     title="Requeued or preempted by the scheduler",
-    pictured=("preempted", "timeline"),
+    example=("preempted", "timeline"),
     judge=judge,
-    loses="repeat",
+    cost_kind="repeat",
     explains=("H3", "A2", "H1", "C2"),
     rivals=("F1", "H1"),
     collect=("sacct -D of the job: every attempt, with Restarts",),

@@ -48,7 +48,7 @@ from trackside.facts.logs.order import follows
 from trackside.facts.logs.silence import Silence
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Run
 from trackside.witness import Witness, witness
 
@@ -118,7 +118,7 @@ def judge(
     shows += doing.claims
     if trained and course is not None and doing.variant == "slow":
         shows += _projected(course)
-    return found(
+    return present(
         doing.certainty,
         "job",
         shows,
@@ -186,7 +186,7 @@ FAMILY = Family(
     role="disposition",
     id="timeout",
     title="Timeout: ended at its time limit",
-    pictured=("timeout-healthy", "timeline"),
+    example=("timeout-healthy", "timeline"),
     judge=judge,
     limits=Limits(),
     explains=("H3", "A2", "H1"),

@@ -50,7 +50,7 @@ from trackside.facts.training.evaluations import Evaluations
 from trackside.facts.training.learning import Trajectory
 from trackside.facts.training.loss_curve import LossCurve
 from trackside.family import Family
-from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Run
 
 ENDED_BADLY = Sentence("it did not end well: {how}")
@@ -158,7 +158,7 @@ def judge(
     variant = "slow" if work.slow else "healthy"
     variant = "unverifiable" if not learning.learned or end.aborted is not None else variant
     implies = [_implied(end, learning, work, variant), *([WASTED()] if work.unused is not None else [])]
-    return found(
+    return present(
         _certainty(ending, end, learning, work, course, limits),
         "none",
         _shows(end, learning, work, course),
@@ -255,7 +255,7 @@ FAMILY = Family(
     role="health",
     id="healthy",
     title="Healthy: no fault, and progress where it can be read",
-    pictured=("healthy", "busy-wait"),
+    example=("healthy", "busy-wait"),
     judge=judge,
     limits=Limits(),
     rivals=("E1",),
@@ -264,5 +264,5 @@ FAMILY = Family(
         "sacct for the final state",
         "GPU activity and error counters of the run",
     ),
-    loses="nothing",
+    cost_kind="nothing",
 )

@@ -41,7 +41,7 @@ from trackside.facts.logs.ending import RECORDED, Ending
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, Record, Role, Run
 
 OWN_REASONS = ("time_limit", "preemption", "requeue", "node_failure", "dependency", "unkillable", "out_of_memory")
@@ -83,7 +83,7 @@ def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory],
         return Missing("no scheduler record of the job was given")
     shows += () if isinstance(trajectory, Missing) else trajectory.until
     first = notices[0] if notices else None if interrupt is None else interrupt[0]
-    return found(
+    return present(
         Certainty.SUPPORTED if record is None else Certainty.ESTABLISHED,
         "none",
         shows,
@@ -170,9 +170,9 @@ FAMILY = Family(
     code="H1",
     id="user-cancelled",
     title="Cancelled by a user",
-    pictured=("cancelled", "timeline"),
+    example=("cancelled", "timeline"),
     judge=judge,
-    loses="nothing",
+    cost_kind="nothing",
     explains=("A2", "C2", "H3"),
     rivals=("C1", "C2", "C3"),
     collect=("sacct for the final state, with the uid after CANCELLED by",),

@@ -46,7 +46,7 @@ from trackside.facts.logs.restarts import AGAIN, LauncherRestarts
 from trackside.facts.ranks import ranks_of
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 from trackside.model import Event, Role
 
 
@@ -109,7 +109,7 @@ def judge(
     # A CUDA error may be the card's: without the kernel's word it stays open.
     unsettled = row.get("about") == "cuda" and not reports.kernel_given
     either = unsettled and any(text in str(row.get("message")) for text in OF_EITHER)
-    return found(
+    return present(
         Certainty.SUPPORTED if unsettled else Certainty.ESTABLISHED,
         "unknown" if either else "job",
         shows if place is None else [*shows, FRAME(frame=exceptions.frame.value(row, place))],
@@ -142,7 +142,7 @@ def _survived(exceptions: Exceptions, restarts: LauncherRestarts) -> Finding | N
         if row.role is not Role.ROOT or row.get("about") not in OWN or row.get("logged"):
             continue
         if lived_on := restarts.lived_on(row):
-            return found(
+            return present(
                 Certainty.SUPPORTED,
                 "job",
                 [exceptions.raised(row), *lived_on],
@@ -161,7 +161,7 @@ FAMILY = Family(
     code="H2",
     id="application-exception",
     title="Application exception in mid-training",
-    pictured=("app-exception", "timeline"),
+    example=("app-exception", "timeline"),
     judge=judge,
     limits=Limits(),
     explains=("C1", "C2", "F3", "H1", "H3"),

@@ -43,7 +43,7 @@ from trackside.facts.logs.ending import CUT_SHORT, RECORDED, Ending, exit_signal
 from trackside.facts.logs.stop_signals import SIGTERM, STOPPING, StopSignals
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 
 SIGNAL = Sentence("the first sign of the end is: {line}", running="the first sign of it is: {line}")
 STATE = Sentence("the scheduler recorded {state} and gives no reason")
@@ -72,7 +72,7 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
     shows += () if isinstance(trajectory, Missing) else trajectory.until
     number = exit_signal(sign)
     signal = number or SIGTERM
-    return found(
+    return present(
         Certainty.POSSIBLE if state is None else Certainty.SUPPORTED,
         "unknown",
         shows,
@@ -99,7 +99,7 @@ FAMILY = Family(
     code="H3",
     id="external-kill",
     title="Ended from outside, with no word of the scheduler",
-    pictured=("external-kill", "timeline"),
+    example=("external-kill", "timeline"),
     judge=judge,
     rivals=("H1", "F1", "F2", "F3", "A2"),
     collect=("sacct for the final state", "the job script", "the node's system log around the end"),

@@ -40,7 +40,7 @@ from trackside.facts.logs.exceptions import Exceptions, named_exception
 from trackside.facts.logs.order import first
 from trackside.facts.logs.storage_faults import StorageFaults
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 
 JOBS_OWN = ("full", "quota")
 """Reasons that lie with what the job writes."""
@@ -78,7 +78,7 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         shows.append((AWAY if away else REFUSED)(line=faults.line(last[0])))
     kernel = any(row.plane == "kernel" for row in last)
     own = faults.reason in JOBS_OWN
-    return found(
+    return present(
         Certainty.ESTABLISHED if raised or (kernel and ended) else Certainty.SUPPORTED,
         "job" if own else "infrastructure",
         shows,
@@ -99,7 +99,7 @@ FAMILY = Family(
     code="H4",
     id="storage-fault",
     title="Storage fault: a file system refused",
-    pictured=("storage-gone", "busy-wait"),
+    example=("storage-gone", "busy-wait"),
     judge=judge,
     explains=("H2", "A1", "A2", "C2", "F3", "E2"),
     rivals=("E2",),

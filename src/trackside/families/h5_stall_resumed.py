@@ -46,7 +46,7 @@ from trackside.facts.gpu.activity import GpuActivity, untold
 from trackside.facts.gpu.pauses import GpuPauses, GpuRest
 from trackside.facts.pace.training_pauses import Gap, TrainingPauses
 from trackside.family import Family
-from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
+from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, present
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _found(
     known, logged = bool(storage), isinstance(span, Gap)
     certainty = Certainty.SUPPORTED if logged and (known or work) else Certainty.POSSIBLE
     nodes = dict.fromkeys(row.node for row in (*storage, *tasks) if row.node)
-    return found(
+    return present(
         Certainty.ESTABLISHED if logged and known and work else certainty,
         "infrastructure" if known else "unknown",
         [*shows, *work],
@@ -152,9 +152,9 @@ FAMILY = Family(
     code="H5",
     id="stall-resumed",
     title="Stall that resumed: training stood still for a while and went on",
-    pictured=("healthy-after-a-storage-stall", "busy-wait"),
+    example=("healthy-after-a-storage-stall", "busy-wait"),
     judge=judge,
-    loses="pause",
+    cost_kind="pause",
     limits=Limits(),
     collect=(
         "the job's output with a time stamp on each training point",

@@ -40,7 +40,7 @@ from trackside.evidence import Missing, Value, derived
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.silence import Silence
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, Sentence, action, found
+from trackside.finding import Certainty, Finding, Sentence, action, present
 from trackside.model import Record
 
 PENDING = "Pending: the job has not begun"
@@ -74,7 +74,7 @@ def judge(silence: Silence, ending: Ending) -> Finding | Missing:
     shows += [STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
     if not shows:
         return Missing("any log or record of the run")
-    return found(Certainty.POSSIBLE, "unknown", shows, implies=[NOTHING_FITS()], actions=[action(COLLECT)])
+    return present(Certainty.POSSIBLE, "unknown", shows, implies=[NOTHING_FITS()], actions=[action(COLLECT)])
 
 
 def _waiting(ending: Ending, job: Record) -> Finding:
@@ -95,7 +95,7 @@ def _waiting(ending: Ending, job: Record) -> Finding:
         shows.append(WAITS_FOR(dependency=dependency))
     if (submitted := told("submit", "time")) is not None:
         shows.append(SINCE(time=submitted))
-    return found(
+    return present(
         Certainty.ESTABLISHED,
         "none",
         shows,

@@ -1,7 +1,7 @@
 """What the fault cost: the GPU-hours that the run held and got nothing for, as parts that do not overlap.
 
 Each part is a stretch of the run's time, or so many of its steps, times its GPUs; each names its formula and what it
-takes for granted. What a family's fault costs is declared by the family (:data:`trackside.family.Loses`); where it lies
+takes for granted. A family declares what its fault costs (:data:`trackside.family.CostKind`); where it lies
 in time is told by the finding, the training points, the checkpoints and the attempts.
 """
 
@@ -33,7 +33,7 @@ from trackside.facts.cost.wasted_time import (
 from trackside.facts.fact import Facts
 from trackside.facts.logs.ending import BAD_STATES
 from trackside.facts.training.learning import number
-from trackside.family import Loses
+from trackside.family import CostKind
 from trackside.finding import Claim, Cost, Finding, Outcome, Sentence, WastedTime
 from trackside.model import Run
 from trackside.verdict.arbiter import Ranked
@@ -103,7 +103,7 @@ class _Fault:
     primary: Finding
     held: Allocation
     work: TrainingWork
-    loses: Loses
+    cost_kind: CostKind
     stopped: Value
     """When its work ended: at the fault, or at its last sign of life if that came later; else its end."""
 
@@ -113,7 +113,7 @@ class _Fault:
         if self.work.finished is not None or self.held.running:
             return False
         bad = self.run.disposition in BAD_STATES
-        return bad or (self.primary.outcome is Outcome.FOUND and self.loses in ("work", "standstill", "all"))
+        return bad or (self.primary.outcome is Outcome.FOUND and self.cost_kind in ("work", "standstill", "all"))
 
     @property
     def since(self) -> Value | None:
@@ -121,20 +121,20 @@ class _Fault:
         return onset(self.primary, self.held)
 
 
-def cost(facts: Facts, ranked: Ranked, loses: Mapping[str, Loses]) -> Cost:
-    """What the run held, and what its fault cost of it. ``loses``: what the fault of a family costs, by its code."""
+def cost(facts: Facts, ranked: Ranked, cost_kind: Mapping[str, CostKind]) -> Cost:
+    """What the run held, and what its fault cost of it. ``cost_kind``: what the fault of a family costs, by its code."""
     held, work, earlier = facts.get(Allocation), facts.get(TrainingWork), facts.get(EarlierAttempts)
     if isinstance(held, Missing):
         return Cost(missing=held.reason)
     if isinstance(work, Missing) or isinstance(earlier, Missing):
         reason = next(fact.reason for fact in (work, earlier) if isinstance(fact, Missing))
         return Cost(held.hours, held.formula, held.assumption, missing=reason)
-    fault = _fault(facts, ranked, held, work, loses)
+    fault = _fault(facts, ranked, held, work, cost_kind)
     parts = [*earlier.parts]
     saved = not fault.failed or work.saved(fault.stopped.number) is not None  # else all of the last attempt is lost
-    if earlier.last_start is not None and saved and fault.loses != "all":
+    if earlier.last_start is not None and saved and fault.cost_kind != "all":
         parts.append(earlier.last_start)
-    pauses = [finding for finding in (ranked.primary, *ranked.warnings) if loses.get(finding.family) == "pause"]
+    pauses = [finding for finding in (ranked.primary, *ranked.warnings) if cost_kind.get(finding.family) == "pause"]
     parts += [part for finding in pauses for part in _pause(finding, held)]
     parts += _parts(facts, fault)
     return Cost(
@@ -160,28 +160,28 @@ def onset(finding: Finding, held: Allocation) -> Value | None:
 # -- when work ended
 
 
-def _fault(facts: Facts, ranked: Ranked, held: Allocation, work: TrainingWork, costs: Mapping[str, Loses]) -> _Fault:
-    primary, loses = ranked.primary, costs.get(ranked.primary.family, "work")
-    stopped = _stopped(primary, held, work, loses)
-    if stopped is held.end and work.finished is None and loses == "work" and primary.outcome is Outcome.FOUND:
+def _fault(facts: Facts, ranked: Ranked, held: Allocation, work: TrainingWork, costs: Mapping[str, CostKind]) -> _Fault:
+    primary, cost_kind = ranked.primary, costs.get(ranked.primary.family, "work")
+    stopped = _stopped(primary, held, work, cost_kind)
+    if stopped is held.end and work.finished is None and cost_kind == "work" and primary.outcome is Outcome.FOUND:
         hangs = [finding for finding in ranked.consequences if costs.get(finding.family) == "standstill"]
         hung = next((since for finding in hangs if (since := onset(finding, held)) is not None), stopped)
         last = facts.get(LastWork)
         stopped = hung if isinstance(last, Missing) or last.time is None else last.time
-    return _Fault(facts.run, primary, held, work, loses, stopped)
+    return _Fault(facts.run, primary, held, work, cost_kind, stopped)
 
 
-def _stopped(primary: Finding, held: Allocation, work: TrainingWork, loses: Loses) -> Value:
+def _stopped(primary: Finding, held: Allocation, work: TrainingWork, cost_kind: CostKind) -> Value:
     """When the work ended: at the fault, or at the last sign of work where that came later; else at the run's end."""
     since, sign, finished = onset(primary, held), work.last_sign, work.finished
-    if finished is not None and loses != "standstill":
+    if finished is not None and cost_kind != "standstill":
         return held.end if finished.time is None else work.ends.value(finished, "time", "time")
-    if loses in ("pace", "result"):
+    if cost_kind in ("pace", "result"):
         return held.end
     if since is not None and primary.outcome is Outcome.FOUND:
         late = sign is not None and since.number < sign.number <= held.end.number
         return sign if late and sign is not None else since
-    if loses == "standstill":
+    if cost_kind == "standstill":
         if sign is not None and sign.number <= held.end.number:
             return sign
         if work.logged and not work.begun:
@@ -194,15 +194,15 @@ def _stopped(primary: Finding, held: Allocation, work: TrainingWork, loses: Lose
 
 def _parts(facts: Facts, fault: _Fault) -> Iterator[WastedTime | Claim]:
     """Of the last attempt, its pauses left out."""
-    held, loses = fault.held, fault.loses
+    held, cost_kind = fault.held, fault.cost_kind
     if fault.primary.outcome is not Outcome.FOUND and not fault.failed:
         if fault.run.disposition != "COMPLETED":
             yield UNDECIDED()
-    elif loses == "all":
+    elif cost_kind == "all":
         yield span(ALL, held, held.start, held.end)
-    elif loses != "nothing":
+    elif cost_kind != "nothing":
         yield from _lost(fault)
-        if loses == "pace":
+        if cost_kind == "pace":
             until = _slow_until(fault)
             if until is not None:  # else all of it was thrown away, and counts as that
                 yield slowdown(facts, fault.work, fault.since, until)
@@ -219,11 +219,11 @@ def _pause(finding: Finding, held: Allocation) -> Iterator[WastedTime]:
 
 def _lost(fault: _Fault) -> Iterator[WastedTime | Claim]:
     """The work that is gone, and the time after it: neither begins before the other ends."""
-    held, work, hung = fault.held, fault.work, fault.loses == "standstill"
-    if fault.loses == "result" and not fault.failed:
+    held, work, hung = fault.held, fault.work, fault.cost_kind == "standstill"
+    if fault.cost_kind == "result" and not fault.failed:
         yield from _spoilt(fault)
         return
-    if fault.loses == "repeat":
+    if fault.cost_kind == "repeat":
         yield from _repeated(fault)
     if fault.failed and work.logged and not work.begun and not hung:
         yield span(STARTUP, held, held.start, held.end)

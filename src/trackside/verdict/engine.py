@@ -43,7 +43,7 @@ def judge_by(facts: Facts, chosen: Sequence[Family]) -> list[Finding]:
         finding = replace(
             finding, family=family.code, id=family.id, role=family.role, title=finding.title or family.title
         )
-        findings.append(limited(finding, facts, family.by_silence))
+        findings.append(limited(finding, facts, family.absence_based))
     return findings
 
 
@@ -75,7 +75,7 @@ def verdict_of(facts: Facts, inputs: Sequence[Input] = (), version: str = "") ->
         unknown=ranked.unknown,
         preflight=() if isinstance(preflight, Missing) else preflight.claims,
         progress=_progress(facts),
-        cost=cost(facts, ranked, {family.code: family.loses for family in families()}),
+        cost=cost(facts, ranked, {family.code: family.cost_kind for family in families()}),
         curves=plots.curves(facts.store, ranked.primary),
         inputs=tuple(inputs),
         version=version,

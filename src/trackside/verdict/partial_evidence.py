@@ -16,11 +16,11 @@ MAX_NAMES = 8
 """Nodes or GPUs that are named; more are counted."""
 
 
-def limited(finding: Finding, facts: Facts, by_silence: bool = False) -> Finding:
-    """The finding, or that it can't be told. ``by_silence``: see :class:`trackside.family.Family`."""
+def limited(finding: Finding, facts: Facts, absence_based: bool = False) -> Finding:
+    """The finding, or that it can't be told. ``absence_based``: see :class:`trackside.family.Family`."""
     silent, telemetry = facts.get(UnansweredSources), facts.get(TelemetryTrust)
     if not isinstance(silent, Missing):
-        finding = _of_part(finding, silent, by_silence)
+        finding = _of_part(finding, silent, absence_based)
     cites = [cite for claim in finding.because for cite in claim.cites]
     by_metrics = finding.outcome is Outcome.ABSENT and all(cite.plane == "metric" for cite in cites)
     if not by_metrics or isinstance(telemetry, Missing):
@@ -32,12 +32,12 @@ def limited(finding: Finding, facts: Facts, by_silence: bool = False) -> Finding
     return _instead(finding, missing, ("GPU metrics of all of the run's nodes, from its start to its end",))
 
 
-def _of_part(finding: Finding, silent: UnansweredSources, by_silence: bool) -> Finding:
+def _of_part(finding: Finding, silent: UnansweredSources, absence_based: bool) -> Finding:
     """Of rows that did not all come: how many there are rules nothing out, their end is no silence, and what looks
     healthy so far is no full proof of health."""
     cites = [cite for claim in finding.because for cite in claim.cites]
     doubted: set[Plane] = {cite.plane for cite in cites if cite.query and cite.query.reducer == "count"}
-    if by_silence and "metric" not in finding.planes:
+    if absence_based and "metric" not in finding.planes:
         doubted |= {plane for plane in finding.planes if plane == "log"}
     if missing := [UNABLE + silent.in_part[plane] for plane in sorted(doubted & silent.in_part.keys())]:
         return _instead(finding, missing)

@@ -20,7 +20,7 @@ from trackside.facts.fact import Facts, fact
 from trackside.facts.trust.telemetry import TelemetryTrust
 from trackside.facts.trust.unanswered import UnansweredSources
 from trackside.family import Family
-from trackside.finding import Certainty, Finding, Outcome, Sentence, Verdict, absent, found
+from trackside.finding import Certainty, Finding, Outcome, Sentence, Verdict, absent, present
 from trackside.model import Run
 from trackside.query import Query, metric
 from trackside.show.document import citation, decode, document, encode
@@ -455,7 +455,7 @@ def test_curves_of_the_finding() -> None:
     assert isinstance(grid, Grid)
     one = grid.where(node="n1", gpu="3")
     shows = [RATIO(v=value) for value in (one.value("last"), grid.value("avg"), grid.value("max"))]
-    curves = plots.curves(store, found(Certainty.SUPPORTED, "job", shows))
+    curves = plots.curves(store, present(Certainty.SUPPORTED, "job", shows))
     assert [(dict(curve.labels), curve.series) for curve in curves] == [({"node": "n1", "gpu": "3"}, 1), ({}, 16)]
     assert curves[1].values[0] == 0.9
     assert curves[1].values[-1] == 0.0
@@ -502,7 +502,7 @@ def test_a_verdict_with_curves_passes_through_json() -> None:
     grid = store.ask(metric("gpu_sm_active_ratio").over("run", "avg"))
     assert isinstance(grid, Grid)
     worked = Sentence("the GPUs worked for {share} of the time")
-    primary = replace(found(Certainty.SUPPORTED, "job", [worked(share=grid.value("avg"))]), family="U0", id="unknown")
+    primary = replace(present(Certainty.SUPPORTED, "job", [worked(share=grid.value("avg"))]), family="U0", id="unknown")
     verdict = Verdict(run, primary, curves=plots.curves(store, primary))
     doc = decode(encode(document(verdict)))
     assert doc.curves[0].metric == "gpu_sm_active_ratio"

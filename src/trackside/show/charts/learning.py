@@ -219,7 +219,7 @@ def _throughput(own: Curve, ground: Ground, facts: Facts) -> Line:
 
 def _moments(verdict: Verdict, own: Curve, tail: Sequence[Event], ground: Ground) -> list[tuple[float, str, str]]:
     """(where, what, colour) to be marked: the onset of a divergence, and where the parent ended."""
-    found = finding(verdict, lambda family: family.loses == "result")
+    found = finding(verdict, lambda family: family.cost_kind == "result")
     moments = []
     if found is not None:
         row = next((each for each in own.points if found.at is not None and each.at == found.at), None)

@@ -89,7 +89,7 @@ def _moments(verdict: Verdict, facts: Facts, window: Span) -> list[float]:
 
 def _ran_out(verdict: Verdict) -> Finding | None:
     """The finding of the family that this chart shows best."""
-    return finding(verdict, lambda family: family.pictured is not None and family.pictured[1] == CHART.slug)
+    return finding(verdict, lambda family: family.example is not None and family.example[1] == CHART.slug)
 
 
 def _caption(used: Grid, capacity: float | None, moments: list[float], own: bool, ran_out: bool) -> str:
