@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trackside.model import Event, Input, Position, Samples, Series
-from trackside.runs.listing import HOUR_S, _Seen
+from trackside.runs.listing import HOUR_S, _NodeActivity
 from trackside.stores.embedded.rows import Kept
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.writer import Writer
@@ -54,7 +54,7 @@ def store(folder: str | Path, spans: Sequence[Span], events: Sequence[tuple[int,
 def test_as_hour_by_hour(spans: list[Span], events: list[tuple[int, int]], times: list[tuple[int, int | None]]) -> None:
     spans = [(node, min(first, last), max(first, last)) for node, first, last in spans]
     with TemporaryDirectory() as folder, store(folder, spans, events) as writer:
-        seen = _Seen(writer.snapshot())
+        seen = _NodeActivity(writer.snapshot())
     hours = {
         "metric": {(node, hour) for node, first, last in spans for hour in range(first // HOUR, last // HOUR + 1)},
         "kernel": {(node, second // HOUR) for node, second in events},
@@ -85,7 +85,7 @@ def test_a_year_of_a_node_is_one_stretch(tmp_path: Path, monkeypatch: pytest.Mon
             return found
 
         monkeypatch.setattr(Snapshot, "rows", counted)
-        seen = _Seen(writer.snapshot())
+        seen = _NodeActivity(writer.snapshot())
         assert sum(fetched) <= 4
         assert seen.on(["n0"], START + 300 * 24 * HOUR, START + 300 * 24 * HOUR + 5) == {"metric"}
         assert not seen.on(["n0"], START + (40 * 24 + 2) * HOUR, START + (40 * 24 + 3) * HOUR)

@@ -12,7 +12,7 @@ from trackside.evidence import Grid, MissingAnswer
 from trackside.model import Event, Position, Record, Run, Samples, Series
 from trackside.query import Query, metric
 from trackside.runs.metrics import run_metrics
-from trackside.runs.places import Names
+from trackside.runs.series_location import NodeNames
 from trackside.runs.resolve import NoSuchRun, SeveralRuns
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_curves import MemoryCurves
@@ -225,7 +225,7 @@ def test_any_spelling_of_a_host(given: str) -> None:
     ],
 )
 def test_node_in_a_path(path: str, node: str) -> None:
-    assert Names(("gpu-1", "gpu-12")).within(path) == node
+    assert NodeNames(("gpu-1", "gpu-12")).within(path) == node
 
 
 def test_files_without_a_node() -> None:

@@ -15,7 +15,7 @@ from trackside.model import Event, Position, Record, Run
 from trackside.query import Query, events, record
 from trackside.runs import clock
 from trackside.runs.attempts import attempts_of, final, numbered
-from trackside.runs.resolve import NoSuchRun, Resolved, SeveralRuns, resolve
+from trackside.runs.resolve import NoSuchRun, ResolvedRun, SeveralRuns, resolve
 from trackside.session.choice import choose
 from trackside.session.paths import load
 from trackside.stores.memory import MemoryStore
@@ -45,7 +45,7 @@ def run_of(*rows: Record | Event, ask: str | None = None) -> Run:
     return resolved(*rows, ask=ask).run
 
 
-def resolved(*rows: Record | Event, ask: str | None = None) -> Resolved:
+def resolved(*rows: Record | Event, ask: str | None = None) -> ResolvedRun:
     found = MemoryStore(
         [row for row in rows if isinstance(row, Event)], [row for row in rows if isinstance(row, Record)], ["log"]
     )

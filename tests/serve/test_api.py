@@ -33,7 +33,7 @@ from trackside.cli import main
 from trackside.finding import Verdict
 from trackside.http.unanswered import Unanswered
 from trackside.query import Query
-from trackside.runs.listing import Listed
+from trackside.runs.listing import RunSummary
 from trackside.serve.answers import parsed
 from trackside.serve.api import OPERATIONS, routes
 from trackside.serve.diagnoser import Diagnoser
@@ -457,7 +457,7 @@ class Fake:
         self._judge = judge
         self.asked: Sequence[str] = ()
 
-    def runs(self) -> Sequence[Listed]:
+    def runs(self) -> Sequence[RunSummary]:
         raise Unanswered("unreachable", "http://metrics:9090 can't be reached; is it up?")
 
     @contextmanager

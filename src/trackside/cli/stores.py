@@ -13,7 +13,7 @@ from trackside.cli.live import site_of
 from trackside.cli.terminal import PATHS, STORE, bar, console, output
 from trackside.ingest import SAME
 from trackside.ingest import ingest as take
-from trackside.runs.listing import Listed, listing
+from trackside.runs.listing import RunSummary, listing
 from trackside.session.paths import load
 from trackside.show.document import InputDoc, encode
 from trackside.show.inert import shown
@@ -90,18 +90,18 @@ def runs(store: str | None, archive: str | None, config: str | None, most: int, 
             runs_table(rows, console())
 
 
-def _stored(store: str) -> list[Listed]:
+def _stored(store: str) -> list[RunSummary]:
     with Snapshot.open(store) as snapshot:
         return listing(snapshot)
 
 
-def _archived(url: str, most: int) -> list[Listed]:
+def _archived(url: str, most: int) -> list[RunSummary]:
     """The last runs of an archive, those that began first first, as those of a store are listed."""
     try:
         from trackside.stores.metadata.archive import MOST_PAGE, Archive  # the extra "serve"
     except ModuleNotFoundError as error:
         fail(f"{error.name} is not installed: pip install 'trackside[serve]'")
-    found: list[Listed] = []
+    found: list[RunSummary] = []
     more: str | None = None
     with Archive.open(url) as archive:
         while len(found) < most:
@@ -111,7 +111,7 @@ def _archived(url: str, most: int) -> list[Listed]:
                 verdict = " ".join(filter(None, (run.family, run.variant, certainty)))
                 nodes = tuple(run.nodes)
                 found.append(
-                    Listed(run.job, run.name, run.state, run.started, run.ended, nodes, run.n_gpus, verdict=verdict)
+                    RunSummary(run.job, run.name, run.state, run.started, run.ended, nodes, run.n_gpus, verdict=verdict)
                 )
             more = page.next
             if more is None:

@@ -115,7 +115,7 @@ class _Question:
         """The verdict as of now, kept in the archive and written as a page, and whether the job goes on."""
         with open_session(replace(self.request, on_progress=on_progress)) as session:
             verdict = session.verdict()
-            doc = document(verdict, self.paths, session.asked, self.price)
+            doc = document(verdict, self.paths, session.queried, self.price)
             self.page(doc, session)
         if self.archive:
             _record(self.archive, verdict, doc, self.request.job)
@@ -252,7 +252,7 @@ def _reopened(doc: VerdictDoc, paths: Sequence[str], job: str | None, site: Mapp
         fail("the verdict names no inputs; give their PATHS")
     request = request_of(given, job, as_of, site=site_of(site) if at_site else None)
     with bar(given) as on_progress, open_session(replace(request, on_progress=on_progress)) as session:
-        missing = [name for name in doc.asked if name not in session.asked]
+        missing = [name for name in doc.asked if name not in session.queried]
         if missing:
             fail(f"the verdict was made with {missing[0]}, which is not set here; give its flag or --config")
         yield session

@@ -1,7 +1,7 @@
-"""From the rows of one job to its attempts, and the facts of the last one.
+"""Groups the rows of one job into its attempts, and gives the facts of the last attempt.
 
-A requeued job keeps its id: accounting tells its attempts apart by Submit and Start, and the same attempt may
-be told by several sources at several moments. What a launcher restarts inside an attempt is none of its own.
+A requeued job keeps its id: accounting distinguishes its attempts by Submit and Start, and several sources may report
+the same attempt at different times. A restart by a launcher inside an attempt does not start a new attempt.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from trackside.model import Attempt, Record, Scalar
 from trackside.runs.jobs import SOURCES
 
 SAME_S = 2.0
-"""Seconds by which two sources may differ on one moment."""
+"""Two sources may differ by this many seconds on one time."""
 ZONE_S, ZONES_S = 900.0, 14 * 3600.0
-"""Text without a zone and JSON in UTC differ by a multiple of 15 minutes, at most 14 hours."""
+"""Text without a time zone and JSON in UTC differ by a multiple of 15 minutes, at most 14 hours."""
 LAST_SIGNAL = 64
-"""Numbers above it in a signal's place are Slurm's own, as those of SLURM_SIGNALS are."""
+"""Higher numbers in the signal field are Slurm's own marks, as are those of SLURM_SIGNALS."""
 
-_BEGUN = ALIVE | CLEARING
+_STARTED_STATES = ALIVE | CLEARING
 _PLACEHOLDER = "allocation"
-"""JobName of a job that was over before accounting heard of it (22.05)."""
+"""JobName of a job that ended before accounting had received its record (Slurm 22.05)."""
 _HIDDEN = 128
-"""sacct before 25.11 takes it off exit codes above it."""
+"""sacct before 25.11 subtracts this from exit codes above it."""
 _DEADLY = frozenset({3, 4, 6, 7, 8, 9, 11, 15})
-"""Signals whose report as a code below 128 is told from a plain exit code by a witness."""
+"""Fatal signals: an exit code below 128 means such a signal only if other evidence confirms it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """One attempt and all rows that tell of it, the most final word first."""
+class AttemptRows:
+    """One attempt and all rows about it, the most final row first."""
 
     rows: tuple[Record, ...]
 
@@ -52,7 +52,7 @@ class Told:
 
     @property
     def started(self) -> bool:
-        """Whether it got its nodes."""
+        """Whether the attempt got its nodes."""
         return self.get("start") is not None
 
     @property
@@ -62,7 +62,7 @@ class Told:
 
     @property
     def end(self) -> float | None:
-        """When it ended, from start and duration where that alone is given."""
+        """End time; computed from start and duration if only these are given."""
         end, start, elapsed = self.time("end"), self.time("start"), self.time("elapsed_s")
         return start + elapsed if end is None and self.over and start is not None and elapsed is not None else end
 
@@ -72,70 +72,73 @@ class Told:
 
     @property
     def signal(self) -> int | None:
-        """The signal that ended it; None if none did."""
+        """The signal that ended the attempt; None if none did."""
         value = self.get("signal")
-        return value if isinstance(value, int) and value > 0 and not _mark(value) else None
+        return value if isinstance(value, int) and value > 0 and not _is_slurm_mark(value) else None
 
     def exit_code(self, signals: frozenset[int] = frozenset()) -> int | None:
-        """Its exit code, with the 128 that old sacct hides put back where another source or a witness tells so.
+        """The exit code; 128 is added back where another source or ``signals`` show that old sacct subtracted it.
 
-        ``signals`` are those that the run's own log reports. None where Slurm wrote its own mark in its place.
+        ``signals``: signals in the run's own log. None where Slurm wrote its own mark instead of an exit code.
         """
-        honest = [row for row in self.rows if not _mark(row.get("signal"))]
-        codes = [code for row in honest if isinstance(code := row.get("exit_code"), int)]
+        unmarked_rows = [row for row in self.rows if not _is_slurm_mark(row.get("signal"))]
+        codes = [code for row in unmarked_rows if isinstance(code := row.get("exit_code"), int)]
         if not codes:
             return None
         code = codes[0]
         if code + _HIDDEN in codes:
             return code + _HIDDEN
-        hidden = 0 < code < _HIDDEN and self.get("source") == "sacct" and self.signal is None
-        if hidden and (code in signals & _DEADLY or _HIDDEN - code in signals & _DEADLY):
+        may_be_reduced = 0 < code < _HIDDEN and self.get("source") == "sacct" and self.signal is None
+        if may_be_reduced and (code in signals & _DEADLY or _HIDDEN - code in signals & _DEADLY):
             return code + _HIDDEN  # 128+n of a shell, or 256-n of a Python launcher
         return code
 
 
-def attempts_of(rows: Sequence[Record]) -> tuple[Told, ...]:
-    """The attempts that the rows tell of, in order of time."""
+def attempts_of(rows: Sequence[Record]) -> tuple[AttemptRows, ...]:
+    """The attempts that the rows describe, in order of time."""
     groups: list[list[Record]] = []
-    # Rows with a start first: a snapshot of the queue has none, and attempts may be submitted a second apart.
-    for row in sorted(rows, key=lambda row: (row.get("start") is None, _begun(row))):
-        close = [(gap, -index, group) for index, group in enumerate(groups) if (gap := _apart(row, group)) is not None]
-        if close:
-            min(close, key=lambda each: each[:2])[2].append(row)
+    # Rows with a start come first: a snapshot of the queue has none, and attempts may be submitted a second apart.
+    for row in sorted(rows, key=lambda row: (row.get("start") is None, _start_or_submit(row))):
+        candidates = [
+            (gap, -index, group) for index, group in enumerate(groups) if (gap := _group_gap(row, group)) is not None
+        ]
+        if candidates:
+            min(candidates, key=lambda candidate: candidate[:2])[2].append(row)
         else:
             groups.append([row])
-    told = [Told(tuple(sorted(group, key=_finality))) for group in groups]
-    # A job that goes back to the queue as its prolog fails keeps its submission: what waited then is of the next start.
-    told.sort(key=lambda each: min(_begun(row) for row in _started(each.rows) or each.rows))
-    return _of_one_job(told)
+    attempts = [AttemptRows(tuple(sorted(group, key=_finality))) for group in groups]
+    # A job that returns to the queue because its prolog failed keeps its submission: the waiting row belongs to the
+    # next start.
+    attempts.sort(key=lambda attempt: min(_start_or_submit(row) for row in _started(attempt.rows) or attempt.rows))
+    return _of_one_job(attempts)
 
 
-def numbered(told: Sequence[Told], signals: frozenset[int] = frozenset()) -> tuple[Attempt, ...]:
-    """The attempts that started, for the run; ``signals`` are those that the last one's log reports."""
-    started = [each for each in told if each.started]
+def numbered(attempts: Sequence[AttemptRows], signals: frozenset[int] = frozenset()) -> tuple[Attempt, ...]:
+    """The attempts that started, for the run; ``signals``: signals in the log of the last one."""
+    started = [attempt for attempt in attempts if attempt.started]
     return tuple(
         Attempt(
-            number=max(index, int(restarts) + 1) if isinstance(restarts := each.get("restarts"), int) else index,
-            state=each.state,
-            start=each.time("start"),
-            end=each.end,
-            exit_code=each.exit_code(signals if index == len(started) else frozenset()),
-            signal=each.signal,
-            nodes=each.nodes,
+            number=max(index, int(restarts) + 1) if isinstance(restarts := attempt.get("restarts"), int) else index,
+            state=attempt.state,
+            start=attempt.time("start"),
+            end=attempt.end,
+            exit_code=attempt.exit_code(signals if index == len(started) else frozenset()),
+            signal=attempt.signal,
+            nodes=attempt.nodes,
         )
-        for index, each in enumerate(started, 1)
+        for index, attempt in enumerate(started, 1)
     )
 
 
-def final(told: Sequence[Told]) -> Told | None:
-    """The attempt whose state is the job's: the last, unless that one still waits for its turn."""
-    if not told:
+def final(attempts: Sequence[AttemptRows]) -> AttemptRows | None:
+    """The attempt whose state is the job's: the last one, unless it still waits in the queue."""
+    if not attempts:
         return None
-    return next((each for each in reversed(told) if each.started or each.over), told[-1])
+    return next((attempt for attempt in reversed(attempts) if attempt.started or attempt.over), attempts[-1])
 
 
-def _begun(row: Record) -> float:
-    """Start or else submission; a row without either comes last, as the present."""
+def _start_or_submit(row: Record) -> float:
+    """Start, else submission; a row with neither sorts last, as the present."""
     for name in ("start", "submit"):
         value = row.get(name)
         if isinstance(value, (int, float)):
@@ -149,13 +152,13 @@ def _started(rows: Sequence[Record]) -> list[Record]:
 
 def _finality(row: Record) -> tuple[int, int, float]:
     state, source, as_of = row.get("state"), row.get("source"), row.get("as_of")
-    life = 2 if state in WAITING else 1 if state in _BEGUN or state is None else 0
+    life = 2 if state in WAITING else 1 if state in _STARTED_STATES or state is None else 0
     rank = SOURCES.index(str(source)) if source in SOURCES else len(SOURCES)
     return life, rank, -float(as_of) if isinstance(as_of, (int, float)) else 0.0
 
 
-def _apart(row: Record, group: Sequence[Record]) -> float | None:
-    """Seconds between a row and an attempt that it may tell of; None if it tells of another."""
+def _group_gap(row: Record, group: Sequence[Record]) -> float | None:
+    """Seconds between a row and an attempt that it may describe; None if it describes another."""
     gaps = [gap for other in group[:8] if (gap := _gap(row, other)) is not None]
     return min(gaps, default=None)
 
@@ -165,35 +168,42 @@ def _gap(one: Record, other: Record) -> float | None:
         a, b = one.get(name), other.get(name)
         return abs(float(a) - float(b)) if isinstance(a, (int, float)) and isinstance(b, (int, float)) else None
 
-    apart = between("start")
-    if apart is not None:
-        if apart <= SAME_S:
-            return apart
-        shifted = min(apart % ZONE_S, ZONE_S - apart % ZONE_S) <= SAME_S and apart <= ZONES_S
-        lasted = between("elapsed_s")
-        same = shifted and one.get("source") != other.get("source") and lasted is not None and lasted <= SAME_S
-        return SAME_S if same else None
-    submitted = between("submit")
-    if submitted is None:
+    start_gap = between("start")
+    if start_gap is not None:
+        if start_gap <= SAME_S:
+            return start_gap
+        is_zone_shift = min(start_gap % ZONE_S, ZONE_S - start_gap % ZONE_S) <= SAME_S and start_gap <= ZONES_S
+        elapsed_gap = between("elapsed_s")
+        is_same = (
+            is_zone_shift
+            and one.get("source") != other.get("source")
+            and elapsed_gap is not None
+            and elapsed_gap <= SAME_S
+        )
+        return SAME_S if is_same else None
+    submit_gap = between("submit")
+    if submit_gap is None:
         return SAME_S
-    return submitted if submitted <= SAME_S else None
+    return submit_gap if submit_gap <= SAME_S else None
 
 
-def _mark(number: Scalar) -> bool:
+def _is_slurm_mark(number: Scalar) -> bool:
     return isinstance(number, int) and (number in SLURM_SIGNALS or number > LAST_SIGNAL)
 
 
-def _of_one_job(told: list[Told]) -> tuple[Told, ...]:
-    """A controller that lost its state gives an id again: attempts under another name than the last are others'."""
-    name: Callable[[Told], Scalar] = lambda each: each.get("name")  # noqa: E731
-    last = next((name(each) for each in reversed(told) if name(each) not in (None, _PLACEHOLDER)), None)
-    if last is None:
-        return tuple(told)
+def _of_one_job(attempts: list[AttemptRows]) -> tuple[AttemptRows, ...]:
+    """Only the attempts named like the last one: a controller that lost its state assigns the same id again."""
+    name: Callable[[AttemptRows], Scalar] = lambda attempt: attempt.get("name")  # noqa: E731
+    last_name = next(
+        (name(attempt) for attempt in reversed(attempts) if name(attempt) not in (None, _PLACEHOLDER)), None
+    )
+    if last_name is None:
+        return tuple(attempts)
     # squeue cuts names to its column.
     return tuple(
-        each
-        for each in told
-        if (shown := name(each)) in (None, _PLACEHOLDER)
-        or str(last).startswith(str(shown))
-        or str(shown).startswith(str(last))
+        attempt
+        for attempt in attempts
+        if (attempt_name := name(attempt)) in (None, _PLACEHOLDER)
+        or str(last_name).startswith(str(attempt_name))
+        or str(attempt_name).startswith(str(last_name))
     )

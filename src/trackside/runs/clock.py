@@ -1,4 +1,4 @@
-"""Line the naive times of a log, or those of curves, up with the scheduler's start and end: another zone wrote them."""
+"""Aligns log times without a zone, and metric times, with the scheduler's start and end."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import replace
 from trackside.model import Event
 
 STEP_S = 900.0
-"""Zones lie a multiple of 15 minutes apart."""
+"""Time zones differ by multiples of 15 minutes."""
 REACH_S = 14 * 3600.0
-"""Farthest zone from UTC."""
+"""The largest offset of a zone from UTC."""
 SLACK_S = 120.0
-"""Seconds by which a log may begin before its job's start or end after its end."""
+"""A log may begin this many seconds before its job's start, or end this many after its end."""
 WORTH_S = 600.0
-"""A log that is out of the job's span by less is left as it is: that's no zone but a skewed clock."""
+"""A log that misses the job's span by less is not shifted: that is clock skew, not another zone."""
 
 NEAR_S = 120.0
-"""A job's curves begin and end this near to it: prolog and epilog, and a scrape or two."""
+"""A job's series begin and end within this of the job: prolog, epilog, and a scrape or two."""
 
 Span = tuple[float, float | None]
 """Start and end of the job; the end may not be known."""
@@ -25,9 +25,9 @@ Stretch = tuple[float, float]
 
 
 def offset_of(times: Sequence[float], span: Span | None) -> float:
-    """Seconds to add to the times so that all lie in the job's span; 0 if they do, or if nothing helps.
+    """Seconds to add to the times so that all lie in the job's span; 0 if they do already, or if no offset helps.
 
-    Of several offsets that fit, the one that puts the first time nearest to the job's start.
+    If several offsets fit, the one that puts the first time nearest to the job's start.
     """
     if span is None or not times or _out(times, span) <= WORTH_S:
         return 0.0
@@ -39,9 +39,9 @@ def offset_of(times: Sequence[float], span: Span | None) -> float:
 
 
 def shifted(event: Event, offset: float, span: Span | None) -> Event:
-    """The event with its time moved; one that fits as it is and would not when moved keeps its time.
+    """The event with its time shifted; unchanged if it fits as it is and would not after the shift.
 
-    (A container that writes UTC and a slurmstepd that writes local time share one file.)
+    (A container that writes UTC and a slurmstepd that writes local time can share one file.)
     """
     if not offset or event.time is None:
         return event
@@ -56,7 +56,7 @@ def shifted(event: Event, offset: float, span: Span | None) -> Event:
 
 
 def _out(times: Iterable[float], span: Span) -> float:
-    """Seconds by which the worst of the times lies outside the span and its slack."""
+    """The largest number of seconds by which a time lies outside the span and its slack."""
     start, end = span
     worst = 0.0
     for time in times:
@@ -65,23 +65,23 @@ def _out(times: Iterable[float], span: Span) -> float:
     return worst
 
 
-def shift_of(told: Span, stretches: Iterable[Stretch], least: int = 1, near: float = NEAR_S) -> float:
-    """Seconds to add to the curves' times so that at least so many of these stretches fill the window; 0 if none does.
+def shift_of(span: Span, stretches: Iterable[Stretch], min_count: int = 1, near: float = NEAR_S) -> float:
+    """Seconds to add to the series' times so that at least ``min_count`` stretches fill the span; 0 if none does.
 
-    A stretch is when one GPU was the job's, or was sampled at all, as its curves tell. Zones lie a multiple of a
-    quarter of an hour apart. Where the window has no end yet, its start alone must fit.
+    A stretch is the time for which one GPU belonged to the job, or was sampled at all, according to its series. If the
+    span has no end yet, only its start must fit.
     """
     stretches = list(stretches)
-    if -_fit(told, stretches, 0.0, near)[0] == len(stretches):
+    if -_fit(span, stretches, 0.0, near)[0] == len(stretches):
         return 0.0
     count = int(REACH_S // STEP_S)
-    best = min((*_fit(told, stretches, step * STEP_S, near), abs(step), step) for step in range(-count, count + 1))
-    return best[3] * STEP_S if -best[0] >= max(least, 1) else 0.0
+    best = min((*_fit(span, stretches, step * STEP_S, near), abs(step), step) for step in range(-count, count + 1))
+    return best[3] * STEP_S if -best[0] >= max(min_count, 1) else 0.0
 
 
-def _fit(told: Span, stretches: Sequence[Stretch], shift: float, near: float) -> tuple[int, float]:
-    """(how many stretches fit, negative; by how much they miss)."""
-    start, end = told
+def _fit(span: Span, stretches: Sequence[Stretch], shift: float, near: float) -> tuple[int, float]:
+    """(minus the number of stretches that fit, the sum of their gaps)."""
+    start, end = span
     gaps = []
     for first, last in stretches:
         gap = max(abs(first + shift - start), 0.0 if end is None else abs(last + shift - end))

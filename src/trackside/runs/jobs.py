@@ -1,4 +1,4 @@
-"""The jobs that the inputs tell of: their records put together under one id."""
+"""The jobs in the inputs: the records of each, grouped under one id."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from trackside.model import Record, Scalar
 
 SOURCES = ("sacct", "jobcomp", "scontrol", "squeue", "slurmctld")
-"""Who keeps records of jobs, most final word first."""
+"""Sources of job records, the most final first."""
 _STEP = re.compile(r"\.(?:batch|extern|interactive|\d+|[A-Za-z]\w*)\Z")
 _BOTH = re.compile(r"(\d+[_+]\d+)\((\d+)\)\Z")
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One job: its records of all sources, the other spellings of its id, the paths of its logs."""
+    """One job: its records from all sources, the other spellings of its id, the paths of its logs."""
 
     id: str
     rows: list[Record] = field(default_factory=list)
@@ -25,16 +25,16 @@ class Job:
     logs: list[str] = field(default_factory=list)
 
     def has(self, source: str) -> bool:
-        """Whether this source keeps a record of it."""
+        """Whether this source has a record of the job."""
         return any(row.get("source") == source for row in self.rows)
 
     @property
     def started(self) -> bool:
-        """Whether it ever ran, as far as is known."""
+        """Whether the job ever ran, according to its logs and records."""
         return bool(self.logs) or any(row.get("start") is not None for row in self.rows)
 
     def first(self, name: str) -> Scalar:
-        """A field of the first source that gives it."""
+        """A field from the first source that has it."""
         for source in SOURCES:
             for row in self.rows:
                 if row.get("source") == source and (value := row.get(name)) is not None:
@@ -42,21 +42,21 @@ class Job:
         return None
 
     def time(self, name: str, last: bool = False) -> float | None:
-        """The earliest (or latest) of a time over all records."""
+        """The earliest (or latest) value of a time in all records."""
         times = [float(value) for row in self.rows if isinstance(value := row.get(name), (int, float))]
         return None if not times else max(times) if last else min(times)
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """Ids of the jobs that it was told to wait for."""
+        """Ids of the jobs that this job depends on."""
         return tuple(dict.fromkeys(parent for row in self.rows for parent in row.many("parents")))
 
 
 def plain_id(text: str) -> str:
     """A job id without its step: ``7.batch`` is ``7``; ``60_3(64)`` is ``60_3``."""
     text = text.strip()
-    both = _BOTH.match(text)
-    return both[1] if both else _STEP.sub("", text)
+    match = _BOTH.match(text)
+    return match[1] if match else _STEP.sub("", text)
 
 
 class Jobs:
@@ -74,7 +74,7 @@ class Jobs:
         return len(self._all)
 
     def add(self, id_: str) -> Job:
-        """The job of this id, new if need be."""
+        """The job with this id; added if it is new."""
         job = self._all.get(id_)
         if job is None:
             job = self._all[id_] = self._names[id_] = Job(id_, names={id_})
@@ -84,12 +84,12 @@ class Jobs:
         return job
 
     def alias(self, job: Job, name: str) -> None:
-        """Let another id mean this job too."""
+        """Make another id mean this job too."""
         job.names.add(name)
         self._names.setdefault(name, job)
 
     def named(self, id_: str) -> Job | None:
-        """The job that an id means, by any of its spellings."""
+        """The job that an id means, in any spelling."""
         return self._all.get(id_) or self._names.get(id_)
 
     def parts(self, number: str) -> list[Job]:
@@ -98,18 +98,18 @@ class Jobs:
 
 
 def collect(records: Iterable[Record]) -> Jobs:
-    """The jobs that records tell of, in the order of telling."""
+    """The jobs in these records, in order of first appearance."""
     rows = [row for row in records if row.kind == "job" and row.get("id") is not None]
-    shown: dict[str, str] = {}
+    id_of_raw: dict[str, str] = {}
     for row in rows:
         id_, raw = str(row.get("id")), row.get("raw_id")
         # The last task of an array has the array's own number as its raw id: that number means the array.
         if raw is not None and raw != id_ and raw != row.get("array_id") and "[" not in id_:
-            shown.setdefault(str(raw), id_)
+            id_of_raw.setdefault(str(raw), id_)
     jobs = Jobs()
     for row in rows:
         id_ = str(row.get("id"))
-        job = jobs.add(shown.get(id_, id_))
+        job = jobs.add(id_of_raw.get(id_, id_))
         job.rows.append(row)
         if row.get("raw_id") is not None and row.get("raw_id") != row.get("array_id"):
             jobs.alias(job, str(row.get("raw_id")))

@@ -1,4 +1,4 @@
-"""The runs that a store holds, one row each."""
+"""The runs in a store, one row each."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trackside.model import Plane
-from trackside.runs.attempts import Told as Attempted
-from trackside.runs.attempts import attempts_of, final
+from trackside.runs.attempts import AttemptRows, attempts_of, final
 from trackside.runs.jobs import Job, Jobs, collect
-from trackside.runs.located import HOST, Locator, Told, named_job, short_names
+from trackside.runs.locator import HOST, Locator, RecordRow, named_job, short_names
 from trackside.runs.logs import assign, folder_of, ids_inside
-from trackside.runs.places import host_of
+from trackside.runs.series_location import host_of
 from trackside.stores.embedded.rows import Kept
 from trackside.stores.embedded.snapshot import Snapshot
 
 HOUR_S = 3600
 _Stretch = tuple[int, int]
-"""First and last of some hours on end, counted from 1970."""
+"""First and last hour of a stretch without a gap, counted from 1970."""
 _ORDER: tuple[Plane, ...] = ("scheduler", "log", "metric", "kernel", "collective", "trace")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """One run: times are POSIX seconds; ``planes`` are those that the store has something of it on."""
+class RunSummary:
+    """One run: times are POSIX seconds; ``planes`` are those on which the store has data about it."""
 
     id: str
     name: str | None = None
@@ -35,41 +34,43 @@ class Listed:
     n_gpus: int | None = None
     planes: tuple[Plane, ...] = ()
     verdict: str | None = None
-    """The latest, in short, of one that was judged."""
+    """The latest stored verdict, in short; None if the run was never diagnosed."""
 
 
-def listing(snapshot: Snapshot) -> list[Listed]:
-    """All runs, those that began first first. What names no job is listed by the folder it was ingested from."""
+def listing(snapshot: Snapshot) -> list[RunSummary]:
+    """All runs, earliest start first. Inputs that name no job are listed by the folder they were ingested from."""
     locator = Locator(snapshot)
-    logs = [each for each in locator.inputs if each.is_log]
-    told = locator.records("kind = 'job'")
-    jobs = collect(record for *_, record in told)
-    free = set(assign(jobs, [each.path for each in logs], ids_inside(named_job(each) for each in logs if each.owner)))
-    _alone(locator, jobs, told, free)
-    seen = _Seen(snapshot)
-    beside = [each for each in locator.inputs if "collective" in each.planes]
-    found = [_listed(job, seen, beside) for job in jobs]
-    found += [each for each in seen.labelled.values() if jobs.named(each.id) is None]
-    found += _folders(locator.inputs, free)
-    return sorted(found, key=lambda each: (each.start is None, each.start or 0.0, each.id))
+    logs = [input_ for input_ in locator.inputs if input_.is_log]
+    rows = locator.records("kind = 'job'")
+    jobs = collect(record for *_, record in rows)
+    free_logs = set(
+        assign(jobs, [input_.path for input_ in logs], ids_inside(named_job(input_) for input_ in logs if input_.owner))
+    )
+    _assign_only_job(locator, jobs, rows, free_logs)
+    activity = _NodeActivity(snapshot)
+    collective_inputs = [input_ for input_ in locator.inputs if "collective" in input_.planes]
+    summaries = [_summary(job, activity, collective_inputs) for job in jobs]
+    summaries += [input_ for input_ in activity.labelled.values() if jobs.named(input_.id) is None]
+    summaries += _folders(locator.inputs, free_logs)
+    return sorted(summaries, key=lambda input_: (input_.start is None, input_.start or 0.0, input_.id))
 
 
-def _listed(job: Job, seen: _Seen, beside: Sequence[Kept]) -> Listed:
-    last = final(attempts_of(job.rows)) or Attempted(())
+def _summary(job: Job, activity: _NodeActivity, collective_inputs: Sequence[Kept]) -> RunSummary:
+    last = final(attempts_of(job.rows)) or AttemptRows(())
     start, end = last.time("start"), last.end
     planes: set[Plane] = {"scheduler"} if job.rows else set()
     planes |= {"log"} if job.logs else set()
     if start is not None:
-        planes |= seen.on(last.nodes, start, end)
-    measured = seen.labelled_as(job.names)
-    planes |= {"metric"} if measured is not None else set()
+        planes |= activity.on(last.nodes, start, end)
+    from_metrics = activity.labelled_as(job.names)
+    planes |= {"metric"} if from_metrics is not None else set()
     folders = {folder_of(path) for path in job.logs}
-    planes |= {"collective"} if any(folder_of(each.path) in folders for each in beside) else set()
+    planes |= {"collective"} if any(folder_of(input_.path) in folders for input_ in collective_inputs) else set()
     gpus, name = last.get("n_gpus"), job.first("name")
     ordered = tuple(plane for plane in _ORDER if plane in planes)
-    if not job.rows and measured is not None:  # its logs alone tell none of it
-        return replace(measured, id=job.id, planes=ordered)
-    return Listed(
+    if not job.rows and from_metrics is not None:  # its logs alone tell none of it
+        return replace(from_metrics, id=job.id, planes=ordered)
+    return RunSummary(
         job.id,
         None if name is None else str(name),
         last.state,
@@ -81,40 +82,45 @@ def _listed(job: Job, seen: _Seen, beside: Sequence[Kept]) -> Listed:
     )
 
 
-def _alone(locator: Locator, jobs: Jobs, told: Sequence[Told], free: set[str]) -> None:
-    """Logs that nobody claims are those of the only job that their folder tells of."""
-    root_of = {each.id: each.root for each in locator.inputs}
-    root_of_log = {each.path: each.root for each in locator.inputs if each.is_log}
+def _assign_only_job(locator: Locator, jobs: Jobs, rows: Sequence[RecordRow], free_logs: set[str]) -> None:
+    """Give unassigned logs to the only job in their folder."""
+    root_of = {input_.id: input_.root for input_ in locator.inputs}
+    root_of_log = {input_.path: input_.root for input_ in locator.inputs if input_.is_log}
     owners: dict[str, set[Job]] = {}
-    for input_, _, record in told:
+    for input_, _, record in rows:
         job = jobs.named(str(record.get("id")))
         if job is not None and input_ in root_of:
             owners.setdefault(root_of[input_], set()).add(job)
     for job in jobs:
         for path in job.logs:
             owners.setdefault(root_of_log[path], set()).add(job)
-    for path in sorted(free):
-        there = owners.get(root_of_log[path], set())
-        if len(there) == 1:
-            next(iter(there)).logs.append(path)
-            free.discard(path)
+    for path in sorted(free_logs):
+        jobs_in_folder = owners.get(root_of_log[path], set())
+        if len(jobs_in_folder) == 1:
+            next(iter(jobs_in_folder)).logs.append(path)
+            free_logs.discard(path)
 
 
-def _folders(inputs: Sequence[Kept], free: Collection[str]) -> list[Listed]:
-    """Folders with logs of which none is any job's."""
+def _folders(inputs: Sequence[Kept], free_logs: Collection[str]) -> list[RunSummary]:
+    """Folders whose logs belong to no job."""
     by_root: dict[str, list[Kept]] = {}
-    for each in inputs:
-        by_root.setdefault(each.root, []).append(each)
+    for input_ in inputs:
+        by_root.setdefault(input_.root, []).append(input_)
     names = short_names(by_root)
     return [
-        Listed(names[root], "(folder)", planes=tuple(p for p in _ORDER if any(p in each.planes for each in there)))
-        for root, there in by_root.items()
-        if any(each.is_log for each in there) and all(each.path in free for each in there if each.is_log)
+        RunSummary(
+            names[root],
+            "(folder)",
+            planes=tuple(p for p in _ORDER if any(p in input_.planes for input_ in folder_inputs)),
+        )
+        for root, folder_inputs in by_root.items()
+        if any(input_.is_log for input_ in folder_inputs)
+        and all(input_.path in free_logs for input_ in folder_inputs if input_.is_log)
     ]
 
 
-class _Seen:
-    """When something was measured or written about a node."""
+class _NodeActivity:
+    """When metrics or kernel lines of a node were recorded."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         spans, series, events = (snapshot.table(name) for name in ("spans", "series", "events"))
@@ -132,7 +138,7 @@ class _Seen:
                 FROM {events} WHERE plane = 'kernel' AND node IS NOT NULL AND time IS NOT NULL""",
         )
         self.labelled = {
-            job: Listed(
+            job: RunSummary(
                 job, None, None, first / 1000, last / 1000, tuple(sorted(nodes or ())), gpus or None, ("metric",)
             )
             for job, first, last, nodes, gpus in snapshot.rows(
@@ -142,19 +148,23 @@ class _Seen:
                 FROM {spans} p JOIN {series} s USING (series) WHERE p.count > 0 AND s.job IS NOT NULL GROUP BY s.job"""
             )
         }
-        """What was measured by the job's id."""
+        """By job label: what the metrics show."""
 
-    def labelled_as(self, names: Collection[str]) -> Listed | None:
-        """What was measured of a job under any of its ids."""
+    def labelled_as(self, names: Collection[str]) -> RunSummary | None:
+        """What the metrics show of a job, under any of its ids."""
         return next((self.labelled[name] for name in sorted(names) if name in self.labelled), None)
 
     def on(self, nodes: Sequence[str], start: float, end: float | None) -> set[Plane]:
-        """The planes on which these nodes were seen in that time."""
+        """The planes that have data about these nodes in that time."""
         hosts = [host_of(node) for node in nodes]
-        seen: tuple[tuple[Plane, Mapping[str, list[_Stretch]]], ...] = (
+        stretches_by_plane: tuple[tuple[Plane, Mapping[str, list[_Stretch]]], ...] = (
             ("metric", self._metric), ("kernel", self._kernel)
         )  # fmt: skip
-        return {plane for plane, known in seen if any(_within(known.get(host, ()), start, end) for host in hosts)}
+        return {
+            plane
+            for plane, stretches in stretches_by_plane
+            if any(_within(stretches.get(host, ()), start, end) for host in hosts)
+        }
 
 
 def _stretches(snapshot: Snapshot, source: str) -> Mapping[str, list[_Stretch]]:
@@ -167,13 +177,13 @@ def _stretches(snapshot: Snapshot, source: str) -> Mapping[str, list[_Stretch]]:
                     FROM ({source})))
             GROUP BY host, coalesce(stretch, 0) ORDER BY host, begin"""
     )
-    found: dict[str, list[_Stretch]] = {}
+    stretches: dict[str, list[_Stretch]] = {}
     for host, begin, stop in rows:
-        found.setdefault(host, []).append((begin, stop))
-    return found
+        stretches.setdefault(host, []).append((begin, stop))
+    return stretches
 
 
-def _within(known: Sequence[_Stretch], start: float, end: float | None) -> bool:
+def _within(stretches: Sequence[_Stretch], start: float, end: float | None) -> bool:
     first = start // HOUR_S
-    place = bisect_left(known, first, key=lambda stretch: stretch[1])
-    return place < len(known) and (end is None or max(first, known[place][0]) <= end // HOUR_S)
+    index = bisect_left(stretches, first, key=lambda stretch: stretch[1])
+    return index < len(stretches) and (end is None or max(first, stretches[index][0]) <= end // HOUR_S)

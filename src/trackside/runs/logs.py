@@ -1,4 +1,4 @@
-"""Which log belongs to which job: by its name, by the paths in the records, by the ids inside it."""
+"""Assigns logs to jobs: by file name, by the output paths in the records, by the job ids inside the log."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _NUMBER = re.compile(r"(?<![\d.])(\d{1,10}(?:[_+]\d{1,10})?)(?![\d])")
 _DATE = re.compile(r"20\d{6}\Z|20\d\d(?:0[1-9]|1[0-2])\Z")
 _PATTERN = re.compile(r"%\d*([AajJtsnNxubB%])")
 TELLING = frozenset({"scheduler_notice", "host", "process_exit", "oom_kill"})
-"""Kinds of events in a log that may name the job it belongs to."""
+"""Kinds of log events that may name the job of the log."""
 
 
 def assign(
     jobs: Jobs, paths: Sequence[str], inside: Mapping[str, str], owners: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
-    """Give each job the logs that are its own, adding jobs that only logs tell of; the rest is returned.
+    """Give each job its logs, adding jobs that only logs name; returns the logs of no job.
 
-    ``inside``: path -> job id that the log's own lines name; ``owners``: path -> that of the job that is known to have
-    written it, whatever its name.
+    ``inside``: path -> job id named in the log's lines; ``owners``: path -> id of the job known to have written it,
+    whatever its file name.
     """
-    free: list[str] = []
+    free_logs: list[str] = []
     recorded = len(jobs) > 0
     outputs = _outputs(jobs)
     for path in paths:
@@ -39,14 +39,14 @@ def assign(
         if job is None and not recorded and (guess := _guess(path)) is not None:
             job = jobs.add(guess)
         if job is None:
-            free.append(path)
+            free_logs.append(path)
         else:
             job.logs.append(path)
-    return _by_folder(jobs, free)
+    return _by_folder(jobs, free_logs)
 
 
 def ids_inside(events: Iterable[Event]) -> dict[str, str]:
-    """The job id that most of a log's notices name, by path."""
+    """By path, the job id that most of a log's notices name."""
     counts: dict[str, Counter[str]] = {}
     for event in events:
         if event.kind in TELLING and (job := event.get("job")) is not None:
@@ -55,16 +55,16 @@ def ids_inside(events: Iterable[Event]) -> dict[str, str]:
 
 
 def _by_name(jobs: Jobs, path: str) -> Job | None:
-    """``slurm-60_3.out`` is a firm word, whether or not there is a record of the job."""
-    found = _SLURM.search(path)
-    if found is None:
+    """``slurm-60_3.out`` names its job for certain, whether or not the job has a record."""
+    match = _SLURM.search(path)
+    if match is None:
         return None
-    id_ = found[1] + (f"_{found[2]}" if found[2] else "") + (f"+{found[3]}" if found[3] else "")
-    known = jobs.named(id_) or (jobs.named(f"{id_}+0") if not found[2] else None)
+    id_ = match[1] + (f"_{match[2]}" if match[2] else "") + (f"+{match[3]}" if match[3] else "")
+    job = jobs.named(id_) or (jobs.named(f"{id_}+0") if not match[2] else None)
     # ``slurm-50433_1.out`` may be a task of an array, or the output of a node or rank of job 50433.
-    if known is None and found[2]:
-        known = jobs.named(found[1])
-    return known or jobs.add(id_)
+    if job is None and match[2]:
+        job = jobs.named(match[1])
+    return job or jobs.add(id_)
 
 
 def outputs_of(job: Job) -> set[str]:
@@ -74,12 +74,12 @@ def outputs_of(job: Job) -> set[str]:
 
 
 def _outputs(jobs: Jobs) -> dict[str, Job]:
-    """File names of StdOut and StdErr in the records, those that are one job's alone."""
+    """File names of StdOut and StdErr in the records -> job, where only one job has the name."""
     owners: dict[str, set[Job]] = {}
     for job in jobs:
         for name in outputs_of(job):
             owners.setdefault(name, set()).add(job)
-    return {name: next(iter(found)) for name, found in owners.items() if len(found) == 1}
+    return {name: next(iter(jobs_of_name)) for name, jobs_of_name in owners.items() if len(jobs_of_name) == 1}
 
 
 def leaf_of(path: str) -> str:
@@ -91,7 +91,7 @@ def _filled(output: str, job: Job) -> str:
     """An output path with sbatch's ``%j``, ``%A``, ``%a``, ``%x`` filled in."""
     array, _, task = job.id.partition("_")
     raw = next((name for name in job.names if name.isdecimal()), job.id)
-    words = {
+    values = {
         "j": raw,
         "J": raw,
         "A": array,
@@ -99,36 +99,36 @@ def _filled(output: str, job: Job) -> str:
         "x": str(job.first("name") or ""),
         "u": str(job.first("user") or ""),
     }
-    return _PATTERN.sub(lambda found: words.get(found[1], "0" if found[1] in "tns" else found[0]), output)
+    return _PATTERN.sub(lambda match: values.get(match[1], "0" if match[1] in "tns" else match[0]), output)
 
 
 def _by_number(jobs: Jobs, path: str) -> Job | None:
-    """A number in the path that is the id of a job with records; the rightmost wins."""
-    run = _TORCHRUN.search(path)
-    if run and (job := jobs.named(run[1])):
+    """The job with records whose id is a number in the path; the rightmost number wins."""
+    match = _TORCHRUN.search(path)
+    if match and (job := jobs.named(match[1])):
         return job
-    for found in reversed(_NUMBER.findall(path)):
-        for id_ in (found, *re.split(r"[_+]", found)[:1]):
-            # Short numbers are ranks, nodes and counters more often than jobs.
+    for number in reversed(_NUMBER.findall(path)):
+        for id_ in (number, *re.split(r"[_+]", number)[:1]):
+            # Short numbers are more often ranks, nodes or counters than job ids.
             if len(id_) >= 3 and (job := jobs.named(id_)) is not None:
                 return job
     return None
 
 
 def _guess(path: str) -> str | None:
-    """With no record to go by: ``name-48563.out``, ``train.o48563``, a torchrun folder ``49005_2cby87dw``."""
-    run = _TORCHRUN.search(path)
-    if run and not _DATE.match(run[1]) and len(run[1]) >= 3:
-        return run[1]
-    found = _TAIL.search(path)
-    number = (found[1] or found[3]) if found else None
-    if found is None or number is None or _DATE.match(number):
+    """A job id guessed from the path, without records: ``name-48563.out``, ``train.o48563``, ``49005_2cby87dw/``."""
+    torchrun_match = _TORCHRUN.search(path)
+    if torchrun_match and not _DATE.match(torchrun_match[1]) and len(torchrun_match[1]) >= 3:
+        return torchrun_match[1]
+    match = _TAIL.search(path)
+    number = (match[1] or match[3]) if match else None
+    if match is None or number is None or _DATE.match(number):
         return None
-    return f"{number}_{found[2]}" if found[2] else number
+    return f"{number}_{match[2]}" if match[2] else number
 
 
-def _by_folder(jobs: Jobs, free: list[str]) -> list[str]:
-    """Unnamed logs in a folder whose named ones all belong to one job; the others are returned."""
+def _by_folder(jobs: Jobs, free_logs: list[str]) -> list[str]:
+    """Assign logs in folders whose assigned logs all belong to one job; returns the other logs."""
     owners: dict[str, set[Job]] = {}
     for job in jobs:
         for path in job.logs:
@@ -136,16 +136,16 @@ def _by_folder(jobs: Jobs, free: list[str]) -> list[str]:
             while folder:
                 owners.setdefault(folder, set()).add(job)
                 folder = folder_of(folder)
-    rest = []
-    for path in free:
+    unassigned = []
+    for path in free_logs:
         folder = folder_of(path)
         while folder and folder not in owners:
             folder = folder_of(folder)
         if folder and len(owners[folder]) == 1:
             next(iter(owners[folder])).logs.append(path)
         else:
-            rest.append(path)
-    return rest
+            unassigned.append(path)
+    return unassigned
 
 
 def folder_of(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Which run continues which: dependencies, requeues, and jobs of one name that took turns."""
+"""Which run continues which: dependencies, requeues, and consecutive jobs of one name."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from trackside.runs.jobs import Job, Jobs
 from trackside.runs.logs import folder_of
 
 TURN_S = 60.0
-"""Seconds between one job's end and the next one's start, where a queue was waiting for just that."""
+"""Maximum seconds from one job's end to the start of the next, if that one was waiting for it."""
 
 
 def parents_among(job: Job, jobs: Jobs) -> list[Job]:
-    """The jobs with records or logs that this one was told to wait for."""
-    found = []
+    """The jobs with records or logs that this job depends on."""
+    parents = []
     for id_ in job.parents:
         parent = jobs.named(id_)
-        found += [parent] if parent is not None else jobs.parts(id_)
-    return [parent for parent in found if parent is not job]
+        parents += [parent] if parent is not None else jobs.parts(id_)
+    return [parent for parent in parents if parent is not job]
 
 
 def ancestors(job: Job, jobs: Jobs) -> set[str]:
-    """Ids of all jobs before this one in its chain of dependencies."""
-    seen: set[str] = set()
-    waiting = [job]
-    while waiting:
-        for parent in parents_among(waiting.pop(), jobs):
-            if parent.id not in seen:
-                seen.add(parent.id)
-                waiting.append(parent)
-    return seen - {job.id}
+    """Ids of all jobs before this one in its dependency chain."""
+    ids: set[str] = set()
+    queue = [job]
+    while queue:
+        for parent in parents_among(queue.pop(), jobs):
+            if parent.id not in ids:
+                ids.add(parent.id)
+                queue.append(parent)
+    return ids - {job.id}
 
 
 def last_of_chain(pool: Sequence[Job], jobs: Jobs) -> Job | None:
-    """The one job of the pool that comes after all others, or None if they are no chain.
+    """The one job that comes after all others of the pool; None if they form no chain.
 
-    A job that never started (still waiting, or cancelled in the queue) is passed over where another did.
+    A job that never started (still waiting, or cancelled in the queue) is skipped if another one did.
     """
     ran = [job for job in pool if job.started] or list(pool)
     if len(ran) == 1:
@@ -57,7 +57,7 @@ def _last_in_turn(pool: Sequence[Job]) -> Job | None:
 
 
 def took_turn(later: Job, earlier: Job) -> bool:
-    """Whether one waited in the queue for the other of the same name and folder, as a singleton or a chain does."""
+    """Whether the later job waited for the earlier one of its name and folder, as a singleton or a chain does."""
     end, start, submit = earlier.time("end", last=True), later.time("start"), later.time("submit")
     if end is None or start is None or not 0 <= start - end <= TURN_S or not same_work(later, earlier):
         return False
@@ -65,26 +65,26 @@ def took_turn(later: Job, earlier: Job) -> bool:
 
 
 def same_work(one: Job, other: Job) -> bool:
-    """Same job name, and nothing that speaks against the same folder."""
+    """Same job name, and no evidence of different folders."""
     name = one.first("name")
     if name is None or name != other.first("name"):
         return False
-    where = [{folder_of(path) for path in job.logs} for job in (one, other)]
-    if all(where) and not where[0] & where[1]:
+    log_folders = [{folder_of(path) for path in job.logs} for job in (one, other)]
+    if all(log_folders) and not log_folders[0] & log_folders[1]:
         return False
     folders = one.first("work_dir"), other.first("work_dir")
     return None in folders or folders[0] == folders[1]
 
 
 def parent_of(job: Job, jobs: Jobs, attempts: int) -> tuple[str | None, str | None]:
-    """(id of the run that this one continues, how that was found).
+    """(id of the run that this one continues, how it was found).
 
-    A dependency on a job at hand says most; then earlier attempts under the same id; then a dependency on a job of
-    which nothing else is known; then the last job of the same name that ended before this one began.
+    In order: a dependency on a job in the inputs; an earlier attempt under the same id; a dependency on a job that is
+    not in the inputs; the last job of the same name that ended before this one started.
     """
-    known = parents_among(job, jobs)
-    if known:
-        return max(known, key=lambda each: each.time("end", last=True) or 0.0).id, "dependency"
+    parents = parents_among(job, jobs)
+    if parents:
+        return max(parents, key=lambda parent: parent.time("end", last=True) or 0.0).id, "dependency"
     if attempts > 1:
         return job.id, "requeue"
     if job.parents:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from trackside.model import Plane
-from trackside.runs.listing import Listed, listing
+from trackside.runs.listing import RunSummary, listing
 from trackside.session import Request, Session, SiteRequest, StoreRequest, open_session
 from trackside.session.site import is_job, names_of
 from trackside.site.config import Site
@@ -91,7 +91,7 @@ class Diagnoser:
         self._renewed = time.monotonic()
         return left
 
-    def runs(self) -> Sequence[Listed]:
+    def runs(self) -> Sequence[RunSummary]:
         """All runs of the store, as of some seconds ago."""
         if time.monotonic() - self._renewed > LISTED_S:
             self._fresh()

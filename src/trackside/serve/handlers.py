@@ -16,7 +16,7 @@ from starlette.responses import Response
 from trackside.facts.fact import closure, derivation
 from trackside.families import families, find_family
 from trackside.family import Family
-from trackside.runs.listing import Listed
+from trackside.runs.listing import RunSummary
 from trackside.serve.answers import AnswerDoc, answered, parsed
 from trackside.serve.diagnoser import Diagnoser
 from trackside.serve.operations import Asked
@@ -246,7 +246,7 @@ def _family(name: str, status: int = 422) -> Family:
     return found
 
 
-def _job_doc(row: Listed) -> JobDoc:
+def _job_doc(row: RunSummary) -> JobDoc:
     return JobDoc(id=row.id, name=row.name, state=row.state, start=row.start, end=row.end, nodes=list(row.nodes),
                   n_gpus=row.n_gpus, planes=list(row.planes))  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""THE ONE WAY IN: a request opens a session, which holds a run, its evidence and the verdict on it. One file a kind of
+"""THE ONE WAY IN: a request opens a session, which holds a run, its evidence and its verdict. One file per kind of
 source."""
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ __all__ = ["PathsRequest", "Request", "Session", "SiteRequest", "StoreRequest", 
 
 @contextmanager
 def open_session(request: Request) -> Iterator[Session]:
-    """The run that is asked for, with its evidence, which can be asked until the block ends.
+    """A session on the requested run; its evidence can be queried until the block ends.
 
-    Raises FileNotFoundError for a path that isn't there, SeveralRuns, NoSuchRun and StoreError; of a site CannotAsk,
-    and NothingReadable where nothing that was asked knows the job.
+    Raises FileNotFoundError for a missing path, SeveralRuns, NoSuchRun and StoreError; for a site also CannotAsk, and
+    NothingReadable if no source knows the job.
     """
     with ExitStack() as stack:
         match request:
             case PathsRequest():
                 yield open_paths(request)
             case StoreRequest():
-                from trackside.session.store import open_store  # DuckDB comes with it
+                from trackside.session.store import open_store  # imports DuckDB
 
                 yield open_store(request, stack)
             case SiteRequest():
-                from trackside.session.site import open_site  # the HTTP client comes with it
+                from trackside.session.site import open_site  # imports the HTTP client
 
                 yield open_site(request, stack)
             case _:

@@ -1,4 +1,4 @@
-"""From loaded inputs to the one run that is asked for: its rows, its training points and its metrics."""
+"""Chooses the requested run from loaded inputs: its rows, its training points and its metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LiveCurves = Callable[[Run, MemoryStore], Curves]
 
 
 def choose(loaded: LoadedInputs, as_of: float | None = None, live: LiveCurves | None = None) -> tuple[Run, MemoryStore]:
-    """The run and its rows. ``as_of`` ends a run that is still going. Raises SeveralRuns or NoSuchRun."""
+    """The run and its rows. ``as_of``: end of a run that is still going. Raises SeveralRuns or NoSuchRun."""
     loaded.done()
     resolved = loaded.resolved()
     run, store = resolved.run, resolved.store
@@ -39,19 +39,19 @@ def choose(loaded: LoadedInputs, as_of: float | None = None, live: LiveCurves | 
         run, store.metrics = run_metrics(loaded.curves, run, store)
     if loaded.curves is not None and store.metrics is not None:
         for metric in loaded.curves.failed:
-            if (why := store.metrics.failed.get(metric)) is not None:
-                store.unanswered("metric", f"{loaded.curves.name}: {metric}", str(why), whole=False)
+            if (reason := store.metrics.failed.get(metric)) is not None:
+                store.unanswered("metric", f"{loaded.curves.name}: {metric}", str(reason), whole=False)
     return run, store
 
 
 def _with_live(loaded: LoadedInputs, run: Run, store: MemoryStore, live: Curves) -> Run:
-    """Put the metrics of a live store, and of files, with the run's rows; gives the run with what they say of it.
+    """Add the metrics of a live store, and of files, to the run's rows; returns the run completed from them.
 
-    A store that does not answer is noted; then the metrics are those of the files, if any.
+    If the live store does not answer, this is recorded, and only the metrics of the files are used, if any.
     """
     try:
         curves = live if loaded.curves is None else JoinedCurves(loaded.curves, live)
-        measured, store.metrics = run_metrics(curves, run, store)
+        completed, store.metrics = run_metrics(curves, run, store)
     except Unanswered as error:
         store.unanswered("metric", live.name, str(error))
         return run
@@ -59,4 +59,4 @@ def _with_live(loaded: LoadedInputs, run: Run, store: MemoryStore, live: Curves)
         store.unanswered("metric", live.name, str(reason))
     if not store.metrics.curves.held():
         store.metrics = replace(store.metrics, note=f"{live.name} holds no metric of the run")
-    return measured
+    return completed

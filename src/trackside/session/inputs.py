@@ -1,4 +1,4 @@
-"""What the inputs hold: their rows, training points and measurements, before a run is chosen of them."""
+"""What the inputs hold: their rows, training points and measurements, before a run is chosen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trackside.read.detect import read_source
 from trackside.read.format import Source
 from trackside.read.formats.job_log import empty_output
 from trackside.read.walk import walk
-from trackside.runs.resolve import Resolved, resolve
+from trackside.runs.resolve import ResolvedRun, resolve
 from trackside.session.request import Paths, ProgressCallback
 from trackside.stores.curves import Curves
 from trackside.stores.embedded.layout import Directory, StoreError
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
     from trackside.stores.embedded.spill import Spill
 
 MAX_SAMPLES_IN_MEMORY = 30_000_000
-"""At 20 bytes each; more go to a temporary store."""
+"""20 bytes each; more are written to a temporary store."""
 
 
 @dataclass(slots=True)
 class LoadedInputs:
-    """What the inputs hold, and what each file was taken for. A sink of readers until ``done``."""
+    """What the inputs hold, and the detected format of each file. A sink for readers until ``done``."""
 
     store: MemoryStore = field(default_factory=MemoryStore)
     trajectories: Trajectories = field(default_factory=Trajectories)
     inputs: list[Input] = field(default_factory=list)
     curves: Curves | None = None
-    """The measurements; None where no input held any."""
+    """The measurements; None if no input has any."""
     paths: tuple[str, ...] = ()
-    """Logs that count in finding whose log is whose, but whose rows are not here."""
+    """Logs whose rows are not loaded, but which matter when logs are assigned to jobs."""
     home: frozenset[str] | None = None
     """The logs that came in one folder with the job's; None: all did."""
     owners: Mapping[str, str] = field(default_factory=dict)
-    """Logs whose job is known, whatever they are called -> its id."""
+    """Path of a log whose job is known, whatever its file name -> the job's id."""
     job: str | None = None
     """The job to choose; None: the one that the inputs are about."""
     as_of: float | None = None
-    """What a bundle's verdict took as the present, POSIX seconds."""
+    """The present, POSIX seconds, according to a bundle's verdict."""
     on_source: Callable[[Source], None] | None = None
-    """Called with each source before it is read: a bundle keeps what a site gave."""
+    """Called with each source before it is read: a bundle stores what a site returned."""
     _memory: MemoryCurves | None = None
     _spill: Spill | None = None
     _done: bool = False
@@ -78,7 +78,7 @@ class LoadedInputs:
             self._spill, self._memory, self.curves = Spill(self._memory), None, None
 
     def take(self, source: Source | Input) -> None:
-        """Read a source, or note why it can't be."""
+        """Read a source, or record why it can't be read."""
         if self.on_source is not None and isinstance(source, Source):
             self.on_source(source)
         row = read_source(source, self) if isinstance(source, Source) else source
@@ -87,12 +87,12 @@ class LoadedInputs:
             self.store.planes.add(row.plane)
 
     def load(self, paths: Paths, on_progress: ProgressCallback | None = None) -> None:
-        """Read everything under the paths. Raises FileNotFoundError for a path that isn't there, and StoreError."""
+        """Read everything under the paths. Raises FileNotFoundError for a missing path, and StoreError."""
         for path in paths:
             if not os.path.lexists(path):
                 raise FileNotFoundError(f"no such file or folder: {os.fspath(path)}")
             if Directory(path).exists:
-                raise StoreError(f"{os.fspath(path)} is a store: give it as --store {os.fspath(path)}")
+                raise StoreError(f"{os.fspath(path)} is a store: pass it as --store {os.fspath(path)}")
         if len(paths) == 1:
             job, self.as_of = asked(paths[0])
             self.job = self.job or job
@@ -100,18 +100,18 @@ class LoadedInputs:
             self.take(source)
 
     def done(self) -> None:
-        """Everything was read; a second call changes nothing."""
+        """Call after everything was read; a second call changes nothing."""
         if self._done:
             return
         self._done = True
-        if "log" not in self.store.planes:  # where no log says anything, empty ones do: the job wrote nothing
+        if "log" not in self.store.planes:  # if no log has any line, an empty one is evidence: the job wrote nothing
             for row in self.inputs:
                 if row.status == "empty" and (event := empty_output(row.path)) is not None:
                     self.event(event)
         if self._spill is not None:
             self.curves = self._spill.curves()
 
-    def resolved(self) -> Resolved:
+    def resolved(self) -> ResolvedRun:
         """The run to choose and its rows, without training points and metrics. Raises SeveralRuns or NoSuchRun."""
         return resolve(self.store, self.job, [*self.trajectories.paths, *self.paths], self.home, self.owners)
 

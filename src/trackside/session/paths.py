@@ -10,18 +10,19 @@ from trackside.session.session import Session
 
 
 class PathsSession(Session):
-    """A session that gives no verdict where nothing could be read."""
+    """A session that raises an error instead of a verdict if nothing could be read."""
 
-    def _judged(self) -> Verdict:
+    def _diagnose(self) -> Verdict:
         if not self.loaded.readable:
-            why = "; ".join(f"{row.path}: {row.note or row.status}" for row in self.inputs[:3])
-            why = f"nothing readable was given ({why or 'no files'})"
-            raise NothingReadable(f"{why}; 'trackside inputs PATH' lists all")
-        return super()._judged()
+            reasons = "; ".join(f"{row.path}: {row.note or row.status}" for row in self.inputs[:3])
+            raise NothingReadable(
+                f"no input could be read ({reasons or 'no files'}); 'trackside inputs PATH' lists all of them"
+            )
+        return super()._diagnose()
 
 
 def load(paths: Paths, on_progress: ProgressCallback | None = None, job: str | None = None) -> LoadedInputs:
-    """All that the paths hold. Raises FileNotFoundError for a path that isn't there, and StoreError."""
+    """Load everything under the paths. Raises FileNotFoundError for a missing path, and StoreError."""
     loaded = LoadedInputs(job=job)
     loaded.load(paths, on_progress)
     loaded.done()
@@ -29,5 +30,5 @@ def load(paths: Paths, on_progress: ProgressCallback | None = None, job: str | N
 
 
 def open_paths(request: PathsRequest) -> PathsSession:
-    """The session on what the paths hold."""
+    """A session on the contents of the paths."""
     return PathsSession.of(load(request.paths, request.on_progress, request.job), request.as_of, request.paths)

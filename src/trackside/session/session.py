@@ -1,4 +1,4 @@
-"""One run and all that is known of it: what everybody above is handed."""
+"""One run and everything known about it; the upper rooms work on this."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from trackside.version import package_version
 
 @dataclass(slots=True)
 class Session:
-    """A run, the store that holds its rows and metrics, and the loaded inputs that it was chosen from.
+    """A run, the store with its rows and metrics, and the loaded inputs that it was chosen from.
 
-    ``as_of``: POSIX seconds taken as the present for a run still going. ``asked``: servers and commands, as a verdict
-    names them. ``files``: what was read of files, those that Slurm named included.
+    ``as_of``: POSIX seconds taken as the present for a run that is still going. ``queried``: servers and commands that
+    were queried, as a verdict names them. ``files``: the files that were read, including those that Slurm named.
     """
 
     run: Run
@@ -34,41 +34,41 @@ class Session:
     loaded: LoadedInputs = field(default_factory=LoadedInputs)
     as_of: float | None = None
     stage: Stage = "unknown"
-    """Whether the job still goes on, as the site's Slurm has it."""
-    asked: tuple[str, ...] = ()
+    """Whether the job is still going, according to the site's Slurm."""
+    queried: tuple[str, ...] = ()
     files: Paths = ()
     servers: Sequence[Curves] = ()
-    """The site's servers of metrics."""
+    """The site's metric servers."""
     _facts: Facts | None = None
     _verdict: Verdict | None = None
 
     @classmethod
     def of(cls, loaded: LoadedInputs, as_of: float | None = None, files: Paths = ()) -> Self:
-        """The session on the job to choose of loaded inputs. Raises SeveralRuns or NoSuchRun."""
+        """A session on the job to choose from loaded inputs. Raises SeveralRuns or NoSuchRun."""
         as_of = loaded.as_of if as_of is None else as_of
         return cls(*choose(loaded, as_of), loaded, as_of, files=files)
 
     @property
     def inputs(self) -> Sequence[Input]:
-        """What each input was taken for."""
+        """Each input with its detected format and status."""
         return self.loaded.inputs
 
     def ask(self, query: Query) -> Answer:
-        """What the evidence says: see :class:`trackside.evidence.Store`."""
+        """Answer a query from the evidence: see :class:`trackside.evidence.Store`."""
         return self.store.ask(query)
 
     @property
     def facts(self) -> Facts:
-        """What follows from the evidence, each fact derived once; what preflight does not trust is missing."""
+        """The facts of the run, each derived once; facts that preflight does not trust are missing."""
         if self._facts is None:
             self._facts = engine.facts_of(self.store, self.run)
         return self._facts
 
     def verdict(self) -> Verdict:
-        """What went wrong, judged once. Raises NothingReadable where files or a site hold nothing of the run."""
+        """The verdict, computed once. Raises NothingReadable if the files or the site hold nothing about the run."""
         if self._verdict is None:
-            self._verdict = self._judged()
+            self._verdict = self._diagnose()
         return self._verdict
 
-    def _judged(self) -> Verdict:
+    def _diagnose(self) -> Verdict:
         return engine.verdict_of(self.facts, self.inputs, package_version())

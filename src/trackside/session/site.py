@@ -1,6 +1,6 @@
-"""A session on a run from where a site keeps it: Slurm, output files, log stores, the metrics' server, given files.
+"""A session on a run as a site holds it: Slurm, output files, log stores, the metric server, given files.
 
-What did not answer is noted as such, so that no absence is made of it; all else goes on.
+A source that does not answer is recorded, so that its silence does not count as absence; the others are still used.
 """
 
 from __future__ import annotations
@@ -38,41 +38,41 @@ from trackside.verdict import engine
 from trackside.version import package_version
 
 ZONES_S = 15 * 3600.0
-"""By how much the times of records and logs in files may differ from UTC, which servers keep."""
+"""The times of records and logs in files may differ from UTC, which servers use, by at most this."""
 LOG_STORE: tuple[Plane, ...] = ("log", "kernel")
-"""What is looked for in a log store."""
+"""The planes that a log store can provide."""
 
 
 @dataclass(slots=True)
 class SiteSession(Session):
-    """A session whose verdict also says what asking the servers of metrics took."""
+    """A session whose verdict also lists the cost of querying the metric servers."""
 
     servers: Sequence[MetricServer] = ()
 
-    def _judged(self) -> Verdict:
-        measured = [_measured(each) for each in self.servers]
-        if measured and all(row.status == "empty" for row in measured):
-            _refuse_unknown(self.loaded, self.loaded.job, measured)
+    def _diagnose(self) -> Verdict:
+        server_rows = [_server_row(server) for server in self.servers]
+        if server_rows and all(row.status == "empty" for row in server_rows):
+            _refuse_unknown(self.loaded, self.loaded.job, server_rows)
         verdict = engine.verdict_of(self.facts, self.inputs, package_version())
-        return replace(verdict, inputs=(*verdict.inputs, *map(_measured, self.servers)))
+        return replace(verdict, inputs=(*verdict.inputs, *map(_server_row, self.servers)))
 
 
 def open_site(request: SiteRequest, stack: ExitStack) -> SiteSession:
-    """Ask all that the site has for a job; its metrics can be asked until the stack is closed.
+    """Query everything that the site has about a job; its metrics can be queried until the stack is closed.
 
-    Raises FileNotFoundError for a path that isn't there, CannotAsk, and NothingReadable where there is nothing to ask
-    or nobody knows anything of the job; StoreError, SeveralRuns and NoSuchRun.
+    Raises FileNotFoundError for a missing path, CannotAsk, NothingReadable if there is nothing to query or no source
+    knows the job, StoreError, SeveralRuns and NoSuchRun.
     """
-    site, job, beside = request.site, request.job, bool(request.paths or request.store)
+    site, job, has_inputs = request.site, request.job, bool(request.paths or request.store)
     slurm = None
-    if job is not None and site.slurm is not None and _asks_slurm(site, beside):
-        with _meant():
+    if job is not None and site.slurm is not None and _asks_slurm(site, has_inputs):
+        with _usage_errors():
             slurm = live(site.slurm, job)
     answer = slurm or SlurmAnswer("")
-    if job is not None and slurm is not None and not beside and _unheard_of(slurm):
-        _refuse_unheard_of(site, job, slurm)
+    if job is not None and slurm is not None and not has_inputs and _is_unknown(slurm):
+        _refuse_if_unknown_everywhere(site, job, slurm)
     servers: list[MetricServer] = []
-    if site.metrics is not None and answer.known:  # enough to look for them from now on, while logs are read
+    if site.metrics is not None and answer.known:  # enough to start searching for the metrics while logs are read
         scope = Scope(answer.start, answer.end, answer.nodes, answer.names)
         servers.append(stack.enter_context(closing(open_metrics(site.metrics, scope))))
         servers[0].begin()
@@ -80,13 +80,13 @@ def open_site(request: SiteRequest, stack: ExitStack) -> SiteSession:
     loaded.inputs += answer.rows
     _take_lines(loaded, site, slurm)
     for row in answer.rows:
-        if row.status in ("unreadable", "refused") and not _sent(loaded, row, answer):
+        if row.status in ("unreadable", "refused") and not _was_pushed(loaded, row, answer):
             loaded.store.unanswered(row.plane or "scheduler", row.path, row.note)
-    asked = names_of(site, slurm is not None)
-    if not asked and not beside:
+    queried = names_of(site, slurm is not None)
+    if not queried and not has_inputs:
         raise NothingReadable(
-            "there is nothing to ask: no Slurm commands on this machine, and no metrics or logs are configured; "
-            "give PATHS, --store, --metrics-url or --logs-url, or write a trackside.toml (docs/site.md)"
+            "no source to query: no Slurm commands on this machine, and no metrics or logs are configured; "
+            "pass PATHS, --store, --metrics-url or --logs-url, or write a trackside.toml (docs/site.md)"
         )
     if site.metrics is None:
         _refuse_unknown(loaded, job)
@@ -96,11 +96,11 @@ def open_site(request: SiteRequest, stack: ExitStack) -> SiteSession:
     opener = None if site.metrics is None else _opener(servers, site.metrics, stack)
     run, store = choose(loaded, as_of, opener)
     files = [*request.paths, *answer.files]
-    return SiteSession(run, store, loaded, as_of, answer.stage, asked, files, servers)
+    return SiteSession(run, store, loaded, as_of, answer.stage, queried, files, servers)
 
 
 def _load(request: SiteRequest, slurm: SlurmAnswer, stack: ExitStack) -> LoadedInputs:
-    """What Slurm says, files hold, and a store has of the job, unless it has nothing of it."""
+    """Load the job from Slurm, files and the store; a store without the job is skipped."""
     paths = [*request.paths, *slurm.files]
     if request.store:
         with suppress(NoSuchRun):
@@ -119,30 +119,30 @@ def _load(request: SiteRequest, slurm: SlurmAnswer, stack: ExitStack) -> LoadedI
 
 
 def _take_lines(loaded: LoadedInputs, site: Site, slurm: SlurmAnswer | None) -> None:
-    """The lines of all log stores, and of the journal."""
+    """Load the lines of all log stores, and of the journal."""
     files = slurm.logs if slurm is not None else ()
     for options in site.logs:
-        with _meant():
+        with _usage_errors():
             store = open_store(options)
         room = Room(options)
-        for wanted in _wanted(loaded, slurm):
-            if wanted.jobs or wanted.nodes:
-                for found in sources(_Beyond(store, options, frozenset(files)), options, wanted, room):
-                    _take_log(loaded, store.name, found)
+        for line_query in _line_queries(loaded, slurm):
+            if line_query.jobs or line_query.nodes:
+                for source in sources(_WithoutFiles(store, options, frozenset(files)), options, line_query, room):
+                    _take_log(loaded, store.name, source)
     if site.journal is not None:
-        for found in journal(site.journal, _wanted(loaded, slurm)[0]):
-            _take_log(loaded, "journalctl", found)
+        for source in journal(site.journal, _line_queries(loaded, slurm)[0]):
+            _take_log(loaded, "journalctl", source)
 
 
-def _sent(loaded: LoadedInputs, row: Input, slurm: SlurmAnswer) -> bool:
-    """Whether an output file that can't be read here was sent line by line by somebody who could."""
+def _was_pushed(loaded: LoadedInputs, row: Input, slurm: SlurmAnswer) -> bool:
+    """Whether an output file that can't be read here was pushed line by line by a sender who could read it."""
     ids = slurm.elsewhere.get(row.path, ())
-    read = [each.path for each in loaded.inputs if each.status in ("read", "partial")]
-    return any(is_stream_of(path, job, row.path) for job in ids for path in read)
+    read_paths = [input_row.path for input_row in loaded.inputs if input_row.status in ("read", "partial")]
+    return any(is_stream_of(path, job, row.path) for job in ids for path in read_paths)
 
 
 @contextmanager
-def _meant() -> Iterator[None]:
+def _usage_errors() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
@@ -150,19 +150,19 @@ def _meant() -> Iterator[None]:
 
 
 def _asks_slurm(site: Site, files: bool) -> bool:
-    """Whether Slurm is asked: where something was set of it; and, unless files were given, where its commands are. A
-    laptop that has none was not refused anything."""
+    """Whether to query Slurm: if any of its settings is set; else, unless files were given, if its commands exist. A
+    laptop without them must not report Slurm as unavailable."""
     return _sets_slurm(site) or not (files or all(shutil.which(name) is None for name in ("sacct", "scontrol")))
 
 
 def _sets_slurm(site: Site) -> bool:
     return site.slurm is not None and any(
-        each.name.startswith("slurm.") and each.origin != "default" for each in site.settings
+        setting.name.startswith("slurm.") and setting.origin != "default" for setting in site.settings
     )
 
 
 def names_of(site: Site, slurm: bool | None = None) -> tuple[str, ...]:
-    """What is asked of a job. ``slurm``: whether Slurm is; None: as the settings say."""
+    """The names of the sources to query about a job. ``slurm``: whether Slurm is queried; None: per the settings."""
     return (
         *(["slurm"] if (_sets_slurm(site) if slurm is None else slurm) else []),
         *map(log_store.name_of, site.logs),
@@ -172,7 +172,7 @@ def names_of(site: Site, slurm: bool | None = None) -> tuple[str, ...]:
 
 
 def is_job(text: str) -> bool:
-    """Whether it is a Slurm job's id."""
+    """Whether the text is a Slurm job id."""
     try:
         job_id(text)
     except ValueError:
@@ -181,33 +181,33 @@ def is_job(text: str) -> bool:
 
 
 def _refuse_unknown(loaded: LoadedInputs, job: str | None, more: Sequence[Input] = ()) -> None:
-    """Raises NothingReadable where all that answered know nothing of the job. ``more``: of servers of metrics."""
+    """Raise NothingReadable if no source that answered knows the job. ``more``: rows of the metric servers."""
     if loaded.readable:
         return
-    why = "; ".join(f"{row.path}: {row.note or row.status}" for row in [*loaded.inputs, *more][:4])
-    what = f"job {job}" if job is not None else "the run"
-    raise NothingReadable(f"nobody knows anything of {what} ({why or 'no inputs'})")
+    reasons = ", ".join(f"{row.path} ({row.note or row.status})" for row in [*loaded.inputs, *more][:4])
+    subject = f"job {job}" if job is not None else "the run"
+    raise NothingReadable(f"{subject} not found; asked: {reasons or 'nothing'}")
 
 
-def _unheard_of(slurm: SlurmAnswer) -> bool:
-    """Whether all of Slurm answered and has no such job."""
+def _is_unknown(slurm: SlurmAnswer) -> bool:
+    """Whether all Slurm commands answered and none knows the job."""
     return not slurm.known and bool(slurm.rows) and all(row.status == "empty" for row in slurm.rows)
 
 
-def _refuse_unheard_of(site: Site, job: str, slurm: SlurmAnswer) -> None:
-    """Raises NothingReadable where the servers, too, have nothing under the job's id: a few small questions. Without
-    them they would be searched for its time over months. One that does not answer is not taken for having nothing."""
+def _refuse_if_unknown_everywhere(site: Site, job: str, slurm: SlurmAnswer) -> None:
+    """Raise NothingReadable if the servers have nothing under the job's id either: a few small queries, instead of a
+    search over months of data. A server that does not answer does not count as having nothing."""
     rows = list(slurm.rows)
     for options in site.logs:
-        with _meant():
+        with _usage_errors():
             store = open_store(options)
         try:
-            found = store.streams(Wanted((job,)))
+            answer = store.streams(Wanted((job,)))
         except Unanswered:
             return
-        if found.streams:
+        if answer.streams:
             return
-        rows.append(Input(store.name, None, "empty", "; ".join(found.notes)))
+        rows.append(Input(store.name, None, "empty", "; ".join(answer.notes)))
     if site.metrics is not None:
         with closing(open_metrics(site.metrics, Scope(jobs=(job,)))) as curves:
             try:
@@ -215,15 +215,15 @@ def _refuse_unheard_of(site: Site, job: str, slurm: SlurmAnswer) -> None:
                     return
             except Unanswered:
                 return
-            rows.append(Input(curves.name, None, "empty", "has no series of it"))
+            rows.append(Input(curves.name, None, "empty", "no series with its id"))
     _refuse_unknown(LoadedInputs(inputs=rows), job)
 
 
 # -- log stores
 
 
-def _wanted(loaded: LoadedInputs, slurm: SlurmAnswer | None) -> list[Wanted]:
-    """The lines of the job and of its nodes meanwhile; and those of its parents."""
+def _line_queries(loaded: LoadedInputs, slurm: SlurmAnswer | None) -> list[Wanted]:
+    """Queries for the lines of the job and of its nodes during it; and for those of its parents."""
     if slurm is not None and slurm.known:
         own = Wanted(slurm.names, slurm.nodes, slurm.start, slurm.end)
         return [own, Wanted(slurm.parents, end=slurm.start)] if slurm.parents else [own]
@@ -234,18 +234,18 @@ def _wanted(loaded: LoadedInputs, slurm: SlurmAnswer | None) -> list[Wanted]:
     return [Wanted(jobs, run.nodes, start, end)]
 
 
-def _take_log(loaded: LoadedInputs, name: str, found: Found) -> None:
-    loaded.take(found)
+def _take_log(loaded: LoadedInputs, name: str, source: Found) -> None:
+    loaded.take(source)
     row = loaded.inputs[-1]
     if row.status in ("unreadable", "partial", "refused"):
-        faults = found.faults if isinstance(found, Source) else []
+        faults = source.faults if isinstance(source, Source) else []
         reason = ("; ".join(faults) or row.note).removeprefix(UNABLE).removeprefix(f"{name}: ")
         for plane in (row.plane,) if row.plane is not None else LOG_STORE:
             loaded.store.unanswered(plane, name, reason)
 
 
-class _Beyond:
-    """A log store without the lines of files that were read themselves."""
+class _WithoutFiles:
+    """A log store without the lines of files that were read directly."""
 
     def __init__(self, store: LogStore, options: LogOptions, files: frozenset[str]) -> None:
         self._store, self._options, self._files = store, options, files
@@ -255,11 +255,13 @@ class _Beyond:
         """See :class:`trackside.stores.log_store.LogStore`."""
         return self._store.name
 
-    def streams(self, wanted: Wanted) -> Streams:
+    def streams(self, line_query: Wanted) -> Streams:
         """See :class:`trackside.stores.log_store.LogStore`."""
-        found = self._store.streams(wanted)
-        left = [each for each in found.streams if told("file", each.labels, self._options.labels) not in self._files]
-        return replace(found, streams=tuple(left))
+        answer = self._store.streams(line_query)
+        remaining = [
+            stream for stream in answer.streams if told("file", stream.labels, self._options.labels) not in self._files
+        ]
+        return replace(answer, streams=tuple(remaining))
 
     def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
         """See :class:`trackside.stores.log_store.LogStore`."""
@@ -270,52 +272,52 @@ class _Beyond:
 
 
 def _opener(servers: list[MetricServer], options: MetricOptions, stack: ExitStack) -> LiveCurves:
-    """What opens the run's metrics once they are wanted: those that are looked for already, where Slurm told enough."""
+    """A function that opens the run's metrics when needed: those already being searched, if Slurm gave enough."""
 
-    def opened(run: Run, rows: MemoryStore) -> MetricServer:
+    def open_server(run: Run, rows: MemoryStore) -> MetricServer:
         if not servers:
             servers.append(stack.enter_context(closing(open_metrics(options, _scope(run, rows)))))
         return servers[0]
 
-    return opened
+    return open_server
 
 
 def _scope(run: Run, rows: MemoryStore) -> Scope:
-    """Where the metrics of a run that files tell of are: by its nodes and job, while it was there.
+    """The scope of the metrics of a run that only files describe: its nodes and job, while it was there.
 
     Their times may be off by a zone.
     """
     jobs = tuple(dict.fromkeys(name for name in (run.id, *run.aliases) if name))
     start, end = run.start, run.end
     if start is None:
-        start, end = _logged(rows)
+        start, end = _log_span(rows)
     if start is None:
         return Scope(None, None, run.nodes, jobs)
     return Scope(start - ZONES_S, None if end is None else end + ZONES_S, run.nodes, jobs)
 
 
-def _logged(rows: MemoryStore) -> tuple[float | None, float | None]:
-    """From the first to the last time that the logs tell."""
+def _log_span(rows: MemoryStore) -> tuple[float | None, float | None]:
+    """From the first to the last time in the logs."""
     answer = rows.ask(events("log_activity"))
-    found: Sequence[Event] = answer.events if isinstance(answer, Frame) else ()
+    activities: Sequence[Event] = answer.events if isinstance(answer, Frame) else ()
     times = [
         float(value)
-        for row in found
+        for row in activities
         for name in ("first_time", "last_time")
         if isinstance(value := row.get(name), (int, float))
     ]
     return (min(times), max(times)) if times else (None, None)
 
 
-def _measured(curves: MetricServer) -> Input:
-    """The row of a server of metrics: what it held of the run, and what asking it took."""
+def _server_row(curves: MetricServer) -> Input:
+    """The inputs row of a metric server: what it held about the run, and what querying it cost."""
     traffic = curves.traffic
     cost = f"{traffic.requests:,} requests, {traffic.bytes_received:,} bytes received"
     try:
-        held = curves.held()
+        infos = curves.held()
     except Unanswered as error:
         return Input(curves.name, curves.title, "unreadable", f"{error}; {cost}", plane="metric")
-    names = len({each.series.metric for each in held})
-    note = f"{names:,} metrics of the run in {len(held):,} series; {cost}"
-    status: InputStatus = "partial" if curves.failed else "read" if held else "empty"
-    return Input(curves.name, curves.title, status, note, len(held), "metric")
+    names = len({info.series.metric for info in infos})
+    note = f"{names:,} metrics of the run in {len(infos):,} series; {cost}"
+    status: InputStatus = "partial" if curves.failed else "read" if infos else "empty"
+    return Input(curves.name, curves.title, status, note, len(infos), "metric")

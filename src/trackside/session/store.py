@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from trackside.ingest import ingest_into
 from trackside.read.format import Source
-from trackside.runs.kept import find
+from trackside.runs.job_data import find
 from trackside.session.inputs import LoadedInputs
 from trackside.session.request import StoreRequest
 from trackside.session.session import Session
@@ -19,7 +19,7 @@ from trackside.stores.embedded.writer import Writer
 
 
 def open_store(request: StoreRequest, stack: ExitStack) -> Session:
-    """The session on a job of a store."""
+    """A session on a job of a store."""
     return Session.of(load_stored(request, stack), request.as_of, request.paths)
 
 
@@ -29,47 +29,47 @@ def load_stored(
     more: Sequence[Source] = (),
     owners: Mapping[str, str] = MappingProxyType({}),
 ) -> LoadedInputs:
-    """What concerns one job of a store, as if it had been loaded; its curves can be asked until the stack is closed.
+    """What a store holds about one job, as if loaded from files; its series can be queried until the stack is closed.
 
-    ``more``: what else belongs to the job; ``owners``: files of all these whose job is known -> its id.
+    ``more``: further sources of the job; ``owners``: path of a file, in the store or not, whose job is known -> its id.
     """
     snapshot = stack.enter_context(Snapshot.open(request.store))
-    given: list[str] = []
+    added_paths: list[str] = []
     if request.paths or more:
         writer = Writer.temporary(snapshot)
         stack.callback(writer.remove)
         stack.enter_context(writer)  # closed before it is removed
         summary = ingest_into(writer, request.paths, request.on_progress, more)
-        given = [row.path for row in (*summary.inputs, *summary.skipped)]
+        added_paths = [row.path for row in (*summary.inputs, *summary.skipped)]
         snapshot = writer.snapshot()
-    named = _owners_as_stored(snapshot, owners)
-    of_job = find(snapshot, request.job, given, named)
+    owners_by_name = _owners_as_stored(snapshot, owners)
+    job_data = find(snapshot, request.job, added_paths, owners_by_name)
     loaded = LoadedInputs(
-        of_job.store,
-        of_job.trajectories,
-        of_job.inputs,
-        paths=of_job.paths,
-        home=of_job.home,
-        owners=named,
-        job=of_job.job,
+        job_data.store,
+        job_data.trajectories,
+        job_data.inputs,
+        paths=job_data.paths,
+        home=job_data.home,
+        owners=owners_by_name,
+        job=job_data.job,
     )
     if snapshot.manifest.of("spans") or snapshot.manifest.of("waiting"):
-        loaded.curves = DuckCurves(snapshot, of_job.scope)
+        loaded.curves = DuckCurves(snapshot, job_data.scope)
     return loaded
 
 
 def _owners_as_stored(snapshot: Snapshot, owners: Mapping[str, str]) -> dict[str, str]:
-    """Files' owners by what the store calls the files, which may have been kept before by another path to them."""
+    """The owners by the store's names of the files, which may have been ingested before under another path."""
     if not owners:
         return {}
     real = {os.path.realpath(f"/{path}"): job for path, job in owners.items()}
     leaves = {os.path.basename(path) for path in (*owners, *real)}
-    named = {}
+    owners_by_name = {}
     for path, root, label in snapshot.rows(f"SELECT path, root, label FROM {snapshot.table('inputs')}"):
         full = os.path.join(root, label)
         job = owners.get(label)
         if job is None and os.path.basename(full) in leaves:
             job = real.get(os.path.realpath(full))
         if job is not None:
-            named[path] = job
-    return named
+            owners_by_name[path] = job
+    return owners_by_name

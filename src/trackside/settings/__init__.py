@@ -1,5 +1,5 @@
-"""Settings from a TOML file, the environment and the command line, each later one over the earlier; known by where each
-came from, so that a wrong one can be named with its file, line and key."""
+"""Settings from a TOML file, the environment and the command line; later sources override earlier ones. Each value keeps
+its origin, so that an error can name the file, line and key."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from trackside.errors import UsageError
 
 PREFIX = "TRACKSIDE_"
 SECRETS = frozenset({"password", "bearer", "token"})
-"""May be given as text, as ``$NAME`` of an environment variable, or as a file under the key ending in ``_file``."""
+"""Given as text, as ``$NAME`` of an environment variable, or as a file under the key that ends in ``_file``."""
 NAMED = frozenset({"headers", "extra_params"})
-"""Tables of which some are secrets, told by their names; each may be ``$NAME``."""
+"""Tables that may contain secrets, recognized by key; each value may be ``$NAME``."""
 PATHS = frozenset({"ca", "cert", "certificate", "key", "bin", "path"})
-"""Keys whose values are paths; and all that end in ``_file`` or ``_files``. In a file they count from its folder."""
-MOST_SECRET = 64 << 10
-"""Bytes of a file with a secret."""
+"""Keys whose values are paths, besides those that end in ``_file`` or ``_files``; relative to the file's folder."""
+MAX_SECRET_BYTES = 64 << 10
+"""Size limit of a file with a secret."""
 Index = tuple[str, int]
-"""A section and which of several of that name."""
+"""(section name, number of the table among those of that name)."""
 
 
 class ConfigError(UsageError, ValueError):
-    """A setting that can't be meant. One line: where it stands, what is wrong, what may help."""
+    """An invalid setting. One line: its origin, what is wrong, and a hint."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A value as it was set. ``folder``: what a relative path in it counts from. ``text``: it came as a plain text."""
+class SettingValue:
+    """A value as it was set. ``folder``: base of relative paths. ``text``: set as plain text (environment, flag)."""
 
     value: Any
     origin: str
@@ -49,7 +49,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One table of the file. ``parts``: the dataclasses whose fields are its keys; the first that has one takes it."""
+    """One table of the file. ``parts``: the dataclasses whose fields are its keys; the first that has a key takes it."""
 
     name: str
     parts: tuple[type, ...]
@@ -58,112 +58,114 @@ class Section:
     inner: str = ""
     """The field of the first part that holds the second part, which has a ``url``."""
     prefix: str = PREFIX
-    """What its variables in the environment begin with."""
+    """Prefix of its environment variables."""
 
     @property
     def variable(self) -> str:
-        """The beginning of its keys' variables."""
+        """Prefix of the variables of its keys."""
         return f"{self.prefix}{self.name.replace('.', '_').upper()}_"
 
     def types(self) -> dict[str, Any]:
-        """Key -> the type of its value, secrets' files included."""
-        found: dict[str, Any] = {}
+        """Key -> type of its value, including the ``_file`` keys of secrets."""
+        types: dict[str, Any] = {}
         for part in self.parts:
             hints = typing.get_type_hints(part)
-            for each in dataclasses.fields(part):
-                if each.name not in self.left_out and each.name != self.inner:
-                    found.setdefault(each.name, hints[each.name])
-        return {**found, **{f"{name}_file": str for name in found if name in SECRETS}}
+            for field in dataclasses.fields(part):
+                if field.name not in self.left_out and field.name != self.inner:
+                    types.setdefault(field.name, hints[field.name])
+        return {**types, **{f"{name}_file": str for name in types if name in SECRETS}}
 
     def build(self, values: Mapping[str, Any]) -> Any:
-        """The options of the table. Raises ValueError for what can't be meant."""
+        """The options object of the table. Raises ValueError for invalid values."""
         outer = self.parts[0]
         if not self.inner:
             return outer(**values)
         if not values.get("url"):
             raise ValueError("has no url")
-        fields = {each.name: each for each in dataclasses.fields(outer) if each.name != self.inner}
+        fields = {field.name: field for field in dataclasses.fields(outer) if field.name != self.inner}
         inner = self.parts[1](**{name: value for name, value in values.items() if name not in fields})
-        for name, each in fields.items():
-            if name not in values and each.default is each.default_factory is dataclasses.MISSING:
+        for name, field in fields.items():
+            if name not in values and field.default is field.default_factory is dataclasses.MISSING:
                 raise ValueError(f"has no {name}")
         return outer(**{self.inner: inner}, **{name: value for name, value in values.items() if name in fields})
 
     def default(self, key: str) -> Any:
-        """What holds where nothing is set; None for a key that must be."""
+        """The default of a key; None if the key is required."""
         for part in self.parts:
-            for each in dataclasses.fields(part):
-                if each.name == key and each.default is not dataclasses.MISSING:
-                    return each.default
-                if each.name == key and each.default_factory is not dataclasses.MISSING:
-                    return each.default_factory()
+            for field in dataclasses.fields(part):
+                if field.name == key and field.default is not dataclasses.MISSING:
+                    return field.default
+                if field.name == key and field.default_factory is not dataclasses.MISSING:
+                    return field.default_factory()
         return "" if key.endswith("_file") else None
 
 
 class Settings:
-    """All that was set, by section and key."""
+    """All values that were set, by section and key."""
 
     def __init__(self, sections: Iterable[Section]) -> None:
         self.sections = {section.name: section for section in sections}
-        self.given: dict[Index, dict[str, Given]] = {}
+        self.set_values: dict[Index, dict[str, SettingValue]] = {}
 
     def indices(self, name: str) -> list[Index]:
         """The tables of a section, in the order of the file."""
-        return sorted(index for index in self.given if index[0] == name)
+        return sorted(index for index in self.set_values if index[0] == name)
 
     def read_file(self, path: Path) -> None:
-        """Take a TOML file. Raises ConfigError."""
+        """Read a TOML file. Raises ConfigError."""
         try:
             text = path.read_text("utf-8")
             document = tomllib.loads(text)
         except OSError as error:
-            raise ConfigError(f"{path} can't be read: {error.strerror}") from None
+            raise ConfigError(f"can't read {path}: {error.strerror}") from None
         except UnicodeDecodeError:
             raise ConfigError(f"{path} is not UTF-8 text") from None
         except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{path} is no TOML: {error}") from None
+            raise ConfigError(f"{path} is not valid TOML: {error}") from None
         lines, folder = _lines(text), str(path.resolve().parent)
 
-        def origin(name: str, at: int, key: str = "") -> str:
+        def origin(name: str, index: int, key: str = "") -> str:
             outer, _, inner = name.rpartition(".")
-            line = lines.get((name, at, key)) or lines.get((name, at, "")) or lines.get((outer, 0, inner))
+            line = lines.get((name, index, key)) or lines.get((name, index, "")) or lines.get((outer, 0, inner))
             return f"{path} line {line}" if line else str(path)
 
-        for name, at, table in _tables(document, self.sections):
+        for name, index, table in _tables(document, self.sections):
             section = self.sections.get(name)
             if section is None:
-                raise ConfigError(f"{origin(name, 0)}: there is no section [{name}]{nearest(name, self.sections)}")
-            if not isinstance(table, dict) or (at and not section.several):
+                raise ConfigError(f"{origin(name, 0)}: unknown section [{name}]{nearest(name, self.sections)}")
+            if not isinstance(table, dict) or (index and not section.several):
                 form = f"[[{name}]] or [{name}]" if section.several else f"[{name}]"
-                raise ConfigError(f"{origin(name, at)}: {name} is a table: write {form} with its keys below")
-            kept = self.given.setdefault((name, at), {})
+                raise ConfigError(f"{origin(name, index)}: {name} must be a table: write {form} with its keys below")
+            table_values = self.set_values.setdefault((name, index), {})
             for key, value in table.items():
-                kept[self._known(section, key, origin(name, at, key))] = Given(value, origin(name, at, key), folder)
+                table_values[self._known(section, key, origin(name, index, key))] = SettingValue(
+                    value, origin(name, index, key), folder
+                )
 
     def read_environment(self, environ: Mapping[str, str]) -> None:
-        """Take ``TRACKSIDE_<SECTION>_<KEY>`` variables. Raises ConfigError for a section's that is none of its keys."""
-        longest_first = sorted(self.sections.values(), key=lambda each: len(each.variable), reverse=True)
+        """Read ``TRACKSIDE_<SECTION>_<KEY>`` variables. Raises ConfigError for an unknown key of a known section."""
+        longest_first = sorted(self.sections.values(), key=lambda section_: len(section_.variable), reverse=True)
         for name, value in sorted(environ.items()):
-            section = next((each for each in longest_first if name.startswith(each.variable)), None)
+            section = next((section_ for section_ in longest_first if name.startswith(section_.variable)), None)
             if section is not None:
                 key = name.removeprefix(section.variable).lower()
-                self.set(section.name, key, Given(value, name, os.getcwd(), True))
+                self.set(section.name, key, SettingValue(value, name, os.getcwd(), True))
 
     def read_flags(self, flags: Mapping[str, object]) -> None:
-        """Take ``{"metrics.url": ...}`` of the command line; None is one that was not given. Raises ConfigError."""
+        """Read ``{"metrics.url": ...}`` from the command line; None means not given. Raises ConfigError."""
         for name, value in flags.items():
             section, _, key = name.rpartition(".")
             if value is not None:
                 flag = f"--{name.replace('.', '-').replace('_', '-')}"
-                self.set(section, key, Given(value, flag, os.getcwd(), isinstance(value, str)))
+                self.set(section, key, SettingValue(value, flag, os.getcwd(), isinstance(value, str)))
 
-    def set(self, name: str, key: str, given: Given) -> None:
-        """Take one value. Raises ConfigError for a key that the section hasn't."""
+    def set(self, name: str, key: str, setting: SettingValue) -> None:
+        """Set one value. Raises ConfigError for a key that the section does not have."""
         section = self.sections[name]
-        there = self.indices(name) or [(name, 0)]
-        if len(there) > 1:
-            raise ConfigError(f"{given.origin}: the file has {len(there)} tables [[{name}]]; set it there")
-        self.given.setdefault(there[0], {})[self._known(section, key, given.origin)] = given
+        indices = self.indices(name) or [(name, 0)]
+        if len(indices) > 1:
+            raise ConfigError(f"{setting.origin}: the file has {len(indices)} tables [[{name}]]; set it in the file")
+        self.set_values.setdefault(indices[0], {})[self._known(section, key, setting.origin)] = setting
 
     @staticmethod
     def _known(section: Section, key: str, origin: str) -> str:
@@ -172,45 +174,48 @@ class Settings:
         raise ConfigError(f"{origin}: [{section.name}] has no key {key!r}{nearest(key, section.types())}")
 
     def values(self, index: Index, environ: Mapping[str, str], warnings: list[str]) -> dict[str, Any]:
-        """The values of one table, converted, paths made whole and secrets fetched. Raises ConfigError."""
+        """The values of one table: converted, with absolute paths and with secrets read. Raises ConfigError."""
         section = self.sections[index[0]]
-        keys, given = section.types(), self.given.get(index, {})
+        keys, table_values = section.types(), self.set_values.get(index, {})
         values: dict[str, Any] = {}
-        for key, each in given.items():
-            value = _converted(keys[key], each, f"{section.name}.{key}")
+        for key, setting in table_values.items():
+            value = _converted(keys[key], setting, f"{section.name}.{key}")
             if key in PATHS or key.endswith(("_file", "_files")):
-                value = _whole(value, each.folder)
+                value = _absolute(value, setting.folder)
             if key in SECRETS or key in NAMED or key == "url":
-                value = _referred(value, each, environ)
+                value = _with_variables(value, setting, environ)
             values[key] = value
         for key in [key for key in values if key.removesuffix("_file") in SECRETS and key.endswith("_file")]:
             plain = key.removesuffix("_file")
             if values.get(plain):
-                raise ConfigError(f"{given[key].origin}: give {section.name}.{plain} or {key}, not both")
-            values[plain] = _secret(values.pop(key), given[key], warnings)
+                raise ConfigError(f"{table_values[key].origin}: set {section.name}.{plain} or {key}, not both")
+            values[plain] = _secret(values.pop(key), table_values[key], warnings)
         return values
 
     def where(self, index: Index, message: str) -> ConfigError:
-        """An error of a whole table, by the key that its message names or else its first."""
-        given = self.given.get(index, {})
-        key = next((key for key in given if re.search(rf"\b{re.escape(key)}\b", message)), next(iter(given), None))
-        origin = given[key].origin if key is not None else "the settings"
+        """An error about a whole table, with the origin of the key that the message names, else of its first key."""
+        table_values = self.set_values.get(index, {})
+        key = next(
+            (key for key in table_values if re.search(rf"\b{re.escape(key)}\b", message)),
+            next(iter(table_values), None),
+        )
+        origin = table_values[key].origin if key is not None else "the settings"
         return ConfigError(f"{origin}: [{index[0]}] {message}")
 
 
 def _tables(document: Mapping[str, Any], sections: Iterable[str]) -> Iterator[tuple[str, int, Any]]:
-    """(section, which of several, table) of a document; a table in a table is a section ``outer.inner`` if known, or
-    if ``outer`` is none by itself."""
+    """(section, index of the table, table) of a document; a table inside a table is a section ``outer.inner`` if that is
+    known, or if ``outer`` is not a section itself."""
     for name, content in document.items():
-        alone = name in sections or not any(each.startswith(f"{name}.") for each in sections)
-        for at, table in enumerate(content if isinstance(content, list) else [content]):
-            if not alone and isinstance(table, dict):
-                yield from ((f"{name}.{key}", 0, each) for key, each in table.items())
+        is_section = name in sections or not any(inner_table.startswith(f"{name}.") for inner_table in sections)
+        for index, table in enumerate(content if isinstance(content, list) else [content]):
+            if not is_section and isinstance(table, dict):
+                yield from ((f"{name}.{key}", 0, inner_table) for key, inner_table in table.items())
                 continue
             inner = [key for key in table if f"{name}.{key}" in sections] if isinstance(table, dict) else []
             for key in inner:
                 yield f"{name}.{key}", 0, table[key]
-            yield name, at, {key: value for key, value in table.items() if key not in inner} if inner else table
+            yield name, index, {key: value for key, value in table.items() if key not in inner} if inner else table
 
 
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]#]+?)\s*\]\]?\s*(?:#.*)?\Z")
@@ -218,102 +223,102 @@ _KEY = re.compile(r"""\s*["']?([\w-]+)["']?\s*[=.]""")
 
 
 def _lines(text: str) -> dict[tuple[str, int, str], int]:
-    """(section, which of several, key) -> its line; the section's own under an empty key."""
-    found: dict[tuple[str, int, str], int] = {}
+    """(section, index of the table, key) -> line number; a section's own line has an empty key."""
+    lines: dict[tuple[str, int, str], int] = {}
     counts: dict[str, int] = {}
-    name, at = "", 0
+    name, index = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):
             name = header[2].replace(" ", "").replace('"', "")
-            at = counts.get(name, 0) if header[1] == "[[" else 0
-            counts[name] = at + 1
-            found.setdefault((name, at, ""), number)
+            index = counts.get(name, 0) if header[1] == "[[" else 0
+            counts[name] = index + 1
+            lines.setdefault((name, index, ""), number)
             outer, _, inner = name.partition(".")
             if inner:  # [metrics.labels] is the key labels of [metrics]
-                found.setdefault((outer, max(counts.get(outer, 1) - 1, 0), inner.partition(".")[0]), number)
+                lines.setdefault((outer, max(counts.get(outer, 1) - 1, 0), inner.partition(".")[0]), number)
         elif key := _KEY.match(line):
-            found.setdefault((name, at, key[1]), number)
+            lines.setdefault((name, index, key[1]), number)
             if not name:
-                found.setdefault((key[1], 0, ""), number)
-    return found
+                lines.setdefault((key[1], 0, ""), number)
+    return lines
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known name that a word may be meant for, or all of them, as the end of a message."""
+    """The end of an error message: the known name nearest to the word, else all known names."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, 1, 0.5)
-    return f"; do you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(names)}"
 
 
-def _converted(hint: Any, given: Given, name: str) -> Any:
-    value = given.value
-    if given.text and not _takes_text(hint):
+def _converted(hint: Any, setting: SettingValue, name: str) -> Any:
+    value = setting.value
+    if setting.text and not _takes_text(hint):
         try:
             value = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
-            raise _mistaken(hint, given, name, ", written as in TOML,") from None
+            raise _type_error(hint, setting, name, ", in TOML syntax,") from None
     try:
         return msgspec.convert(value, hint)
     except (msgspec.ValidationError, TypeError):
-        raise _mistaken(hint, given, name) from None
+        raise _type_error(hint, setting, name) from None
 
 
-def _mistaken(hint: Any, given: Given, name: str, form: str = "") -> ConfigError:
+def _type_error(hint: Any, setting: SettingValue, name: str, form: str = "") -> ConfigError:
     hidden = name.rpartition(".")[2] in SECRETS | NAMED
-    value = "what is given" if hidden else repr(given.value)[:80]
-    return ConfigError(f"{given.origin}: {name} must be {_wanted(hint)}{form} and not {value}")
+    value = "the given value" if hidden else repr(setting.value)[:80]
+    return ConfigError(f"{setting.origin}: {name} must be {_type_text(hint)}{form}, not {value}")
 
 
 def _takes_text(hint: Any) -> bool:
-    """Whether a plain text is meant as it stands, not as TOML."""
+    """Whether plain text is the value itself, not TOML."""
     origin = typing.get_origin(hint)
     return hint is str or origin is typing.Literal
 
 
-def _wanted(hint: Any) -> str:
+def _type_text(hint: Any) -> str:
     """A type in words."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
-        return "one of " + ", ".join(repr(each) for each in arguments)
+        return "one of " + ", ".join(repr(argument) for argument in arguments)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_wanted(each) for each in arguments if each is not type(None))
+        return " or ".join(_type_text(argument) for argument in arguments if argument is not type(None))
     if origin is not None and issubclass(origin, Mapping):
-        return "a table of texts"
+        return "a table of strings"
     if origin is not None and issubclass(origin, (Sequence, frozenset)):
-        return "a list of texts"
-    plain = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
-    return plain.get(hint, "of another kind")
+        return "a list of strings"
+    plain = {str: "a string", bool: "true or false", int: "an integer", float: "a number"}
+    return plain.get(hint, "of another type")
 
 
-def _whole(value: Any, folder: str) -> Any:
-    """A path, or a list of them, made absolute."""
+def _absolute(value: Any, folder: str) -> Any:
+    """A path, or a list of paths, made absolute."""
     if isinstance(value, (list, tuple)):
-        return tuple(_whole(each, folder) for each in value)
+        return tuple(_absolute(path, folder) for path in value)
     return os.path.join(folder, os.path.expanduser(value)) if isinstance(value, str) and value else value
 
 
-def _referred(value: Any, given: Given, environ: Mapping[str, str]) -> Any:
-    """``$NAME`` replaced by that variable, in a value or the values of a table."""
+def _with_variables(value: Any, setting: SettingValue, environ: Mapping[str, str]) -> Any:
+    """The value, or the values of a table, with ``$NAME`` replaced by that environment variable."""
     if isinstance(value, dict):
-        return {key: _referred(each, given, environ) for key, each in value.items()}
+        return {key: _with_variables(item, setting, environ) for key, item in value.items()}
     if not isinstance(value, str) or not re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", value):
         return value
     if value[1:] not in environ:
-        raise ConfigError(f"{given.origin}: the environment variable {value[1:]} that it names is not set")
+        raise ConfigError(f"{setting.origin}: the environment variable {value[1:]} is not set")
     return environ[value[1:]]
 
 
-def _secret(path: str, given: Given, warnings: list[str]) -> str:
-    """What a file with a secret holds, without the line's end. Raises ConfigError."""
+def _secret(path: str, setting: SettingValue, warnings: list[str]) -> str:
+    """The contents of a file with a secret, stripped. Raises ConfigError."""
     try:
         with open(path, "rb") as file:
-            data = file.read(MOST_SECRET + 1)
+            data = file.read(MAX_SECRET_BYTES + 1)
             readable = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o007
     except OSError as error:
-        raise ConfigError(f"{given.origin}: {path} can't be read: {error.strerror}") from None
+        raise ConfigError(f"{setting.origin}: can't read {path}: {error.strerror}") from None
     secret = data.decode("utf-8", "replace").strip()
-    if not secret or len(data) > MOST_SECRET or "\n" in secret:
-        raise ConfigError(f"{given.origin}: {path} must hold the secret on one line, and nothing else")
+    if not secret or len(data) > MAX_SECRET_BYTES or "\n" in secret:
+        raise ConfigError(f"{setting.origin}: {path} must contain the secret on one line, and nothing else")
     if readable:
-        warnings.append(f"{path} holds a secret, and every user may read or change it: chmod o= {path}")
+        warnings.append(f"{path} contains a secret, and every user can read or change it; run: chmod o= {path}")
     return secret

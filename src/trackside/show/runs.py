@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from rich.console import Console
 
-from trackside.runs.listing import Listed
+from trackside.runs.listing import RunSummary
 from trackside.show.text import print_table
 from trackside.show.wording import moment
 
 
-def runs_table(rows: Iterable[Listed], console: Console) -> None:
+def runs_table(rows: Iterable[RunSummary], console: Console) -> None:
     """Print the runs: of those of a store what it has of them, of judged ones the verdict."""
     rows = list(rows)
     judged = any(row.verdict for row in rows)

@@ -1,1 +1,1 @@
-"""WHY: asks are planned and fetched once, families judge, the arbiter names the first cause."""
+"""WHY: facts are resolved once, families judge them, the arbiter names the first cause."""

@@ -1,4 +1,4 @@
-"""Root before cascade: which finding is the first cause, and which are its consequences."""
+"""Ranks findings: which one is the first cause, and which are its consequences."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from trackside.finding import Certainty, Finding, Outcome
 from trackside.verdict import confidence
 
 PRINTED_S = 1.0
-"""By which the times of lines may differ that speak of one moment."""
+"""Log lines about the same moment may differ in time by this much."""
 SCRAPED_S = 60.0
-"""The same where a curve tells one of the two: it is known to a window only."""
+"""The same if a metric dates one of the two: its time is known only to a window."""
 SMOOTHED_S = 300.0
-"""The same of two curves: a few windows of a minute, as many as are smoothed to tell a spell from a blip."""
+"""The same for two metrics: a few windows of a minute, as many as the smoothing that separates a phase from a blip."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
-    """Every finding in its place."""
+class RankedFindings:
+    """All findings, ranked."""
 
     primary: Finding
     consequences: tuple[Finding, ...]
@@ -30,42 +30,46 @@ class Ranked:
     pattern: str
 
 
-def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> Ranked:
+def arbitrate(findings: Sequence[Finding], families: Sequence[Family]) -> RankedFindings:
     """Choose the primary: a FOUND family that no other FOUND one explains; earliest, then most certain."""
     explains = {family.code: frozenset(family.explains) for family in families}
     rivals = {family.code: frozenset(family.rivals) for family in families}
-    found = [f for f in findings if f.outcome is Outcome.FOUND and not f.latent]
-    latent = [f for f in findings if f.outcome is Outcome.FOUND and f.latent]
-    faults = [f for f in found if _is_fault(f)]
-    candidates = _unexplained(faults, explains) or [f for f in found if f.role == "health"]
-    candidates = candidates or [f for f in findings if f.role == "last_resort"]
+    present_findings = [finding for finding in findings if finding.outcome is Outcome.FOUND and not finding.latent]
+    latent = [finding for finding in findings if finding.outcome is Outcome.FOUND and finding.latent]
+    faults = [finding for finding in present_findings if _is_fault(finding)]
+    candidates = _unexplained(faults, explains) or [finding for finding in present_findings if finding.role == "health"]
+    candidates = candidates or [finding for finding in findings if finding.role == "last_resort"]
     primary = min(candidates, key=_rank)
     chain = _closure(primary.family, explains)
-    others = [f for f in found if f is not primary and _is_fault(f)]
-    consequences = tuple(f for f in others if f.family in chain)
-    warnings = tuple(f for f in others if f.family not in chain) + tuple(f for f in latent if f is not primary)
-    rest = [f for f in findings if f.role != "last_resort" and f is not primary]
-    still_open = {f.family for f in rest if f.outcome is Outcome.UNKNOWN} | {f.family for f in warnings if not f.latent}
-    rival = bool(rivals.get(primary.family, frozenset()) & still_open)
+    others = [finding for finding in present_findings if finding is not primary and _is_fault(finding)]
+    consequences = tuple(finding for finding in others if finding.family in chain)
+    warnings = tuple(finding for finding in others if finding.family not in chain) + tuple(
+        finding for finding in latent if finding is not primary
+    )
+    others_and_health = [finding for finding in findings if finding.role != "last_resort" and finding is not primary]
+    open_codes = {finding.family for finding in others_and_health if finding.outcome is Outcome.UNKNOWN} | {
+        finding.family for finding in warnings if not finding.latent
+    }
+    rival = bool(rivals.get(primary.family, frozenset()) & open_codes)
     pattern = confidence.pattern(primary, consequences, rival)
-    return Ranked(
+    return RankedFindings(
         primary=replace(primary, confidence=confidence.of(primary.family, pattern)),
         consequences=consequences,
         warnings=warnings,
-        ruled_out=tuple(f for f in rest if f.outcome is Outcome.ABSENT),
-        unknown=tuple(f for f in rest if f.outcome is Outcome.UNKNOWN),
+        ruled_out=tuple(finding for finding in others_and_health if finding.outcome is Outcome.ABSENT),
+        unknown=tuple(finding for finding in others_and_health if finding.outcome is Outcome.UNKNOWN),
         pattern=pattern,
     )
 
 
 def _is_fault(finding: Finding) -> bool:
-    """Whether it speaks of a fault, or of how the run ended."""
+    """Whether the finding is about a fault, or about how the run ended."""
     return finding.role in ("fault", "disposition")
 
 
 def _unexplained(faults: Sequence[Finding], explains: dict[str, frozenset[str]]) -> list[Finding]:
-    """Faults that no other fault explains. A merely possible cause does not explain an established one,
-    and one that is known to have come later does not explain an earlier one."""
+    """Faults that no other fault explains. A merely possible cause does not explain an established fault, and a cause
+    known to be later does not explain an earlier fault."""
     open_ = [
         fault
         for fault in faults
@@ -86,7 +90,7 @@ def _may_cause(cause: Finding, effect: Finding) -> bool:
 
 
 def _slack(cause: Finding, effect: Finding) -> float:
-    """By how much a cause may be seen later than its effect: curves show it windows apart."""
+    """How much later than its effect a cause may appear: metrics date both only to a window."""
     if cause.at is None and effect.at is None and set(cause.gpus) & set(effect.gpus):
         return SMOOTHED_S
     return SCRAPED_S if "metric" in (*cause.planes, *effect.planes) else PRINTED_S
@@ -97,18 +101,18 @@ def _strength(finding: Finding) -> int:
 
 
 def _rank(finding: Finding) -> tuple[bool, float, int, tuple[str, int]]:
-    """Sort key: more than possible first, then earliest, then most certain, then place in the file."""
+    """Sort key: more than possible first, then earliest, then most certain, then position in the file."""
     at = (finding.at.path, finding.at.line) if finding.at is not None else ("~", 0)
     since = finding.since if finding.since is not None else math.inf
     return (_strength(finding) <= 0, since, -_strength(finding), at)
 
 
 def _closure(code: str, explains: dict[str, frozenset[str]]) -> frozenset[str]:
-    """All families that ``code`` explains, directly or through another."""
-    seen: set[str] = set()
-    todo: Iterable[str] = explains.get(code, ())
-    while todo:
-        fresh = set(todo) - seen
-        seen |= fresh
-        todo = {effect for each in fresh for effect in explains.get(each, ())}
-    return frozenset(seen - {code})
+    """All families that ``code`` explains, directly or indirectly."""
+    codes: set[str] = set()
+    pending: Iterable[str] = explains.get(code, ())
+    while pending:
+        new_codes = set(pending) - codes
+        codes |= new_codes
+        pending = {effect for new_code in new_codes for effect in explains.get(new_code, ())}
+    return frozenset(codes - {code})

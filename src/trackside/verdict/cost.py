@@ -1,8 +1,8 @@
-"""What the fault cost: the GPU-hours that the run held and got nothing for, as parts that do not overlap.
+"""What the fault cost: the GPU-hours that the run held in vain, in parts that do not overlap.
 
-Each part is a stretch of the run's time, or so many of its steps, times its GPUs; each names its formula and what it
-takes for granted. A family declares what its fault costs (:data:`trackside.family.CostKind`); where it lies
-in time is told by the finding, the training points, the checkpoints and the attempts.
+Each part is a stretch of the run's time, or a number of its steps, times its GPUs; each has a formula and an assumption.
+A family declares what its fault costs (:data:`trackside.family.CostKind`); the finding, the training points, the
+checkpoints and the attempts determine where it lies in time.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from trackside.facts.training.learning import number
 from trackside.family import CostKind
 from trackside.finding import Claim, Cost, Finding, Outcome, Sentence, WastedTime
 from trackside.model import Run
-from trackside.verdict.arbiter import Ranked
+from trackside.verdict.arbiter import RankedFindings
 from trackside.verdict.slowdown import slowdown
 
 START_S = 2.0
-"""By so much a fault may come before the start: clocks differ."""
+"""A fault may precede the start by this much: clocks differ."""
 MIN_HOURS = 0.0005
-"""GPU-hours that are shown as none."""
+"""Fewer GPU-hours than this are not listed."""
 
 STARTUP = Part("startup", Sentence("the run failed before its first training step: all that it held"), ALL_WASTED)
 ALL = Part("all", Sentence("the run trained next to nothing: all that it held"), ALL_WASTED)
@@ -97,236 +97,247 @@ STILL_GOING = Sentence("what else it will cost: the run still holds its GPUs")
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """The primary finding on the last attempt's time."""
+    """The primary finding, placed in the last attempt's time."""
 
     run: Run
     primary: Finding
-    held: Allocation
+    allocation: Allocation
     work: TrainingWork
     cost_kind: CostKind
-    stopped: Value
-    """When its work ended: at the fault, or at its last sign of life if that came later; else its end."""
+    work_end: Value
+    """When work ended: at the fault, or at the last sign of work if that is later; else at the run's end."""
 
     @property
     def failed(self) -> bool:
-        """Whether it ended so that what it had not saved is gone."""
-        if self.work.finished is not None or self.held.running:
+        """Whether the run ended such that its unsaved work is lost."""
+        if self.work.finished is not None or self.allocation.running:
             return False
         bad = self.run.disposition in BAD_STATES
         return bad or (self.primary.outcome is Outcome.FOUND and self.cost_kind in ("work", "standstill", "all"))
 
     @property
     def since(self) -> Value | None:
-        """When it began."""
-        return onset(self.primary, self.held)
+        """When the fault began."""
+        return onset(self.primary, self.allocation)
 
 
-def cost(facts: Facts, ranked: Ranked, cost_kind: Mapping[str, CostKind]) -> Cost:
-    """What the run held, and what its fault cost of it. ``cost_kind``: what the fault of a family costs, by its code."""
-    held, work, earlier = facts.get(Allocation), facts.get(TrainingWork), facts.get(EarlierAttempts)
-    if isinstance(held, Missing):
-        return Cost(missing=held.reason)
+def cost(facts: Facts, ranked: RankedFindings, cost_kinds: Mapping[str, CostKind]) -> Cost:
+    """The GPU-hours that the run held, and how many its fault wasted. ``cost_kinds``: by family code."""
+    allocation, work, earlier = facts.get(Allocation), facts.get(TrainingWork), facts.get(EarlierAttempts)
+    if isinstance(allocation, Missing):
+        return Cost(missing=allocation.reason)
     if isinstance(work, Missing) or isinstance(earlier, Missing):
         reason = next(fact.reason for fact in (work, earlier) if isinstance(fact, Missing))
-        return Cost(held.hours, held.formula, held.assumption, missing=reason)
-    fault = _fault(facts, ranked, held, work, cost_kind)
+        return Cost(allocation.hours, allocation.formula, allocation.assumption, missing=reason)
+    fault = _fault(facts, ranked, allocation, work, cost_kinds)
     parts = [*earlier.parts]
-    saved = not fault.failed or work.saved(fault.stopped.number) is not None  # else all of the last attempt is lost
+    saved = not fault.failed or work.saved(fault.work_end.number) is not None  # else all of the last attempt is wasted
     if earlier.last_start is not None and saved and fault.cost_kind != "all":
         parts.append(earlier.last_start)
-    pauses = [finding for finding in (ranked.primary, *ranked.warnings) if cost_kind.get(finding.family) == "pause"]
-    parts += [part for finding in pauses for part in _pause(finding, held)]
+    pauses = [finding for finding in (ranked.primary, *ranked.warnings) if cost_kinds.get(finding.family) == "pause"]
+    parts += [part for finding in pauses for part in _pause(finding, allocation)]
     parts += _parts(facts, fault)
     return Cost(
-        held.hours,
-        held.formula,
-        held.assumption,
+        allocation.hours,
+        allocation.formula,
+        allocation.assumption,
         tuple(part for part in parts if isinstance(part, WastedTime) and part.gpu_hours.number > MIN_HOURS),
         tuple(part for part in parts if isinstance(part, Claim)),
     )
 
 
-def onset(finding: Finding, held: Allocation) -> Value | None:
-    """When a fault began, with what shows it; None where that isn't told, or was before the attempt."""
+def onset(finding: Finding, allocation: Allocation) -> Value | None:
+    """When a fault began, with its citations; None if the time is unknown, or before the attempt."""
     since = finding.since
     cites = [cite for claim in finding.shows for cite in claim.cites]
-    if since is None or not cites or not held.start.number - START_S <= since <= held.end.number + SLACK_S:
+    if since is None or not cites or not allocation.start.number - START_S <= since <= allocation.end.number + SLACK_S:
         return None
     exact = [cite for cite in cites if cite.window is not None and cite.window[0] <= since <= cite.window[1]]
-    within = min(max(since, held.start.number), held.end.number)
+    within = min(max(since, allocation.start.number), allocation.end.number)
     return Value(within, tuple(dict.fromkeys(exact or cites[:2]))[:3], "time")
 
 
 # -- when work ended
 
 
-def _fault(facts: Facts, ranked: Ranked, held: Allocation, work: TrainingWork, costs: Mapping[str, CostKind]) -> _Fault:
-    primary, cost_kind = ranked.primary, costs.get(ranked.primary.family, "work")
-    stopped = _stopped(primary, held, work, cost_kind)
-    if stopped is held.end and work.finished is None and cost_kind == "work" and primary.outcome is Outcome.FOUND:
-        hangs = [finding for finding in ranked.consequences if costs.get(finding.family) == "standstill"]
-        hung = next((since for finding in hangs if (since := onset(finding, held)) is not None), stopped)
+def _fault(
+    facts: Facts, ranked: RankedFindings, allocation: Allocation, work: TrainingWork, cost_kinds: Mapping[str, CostKind]
+) -> _Fault:
+    primary, cost_kind = ranked.primary, cost_kinds.get(ranked.primary.family, "work")
+    work_end = _work_end(primary, allocation, work, cost_kind)
+    if (
+        work_end is allocation.end
+        and work.finished is None
+        and cost_kind == "work"
+        and primary.outcome is Outcome.FOUND
+    ):
+        hangs = [finding for finding in ranked.consequences if cost_kinds.get(finding.family) == "standstill"]
+        hung = next((since for finding in hangs if (since := onset(finding, allocation)) is not None), work_end)
         last = facts.get(LastWork)
-        stopped = hung if isinstance(last, Missing) or last.time is None else last.time
-    return _Fault(facts.run, primary, held, work, cost_kind, stopped)
+        work_end = hung if isinstance(last, Missing) or last.time is None else last.time
+    return _Fault(facts.run, primary, allocation, work, cost_kind, work_end)
 
 
-def _stopped(primary: Finding, held: Allocation, work: TrainingWork, cost_kind: CostKind) -> Value:
-    """When the work ended: at the fault, or at the last sign of work where that came later; else at the run's end."""
-    since, sign, finished = onset(primary, held), work.last_sign, work.finished
+def _work_end(primary: Finding, allocation: Allocation, work: TrainingWork, cost_kind: CostKind) -> Value:
+    """When work ended: at the fault, or at the last sign of work if that is later; else at the run's end."""
+    since, sign, finished = onset(primary, allocation), work.last_sign, work.finished
     if finished is not None and cost_kind != "standstill":
-        return held.end if finished.time is None else work.ends.value(finished, "time", "time")
+        return allocation.end if finished.time is None else work.ends.value(finished, "time", "time")
     if cost_kind in ("pace", "result"):
-        return held.end
+        return allocation.end
     if since is not None and primary.outcome is Outcome.FOUND:
-        late = sign is not None and since.number < sign.number <= held.end.number
+        late = sign is not None and since.number < sign.number <= allocation.end.number
         return sign if late and sign is not None else since
     if cost_kind == "standstill":
-        if sign is not None and sign.number <= held.end.number:
+        if sign is not None and sign.number <= allocation.end.number:
             return sign
         if work.logged and not work.begun:
-            return held.start
-    return held.end
+            return allocation.start
+    return allocation.end
 
 
 # -- the parts
 
 
 def _parts(facts: Facts, fault: _Fault) -> Iterator[WastedTime | Claim]:
-    """Of the last attempt, its pauses left out."""
-    held, cost_kind = fault.held, fault.cost_kind
+    """The parts of the last attempt, without its pauses."""
+    allocation, cost_kind = fault.allocation, fault.cost_kind
     if fault.primary.outcome is not Outcome.FOUND and not fault.failed:
         if fault.run.disposition != "COMPLETED":
             yield UNDECIDED()
     elif cost_kind == "all":
-        yield span(ALL, held, held.start, held.end)
+        yield span(ALL, allocation, allocation.start, allocation.end)
     elif cost_kind != "nothing":
         yield from _lost(fault)
         if cost_kind == "pace":
             until = _slow_until(fault)
-            if until is not None:  # else all of it was thrown away, and counts as that
+            if until is not None:  # else all the work was wasted, and counts as wasted work
                 yield slowdown(facts, fault.work, fault.since, until)
-        elif held.running:
+        elif allocation.running:
             yield STILL_GOING()
 
 
-def _pause(finding: Finding, held: Allocation) -> Iterator[WastedTime]:
-    since = onset(finding, held)
+def _pause(finding: Finding, allocation: Allocation) -> Iterator[WastedTime]:
+    since = onset(finding, allocation)
     if since is not None and finding.until is not None:
-        until = Value(min(finding.until, held.end.number), since.cites, "time")
-        yield span(PAUSED, held, since, until)
+        until = Value(min(finding.until, allocation.end.number), since.cites, "time")
+        yield span(PAUSED, allocation, since, until)
 
 
 def _lost(fault: _Fault) -> Iterator[WastedTime | Claim]:
-    """The work that is gone, and the time after it: neither begins before the other ends."""
-    held, work, hung = fault.held, fault.work, fault.cost_kind == "standstill"
+    """The wasted work, and the time after it; the two do not overlap."""
+    allocation, work, hung = fault.allocation, fault.work, fault.cost_kind == "standstill"
     if fault.cost_kind == "result" and not fault.failed:
         yield from _spoilt(fault)
         return
     if fault.cost_kind == "repeat":
         yield from _repeated(fault)
     if fault.failed and work.logged and not work.begun and not hung:
-        yield span(STARTUP, held, held.start, held.end)
+        yield span(STARTUP, allocation, allocation.start, allocation.end)
         return
     if fault.failed:
         yield _unsaved(fault)
     finished = work.finished is not None and fault.run.disposition in BAD_STATES
     if fault.failed or hung or finished:
-        yield span(HUNG if hung else FINISHED if finished else STOPPED, held, fault.stopped, held.end)
+        yield span(HUNG if hung else FINISHED if finished else STOPPED, allocation, fault.work_end, allocation.end)
 
 
 def _unsaved(fault: _Fault) -> WastedTime | Claim:
-    """From the last checkpoint, or from the start, to where the work ended."""
-    held, work = fault.held, fault.work
+    """From the last checkpoint, or from the start, to the end of work."""
+    allocation, work = fault.allocation, fault.work
     if not work.logged:
         return NO_LOG()
-    saved = work.saved(fault.stopped.number)
+    saved = work.saved(fault.work_end.number)
     if saved is None:
-        return span(NEVER_SAVED if work.begun else UNBEGUN, held, held.start, fault.stopped)
+        return span(NEVER_SAVED if work.begun else UNBEGUN, allocation, allocation.start, fault.work_end)
     if saved.time is not None:
-        return span(SINCE_SAVE, held, saved.time, fault.stopped)
+        return span(SINCE_SAVE, allocation, saved.time, fault.work_end)
     last, pace = work.last_step, work.pace
     if saved.step is None or last is None or pace is None or last.number < saved.step.number:
         return UNDATED()
-    return steps(SINCE_STEP, held, saved.step, last, pace)
+    return steps(SINCE_STEP, allocation, saved.step, last, pace)
 
 
 def _spoilt(fault: _Fault) -> Iterator[WastedTime | Claim]:
     """From the last checkpoint before the fault, or from the fault, to the end."""
-    held, work, since = fault.held, fault.work, fault.since
+    allocation, work, since = fault.allocation, fault.work, fault.since
     if since is None:
         yield from _spoilt_steps(fault)
         return
     saved = work.saved(since.number)
     if saved is not None and saved.time is not None:
-        yield span(SPOILT_SINCE_SAVE, held, saved.time, held.end)
+        yield span(SPOILT_SINCE_SAVE, allocation, saved.time, allocation.end)
     elif saved is not None:
-        yield span(SPOILT_UNDATED, held, since, held.end)
+        yield span(SPOILT_UNDATED, allocation, since, allocation.end)
     else:
-        yield span(UNSAVED_BEFORE, held, held.start, since)
-        yield span(SPOILT, held, since, held.end)
+        yield span(UNSAVED_BEFORE, allocation, allocation.start, since)
+        yield span(SPOILT, allocation, since, allocation.end)
 
 
 def _spoilt_steps(fault: _Fault) -> Iterator[WastedTime | Claim]:
-    """The same where the fault has no time, by the step at which it stands."""
-    held, work, at = fault.held, fault.work, fault.primary.at
+    """The same if the fault has no time, by the step at which it appears."""
+    allocation, work, at = fault.allocation, fault.work, fault.primary.at
     point = work.before(at) if at is not None else None
     last, pace = work.last_step, work.pace
     if point is None or point.get("step") is None or last is None:
         yield NO_ONSET()
         return
-    first, saved = work.step(point), work.saved(held.end.number)
+    first, saved = work.step(point), work.saved(allocation.end.number)
     if pace is not None:
         if saved is None:
-            yield steps(UNSAVED_STEPS, held, derived(0, first), first, pace)
-        yield steps(SPOILT_STEPS, held, first, last, pace)
+            yield steps(UNSAVED_STEPS, allocation, derived(0, first), first, pace)
+        yield steps(SPOILT_STEPS, allocation, first, last, pace)
     else:
         if saved is None:
-            yield _share_to(UNSAVED_STEPS, held, first, last, last=first)
-        yield _share_from(SPOILT_SHARE, held, first, last)
+            yield _share_to(UNSAVED_STEPS, allocation, first, last, last=first)
+        yield _share_from(SPOILT_SHARE, allocation, first, last)
 
 
 def _repeated(fault: _Fault) -> Iterator[WastedTime | Claim]:
-    """Steps that the run before this one had done already."""
+    """Steps that the previous run had done already."""
     work = fault.work
-    counted = [row for row in work.parents.events if number(row, "step") is not None]
-    own = [row for row in work.points if number(row, "step") is not None]
-    if not counted or len(own) < 2:
+    parent_points = [row for row in work.parents.events if number(row, "step") is not None]
+    points = [row for row in work.points if number(row, "step") is not None]
+    if not parent_points or len(points) < 2:
         if fault.primary.variant == "silent" and work.begun:
             yield NO_PARENT()
         return
-    reached, first, last = work.parents.value(counted[-1], "step"), work.step(own[0]), work.step(own[-1])
-    until = reached if reached.number < last.number else last
+    parent_last, first, last = (
+        work.parents.value(parent_points[-1], "step"),
+        work.step(points[0]),
+        work.step(points[-1]),
+    )
+    until = parent_last if parent_last.number < last.number else last
     if until.number <= first.number:
         return
     start = derived(0, first)
     if work.pace is not None:
-        yield steps(REPEATED, fault.held, start, until, work.pace)
+        yield steps(REPEATED, fault.allocation, start, until, work.pace)
     else:
-        yield _share_to(REPEATED_SHARE, fault.held, until, last, first=derived(0, until), last=until)
+        yield _share_to(REPEATED_SHARE, fault.allocation, until, last, first=derived(0, until), last=until)
 
 
-def _share_from(part: Part, held: Allocation, first: Value, last: Value) -> WastedTime:
-    """The steps from one on, as a share of the run's time: where nothing tells how long a step took."""
-    lasted = length(held.start, held.end)
+def _share_from(part: Part, allocation: Allocation, first: Value, last: Value) -> WastedTime:
+    """The steps after ``first`` as a share of the run's time, if the time per step is unknown."""
+    lasted = length(allocation.start, allocation.end)
     share = max(0.0, last.number - first.number) / last.number if last.number > 0 else 0.0
-    hours = gpu_hours(held.gpus, derived(round(share * lasted.number), lasted, first, last, unit="s"))
-    formula = BY_SHARE(gpus=held.gpus, lasted=lasted, first=first, last=last, hour=hour(lasted), hours=hours)
+    hours = gpu_hours(allocation.gpus, derived(round(share * lasted.number), lasted, first, last, unit="s"))
+    formula = BY_SHARE(gpus=allocation.gpus, lasted=lasted, first=first, last=last, hour=hour(lasted), hours=hours)
     return part.wasted(hours, formula, first=first, last=last)
 
 
-def _share_to(part: Part, held: Allocation, until: Value, end: Value, **values: Value) -> WastedTime:
-    """The steps up to one, of those up to the end, as a share of the run's time."""
-    lasted = length(held.start, held.end)
+def _share_to(part: Part, allocation: Allocation, until: Value, end: Value, **values: Value) -> WastedTime:
+    """The steps up to ``until`` out of those up to ``end``, as a share of the run's time."""
+    lasted = length(allocation.start, allocation.end)
     share = min(1.0, until.number / end.number)
-    hours = gpu_hours(held.gpus, derived(round(share * lasted.number), lasted, until, end, unit="s"))
-    formula = BY_SHARE_OF(gpus=held.gpus, lasted=lasted, first=until, last=end, hour=hour(lasted), hours=hours)
+    hours = gpu_hours(allocation.gpus, derived(round(share * lasted.number), lasted, until, end, unit="s"))
+    formula = BY_SHARE_OF(gpus=allocation.gpus, lasted=lasted, first=until, last=end, hour=hour(lasted), hours=hours)
     return part.wasted(hours, formula, **values)
 
 
 def _slow_until(fault: _Fault) -> Value | None:
-    """Up to when a slow run's time counts as slow: what is thrown away counts as that. None: all of it is."""
+    """The time until which a slow run counts as slow: wasted work after it counts as wasted. None: all of it is."""
     if not fault.failed:
-        return fault.held.end if fault.work.last_sign is None else fault.work.last_sign
-    saved = fault.work.saved(fault.stopped.number)
+        return fault.allocation.end if fault.work.last_sign is None else fault.work.last_sign
+    saved = fault.work.saved(fault.work_end.number)
     return None if saved is None else saved.time

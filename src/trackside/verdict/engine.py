@@ -1,4 +1,4 @@
-"""Judge all families on the facts of one run, arbitrate, and say what the fault cost."""
+"""Judges all families on the facts of one run, ranks the findings, and computes what the fault cost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trackside.verdict.partial_evidence import limited
 
 
 def facts_of(store: Store, run: Run) -> Facts:
-    """The facts of a run; its store is first told of all that a verdict asks, to answer it in few passes."""
+    """The facts of a run; announces all of a verdict's queries to the store, so that it needs few passes."""
     if isinstance(store, BatchStore):
         kinds = (*(kind for family in families() for kind in family.facts), Preflight, EarlierAttempts)
         derivations = (derivation(kind) for kind in closure(kinds))
@@ -48,22 +48,22 @@ def judge_by(facts: Facts, chosen: Sequence[Family]) -> list[Finding]:
 
 
 def _judge(family: Family, facts: Facts) -> Finding:
-    """UNKNOWN if a need is not met: the engine's word, not the author's."""
+    """The finding of one family; UNKNOWN if one of its facts is missing."""
     if missing := facts.missing(family.parameters):
         return unknown(missing, family.collect)
     values = facts.arguments(family.parameters)
     if family.limits is not None:
         values["limits"] = family.limits
-    judged = guarded(family.code, lambda: family.judge(**values))
-    finding = unknown([judged.reason], family.collect) if isinstance(judged, Missing) else located(judged, facts.run)
-    if finding.outcome is Outcome.UNKNOWN:  # first of all for want of what was asked and not answered
+    result = guarded(family.code, lambda: family.judge(**values))
+    finding = unknown([result.reason], family.collect) if isinstance(result, Missing) else located(result, facts.run)
+    if finding.outcome is Outcome.UNKNOWN:  # sources that did not answer come first
         reasons = (*facts.silent_sources(family.facts), *finding.missing)
         finding = replace(finding, missing=tuple(dict.fromkeys(reasons)))
     return finding
 
 
 def verdict_of(facts: Facts, inputs: Sequence[Input] = (), version: str = "") -> Verdict:
-    """The verdict on one run. ``inputs`` and ``version`` are what it names as its sources and its maker."""
+    """The verdict on one run. ``inputs`` and ``version``: listed as its sources and its maker."""
     ranked = arbiter.arbitrate(judge_by(facts, families()), families())
     preflight = facts.get(Preflight)
     return Verdict(
@@ -93,11 +93,11 @@ def _progress(facts: Facts) -> Progress | None:
     planned = [number(row, "total_steps") for row in (*trajectory.plans.events, *points)]
     known = [int(steps) for steps in planned if steps is not None]
     first, last = ((number(row, "step"), number(row, "loss")) for row in (points[0], points[-1]))
-    return Progress(facts.run.framework, _counted(points), first, last, known[-1] if known else None)
+    return Progress(facts.run.framework, _count(points), first, last, known[-1] if known else None)
 
 
-def _counted(points: Sequence[Event]) -> int:
-    """Points printed: those held, or, of a thinned series, as many as its last one says came before it."""
+def _count(points: Sequence[Event]) -> int:
+    """Points printed: the number held, or the ordinal of the last one if the series was thinned."""
     counts: dict[tuple[str, str], int] = {}
     for point in points:
         series = point.at.path, point.parser

@@ -1,4 +1,4 @@
-"""Findings that rest on a part of the evidence as if it were all: what they say is not known."""
+"""Turns findings that need complete evidence into UNKNOWN if the evidence is incomplete."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from trackside.finding import Certainty, Finding, Outcome, unknown
 from trackside.model import Plane
 
 MAX_NAMES = 8
-"""Nodes or GPUs that are named; more are counted."""
+"""Nodes or GPUs listed by name; further ones are only counted."""
 
 
 def limited(finding: Finding, facts: Facts, absence_based: bool = False) -> Finding:
-    """The finding, or that it can't be told. ``absence_based``: see :class:`trackside.family.Family`."""
-    silent, telemetry = facts.get(UnansweredSources), facts.get(TelemetryTrust)
-    if not isinstance(silent, Missing):
-        finding = _of_part(finding, silent, absence_based)
+    """The finding, or UNKNOWN if the evidence is incomplete. ``absence_based``: see :class:`trackside.family.Family`."""
+    unanswered, telemetry = facts.get(UnansweredSources), facts.get(TelemetryTrust)
+    if not isinstance(unanswered, Missing):
+        finding = _with_partial_rows(finding, unanswered, absence_based)
     cites = [cite for claim in finding.because for cite in claim.cites]
-    by_metrics = finding.outcome is Outcome.ABSENT and all(cite.plane == "metric" for cite in cites)
-    if not by_metrics or isinstance(telemetry, Missing):
+    rests_on_metrics = finding.outcome is Outcome.ABSENT and all(cite.plane == "metric" for cite in cites)
+    if not rests_on_metrics or isinstance(telemetry, Missing):
         return finding
-    missing = [f"GPU metrics of {_listed(telemetry.unmeasured)}"] if telemetry.unmeasured else []
-    missing += [f"GPU metrics of {_listed(telemetry.stopped)} up to the run's end"] if telemetry.stopped else []
+    missing = [f"GPU metrics of {_join_names(telemetry.unmeasured)}"] if telemetry.unmeasured else []
+    missing += [f"GPU metrics of {_join_names(telemetry.stopped)} up to the run's end"] if telemetry.stopped else []
     if not missing:
         return finding
-    return _instead(finding, missing, ("GPU metrics of all of the run's nodes, from its start to its end",))
+    return _as_unknown(finding, missing, ("GPU metrics of all of the run's nodes, from its start to its end",))
 
 
-def _of_part(finding: Finding, silent: UnansweredSources, absence_based: bool) -> Finding:
-    """Of rows that did not all come: how many there are rules nothing out, their end is no silence, and what looks
-    healthy so far is no full proof of health."""
+def _with_partial_rows(finding: Finding, unanswered: UnansweredSources, absence_based: bool) -> Finding:
+    """The finding if some rows are missing: a row count rules nothing out, the last row does not show silence, and
+    apparent health is not established."""
     cites = [cite for claim in finding.because for cite in claim.cites]
-    doubted: set[Plane] = {cite.plane for cite in cites if cite.query and cite.query.reducer == "count"}
+    doubtful_planes: set[Plane] = {cite.plane for cite in cites if cite.query and cite.query.reducer == "count"}
     if absence_based and "metric" not in finding.planes:
-        doubted |= {plane for plane in finding.planes if plane == "log"}
-    if missing := [UNABLE + silent.in_part[plane] for plane in sorted(doubted & silent.in_part.keys())]:
-        return _instead(finding, missing)
-    if finding.role == "health" and finding.certainty is Certainty.ESTABLISHED and "log" in silent.in_part:
+        doubtful_planes |= {plane for plane in finding.planes if plane == "log"}
+    if missing := [UNABLE + unanswered.in_part[plane] for plane in sorted(doubtful_planes & unanswered.in_part.keys())]:
+        return _as_unknown(finding, missing)
+    if finding.role == "health" and finding.certainty is Certainty.ESTABLISHED and "log" in unanswered.in_part:
         return replace(finding, certainty=Certainty.SUPPORTED)
     return finding
 
 
-def _instead(finding: Finding, missing: Iterable[str], collect: Iterable[str] = ()) -> Finding:
-    """That it can't be told."""
+def _as_unknown(finding: Finding, missing: Iterable[str], collect: Iterable[str] = ()) -> Finding:
+    """UNKNOWN instead of the finding."""
     return replace(
         unknown(missing, collect), family=finding.family, id=finding.id, role=finding.role, title=finding.title
     )
 
 
-def _listed(names: tuple[str, ...]) -> str:
-    """Names as text, the first few of many."""
+def _join_names(names: tuple[str, ...]) -> str:
+    """Names as text, at most MAX_NAMES of them."""
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return ", ".join(names[:MAX_NAMES]) + more

@@ -1,4 +1,4 @@
-"""How much longer a slow run took than its own good phase would have."""
+"""How much longer a slow run took than at the pace of its own good phase."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from trackside.facts.pace.pace import Pace, StepPace
 from trackside.finding import Claim, Sentence, WastedTime
 from trackside.model import Event
 
-WORKING = 0.5
-"""Of the usual level of the good phase: below it the run has not begun yet."""
+WORKING_RATIO = 0.5
+"""Fraction of the good phase's usual level; below it, work has not started yet."""
 MIN_SLOWDOWN = 1.1
-"""Times as long, below which the two phases are the same: paces vary by a few hundredths."""
+"""Ratio below which the two phases count as equally fast: paces vary by a few percent."""
 
 SLOW = Part(
     "slow",
@@ -46,16 +46,16 @@ MEASURES: Mapping[str, str] = {
     "step": "seconds a step", "throughput": "throughput", "launches": "kernel launches in {window:g} s",
     "work": "SM activity",
 }  # fmt: skip
-"""What was compared; ``window``: seconds in which launches were counted."""
+"""The measure of pace; ``window``: seconds in which launches were counted."""
 
 
 def slowdown(facts: Facts, work: TrainingWork, since: Value | None, until: Value) -> WastedTime | Claim:
-    """The slow-down from a moment on, by the pace before it."""
+    """The cost of a slow-down from ``since`` on, relative to the pace before it."""
     paces = facts.get(StepPace)
     if since is None or until.number <= since.number or isinstance(paces, Missing):
         return NO_GOOD_PHASE()
-    begun = _begun(paces, work.allocation.start.number, since.number, work.points)
-    pace = None if begun is None else paces.compare((begun, since.number), (since.number, until.number))
+    work_start = _work_start(paces, work.allocation.start.number, since.number, work.points)
+    pace = None if work_start is None else paces.compare((work_start, since.number), (since.number, until.number))
     if pace is None:
         return NO_GOOD_PHASE()
     if pace.slowdown < MIN_SLOWDOWN:
@@ -76,14 +76,14 @@ def _slower(work: TrainingWork, since: Value, until: Value, pace: Pace, measure:
     return SLOW.wasted(hours, formula)
 
 
-def _begun(paces: StepPace, start: float, since: float, points: Sequence[Event]) -> float | None:
-    """When work began: at the first training point, else when the GPUs first did what they mostly did before the
-    fault. None where that was not before it."""
+def _work_start(paces: StepPace, start: float, since: float, points: Sequence[Event]) -> float | None:
+    """When work started: at the first training point, else when the GPUs first reached the level that they mostly had
+    before the fault. None if that was not before the fault."""
     stamped = [row.time for row in points if row.time is not None]
     if stamped:
         return stamped[0] if stamped[0] < since else None
     grids = (paces.grids.get(name) for name in ("launches", "step_seconds", "tokens", "samples", "sm"))
-    return next((begun for grid in grids if grid and (begun := _first(grid, start, since)) is not None), None)
+    return next((first_work for grid in grids if grid and (first_work := _first(grid, start, since)) is not None), None)
 
 
 def _first(grid: Grid, start: float, since: float) -> float | None:
@@ -93,5 +93,5 @@ def _first(grid: Grid, start: float, since: float) -> float | None:
     level = np.array([np.nanmedian(column) if np.any(~np.isnan(column)) else np.nan for column in part.values.T])
     if not np.any(level > 0):
         return None
-    working = level >= WORKING * np.nanmedian(level[level > 0])
+    working = level >= WORKING_RATIO * np.nanmedian(level[level > 0])
     return float(part.times[np.argmax(working)]) - part.step

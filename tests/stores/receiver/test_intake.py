@@ -37,7 +37,7 @@ from tests.serve.receiving import (
 from trackside.catalog import settling
 from trackside.evidence import UNANSWERED, MissingAnswer
 from trackside.query import events, metric
-from trackside.runs.listing import Listed, listing
+from trackside.runs.listing import RunSummary, listing
 from trackside.serve import diagnoser as diagnosers
 from trackside.serve.diagnoser import Diagnoser, lags
 from trackside.serve.protocols import remote_write
@@ -355,7 +355,7 @@ def test_a_job_is_listed_as_it_was_measured_once_its_lines_are_there_too(intake:
     start = T0_MS / 1000
     with Snapshot.open(store) as snapshot:
         (before,) = listing(snapshot)
-    assert before == Listed("4242", None, None, start, start + 60, ("a", "b"), 2, ("metric",))
+    assert before == RunSummary("4242", None, None, start, start + 60, ("a", "b"), 2, ("metric",))
     said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
     flushed(intake)
     with Snapshot.open(store) as snapshot:

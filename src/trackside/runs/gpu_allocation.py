@@ -1,0 +1,262 @@
+"""Finds which GPUs of its nodes the run held: by job label, by the scheduler's records, by memory use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trackside.model import GpusBy
+from trackside.runs.series_location import LocatedSeries, Unit
+from trackside.stores.curves import AROUND_S, Curves, step_of
+
+GpuUse = Literal["mine", "other", "idle"]
+METRIC = "gpu_memory_used_bytes"
+CONTEXT_BYTES = 256 << 20
+"""A process uses at least this much: a CUDA context alone is 300 to 600 MB, depending on GPU and driver."""
+IDLE_BYTES = 1 << 30
+"""An idle GPU uses at most this much: the driver keeps up to 600 MB for itself, a display some more."""
+CLOSE_S = 120.0
+"""A GPU is allocated and freed within this of the job's start and end: prolog, Slurm's KillWait, epilog."""
+Cells = NDArray[np.float64]
+"""(units, windows), NaN where nothing was sampled."""
+SURENESS: tuple[GpusBy, ...] = ("label", "scheduler", "whole", "tracer", "occupancy", "all")
+"""From most to least certain."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationQuery:
+    """What is known of the run before its GPUs are determined.
+
+    ``nodes``: its nodes, empty if unknown. ``ids``: spellings of its id. ``start``, ``end``: its window on the clock of
+    the series. ``detail``: its GPUs as ``node:index`` if the scheduler lists them. ``n_gpus``: how many.
+    """
+
+    nodes: tuple[str, ...]
+    ids: AbstractSet[str]
+    start: float
+    end: float
+    detail: AbstractSet[str] = frozenset()
+    n_gpus: int | None = None
+
+    def overlaps(self, series: LocatedSeries, slack: float = 0.0) -> bool:
+        """Whether a series has samples while the run was there, or within ``slack`` seconds of it."""
+        return series.info.last_ms >= (self.start - slack) * 1000 and series.info.first_ms <= (self.end + slack) * 1000
+
+    def within(self, series: LocatedSeries) -> bool:
+        """Whether a series began and ended with the run."""
+        first, last = series.info.first_ms / 1000, series.info.last_ms / 1000
+        return self.overlaps(series) and first >= self.start - CLOSE_S and last <= self.end + CLOSE_S
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAllocation:
+    """The GPUs (or MIG instances) that the run held, and how that is known; None if no series is of a GPU."""
+
+    units: frozenset[Unit]
+    by: GpusBy | None
+
+
+def find_allocation(
+    query: AllocationQuery, series: Sequence[LocatedSeries], curves: Curves, interval: float
+) -> GpuAllocation:
+    """The run's GPUs, node by node, each by the most certain way available. ``interval``: seconds between samples."""
+
+    def find_uses(units: Sequence[Unit]) -> Mapping[Unit, GpuUse]:  # expensive: only called where nothing else decides
+        return uses(curves, series, units, query.start, query.end, interval)
+
+    on_gpus = [one for one in series if one.gpu and query.overlaps(one)]
+    groups = _grouped(on_gpus, query)
+    counts = _counts(groups, query)
+    units: set[Unit] = set()
+    methods: list[GpusBy] = []
+    for node, node_series in groups.items():
+        group_units, method = _of_group(node_series, counts[node], query, find_uses)
+        if group_units:
+            units.update(group_units)
+            methods.append(method)
+    return GpuAllocation(frozenset(units), max(methods, key=SURENESS.index, default=None))
+
+
+def _grouped(series: Iterable[LocatedSeries], query: AllocationQuery) -> dict[str, list[LocatedSeries]]:
+    """The series of the run's nodes by node; all together if the number of GPUs per node is unknown."""
+    per_node = bool(query.nodes) and (query.n_gpus is None or query.n_gpus % len(query.nodes) == 0)
+    groups: dict[str, list[LocatedSeries]] = {}
+    nodes = frozenset(query.nodes)
+    for one in series:
+        if not nodes or not one.node or one.node in nodes:
+            groups.setdefault(one.node if per_node else "", []).append(one)
+    return groups
+
+
+def _counts(groups: Iterable[str], query: AllocationQuery) -> dict[str, int | None]:
+    """How many GPUs the run held in each group; None if unknown."""
+    named = [gpu.rpartition(":")[0] for gpu in query.detail]
+    per_node = query.n_gpus if query.n_gpus is None or not query.nodes else query.n_gpus // len(query.nodes)
+    return {node: (query.n_gpus if not node else named.count(node) or per_node) for node in groups}
+
+
+def _of_group(
+    series: Sequence[LocatedSeries],
+    n_gpus: int | None,
+    query: AllocationQuery,
+    find_uses: Callable[[Sequence[Unit]], Mapping[Unit, GpuUse]],
+) -> tuple[AbstractSet[Unit], GpusBy]:
+    units = _units(series)
+    labelled = {one.unit for one in series if one.job and one.job in query.ids} & units
+    if labelled:
+        return labelled, "label"
+    free = sorted(units - _of_others(series, query))
+    listed = {unit for unit in free if f"{unit[0]}:{unit[1]}" in query.detail and not unit[2]}
+    if listed:
+        return listed, "scheduler"
+    if n_gpus is not None and len(free) <= n_gpus:
+        return set(free), "whole"
+    traced = {one.unit for one in series if one.rank and query.within(one)} & set(free)
+    if traced and (n_gpus is None or len(traced) <= n_gpus):
+        return traced, "tracer"
+    return _by_use(free, n_gpus, find_uses(free))
+
+
+def _by_use(free: Sequence[Unit], n_gpus: int | None, used: Mapping[Unit, GpuUse]) -> tuple[AbstractSet[Unit], GpusBy]:
+    """By memory that was allocated and freed with the run; else every GPU that no other job used."""
+    of_run = {unit for unit in free if used.get(unit) == "mine"}
+    not_of_others = {unit for unit in free if used.get(unit) != "other"}
+    if n_gpus is None:
+        return (of_run, "occupancy") if of_run else (not_of_others, "all")
+    if of_run and len(of_run) <= n_gpus:
+        return (not_of_others if len(not_of_others) <= n_gpus else of_run), "occupancy"
+    if not_of_others and len(not_of_others) <= n_gpus:
+        return not_of_others, "occupancy"
+    return of_run or not_of_others, "all"
+
+
+def _units(series: Iterable[LocatedSeries]) -> set[Unit]:
+    """What can be allocated: the MIG instances of a GPU that has some, other GPUs as a whole."""
+    units = {one.unit for one in series}
+    split = {unit[:2] for unit in units if unit[2]}
+    return {unit for unit in units if unit[2] or unit[:2] not in split}
+
+
+def _of_others(series: Iterable[LocatedSeries], query: AllocationQuery) -> set[Unit]:
+    """Units that carried another job's label for more than a moment of the run."""
+    others = set()
+    for one in series:
+        if one.job and one.job not in query.ids:
+            first, last = one.info.first_ms / 1000, one.info.last_ms / 1000
+            shared = min(last, query.end) - max(first, query.start)
+            if shared >= min(CLOSE_S, (last - first) / 2, (query.end - query.start) / 2):
+                others.add(one.unit)
+    return others
+
+
+# -- when GPU memory was in use: by the run, by others, or by nobody
+
+
+def uses(
+    curves: Curves, series: Iterable[LocatedSeries], units: Sequence[Unit], start: float, end: float, interval: float
+) -> Mapping[Unit, GpuUse]:
+    """Who used each unit between two times on the series' own clock; units without samples are left out.
+
+    The run's units are in use while it was there, and free at some time around its start and around its end.
+    """
+    ids = _memory(series, set(units))
+    if not ids:
+        return {}
+    groups, step = list(ids.values()), step_of(end - start + 2 * AROUND_S, interval, fine=True)
+    low, times = _rolled(curves, groups, start - AROUND_S, end + AROUND_S, step, "min")
+    high, _ = _rolled(curves, groups, start - AROUND_S, end + AROUND_S, step, "max")
+    threshold = _threshold(low)
+    inside = (times - step >= start) & (times <= end)
+    if not inside.any():
+        inside = (times > start) & (times - step < end)
+    with np.errstate(invalid="ignore"):
+        in_use = [bool((high[row, inside] > threshold[row]).any()) for row in range(len(groups))]
+    free_before = _was_free(
+        curves, groups, (start - CLOSE_S, min(start + AROUND_S, end)), (start - CLOSE_S, start), threshold, step
+    )
+    free_after = _was_free(
+        curves, groups, (max(end - CLOSE_S, start), end + AROUND_S), (end, end + AROUND_S), threshold, step
+    )
+    use_of_row: list[GpuUse] = [
+        "idle" if not in_use[row] else "mine" if free_before[row] and free_after[row] else "other"
+        for row in range(len(groups))
+    ]
+    return {unit: use_of_row[row] for row, unit in enumerate(ids) if not np.isnan(high[row]).all()}
+
+
+def occupied(
+    curves: Curves, series: Iterable[LocatedSeries], units: Sequence[Unit], first: float, last: float, interval: float
+) -> Mapping[Unit, Sequence[tuple[float, float]]]:
+    """The stretches for which each unit was in use, between two times on the series' own clock."""
+    ids = _memory(series, set(units))
+    if not ids:
+        return {}
+    step = step_of(last - first, interval, fine=True)
+    high, times = _rolled(curves, list(ids.values()), first, last, step, "max")
+    threshold = _threshold(high)[:, None]
+    with np.errstate(invalid="ignore"):
+        in_use = high > threshold
+    return {unit: _stretches(in_use[row], np.isnan(high[row]), times, step) for row, unit in enumerate(ids)}
+
+
+def _stretches(
+    in_use: NDArray[np.bool_], unknown: NDArray[np.bool_], times: Cells, step: float
+) -> list[tuple[float, float]]:
+    """Stretches of windows in use; a window without samples between two windows in use counts as in use."""
+    stretches: list[tuple[float, float]] = []
+    previous_in_use = False
+    for window in np.flatnonzero(~unknown).tolist():
+        if in_use[window]:
+            if previous_in_use:
+                stretches[-1] = stretches[-1][0], float(times[window])
+            else:
+                stretches.append((float(times[window]) - step, float(times[window])))
+        previous_in_use = bool(in_use[window])
+    return stretches
+
+
+def _memory(series: Iterable[LocatedSeries], units: set[Unit]) -> dict[Unit, list[int]]:
+    ids: dict[Unit, list[int]] = {}
+    for one in series:
+        if one.series.metric == METRIC and one.unit in units:
+            ids.setdefault(one.unit, []).append(one.info.id)
+    return ids
+
+
+def _rolled(
+    curves: Curves, groups: Sequence[Sequence[int]], start: float, end: float, step: float, how: Literal["min", "max"]
+) -> tuple[Cells, Cells]:
+    """Values per window, and the ends of the windows."""
+    step_ms = round(step * 1000)
+    first = math.floor(start * 1000 / step_ms) * step_ms
+    last = max(math.ceil(end * 1000 / step_ms) * step_ms, first + step_ms)
+    values, _ = curves.rollup(groups, first, last, step_ms, how)
+    return values, np.arange(first + step_ms, last + 1, step_ms, dtype=np.float64) / 1000
+
+
+def _threshold(cells: Cells) -> Cells:
+    """(units,) Bytes above which each unit counts as in use."""
+    lowest: Cells = np.where(np.isnan(cells), math.inf, cells).min(axis=1)
+    return np.minimum(lowest, IDLE_BYTES) + CONTEXT_BYTES
+
+
+def _was_free(
+    curves: Curves,
+    groups: Sequence[Sequence[int]],
+    within: tuple[float, float],
+    outside: tuple[float, float],
+    threshold: Cells,
+    step: float,
+) -> NDArray[np.bool_]:
+    """(units,) Whether each was free at some time; also True if nothing was sampled outside the run."""
+    step_s = min(step, 15.0)
+    low, times = _rolled(curves, groups, *within, step_s, "min")
+    is_outside = (times > outside[0]) & (times <= outside[1])
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.isnan(low[:, is_outside]).all(axis=1) | (low <= threshold[:, None]).any(axis=1))

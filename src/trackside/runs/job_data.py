@@ -1,0 +1,270 @@
+"""Selects what a store holds about one job, so that a store of thousands of jobs answers as fast as a folder of one.
+
+A folder of ordinary size that the job's records or logs came from is taken as a whole, as if it were passed to
+``diagnose``. From larger folders, and from all others, only rows that name the job, or its nodes during the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from trackside.catalog.streams import is_stream, is_stream_of
+from trackside.errors import NoSuchRun, SeveralRuns
+from trackside.logs.series import Away, Counts, Series
+from trackside.logs.trajectory import Trajectories
+from trackside.model import Event, Input, Record, Run
+from trackside.runs.locator import HOST, JobLocation, Locator, RecordRow, marks, named_job, path_ends, short_names
+from trackside.runs.logs import folder_of
+from trackside.runs.series_location import host_of
+from trackside.stores.embedded.duck import Scope
+from trackside.stores.embedded.rows import EVENT, POINT, Kept, event_of, point_of
+from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.memory import MemoryStore
+
+WHOLE_INPUTS = 1_000
+WHOLE_ROWS = 100_000
+WHOLE_SERIES = 50_000
+"""A job's folders are taken as a whole up to this many inputs, rows (without those of logs), and series."""
+BEFORE_S, AFTER_S = 7 * 86400.0, 86400.0
+"""Rows about a job's nodes concern the job if they lie at most this long before its start and after its end."""
+ZONES_S = 15 * 3600.0
+"""The clocks of metrics and of the scheduler may differ by this much."""
+
+
+@dataclass(slots=True)
+class JobData:
+    """What a store holds about one job. ``job``: its id, as spelled in the rows of ``store``."""
+
+    job: str | None
+    store: MemoryStore = field(default_factory=MemoryStore)
+    trajectories: Trajectories = field(default_factory=Trajectories)
+    paths: tuple[str, ...] = ()
+    """Logs whose rows were not read: they belong to other jobs, or to none."""
+    home: frozenset[str] | None = None
+    """The logs that came in one folder with the job's records or logs; None: all did."""
+    inputs: list[Input] = field(default_factory=list)
+    scope: Scope = field(default_factory=Scope)
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """An SQL condition with its parameters, and the inputs it is limited to."""
+
+    text: str
+    parameters: tuple[object, ...] = ()
+    inputs: frozenset[int] | None = None
+
+
+def find(
+    snapshot: Snapshot,
+    job: str | None,
+    known_paths: Collection[str] = (),
+    owners: Mapping[str, str] = MappingProxyType({}),
+) -> JobData:
+    """What the store holds about a job, given its id or the folder it was ingested from; None: the store's only run.
+
+    ``known_paths``: paths of inputs known to concern the job; ``owners``: path of a log -> its known job id.
+    Raises SeveralRuns or NoSuchRun.
+    """
+    return _Finder(snapshot, known_paths, owners).find(job)
+
+
+class _Finder:
+    def __init__(self, snapshot: Snapshot, known_paths: Collection[str], owners: Mapping[str, str]) -> None:
+        self._snapshot, self._known_paths = snapshot, frozenset(known_paths)
+        self._locator = Locator(snapshot, known_paths, owners)
+        self._inputs = self._locator.inputs
+
+    def find(self, job: str | None) -> JobData:
+        if job is None:
+            run = self._locator.only_run()
+            return self._folder("") if run.id is None else self._of(run.id)
+        try:
+            return self._of(job)
+        except NoSuchRun:
+            if not any(path_ends(input_.root, job) for input_ in self._inputs):
+                raise
+        return self._folder(job)
+
+    def _folder(self, name: str) -> JobData:
+        """Everything that was ingested from the one folder whose path ends in ``name``."""
+        inputs = [input_ for input_ in self._inputs if path_ends(input_.root, name) or input_.path in self._known_paths]
+        roots = sorted({input_.root for input_ in inputs if input_.path not in self._known_paths})
+        if len(roots) > 1:
+            raise SeveralRuns(sorted(short_names(roots).values()))
+        return self._whole(inputs)
+
+    def _whole(self, inputs: Sequence[Kept]) -> JobData:
+        """Everything in these inputs; none of them names a job."""
+        ids = frozenset(input_.id for input_ in inputs)
+        data = JobData(None, inputs=[input_.row for input_ in inputs])
+        everything = _Condition(f"input IN ({_numbers(ids)})", inputs=ids)
+        self._fill(data.store, everything, everything, ())
+        self._train(data.trajectories, inputs)
+        data.store.planes = {plane for input_ in inputs for plane in input_.planes}
+        data.scope = Scope(f"p.input IN ({_numbers(ids)})")
+        return data
+
+    def _of(self, job: str) -> JobData:
+        location = self._locator.locate(job)
+        run = location.run
+        duplicate_ids = self._sent(location)
+        logs = [input_ for input_ in location.logs if input_.path in {*run.log_paths, *run.parent_log_paths}]
+        logs = [input_ for input_ in logs if input_.id not in duplicate_ids]
+        read_ids = {input_.id for input_ in logs}
+        others = [input_ for input_ in location.logs if input_.id not in read_ids | duplicate_ids]
+        home = [input_ for input_ in self._inputs if input_.id in location.home]
+        small = len(home) <= WHOLE_INPUTS and sum(map(_row_count, home)) <= WHOLE_ROWS
+        events, records = self._conditions(location, home, read_ids, small)
+        data = JobData(run.id or job, paths=tuple(input_.path for input_ in others))
+        data.home = frozenset(input_.path for input_ in location.logs if input_.id in location.home)
+        row_inputs = self._fill(data.store, events, records, location.records) | read_ids
+        for input_ in others:
+            if input_.owner is not None:
+                data.store.add_event(named_job(input_))
+        self._train(data.trajectories, logs)
+        skipped = duplicate_ids if small else duplicate_ids | {input_.id for input_ in others}
+        data.inputs = [
+            input_.row
+            for input_ in self._inputs
+            if input_.id not in skipped and (input_.id in row_inputs or input_.id in location.home)
+        ]
+        data.store.planes = {
+            plane
+            for input_ in self._inputs
+            if input_.id in row_inputs or input_.id in location.home
+            for plane in input_.planes
+        }
+        data.scope = self._scope(location)
+        return data
+
+    def _sent(self, location: JobLocation) -> set[int]:
+        """Ids of pushed line streams whose files are inputs themselves: the files hold all their lines."""
+        files = [log.path for log in location.logs if not is_stream(log.path)]
+        return {
+            log.id
+            for log in location.logs
+            if any(is_stream_of(log.path, job, file) for job in location.ids for file in files)
+        }
+
+    def _conditions(
+        self, location: JobLocation, home: Sequence[Kept], read_ids: Collection[int], small: bool
+    ) -> tuple[_Condition, _Condition]:
+        """Conditions for the events and the records that concern the job, besides ``data.records``."""
+        run, at_home = location.run, {input_.id for input_ in home}
+        logs = _numbers(read_ids)
+        ids = tuple(sorted(location.ids))
+        hosts = _hosts(run)
+        start, end = _span(run)
+        on_nodes = f"({HOST.format('node')} IN ({marks(hosts)}) AND (time IS NULL OR time BETWEEN ? AND ?))"
+        events = f"input IN ({logs}) OR (plane <> 'log' AND (job IN ({marks(ids)}) OR (job IS NULL AND {on_nodes})"
+        parameters: list[object] = [*ids, *hosts, start - BEFORE_S, end + AFTER_S]
+        records = f"input IN ({logs}) OR (kind = 'step' AND job IN ({marks(ids)}))"
+        records += f" OR (kind = 'node' AND {HOST.format('node')} IN ({marks(hosts)}))"
+        if small:
+            # Kernel lines in another job's log belong to no job alone; that job's own lines belong to it.
+            other_inputs = {input_.id for input_ in home if not input_.is_log}
+            events += f" OR input IN ({_numbers(at_home)}))) OR input IN ({_numbers(other_inputs)})"
+            records += f" OR input IN ({_numbers(at_home)})"
+        else:
+            events += "))"
+            folders = {folder_of(input_.path) for input_ in location.logs if input_.id in read_ids}
+            long_names = [name for name in location.ids if len(name) >= 3]
+            near_inputs = {
+                input_.id
+                for input_ in home
+                if folder_of(input_.path) in folders or any(name in input_.path for name in long_names)
+            }
+            records += f" OR (kind NOT IN ('job', 'step', 'node') AND input IN ({_numbers(near_inputs)}))"
+        return _Condition(events, tuple(parameters)), _Condition(records, (*ids, *hosts))
+
+    def _fill(
+        self, store: MemoryStore, events: _Condition, records: _Condition, extra_records: Iterable[RecordRow]
+    ) -> set[int]:
+        """Add rows to a store in reading order; returns the ids of the inputs they came from."""
+        snapshot = self._snapshot
+        source = snapshot.table("events", events.inputs)
+        sql = f"SELECT input, seq, {EVENT} FROM {source} WHERE {events.text}"
+        rows: dict[tuple[int, int], Event | Record] = {}
+        for columns in snapshot.rows(sql, events.parameters):
+            rows[columns[0], columns[1]] = event_of(columns[2:])
+        record_rows = self._locator.records(records.text, records.parameters, inputs=records.inputs)
+        input_ids = {input_ for input_, _ in rows} | {input_ for input_, *_ in record_rows}
+        for input_, seq, record in (*record_rows, *extra_records):
+            rows[input_, seq] = record
+        order = {stored.id: index for index, stored in enumerate(self._inputs)}
+        for _, row in sorted(rows.items(), key=lambda item: (order.get(item[0][0], len(order)), item[0][1])):
+            if isinstance(row, Event):
+                store.add_event(row)
+            else:
+                store.add_record(row)
+        return input_ids
+
+    def _train(self, trajectories: Trajectories, inputs: Iterable[Kept]) -> None:
+        """Add the training points of these logs."""
+        trained = {log.id: log for log in inputs if log.training}
+        if not trained:
+            return
+        source = self._snapshot.table("points", trained)
+        points: dict[tuple[int, str, str], list[Away]] = {}
+        order = "ORDER BY input, parser, held, ordinal"
+        sql = f"SELECT input, path, parser, ordinal, pinned, held, loss, step, time, {POINT} FROM {source}"
+        for row in self._snapshot.rows(f"{sql} WHERE input IN ({_numbers(trained)}) {order}"):
+            input_, path, parser, ordinal, pinned, is_held, loss, step, time, *rest = row
+            away = Away(ordinal, pinned, is_held, loss, step, time, partial(_event_at, rest))
+            points.setdefault((input_, path, parser), []).append(away)
+        for log in inputs:
+            for stored_counts in (
+                msgspec.json.decode(log.training, type=list[dict[str, object]]) if log.training else ()
+            ):
+                path = str(stored_counts.pop("path"))
+                counts = msgspec.convert(stored_counts, Counts)
+                trajectories.take(Series.restored(path, counts, points.get((log.id, path, counts.parser), ())))
+
+    def _scope(self, location: JobLocation) -> Scope:
+        """The series of the job's folders if these are few; else those with its label and those of its nodes then."""
+        spans = self._snapshot.table("spans", location.home)
+        ((count,),) = self._snapshot.rows(
+            f"SELECT count(DISTINCT series) FROM {spans} WHERE input IN ({_numbers(location.home)})"
+        )
+        ids, hosts = tuple(sorted(location.ids)), _hosts(location.run)
+        start, end = _span(location.run)
+        at_home = f"p.input IN ({_numbers(location.home)})"
+        if count > WHOLE_SERIES:
+            at_home += " AND s.node IS NULL" if hosts else ""
+        on_nodes = f"{HOST.format('s.node')} IN ({marks(hosts)}) AND p.last_ms >= ? AND p.first_ms <= ?"
+        return Scope(
+            f"(({at_home}) OR s.job IN ({marks(ids)}) OR ({on_nodes}))",
+            (*ids, *hosts, (start - ZONES_S) * 1000, (end + ZONES_S) * 1000),
+        )
+
+
+def _event_at(row: Sequence[Any]) -> Event:
+    return point_of(row).event
+
+
+def _row_count(input_: Kept) -> int:
+    """Rows to read with this input; 0 for a log or metrics."""
+    return 0 if input_.is_log or input_.planes == ("metric",) else input_.row.rows
+
+
+def _numbers(ids: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(ids))) or "NULL"
+
+
+def _hosts(run: Run) -> tuple[str, ...]:
+    """The run's nodes, and those of its earlier attempts, in the form in which hosts are compared."""
+    nodes = {*run.nodes, *(node for attempt in run.attempts for node in attempt.nodes)}
+    return tuple(sorted({host_of(node) for node in nodes}))
+
+
+def _span(run: Run) -> tuple[float, float]:
+    """From the first attempt's start to the last one's end; unbounded where unknown."""
+    starts = [start for start in (run.start, *(attempt.start for attempt in run.attempts)) if start is not None]
+    return min(starts, default=-1e11), run.end if run.end is not None else 1e11

@@ -1,0 +1,212 @@
+"""Finds where a store holds a job: its records, its logs, those of the run before it, and the folders they came from.
+
+Which log belongs to which job depends on the other jobs (:mod:`trackside.runs.logs`), so the records of all jobs that
+may own a log are looked up too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from trackside.errors import NoSuchRun
+from trackside.model import Event, Position, Record, Run
+from trackside.runs.jobs import Job, plain_id
+from trackside.runs.logs import leaf_of, outputs_of
+from trackside.runs.resolve import resolve
+from trackside.stores.embedded.rows import INPUT, RECORD, Kept, input_of, record_of
+from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.memory import MemoryStore
+
+SAME_NAME = 200
+"""Limit on jobs of one name, latest first, that may be the continued run; and on jobs with one output file."""
+HOST = "(CASE WHEN regexp_full_match({0}, '[0-9.]+') THEN {0} ELSE lower(split_part({0}, '.', 1)) END)"
+"""SQL for a node's name in the form in which nodes are compared."""
+RecordRow = tuple[int, int, Record]
+"""(input, sequence number in it, record)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobLocation:
+    """One job in a store. ``logs``: its own, its parent's, and others that it may own; ``records``: those of all these
+    jobs; ``home``: the inputs that came in one folder with the job's records or logs."""
+
+    run: Run
+    ids: frozenset[str]
+    home: frozenset[int]
+    records: tuple[RecordRow, ...]
+    logs: tuple[Kept, ...]
+
+
+def inputs_of(snapshot: Snapshot) -> list[Kept]:
+    """All inputs, in the order in which they were first read."""
+    rows = snapshot.rows(f"SELECT {INPUT} FROM {snapshot.table('inputs')} ORDER BY place")
+    return [input_of(row) for row in rows]
+
+
+def marks(values: Collection[object]) -> str:
+    """As many SQL parameter marks as there are values; NULL, which equals nothing, if there are none."""
+    return ", ".join("?" * len(values)) or "NULL"
+
+
+def path_ends(root: str, end: str) -> bool:
+    """Whether a folder's path ends in these path components; every path ends in an empty one."""
+    return not end or f"/{root.strip('/')}".endswith(f"/{end.strip('/')}")
+
+
+def short_names(roots: Collection[str]) -> dict[str, str]:
+    """The shortest end of each folder's path that distinguishes it from the others."""
+    names = {}
+    for root in roots:
+        parts = root.strip("/").split("/")
+        tails = ("/".join(parts[-count:]) for count in range(1, len(parts) + 1))
+        names[root] = next((tail for tail in tails if sum(path_ends(other, tail) for other in roots) == 1), root)
+    return names
+
+
+def named_job(log: Kept) -> Event:
+    """An event that stands for the lines of a log that name its job, so that the lines need not be read."""
+    return Event("host", Position(log.path, 0), "log", fields={"job": log.owner})
+
+
+class Locator:
+    """Finds jobs in one snapshot. ``known_paths``: paths of inputs known to concern the job;
+    ``owners``: path of a log whose job is known -> the job's id."""
+
+    def __init__(
+        self, snapshot: Snapshot, known_paths: Collection[str] = (), owners: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self._snapshot, self._known_paths, self._owners = snapshot, frozenset(known_paths), owners
+        self.inputs = inputs_of(snapshot)
+        self._logs = [input_ for input_ in self.inputs if input_.is_log]
+        self._numbers_of = {input_.id: frozenset(re.findall(r"\d{1,10}", input_.path)) for input_ in self._logs}
+
+    def locate(self, job: str) -> JobLocation:
+        """A job by any spelling of its id. Raises SeveralRuns or NoSuchRun."""
+        family = self._family(job)
+        near_logs = self._near(family, job)
+        run = self._resolved(self._with_rivals(family, near_logs), near_logs, job, ())
+        ids = frozenset({run.id or job, *run.aliases, job})
+        own_inputs = {
+            input_ for input_, _, record in family if {str(record.get("id")), str(record.get("raw_id"))} & ids
+        }
+        roots = {input_.root for input_ in self.inputs if input_.id in own_inputs or input_.path in run.log_paths}
+        home = frozenset(
+            input_.id for input_ in self.inputs if input_.root in roots or input_.path in self._known_paths
+        )
+        candidates = home.union(input_.id for input_ in near_logs)
+        logs = [input_ for input_ in self._logs if input_.id in candidates]
+        records = self._with_rivals(family, logs)
+        run = self._resolved(records, logs, job, [input_.path for input_ in logs if input_.id in home])
+        if not own_inputs and not run.log_paths and not self._labelled(ids):
+            raise NoSuchRun(
+                f"no job {job} in the store; 'trackside runs --store {self._snapshot.directory.path}' lists them"
+            )
+        return JobLocation(run, ids, home, tuple(records), tuple(logs))
+
+    def only_run(self) -> Run:
+        """The only run of the store. Raises SeveralRuns if there are several."""
+        return self._resolved(self.records("kind = 'job'"), self._logs, None, None)
+
+    def records(
+        self, where: str, parameters: Sequence[object] = (), tail: str = "", inputs: Collection[int] | None = None
+    ) -> list[RecordRow]:
+        """Records that match an SQL condition on their columns."""
+        source = self._snapshot.table("records", inputs)
+        rows: list[tuple[Any, ...]] = self._snapshot.rows(
+            f"SELECT input, seq, {RECORD} FROM {source} WHERE {where} {tail}", parameters
+        )
+        return [(row[0], row[1], record_of(row[2:])) for row in rows]
+
+    def _resolved(
+        self, records: Iterable[RecordRow], logs: Iterable[Kept], job: str | None, home: Collection[str] | None
+    ) -> Run:
+        store = MemoryStore()
+        paths = []
+        for *_, record in records:
+            store.add_record(record)
+        for log in logs:
+            paths.append(log.path)
+            if log.owner is not None:
+                store.add_event(named_job(log))
+        return resolve(store, job, paths, home, self._owners).run
+
+    def _family(self, job: str) -> list[RecordRow]:
+        """The records of a job, of those it waits for, of earlier namesakes, and of jobs with its output file."""
+        rows = self._by_id({job})
+        parents = {parent for *_, record in rows for parent in record.many("parents")}
+        rows += self._by_id(parents) if parents else []
+        names = {str(name) for *_, record in rows if (name := record.get("name")) is not None}
+        starts = [start for *_, record in rows if isinstance(start := record.get("start"), (int, float))]
+        if names and starts:
+            rows += self._same_work(
+                rows,
+                self.records(
+                    f"kind = 'job' AND name IN ({marks(names)}) AND \"end\" <= ?",
+                    (*names, max(starts)),
+                    f'ORDER BY "end" DESC LIMIT {SAME_NAME}',
+                ),
+            )
+        paths = {str(path) for *_, record in rows for key in ("std_out", "std_err") if (path := record.get(key))}
+        outputs = {leaf_of(path) for path in paths if "%" not in leaf_of(path)}
+        if outputs:
+            rows += self.records(
+                f"kind = 'job' AND list_has_any(string_split(outputs, '/'), [{marks(outputs)}])",
+                tuple(outputs),
+                f"LIMIT {SAME_NAME}",
+            )
+        return _once(rows)
+
+    def _same_work(self, rows: Sequence[RecordRow], namesakes: Iterable[RecordRow]) -> list[RecordRow]:
+        """The namesakes from the same ingested folder or work directory: many jobs are called "train"."""
+        root_of = {input_.id: input_.root for input_ in self.inputs}
+        roots = {root_of.get(input_) for input_, *_ in rows}
+        folders = {record.get("work_dir") for *_, record in rows} - {None}
+        return [
+            input_ for input_ in namesakes if root_of.get(input_[0]) in roots or input_[2].get("work_dir") in folders
+        ]
+
+    def _by_id(self, ids: Collection[str]) -> list[RecordRow]:
+        plain = {plain_id(id_) for id_ in ids} | set(ids)
+        numbers = {match[0] for id_ in plain if (match := re.match(r"\d+", id_))} | plain
+        return self.records(
+            f"kind = 'job' AND (job IN ({marks(plain)}) OR raw_id IN ({marks(plain)})"
+            f" OR array_id IN ({marks(numbers)}) OR number IN ({marks(numbers)}))",
+            (*plain, *plain, *numbers, *numbers),
+        )
+
+    def _near(self, family: Iterable[RecordRow], job: str) -> list[Kept]:
+        """Logs that may belong to these jobs: by a number in the path, the job's name, or a line inside."""
+        ids = {job, plain_id(job)}
+        outputs: set[str] = set()
+        for *_, record in family:
+            job_rows = Job(str(record.get("id")), [record], {str(record.get("id")), str(record.get("raw_id"))})
+            ids |= job_rows.names
+            outputs |= outputs_of(job_rows)
+        numbers = {number for id_ in ids for number in re.findall(r"\d+", id_)}
+        return [
+            id_
+            for id_ in self._logs
+            if id_.owner in ids or self._numbers_of[id_.id] & numbers or leaf_of(id_.path) in outputs
+        ]
+
+    def _with_rivals(self, family: Sequence[RecordRow], logs: Iterable[Kept]) -> list[RecordRow]:
+        """The records, and those of other jobs that may own these logs."""
+        ids = set()
+        for log in logs:
+            ids |= {number for number in self._numbers_of[log.id] if len(number) >= 3}
+            ids |= {owner for owner in (log.owner, self._owners.get(log.path)) if owner is not None}
+        return _once([*family, *self._by_id(ids)]) if ids else list(family)
+
+    def _labelled(self, jobs: Collection[str]) -> bool:
+        """Whether any series carries the job's id."""
+        series = self._snapshot.table("series")
+        return bool(self._snapshot.rows(f"SELECT 1 FROM {series} WHERE job IN ({marks(jobs)}) LIMIT 1", tuple(jobs)))
+
+
+def _once(rows: Iterable[RecordRow]) -> list[RecordRow]:
+    """Each record once, in order."""
+    return [row for _, row in sorted({row[:2]: row for row in rows}.items())]
