@@ -18,7 +18,7 @@ from trackside.agent.owners import Owners
 from trackside.agent.runner import Outlet, Running
 from trackside.agent.source import LogLine, Reading, Sample, sources
 from trackside.agent.state import state_folder
-from trackside.settings import ConfigError, Given, nearest
+from trackside.settings import ConfigError, SettingValue, nearest
 from trackside.settings.shown import as_toml
 
 EXIT_USAGE = 2
@@ -74,13 +74,13 @@ def parser(program: str) -> argparse.ArgumentParser:
     return top
 
 
-def settings(given: argparse.Namespace) -> dict[str, Given]:
+def settings(given: argparse.Namespace) -> dict[str, SettingValue]:
     """Flags as the settings that they are. Raises ConfigError."""
-    found: dict[str, Given] = {}
+    found: dict[str, SettingValue] = {}
 
     def put(name: str, value: object, flag: str) -> None:
         if value is not None:
-            found[name] = Given(value, flag, os.getcwd(), isinstance(value, str))
+            found[name] = SettingValue(value, flag, os.getcwd(), isinstance(value, str))
 
     put("agent.node", given.node, "--node")
     put("agent.job", given.job, "--job")
@@ -126,13 +126,13 @@ def owners_of(config: Config) -> Owners:
     return made
 
 
-def show_settings(path: str | None, flags: Mapping[str, Given]) -> int:
+def show_settings(path: str | None, flags: Mapping[str, SettingValue]) -> int:
     """Show the settings in force."""
     print(as_toml(_loaded(path, flags).settings))
     return 0
 
 
-def _loaded(path: str | None, flags: Mapping[str, Given]) -> Config:
+def _loaded(path: str | None, flags: Mapping[str, SettingValue]) -> Config:
     found = load(path, flags)
     for warning in found.warnings:
         say(warning)
@@ -145,7 +145,7 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def run(path: str | None, flags: Mapping[str, Given], once: bool, shown: bool) -> int:
+def run(path: str | None, flags: Mapping[str, SettingValue], once: bool, shown: bool) -> int:
     """Collect and send, until it is told to end or, with ``once``, a reading of each source long."""
     found = _loaded(path, flags)
     if shown:
@@ -161,7 +161,7 @@ def run(path: str | None, flags: Mapping[str, Given], once: bool, shown: bool) -
     return 0
 
 
-def look(path: str | None, flags: Mapping[str, Given], as_json: bool) -> int:
+def look(path: str | None, flags: Mapping[str, SettingValue], as_json: bool) -> int:
     """Say what works on this node and what does not."""
     found = _loaded(path, flags)
     report = check(found, owners_of(found))

@@ -16,7 +16,7 @@ from trackside.agent.out.receiver import FIXED, ReceiverOptions
 from trackside.agent.out.remote_write import RemoteWriteOptions
 from trackside.agent.out.spool import SpoolOptions
 from trackside.agent.source import Source, sources
-from trackside.settings import ConfigError, Given, Index, Section, Settings
+from trackside.settings import ConfigError, Index, Section, Settings, SettingValue
 from trackside.settings.shown import Setting, exposed, in_force
 
 PREFIX = "TRACKSIDE_AGENT_"
@@ -121,7 +121,7 @@ def sections() -> list[Section]:
 
 def load(
     path: str | os.PathLike[str] | None = None,
-    flags: Mapping[str, Given] | None = None,
+    flags: Mapping[str, SettingValue] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Config:
     """Read the settings: ``flags`` over the environment over the file over the defaults.
@@ -180,7 +180,7 @@ def _file(named: str | os.PathLike[str] | None) -> Path | None:
 
 def _collection(source: Source, values: dict[str, Any], settings: Settings) -> Collection:
     """How a source is run. Raises ValueError."""
-    given = settings.given.get((COLLECT + source.id, 0), {})
+    given = settings.set_values.get((COLLECT + source.id, 0), {})
     on, interval_s = values.pop("on", source.on), values.pop("interval_s", source.interval_s)
     timeout_s = values.pop("timeout_s", source.timeout_s)
     if not 0.1 <= interval_s <= 86_400:

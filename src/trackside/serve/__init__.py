@@ -1,1 +1,1 @@
-"""WHAT IS SENT TO US: the receiver and the HTTP API; needs the extra ``serve``."""
+"""RECEIVING AND ANSWERING: the receiver and the HTTP API; needs the extra ``serve``."""

@@ -1,4 +1,4 @@
-"""What a question of :mod:`trackside.query` is answered with over HTTP: bounded, and null where nothing was sampled."""
+"""HTTP answers to queries of :mod:`trackside.query`: of bounded size, and null where nothing was sampled."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from trackside.query import Query, QueryError, Row
 from trackside.serve.problems import Problem
 from trackside.show.document import LONGEST_TEXT, Json, plain
 
-MOST_WINDOWS = 10_000
-MOST_CELLS = 500_000
-"""Values of one grid."""
-MOST_QUERY = 2_000
-"""Characters of one question."""
+MAX_WINDOWS = 10_000
+MAX_CELLS = 500_000
+"""Values in one grid."""
+MAX_QUERY_CHARS = 2_000
+"""Characters in one query."""
 
 
 class RowDoc(msgspec.Struct, frozen=True, kw_only=True):
-    """An event or a record. ``time``: POSIX seconds, null where its input gives none."""
+    """An event or a record. ``time``: POSIX seconds, null if its input has none."""
 
     kind: str
     plane: str
@@ -36,7 +36,7 @@ class RowDoc(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowsDoc(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="rows"):
-    """The rows that answer a question, in time and file order; none is a real none. ``total`` counts all of them."""
+    """The rows that match a query, in time and file order; an empty list means none. ``total``: their number."""
 
     query: str
     total: int
@@ -44,14 +44,14 @@ class RowsDoc(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag
 
 
 class SeriesDoc(msgspec.Struct, frozen=True, kw_only=True):
-    """One curve; ``values`` are those of the windows that end at ``times``, null where nothing was sampled."""
+    """One series; ``values``: one per window that ends at ``times``, null where nothing was sampled."""
 
     labels: dict[str, str]
     values: list[float | None]
 
 
 class GridDoc(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="grid"):
-    """The curves that answer a question. ``query`` has its windows as numbers; ``samples`` counts what they are of."""
+    """The series that match a query. ``query``: with explicit windows; ``samples``: number of measurements in them."""
 
     query: str
     unit: str
@@ -63,7 +63,7 @@ class GridDoc(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag
 
 
 class ValueDoc(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="value"):
-    """The one value that a question with a reducer is answered with, as a citation holds it."""
+    """The value of a query with a reducer, as a citation holds it."""
 
     query: str
     value: Json
@@ -71,7 +71,7 @@ class ValueDoc(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", ta
 
 
 class MissingDoc(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer", tag="missing"):
-    """The question has no answer here: not measured, not given, or refused. That is never "none"."""
+    """The query has no answer: not measured, not given, or refused. That never means "none"."""
 
     query: str
     reason: str
@@ -81,28 +81,30 @@ AnswerDoc = RowsDoc | GridDoc | ValueDoc | MissingDoc
 
 
 def parsed(text: str) -> Query:
-    """A question that can be answered within bounds. Raises Problem."""
+    """A query that can be answered within the limits. Raises Problem."""
     try:
         query = Query.parse(text)
     except QueryError as error:
-        raise Problem(422, _cut(str(error)), "docs/http-api.md describes the questions") from error
+        raise Problem(422, _cut(str(error)), "docs/http-api.md describes queries") from error
     if query.subject != "metric":
         return query
-    whole = query.span is not None or None not in (query.window, query.step)
-    if not whole:
+    has_time_range = query.span is not None or None not in (query.window, query.step)
+    if not has_time_range:
         raise Problem(
-            422, "a metric is asked for some time", "add .over('run', 'avg') or .during(START, END).rollup(STEP, 'avg')"
+            422,
+            "a metric query needs a time range",
+            "add .over('run', 'avg') or .during(START, END).rollup(STEP, 'avg')",
         )
     if query.window is not None and query.step is not None:
         start, end = query.window
-        if end <= start or (end - start) / query.step > MOST_WINDOWS:
-            raise Problem(422, f"{start!r} to {end!r} is not 1 to {MOST_WINDOWS:,} windows of {query.step:g} s",
-                          "ask for a longer step, or less time")  # fmt: skip
+        if end <= start or (end - start) / query.step > MAX_WINDOWS:
+            raise Problem(422, f"{start!r} to {end!r} is not 1 to {MAX_WINDOWS:,} windows of {query.step:g} s",
+                          "use a longer step, or a shorter time range")  # fmt: skip
     return query
 
 
 def answered(store: Store, query: Query, limit: int) -> AnswerDoc:
-    """A store's answer; of rows, the first ``limit``. Raises Problem where it is too large."""
+    """A store's answer; at most ``limit`` rows. Raises Problem if it is too large."""
     answer = store.ask(query.rows)
     if isinstance(answer, MissingAnswer):
         return MissingDoc(query=str(query), reason=answer.reason)
@@ -110,21 +112,21 @@ def answered(store: Store, query: Query, limit: int) -> AnswerDoc:
         try:
             value = reduced(answer, query)
         except QueryError as error:
-            raise Problem(422, str(error), "events and records have other reducers than metrics") from error
+            raise Problem(422, str(error), "rows and metrics have different reducers") from error
         unit = answer.unit if isinstance(answer, Grid) and query.reducer != "count" else ""
-        asked = answer.query.reduce(query.reducer, query.reduced)
-        return ValueDoc(query=str(asked), value=plain(value), unit=unit)
+        resolved_query = answer.query.reduce(query.reducer, query.reduced)
+        return ValueDoc(query=str(resolved_query), value=plain(value), unit=unit)
     if isinstance(answer, Frame):
         return RowsDoc(query=str(answer.query), total=len(answer), rows=[_row(row) for row in answer.rows[:limit]])
     return _grid(answer)
 
 
 def _grid(grid: Grid) -> GridDoc:
-    if grid.values.size > MOST_CELLS:
+    if grid.values.size > MAX_CELLS:
         raise Problem(
             422,
-            f"{len(grid):,} series of {len(grid.times):,} windows are more than {MOST_CELLS:,} values",
-            "name a label with .where(node='...'), take them together with .by('node', how='median'), or a longer step",
+            f"{len(grid):,} series of {len(grid.times):,} windows are more than {MAX_CELLS:,} values",
+            "select a label with .where(node='...'), aggregate with .by('node', how='median'), or use a longer step",
         )
     return GridDoc(
         query=str(grid.query),
@@ -135,9 +137,9 @@ def _grid(grid: Grid) -> GridDoc:
         series=[
             SeriesDoc(
                 labels=dict(series.labels),
-                values=[value if math.isfinite(value) else None for value in grid.values[place].tolist()],
+                values=[value if math.isfinite(value) else None for value in grid.values[index].tolist()],
             )
-            for place, series in enumerate(grid.series)
+            for index, series in enumerate(grid.series)
         ],
     )
 
@@ -146,7 +148,7 @@ def _row(row: Row) -> RowDoc:
     event = row if isinstance(row, Event) else None
     fields: dict[str, Json | list[Json]] = {}
     for name, value in row.fields.items():
-        fields[name] = [_scalar(each) for each in value] if isinstance(value, tuple) else _scalar(value)
+        fields[name] = [_scalar(item) for item in value] if isinstance(value, tuple) else _scalar(value)
     return RowDoc(
         kind=row.kind,
         plane=row.plane,
@@ -165,7 +167,7 @@ def _row(row: Row) -> RowDoc:
 def _scalar(value: Scalar) -> Json:
     value = plain(value)
     if isinstance(value, int) and value.bit_length() > 63:
-        return _cut(str(value))  # more than most readers of JSON hold
+        return _cut(str(value))  # larger than most JSON parsers support
     return _cut(value) if isinstance(value, str) else value
 
 

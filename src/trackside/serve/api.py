@@ -1,4 +1,4 @@
-"""The HTTP API: its operations, declared once, and the routes and the OpenAPI document that are made of them."""
+"""The HTTP API: its operations, declared once, from which the routes and the OpenAPI document are made."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trackside.finding import Culprit
-from trackside.serve.answers import MOST_QUERY, AnswerDoc
+from trackside.serve.answers import MAX_QUERY_CHARS, AnswerDoc
 from trackside.serve.handlers import FamilyDetail, FamilyDoc, Handlers, JobsDoc, RunDetail, VerifiedDoc
-from trackside.serve.operations import Asked, Check, Operation, Parameter, document
+from trackside.serve.operations import Arguments, Check, Operation, Parameter, document
 from trackside.serve.problems import encoded
 from trackside.show.document import VerdictDoc
 from trackside.stores.metadata.archive import MOST_PAGE
@@ -19,39 +19,45 @@ from trackside.stores.metadata.rows import RunPage, VerdictPage
 from trackside.version import package_version
 
 BASE = "/api/v1"
-ID = Parameter(name="id", within="path", about="A run's id (r17), or a job's (4242), which is the last run of that job")
-CLUSTER = Parameter(
-    name="cluster", empty=True, about="Which one, where jobs of several have the same id; empty: the one without a name"
+ID = Parameter(
+    name="id", within="path", about="A run's id (r17), or a job's id (4242), which means that job's last run"
 )
-LIMIT = Parameter(name="limit", kind="integer", default=100, least=1, most=MOST_PAGE, about="Of a page")
-CURSOR = Parameter(name="cursor", about="The 'next' of the page before")
-VERDICT = Parameter(name="id", within="path", kind="integer", most=2**63 - 1, about="A verdict's id")
-_EXACT = {"job": "A job's id", "cluster": "A cluster's name", "name": "A job's name", "username": "Who submitted it",
-          "state": "The scheduler's word for how it ended, such as NODE_FAIL",
-          "node": "A node it ran on"}  # fmt: skip
+CLUSTER = Parameter(
+    name="cluster", empty=True, about="The cluster, if several have a job with this id; empty: the unnamed cluster"
+)
+LIMIT = Parameter(
+    name="limit", kind="integer", default=100, minimum=1, maximum=MOST_PAGE, about="Maximum entries per page"
+)
+CURSOR = Parameter(name="cursor", about="The 'next' value of the previous page")
+VERDICT = Parameter(name="id", within="path", kind="integer", maximum=2**63 - 1, about="A verdict's id")
+_EXACT = {"job": "A job's id", "cluster": "A cluster's name", "name": "A job's name", "username": "The submitting user",
+          "state": "The job's final state in the scheduler, such as NODE_FAIL",
+          "node": "A node of the run"}  # fmt: skip
 FILTERS = (
     *(Parameter(name=name, about=about, empty=name == "cluster") for name, about in _EXACT.items()),
     Parameter(name="culprit", known=get_args(Culprit), about=f"One of {', '.join(get_args(Culprit))}"),
     Parameter(name="family", about="A family's code or id, such as b1 or cuda-oom"),
-    Parameter(name="since", kind="time", about="Started then or later: ISO 8601 or POSIX seconds"),
-    Parameter(name="until", kind="time", about="Started before"),
+    Parameter(
+        name="since", kind="time", about="Only runs that started at or after this time: ISO 8601 or POSIX seconds"
+    ),
+    Parameter(name="until", kind="time", about="Only runs that started before this time"),
 )
-CODE = Parameter(name="code", within="path", about="A code or an id, such as b1 or cuda-oom")
-ROWS = Parameter(name="limit", kind="integer", default=1000, least=1, most=10_000, about="Rows at most")
-QUERY = Parameter(name="query", required=True, most=MOST_QUERY, about="The question as text")
+CODE = Parameter(name="code", within="path", about="A family's code or id, such as b1 or cuda-oom")
+ROWS = Parameter(name="limit", kind="integer", default=1000, minimum=1, maximum=10_000, about="Maximum number of rows")
+QUERY = Parameter(name="query", required=True, maximum=MAX_QUERY_CHARS, about="The query as text")
 
 _JUDGING = (
-    "The job need not have been recorded. The answer waits for the verdict; after a minute it is 202, the job is judged"
-    " on and recorded, and asking again joins that. Trackside-Run and Trackside-Verdict say where it was recorded;"
-    " Trackside-Not-Recorded why it was not, where the archive is down."
+    " metric(gpu_utilization_ratio).over('run', 'avg').by('node', how='median'): the form of citation queries."
+    " diagnosis continues and is recorded; a repeated request joins it. The headers Trackside-Run and Trackside-Verdict"
+    " say where the verdict was recorded; Trackside-Not-Recorded says why it was not, if the archive is down."
 )
 _ASKING = (
-    "The question is text such as events(exception), record(job).first(state) or"
-    " metric(gpu_utilization_ratio).over('run', 'avg').by('node', how='median'): what a citation's query is written in."
+    "The query is text such as events(exception), record(job).first(state) or"
+    " metric(gpu_utilization_ratio).over('run', 'avg').by('node', how='median'): the form of a citation's query."
 )
 
 
-async def described(_: Handlers, __: Request, ___: Asked) -> Response:
+async def open_api(_: Handlers, __: Request, ___: Arguments) -> Response:
     """The OpenAPI document."""
     return Response(encoded(description()), media_type="application/json")
 
@@ -59,38 +65,38 @@ async def described(_: Handlers, __: Request, ___: Asked) -> Response:
 _ONE, _GONE = (ID, CLUSTER), (404, 409, 429, 503, 504)
 _JUDGED = (*_GONE, 502)
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(method="GET", path=f"{BASE}/runs", id="listRuns", about="Runs that were judged, newest first",
+    Operation(method="GET", path=f"{BASE}/runs", id="listRuns", about="List runs with a verdict, newest first",
               answers=RunPage, handle=Handlers.runs, parameters=(*FILTERS, LIMIT, CURSOR),
               problems=(429, 503, 504)),
-    Operation(method="GET", path=f"{BASE}/runs/{{id}}", id="getRun", about="One run, and its place in a chain",
+    Operation(method="GET", path=f"{BASE}/runs/{{id}}", id="getRun", about="Get a run, its predecessor and successors",
               answers=RunDetail, handle=Handlers.run, parameters=_ONE, problems=_GONE),
     Operation(method="GET", path=f"{BASE}/runs/{{id}}/verdict", id="getLatestVerdict",
-              about="A run's latest verdict, as 'trackside diagnose --json' prints it", answers=VerdictDoc,
-              handle=Handlers.latest, parameters=_ONE, problems=_GONE, also={304: "As If-None-Match has it"}),
+              about="Get a run's latest verdict, as 'trackside diagnose --json' prints it", answers=VerdictDoc,
+              handle=Handlers.latest, parameters=_ONE, problems=_GONE, also={304: "Not modified since If-None-Match"}),
     Operation(method="GET", path=f"{BASE}/runs/{{id}}/verdicts", id="listVerdicts",
-              about="How a run's verdict changed, the latest first", answers=VerdictPage, handle=Handlers.history,
+              about="List all verdicts of a run, latest first", answers=VerdictPage, handle=Handlers.history,
               parameters=(*_ONE, LIMIT, CURSOR), problems=_GONE),
     Operation(method="POST", path=f"{BASE}/runs/{{id}}/diagnose", id="diagnoseRun",
-              about="Judge a job as of now, record the verdict and give it", details=_JUDGING, answers=VerdictDoc,
-              handle=Handlers.diagnose, parameters=(ID,), problems=_JUDGED, also={202: "It takes longer"}),
+              about="Diagnose a job now, record the verdict and return it", details=_JUDGING, answers=VerdictDoc,
+              handle=Handlers.diagnose, parameters=(ID,), problems=_JUDGED, also={202: "Still running"}),
     Operation(method="GET", path=f"{BASE}/runs/{{id}}/evidence", id="askEvidence",
-              about="Ask one question of a job's evidence", details=_ASKING, answers=AnswerDoc,
+              about="Run one query on a job's evidence", details=_ASKING, answers=AnswerDoc,
               handle=Handlers.evidence, parameters=(ID, QUERY, ROWS), problems=_JUDGED),
-    Operation(method="GET", path=f"{BASE}/verdicts/{{id}}", id="getVerdict", about="One verdict's document",
+    Operation(method="GET", path=f"{BASE}/verdicts/{{id}}", id="getVerdict", about="Get one verdict's document",
               answers=VerdictDoc, handle=Handlers.verdict, parameters=(VERDICT,), problems=_GONE,
-              also={304: "As If-None-Match has it"}),
+              also={304: "Not modified since If-None-Match"}),
     Operation(method="POST", path=f"{BASE}/verdicts/{{id}}/verify", id="verifyVerdict",
-              about="Ask a verdict's citations again", answers=VerifiedDoc, handle=Handlers.verify,
+              about="Query a verdict's citations again, and compare", answers=VerifiedDoc, handle=Handlers.verify,
               parameters=(VERDICT,), problems=_JUDGED),
     Operation(method="GET", path=f"{BASE}/jobs", id="listJobs", problems=(429, 502, 503, 504),
-              about="Jobs of which there is evidence, judged or not", answers=JobsDoc, handle=Handlers.jobs,
+              about="List jobs that have evidence, with or without a verdict", answers=JobsDoc, handle=Handlers.jobs,
               parameters=(LIMIT,)),
-    Operation(method="GET", path=f"{BASE}/families", id="listFamilies", about="The failure families",
+    Operation(method="GET", path=f"{BASE}/families", id="listFamilies", about="List the failure families",
               answers=list[FamilyDoc], handle=Handlers.families),
-    Operation(method="GET", path=f"{BASE}/families/{{code}}", id="getFamily", about="One family's page",
+    Operation(method="GET", path=f"{BASE}/families/{{code}}", id="getFamily", about="Get one failure family's page",
               answers=FamilyDetail, handle=Handlers.family, parameters=(CODE,), problems=(404,)),
-    Operation(method="GET", path=f"{BASE}/openapi.json", id="getOpenApi", about="This API as OpenAPI 3.1",
-              answers=dict[str, Any], handle=described),
+    Operation(method="GET", path=f"{BASE}/openapi.json", id="getOpenApi", about="Get this API as OpenAPI 3.1",
+              answers=dict[str, Any], handle=open_api),
 )  # fmt: skip
 
 
@@ -100,8 +106,8 @@ def description() -> dict[str, Any]:
 
 
 def routes(handlers: Handlers, check: Check | None = None) -> list[Route]:
-    """For an application, each for itself: other things may be served under the same ``/api/v1``.
+    """One route per operation: an application may serve other things under the same ``/api/v1``.
 
-    ``check`` raises Refused for a request that may not read.
+    ``check`` raises Refused for an unauthorized request.
     """
-    return [each.route(handlers, check) for each in OPERATIONS]
+    return [operation.route(handlers, check) for operation in OPERATIONS]

@@ -21,10 +21,10 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from trackside.serve import api, problems
-from trackside.serve.connections import Connection, more_files
+from trackside.serve.connections import Connection, raise_file_limit
 from trackside.serve.diagnoser import Diagnoser, lags
 from trackside.serve.handlers import Handlers
-from trackside.serve.limits import Tokens, guarded
+from trackside.serve.limits import Tokens, load_tokens
 from trackside.serve.protocols.series_key import labels_of
 from trackside.serve.reading import LineReader
 from trackside.serve.receive import Receiver, decoder
@@ -40,45 +40,47 @@ LOG = logging.getLogger("trackside.receiver")
 BACKLOG = 2048
 DAY_S = 86400.0
 FLUSH_S = 30.0
-"""How long a question waits for what was accepted to be written."""
+"""Maximum wait of a query until accepted data are written."""
 STOP_S = 20
-"""How long requests that are under way may take once the process is asked to stop."""
+"""Time limit for requests in progress once the process is asked to stop."""
 
 
 def serve(options: ServeOptions, site: Site | None = None) -> None:
-    """Receive and answer until SIGTERM or SIGINT; then write what was accepted, and return.
+    """Receive and answer until SIGTERM or SIGINT; then write the accepted data, and return.
 
-    ``site``: what is asked of a job beside the store.
+    ``site``: further sources to query about a job, besides the store.
 
-    Raises ValueError for options that don't fit together and an address that can't be had, StoreBusy and StoreError.
+    Raises ValueError for inconsistent options and an unusable address, StoreBusy and StoreError.
     """
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     LOG.setLevel(logging.INFO)
-    write, read = guarded(options)
-    more_files()
+    write, read = load_tokens(options)
+    raise_file_limit()
     with ExitStack() as stack:
-        bound = stack.enter_context(_listening(options))
-        read_again = decoder(replace(options.limits, decoded_bytes=MOST_BYTES))  # the limits may have been others then
+        bound = stack.enter_context(_bound_socket(options))
+        read_again = decoder(replace(options.limits, decoded_bytes=MOST_BYTES))  # earlier limits may have been higher
         intake = Intake(options.store, read_again, labels_of, options.limits, options.keeping, LineReader)
         stack.callback(intake.close)
-        archive = Archive.open(options.metadata or _beside(options.store), later=bool(options.metadata))
+        archive = Archive.open(options.metadata or _default_metadata(options.store), later=bool(options.metadata))
         stack.callback(archive.close)
         price = NO_PRICE if site is None else site.price
         handlers = Handlers(archive, Diagnoser(options.store, partial(lags, intake, FLUSH_S), site), price=price)
-        stack.callback(handlers.close)  # what waits for a thread would be worked on before the process ends
+        stack.callback(handlers.close)  # else all queued work would run before the process ends
         routes = api.routes(handlers, lambda request: read.admit(request.headers.get("authorization", "")))
-        app = application(intake, write, read, routes, partial(_pruned, archive, options.keeping.verdict_days))
+        app = application(intake, write, read, routes, partial(_prune_daily, archive, options.keeping.verdict_days))
         server = uvicorn.Server(_config(app, options))
         for number in (signal.SIGTERM, signal.SIGINT):
-            # uvicorn raises the signal once more when it is done: nobody may die of it then.
+            # uvicorn raises the signal again when it is done; that must not end the process.
             stack.callback(signal.signal, number, signal.signal(number, server.handle_exit))
-        bound.listen(BACKLOG)  # from now on nobody is turned away, though the first may wait a moment
+        bound.listen(BACKLOG)  # from now on no connection is refused, although the first may wait a moment
         LOG.info("listening on %s, store %s", _url(bound, options), options.store)
         server.run(sockets=[bound])
     if intake.trouble:
-        LOG.warning("stopped; what was accepted is in the log, and the next start reads it: %s", intake.trouble)
+        LOG.warning(
+            "stopped; accepted data are in the write-ahead log, to be read at the next start: %s", intake.trouble
+        )
     else:
-        LOG.info("stopped; what was accepted is in the store")
+        LOG.info("stopped; all accepted data are in the store")
 
 
 def _config(app: ASGIApp, options: ServeOptions) -> uvicorn.Config:
@@ -106,14 +108,14 @@ def application(
     write: Tokens,
     read: Tokens,
     more: Sequence[BaseRoute] = (),
-    beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    background: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> ASGIApp:
-    """The receiver's routes and ``more``, which see to it themselves who may ask. ``beside``: runs as long as it."""
+    """The receiver's routes and ``more``, which do their own authorization. ``background``: a task to run meanwhile."""
     receiver = Receiver(intake, write, read)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        task = None if beside is None else asyncio.create_task(beside())
+        task = None if background is None else asyncio.create_task(background())
         yield
         if task is not None:
             task.cancel()
@@ -124,34 +126,34 @@ def application(
     return Starlette(routes=[*receiver.routes(), *more], lifespan=lifespan, exception_handlers=handlers)
 
 
-async def _pruned(archive: Archive, days: float | None) -> None:
+async def _prune_daily(archive: Archive, days: float | None) -> None:
     """Delete old verdicts, once a day."""
     while days is not None:
         try:
-            gone = await asyncio.to_thread(archive.prune, time.time() - days * DAY_S)
+            deleted = await asyncio.to_thread(archive.prune, time.time() - days * DAY_S)
         except ArchiveError as error:
             LOG.warning("old verdicts can't be deleted now: %s", error)
         else:
-            LOG.info("%d verdicts older than %g days deleted", gone, days)
+            LOG.info("%d verdicts older than %g days deleted", deleted, days)
         await asyncio.sleep(DAY_S)
 
 
-def _beside(store: str) -> str:
-    """Where runs and verdicts are kept unless told otherwise."""
+def _default_metadata(store: str) -> str:
+    """The default location of runs and verdicts."""
     return f"sqlite:///{Path(store).absolute() / 'verdicts.db'}"
 
 
-def _listening(options: ServeOptions) -> socket.socket:
-    """A socket at the address. Raises ValueError where it can't be had."""
+def _bound_socket(options: ServeOptions) -> socket.socket:
+    """A socket bound to the address. Raises ValueError if that fails."""
     host, port = options.address
-    found: socket.socket | None = None
+    bound: socket.socket | None = None
     try:
         family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind, number)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
+        bound = socket.socket(family, kind, number)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
     except OSError as error:
-        if found is not None:
-            found.close()
-        raise ValueError(f"serve: {options.listen} can't be listened on: {error.strerror or error}") from error
-    return found
+        if bound is not None:
+            bound.close()
+        raise ValueError(f"serve: can't listen on {options.listen}: {error.strerror or error}") from error
+    return bound

@@ -1,7 +1,6 @@
-"""Connections within limits: so many at once, and heads (and trailers) that are neither endless nor slow.
+"""Limits on connections: their number, and the size and duration of request heads (and trailers).
 
-Bodies have limits of their own (:mod:`trackside.serve.limits`). All that comes before a token was looked at is bounded
-here.
+Bodies have their own limits (:mod:`trackside.serve.limits`). Everything before a token is checked is bounded here.
 """
 
 from __future__ import annotations
@@ -11,30 +10,30 @@ import resource
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-MOST = 4096
-"""Connections at once, where the process may open twice as many files; the store needs some too."""
-HEAD_BYTES = 64 << 10
-"""Of a request, beside its body."""
-FRAMING = 9
-"""A body's byte may come with so many that say where chunks of it begin, and itself."""
+MAX_CONNECTIONS = 4096
+"""At the same time, if the process may open twice as many files; the store needs some too."""
+MAX_HEAD_BYTES = 64 << 10
+"""Of a request, without its body."""
+FRAMING_BYTES = 9
+"""Maximum bytes received per body byte, including the chunk headers."""
 HEAD_S = 20.0
-"""How long a head may take, and a connection on which nothing comes."""
+"""Time limit for a request head, and for a connection without data."""
 LINGER_S = 5.0
-"""How long the rest of a body is let pass by once its request was answered: many senders read no answer before."""
+"""How long the rest of a body is read and discarded after its answer: many senders send all before they read."""
 
 
-def most_connections() -> int:
-    """How many there may be at once: the files that are left belong to the store."""
+def max_connections() -> int:
+    """Maximum number of connections; the other files belong to the store."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST if soft == resource.RLIM_INFINITY else min(MOST, soft // 2)
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft // 2)
 
 
-def more_files() -> None:
-    """Let this process open as many files as all connections and the store may take, where it is allowed to."""
+def raise_file_limit() -> None:
+    """Raise this process's limit of open files to what all connections and the store may need, if permitted."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * MOST if hard == resource.RLIM_INFINITY else min(2 * MOST, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    target = 2 * MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else min(2 * MAX_CONNECTIONS, hard)
+    if soft != resource.RLIM_INFINITY and soft < target:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
 
 
 class Connection(HttpToolsProtocol):
@@ -42,15 +41,15 @@ class Connection(HttpToolsProtocol):
 
     _timer: asyncio.TimerHandle | None = None
     _outside = 0
-    """Bytes of the present request that are not its body."""
+    """Bytes of the current request that are not its body."""
     _is_body = False
-    """Whether the head is done with and the end is not."""
+    """Whether the head is complete and the body is not."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """One more, or one too many."""
+        """Accept the connection, or refuse it if there are too many."""
         super().connection_made(transport)
-        if len(self.connections) > most_connections():
-            self._refuse(b"503 Service Unavailable", b"as many connections as may be are open: come again")
+        if len(self.connections) > max_connections():
+            self._refuse(b"503 Service Unavailable", b"too many connections; try again later")
         else:
             self._end_after(HEAD_S)
 
@@ -63,8 +62,8 @@ class Connection(HttpToolsProtocol):
             return
         self._outside += len(data)
         super().data_received(data)
-        if self._outside > HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(b"431 Request Header Fields Too Large", b"the request's head is too long")
+        if self._outside > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(b"431 Request Header Fields Too Large", b"the request head is too long")
         elif self._timer is None and not self._is_body and not self._is_answering:
             self._end_after(HEAD_S)
 
@@ -82,7 +81,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._outside = max(0, self._outside - FRAMING * len(body))
+        self._outside = max(0, self._outside - FRAMING_BYTES * len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -91,23 +90,23 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """A request is answered, perhaps before its body's end."""
+        """Called when a request is answered, possibly before the end of its body."""
         super().on_response_complete()
         if self._is_body and not self.transport.is_closing():
             self._end_after(LINGER_S)
 
     def _end_after(self, seconds: float | None) -> None:
-        """Close the connection then, unless something else is said before; None: never."""
+        """Close the connection after ``seconds`` unless this is called again; None: cancel."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
 
-    def _refuse(self, status: bytes, why: bytes) -> None:
-        """Answer what can't be taken, if nothing is being answered, and close."""
+    def _refuse(self, status: bytes, reason: bytes) -> None:
+        """Answer with an error unless an answer is in progress, and close."""
         if not self._is_answering:
             self.transport.write(
                 b"HTTP/1.1 %b\r\nconnection: close\r\ncontent-type: text/plain\r\nretry-after: 5\r\n"
-                b"content-length: %d\r\n\r\n%b\n" % (status, len(why) + 1, why)
+                b"content-length: %d\r\n\r\n%b\n" % (status, len(reason) + 1, reason)
             )
             self.transport.close()
         else:

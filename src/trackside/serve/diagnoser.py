@@ -1,4 +1,4 @@
-"""Who judges for the HTTP API: a diagnoser knows where the evidence is, the API doesn't."""
+"""The diagnoser behind the HTTP API: it knows where the evidence is; the API does not."""
 
 from __future__ import annotations
 
@@ -22,101 +22,101 @@ from trackside.stores.receiver.flush import NotRead
 from trackside.stores.receiver.intake import Busy, Intake, NotKept
 
 LISTED_S = 5.0
-"""So long a listing goes by what was written for the question before it."""
+"""A listing may be based on a flush that is at most this old."""
 SOURCE = "received"
 LINES: tuple[Plane, ...] = ("log", "kernel")
-"""What lines are of."""
+"""Planes of log lines."""
 _JOB = re.compile(r"(?:part-\d+/)?job-([^/]+)/")
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Something that was accepted and can't be judged yet, on which planes, and why. ``files``: those of received
-    lines that this is about; None: whatever came."""
+    """Accepted data that can't be diagnosed yet: the planes and the reason. ``files``: the affected files of received
+    lines; None: any."""
 
     planes: tuple[Plane, ...]
     reason: str
     files: tuple[str, ...] | None = None
 
     def of(self, jobs: Collection[str]) -> Lag | None:
-        """What of it concerns a run that goes by these ids: files of theirs, and those of no job."""
+        """The part that concerns a run with these ids: its files, and those of no job."""
         if self.files is None:
             return self
         files = tuple(name for name in self.files if (job := _JOB.match(name)) is None or job[1] in jobs)
-        return unread(files) if files else None
+        return unread_lag(files) if files else None
 
     def note(self, rows: MemoryStore) -> None:
-        """Note it as what did not answer."""
+        """Record the lag as a source that did not answer."""
         for plane in self.planes:
             rows.unanswered(plane, SOURCE, self.reason)
 
 
-def unread(files: tuple[str, ...]) -> Lag:
-    """Files of received lines that there was no time to read."""
-    return Lag(LINES, f"{len(files):,} files of received lines are not read yet: ask again", files)
+def unread_lag(files: tuple[str, ...]) -> Lag:
+    """The lag of files of received lines that could not be read in time."""
+    return Lag(LINES, f"{len(files):,} files of received lines are not read yet; try again", files)
 
 
 def lags(intake: Intake, within_s: float) -> tuple[Lag, ...]:
-    """Have all that was accepted written and read, as far as the time goes; what is left."""
+    """Write and read everything that was accepted, as far as the time permits; returns what is left."""
     try:
-        left = intake.flush().result(within_s)
+        unread_files = intake.flush().result(within_s)
     except NotRead as error:
-        return (Lag(LINES, f"lines that were received can't be read into the store: {error}"),)
-    except (Busy, NotKept, StoreError, OSError, CancelledError) as error:  # a timeout is an OSError without words
-        why = str(error) or f"not done within {within_s:g} s, ask again"
-        return (Lag((*LINES, "metric"), f"what was received last is not in the store yet: {why}"),)
-    return (unread(tuple(left)),) if left else ()
+        return (Lag(LINES, f"received lines can't be read into the store: {error}"),)
+    except (Busy, NotKept, StoreError, OSError, CancelledError) as error:  # a timeout is an OSError without a message
+        reason = str(error) or f"not done within {within_s:g} s; try again"
+        return (Lag((*LINES, "metric"), f"the latest received data are not in the store yet: {reason}"),)
+    return (unread_lag(tuple(unread_files)),) if unread_files else ()
 
 
 class Diagnoser:
-    """Judges the jobs of an embedded store: together with what the site's Slurm and servers say of them, and jobs that
-    only these know, where a ``site`` is given that sets any. Its methods are called from several threads at once.
+    """Diagnoses the jobs of an embedded store; if a ``site`` with settings is given, also from the site's Slurm and
+    servers, including jobs that only these know. Its methods are called from several threads at once.
 
-    What is no Slurm job's id, such as the folder that a run was ingested from, is the store's alone. ``fresh``: called
-    before each question, so that what came last counts; gives what does not.
+    A name that is not a Slurm job id, such as the folder of an ingested run, is only looked up in the store.
+    ``refresh``: called before each query, so that the latest data count; returns the data that do not.
     """
 
     def __init__(
-        self, store: str | os.PathLike[str], fresh: Callable[[], Sequence[Lag]] = tuple, site: Site | None = None
+        self, store: str | os.PathLike[str], refresh: Callable[[], Sequence[Lag]] = tuple, site: Site | None = None
     ) -> None:
-        self._store, self._renew, self._site = os.fspath(store), fresh, site
+        self._store, self._renew, self._site = os.fspath(store), refresh, site
         self._renewed = -LISTED_S
         self.paths = (self._store,)
-        """What a verdict's document names as its inputs."""
-        self.asked = names_of(site) if site is not None else ()
-        """Servers and commands that it names beside them."""
+        """The inputs that a verdict's document names."""
+        self.queried = names_of(site) if site is not None else ()
+        """The servers and commands that the document names in addition."""
 
-    def _fresh(self) -> Sequence[Lag]:
-        left = self._renew()
+    def _refresh(self) -> Sequence[Lag]:
+        lags = self._renew()
         self._renewed = time.monotonic()
-        return left
+        return lags
 
     def runs(self) -> Sequence[RunSummary]:
-        """All runs of the store, as of some seconds ago."""
+        """All runs of the store; the list may be some seconds old."""
         if time.monotonic() - self._renewed > LISTED_S:
-            self._fresh()
+            self._refresh()
         with Snapshot.open(self._store) as snapshot:
             return listing(snapshot)
 
     @contextmanager
     def session(self, job: str, as_of: float | None = None) -> Iterator[Session]:
-        """As ``trackside diagnose --store DIR --job JOB``."""
-        left = self._fresh()
+        """A session like that of ``trackside diagnose --store DIR --job JOB``."""
+        lags = self._refresh()
         with open_session(self._request(job, as_of)) as session:
-            _note(left, session)
+            _note_lags(lags, session)
             yield session
 
     def _request(self, job: str, as_of: float | None) -> Request:
-        if self._site is None or not self.asked or not is_job(job):
+        if self._site is None or not self.queried or not is_job(job):
             return StoreRequest(self._store, job, as_of=as_of)
         return SiteRequest(self._site, job, store=self._store, as_of=as_of)
 
 
-def _note(left: Sequence[Lag], session: Session) -> None:
-    """Note what of the rest concerns the session's run, or may be its parent's."""
+def _note_lags(lags: Sequence[Lag], session: Session) -> None:
+    """Record the lags that concern the session's run, or possibly its parent's."""
     run = session.run
     ids = {name for name in (run.id, *run.aliases, run.parent) if name}
-    ids |= {re.split(r"[_+]", name)[0] for name in ids}  # lines may name a task's whole array
-    for lag in left:
-        if (of_run := lag.of(ids)) is not None:
-            of_run.note(session.store)
+    ids |= {re.split(r"[_+]", name)[0] for name in ids}  # lines may name the whole array of a task
+    for lag in lags:
+        if (run_lag := lag.of(ids)) is not None:
+            run_lag.note(session.store)

@@ -1,7 +1,7 @@
-"""What each path of the HTTP API does: looks up the archive, judges on demand, asks for evidence.
+"""The handlers of the HTTP API: they look up the archive, diagnose on demand, and query evidence.
 
-A verdict is judged while its caller waits, since most take a second or two and the document is what was asked for.
-One that takes longer than the caller is made to wait is 202: it goes on, is recorded, and asking again joins it.
+A diagnosis runs while its caller waits, since most take a second or two and the document is the answer.
+If it takes longer than the maximum wait, the answer is 202: it continues, is recorded, and a repeated request joins it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trackside.family import Family
 from trackside.runs.listing import RunSummary
 from trackside.serve.answers import AnswerDoc, answered, parsed
 from trackside.serve.diagnoser import Diagnoser
-from trackside.serve.operations import Asked
+from trackside.serve.operations import Arguments
 from trackside.serve.problems import Problem, encoded
 from trackside.serve.workers import Slow, Workers
 from trackside.settings.price import NO_PRICE, Price
@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 
 
 class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, what it continued and what continued it."""
+    """A run, its predecessors and its successors."""
 
     run: ArchivedRun
     lineage: Lineage
 
 
 class JobDoc(msgspec.Struct, frozen=True, kw_only=True):
-    """A job of which there is evidence; times are POSIX seconds, ``planes`` what there is something of it on."""
+    """A job that has evidence; times are POSIX seconds, ``planes``: the planes with data about it."""
 
     id: str
     name: str | None
@@ -53,7 +53,7 @@ class JobDoc(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobsDoc(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs, the last to start first. ``total`` counts all."""
+    """Jobs, latest start first. ``total`` counts all of them."""
 
     total: int
     jobs: list[JobDoc]
@@ -71,8 +71,8 @@ class BrokenDoc(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifiedDoc(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of a verdict's citations were asked again, and those that do not hold. ``dangling``: ids that a sentence
-    cites and the document does not hold."""
+    """How many of a verdict's citations were queried again, and those that no longer hold. ``dangling``: ids that a
+    sentence cites and that are not in the document."""
 
     verdict: int
     cites: int
@@ -90,7 +90,7 @@ class FamilyDoc(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FamilyDetail(FamilyDoc, frozen=True, kw_only=True):
-    """A failure family: its page by sections, and the questions behind the facts that it rests on."""
+    """A failure family: its page by sections, and the queries behind its facts."""
 
     sections: dict[str, str]
     asks: dict[str, str]
@@ -98,7 +98,7 @@ class FamilyDetail(FamilyDoc, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Handlers:
-    """What is asked. ``judging`` has the threads of verdicts and evidence, ``looking`` those of the archive."""
+    """One method per operation. ``judging``: threads for verdicts and evidence; ``looking``: for the archive."""
 
     archive: Archive
     diagnoser: Diagnoser
@@ -110,140 +110,148 @@ class Handlers:
         self.judging.close()
         self.looking.close()
 
-    async def _run(self, asked: Asked) -> ArchivedRun:
-        id_, cluster = asked["id"], asked.get("cluster")
-        found = await self.looking.run(lambda: self.archive.find(id_, cluster))
-        if found is None:
-            raise Problem(404, f"no run {id_} was recorded", f"POST /api/v1/runs/{id_}/diagnose judges it")
-        return found
+    async def _run(self, arguments: Arguments) -> ArchivedRun:
+        id_, cluster = arguments["id"], arguments.get("cluster")
+        run = await self.looking.run(lambda: self.archive.find(id_, cluster))
+        if run is None:
+            raise Problem(404, f"run {id_} is not recorded", f"POST /api/v1/runs/{id_}/diagnose diagnoses it")
+        return run
 
-    async def _job(self, asked: Asked) -> str:
-        """The job's id, of a job that may not have been recorded."""
-        id_: str = asked["id"]
-        found = await self.looking.run(lambda: self.archive.find(id_)) if id_[:1] == "r" else None
-        return id_ if found is None else found.job
+    async def _job(self, arguments: Arguments) -> str:
+        """The job's id; the job need not be recorded."""
+        id_: str = arguments["id"]
+        run = await self.looking.run(lambda: self.archive.find(id_)) if id_[:1] == "r" else None
+        return id_ if run is None else run.job
 
     # -- runs and verdicts
 
-    async def runs(self, _: Request, asked: Asked) -> Response:
-        told = {name: value for name, value in asked.items() if name in Filters.__struct_fields__}
-        if told["family"] is not None:
-            told["family"] = _family(told["family"]).code
-        filters = Filters(**told)
-        return _json(await self.looking.run(lambda: self.archive.runs(filters, asked["limit"], asked["cursor"])))
+    async def runs(self, _: Request, arguments: Arguments) -> Response:
+        values = {name: value for name, value in arguments.items() if name in Filters.__struct_fields__}
+        if values["family"] is not None:
+            values["family"] = _family(values["family"]).code
+        filters = Filters(**values)
+        return _json(
+            await self.looking.run(lambda: self.archive.runs(filters, arguments["limit"], arguments["cursor"]))
+        )
 
-    async def run(self, _: Request, asked: Asked) -> Response:
-        run = await self._run(asked)
+    async def run(self, _: Request, arguments: Arguments) -> Response:
+        run = await self._run(arguments)
         return _json(RunDetail(run=run, lineage=await self.looking.run(lambda: self.archive.lineage(run))))
 
-    async def latest(self, request: Request, asked: Asked) -> Response:
-        run = await self._run(asked)
+    async def latest(self, request: Request, arguments: Arguments) -> Response:
+        run = await self._run(arguments)
         if run.verdict is None:
-            raise Problem(404, f"{run.id} has no verdict yet", f"POST /api/v1/runs/{run.id}/diagnose judges it")
+            raise Problem(404, f"run {run.id} has no verdict yet", f"POST /api/v1/runs/{run.id}/diagnose diagnoses it")
         return await self._document(request, run.verdict, "no-cache")
 
-    async def history(self, _: Request, asked: Asked) -> Response:
-        run = await self._run(asked)
-        return _json(await self.looking.run(lambda: self.archive.verdicts(run.id, asked["limit"], asked["cursor"])))
+    async def history(self, _: Request, arguments: Arguments) -> Response:
+        run = await self._run(arguments)
+        return _json(
+            await self.looking.run(lambda: self.archive.verdicts(run.id, arguments["limit"], arguments["cursor"]))
+        )
 
-    async def verdict(self, request: Request, asked: Asked) -> Response:
-        """One document, which never changes."""
-        return await self._document(request, asked["id"], "private, max-age=86400, immutable")
+    async def verdict(self, request: Request, arguments: Arguments) -> Response:
+        """One document; it never changes."""
+        return await self._document(request, arguments["id"], "private, max-age=86400, immutable")
 
     async def _document(self, request: Request, id_: int, cache: str) -> Response:
-        about = await self.looking.run(lambda: self.archive.verdict(id_))
-        if about is None:
-            raise Problem(404, f"no verdict {id_}", "GET /api/v1/runs/{id}/verdicts lists those of a run")
-        headers = _headers(Recorded(run=about.run, verdict=id_, new=False), about.digest) | {"Cache-Control": cache}
-        had = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
-        if headers["ETag"] in had or "*" in had:
+        info = await self.looking.run(lambda: self.archive.verdict(id_))
+        if info is None:
+            raise Problem(404, f"verdict {id_} not found", "GET /api/v1/runs/{id}/verdicts lists a run's verdicts")
+        headers = _headers(Recorded(run=info.run, verdict=id_, new=False), info.digest) | {"Cache-Control": cache}
+        known_tags = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
+        if headers["ETag"] in known_tags or "*" in known_tags:
             return Response(status_code=304, headers=headers)
         body = await self.looking.run(lambda: self.archive.document(id_))
         if body is None:
-            raise Problem(404, f"verdict {id_} was deleted for its age")
+            raise Problem(404, f"verdict {id_} was deleted because of its age")
         return Response(body, headers=headers, media_type="application/json")
 
     # -- judging and evidence
 
-    async def diagnose(self, _: Request, asked: Asked) -> Response:
-        job = await self._job(asked)
+    async def diagnose(self, _: Request, arguments: Arguments) -> Response:
+        job = await self._job(arguments)
         try:
-            body, kept, lost = await self.judging.run(lambda: self._judge(job), ("verdict", job))
+            body, record, reason = await self.judging.run(lambda: self._judge(job), ("verdict", job))
         except Slow:
             headers = {"Retry-After": "10"}
-            text = f"job {job} is still being judged and will be recorded: ask again, or later for its verdict"
+            text = (
+                f"the diagnosis of job {job} is still running and will be recorded; repeat the request to wait for it"
+            )
             return Response(encoded({"status": "running", "detail": text}), 202, headers, "application/json")
-        headers = {"Trackside-Not-Recorded": _header(lost)} if kept is None else _headers(kept)
+        headers = {"Trackside-Not-Recorded": _header(reason)} if record is None else _headers(record)
         return Response(body, headers={"Cache-Control": "no-store", **headers}, media_type="application/json")
 
     def _judge(self, job: str) -> tuple[bytes, Recorded | None, str]:
-        """The document; where it was recorded, or why it was not: a verdict is told though the archive is down."""
+        """(document, record, reason why it was not recorded): a verdict is returned even if the archive is down."""
         with self.diagnoser.session(job) as session:
             verdict = session.verdict()
-        body = published.encode(published.document(verdict, self.diagnoser.paths, self.diagnoser.asked, self.price))
+        body = published.encode(published.document(verdict, self.diagnoser.paths, self.diagnoser.queried, self.price))
         try:
             return body, self.archive.record(verdict, body, job=job), ""
         except ArchiveError as error:
             log.warning("the verdict on job %s was not recorded: %s", job, error)
             return body, None, str(error)
 
-    async def evidence(self, _: Request, asked: Asked) -> Response:
-        query, job = parsed(asked["query"]), await self._job(asked)
+    async def evidence(self, _: Request, arguments: Arguments) -> Response:
+        query, job = parsed(arguments["query"]), await self._job(arguments)
 
         def ask() -> AnswerDoc:
             with self.diagnoser.session(job) as session:
-                return answered(session.store, query, asked["limit"])
+                return answered(session.store, query, arguments["limit"])
 
         return _json(await self.judging.run(ask))
 
-    async def verify(self, _: Request, asked: Asked) -> Response:
-        id_ = asked["id"]
+    async def verify(self, _: Request, arguments: Arguments) -> Response:
+        id_ = arguments["id"]
         body = await self.looking.run(lambda: self.archive.document(id_))
-        about = await self.looking.run(lambda: self.archive.verdict(id_))
-        if body is None or about is None:
-            raise Problem(404, f"no verdict {id_}", "GET /api/v1/runs/{id}/verdicts lists those of a run")
+        info = await self.looking.run(lambda: self.archive.verdict(id_))
+        if body is None or info is None:
+            raise Problem(404, f"verdict {id_} not found", "GET /api/v1/runs/{id}/verdicts lists a run's verdicts")
         try:
             doc = published.decode(body)
         except msgspec.MsgspecError as error:
-            raise Problem(422, f"verdict {id_} is of another version: {error}", "judge the run again") from error
-        job = (await self._run({"id": about.run})).job
+            raise Problem(
+                422, f"verdict {id_} has another schema version: {error}", "diagnose the run again"
+            ) from error
+        job = (await self._run({"id": info.run})).job
 
         def ask() -> list[Checked]:
             with self.diagnoser.session(job, doc.run.as_of or doc.run.end) as session:
                 return list(check(doc.cites, session.store))
 
         checked = await self.judging.run(ask, ("verify", id_))
-        broken = [_broken(each) for each in checked if not each.holds]
+        broken = [_broken(citation) for citation in checked if not citation.holds]
         return _json(VerifiedDoc(verdict=id_, cites=len(checked), holding=len(checked) - len(broken), broken=broken,
                                  dangling=published.uncited(doc)))  # fmt: skip
 
-    async def jobs(self, _: Request, asked: Asked) -> Response:
+    async def jobs(self, _: Request, arguments: Arguments) -> Response:
         rows = await self.judging.run(self.diagnoser.runs, "jobs")
         rows = sorted(rows, key=lambda row: (row.start is not None, row.start or 0.0), reverse=True)
-        return _json(JobsDoc(total=len(rows), jobs=[_job_doc(row) for row in rows[: asked["limit"]]]))
+        return _json(JobsDoc(total=len(rows), jobs=[_job_doc(row) for row in rows[: arguments["limit"]]]))
 
-    # -- what is known beforehand
+    # -- failure families
 
-    async def families(self, _: Request, __: Asked) -> Response:
-        return _json([FamilyDoc(code=each.code, id=each.id, title=each.title) for each in families()])
+    async def families(self, _: Request, __: Arguments) -> Response:
+        return _json([FamilyDoc(code=family.code, id=family.id, title=family.title) for family in families()])
 
-    async def family(self, _: Request, asked: Asked) -> Response:
-        found = _family(asked["code"], 404)
+    async def family(self, _: Request, arguments: Arguments) -> Response:
+        family = _family(arguments["code"], 404)
         asks = {
             f"{kind.__name__}.{name}": str(query)
-            for kind in closure(found.facts)
+            for kind in closure(family.facts)
             for name, query in derivation(kind).asks.items()
         }
         return _json(
-            FamilyDetail(code=found.code, id=found.id, title=found.title, sections=found.sections(), asks=asks)
+            FamilyDetail(code=family.code, id=family.id, title=family.title, sections=family.sections(), asks=asks)
         )
 
 
 def _family(name: str, status: int = 422) -> Family:
-    found = find_family(name)
-    if found is None:
-        raise Problem(status, f"no family {name!r}", "GET /api/v1/families lists them")
-    return found
+    family = find_family(name)
+    if family is None:
+        raise Problem(status, f"unknown family {name!r}", "GET /api/v1/families lists them")
+    return family
 
 
 def _job_doc(row: RunSummary) -> JobDoc:
@@ -251,22 +259,22 @@ def _job_doc(row: RunSummary) -> JobDoc:
                   n_gpus=row.n_gpus, planes=list(row.planes))  # fmt: skip
 
 
-def _broken(each: Checked) -> BrokenDoc:
-    return BrokenDoc(id=each.id, where=each.cite.where, query=str(each.cite.query),
-                     was=published.plain(each.cite.value),
-                     now=published.plain(each.now), problem=each.problem)  # fmt: skip
+def _broken(citation: Checked) -> BrokenDoc:
+    return BrokenDoc(id=citation.id, where=citation.cite.where, query=str(citation.cite.query),
+                     was=published.plain(citation.cite.value),
+                     now=published.plain(citation.now), problem=citation.problem)  # fmt: skip
 
 
 def _json(value: object) -> Response:
     return Response(encoded(value), headers={"Cache-Control": "no-cache"}, media_type="application/json")
 
 
-def _headers(kept: Recorded, digest: str = "") -> dict[str, str]:
-    told = {"Trackside-Run": kept.run, "Trackside-Verdict": str(kept.verdict)}
-    told["Content-Location"] = f"/api/v1/verdicts/{kept.verdict}"
-    return {**told, "ETag": f'W/"{digest[:32]}"'} if digest else told
+def _headers(record: Recorded, digest: str = "") -> dict[str, str]:
+    headers = {"Trackside-Run": record.run, "Trackside-Verdict": str(record.verdict)}
+    headers["Content-Location"] = f"/api/v1/verdicts/{record.verdict}"
+    return {**headers, "ETag": f'W/"{digest[:32]}"'} if digest else headers
 
 
 def _header(text: str) -> str:
-    """One line that a header may hold."""
-    return "".join(each if 32 <= ord(each) < 127 else "?" for each in text)[:500]
+    """The text as a single header line."""
+    return "".join(char if 32 <= ord(char) < 127 else "?" for char in text)[:500]

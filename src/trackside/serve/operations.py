@@ -1,5 +1,4 @@
-"""How one thing that can be asked over HTTP is declared: its route, its parameters and its description (OpenAPI 3.1,
-from the declarations that the routes are made of) are one."""
+"""Declares HTTP operations: the route, its parameters and its description (OpenAPI 3.1) come from one declaration."""
 
 from __future__ import annotations
 
@@ -28,21 +27,21 @@ from trackside.stores.metadata.errors import ArchiveError
 
 log = logging.getLogger(__name__)
 Kind = Literal["text", "integer", "time"]
-Asked = Mapping[str, Any]
-"""The parameters' values by name; None for what was not given and has no default."""
+Arguments = Mapping[str, Any]
+"""Parameter values by name; None for a missing parameter without default."""
 Check = Callable[[Request], None]
-"""Raises Refused for a request that may not pass."""
-LONGEST = 500
-"""Characters of a parameter that says nothing else."""
-ZIP_FROM = 2048
+"""Raises Refused for an unauthorized request."""
+MAX_TEXT_CHARS = 500
+"""Maximum characters of a text parameter, unless it sets another."""
+MIN_GZIP_BYTES = 2048
 _REF = "#/components/schemas/{name}"
 EVERYWHERE = (401, 422, 500)
-"""Statuses that any operation may be refused with."""
+"""Error statuses that any operation may return."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter of a path or a query string. ``most``: characters of a text, or the greatest integer."""
+    """One parameter of a path or a query string. ``maximum``: characters of a text, or the largest integer."""
 
     name: str
     about: str
@@ -50,45 +49,47 @@ class Parameter:
     within: Literal["path", "query"] = "query"
     required: bool = False
     default: int | None = None
-    least: int = 0
-    most: int = LONGEST
+    minimum: int = 0
+    maximum: int = MAX_TEXT_CHARS
     empty: bool = False
-    """Whether a text may have no characters."""
+    """Whether a text may be empty."""
     known: Sequence[str] = ()
-    """All that a text may be; none: anything."""
+    """The allowed values of a text; empty: any."""
 
     def read(self, text: str) -> str | int | float:
-        """The value of what was sent. Raises Problem."""
+        """Parse the sent value. Raises Problem."""
         if self.kind == "text":
-            if not (0 < len(text) <= self.most or (self.empty and not text)) or not text.isprintable():
-                raise Problem(422, f"{self.name} is 1 to {self.most:,} printable characters")
+            if not (0 < len(text) <= self.maximum or (self.empty and not text)) or not text.isprintable():
+                raise Problem(422, f"{self.name} must be 1 to {self.maximum:,} printable characters")
             if self.known and text not in self.known:
-                raise Problem(422, f"no {self.name} {text[:40]!r}", f"known: {', '.join(self.known)}")
+                raise Problem(422, f"unknown {self.name} {text[:40]!r}", f"known: {', '.join(self.known)}")
             return text
         if self.kind == "time":
             return _time(self.name, text)
-        if not (text.isascii() and text.isdigit() and len(text) < 20 and self.least <= int(text) <= self.most):
-            raise Problem(422, f"{self.name} is a whole number from {self.least:,} to {self.most:,}, not {text[:40]!r}")
+        if not (text.isascii() and text.isdigit() and len(text) < 20 and self.minimum <= int(text) <= self.maximum):
+            raise Problem(
+                422, f"{self.name} must be an integer from {self.minimum:,} to {self.maximum:,}, not {text[:40]!r}"
+            )
         return int(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One method of one path. ``answers``: what a success is, as a type that msgspec describes, or a media type."""
+    """One method of one path. ``answers``: type of a successful response for msgspec, or a media type."""
 
     method: Literal["GET", "POST"]
     path: str
     id: str
     about: str
     answers: Any
-    handle: Callable[[Any, Request, Asked], Awaitable[Response]]
-    """Given the handlers that the routes are made for."""
+    handle: Callable[[Any, Request, Arguments], Awaitable[Response]]
+    """Called with the handlers object that the routes were made for."""
     details: str = ""
     parameters: Sequence[Parameter] = ()
     problems: Sequence[int] = ()
-    """The statuses that it may be refused with, beside 401, 422 and 500, which all may."""
+    """Error statuses it may return, besides 401, 422 and 500, which all may."""
     also: Mapping[int, str] = field(default_factory=dict)
-    """Other statuses that are no refusal."""
+    """Other statuses that are not errors."""
 
     def route(self, handlers: object, check: Check | None) -> Route:
 
@@ -96,30 +97,30 @@ class Operation:
             try:
                 if check is not None:
                     check(request)
-                return await self.handle(handlers, request, self._asked(request))
-            except Exception as error:  # noqa: BLE001 - the last place where it can be made an answer
+                return await self.handle(handlers, request, self._arguments(request))
+            except Exception as error:  # noqa: BLE001 - the last place where it can become a response
                 return _problem(error, self.id).response()
 
-        zipped = Middleware(GZipMiddleware, minimum_size=ZIP_FROM, compresslevel=5)
+        zipped = Middleware(GZipMiddleware, minimum_size=MIN_GZIP_BYTES, compresslevel=5)
         return Route(self.path, endpoint, methods=[self.method], name=self.id, middleware=[zipped])
 
-    def _asked(self, request: Request) -> Asked:
-        given = request.query_params
-        queried = [each.name for each in self.parameters if each.within == "query"]
-        for name in given:
+    def _arguments(self, request: Request) -> Arguments:
+        params = request.query_params
+        queried = [parameter.name for parameter in self.parameters if parameter.within == "query"]
+        for name in params:
             if name not in queried:
-                near = get_close_matches(name, queried, 1)
-                raise Problem(422, f"no parameter {name[:40]!r} here",
-                              f"{near[0]} is meant?" if near else f"known: {', '.join(queried) or 'none'}")  # fmt: skip
-            if len(given.getlist(name)) > 1:
-                raise Problem(422, f"{name} is given twice")
-        asked: dict[str, Any] = {}
-        for each in self.parameters:
-            text = request.path_params[each.name] if each.within == "path" else given.get(each.name)
-            if text is None and each.required:
-                raise Problem(422, f"{each.name} is missing", f"add ?{each.name}=...")
-            asked[each.name] = each.default if text is None else each.read(text)
-        return asked
+                close_names = get_close_matches(name, queried, 1)
+                remedy = f"did you mean {close_names[0]}?" if close_names else f"known: {', '.join(queried) or 'none'}"
+                raise Problem(422, f"unknown parameter {name[:40]!r}", remedy)
+            if len(params.getlist(name)) > 1:
+                raise Problem(422, f"{name} is given more than once")
+        values: dict[str, Any] = {}
+        for parameter in self.parameters:
+            text = request.path_params[parameter.name] if parameter.within == "path" else params.get(parameter.name)
+            if text is None and parameter.required:
+                raise Problem(422, f"{parameter.name} is missing", f"add ?{parameter.name}=...")
+            values[parameter.name] = parameter.default if text is None else parameter.read(text)
+        return values
 
 
 def _time(name: str, text: str) -> float:
@@ -132,12 +133,12 @@ def _time(name: str, text: str) -> float:
         except (ValueError, OverflowError):
             time = float("nan")
     if not abs(time) < 1e12:
-        raise Problem(422, f"{name} is no time: {text[:40]!r}", "write 2026-11-21T08:00:00Z or POSIX seconds")
+        raise Problem(422, f"{name} is not a time: {text[:40]!r}", "write 2026-11-21T08:00:00Z or POSIX seconds")
     return time
 
 
 def _problem(error: Exception, where: str) -> Problem:
-    """What to answer in place of an exception."""
+    """The problem response for an exception."""
     match error:
         case Problem():
             return error
@@ -146,26 +147,26 @@ def _problem(error: Exception, where: str) -> Problem:
         case ArchiveError():
             return Problem.of_archive(error)
         case NoSuchRun() | NothingReadable():
-            # What follows is for who sits at the machine: a command, and where the store lies.
+            # The rest of the message is for the user of the command line: a command, and where the store is.
             return Problem(
                 404,
                 str(error).partition("; 'trackside ")[0],
-                "GET /api/v1/jobs lists the jobs of which there is evidence",
+                "GET /api/v1/jobs lists the jobs that have evidence",
             )
         case CannotAsk():
             return Problem(422, str(error))
         case SeveralRuns():
-            return Problem(409, f"several runs go by that: {', '.join(error.jobs[:20])}", "ask for one of them")
+            return Problem(409, f"several runs match: {', '.join(error.jobs[:20])}", "use the id of one of them")
         case StoreError() | FileNotFoundError():
             return Problem(503, str(error), "", 30)
         case Unanswered():
             return Problem(504 if error.kind == "timeout" else 502, str(error), "", 30)
         case Busy():
-            return Problem(429, "as much as may be is being worked on", "try again later", 5)
+            return Problem(429, "too many requests in progress", "try again later", 5)
         case Slow():
-            return Problem(504, "it took too long", "ask for less, or try again", 10)
+            return Problem(504, "the request took too long", "ask for less, or try again", 10)
     log.error("%s failed", where, exc_info=error)
-    return Problem(500, f"{where} failed: {type(error).__name__}", "the server's log has the details; please report it")
+    return Problem(500, f"{where} failed: {type(error).__name__}", "see the server's log for details; please report it")
 
 
 # -- the description
@@ -173,19 +174,19 @@ def _problem(error: Exception, where: str) -> Problem:
 
 def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
     """The OpenAPI document; JSON Schema 2020-12 of every type under ``components``."""
-    types = [each.answers for each in operations if not isinstance(each.answers, str)]
-    found, components = msgspec.json.schema_components([*types, ProblemDoc], ref_template=_REF)
-    schemas = iter(found)
+    types = [operation.answers for operation in operations if not isinstance(operation.answers, str)]
+    type_schemas, components = msgspec.json.schema_components([*types, ProblemDoc], ref_template=_REF)
+    schemas = iter(type_schemas)
     paths: dict[str, dict[str, Any]] = {}
-    for each in operations:
-        schema = {} if isinstance(each.answers, str) else next(schemas)
-        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schema)
+    for operation in operations:
+        schema = {} if isinstance(operation.answers, str) else next(schemas)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schema)
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Trackside",
             "version": version,
-            "summary": "Why GPU training runs ended as they did: runs, verdicts and the evidence behind them.",
+            "summary": "Why GPU training runs failed: runs, verdicts and the evidence behind them.",
         },
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
         "paths": paths,
@@ -205,24 +206,24 @@ def _operation(operation: Operation, schema: Mapping[str, Any]) -> dict[str, Any
     for status in sorted({*operation.problems, *EVERYWHERE}):
         content = {MEDIA_TYPE: {"schema": {"$ref": _REF.format(name="ProblemDoc")}}}
         responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": content}
-    told = {
+    description = {
         "operationId": operation.id,
         "summary": operation.about,
-        "parameters": [_parameter(each) for each in operation.parameters],
+        "parameters": [_parameter(parameter) for parameter in operation.parameters],
         "responses": responses,
     }
-    return {**told, "description": operation.details} if operation.details else told
+    return {**description, "description": operation.details} if operation.details else description
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:
     schema: dict[str, Any]
     match parameter.kind:
         case "integer":
-            schema = {"type": "integer", "minimum": parameter.least, "maximum": parameter.most}
+            schema = {"type": "integer", "minimum": parameter.minimum, "maximum": parameter.maximum}
         case "time":
             schema = {"type": "string"}
         case _:
-            schema = {"type": "string", "minLength": 0 if parameter.empty else 1, "maxLength": parameter.most}
+            schema = {"type": "string", "minLength": 0 if parameter.empty else 1, "maxLength": parameter.maximum}
             if parameter.known:
                 schema = {"type": "string", "enum": list(parameter.known)}
     if parameter.default is not None:

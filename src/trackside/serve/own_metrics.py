@@ -1,4 +1,4 @@
-"""What the receiver tells of itself, in the text format of Prometheus."""
+"""The receiver's own metrics, in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from trackside.stores.receiver.intake import Intake
 
 PREFIX = "trackside_receiver_"
 Values = Mapping[tuple[tuple[str, str], ...], float]
-"""By labels, each as (name, value) pairs."""
+"""Value by labels; each key holds (name, value) pairs."""
 
 
 def text(intake: Intake, bodies: Bodies, answered: Mapping[tuple[str, int], int], seconds: float) -> str:
-    """All of them as of now."""
+    """All metrics with their current values."""
     accepted, counts = intake.waits.counted(), intake.counts
     refused = dict(accepted.refused + counts.left_out)
     unknown = {name: count for reason, count in refused.items() if (name := unknown_name(reason)) is not None}
@@ -48,11 +48,11 @@ def text(intake: Intake, bodies: Bodies, answered: Mapping[tuple[str, int], int]
         ("damaged_bytes", "gauge", "Bytes of the log that were damaged and skipped.", counts.damaged_bytes),
         ("torn_bytes", "gauge", "Bytes of half-written requests cut off at the start.", counts.torn_bytes),
     )  # fmt: skip
-    return "".join(f"{line}\n" for each in metrics for line in _lines(*each))
+    return "".join(f"{line}\n" for metric in metrics for line in _lines(*metric))
 
 
 def _by(label: str, values: Mapping[str, float]) -> Values:
-    return {((label, told),): value for told, value in values.items()}
+    return {((label, name),): value for name, value in values.items()}
 
 
 def _lines(name: str, kind: str, help_: str, values: float | Values) -> Iterator[str]:
@@ -60,8 +60,8 @@ def _lines(name: str, kind: str, help_: str, values: float | Values) -> Iterator
     yield f"# HELP {full} {help_}"
     yield f"# TYPE {full} {kind}"
     for labels, value in values.items() if isinstance(values, Mapping) else [((), values)]:
-        told = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
-        yield f"{full}{{{told}}} {_number(value)}" if told else f"{full} {_number(value)}"
+        label_text = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
+        yield f"{full}{{{label_text}}} {_number(value)}" if label_text else f"{full} {_number(value)}"
 
 
 def _number(value: float) -> str:

@@ -18,7 +18,7 @@ _ARCHIVE: Mapping[Kind, int] = {"unreachable": 503, "busy": 503, "newer": 503, "
 
 
 class ProblemDoc(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request was not answered (RFC 9457). ``remedy``: what may help."""
+    """Why a request failed (RFC 9457). ``remedy``: what may help."""
 
     type: str
     title: str
@@ -28,7 +28,7 @@ class ProblemDoc(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(TracksideError):
-    """To be answered in place of what was asked for."""
+    """An error to be returned as the response."""
 
     def __init__(self, status: int, detail: str, remedy: str = "", retry_after_s: int | None = None) -> None:
         super().__init__(detail)
@@ -36,7 +36,7 @@ class Problem(TracksideError):
 
     @classmethod
     def of_archive(cls, error: ArchiveError) -> Problem:
-        """The archive's: what may pass is 503, and says when to try again."""
+        """The problem for an archive error: a temporary one is 503, with a time to retry."""
         detail, _, remedy = str(error).rpartition("; ")
         status = _ARCHIVE[error.kind]
         return cls(status, detail or remedy, remedy if detail else "", 5 if status == 503 else None)
@@ -53,30 +53,30 @@ class Problem(TracksideError):
 
 
 async def not_found(request: Request, error: Exception) -> Response:
-    """For paths and methods that nobody serves: what stands under ``/api/`` answers as the API does."""
+    """Response for unknown paths and methods: below ``/api/`` in the API's format."""
     status = error.status_code if isinstance(error, HTTPException) else 404
     headers = error.headers if isinstance(error, HTTPException) else None
     if not request.url.path.startswith("/api/"):
         return PlainTextResponse(f"{HTTPStatus(status).phrase}\n", status, headers)
-    what = f"nothing is served at {request.url.path[:200]}" if status == 404 else f"{request.method} is not served here"
-    response = Problem(status, what, "GET /api/v1/openapi.json lists what is").response()
+    detail = f"no such path: {request.url.path[:200]}" if status == 404 else f"{request.method} is not supported here"
+    response = Problem(status, detail, "GET /api/v1/openapi.json lists all operations").response()
     response.headers.update(headers or {})
     return response
 
 
 def encoded(value: object) -> bytes:
-    """JSON, of what may hold foreign text: what is no Unicode becomes question marks."""
+    """JSON of a value that may contain foreign text: invalid Unicode becomes question marks."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_cleaned(msgspec.to_builtins(value)))
+        return msgspec.json.encode(_with_valid_text(msgspec.to_builtins(value)))
 
 
-def _cleaned(value: object) -> object:
+def _with_valid_text(value: object) -> object:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict):
-        return {_cleaned(name): _cleaned(each) for name, each in value.items()}
+        return {_with_valid_text(name): _with_valid_text(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_cleaned(each) for each in value]
+        return [_with_valid_text(item) for item in value]
     return value

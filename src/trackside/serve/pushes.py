@@ -1,4 +1,4 @@
-"""What can be pushed, and where to: each protocol's paths, how its bodies are understood, and how it is answered."""
+"""The push protocols: their paths, how their bodies are decoded, and how they are answered."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from trackside.stores.receiver.pending import Decoded
 from trackside.stores.receiver.write_ahead import Entry
 
 _RPC = {400: 3, 401: 16, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
-"""HTTP status -> code of a gRPC status, which OTLP wants in the body of an answer."""
+"""HTTP status -> gRPC status code, which OTLP requires in the response body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """One protocol. All are given the request's Content-Type, ``answer`` also how much of what was decoded a limit kept
-    out, and why; ``encoding``: of protobuf that doesn't say; ``takes_json``: JSON too."""
+    """One protocol. All functions get the request's Content-Type; ``answer`` also gets the number of decoded items that
+    a limit rejected, and why. ``encoding``: assumed for protobuf without one; ``takes_json``: JSON is accepted too."""
 
     id: str
     paths: tuple[str, ...]
@@ -33,7 +33,7 @@ class Push:
 
 
 def decoded(entry: Entry, most: int, known: KnownSeries) -> Decoded:
-    """A body as it came, understood; at most ``most`` bytes once decompressed. Raises BadRequest."""
+    """Decode a received body; at most ``most`` bytes after decompression. Raises BadRequest."""
     header, body = entry
     push, content_type, encoding = BY_ID[header.protocol], header.content_type, header.encoding
     if not encoding and "json" not in content_type:
@@ -42,21 +42,21 @@ def decoded(entry: Entry, most: int, known: KnownSeries) -> Decoded:
         plain = decompress(body, encoding, most)
     except BadRequest as error:
         if push.takes_json and body.lstrip()[:1] == b"{" and "json" not in content_type:
-            raise type(error)(f"{error}; it begins as JSON does: send Content-Type: application/json") from error
+            raise type(error)(f"{error}; the body looks like JSON: send Content-Type: application/json") from error
         raise
     return push.decode(plain, content_type, known)
 
 
-def _text(status: int, why: str, content_type: str) -> Answer:
-    return Answer(status, f"{why}\n".encode(), "text/plain; charset=utf-8")
+def _text(status: int, reason: str, content_type: str) -> Answer:
+    return Answer(status, f"{reason}\n".encode(), "text/plain; charset=utf-8")
 
 
-def _rpc(status: int, why: str, content_type: str) -> Answer:
-    """The status message that OTLP wants, in the form that the request had."""
+def _rpc(status: int, reason: str, content_type: str) -> Answer:
+    """The status message that OTLP requires, in the request's encoding."""
     code = _RPC.get(status, 2)
     if content_type.partition(";")[0].strip().lower() == "application/json":
-        return Answer(status, json.dumps({"code": code, "message": why}).encode(), "application/json")
-    text = why.encode()[:16_000]
+        return Answer(status, json.dumps({"code": code, "message": reason}).encode(), "application/json")
+    text = reason.encode()[:16_000]
     size = bytes([len(text) & 0x7F | 0x80, len(text) >> 7]) if len(text) > 0x7F else bytes([len(text)])
     return Answer(status, bytes([0x08, code, 0x12]) + size + text, "application/x-protobuf")
 
@@ -66,8 +66,8 @@ PUSHES = (
         "remote_write",
         ("/api/v1/write", "/api/v1/push", "/write", "/prometheus/api/v1/write"),
         lambda body, content_type, known: remote_write.decode(body, remote_write.version_of(content_type), known),
-        lambda block, content_type, lost, why: remote_write.answer(
-            block, remote_write.version_of(content_type), lost, why
+        lambda block, content_type, rejected, reason: remote_write.answer(
+            block, remote_write.version_of(content_type), rejected, reason
         ),
         _text,
         "snappy",
@@ -83,17 +83,17 @@ PUSHES = (
         "otlp_logs",
         ("/v1/logs", "/opentelemetry/v1/logs", "/otlp/v1/logs", "/insert/opentelemetry/v1/logs"),
         lambda body, content_type, known: otlp_logs.decode(body, content_type),
-        lambda block, content_type, lost, why: otlp_logs.answer(content_type, lost, why),
+        lambda block, content_type, rejected, reason: otlp_logs.answer(content_type, rejected, reason),
         _rpc,
     ),
     Push(
         "loki",
         ("/loki/api/v1/push", "/api/prom/push", "/insert/loki/api/v1/push"),
         lambda body, content_type, known: loki_push.decode(body, content_type),
-        lambda block, content_type, lost, why: loki_push.answer(why),
+        lambda block, content_type, rejected, reason: loki_push.answer(reason),
         _text,
         "snappy",
         takes_json=True,
     ),
 )
-BY_ID = {each.id: each for each in PUSHES}
+BY_ID = {push.id: push for push in PUSHES}

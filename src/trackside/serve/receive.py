@@ -1,4 +1,4 @@
-"""The receiver over HTTP: a push is read within its limits, understood in a thread, on disk, and only then answered."""
+"""The receiver over HTTP: a push is read within its limits, decoded in a thread, written to disk, and then answered."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from trackside.stores.receiver.write_ahead import Entry, Header
 
 LOG = logging.getLogger("trackside.receiver")
 DECODERS = 2
-"""Threads that decompress and decode: the loop must answer meanwhile."""
-COMPLAIN_S = 60.0
-"""How often refusals of one kind are logged."""
-LONGEST_HEADER = 1024
-"""Characters of a header that is kept with the body."""
+"""Threads that decompress and decode, so that the event loop can answer meanwhile."""
+LOG_INTERVAL_S = 60.0
+"""Refusals of one kind are logged at most once in this time."""
+MAX_HEADER_CHARS = 1024
+"""Maximum characters of a header that is stored with the body."""
 PREFIX_BYTES = 48
-"""What stands before a line in its file, at most: its time, and what tells that a stream wrote it."""
+"""Maximum bytes added to each line in its file: its time, and a mark that it came from a stream."""
 
 
 def decoder(limits: Limits) -> Callable[[Entry], Decoded]:
-    """Understands bodies of all protocols, and remembers their series; raises BadRequest."""
+    """A decoder for bodies of all protocols, which caches their series; raises BadRequest."""
     return partial(pushes.decoded, most=limits.decoded_bytes, known=KnownSeries())
 
 
 class Receiver:
-    """Answers pushes to one store. ``answered``: by protocol and status, how many."""
+    """Answers pushes to one store. ``answered``: number of responses by protocol and status."""
 
     def __init__(self, intake: Intake, write: Tokens, read: Tokens) -> None:
         self.intake = intake
@@ -49,26 +49,26 @@ class Receiver:
         self.answered: dict[tuple[str, int], int] = {}
         self.seconds = 0.0
         self.stopping = False
-        self._complained: dict[tuple[str, int], float] = {}
+        self._last_logged: dict[tuple[str, int], float] = {}
         self._write, self._read = write, read
         self._pool = ThreadPoolExecutor(DECODERS, thread_name_prefix="trackside-decode")
         self._decode = decoder(intake.limits)
 
     def routes(self) -> list[Route]:
-        found = [
+        push_routes = [
             Route(path, partial(self._push, push), methods=["POST"], name=push.id)
             for push in PUSHES
             for path in push.paths
         ]
         return [
-            *found,
+            *push_routes,
             Route("/-/healthy", self._healthy),
             Route("/-/ready", self._is_ready),
             Route("/metrics", self._metrics),
         ]
 
     def close(self) -> None:
-        """End the threads; the intake is closed by whoever opened it."""
+        """Stop the threads; the owner of the intake closes it."""
         self._pool.shutdown()
 
     # -- pushes
@@ -78,69 +78,73 @@ class Receiver:
         content_type = request.headers.get("content-type", "")
         try:
             self._write.admit(request.headers.get("authorization", ""))
-            answer, headers = await self._taken(push, content_type, request), {}
+            answer, headers = await self._accept(push, content_type, request), {}
         except (Refused, BadRequest, Busy, NotKept) as error:
             answer = push.refusal(error.status, str(error), content_type)
             retry = error.retry_after_s
             headers = {} if retry is None else {"Retry-After": str(max(1, round(retry)))}
             if error.status == 401:
                 headers["WWW-Authenticate"] = "Bearer"
-            self._complain(push.id, error.status, _sender(request), str(error))
+            self._log_refusal(push.id, error.status, _sender(request), str(error))
         self.answered[push.id, answer.status] = self.answered.get((push.id, answer.status), 0) + 1
         self.seconds += time.perf_counter() - begin
         return Response(answer.body, answer.status, {**answer.headers, **headers}, answer.content_type or None)
 
-    def _complain(self, protocol: str, status: int, sender: str, why: str) -> None:
-        """Log a refusal, each kind once a minute."""
+    def _log_refusal(self, protocol: str, status: int, sender: str, reason: str) -> None:
+        """Log a refusal, each kind at most once a minute."""
         now = time.monotonic()
-        if now - self._complained.get((protocol, status), -COMPLAIN_S) >= COMPLAIN_S:
-            self._complained[protocol, status] = now
-            shown = "".join(each if each.isprintable() else "?" for each in why[:300])
-            LOG.warning("%s from %s refused with %d: %s", protocol, sender or "somebody", status, shown)
+        if now - self._last_logged.get((protocol, status), -LOG_INTERVAL_S) >= LOG_INTERVAL_S:
+            self._last_logged[protocol, status] = now
+            shown = "".join(char if char.isprintable() else "?" for char in reason[:300])
+            LOG.warning("%s from %s refused with %d: %s", protocol, sender or "unknown sender", status, shown)
 
-    async def _taken(self, push: Push, content_type: str, request: Request) -> Answer:
+    async def _accept(self, push: Push, content_type: str, request: Request) -> Answer:
         if self.stopping:
             raise Busy("the receiver is stopping", 5.0)
         self.intake.room()
-        with self.bodies.room() as room:
+        with self.bodies.reserve() as memory:
             encoding = request.headers.get("content-encoding", "")
-            if max(len(content_type), len(encoding)) > LONGEST_HEADER:
-                raise Refused(400, f"Content-Type and Content-Encoding have {LONGEST_HEADER:,} characters at most")
-            body = await room.read(request)
+            if max(len(content_type), len(encoding)) > MAX_HEADER_CHARS:
+                raise Refused(
+                    400, f"Content-Type and Content-Encoding may have at most {MAX_HEADER_CHARS:,} characters"
+                )
+            body = await memory.read(request)
             header = Header(push.id, content_type, encoding, _sender(request), time.time_ns())
             loop = asyncio.get_running_loop()
-            decoded = await loop.run_in_executor(self._pool, self._understood, (header, body))
-            taken = await asyncio.wrap_future(self.intake.take(header, body, decoded))
-        return push.answer(decoded, content_type, *_kept_out(taken))
+            decoded = await loop.run_in_executor(self._pool, self._decode_within_limits, (header, body))
+            result = await asyncio.wrap_future(self.intake.take(header, body, decoded))
+        return push.answer(decoded, content_type, *_rejected(result))
 
-    def _understood(self, entry: Entry) -> Decoded:
-        """What a body says, where all of it may wait at once. Raises BadRequest."""
+    def _decode_within_limits(self, entry: Entry) -> Decoded:
+        """The decoded body, if all of it fits into the queue at once. Raises BadRequest."""
         decoded, limits = self._decode(entry), self.intake.limits
         if not isinstance(decoded, Sequence):
-            size, most, what = len(decoded.values), limits.pending_samples, "samples"
-        else:  # each line has its time before it, and one entry may be many
+            size, maximum, unit = len(decoded.values), limits.pending_samples, "samples"
+        else:  # each line gets a time prefix, and one entry may have many lines
             texts = [text for stream in decoded for text in stream.lines]
             size = sum(len(text) + PREFIX_BYTES * (1 + text.count("\n")) for text in texts)
-            most, what = limits.pending_line_bytes, "bytes of lines, each with its time"
-        if size > most:
-            raise TooLarge(f"{size:,} {what} in one body, at most {most:,} may wait: send less at once")
+            maximum, unit = limits.pending_line_bytes, "bytes of lines with their times"
+        if size > maximum:
+            raise TooLarge(
+                f"{size:,} {unit} in one body, but at most {maximum:,} fit into the queue: send less at once"
+            )
         return decoded
 
-    # -- of itself
+    # -- the receiver's own state
 
     async def _healthy(self, request: Request) -> Response:
-        return PlainTextResponse("it runs\n")
+        return PlainTextResponse("running\n")
 
     async def _is_ready(self, request: Request) -> Response:
         if self.stopping:
-            return PlainTextResponse("it is stopping\n", 503)
+            return PlainTextResponse("stopping\n", 503)
         if self.intake.trouble:
-            return PlainTextResponse(f"what is accepted can't be written: {self.intake.trouble}\n", 503)
+            return PlainTextResponse(f"can't write accepted data: {self.intake.trouble}\n", 503)
         try:
             self.intake.room()
         except (Busy, NotKept) as error:
             return PlainTextResponse(f"{error}\n", 503)
-        return PlainTextResponse("it takes what is sent\n")
+        return PlainTextResponse("ready\n")
 
     async def _metrics(self, request: Request) -> Response:
         try:
@@ -152,17 +156,17 @@ class Receiver:
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-_SAID = {
-    SERIES: "samples of new series: there are as many as serve.limits.series allows in a day",
+_LIMIT_TEXTS = {
+    SERIES: "samples of new series: serve.limits.series allows no more in a day",
     LABELS: "samples of series with more or longer labels than serve.limits allows",
-    "streams": "lines of new streams: there are as many as serve.limits.streams allows in a day",
+    "streams": "lines of new streams: serve.limits.streams allows no more in a day",
 }
 
 
-def _kept_out(taken: Taken) -> tuple[int, str]:
-    """How much limits kept out, in words for the sender; what nobody here asks for is let go without any."""
-    found = {reason: count for reason, count in taken.refused.items() if reason in _SAID}
-    return sum(found.values()), "; ".join(f"{count:,} {_SAID[reason]}" for reason, count in found.items())
+def _rejected(result: Taken) -> tuple[int, str]:
+    """(number of rejected items, reasons for the sender); samples of unknown metrics are dropped without a message."""
+    counts = {reason: count for reason, count in result.refused.items() if reason in _LIMIT_TEXTS}
+    return sum(counts.values()), "; ".join(f"{count:,} {_LIMIT_TEXTS[reason]}" for reason, count in counts.items())
 
 
 def _sender(request: Request) -> str:

@@ -1,4 +1,4 @@
-"""Threads for what may take long: so many at once, so many waiting, and nobody waits for ever."""
+"""Thread pools for long tasks, with a bounded queue and a bounded wait."""
 
 from __future__ import annotations
 
@@ -13,50 +13,52 @@ log = logging.getLogger(__name__)
 
 
 class Busy(Exception):
-    """All threads are taken, and enough is waiting."""
+    """All threads are busy and the queue is full."""
 
 
 class Slow(Exception):
-    """It was not done in time; it goes on all the same."""
+    """The task was not done in time; it continues."""
 
 
 class Workers:
-    """``threads`` at once and ``waiting`` more; whoever asks waits ``within_s`` seconds at most.
+    """A pool of ``threads`` with a queue of ``waiting`` tasks; a caller waits at most ``within_s`` seconds.
 
-    A thread can't be stopped: what takes longer keeps its place until it ends, so that there are never more.
+    A thread can't be stopped: a task that takes longer occupies its place until it ends, so the limits hold.
     """
 
     def __init__(self, name: str, threads: int, waiting: int, within_s: float) -> None:
         self.within_s = within_s
-        self._most = threads + waiting
+        self._max_tasks = threads + waiting
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"trackside-{name}")
-        self._under_way: dict[Hashable, asyncio.Future[Any]] = {}
+        self._running: dict[Hashable, asyncio.Future[Any]] = {}
 
     async def run(self, work: Callable[[], T], key: Hashable = None) -> T:
-        """What the work returns or raises. Of the same ``key`` one runs at a time: who asks meanwhile gets its answer.
+        """The result of the task, or its exception. Tasks with the same ``key`` run once: later callers join the first.
 
         Raises Busy or Slow.
         """
-        future = self._under_way.get(key) if key is not None else None
+        future = self._running.get(key) if key is not None else None
         if future is None:
-            if len(self._under_way) >= self._most:
+            if len(self._running) >= self._max_tasks:
                 raise Busy
             future = asyncio.get_running_loop().run_in_executor(self._pool, work)
-            place: Hashable = object() if key is None else key
-            self._under_way[place] = future
-            future.add_done_callback(lambda done: self._ended(place, done))
+            task_key: Hashable = object() if key is None else key
+            self._running[task_key] = future
+            future.add_done_callback(lambda done: self._ended(task_key, done))
         try:
             return await asyncio.wait_for(asyncio.shield(future), self.within_s)
         except TimeoutError:
-            if future.done():  # it was the work's own
+            if future.done():  # the task itself raised TimeoutError
                 raise
             raise Slow from None
 
-    def _ended(self, place: Hashable, done: asyncio.Future[Any]) -> None:
-        del self._under_way[place]
+    def _ended(self, task_key: Hashable, done: asyncio.Future[Any]) -> None:
+        del self._running[task_key]
         if not done.cancelled() and done.exception() is not None:
-            log.debug("failed: %s", done.exception())  # told to whoever waits; where nobody does, only here
+            log.debug(
+                "failed: %s", done.exception()
+            )  # the caller gets the exception; if none waits, only the log has it
 
     def close(self) -> None:
-        """Take no more; what runs ends by itself."""
+        """Accept no more tasks; running ones end by themselves."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Settings from a TOML file, the environment and the command line; later sources override earlier ones. Each value keeps
+"""Settings from a TOML file, the environment and the command line; later sources override earlier ones. Each value has
 its origin, so that an error can name the file, line and key."""
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SettingValue:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One table of the file. ``parts``: the dataclasses whose fields are its keys; the first that has a key takes it."""
+    """One table of the file. ``parts``: the dataclasses whose fields are its keys; the first with a key takes it."""
 
     name: str
     parts: tuple[type, ...]
@@ -204,10 +204,10 @@ class Settings:
 
 
 def _tables(document: Mapping[str, Any], sections: Iterable[str]) -> Iterator[tuple[str, int, Any]]:
-    """(section, index of the table, table) of a document; a table inside a table is a section ``outer.inner`` if that is
+    """(section, index of the table, table) of a document; a table in a table is a section ``outer.inner`` if that is
     known, or if ``outer`` is not a section itself."""
     for name, content in document.items():
-        is_section = name in sections or not any(inner_table.startswith(f"{name}.") for inner_table in sections)
+        is_section = name in sections or not any(section.startswith(f"{name}.") for section in sections)
         for index, table in enumerate(content if isinstance(content, list) else [content]):
             if not is_section and isinstance(table, dict):
                 yield from ((f"{name}.{key}", 0, inner_table) for key, inner_table in table.items())

@@ -29,7 +29,7 @@ def in_force(settings: Settings, unless_given: Collection[str] = ()) -> list[Set
             indices = [(section.name, 0)]
         for index in indices:
             name = f"{section.name}[{index[1]}]" if len(indices) > 1 else section.name
-            given = settings.given.get(index, {})
+            given = settings.set_values.get(index, {})
             for key in section.types():
                 each = given.get(key)
                 value = section.default(key) if each is None else each.value
@@ -55,7 +55,7 @@ def exposed(file: Path, settings: Settings) -> list[str]:
     """A warning where a secret stands in a file that every user may read."""
     if not file.stat().st_mode & 0o007:
         return []
-    for (section, _), given in settings.given.items():
+    for (section, _), given in settings.set_values.items():
         for key, each in given.items():
             if each.origin.startswith(str(file)) and (remedy := _remedy(key, each.value)):
                 return [f"{file} holds a secret ({section}.{key}), and every user may read it: {remedy}"]

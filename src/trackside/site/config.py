@@ -100,9 +100,9 @@ def load(
     listening = settings.values(("serve", 0), environ, warnings)
     serve = ServeOptions(store=store, metadata=metadata, limits=limits, keeping=keeping, **listening)
     site = Site(
-        metrics=built(("metrics", 0)) if ("metrics", 0) in settings.given else None,
+        metrics=built(("metrics", 0)) if ("metrics", 0) in settings.set_values else None,
         logs=tuple(built(index) for index in settings.indices("logs")),
-        journal=built(("journal", 0)) if ("journal", 0) in settings.given else None,
+        journal=built(("journal", 0)) if ("journal", 0) in settings.set_values else None,
         slurm=slurm if slurm.mode != "off" else None,
         store=store,
         metadata=metadata,

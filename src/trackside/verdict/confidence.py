@@ -12,13 +12,13 @@ from typing import Any
 from trackside.finding import Finding
 
 WEIGHT = 8.0
-"""Cases that the coarser record counts for where a finer one is shrunk toward it. Of 2, 4, 8 and 16, all within 0.01 of
-each other in calibration error, the one with which a handful of cases does not yet make a family sure."""
+"""Number of cases that the coarser record counts for when a finer one is shrunk toward it. Among 2, 4, 8 and 16, whose
+calibration errors differ by less than 0.01, this one does not make a family certain after a handful of cases."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackRecord:
-    """Labelled cases: how many, and in how many of them the family was right."""
+    """Labelled cases: how many there are, and in how many the family was right."""
 
     right: int = 0
     all: int = 0
@@ -29,15 +29,15 @@ class TrackRecord:
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """``cells``: the record of each family with each evidence pattern, on cases that were used in building. ``blind``:
-    of all families on cases not seen before."""
+    """``cells``: the record of each family with each evidence pattern, on cases used in development. ``blind``: the
+    record of all families on unseen cases."""
 
     cells: Mapping[tuple[str, str], TrackRecord]
     blind: TrackRecord
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Reliability:
-        """The table as ``reliability.json`` has it."""
+        """Parse the table of ``reliability.json``."""
         cells = {(row["family"], row["pattern"]): TrackRecord(row["right"], row["all"]) for row in data["records"]}
         return cls(cells, TrackRecord(data["blind"]["right"], data["blind"]["all"]))
 
@@ -47,17 +47,17 @@ class Reliability:
         return sum(cells, TrackRecord())
 
     def prior(self) -> float:
-        """The share right of all unseen cases, by Laplace's rule: what is expected of a family without a record."""
+        """The share right of all unseen cases, by Laplace's rule: the expectation for a family without a record."""
         return (self.blind.right + 1) / (self.blind.all + 2)
 
     def confidence(self, family: str, pattern: str) -> float:
-        """The record of this family with this pattern, shrunk toward the family's record or the pattern's, whichever
-        is lower; these are shrunk toward the prior. 0 to 1, to two decimals."""
+        """The record of this family with this pattern, shrunk toward the lower one of the family's record and the
+        pattern's; these are shrunk toward the prior. 0 to 1, two decimals."""
         coarser = min(self._shrunk(record, self.prior()) for record in (self.total(family), self.total(None, pattern)))
         return round(self._shrunk(self.cells.get((family, pattern), TrackRecord()), coarser), 2)
 
     def _shrunk(self, record: TrackRecord, toward: float) -> float:
-        """The share right. The unseen cases are added in proportion: the cases a tool was built on flatter it."""
+        """The share right. Unseen cases are added in proportion, because the cases a tool was built on flatter it."""
         built = self.total().all
         part = record.all / built if built else 0.0
         right = record.right + part * self.blind.right + WEIGHT * toward
@@ -65,7 +65,7 @@ class Reliability:
 
 
 def pattern(primary: Finding, consequences: Sequence[Finding], rival_open: bool) -> str:
-    """The evidence pattern of a verdict: certainty, agreement of planes, open rivals."""
+    """The evidence pattern of a verdict: certainty, number of agreeing planes, open rivals."""
     planes = set(primary.planes)
     for finding in consequences:
         planes.update(finding.planes)
@@ -76,7 +76,7 @@ def pattern(primary: Finding, consequences: Sequence[Finding], rival_open: bool)
 
 @cache
 def table() -> Reliability:
-    """The table that comes with the package."""
+    """The table in the package."""
     text = resources.files("trackside.verdict").joinpath("reliability.json").read_text("utf-8")
     return Reliability.read(json.loads(text))
 

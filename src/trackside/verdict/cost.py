@@ -1,6 +1,6 @@
 """What the fault cost: the GPU-hours that the run held in vain, in parts that do not overlap.
 
-Each part is a stretch of the run's time, or a number of its steps, times its GPUs; each has a formula and an assumption.
+Each part is a stretch of the run's time, or a number of its steps, times its GPUs, with a formula and an assumption.
 A family declares what its fault costs (:data:`trackside.family.CostKind`); the finding, the training points, the
 checkpoints and the attempts determine where it lies in time.
 """
