@@ -26,7 +26,7 @@ from trackside.session.request import SiteRequest, StoreRequest
 from trackside.session.session import Session
 from trackside.session.store import load_stored
 from trackside.site.config import Site
-from trackside.site.hits import Room, sources
+from trackside.site.hits import ReadBudget, sources
 from trackside.site.journal import journal
 from trackside.site.slurm import SlurmAnswer, live
 from trackside.site.slurm_replies import job_id
@@ -124,10 +124,10 @@ def _take_lines(loaded: LoadedInputs, site: Site, slurm: SlurmAnswer | None) -> 
     for options in site.logs:
         with _usage_errors():
             store = open_store(options)
-        room = Room(options)
+        budget = ReadBudget(options)
         for line_query in _line_queries(loaded, slurm):
             if line_query.jobs or line_query.nodes:
-                for source in sources(_WithoutFiles(store, options, frozenset(files)), options, line_query, room):
+                for source in sources(_WithoutFiles(store, options, frozenset(files)), options, line_query, budget):
                     _take_log(loaded, store.name, source)
     if site.journal is not None:
         for source in journal(site.journal, _line_queries(loaded, slurm)[0]):

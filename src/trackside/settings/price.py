@@ -1,4 +1,4 @@
-"""Money: GPU-hours times what one costs."""
+"""The price of GPU-hours."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a GPU-hour costs; 0: not known."""
+    """The price of a GPU-hour; 0: unknown."""
 
     price_per_gpu_hour: float = 0.0
     currency: str = "USD"
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.price_per_gpu_hour) or self.price_per_gpu_hour < 0:
-            raise ValueError(f"price_per_gpu_hour is an amount of money, not {self.price_per_gpu_hour:g}")
+            raise ValueError(f"price_per_gpu_hour must be an amount of money, not {self.price_per_gpu_hour:g}")
         if not self.currency.isprintable() or not 0 < len(self.currency.strip()) <= 12:
-            raise ValueError("currency is a short name, such as EUR")
+            raise ValueError("currency must be a short name, such as EUR")
 
     def of(self, hours: float) -> float | None:
-        """Money; None where no price is known."""
+        """The price of these hours; None if no price is set."""
         return round(hours * self.price_per_gpu_hour, 2) if self.price_per_gpu_hour else None
 
     def formula(self, hours: float) -> str:
-        """The sum in figures; empty where no price is known."""
+        """The calculation as text; empty if no price is set."""
         money = self.of(hours)
         if money is None:
             return ""

@@ -1,4 +1,4 @@
-"""What is better not shown: which names are of secrets, and a URL without its own."""
+"""Hides secrets: which names mean secrets, and a URL without its secrets."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import re
 from urllib.parse import unquote_plus
 
 HIDDEN = "(hidden)"
-"""In the place of a secret."""
+"""Replaces a secret."""
 _SECRET = re.compile(r"auth|token|key|secret|cookie|pass|pwd|credential|signature|^sig$", re.IGNORECASE)
 
 
 def is_secret(name: str) -> bool:
-    """Whether what goes by this name, a header or a parameter, is better not shown."""
+    """Whether a header or parameter of this name is a secret."""
     return _SECRET.search(name) is not None
 
 
 def shown_url(url: str) -> str:
-    """A URL without its secrets: its password, a user without one (a token, as likely as not), parameters named so."""
+    """A URL without secrets: the password, a user without password (possibly a token), parameters with secret names."""
     scheme, slashes, rest = url.partition("//") if "//" in url else ("", "", url)
     authority, slash, path = rest.partition("/")
     port = authority.rpartition(":")[2] if ":" in authority else ""
     if "@" not in authority and "@" in path and port and not (port.isdecimal() or port.endswith("]")):
-        authority, slash, path = rest, "", ""  # a password with a slash
+        authority, slash, path = rest, "", ""  # a password that contains a slash
     user_info, at, host = authority.rpartition("@")
     if at:
         user, colon, _ = user_info.partition(":")

@@ -1,1 +1,1 @@
-"""Where things are at this site: its settings, its Slurm, its log stores and journals."""
+"""The sources of a site: its settings, its Slurm, its log stores and journals."""

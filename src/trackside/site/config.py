@@ -1,4 +1,4 @@
-"""The site's settings: ``trackside.toml``, ``TRACKSIDE_...`` variables and flags, as the options of each part."""
+"""The site's settings: ``trackside.toml``, ``TRACKSIDE_...`` variables and flags, as options of each part."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ SECTIONS = (
     Section("serve.limits", (Limits,)),
     Section("serve.keeping", (Keeping,)),
 )
-"""Every table of the file. A key is a field of the options that the part itself takes: it is declared there alone."""
+"""All tables of the file. Their keys are the fields of the options that a part takes, and are declared only there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where things are at this site. None or empty: not set."""
+    """The sources of this site. None or empty: not set."""
 
     metrics: MetricOptions | None
     logs: tuple[LogOptions, ...]
     journal: JournalOptions | None
-    """None unless the section is there."""
+    """None if the section is absent."""
     slurm: SlurmOptions | None
-    """None where ``slurm.mode`` is off."""
+    """None if ``slurm.mode`` is off."""
     store: str
     metadata: str
     """URL of the database of runs and verdicts."""
     serve: ServeOptions
     price: Price = NO_PRICE
-    """Of a GPU-hour."""
+    """Per GPU-hour."""
     file: str = ""
-    """The file that was read; empty: none."""
+    """The settings file; empty: none was read."""
     settings: tuple[Setting, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -72,9 +72,9 @@ def load(
     flags: Mapping[str, object] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Site:
-    """Read the settings: ``flags`` over the environment over the one file that counts over the defaults.
+    """Read the settings: ``flags`` override the environment, which overrides the file, which overrides the defaults.
 
-    ``path``: the file; None: ``$TRACKSIDE_CONFIG``, or the first there is of ``./trackside.toml``, the user's and
+    ``path``: the file; None: ``$TRACKSIDE_CONFIG``, else the first existing one of ``./trackside.toml``, the user's and
     ``/etc/trackside``'s. ``flags``: ``{"metrics.url": ...}``. Raises ConfigError.
     """
     warnings: list[str] = []
@@ -87,27 +87,27 @@ def load(
     if file is not None:
         warnings += exposed(file, settings)
 
-    def built(index: Index) -> Any:
+    def build(index: Index) -> Any:
         values = settings.values(index, environ, warnings)
         try:
             return settings.sections[index[0]].build(values)
         except (ValueError, TypeError) as error:
             raise settings.where(index, str(error)) from None
 
-    store, metadata = built(("store", 0)).path, built(("metadata", 0)).url
-    slurm = built(("slurm", 0))
-    limits, keeping = built(("serve.limits", 0)), built(("serve.keeping", 0))
+    store, metadata = build(("store", 0)).path, build(("metadata", 0)).url
+    slurm = build(("slurm", 0))
+    limits, keeping = build(("serve.limits", 0)), build(("serve.keeping", 0))
     listening = settings.values(("serve", 0), environ, warnings)
     serve = ServeOptions(store=store, metadata=metadata, limits=limits, keeping=keeping, **listening)
     site = Site(
-        metrics=built(("metrics", 0)) if ("metrics", 0) in settings.set_values else None,
-        logs=tuple(built(index) for index in settings.indices("logs")),
-        journal=built(("journal", 0)) if ("journal", 0) in settings.set_values else None,
+        metrics=build(("metrics", 0)) if ("metrics", 0) in settings.set_values else None,
+        logs=tuple(build(index) for index in settings.indices("logs")),
+        journal=build(("journal", 0)) if ("journal", 0) in settings.set_values else None,
         slurm=slurm if slurm.mode != "off" else None,
         store=store,
         metadata=metadata,
         serve=serve,
-        price=built(("cost", 0)),
+        price=build(("cost", 0)),
         file=str(file or ""),
         settings=tuple(in_force(settings, ("metrics", "logs", "journal"))),
     )
@@ -115,5 +115,5 @@ def load(
 
 
 def dump(site: Site) -> str:
-    """The effective configuration as TOML, each key with where it came from; secrets hidden."""
+    """The effective configuration as TOML, each key with its origin; secrets are hidden."""
     return as_toml(site.settings, ("logs",))

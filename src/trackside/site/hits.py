@@ -21,84 +21,87 @@ from trackside.read.walk import Found
 from trackside.stores.log_store import LogOptions, LogStore, LogStream, Streams, Wanted
 from trackside.stores.log_text import written_lines
 
-PIECE = 1 << 18
-"""Bytes given on at once."""
-IN_MEMORY = 8 << 20
-"""Bytes of a second log out of one stream that are held before they go to disk."""
-MOST_NAMED = 10
+PIECE_BYTES = 1 << 18
+"""Bytes per piece."""
+MAX_MEMORY_BYTES = 8 << 20
+"""Bytes of a second log in one stream that are kept in memory; more go to disk."""
+MAX_NAMED = 10
 """Nodes that a message lists."""
 
 
-def sources(store: LogStore, options: LogOptions, wanted: Wanted, room: Room | None = None) -> Iterator[Found]:
-    """A source for each log that the store holds of the run; rows for what it doesn't, or can't, tell.
+def sources(store: LogStore, options: LogOptions, query: Wanted, budget: ReadBudget | None = None) -> Iterator[Found]:
+    """A source for each log of the run in the store; rows for what the store does not have or can't answer.
 
-    ``room``: what the verdict may still take of the store, where it is asked more than once.
-    Read each before taking the next: the first lines of some further ones are fetched meanwhile.
+    ``budget``: what the verdict may still read from the store, if it is queried more than once.
+    Read each source before taking the next: the first lines of some further ones are fetched meanwhile.
     """
     try:
-        found = store.streams(wanted)
+        answer = store.streams(query)
     except Unanswered as error:
         yield Input(store.name, None, "unreadable", f"unable to check: {error}")
         return
-    for note in found.notes:
+    for note in answer.notes:
         yield Input(store.name, None, "empty", note)
     logs: dict[str, list[LogStream]] = {}
-    for stream in found.streams:
+    for stream in answer.streams:
         logs.setdefault(stream_path(stream.labels, options.labels), []).append(stream)
-    room = room or Room(options)
-    opens = [partial(_opened, store, options, path, streams, room) for path, streams in sorted(logs.items())]
+    budget = budget or ReadBudget(options)
+    opens = [partial(_open_log, store, options, path, streams, budget) for path, streams in sorted(logs.items())]
     read: set[str] = set()
-    for text in _ahead(opens, options.endpoint.concurrency):
+    for text in _prefetched(opens, options.endpoint.concurrency):
         for source in text.sources():
             read.add(source.path.partition("/")[0])
             yield source
-    for note in _nothing(wanted, found, read):
+    for note in _missing_notes(query, answer, read):
         yield Input(store.name, None, "empty", note)
 
 
-def _nothing(wanted: Wanted, found: Streams, folders: Collection[str]) -> Iterator[str]:
-    """What to say where streams that a store knows had no line then."""
-    jobs = [job for job in wanted.jobs if f"job-{job}" in folders]
-    if wanted.jobs and not jobs and any(each.of == "job" for each in found.streams):
-        yield f"holds no line of job {', '.join(wanted.jobs)} then"
-    if wanted.nodes and "nodes" not in folders and any(each.of == "node" for each in found.streams):
-        shown = ", ".join(wanted.nodes[:MOST_NAMED]) + (", ..." if len(wanted.nodes) > MOST_NAMED else "")
-        yield f"holds no line of the system of {shown} then"
+def _missing_notes(query: Wanted, answer: Streams, folders: Collection[str]) -> Iterator[str]:
+    """Notes about jobs and nodes whose streams the store knows, but which have no lines in the time range."""
+    jobs = [job for job in query.jobs if f"job-{job}" in folders]
+    if query.jobs and not jobs and any(stream.of == "job" for stream in answer.streams):
+        yield f"has no lines of job {', '.join(query.jobs)} in this time range"
+    if query.nodes and "nodes" not in folders and any(stream.of == "node" for stream in answer.streams):
+        shown = ", ".join(query.nodes[:MAX_NAMED]) + (", ..." if len(query.nodes) > MAX_NAMED else "")
+        yield f"has no system log lines of {shown} in this time range"
 
 
-def _ahead(opens: Iterable[Callable[[], Lines]], at_once: int) -> Iterator[Lines]:
-    """Opened logs in order, the next ones being opened while one is read."""
-    coming: deque[Future[Lines]] = deque()
+def _prefetched(opens: Iterable[Callable[[], Lines]], at_once: int) -> Iterator[Lines]:
+    """Opened logs in order; the next ones are opened while one is read."""
+    pending: deque[Future[Lines]] = deque()
     with ThreadPoolExecutor(at_once) as pool:
         for open_ in opens:
-            coming.append(pool.submit(open_))
-            if len(coming) > at_once:
-                yield coming.popleft().result()
-        while coming:
-            yield coming.popleft().result()
+            pending.append(pool.submit(open_))
+            if len(pending) > at_once:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
 
-class Room:
-    """What one verdict may still take of a store."""
+class ReadBudget:
+    """What one verdict may still read from a store."""
 
     def __init__(self, options: LogOptions) -> None:
         self._lines, self._bytes = options.most_lines, options.most_bytes
         self.full = (
-            f"stopped at most_lines, {options.most_lines:,}, or most_bytes, {options.most_bytes:,}, of one verdict"
+            f"stopped at the limit of one verdict: most_lines, {options.most_lines:,}, or most_bytes,"
+            f" {options.most_bytes:,}"
         )
         self._lock = threading.Lock()
 
     def take(self, lines: int, size: int) -> bool:
-        """Whether these still fit; they are counted."""
+        """Count lines and bytes; whether they are within the limits."""
         with self._lock:
             self._lines -= lines
             self._bytes -= size
             return self._lines >= 0 and self._bytes >= 0
 
 
-def _opened(store: LogStore, options: LogOptions, path: str, streams: Sequence[LogStream], room: Room) -> Lines:
-    """A log with its first lines fetched. Never raises for what the store does."""
-    lines = Lines(store, options, path, streams, room)
+def _open_log(
+    store: LogStore, options: LogOptions, path: str, streams: Sequence[LogStream], budget: ReadBudget
+) -> Lines:
+    """A log with its first lines fetched. Never raises because of the store."""
+    lines = Lines(store, options, path, streams, budget)
     stream = io.BufferedReader(lines, HEAD)
     lines.source.stream = stream
     lines.source.head = stream.peek(HEAD)[:HEAD]
@@ -106,15 +109,15 @@ def _opened(store: LogStore, options: LogOptions, path: str, streams: Sequence[L
 
 
 class Lines(Pieces):
-    """The bytes of one log, fetched as they are read. What ends it early stands in ``source.faults``."""
+    """The bytes of one log, fetched as they are read. Errors that end it early are in ``source.faults``."""
 
     def __init__(
-        self, store: LogStore, options: LogOptions, path: str, streams: Sequence[LogStream], room: Room
+        self, store: LogStore, options: LogOptions, path: str, streams: Sequence[LogStream], budget: ReadBudget
     ) -> None:
         self.source = Source(path, b"", io.BytesIO())
-        self._name, self._site, self._room = store.name, options.labels, room
+        self._name, self._site, self._budget = store.name, options.labels, budget
         self._entries = heapq.merge(
-            *(chain.from_iterable(store.lines(each)) for each in streams), key=lambda line: line.time_ns
+            *(chain.from_iterable(store.lines(stream)) for stream in streams), key=lambda line: line.time_ns
         )
         self._count = 0
         self._ended = False
@@ -123,7 +126,7 @@ class Lines(Pieces):
     def next_piece(self, limit: int) -> bytes:
         piece: list[str] = []
         size = 0
-        while size < max(limit, PIECE) and not self._ended:
+        while size < max(limit, PIECE_BYTES) and not self._ended:
             try:
                 entry = next(self._entries, None)
             except Unanswered as error:
@@ -132,8 +135,8 @@ class Lines(Pieces):
             if entry is None:
                 self._ended = True
                 break
-            if not self._room.take(1, len(entry.text)):
-                self._stop(f"{self._name}: {self._room.full}")
+            if not self._budget.take(1, len(entry.text)):
+                self._stop(f"{self._name}: {self._budget.full}")
                 break
             self._count += 1
             for path, text in written_lines(entry, self._site, self.source.path):
@@ -141,26 +144,26 @@ class Lines(Pieces):
                     piece.append(text)
                     size += len(text)
                 else:
-                    self._aside(path, text)
+                    self._store_other(path, text)
         return "".join(piece).encode("utf-8", "replace")
 
     def _stop(self, fault: str) -> None:
         self._ended = True
         self.source.faults.append(fault)
 
-    def _aside(self, path: str, text: str) -> None:
-        """A line of another log of the same node, which comes after this one."""
+    def _store_other(self, path: str, text: str) -> None:
+        """Store a line of another log of the same node, to be read after this one."""
         other = self._others.get(path)
         if other is None:
-            other = self._others[path] = SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 - closed when it was read
+            other = self._others[path] = SpooledTemporaryFile(MAX_MEMORY_BYTES)  # noqa: SIM115 - closed after it was read
         other.write(text.encode("utf-8", "replace"))
 
     def sources(self) -> Iterator[Source]:
-        """This log, if it has a line or a fault, and then those that came with its lines."""
+        """This log, if it has a line or a fault, then the other logs found in its stream."""
         if self.source.head or self.source.faults:
             yield self.source
         if is_node_log(self.source.path):
-            while self.read(1 << 20):  # what its reader left
+            while self.read(1 << 20):  # what its reader did not read
                 pass
         for path, spooled in sorted(self._others.items()):
             with spooled:

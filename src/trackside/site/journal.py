@@ -1,6 +1,6 @@
-"""The systemd journal of this machine, or of those whose journals a folder of it holds, read while it is asked.
+"""The systemd journal of this machine, or of the machines whose journals are in a folder, read while it is queried.
 
-``journalctl`` finds the entries of the window and of the run's nodes; what it prints is read as a file of it would be.
+``journalctl`` selects the entries of the time range and of the run's nodes; its output is read like a file of it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from trackside.stores.log_store import Wanted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalOptions:
-    """``command``: journalctl, by its path where it isn't on PATH. ``directory``: of journals; empty: this machine's.
-    ``margin_s``: looked at before and after the run. ``timeout_s``: after which it is ended; ``most_bytes``: of output.
+    """``command``: journalctl; its path if it is not on PATH. ``directory``: folder of journals; empty: this machine's.
+    ``margin_s``: seconds included before and after the run. ``timeout_s``: limit of one call; ``most_bytes``: limit of
+    its output.
     """
 
     command: str = "journalctl"
@@ -32,46 +33,51 @@ class JournalOptions:
     most_bytes: int = 4 << 30
 
 
-def journal(options: JournalOptions, wanted: Wanted) -> Iterator[Found]:
-    """The entries of the run's nodes while it was there, if the journal holds any of these nodes.
+def journal(options: JournalOptions, query: Wanted) -> Iterator[Found]:
+    """The entries of the run's nodes during the run, if the journal contains any of these nodes.
 
-    Not being able to look is a row that says so. Read the source before going on: its process ends with it.
+    If the journal can't be queried, a row says so. Read the source before continuing: its process ends with it.
     """
     name = f"journalctl {options.directory}".strip()
     base = [options.command, *([f"--directory={options.directory}"] if options.directory else [])]
-    told = _command([*base, "--field=_HOSTNAME"], options)
+    hosts_command = _command([*base, "--field=_HOSTNAME"], options)
     try:
-        listed = b"".join(told.output())
+        output = b"".join(hosts_command.output())
     except CommandStopped:
         yield Input(name, None, "unreadable", f"unable to check: no answer in {options.timeout_s:g} s")
         return
     except OSError as error:
         yield Input(name, None, "unreadable", f"unable to check: {options.command}: {error.strerror}; set its path")
         return
-    if told.status:
-        yield Input(name, None, "unreadable", f"unable to check: {_said(told.errors) or f'exit code {told.status}'}")
+    if hosts_command.status:
+        yield Input(
+            name,
+            None,
+            "unreadable",
+            f"unable to check: {_first_line(hosts_command.errors) or f'exit code {hosts_command.status}'}",
+        )
         return
-    hosts = listed.decode("utf-8", "replace").split()
-    nodes = {short(node).lower() for node in wanted.nodes}
-    theirs = sorted(host for host in hosts if short(host).lower() in nodes)
-    if not theirs:
-        yield Input(name, None, "empty", f"holds no entries of the run's {len(wanted.nodes)} nodes")
+    hosts = output.decode("utf-8", "replace").split()
+    nodes = {short(node).lower() for node in query.nodes}
+    matching_hosts = sorted(host for host in hosts if short(host).lower() in nodes)
+    if not matching_hosts:
+        yield Input(name, None, "empty", f"has no entries of the run's {len(query.nodes)} nodes")
         return
-    bounds = [] if wanted.start is None else [f"--since=@{int(wanted.start - options.margin_s)}"]
-    bounds += [] if wanted.end is None else [f"--until=@{int(wanted.end + options.margin_s) + 1}"]
-    quiet = ["--output=json", "--no-pager", "--quiet"]
-    entries = _Entries([*base, *quiet, *bounds, *(f"_HOSTNAME={host}" for host in theirs)], options)
+    bounds = [] if query.start is None else [f"--since=@{int(query.start - options.margin_s)}"]
+    bounds += [] if query.end is None else [f"--until=@{int(query.end + options.margin_s) + 1}"]
+    format_options = ["--output=json", "--no-pager", "--quiet"]
+    entries = _Entries([*base, *format_options, *bounds, *(f"_HOSTNAME={host}" for host in matching_hosts)], options)
     with closing(entries.pieces):
         stream = io.BufferedReader(entries, HEAD)
         source = Source(name, stream.peek(HEAD)[:HEAD], stream, faults=entries.faults)
         if source.head or entries.faults:
             yield source
         else:
-            yield Input(name, None, "empty", "holds no entries of the run's nodes then")
+            yield Input(name, None, "empty", "has no entries of the run's nodes in this time range")
 
 
 class _Entries(Pieces):
-    """What the command prints; that it failed, or was ended for its time or size, stands in ``faults``."""
+    """The output of the command; a failure, or a stop because of its time or size, is in ``faults``."""
 
     def __init__(self, arguments: Sequence[str], options: JournalOptions) -> None:
         self.faults: list[str] = []
@@ -83,10 +89,10 @@ class _Entries(Pieces):
             if piece := next(self.pieces, b""):
                 return piece
             status = self._command.status
-            fault = (_said(self._command.errors) or f"exit code {status}") if status else ""
+            fault = (_first_line(self._command.errors) or f"exit code {status}") if status else ""
         except CommandStopped as stop:
-            late = _said(self._command.errors) or f"ended after {self._options.timeout_s:g} s"
-            fault = late if stop.reason == "timeout" else f"stopped at {self._options.most_bytes:,} bytes"
+            timeout_fault = _first_line(self._command.errors) or f"ended after {self._options.timeout_s:g} s"
+            fault = timeout_fault if stop.reason == "timeout" else f"stopped at {self._options.most_bytes:,} bytes"
         if fault and not self.faults:
             self.faults.append(f"journalctl: {fault}")
         return b""
@@ -96,6 +102,6 @@ def _command(arguments: Sequence[str], options: JournalOptions) -> Command:
     return Command(arguments, timeout_s=options.timeout_s, max_bytes=options.most_bytes)
 
 
-def _said(text: bytearray) -> str:
-    shown = text.decode("utf-8", "replace").strip().splitlines()
-    return shown[0][:300] if shown else ""
+def _first_line(text: bytearray) -> str:
+    lines = text.decode("utf-8", "replace").strip().splitlines()
+    return lines[0][:300] if lines else ""

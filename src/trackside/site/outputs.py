@@ -1,9 +1,8 @@
-"""Where a job's output is: the paths that Slurm's records name, their patterns filled in, looked for on this machine.
+"""Finds a job's output files: the paths in Slurm's records, with their patterns filled in, on this machine.
 
-Records may be another user's, and their paths may name any file. Only plain files are taken, and of these the job
-owner's own, or those that everyone may read anyway who gets there as that user does; both are asked of a file once more
-when it has been opened. Access control lists are not looked at.
-"""
+Records may be another user's, and their paths may name any file. Only regular files are read, and only the job owner's,
+or those that everyone can read in folders that the owner can enter; both are checked again after opening the file.
+Access control lists are not considered.
 
 from __future__ import annotations
 
@@ -21,10 +20,10 @@ from trackside.model import Input, InputStatus
 from trackside.read.walk import Checked
 from trackside.runs.jobs import Job
 
-MOST_FILES = 4096
-"""Files of one job that are taken."""
-MOST_LISTED = 100_000
-"""Names of a folder that are looked through."""
+MAX_FILES = 4096
+"""Maximum files of one job."""
+MAX_LISTED_NAMES = 100_000
+"""Maximum names of a folder that are searched."""
 _PATTERN = re.compile(r"%(\d{0,2})([AajJtsnNxub%])")
 _OPTIONS = {"-o": "std_out", "--output": "std_out", "-e": "std_err", "--error": "std_err"}
 _FLAGS = vocabulary(
@@ -34,76 +33,76 @@ _FLAGS = vocabulary(
     --get-user-env --label -l --unbuffered -u --pty --preserve-env -E --disable-status -X --kill-on-bad-exit -K
     """
 )
-"""Options that stand without a value, of sbatch and srun."""
+"""Options of sbatch and srun without a value."""
 _DIRECTIVE = re.compile(r"#SBATCH\s+(.{1,4000})")
-_EACH = {"t": r"\d+", "n": r"\d+", "s": r"\w+", "J": r"{raw}(?:\.\w+)?"}
-"""What stands where a pattern means one file a task, node or step."""
+_PER_TASK_PATTERNS = {"t": r"\d+", "n": r"\d+", "s": r"\w+", "J": r"{raw}(?:\.\w+)?"}
+"""What a pattern matches that means one file per task, node or step."""
 
 
 @dataclass(slots=True)
 class Outputs:
-    """A job's files that are there and readable, and rows for those that are not."""
+    """A job's files that exist and are readable, and rows for the others."""
 
     paths: list[str] = field(default_factory=list)
     rows: list[Input] = field(default_factory=list)
     user: str = ""
-    """Whose job it is."""
+    """The job's owner."""
 
     @property
     def files(self) -> list[Checked]:
-        """The paths, to be looked at again when they have been opened."""
-        return [Checked(path, lambda opened, path=path: self._against(opened, path)) for path in self.paths]  # type: ignore[misc]
+        """The paths, with a check to repeat after opening them."""
+        return [Checked(path, lambda descriptor, path=path: self._recheck(descriptor, path)) for path in self.paths]  # type: ignore[misc]
 
-    def _against(self, opened: int, path: str) -> str | None:
+    def _recheck(self, descriptor: int, path: str) -> str | None:
         try:
-            real = os.readlink(f"/proc/self/fd/{opened}")
-        except OSError:  # no Linux
+            real = os.readlink(f"/proc/self/fd/{descriptor}")
+        except OSError:  # not Linux
             real = os.path.realpath(path)
-        return _foreign(self.user, os.fstat(opened), real)
+        return _foreign(self.user, os.fstat(descriptor), real)
 
 
 def outputs(job: Job, script: str = "") -> Outputs:
-    """Look for a job's output. ``script``: the batch script, whose directives count where no record names the files."""
-    found = Outputs(user=str(job.first("user") or ""))
+    """Find a job's output. ``script``: the batch script, whose directives are used if no record names the files."""
+    outputs_ = Outputs(user=str(job.first("user") or ""))
     if "+" in job.id and not job.id.endswith("+0"):
-        return found  # of a heterogeneous job the first part runs the script
-    names, said = _named(job, script)
+        return outputs_  # the first part of a heterogeneous job runs the script
+    names, named_by = _output_paths(job, script)
     folder = str(job.first("work_dir") or "")
     for name in names:
         if not os.path.isabs(name) and not folder:
-            found.rows.append(_row(job, name, f"{said} names it without a folder; give its path"))
+            outputs_.rows.append(_row(job, name, f"{named_by} names it without a folder; pass its path"))
             continue
         path = os.path.normpath(os.path.join(folder, name))
-        _look(job, path, said, found)
-    return found
+        _add_files(job, path, named_by, outputs_)
+    return outputs_
 
 
-def _named(job: Job, script: str) -> tuple[list[str], str]:
-    """Output paths as written, each once, and who names them."""
-    recorded = [str(value) for row in job.rows for key in ("std_out", "std_err") if (value := row.get(key))]
-    if recorded:
-        return list(dict.fromkeys(_filled(path, job) for path in recorded)), "Slurm's record"
+def _output_paths(job: Job, script: str) -> tuple[list[str], str]:
+    """Output paths as written, each once, and where they are named."""
+    recorded_paths = [str(value) for row in job.rows for key in ("std_out", "std_err") if (value := row.get(key))]
+    if recorded_paths:
+        return list(dict.fromkeys(_filled(path, job) for path in recorded_paths)), "Slurm's record"
     line = str(job.first("submit_line") or "")
-    command, _, rest = line.strip().partition(" ")
-    program, asked = os.path.basename(command), _options(rest)
-    told = "the submit line" if asked else "the batch script"
+    command, _, arguments = line.strip().partition(" ")
+    program, options = os.path.basename(command), _options(arguments)
+    named_by = "the submit line" if options else "the batch script"
     for directive in _DIRECTIVE.findall(script):
-        asked = {**_options(directive), **asked}
-    if program in ("srun", "salloc") and "std_out" not in asked:
-        return [], ""  # it went to the terminal
-    if not asked:
-        told = "sbatch's default"
-    asked.setdefault("std_out", "slurm-%A_%a.out" if "_" in job.id else "slurm-%j.out")
-    return list(dict.fromkeys(_filled(path, job) for path in asked.values())), told
+        options = {**_options(directive), **options}
+    if program in ("srun", "salloc") and "std_out" not in options:
+        return [], ""  # output went to the terminal
+    if not options:
+        named_by = "sbatch's default"
+    options.setdefault("std_out", "slurm-%A_%a.out" if "_" in job.id else "slurm-%j.out")
+    return list(dict.fromkeys(_filled(path, job) for path in options.values())), named_by
 
 
 def _options(line: str) -> dict[str, str]:
-    """The output options of a directive, or of a command's words after the first; its script ends them."""
+    """The output options of a directive, or of the options in a command line before its script."""
     try:
         words = shlex.split(line)[:500]
-    except ValueError:  # quotes left open: what a shell had taken apart was put together again
+    except ValueError:  # unbalanced quotes: the record joins what the shell had split
         words = line.split()[:500]
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     index = 0
     while index < len(words) and words[index].startswith("-"):
         name, equals, value = words[index].partition("=")
@@ -113,17 +112,17 @@ def _options(line: str) -> dict[str, str]:
             index += 1
             value = words[index] if index < len(words) else ""
         if name in _OPTIONS and value:
-            found[_OPTIONS[name]] = value
+            options[_OPTIONS[name]] = value
         index += 1
-    return found
+    return options
 
 
 def _filled(path: str, job: Job) -> str:
-    """What is one for the whole job filled in; what is one for each task stays a pattern."""
+    """The path with everything filled in that is the same for the whole job; per-task parts stay patterns."""
     if "\\" in path:
         return path.replace("\\", "").replace("%", "%%")  # sbatch fills in nothing then
     array, _, task = job.id.partition("_")
-    words = {
+    values = {
         "A": array.partition("+")[0],
         "a": task,
         "j": _raw(job),
@@ -132,32 +131,32 @@ def _filled(path: str, job: Job) -> str:
         "b": str(int(task) % 10) if task.isdecimal() else "",
     }
 
-    def one(told: re.Match[str]) -> str:
-        value = words.get(told[2])
-        return told[0] if value is None else value.zfill(int(told[1] or 0)) if value.isdecimal() else value
+    def fill(match: re.Match[str]) -> str:
+        value = values.get(match[2])
+        return match[0] if value is None else value.zfill(int(match[1] or 0)) if value.isdecimal() else value
 
-    return _PATTERN.sub(one, path)
+    return _PATTERN.sub(fill, path)
 
 
 def _raw(job: Job) -> str:
     return str(job.first("raw_id") or next((name for name in sorted(job.names) if name.isdecimal()), job.id))
 
 
-def _look(job: Job, path: str, said: str, found: Outputs) -> None:
-    """Take the file, or the files of a pattern."""
+def _add_files(job: Job, path: str, named_by: str, outputs_: Outputs) -> None:
+    """Add the file, or the files of a pattern."""
     if path == os.devnull:
-        found.rows.append(_row(job, path, "the job's output was thrown away; give --output a file", "refused"))
+        outputs_.rows.append(_row(job, path, "the job's output was discarded; set --output to a file", "refused"))
         return
-    there = list(_matching(job, path)) if _PATTERN.search(path) else [path]
-    if not there and job.started:
-        found.rows.append(_row(job, path, f"{said} names it, and no such file is here"))
-    for each in there:
-        trouble = _trouble(job, each)
+    matching = list(_matching(job, path)) if _PATTERN.search(path) else [path]
+    if not matching and job.started:
+        outputs_.rows.append(_row(job, path, f"{named_by} names it, but there is no such file on this machine"))
+    for file_path in matching:
+        trouble = _trouble(job, file_path)
         if trouble is None:
-            found.paths += [each] if each not in found.paths else []
+            outputs_.paths += [file_path] if file_path not in outputs_.paths else []
         elif job.started:
             status: InputStatus = "refused" if trouble.startswith("it is not read") else "unreadable"
-            found.rows.append(_row(job, each, f"{said} names it, and {trouble}", status))
+            outputs_.rows.append(_row(job, file_path, f"{named_by} names it, but {trouble}", status))
 
 
 def _row(job: Job, path: str, note: str, status: InputStatus = "unreadable") -> Input:
@@ -165,39 +164,39 @@ def _row(job: Job, path: str, note: str, status: InputStatus = "unreadable") -> 
 
 
 def _trouble(job: Job, path: str) -> str | None:
-    """Why a file is not taken; None where it is."""
+    """Why a file is not read; None if it is."""
     user = str(job.first("user") or "")
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        return "it is not on this machine: run trackside where it is, or give its path"
+        return "it is not on this machine: run trackside where it is, or pass its path"
     except (OSError, ValueError) as error:
-        return f"{getattr(error, 'strerror', None) or error}: run trackside as {user or 'its owner'}, or give a copy"
+        return f"{getattr(error, 'strerror', None) or error}: run trackside as {user or 'its owner'}, or pass a copy"
     if not stat.S_ISREG(status.st_mode):
-        return "it is not read: it is no plain file"
+        return "it is not read: it is not a regular file"
     if (foreign := _foreign(user, status, os.path.realpath(path))) is not None:
         return foreign
     if not os.access(path, os.R_OK):
-        return f"it may not be read here: run trackside as {user or 'its owner'}, or give a copy"
+        return f"you may not read it: run trackside as {user or 'its owner'}, or pass a copy"
     return None
 
 
 def _foreign(user: str, status: os.stat_result, real: str) -> str | None:
-    """Why a file is none that the job's user may read; None where it is one."""
+    """Why the job's user may not read the file; None if the user may."""
     uid, groups = _ids(user)
     if status.st_uid == uid:
         return None
-    why = ""
+    reason = ""
     if not status.st_mode & stat.S_IROTH:
-        why = f"it isn't the job's user's ({user or 'unknown'})"
-    elif not all(_enters(uid, groups, folder) for folder in _above(real)):
-        why = f"it lies where the job's user ({user or 'unknown'}) can't get"
-    return f"it is not read: {why}; give its path if it may be" if why else None
+        reason = f"it does not belong to the job's user ({user or 'unknown'})"
+    elif not all(_can_enter(uid, groups, folder) for folder in _above(real)):
+        reason = f"the job's user ({user or 'unknown'}) can't enter its folder"
+    return f"it is not read: {reason}; pass its path if you trust it" if reason else None
 
 
 @lru_cache(maxsize=64)
 def _ids(user: str) -> tuple[int, frozenset[int]]:
-    """The user's number and groups; -1 and none for one that this machine doesn't know."""
+    """The user's id and groups; -1 and none for a user that this machine does not know."""
     try:
         entry = pwd.getpwnam(user)
         return entry.pw_uid, frozenset(os.getgrouplist(user, entry.pw_gid))
@@ -206,13 +205,13 @@ def _ids(user: str) -> tuple[int, frozenset[int]]:
 
 
 def _above(path: str) -> Iterator[str]:
-    """The folders that a file is in, the nearest first."""
+    """The folders that contain a file, the nearest first."""
     while (folder := os.path.dirname(path)) != path:
         yield folder
         path = folder
 
 
-def _enters(uid: int, groups: frozenset[int], folder: str) -> bool:
+def _can_enter(uid: int, groups: frozenset[int], folder: str) -> bool:
     try:
         status = os.stat(folder)
     except OSError:
@@ -223,24 +222,24 @@ def _enters(uid: int, groups: frozenset[int], folder: str) -> bool:
 
 
 def _matching(job: Job, path: str) -> Iterator[str]:
-    """The files of a pattern, folder by folder."""
+    """The files that match a pattern, folder by folder."""
     parts = path.split("/")
     folders: Iterable[str] = ["/"]
     for part in parts[1:-1]:
         folders = [inner for folder in folders for inner in _inside(job, folder, part) if os.path.isdir(inner)]
     files = (inner for folder in folders for inner in _inside(job, folder, parts[-1]))
-    for _, each in zip(range(MOST_FILES), files, strict=False):
-        yield each
+    for _, file_path in zip(range(MAX_FILES), files, strict=False):
+        yield file_path
 
 
 def _inside(job: Job, folder: str, part: str) -> Sequence[str]:
-    """What of a folder a part of a path means: one name, or the names that fit a pattern."""
+    """The paths in a folder that a path component means: one name, or the names that match a pattern."""
     if not _PATTERN.search(part):
         return [os.path.join(folder, part)]
     shape = _shape(job, part)
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for _, entry in zip(range(MOST_LISTED), entries, strict=False)]
+            names = [entry.name for _, entry in zip(range(MAX_LISTED_NAMES), entries, strict=False)]
     except OSError:
         return []
     return [os.path.join(folder, name) for name in sorted(names) if shape.fullmatch(name)]
@@ -248,10 +247,12 @@ def _inside(job: Job, folder: str, part: str) -> Sequence[str]:
 
 def _shape(job: Job, part: str) -> re.Pattern[str]:
     nodes = {node.partition(".")[0] for row in job.rows for node in map(str, row.many("nodes"))}
-    raw = _EACH["J"].replace("{raw}", re.escape(_raw(job)))
-    each = {**_EACH, "J": raw, "N": "|".join(map(re.escape, nodes)) or r"[\w.-]+"}
-    text, at = "", 0
-    for told in _PATTERN.finditer(part):
-        text += re.escape(part[at : told.start()]) + (f"(?:{each[told[2]]})" if told[2] in each else "%")
-        at = told.end()
-    return re.compile(text + re.escape(part[at:]))
+    raw = _PER_TASK_PATTERNS["J"].replace("{raw}", re.escape(_raw(job)))
+    patterns = {**_PER_TASK_PATTERNS, "J": raw, "N": "|".join(map(re.escape, nodes)) or r"[\w.-]+"}
+    text, position = "", 0
+    for match in _PATTERN.finditer(part):
+        text += re.escape(part[position : match.start()]) + (
+            f"(?:{patterns[match[2]]})" if match[2] in patterns else "%"
+        )
+        position = match.end()
+    return re.compile(text + re.escape(part[position:]))

@@ -1,7 +1,7 @@
-"""A Slurm asked by its own commands: sacct, scontrol and squeue, of any version since 20.11.
+"""Slurm queried by its own commands: sacct, scontrol and squeue, of any version since 20.11.
 
-Times come as POSIX seconds, so that no zone has to be guessed. sacct is asked for JSON from 23.11 on; before that its
-JSON gives every failed job's exit code as 0, and the text is asked for.
+Times are requested as POSIX seconds, so that no zone has to be guessed. sacct is asked for JSON from 23.11 on; before,
+its JSON gives 0 as every failed job's exit code, so text is requested.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from trackside.catalog.slurm.commands import accounting_columns, accounting_tabl
 from trackside.command import MAX_ERROR_BYTES, Command, CommandStopped
 from trackside.http.unanswered import Kind, Unanswered, plain
 from trackside.site.slurm_options import SlurmOptions
-from trackside.site.slurm_replies import MOST_NODES, Replies, Reply, Slurm, failed, until_failure
+from trackside.site.slurm_replies import MAX_NODES, Replies, Reply, Slurm, failed, until_failure
 
 JSON_SINCE = (23, 11)
 NODES_AT_ONCE = 1000
-"""Names in one command: the kernel takes 128 KiB of one argument."""
+"""Names in one command: the kernel limits one argument to 128 KiB."""
 _UNKNOWN = re.compile(r"Invalid job id|Invalid job/step|[Jj]ob step \S+ not found", re.IGNORECASE)
 _KINDS: tuple[tuple[str, Kind], ...] = (
     (r"accounting storage is disabled", "refused"),
@@ -29,14 +29,14 @@ _KINDS: tuple[tuple[str, Kind], ...] = (
     (r"[Tt]imed out|[Tt]imeout", "timeout"),
 )
 _REMEDY: Mapping[str, str] = {
-    "refused": "this cluster keeps no accounting, and its controller forgets a job minutes after its end (MinJobAge)",
+    "refused": "this cluster has no accounting, and its controller forgets a job minutes after its end (MinJobAge)",
     "unauthorized": "ask as the job's owner or an operator",
     "unreachable": "is the daemon up, and does slurm.conf here name this cluster?",
 }
 
 
 class Commands(Slurm):
-    """One cluster, by its commands. They are found in ``bin``, or on PATH."""
+    """One cluster, queried by commands from ``bin``, or on PATH."""
 
     def __init__(self, options: SlurmOptions, cluster: str = "", environ: Mapping[str, str] = os.environ) -> None:
         self.cluster = cluster
@@ -49,54 +49,54 @@ class Commands(Slurm):
         return self._attempt(["sacct", "-D", "-j", ",".join(ids)], self._accounting_options)
 
     def controller(self, id_: str) -> Replies:
-        """squeue is asked where scontrol may not or is not there."""
-        called = ["scontrol", "show", "job", "-d", id_]
+        """From scontrol; from squeue if scontrol is missing or not permitted."""
+        arguments = ["scontrol", "show", "job", "-d", id_]
         try:
-            return self._asked(called)
+            return self._query(arguments)
         except Unanswered as error:
-            rows: Replies = [failed(self._label(called), error)]
+            rows: Replies = [failed(self._label(arguments), error)]
             if error.kind in ("timeout", "unreachable") and self._program("scontrol"):
-                return rows  # squeue asks the same daemon
+                return rows  # squeue would query the same daemon
         return [*rows, *self._attempt(["squeue", "--states=all", "-j", id_], lambda: ["-o", "%all"])]
 
     def steps(self, id_: str) -> Replies:
         return self._attempt(["scontrol", "show", "step", id_])
 
     def nodes(self, names: Sequence[str]) -> Replies:
-        parts = [names[at : at + NODES_AT_ONCE] for at in range(0, min(len(names), MOST_NODES), NODES_AT_ONCE)]
+        parts = [names[start : start + NODES_AT_ONCE] for start in range(0, min(len(names), MAX_NODES), NODES_AT_ONCE)]
         return until_failure(self._attempt(["scontrol", "show", "node", ",".join(part)]) for part in parts)
 
     def namesakes(self, name: str, user: str, since: float, until: float) -> Replies:
         if "," in name or name.startswith("-"):
-            return []  # sacct would take it for several names, or an option
-        called = ["sacct", "-X", f"--name={name}", f"--user={user}", f"-Suts{since:.0f}", f"-Euts{until:.0f}"]
-        return self._attempt(called, self._as_text)
+            return []  # sacct would read it as several names, or as an option
+        arguments = ["sacct", "-X", f"--name={name}", f"--user={user}", f"-Suts{since:.0f}", f"-Euts{until:.0f}"]
+        return self._attempt(arguments, self._as_text)
 
     def script(self, id_: str) -> str:
         try:
             return self._run(["sacct", "-B", "-j", id_]).output.decode("utf-8", "replace")
         except Unanswered:
-            return ""  # 21.08 and later keep it, where the site wants it kept
+            return ""  # 21.08 and later store it, if the site wants it
 
     # -- one command
 
-    def _attempt(self, called: Sequence[str], options: Callable[[], Sequence[str]] = tuple) -> Replies:
-        """The answer, or a row that says why there is none. The label doesn't show ``options``."""
+    def _attempt(self, arguments: Sequence[str], options: Callable[[], Sequence[str]] = tuple) -> Replies:
+        """The answer, or a row with the reason why there is none. The label omits ``options``."""
         try:
-            return self._asked([*called, *options()], called)
+            return self._query([*arguments, *options()], arguments)
         except Unanswered as error:
-            return [failed(self._label(called), error)]
+            return [failed(self._label(arguments), error)]
 
-    def _asked(self, arguments: Sequence[str], shown: Sequence[str] = ()) -> Replies:
-        """The answer; none where there is no such job. Raises Unanswered."""
-        done = self._run(arguments)
-        if done.status and _UNKNOWN.search(done.said):
+    def _query(self, arguments: Sequence[str], shown: Sequence[str] = ()) -> Replies:
+        """The answer; empty if there is no such job. Raises Unanswered."""
+        result = self._run(arguments)
+        if result.status and _UNKNOWN.search(result.message):
             return []
-        if done.status:
-            raise _refusal(arguments[0], done)
-        return [Reply(self._label(shown or arguments), done.output)]
+        if result.status:
+            raise _refusal(arguments[0], result)
+        return [Reply(self._label(shown or arguments), result.output)]
 
-    def _run(self, arguments: Sequence[str]) -> Finished:
+    def _run(self, arguments: Sequence[str]) -> CommandResult:
         program = self._program(arguments[0])
         if program is None:
             where = f"in {self._options.bin} (slurm.bin)" if self._options.bin else "on PATH"
@@ -104,27 +104,29 @@ class Commands(Slurm):
                 "unreachable",
                 f"{arguments[0]} is not {where}; run it on a login node, or set slurm.bin or slurm.url",
             )
-        there = ["-M", self.cluster] if self.cluster and arguments[1:2] not in (["--version"], ["--helpformat"]) else []
+        cluster_option = (
+            ["-M", self.cluster] if self.cluster and arguments[1:2] not in (["--version"], ["--helpformat"]) else []
+        )
         return run(
-            [program, *there, *arguments[1:]],
+            [program, *cluster_option, *arguments[1:]],
             timeout_s=self._options.timeout_s, most_bytes=self._options.most_bytes, env=self._env,
         )  # fmt: skip
 
     def _program(self, name: str) -> str | None:
         return shutil.which(name, path=self._options.bin or self._path)
 
-    def _newest(self) -> tuple[int, int]:
-        """Slurm's version, as sacct tells it: (22, 5). Raises Unanswered."""
+    def _slurm_version(self) -> tuple[int, int]:
+        """Slurm's version according to sacct: (22, 5). Raises Unanswered."""
         if self._version is None:
-            told = re.search(rb"(\d{1,3})\.(\d{1,3})", self._run(["sacct", "--version"]).output)
-            self._version = (int(told[1]), int(told[2])) if told else (0, 0)
+            match = re.search(rb"(\d{1,3})\.(\d{1,3})", self._run(["sacct", "--version"]).output)
+            self._version = (int(match[1]), int(match[2])) if match else (0, 0)
         return self._version
 
     def _accounting_options(self) -> list[str]:
-        return ["--json"] if self._newest() >= JSON_SINCE else self._as_text()
+        return ["--json"] if self._slurm_version() >= JSON_SINCE else self._as_text()
 
     def _as_text(self) -> list[str]:
-        """Options for a table of what this sacct has of the columns: an unknown one is an error. Raises Unanswered."""
+        """Options for a table of the columns that this sacct has: an unknown one is an error. Raises Unanswered."""
         if self._columns is None:
             listed = self._run(["sacct", "--helpformat"])
             self._columns = accounting_columns(listed.output.decode("ascii", "replace"))
@@ -132,36 +134,39 @@ class Commands(Slurm):
                 raise _refusal("sacct", listed)
         return accounting_table(self._columns)
 
-    def _label(self, called: Sequence[str]) -> str:
-        """How a citation names it: long lists of nodes by their first."""
-        words = [each if len(each) <= 80 else f"{each[:60]}...({each.count(',') + 1})" for each in called]
+    def _label(self, arguments: Sequence[str]) -> str:
+        """The command as citations name it; of long node lists only the first names."""
+        words = [
+            argument if len(argument) <= 80 else f"{argument[:60]}...({argument.count(',') + 1})"
+            for argument in arguments
+        ]
         return " ".join([words[0], *(["-M", self.cluster] if self.cluster else []), *words[1:]])
 
 
-def _refusal(name: str, done: Finished) -> Unanswered:
-    """Why a command ended with an error, in its own words and with what may help."""
-    kind: Kind = next((kind for words, kind in _KINDS if re.search(words, done.said)), "broken")
-    ending = f"exit {done.status}" if done.status >= 0 else f"signal {-done.status}"
+def _refusal(name: str, result: CommandResult) -> Unanswered:
+    """The error of a failed command, with its message and a remedy."""
+    kind: Kind = next((kind for words, kind in _KINDS if re.search(words, result.message)), "broken")
+    ending = f"exit {result.status}" if result.status >= 0 else f"signal {-result.status}"
     remedy = _REMEDY.get(kind, "")
-    words = f"{name} failed ({ending}): {done.said or 'it says nothing'}"
+    words = f"{name} failed ({ending}): {result.message or 'no error message'}"
     return Unanswered(kind, f"{words}; {remedy}" if remedy else words)
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """A command that ended by itself. ``said``: one line, from stderr or, where that is empty, from its output."""
+class CommandResult:
+    """A command that ended by itself. ``message``: one line of stderr or, if that is empty, of its output."""
 
     status: int
     output: bytes
-    said: str
+    message: str
 
 
 def run(
     arguments: Sequence[str], *, timeout_s: float, most_bytes: int, env: Mapping[str, str] | None = None
-) -> Finished:
-    """Run it and take its output.
+) -> CommandResult:
+    """Run it and return its output.
 
-    Raises Unanswered: it isn't there, can't be run, takes longer than ``timeout_s`` or writes more than ``most_bytes``.
+    Raises Unanswered: not found, can't be run, takes longer than ``timeout_s`` or writes more than ``most_bytes``.
     """
     shown = arguments[0].rsplit("/", 1)[-1]
     command = Command(arguments, timeout_s=timeout_s, max_bytes=most_bytes, env=env)
@@ -177,6 +182,6 @@ def run(
             if stop.reason == "timeout"
             else f"wrote more than {most_bytes:,} bytes"
         )
-        raise Unanswered(stop.reason, f"{shown} {limit}, and was stopped") from None
+        raise Unanswered(stop.reason, f"{shown} {limit} and was stopped") from None
     words = command.errors.strip() or output[:MAX_ERROR_BYTES]
-    return Finished(command.status, output, plain(words.decode("utf-8", "replace")))
+    return CommandResult(command.status, output, plain(words.decode("utf-8", "replace")))

@@ -1,4 +1,4 @@
-"""How to ask a site's Slurm."""
+"""Options for querying a site's Slurm."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Mode = Literal["auto", "commands", "rest", "off"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
-    """How to ask Slurm.
+    """Options for querying Slurm.
 
-    ``mode`` auto: slurmrestd where there is a ``url``, else the commands. ``bin``: the folder of the commands; empty:
-    as PATH has them. ``url``: of slurmrestd, ``http(s)://host:port`` or ``unix:/path/of/its/socket``. ``user``,
-    ``token``: sent with each request (a token is that user's, as ``scontrol token`` gives it). ``clusters``: asked in
-    place of the commands' own. ``timeout_s``: one command or request. ``most_bytes``: one answer.
+    ``mode`` auto: slurmrestd if ``url`` is set, else the commands. ``bin``: the folder of the commands; empty: found on
+    PATH. ``url``: of slurmrestd, ``http(s)://host:port`` or ``unix:/path/of/its/socket``. ``user``, ``token``: sent in each
+    request (a token belongs to that user; get one with ``scontrol token``). ``clusters``: the clusters to query;
+    empty: the commands' default. ``timeout_s``: limit of one command or request. ``most_bytes``: limit of one answer.
 
-    Secrets come resolved.
+    Secrets are already resolved.
     """
 
     mode: Mode = "auto"
@@ -35,5 +35,5 @@ class SlurmOptions:
 
     @property
     def rest(self) -> bool:
-        """Whether slurmrestd is asked, not the commands."""
+        """Whether slurmrestd is queried instead of the commands."""
         return self.mode == "rest" or (self.mode == "auto" and bool(self.url))

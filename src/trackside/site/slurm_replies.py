@@ -1,4 +1,4 @@
-"""What asking a Slurm gives, whichever way it is asked: replies for the readers, rows for what it did not answer."""
+"""What querying Slurm returns, by either way: replies for the readers, rows for unanswered queries."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from trackside.model import Input
 from trackside.read.format import HEAD, Source
 from trackside.runs.jobs import plain_id
 
-MOST_NODES = 20_000
-"""Nodes whose state is asked for."""
+MAX_NODES = 20_000
+"""Nodes whose state is queried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer as it came. ``path``: how citations name it, such as ``sacct -D -j 4242``."""
+    """An answer as received. ``path``: how citations name it, such as ``sacct -D -j 4242``."""
 
     path: str
     data: bytes
 
     def source(self) -> Source:
-        """For the readers; each reads its own."""
+        """A new source for the readers."""
         return Source(self.path, self.data[:HEAD], io.BytesIO(self.data), len(self.data))
 
 
 Replies = list[Reply | Input]
-"""Empty: it answered, and knows of no such thing. A row: what was asked and why there is no answer."""
+"""Empty: Slurm answered and knows no such thing. A row: the query and why it has no answer."""
 
 
 class Slurm(Protocol):
-    """One cluster, asked by commands or by slurmrestd. Nothing here raises: what fails becomes a row."""
+    """One cluster, queried by commands or through slurmrestd. Nothing here raises: a failure becomes a row."""
 
     cluster: str
-    """As the settings name it; empty for the one that the commands or the server speak of by themselves."""
+    """As the settings name it; empty for the default of the commands or the server."""
 
     def accounting(self, ids: Sequence[str]) -> Replies:
         """Jobs, their steps and all attempts, from slurmdbd."""
@@ -48,24 +48,24 @@ class Slurm(Protocol):
         ...
 
     def steps(self, id_: str) -> Replies:
-        """The steps that a job runs now."""
+        """The job's running steps."""
         ...
 
     def nodes(self, names: Sequence[str]) -> Replies:
-        """The states of nodes now, and why an admin or Slurm took them out."""
+        """The current states of nodes, and why an admin or Slurm drained them."""
         ...
 
     def namesakes(self, name: str, user: str, since: float, until: float) -> Replies:
-        """The user's jobs of this name that were there between two moments (POSIX seconds)."""
+        """The user's jobs of this name between two times (POSIX seconds)."""
         ...
 
     def script(self, id_: str) -> str:
-        """The batch script as it was submitted; empty where Slurm keeps none."""
+        """The batch script as submitted; empty if Slurm did not store it."""
         ...
 
 
 def until_failure(answers: Iterable[Replies]) -> Replies:
-    """All answers until one fails: the others would fail as it did, as slowly."""
+    """All answers up to the first failure: further queries would fail too, and as slowly."""
     replies: Replies = []
     for answer in answers:
         replies += answer
@@ -75,13 +75,13 @@ def until_failure(answers: Iterable[Replies]) -> Replies:
 
 
 def failed(path: str, error: Unanswered, remedy: str = "") -> Input:
-    """The row of a question without an answer."""
+    """The row of an unanswered query."""
     return Input(path, None, "unreadable", "; ".join(part for part in (str(error), remedy) if part), plane="scheduler")
 
 
 def job_id(text: str) -> str:
-    """A job's id without its step, checked. Raises ValueError for what is none."""
+    """A job's id without its step. Raises ValueError for an invalid id."""
     parts = split_job_id(text)
     if parts is None or "[" in text:
-        raise ValueError(f"{text!r} is no Slurm job id; write 42, 60_3 (a task of an array) or 73+0 (a part)")
+        raise ValueError(f"{text!r} is not a Slurm job id; write 42, 60_3 (a task of an array) or 73+0 (a part)")
     return plain_id(text)

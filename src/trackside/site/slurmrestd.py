@@ -1,4 +1,4 @@
-"""A Slurm asked through slurmrestd, over HTTP(S) or its unix socket, by the newest of its APIs that readers know."""
+"""Slurm queried through slurmrestd, over HTTP(S) or a unix socket, by the newest API version that the readers know."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import Replies, Reply, Slurm, failed, until_failure
 
 NEWEST, OLDEST = 45, 37
-"""Of the API's versions v0.0.NN, those whose answers the readers know; it is tried downwards where no list is given."""
-MOST_REFUSAL = 1 << 14
-"""Bytes of an answer that tells an error."""
+"""API versions v0.0.NN that the readers know; tried from the newest down if the server gives no list."""
+MAX_ERROR_BYTES = 1 << 14
+"""Maximum bytes read of an error response."""
 SINGLY = 16
-"""Nodes that are asked for one by one; for more, all of the cluster's come in one answer."""
+"""Up to this many nodes are queried one by one; for more, all of the cluster's in one request."""
 _UNKNOWN = re.compile(r"Invalid job id|Nothing found", re.IGNORECASE)
-"""Not "Unable to find JobId": 22.05 says that of every failure."""
+"""Not "Unable to find JobId": 22.05 says that for every failure."""
 _OFFERED = re.compile(rb"\\?/(slurm(?:db)?)\\?/v0\.0\.(\d{1,3})\\?/")
 
 
 class Rest(Slurm):
-    """One cluster, through slurmrestd. Raises ValueError for a URL or certificates that can't be used."""
+    """One cluster, through slurmrestd. Raises ValueError for an unusable URL or certificate."""
 
     cluster = ""
 
@@ -42,62 +42,62 @@ class Rest(Slurm):
         self._versions: dict[str, list[int]] | None = None
 
     def accounting(self, ids: Sequence[str]) -> Replies:
-        return until_failure(self._asked("slurmdb", f"job/{quote(id_)}") for id_ in ids)
+        return until_failure(self._query("slurmdb", f"job/{quote(id_)}") for id_ in ids)
 
     def controller(self, id_: str) -> Replies:
-        return self._asked("slurm", f"job/{quote(id_)}")
+        return self._query("slurm", f"job/{quote(id_)}")
 
     def steps(self, id_: str) -> Replies:
-        """slurmrestd has none."""
+        """slurmrestd has no steps."""
         return []
 
     def nodes(self, names: Sequence[str]) -> Replies:
         if len(names) > SINGLY:
-            return self._asked("slurm", "nodes")
-        return until_failure(self._asked("slurm", f"node/{quote(name, safe='')}") for name in names)
+            return self._query("slurm", "nodes")
+        return until_failure(self._query("slurm", f"node/{quote(name, safe='')}") for name in names)
 
     def namesakes(self, name: str, user: str, since: float, until: float) -> Replies:
-        wanted = f"?job_name={quote(name)}&users={quote(user)}&start_time={since:.0f}&end_time={until:.0f}"
-        return self._asked("slurmdb", "jobs", wanted)
+        parameters = f"?job_name={quote(name)}&users={quote(user)}&start_time={since:.0f}&end_time={until:.0f}"
+        return self._query("slurmdb", "jobs", parameters)
 
     def script(self, id_: str) -> str:
-        """slurmrestd gives none."""
+        """slurmrestd has no batch scripts."""
         return ""
 
-    def _asked(self, part: str, what: str, query: str = "") -> Replies:
-        """The first answer from the newest version down; none where there is no such thing."""
-        label = f"slurmrestd /{part}/{what}"
+    def _query(self, part: str, resource: str, query: str = "") -> Replies:
+        """The first answer, from the newest version down; empty if there is no such thing."""
+        label = f"slurmrestd /{part}/{resource}"
         try:
             for version in self._offered()[part]:
-                path = f"/{part}/v0.0.{version}/{what}"
+                path = f"/{part}/v0.0.{version}/{resource}"
                 try:
                     data = self._server.get(path + query)
                 except Unanswered as error:
                     if _UNKNOWN.search(str(error)):
                         return []
                     if "answered 404" in str(error):
-                        continue  # it doesn't speak this version
+                        continue  # the server does not support this version
                     raise
                 self._offered()[part] = [version]
-                return [] if _nothing(data) else [Reply(f"slurmrestd {path}", data)]
+                return [] if _is_unknown(data) else [Reply(f"slurmrestd {path}", data)]
         except Unanswered as error:
             return [failed(label, error, _REMEDY.get(error.kind, ""))]
-        none = Unanswered("refused", f"{self._server.name} speaks none of the APIs v0.0.{OLDEST} to v0.0.{NEWEST}")
+        none = Unanswered("refused", f"{self._server.name} supports none of the APIs v0.0.{OLDEST} to v0.0.{NEWEST}")
         return [failed(label, none, "is it slurmrestd, and are its openapi plugins for slurm and slurmdb loaded?")]
 
     def _offered(self) -> dict[str, list[int]]:
-        """API -> its versions to try, the newest first. Raises Unanswered where nobody is there."""
+        """API -> its versions to try, the newest first. Raises Unanswered if the server can't be reached."""
         if self._versions is None:
-            every = range(NEWEST, OLDEST - 1, -1)
+            all_versions = range(NEWEST, OLDEST - 1, -1)
             try:
-                listed = _OFFERED.findall(self._server.get("/openapi/v3"))
-                told = {(part.decode(), int(number)) for part, number in listed}
+                matches = _OFFERED.findall(self._server.get("/openapi/v3"))
+                offered = {(part.decode(), int(number)) for part, number in matches}
             except Unanswered as error:
                 if error.kind in ("unreachable", "timeout", "unauthorized"):
                     raise
-                told = set()
+                offered = set()
             self._versions = {
-                part: [version for version in every if (part, version) in told] or list(every)
+                part: [version for version in all_versions if (part, version) in offered] or list(all_versions)
                 for part in ("slurm", "slurmdb")
             }
         return self._versions
@@ -109,8 +109,8 @@ _REMEDY = {
 }
 
 
-def _nothing(data: bytes) -> bool:
-    """Whether an answer says that there is no such job. Where it has another error, the reader tells of it."""
+def _is_unknown(data: bytes) -> bool:
+    """Whether an answer says that there is no such job. Any other error is reported by the reader."""
     try:
         answer = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -122,7 +122,7 @@ def _nothing(data: bytes) -> bool:
 
 
 class _Http:
-    """A server at an address."""
+    """A server at an HTTP address."""
 
     def __init__(self, options: SlurmOptions, headers: dict[str, str]) -> None:
         self._endpoint = HttpClient(
@@ -140,7 +140,7 @@ class _Http:
 
 
 class _UnixConnection(urllib3.connection.HTTPConnection):
-    """HTTP over a unix socket, whose path stands in the place of a host."""
+    """HTTP over a unix socket, whose path replaces the host."""
 
     def _new_conn(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -150,20 +150,20 @@ class _UnixConnection(urllib3.connection.HTTPConnection):
         except OSError:
             connection.close()
             raise
-        self.taken = connection
+        self.open_socket = connection
         return connection
 
     def shut(self) -> None:
-        """End what is read of it. Its answer may have taken the socket over."""
-        if self.taken is not None:
-            self.taken.shutdown(socket.SHUT_RDWR)
+        """Stop reading. The response may have taken over the socket."""
+        if self.open_socket is not None:
+            self.open_socket.shutdown(socket.SHUT_RDWR)
 
     socket_path = ""
-    taken: socket.socket | None = None
+    open_socket: socket.socket | None = None
 
 
 class _Unix:
-    """A server at a socket of this machine. It knows who asks, so that no token is needed (rest_auth/local)."""
+    """A server at a unix socket. It knows the calling user, so no token is needed (rest_auth/local)."""
 
     def __init__(self, path: str, options: SlurmOptions, headers: dict[str, str]) -> None:
         self.name = f"unix:{path}"
@@ -179,13 +179,13 @@ class _Unix:
             with ended(self._timeout, connection.shut), closing(connection):
                 connection.request("GET", path, headers=self._headers, preload_content=False)
                 response = connection.getresponse()
-                body: bytes = response.read(MOST_REFUSAL if response.status >= 300 else self._most + 1)
+                body: bytes = response.read(MAX_ERROR_BYTES if response.status >= 300 else self._most + 1)
         except (TimeoutError, urllib3.exceptions.TimeoutError):
             raise Unanswered("timeout", f"{self.name} did not answer within {self._timeout:g} s") from None
         except (HTTPError, HTTPException, OSError) as error:
-            cause = next((each for each in (error, *error.args) if isinstance(each, OSError)), None)
-            said = cause.strerror if cause is not None and cause.strerror else plain(str(error))
-            raise Unanswered("unreachable", f"{self.name} can't be asked: {said}") from None
+            cause = next((part for part in (error, *error.args) if isinstance(part, OSError)), None)
+            message = cause.strerror if cause is not None and cause.strerror else plain(str(error))
+            raise Unanswered("unreachable", f"can't query {self.name}: {message}") from None
         if response.status >= 300:
             raise refusal(f"{self.name}{path.partition('?')[0]}", response.status, {}, body)
         if len(body) > self._most:

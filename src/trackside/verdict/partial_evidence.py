@@ -17,7 +17,10 @@ MAX_NAMES = 8
 
 
 def limited(finding: Finding, facts: Facts, absence_based: bool = False) -> Finding:
-    """The finding, or UNKNOWN if the evidence is incomplete; ``absence_based``: see :class:`trackside.family.Family`."""
+    """The finding, or UNKNOWN if the evidence is incomplete.
+
+    ``absence_based``: see :class:`trackside.family.Family`.
+    """
     unanswered, telemetry = facts.get(UnansweredSources), facts.get(TelemetryTrust)
     if not isinstance(unanswered, Missing):
         finding = _with_partial_rows(finding, unanswered, absence_based)
