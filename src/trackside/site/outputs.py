@@ -3,6 +3,7 @@
 Records may be another user's, and their paths may name any file. Only regular files are read, and only the job owner's,
 or those that everyone can read in folders that the owner can enter; both are checked again after opening the file.
 Access control lists are not considered.
+"""
 
 from __future__ import annotations
 
