@@ -1,8 +1,8 @@
-"""One tree of errors: what a person can act upon, and the exit code that each gives.
+"""The tree of errors that a user can act on, and the exit code of each.
 
 ``str`` of each is one line: what happened, to what, and what to do. Rooms derive their own errors from these classes,
-beside the code that raises them; the command line turns any of them into that line and its exit code. Where callers
-rely on a ``ValueError``, that is a second base.
+next to the code that raises them; the command line prints that line and exits with the code. If callers rely on a
+``ValueError``, that is a second base.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Sequence
 
 
 class TracksideError(Exception):
-    """What stopped the work, for a reason that can be told: a server, a disk, an output."""
+    """The work stopped because of a server, a disk or an output."""
 
     exit_code = 1
 
 
 class UsageError(TracksideError):
-    """What was given can't be used as it is: a path, a job, a store, a setting."""
+    """An argument can't be used as given: a path, a job, a store, a setting."""
 
     exit_code = 2
 
 
 class NothingReadable(TracksideError, ValueError):
-    """None of the paths held anything that could be read, or nothing that was asked knows the job."""
+    """None of the paths could be read, or no source knows the job."""
 
     exit_code = 3
 
@@ -41,5 +41,5 @@ class NoSuchRun(UsageError, ValueError):
 
 
 class CannotAsk(UsageError, ValueError):
-    """What was asked of a site, or a setting, can't be meant: no job's id, a job of several clusters, no such kind of
+    """The request to a site, or a setting, is invalid: not a job id, a job of several clusters, an unknown kind of
     store."""

@@ -1,4 +1,4 @@
-"""WHAT ANSWERS A QUESTION: rows, curves or a reason why not, and the citations that are made of them."""
+"""EVIDENCE: what answers a query (rows, series, or the reason why there is no answer), and citations of the answers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from trackside.model import Event, Plane, Record, Scalar, Series
 from trackside.query import Query, QueryError, Reducer, Row
 
 UNANSWERED = "source_unanswered"
-"""The kind of event that says what could not be asked."""
+"""The kind of event that records a source that could not be queried."""
 UNABLE = "unable to check: "
-"""Begins the reason of a :class:`Missing` that is due to what did not answer."""
+"""Prefix of the reason of a :class:`Missing` caused by a source that did not answer."""
 NOT_GIVEN = "no metric input was given"
-"""Why a metric has no answer where no plane could give one; any other reason says that some were given."""
+"""The reason of a metric without an answer if no input could have it; any other reason means that some could."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cite:
-    """One thing that can be asked again.
+    """A reference that can be checked again.
 
-    ``query`` gives ``value`` when it is asked of the same inputs; None where only the place is known. ``where`` is
-    where a person looks.
+    ``query`` gives ``value`` when run on the same inputs; None if only the location is known. ``where``: the location
+    for a human reader.
     """
 
     plane: Plane
@@ -42,7 +42,7 @@ class Cite:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A figure or a name that a verdict may state: it can't exist without its citations."""
+    """A number or a name that a verdict may state: it can't exist without its citations."""
 
     value: Scalar | tuple[Scalar, ...]
     cites: tuple[Cite, ...]
@@ -54,33 +54,33 @@ class Value:
 
     @property
     def number(self) -> float:
-        """The value of a figure; TypeError for a name."""
+        """The value as a number; TypeError for a name."""
         if isinstance(self.value, (int, float)):
             return float(self.value)
-        raise TypeError(f"no figure: {self.value!r}")
+        raise TypeError(f"not a number: {self.value!r}")
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A fact or an answer that can't be had: not measured, not given, or refused. Never "none"."""
+    """A fact or an answer that is unavailable: not measured, not given, or refused. It never means "none"."""
 
     reason: str
     source: str = field(default="", kw_only=True)
-    """What was asked and did not answer, if that is why."""
+    """The source that did not answer, if that is the reason."""
     reasons: tuple[str, ...] = field(default=(), kw_only=True)
-    """The reasons that ``reason`` joins, if it is several."""
+    """The single reasons, if ``reason`` joins several."""
 
 
 @dataclass(frozen=True)
 class MissingAnswer(Missing):
-    """A question that has no answer."""
+    """A query without an answer."""
 
     query: Query
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The rows that answer a query, in time and file order; an empty frame is a real "none".
+    """The rows that answer a query, in time and file order; an empty frame means that there are none.
 
     A frame knows its query and store, so that every value taken from it carries its citation.
     """
@@ -89,9 +89,9 @@ class Frame:
     store: str
     rows: tuple[Row, ...] = ()
     covered: tuple[Plane, ...] = ()
-    """The planes that were read and could have shown such rows."""
+    """The planes that were read and could have such rows."""
     whole: tuple[Row, ...] | None = field(default=None, kw_only=True)
-    """All rows of the query, where :meth:`where` left only some."""
+    """All rows of the query, if :meth:`where` selected some of them."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -113,12 +113,12 @@ class Frame:
         return tuple(row for row in self.rows if isinstance(row, Record))
 
     def where(self, keep: Callable[[Row], bool]) -> Frame:
-        """A frame of the rows that pass; its query stays that of the whole."""
+        """A frame with the rows that pass; its query remains that of all rows."""
         whole = self.rows if self.whole is None else self.whole
         return replace(self, rows=tuple(row for row in self.rows if keep(row)), whole=whole)
 
     def cite(self, row: Row, field: str) -> Cite:
-        """Citation of one field of one row, by the row's place."""
+        """Citation of one field of one row, by the row's position."""
         at = row.at
         query = Query(self.query.subject, self.query.kind).where(file=at.path, line=at.line, offset=at.offset)
         time = row.time if isinstance(row, Event) else None
@@ -137,7 +137,7 @@ class Frame:
         return Value(row.get(field), (self.cite(row, field),), unit)
 
     def reduce(self, reducer: Reducer, field: str | None = None, unit: str = "") -> Value:
-        """All rows of the *query* reduced to one citable value (not those left by :meth:`where`)."""
+        """All rows of the *query* reduced to one citable value (also those removed by :meth:`where`)."""
         rows = self.rows if self.whole is None else self.whole
         value = reduce_rows(rows, reducer, field)
         plane: Plane = rows[0].plane if rows else (self.covered or self.query.planes)[0]
@@ -148,10 +148,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """The curves that answer a metric query: one row a series, one column a window.
+    """The series that answer a metric query: one row per series, one column per window.
 
-    A grid cut down with :meth:`where`, :meth:`one` or :meth:`during` knows the query of what is left, so that
-    :meth:`value` is always a citation that can be asked again.
+    A grid that is narrowed with :meth:`where`, :meth:`one` or :meth:`during` has the query of what remains, so that
+    :meth:`value` always returns a citation that can be checked again.
     """
 
     query: Query
@@ -162,7 +162,7 @@ class Grid:
     values: NDArray[np.float64]
     """Shape (series, windows), in the catalogue's unit; NaN where nothing was sampled."""
     samples: int
-    """Measurements behind them."""
+    """Number of measurements behind the values."""
     step: float
     """Length of a window, seconds."""
 
@@ -178,36 +178,37 @@ class Grid:
         return METRICS[self.query.kind].unit
 
     def labels(self, *names: str) -> list[tuple[str, ...]]:
-        """These labels of every series; empty strings where it has none."""
-        return [tuple(each.get(name) or "" for name in names) for each in self.series]
+        """These labels of every series; an empty string for a missing label."""
+        return [tuple(series.get(name) or "" for name in names) for series in self.series]
 
     def where(self, **labels: str) -> Grid:
         """The series with these labels."""
-        kept = [i for i, each in enumerate(self.series) if all(each.get(n) == v for n, v in labels.items())]
-        return replace(self, query=self.query.where(**labels), series=tuple(self.series[i] for i in kept),
-                       values=self.values[kept])  # fmt: skip
+        indices = [i for i, series in enumerate(self.series) if all(series.get(n) == v for n, v in labels.items())]
+        return replace(self, query=self.query.where(**labels), series=tuple(self.series[i] for i in indices),
+                       values=self.values[indices])  # fmt: skip
 
     def one(self, index: int) -> Grid:
-        """One series, by its place."""
+        """One series, by its index."""
         named = {name: value for name, value in self.series[index].labels if name not in DESCRIPTIVE}
         already = dict(self.query.filters)
         query = self.query.where(**{n: v for n, v in named.items() if already.get(n) != v})
         return replace(self, query=query, series=(self.series[index],), values=self.values[index : index + 1])
 
     def during(self, start: float, end: float) -> Grid:
-        """The windows that end in ``(start, end]``, of those that the grid holds.
+        """The windows of this grid that end in ``(start, end]``.
 
-        Its query names the edges of those windows, so that asking it again gives no others; of none, an empty span.
+        The query names the edges of these windows, so that running it again gives the same ones; if there are none, its
+        span is empty.
         """
-        kept = (self.times > start) & (self.times <= end)
-        times = self.times[kept]
-        whole = times if len(times) else self.times[:1]
-        edge = round(float(whole[0]) - self.step, 3) if len(whole) else 0.0
+        selected = (self.times > start) & (self.times <= end)
+        times = self.times[selected]
+        known_times = times if len(times) else self.times[:1]
+        edge = round(float(known_times[0]) - self.step, 3) if len(known_times) else 0.0
         query = replace(self.query, window=(edge, float(times[-1]) if len(times) else edge))
-        return replace(self, query=query, times=times, values=self.values[:, kept])
+        return replace(self, query=query, times=times, values=self.values[:, selected])
 
     def value(self, reducer: Reducer, unit: str | None = None) -> Value:
-        """All of it reduced to one citable value; None where nothing was sampled."""
+        """All values reduced to one citable value; None if nothing was sampled."""
         value = reduce_grid(self, reducer)
         query = self.query.reduce(reducer)
         first = self.series[0] if self.series else None
@@ -225,32 +226,32 @@ Answer = Frame | Grid | MissingAnswer
 
 @dataclass(frozen=True)
 class Evidence:
-    """The answers to the questions that one fact declares, by name. Any other name is a programming error: KeyError."""
+    """The answers to the queries that one fact declares, by name. Any other name is a programming error: KeyError."""
 
     answers: Mapping[str, Answer]
 
     def __getitem__(self, name: str) -> Frame:
-        """The rows of a question; an empty frame if it has no answer (see :meth:`missing` before concluding)."""
+        """The rows of a query; an empty frame if it has no answer (check :meth:`missing` before concluding)."""
         answer = self.answers[name]
         return answer if isinstance(answer, Frame) else Frame(answer.query, "none")
 
     def grid(self, name: str) -> Grid | None:
-        """The curves of a metric question; None if it has no answer. A grid holds at least one series."""
+        """The grid of a metric query; None if it has no answer. A grid has at least one series."""
         answer = self.answers[name]
         return answer if isinstance(answer, Grid) else None
 
     def missing(self, name: str) -> MissingAnswer | None:
-        """Why a question has no answer; None if it has one."""
+        """Why a query has no answer; None if it has one."""
         answer = self.answers[name]
         return answer if isinstance(answer, MissingAnswer) else None
 
     def has(self, name: str) -> bool:
-        """Whether the question was answered, even if with no rows."""
+        """Whether the query was answered, even if with no rows."""
         return self.missing(name) is None
 
 
 def reduced(answer: Frame | Grid, query: Query) -> Scalar:
-    """One value, as the query's reducer takes it from the answer to its rows. Raises QueryError without a reducer."""
+    """The value of the query's reducer on the answer to its rows. Raises QueryError without a reducer."""
     if query.reducer is None:
         raise QueryError("the query gives many values, not one")
     if isinstance(answer, Grid):
@@ -259,12 +260,12 @@ def reduced(answer: Frame | Grid, query: Query) -> Scalar:
 
 
 def derived(value: Scalar | tuple[Scalar, ...], *sources: Value, unit: str = "") -> Value:
-    """A value worked out from cited ones: it carries all their citations."""
+    """A value computed from cited ones: it carries all their citations."""
     return Value(value, tuple(dict.fromkeys(cite for source in sources for cite in source.cites)), unit)
 
 
 def reduce_rows(rows: Sequence[Row], reducer: Reducer, field: str | None) -> Scalar:
-    """The reducers, shared by every store that returns rows. Rows without the field don't count."""
+    """Apply a reducer to rows; shared by all stores. Rows without the field don't count."""
     if reducer == "count" and field is None:
         return len(rows)
     values = [value for row in rows if (value := row.get(field or "")) is not None]
@@ -283,17 +284,17 @@ def reduce_rows(rows: Sequence[Row], reducer: Reducer, field: str | None) -> Sca
 
 
 def reduce_grid(grid: Grid, reducer: Reducer) -> Scalar:
-    """The reducers of metrics, over all cells that hold a value; first and last are those of the earliest and the
-    latest window that holds any, in the first series that does."""
+    """Apply a reducer to a metric's values, without NaN; first and last are those of the earliest and the latest window
+    that has a value, in the first such series."""
     values = grid.values
-    held = ~np.isnan(values)
+    has_value = ~np.isnan(values)
     if reducer == "count":
-        return int(held.sum())
-    if not held.any():
+        return int(has_value.sum())
+    if not has_value.any():
         return None
     match reducer:
         case "first" | "last":
-            columns = np.flatnonzero(held.any(axis=0))
+            columns = np.flatnonzero(has_value.any(axis=0))
             column = values[:, columns[0 if reducer == "first" else -1]]
             return float(column[~np.isnan(column)][0])
         case "min":
@@ -310,28 +311,28 @@ def reduce_grid(grid: Grid, reducer: Reducer) -> Scalar:
 
 
 class Store(Protocol):
-    """Where evidence is kept. Any store gives the same answer to the same question."""
+    """A store of evidence. Every store gives the same answer to the same query."""
 
     name: str
 
     def ask(self, query: Query) -> Answer:
-        """Answer one query; Missing where no plane that could show it was read."""
+        """Answer one query; Missing if no plane that could have it was read."""
         ...
 
 
 @runtime_checkable
 class BatchStore(Protocol):
-    """A store that answers several questions in fewer passes than one each."""
+    """A store that answers several queries in fewer passes than one each."""
 
     def ask_many(self, queries: Sequence[Query]) -> Sequence[Answer]:
-        """The answers, in the order of asking."""
+        """The answers, in the order of the queries."""
         ...
 
     def expect(self, queries: Iterable[Query]) -> None:
-        """Announce questions that will be asked later."""
+        """Announce later queries."""
         ...
 
 
 def ask_many(store: Store, queries: Sequence[Query]) -> Sequence[Answer]:
-    """The answers to several queries, in their order; together where the store can."""
+    """The answers to several queries, in their order; in one pass if the store can."""
     return store.ask_many(queries) if isinstance(store, BatchStore) else [store.ask(query) for query in queries]

@@ -1,4 +1,4 @@
-"""WHAT IS SAID OF A RUN: sentences of cited values, findings of families, and the verdict."""
+"""THE ANSWER: sentences of cited values, findings of families, and the verdict."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trackside.model import Input, Plane, Position, Run
 
 Culprit = Literal["job", "infrastructure", "scheduler", "none", "unknown"]
 Role = Literal["fault", "health", "disposition", "last_resort"]
-"""What a family speaks of. disposition: it only says how the run ended, and is never primary while a cause is found.
+"""The role of a family. disposition: it only says how the run ended, and is never primary if a cause is found.
 last_resort: primary if nothing else is found."""
 
 
 class Outcome(enum.StrEnum):
-    """What a family can answer."""
+    """The possible answers of a family."""
 
     FOUND = "found"
     ABSENT = "absent"
@@ -58,7 +58,7 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A sentence and the values that fill it. No decision reads which sentence it is."""
+    """A sentence and the values that fill it. No decision depends on which sentence it is."""
 
     sentence: Sentence
     values: Mapping[str, Value] = field(default_factory=dict)
@@ -80,11 +80,10 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one family says of one run.
+    """The answer of one family for one run.
 
-    FOUND carries ``shows``; ABSENT carries ``because`` (its counterfactual); UNKNOWN carries ``missing``
-    and ``collect``. ``family``, ``id`` and ``role`` are filled in by the engine, and ``title`` where the family gave
-    none.
+    FOUND has ``shows``; ABSENT has ``because`` (its counterfactual); UNKNOWN has ``missing`` and ``collect``. The
+    engine sets ``family``, ``id`` and ``role``, and ``title`` if the family set none.
     """
 
     outcome: Outcome
@@ -161,18 +160,18 @@ class WastedTime:
     formula: Claim
     assumption: Claim
     at_most: bool = False
-    """Whether it can have been less, by what is taken for granted."""
+    """Whether it may have been less, depending on the assumption."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """GPU-hours: what a run held, and what its fault cost of them. ``unknown``: what can't be told, and why;
-    ``missing``: why not even what it held is known."""
+    """GPU-hours that a run held, and how many its fault wasted. ``unknown``: costs that can't be computed, and why;
+    ``missing``: why not even the held GPU-hours are known."""
 
-    held: Value | None = None
+    held_hours: Value | None = None
     formula: Claim | None = None
     assumption: Claim | None = None
-    lost: tuple[WastedTime, ...] = ()
+    wasted: tuple[WastedTime, ...] = ()
     unknown: tuple[Claim, ...] = ()
     missing: str = ""
 
@@ -205,7 +204,7 @@ class Verdict:
     @property
     def gpu_hours(self) -> Value | None:
         """What the run held."""
-        return None if self.cost is None else self.cost.held
+        return None if self.cost is None else self.cost.held_hours
 
     @property
     def confidence(self) -> float | None:

@@ -1,4 +1,4 @@
-"""Files into a store: each read as ``diagnose`` would, kept once, replaced where it has changed since."""
+"""Reads files into a store: each as ``diagnose`` does, stored once, and replaced if it has changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trackside.stores.embedded.writer import Writer
 
 Paths = Sequence[str | os.PathLike[str]]
 SAME = "already in the store"
-"""Why an input is skipped that has not changed."""
+"""Why an unchanged input is skipped."""
 _NUMBER = re.compile(r"\d+")
 
 
@@ -64,33 +64,33 @@ def ingest_into(
     writer: Writer, paths: Paths, on_progress: Callable[[int], None] | None = None, more: Iterable[Source] = ()
 ) -> Summary:
     """Read ``more``, then everything under the paths, and commit."""
-    given = _Inputs(writer, root_of(paths))
-    for found in chain(more, walk(paths, on_progress)):
-        given.take(found)
+    inputs = _Inputs(writer, root_of(paths))
+    for source in chain(more, walk(paths, on_progress)):
+        inputs.take(source)
     writer.commit()
-    return given.summary
+    return inputs.summary
 
 
 def ingest_below(writer: Writer, folder: str, files: Sequence[str], root: str, under: str = "") -> Summary:
-    """Read some files of a folder, each called by its path below it, and commit.
+    """Read some files of a folder, each named by its path below it, and commit.
 
-    ``root``: what the store knows the folder by, wherever it lies; ``under``: what citations call it. What has the same
-    root belongs together.
+    ``root``: the store's name for the folder, wherever it is; ``under``: its name in citations. Inputs with the same
+    root belong together.
     """
-    given = _Inputs(writer, root, under)
+    inputs = _Inputs(writer, root, under)
     for name in files:
-        for found in walk([os.path.join(folder, name)]):
-            if isinstance(found, Input):
-                given.take(replace(found, path=name))
+        for source in walk([os.path.join(folder, name)]):
+            if isinstance(source, Input):
+                inputs.take(replace(source, path=name))
             else:
-                found.path = name
-                given.take(found)
+                source.path = name
+                inputs.take(source)
     writer.commit()
-    return given.summary
+    return inputs.summary
 
 
 def root_of(paths: Paths) -> str:
-    """The folder that the inputs' paths are shown below, as ``walk`` has it."""
+    """The folder that input paths are relative to, the same as in ``walk``."""
     full = [os.path.abspath(path) for path in paths]
     if len(full) == 1:
         return full[0] if os.path.isdir(full[0]) else os.path.dirname(full[0])
@@ -98,12 +98,12 @@ def root_of(paths: Paths) -> str:
 
 
 class _Inputs:
-    """Takes what a walk finds, one input after the other."""
+    """Stores the inputs of a walk, one after the other."""
 
     def __init__(self, writer: Writer, root: str, under: str = "") -> None:
         self._writer, self._root, self._under = writer, root, under
         self.summary = Summary()
-        self._by_place: dict[str, Kept] = {}
+        self._by_location: dict[str, Kept] = {}
         self._by_hash: dict[str, list[Kept]] = {}
         self._sizes: set[int] = set()
         self._paths: set[str] = set()
@@ -114,31 +114,31 @@ class _Inputs:
             self._remember(Kept(id_, Input(path, None, status, bytes=size), root, label, hash_, place=place))
 
     def _remember(self, known: Kept) -> None:
-        self._by_place[os.path.join(known.root, known.label)] = known
+        self._by_location[os.path.join(known.root, known.label)] = known
         self._paths.add(known.path)
         if known.hash and known.id not in self._incomplete:
             self._by_hash.setdefault(known.hash, []).append(known)
             self._sizes.add(known.row.bytes)
 
-    def take(self, found: Source | Input) -> None:
-        """Read a source, unless the store has it; or keep the row of what can't be read."""
-        label = found.path
-        before = self._by_place.get(os.path.join(self._root, label))
+    def take(self, source: Source | Input) -> None:
+        """Read a source unless the store has it; or store the row of an input that can't be read."""
+        label = source.path
+        before = self._by_location.get(os.path.join(self._root, label))
         path = before.path if before is not None else self._name(label)
         input_ = self._writer.begin()
-        if isinstance(found, Input):
-            self._keep(input_, replace(found, path=path), label, before, _Sink(self._writer, input_), "")
+        if isinstance(source, Input):
+            self._keep(input_, replace(source, path=path), label, before, _Sink(self._writer, input_), "")
             return
-        found.path = path
-        content = Hashed(found.stream)
-        found.stream = io.BufferedReader(content, HEAD)
-        # A file that can be read twice is, where one of its size is known: a hash is soon made.
-        if found.size in self._sizes and content.seekable():
+        source.path = path
+        content = HashedStream(source.stream)
+        source.stream = io.BufferedReader(content, HEAD)
+        # A file that can be read twice is hashed first if the store has one of its size: hashing is fast.
+        if source.size in self._sizes and content.seekable():
             if self._skipped(content.digest(), label, before):
                 return
-            found.stream.seek(0)
+            source.stream.seek(0)
         sink = _Sink(self._writer, input_)
-        row = read_source(found, sink)
+        row = read_source(source, sink)
         digest = content.digest() if row.status in ("read", "partial") else ""
         if digest and self._skipped(digest, label, before):
             self._writer.drop()
@@ -146,7 +146,7 @@ class _Inputs:
         self._keep(input_, row, label, before, sink, digest)
 
     def _skipped(self, digest: str, label: str, before: Kept | None) -> bool:
-        """Whether the store holds this content, of this file; the same text elsewhere may be another run's."""
+        """Whether the store has this content of this file; the same text elsewhere may belong to another run."""
         for known in self._by_hash.get(digest, ()):
             if known is before:
                 note = SAME
@@ -159,41 +159,41 @@ class _Inputs:
         return False
 
     def _same_file(self, known: Kept, label: str) -> bool:
-        """By another path to it, or moved within the folder that is given."""
+        """Whether it is the same file under another path, or moved within the given folder."""
         before, _, member_before = known.label.partition("!")
-        now, _, member = label.partition("!")
-        there = os.path.join(known.root, before)
-        if not os.path.lexists(there):
+        path, _, member = label.partition("!")
+        known_path = os.path.join(known.root, before)
+        if not os.path.lexists(known_path):
             return known.root == self._root
         try:
-            return member == member_before and os.path.samefile(there, os.path.join(self._root, now))
-        except OSError:  # gone in between
+            return member == member_before and os.path.samefile(known_path, os.path.join(self._root, path))
+        except OSError:  # deleted in between
             return False
 
     def _keep(self, input_: int, row: Input, label: str, before: Kept | None, sink: _Sink, digest: str) -> None:
         if before is not None and not digest and (before.hash or before.row.status == row.status):
-            # What was read before is worth more than an empty or damaged file in its place.
+            # What was read earlier is worth more than an empty or damaged file in its place.
             self._writer.drop()
-            note = "; what was read of it before is kept" if before.hash else ""
+            note = "; what was read from it earlier is kept" if before.hash else ""
             self.summary.skipped.append(replace(row, note=row.note + note))
             return
-        place = before.place if before is not None else input_
+        order = before.place if before is not None else input_
         root, label = (before.root, before.label) if before is not None else (self._root, label)
         training = sink.finish()
-        kept = Kept(input_, row, root, label, digest, sink.is_log, sink.owner(row.path), training, place)
-        self._writer.end(kept, () if before is None else (before.id,))
+        stored = Kept(input_, row, root, label, digest, sink.is_log, sink.owner(row.path), training, order)
+        self._writer.end(stored, () if before is None else (before.id,))
         if before is not None:
             self.summary.replaced.append(row.path)
-            self._by_hash[before.hash] = [each for each in self._by_hash.get(before.hash, ()) if each is not before]
+            self._by_hash[before.hash] = [other for other in self._by_hash.get(before.hash, ()) if other is not before]
         self.summary.inputs.append(row)
         self.summary.samples += sink.count
         self.summary.rows += sink.rows
-        # What is given in one go is read as often as it is there, as ``diagnose`` does: no hash of it is remembered.
-        self._by_place[os.path.join(root, label)] = kept
-        self._paths.add(kept.path)
+        # Inputs given in one call are read as often as they appear, as ``diagnose`` does: their hash is not remembered.
+        self._by_location[os.path.join(root, label)] = stored
+        self._paths.add(stored.path)
 
     def _name(self, label: str) -> str:
-        """What citations call a new input: its path below what was given, told apart from others' of the same."""
+        """The name of a new input in citations: its path below the given folder, made unique."""
         label = "/".join(part for part in (self._under, label) if part)
         names = [label, "/".join(part for part in (os.path.basename(self._root), label) if part)]
         free = next((name for name in names if name not in self._paths), None)
@@ -206,12 +206,12 @@ class _Inputs:
 
 
 class _Sink:
-    """Passes what a reader finds on to the store, training points as the distinct ones that they are."""
+    """Passes what a reader finds to the store; of training points only the distinct ones."""
 
     def __init__(self, writer: Writer, input_: int) -> None:
         self._writer, self._input = writer, input_
         self._trajectories = Trajectories()
-        self._telling: list[Event] = []
+        self._job_events: list[Event] = []
         self.is_log = False
         self.count = self.rows = 0
 
@@ -226,7 +226,7 @@ class _Sink:
         if event.plane == "log":
             self.is_log = True
             if event.kind in TELLING and job is not None:
-                self._telling.append(event)
+                self._job_events.append(event)
         self._writer.event(self._input, event, job)
 
     def record(self, record: Record) -> None:
@@ -243,19 +243,19 @@ class _Sink:
 
     def owner(self, path: str) -> str | None:
         """The job that the log's own lines name."""
-        return ids_inside(self._telling).get(path)
+        return ids_inside(self._job_events).get(path)
 
     def finish(self) -> str:
-        """Hand the training points on; gives what is to be known of their series, as JSON."""
-        told = []
+        """Store the training points; returns the counts of their series as JSON."""
+        series_counts = []
         for series in self._trajectories.series():
-            points = (Point(each.event, each.ordinal, each.pinned, each.open) for each in series.held())
+            points = (Point(point.event, point.ordinal, point.pinned, point.open) for point in series.held())
             self._writer.points(self._input, points)
-            told.append({"path": series.path, **msgspec.to_builtins(series.counts())})
-        return msgspec.json.encode(told).decode() if told else ""
+            series_counts.append({"path": series.path, **msgspec.to_builtins(series.counts())})
+        return msgspec.json.encode(series_counts).decode() if series_counts else ""
 
 
-class Hashed(io.RawIOBase):
+class HashedStream(io.RawIOBase):
     """A stream that is hashed as it is read."""
 
     def __init__(self, stream: BinaryIO) -> None:

@@ -75,13 +75,13 @@ class Event:
             case "file":
                 return self.at.path
             case "path" | "line" | "offset":
-                place: Scalar = getattr(self.at, name)
-                return place
+                location: Scalar = getattr(self.at, name)
+                return location
             case "role":
                 return self.role.value
             case "kind" | "time" | "rank" | "node" | "text" | "parser":
-                found: Scalar = getattr(self, name)
-                return found
+                value: Scalar = getattr(self, name)
+                return value
         return None
 
 
@@ -104,8 +104,8 @@ class Record:
             case "file":
                 return self.at.path
             case "path" | "line" | "offset":
-                place: Scalar = getattr(self.at, name)
-                return place
+                location: Scalar = getattr(self.at, name)
+                return location
             case "kind" | "text":
                 return self.kind if name == "kind" else self.text
         return None

@@ -1,16 +1,16 @@
-"""HOW IS EVIDENCE ASKED FOR: a closed algebra and its text form.
+"""QUERIES: how evidence is requested; a closed algebra and its text form.
 
     events(kind)[.where(field=value, ...)]
     record(kind)[.where(field=value, ...)]
     metric(name)[.where(label=value, ...)].during(start, end).rollup(step, how)[.by(labels, how=...)]
 
-and, to reduce the answer to one value that can be cited, one of ``.count()``, ``.first(field)``, ``.last(field)``,
-``.min(field)``, ``.max(field)``, ``.distinct(field)`` for rows, and of ``.count()``, ``.first()``, ``.last()``,
-``.min()``, ``.max()``, ``.avg()``, ``.median()``, ``.sum()`` for metrics. ``str(query)`` is the text form and
-``Query.parse`` reads it back; a citation holds that text, so that anybody can ask again.
+followed, to reduce the answer to one value that can be cited, by one of ``.count()``, ``.first(field)``,
+``.last(field)``, ``.min(field)``, ``.max(field)``, ``.distinct(field)`` for rows, or of ``.count()``, ``.first()``,
+``.last()``, ``.min()``, ``.max()``, ``.avg()``, ``.median()``, ``.sum()`` for metrics. ``str(query)`` is the text form
+and ``Query.parse`` reads it back; a citation holds that text, so that anybody can run it again.
 
-A family asks for a metric ``.over("run", how)``: the store knows the run's window and how finely it was sampled, and
-answers with a grid whose query says both as numbers. Windows are ``(t - step, t]`` with t a multiple of step.
+A family requests a metric ``.over("run", how)``: the store knows the run's window and its sample interval, and
+answers with a grid whose query has both as numbers. Windows are ``(t - step, t]`` with t a multiple of step.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ Reducer = Literal["count", "first", "last", "min", "max", "distinct", "avg", "me
 REDUCERS: tuple[Reducer, ...] = ("count", "first", "last", "min", "max", "distinct", "avg", "median", "sum")
 Window = tuple[float, float]
 Span = Literal["run", "tail", "around"]
-"""Part of a run. run: from start to end, in at most about 1,500 windows. tail: its last half hour as
-finely as it was sampled. around: the run and ten minutes on either side."""
+"""Part of a run. run: from start to end, in at most about 1,500 windows. tail: its last half hour at the sample
+interval. around: the run and ten minutes before and after."""
 SPANS: tuple[Span, ...] = ("run", "tail", "around")
 Rollup = Literal["avg", "min", "max", "sum", "count", "last", "increase", "onset"]
 ROLLUPS: tuple[Rollup, ...] = ("avg", "min", "max", "sum", "count", "last", "increase", "onset")
-"""increase: growth of a counter since the window before, a restart at 0 counted as growth from 0. onset: of a sticky
-gauge or of flags, the value in windows where it changed, else no value."""
+"""increase: growth of a counter since the previous window, a restart at 0 counted as growth from 0. onset: for a sticky
+gauge or flags, the value in windows where it changed, else no value."""
 Aggregate = Literal["avg", "min", "max", "sum", "median"]
 AGGREGATES: tuple[Aggregate, ...] = ("avg", "min", "max", "sum", "median")
 
 
-MOST_ASKED = 1_000_000
-"""Windows that can be asked for at once."""
-_SHORTEST_S, _FARTHEST_S = 0.001, 2.0**53 / 1000
-"""Times are kept in milliseconds: the shortest step, and the farthest time that a float still tells to one."""
+MAX_QUERY_WINDOWS = 1_000_000
+"""Windows in one query."""
+_MIN_STEP_S, _MAX_TIME_S = 0.001, 2.0**53 / 1000
+"""Times are stored in milliseconds: the shortest step, and the latest time that a float represents exactly."""
 
 
 class QueryError(UsageError, ValueError):
-    """The text is no query, or names a kind that the catalogue doesn't hold."""
+    """The text is not a query, or names a kind that is not in the catalogue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One question. Build it with :func:`events`, :func:`record` or :func:`metric`."""
+    """One query. Build it with :func:`events`, :func:`record` or :func:`metric`."""
 
     subject: Literal["events", "record", "metric"]
     kind: str
@@ -76,7 +76,7 @@ class Query:
         return _checked(replace(self, filters=self.filters + added))
 
     def over(self, span: Span, how: Rollup) -> Query:
-        """For metrics: part of the run, in windows that the store chooses, each reduced to one value."""
+        """For metrics: a part of the run, in windows that the store chooses, each reduced to one value."""
         return _checked(replace(self, span=span, rollup_how=how))
 
     def during(self, start: float, end: float) -> Query:
@@ -97,12 +97,12 @@ class Query:
 
     @property
     def rows(self) -> Query:
-        """The same question without its reducer."""
+        """The same query without its reducer."""
         return replace(self, reducer=None, reduced=None)
 
     @property
     def planes(self) -> tuple[Plane, ...]:
-        """The planes that could answer."""
+        """The planes that may answer."""
         if self.subject == "events":
             return EVENTS[self.kind].planes
         if self.subject == "record":
@@ -111,11 +111,11 @@ class Query:
 
     def __str__(self) -> str:
         text = f"{self.subject}({self.kind})"
-        said = [f"{name}={value!r}" for name, value in self.filters]
-        if len(dict(self.filters)) < len(said):  # two values asked of one field: no row has both
-            text += "".join(f".where({each})" for each in said)
-        elif said:
-            text += ".where(" + ", ".join(said) + ")"
+        filter_texts = [f"{name}={value!r}" for name, value in self.filters]
+        if len(dict(self.filters)) < len(filter_texts):  # two values for one field: no row has both
+            text += "".join(f".where({filter_text})" for filter_text in filter_texts)
+        elif filter_texts:
+            text += ".where(" + ", ".join(filter_texts) + ")"
         if self.window is not None:
             text += f".during({self.window[0]!r}, {self.window[1]!r})"
         if self.span is not None:
@@ -130,7 +130,7 @@ class Query:
 
     @classmethod
     def parse(cls, text: str) -> Query:
-        """Read the text form back. Raises QueryError; nothing in the text is ever executed."""
+        """Read the text form back. Raises QueryError; nothing in the text is executed."""
         head = re.match(r"(events|record|metric)\(([\w:]+)\)", text)
         if head is None:
             raise QueryError(f"not a query: {text!r}; expected events(KIND), record(KIND) or metric(NAME)")
@@ -163,7 +163,7 @@ def _apply(query: Query, name: str, arguments: str) -> Query:
     except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError) as error:
         raise QueryError(f"can't read the arguments of .{name}({arguments})") from error
     if not all(_plain(value) for value in (*values, *named.values())):
-        raise QueryError(f"can't read the arguments of .{name}({arguments}): strings and finite numbers are wanted")
+        raise QueryError(f"can't read the arguments of .{name}({arguments}): expected strings and finite numbers")
     if name == "where" and not values and "" not in named:
         return query.where(**named)
     if name in ("rollup", "during", "over") and len(values) == 2 and not named:
@@ -171,24 +171,24 @@ def _apply(query: Query, name: str, arguments: str) -> Query:
         return step(*values)
     if name == "by" and set(named) == {"how"} and named["how"] is not None:
         return query.by(*values, how=named["how"])
-    raise QueryError(f"no such step in a query: .{name}({arguments})")
+    raise QueryError(f"unknown query step .{name}({arguments})")
 
 
 def _checked(query: Query) -> Query:
     known = {"events": EVENTS, "record": RECORDS, "metric": METRICS}[query.subject]
     if query.kind not in known:
-        raise QueryError(f"no {query.subject} {query.kind!r}; known: {', '.join(sorted(known))}")
+        raise QueryError(f"unknown {query.subject} {query.kind!r}; known: {', '.join(sorted(known))}")
     if query.rollup_how not in ROLLUPS and (query.rollup_how is not None or query.span or query.step):
-        raise QueryError(f"no rollup {query.rollup_how!r}; known: {', '.join(ROLLUPS)}")
+        raise QueryError(f"unknown rollup {query.rollup_how!r}; known: {', '.join(ROLLUPS)}")
     if query.span is not None and query.span not in SPANS:
-        raise QueryError(f"no span {query.span!r}; known: {', '.join(SPANS)}")
+        raise QueryError(f"unknown span {query.span!r}; known: {', '.join(SPANS)}")
     if query.group_how not in AGGREGATES and (query.group_how is not None or query.group):
-        raise QueryError(f"no aggregate {query.group_how!r}; known: {', '.join(AGGREGATES)}")
+        raise QueryError(f"unknown aggregate {query.group_how!r}; known: {', '.join(AGGREGATES)}")
     for name, value in query.filters:
         if not _plain(value):
-            raise QueryError(f"{name} is compared with a string or a finite number, not with this {_type(value)}")
+            raise QueryError(f"{name} must be compared with a string or a finite number, not with this {_type(value)}")
         if query.subject == "metric" and not isinstance(value, str):
-            raise QueryError(f"the label {name} is compared with a string, not with a {_type(value)}")
+            raise QueryError(f"the label {name} must be compared with a string, not with this {_type(value)}")
     if query.subject != "metric":
         if any(part is not None for part in (query.window, query.span, query.rollup_how, query.group_how)):
             raise QueryError(f"during, rollup, over and by are for metrics, not for {query.subject}")
@@ -196,15 +196,15 @@ def _checked(query: Query) -> Query:
     if query.reduced is not None:
         raise QueryError(f"{query.reducer}() of a metric takes no field: {query.reduced!r}")
     if not all(isinstance(label, str) for label in query.group):
-        raise QueryError("labels to group by are strings")
+        raise QueryError("labels to group by must be strings")
     if query.span is not None and (query.window is not None or query.step is not None):
-        raise QueryError("over() says the windows: during() and rollup() can't say others")
+        raise QueryError("over() sets the windows, so during() and rollup() can't be used with it")
     _check_windows(query)
     return query
 
 
 def _plain(value: object) -> bool:
-    """Whether it is a scalar, and where a number one that can be written and read back."""
+    """Whether the value is a scalar; a number must survive being written and read back."""
     if isinstance(value, int):
         return value.bit_length() <= 64
     return value is None or isinstance(value, str) or (isinstance(value, float) and math.isfinite(value))
@@ -216,33 +216,33 @@ def _type(value: object) -> str:
 
 def _check_windows(query: Query) -> None:
     start, end = query.window or (0.0, 0.0)
-    if not (abs(start) <= _FARTHEST_S and abs(end) <= _FARTHEST_S):
-        raise QueryError(f"no times to ask for: {start!r} to {end!r}")
+    if not (abs(start) <= _MAX_TIME_S and abs(end) <= _MAX_TIME_S):
+        raise QueryError(f"invalid time range: {start!r} to {end!r}")
     if query.step is None:
         return
-    if not _SHORTEST_S <= query.step <= _FARTHEST_S:
-        raise QueryError(f"a step is a millisecond or longer, and finite: {query.step!r}")
-    if (end - start) / query.step > MOST_ASKED:
-        raise QueryError(f"more than {MOST_ASKED:,} windows of {query.step:g} s between {start!r} and {end!r}")
+    if not _MIN_STEP_S <= query.step <= _MAX_TIME_S:
+        raise QueryError(f"a step must be finite and at least a millisecond, not {query.step!r}")
+    if (end - start) / query.step > MAX_QUERY_WINDOWS:
+        raise QueryError(f"more than {MAX_QUERY_WINDOWS:,} windows of {query.step:g} s between {start!r} and {end!r}")
 
 
 def _number(value: object) -> float:
-    """As a float; QueryError where it is no finite number."""
+    """The value as a float; QueryError unless it is a finite number."""
     if isinstance(value, (int, float)) and _plain(value):
         return float(value)
-    raise QueryError(f"a finite number of seconds is wanted, not this {_type(value)}")
+    raise QueryError(f"expected a finite number of seconds, not this {_type(value)}")
 
 
 def events(kind: str) -> Query:
-    """Ask for events of a kind in :data:`trackside.catalog.events.EVENTS`."""
+    """A query for events of a kind in :data:`trackside.catalog.events.EVENTS`."""
     return _checked(Query("events", kind))
 
 
 def record(kind: str) -> Query:
-    """Ask for records of a kind in :data:`trackside.catalog.records.RECORDS`."""
+    """A query for records of a kind in :data:`trackside.catalog.records.RECORDS`."""
     return _checked(Query("record", kind))
 
 
 def metric(name: str) -> Query:
-    """Ask for a metric in :data:`trackside.catalog.metrics.METRICS`."""
+    """A query for a metric in :data:`trackside.catalog.metrics.METRICS`."""
     return _checked(Query("metric", name))

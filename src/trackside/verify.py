@@ -12,7 +12,7 @@ from trackside.model import Scalar
 from trackside.query import Query, QueryError
 
 
-class Cited(Protocol):
+class CitationLike(Protocol):
     """What of a citation is needed to ask it again: the question or its text form, the answer then, and where it is."""
 
     @property
@@ -24,11 +24,11 @@ class Cited(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CitationCheck:
     """One citation asked again: ``now`` is its value, or ``problem`` why there is none."""
 
     id: str
-    cite: Cited
+    cite: CitationLike
     now: Scalar = None
     problem: str = ""
 
@@ -38,26 +38,26 @@ class Checked:
         return not self.problem and same(self.cite.value, self.now)
 
 
-def check(cites: Mapping[str, Cited], store: Store) -> Iterable[Checked]:
+def check(cites: Mapping[str, CitationLike], store: Store) -> Iterable[CitationCheck]:
     """Every citation, in order."""
     for name, cite in cites.items():
         try:
             query = Query.parse(str(cite.query))
         except QueryError as error:
-            yield Checked(name, cite, problem=str(error))
+            yield CitationCheck(name, cite, problem=str(error))
             continue
         answer = store.ask(query.rows)
         if isinstance(answer, MissingAnswer):
             none = 0 if query.reducer == "count" else None  # how often it was sampled: never; what it was: nothing
             if not answer.source and query.subject == "metric" and (none == 0 or cite.value is None):
-                yield Checked(name, cite, none)
+                yield CitationCheck(name, cite, none)
             else:
-                yield Checked(name, cite, problem=answer.reason)
+                yield CitationCheck(name, cite, problem=answer.reason)
             continue
         try:
-            yield Checked(name, cite, reduced(answer, query))
+            yield CitationCheck(name, cite, reduced(answer, query))
         except QueryError as error:
-            yield Checked(name, cite, problem=str(error))
+            yield CitationCheck(name, cite, problem=str(error))
 
 
 def same(then: Scalar, now: Scalar) -> bool:

@@ -1,4 +1,4 @@
-"""HOW A FAMILY WEIGHS: witnesses in the order of their rank, the fold that decides between them, and agreement."""
+"""How a family weighs evidence: witnesses in order of rank, the choice between them, and agreement."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from trackside.finding import Certainty, Claim
 
 @dataclass(frozen=True)
 class Witness:
-    """What one piece of evidence speaks for, how strongly, and the cited claims that say so.
+    """One piece of evidence: the variant that it supports, how strongly, and its cited claims.
 
-    A witness without claims says nothing: that nobody saw a thing is no evidence.
+    A witness without claims does not count: the absence of an observation is not evidence.
     """
 
     variant: str
@@ -24,16 +24,16 @@ W = TypeVar("W", bound=Witness)
 
 
 def witness(variant: str, certainty: Certainty, *claims: Claim | None) -> Witness:
-    """A witness of those claims that could be made."""
+    """A witness with those claims that could be made."""
     return Witness(variant, certainty, tuple(claim for claim in claims if claim is not None))
 
 
 def weigh(*witnesses: W | None) -> W | None:
-    """The first witness that speaks decides; None if none does."""
-    return next((one for one in witnesses if one is not None and one.claims), None)
+    """The first witness that has claims; None if none has."""
+    return next((item for item in witnesses if item is not None and item.claims), None)
 
 
 def surer(certainty: Certainty, by: int = 1) -> Certainty:
-    """So many steps surer, for as many witnesses that agree; established at most."""
+    """The certainty raised by ``by`` steps, one per agreeing witness; at most established."""
     steps = (Certainty.POSSIBLE, Certainty.SUPPORTED, Certainty.ESTABLISHED)
     return steps[min(certainty.strength + by, len(steps) - 1)]

@@ -12,8 +12,8 @@ from trackside.evidence import Grid, MissingAnswer
 from trackside.model import Event, Position, Record, Run, Samples, Series
 from trackside.query import Query, metric
 from trackside.runs.metrics import run_metrics
-from trackside.runs.series_location import NodeNames
 from trackside.runs.resolve import NoSuchRun, SeveralRuns
+from trackside.runs.series_location import NodeNames
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_curves import MemoryCurves
 from trackside.verify import check

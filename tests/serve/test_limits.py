@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trackside.serve.limits import Bodies, Refused, Tokens, guarded
+from trackside.serve.limits import Bodies, RequestRefused, Tokens, guarded
 from trackside.stores.receiver.options import Limits, ServeOptions
 
 TOKEN = "0123456789abcdef0123"
@@ -30,7 +30,7 @@ def test_a_token_lets_in(shown: str, token_file: str) -> None:
 
 @pytest.mark.parametrize("shown", ["", "Bearer", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x"])
 def test_anything_else_does_not(shown: str, token_file: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         Tokens.read([token_file]).admit(shown)
     assert refused.value.status == 401
     assert TOKEN not in str(refused.value)
@@ -98,10 +98,10 @@ def test_bodies_share_what_room_there_is() -> None:
     bodies = Bodies(Limits(bodies=2, bodies_bytes=100))
     with bodies.room() as one, bodies.room() as two:
         one.take(60)
-        with pytest.raises(Refused, match="come again") as refused:
+        with pytest.raises(RequestRefused, match="come again") as refused:
             two.take(50)
         assert (refused.value.status, refused.value.retry_after_s) == (429, 1.0)
         two.take(40)
-        with pytest.raises(Refused), bodies.room():
+        with pytest.raises(RequestRefused), bodies.room():
             pass
     assert (bodies.count, bodies.bytes) == (0, 0)

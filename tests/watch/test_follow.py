@@ -10,7 +10,7 @@ import pytest
 from trackside.catalog.job_states import Stage
 from trackside.http.unanswered import Unanswered
 from trackside.stores.metric_store import HIDDEN_S
-from trackside.watch.follow import MOST_PAUSE_S, PATIENCE_S, SETTLE_S, Followed, follow
+from trackside.watch.follow import MAX_PAUSE_S, PATIENCE_S, SETTLE_S, FollowResult, follow
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Play:
         if len(self.slept) > self.interrupt_after:
             raise KeyboardInterrupt
 
-    def run(self, interval_s: float = 30.0) -> Followed:
+    def run(self, interval_s: float = 30.0) -> FollowResult:
         show: Callable[[Verdict], object] = lambda verdict: self.shown.append(verdict.primary.family)  # noqa: E731
         return follow(
             self.ask, lambda: self.stage, show, self.said.append,
@@ -134,8 +134,8 @@ def test_failures_after_the_end_wait_no_longer_than_for_accounting() -> None:
 
 def test_a_server_that_is_down_for_days() -> None:
     play = Play([(Unanswered("unreachable", "down"), "unknown")], interrupt_after=3000)
-    assert play.run() == Followed(None, "stopped")
-    assert set(play.slept[10:]) == {MOST_PAUSE_S}
+    assert play.run() == FollowResult(None, "stopped")
+    assert set(play.slept[10:]) == {MAX_PAUSE_S}
 
 
 def test_an_end_that_accounting_never_hears_of_is_waited_for_so_long_and_no_longer() -> None:
@@ -157,7 +157,7 @@ def test_failures_are_said_and_tried_again_ever_more_seldom() -> None:
     play = Play([("G1", "going"), *failing, ("G1", "settled")])
     play.run()
     pauses = play.slept[1:9]
-    assert pauses == [60, 120, 240, 480, MOST_PAUSE_S, MOST_PAUSE_S, MOST_PAUSE_S, MOST_PAUSE_S]
+    assert pauses == [60, 120, 240, 480, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S]
     assert play.said[0] == "unable to check: http://m can't be reached; asking again in 60 s"
     assert play.said[-1] == "answered again, after 8 failures"
     assert play.shown == ["G1"]
@@ -175,9 +175,9 @@ def test_ctrl_c_gives_the_last_verdict_wherever_it_comes() -> None:
     assert followed.verdict is not None
     play = Play([("G1", "going"), (KeyboardInterrupt, "going")])
     assert play.run().ending == "stopped"
-    assert Play([(KeyboardInterrupt, "going")]).run() == Followed(None, "stopped")
+    assert Play([(KeyboardInterrupt, "going")]).run() == FollowResult(None, "stopped")
     play = Play([(OSError("disk"), "going")], interrupt_after=0)
-    assert play.run() == Followed(None, "stopped")
+    assert play.run() == FollowResult(None, "stopped")
 
 
 def test_a_job_of_which_nobody_can_say_is_asked_for_until_told_to_stop() -> None:

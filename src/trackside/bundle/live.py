@@ -23,7 +23,7 @@ from trackside.bundle.samples import Written as Samples
 from trackside.bundle.write import Options, Written, write
 from trackside.errors import NothingReadable
 from trackside.http.unanswered import Unanswered
-from trackside.ingest import Hashed
+from trackside.ingest import HashedStream
 from trackside.model import Input
 from trackside.model import Samples as Block
 from trackside.query import Query, QueryError
@@ -112,7 +112,7 @@ class Copies:
             if known is None or isinstance(found, Input):
                 continue
             found.path, digest = known
-            content = Hashed(found.stream)
+            content = HashedStream(found.stream)
             found.stream = content  # type: ignore[assignment]
             self.take(found)
             if digest and content.digest() != digest:

@@ -108,6 +108,6 @@ def description() -> dict[str, Any]:
 def routes(handlers: Handlers, check: Check | None = None) -> list[Route]:
     """One route per operation: an application may serve other things under the same ``/api/v1``.
 
-    ``check`` raises Refused for an unauthorized request.
+    ``check`` raises RequestRefused for an unauthorized request.
     """
     return [operation.route(handlers, check) for operation in OPERATIONS]

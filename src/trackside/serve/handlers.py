@@ -27,7 +27,7 @@ from trackside.show import document as published
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.errors import ArchiveError
 from trackside.stores.metadata.rows import ArchivedRun, Filters, Lineage, Recorded
-from trackside.verify import Checked, check
+from trackside.verify import CitationCheck, check
 
 log = logging.getLogger(__name__)
 
@@ -216,7 +216,7 @@ class Handlers:
             ) from error
         job = (await self._run({"id": info.run})).job
 
-        def ask() -> list[Checked]:
+        def ask() -> list[CitationCheck]:
             with self.diagnoser.session(job, doc.run.as_of or doc.run.end) as session:
                 return list(check(doc.cites, session.store))
 
@@ -259,7 +259,7 @@ def _job_doc(row: RunSummary) -> JobDoc:
                   n_gpus=row.n_gpus, planes=list(row.planes))  # fmt: skip
 
 
-def _broken(citation: Checked) -> BrokenDoc:
+def _broken(citation: CitationCheck) -> BrokenDoc:
     return BrokenDoc(id=citation.id, where=citation.cite.where, query=str(citation.cite.query),
                      was=published.plain(citation.cite.value),
                      now=published.plain(citation.now), problem=citation.problem)  # fmt: skip

@@ -24,7 +24,7 @@ MIN_TOKEN_CHARS = 16
 """Minimum characters of a token; shorter ones are too easily guessed."""
 
 
-class Refused(TracksideError):
+class RequestRefused(TracksideError):
     """A request that is answered with a status and a message, without being processed."""
 
     def __init__(self, status: int, reason: str, retry_after_s: float | None = None) -> None:
@@ -47,17 +47,17 @@ class Tokens:
         return cls([token for file in files for token in _tokens(Path(file))])
 
     def admit(self, authorization: str) -> None:
-        """Raise Refused unless the ``Authorization`` header contains one of the tokens."""
+        """Raise RequestRefused unless the ``Authorization`` header contains one of the tokens."""
         if not self._hashes:
             return
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
-            raise Refused(401, "a token is required: send the header 'Authorization: Bearer TOKEN'")
+            raise RequestRefused(401, "a token is required: send the header 'Authorization: Bearer TOKEN'")
         sent_hash = hashlib.sha256(token.strip().encode("utf-8", "replace")).digest()
         if not sum(
             hmac.compare_digest(sent_hash, token_hash) for token_hash in self._hashes
         ):  # compare all: constant time
-            raise Refused(401, "the token is not valid here")
+            raise RequestRefused(401, "the token is not valid here")
 
 
 def _tokens(path: Path) -> Iterator[str]:
@@ -103,9 +103,9 @@ class Bodies:
 
     @contextmanager
     def reserve(self) -> Iterator[BodyMemory]:
-        """Reserve memory for one body; raises Refused if there are too many."""
+        """Reserve memory for one body; raises RequestRefused if there are too many."""
         if self.count >= self.limits.bodies:
-            raise Refused(429, f"{self.count} requests are in progress; try again later", BUSY_S)
+            raise RequestRefused(429, f"{self.count} requests are in progress; try again later", BUSY_S)
         self.count += 1
         memory = BodyMemory(self)
         try:
@@ -123,7 +123,7 @@ class BodyMemory:
         self.bytes = 0
 
     async def read(self, request: Request) -> bytes:
-        """The body as received. Raises Refused if it exceeds the limits of size or time."""
+        """The body as received. Raises RequestRefused if it exceeds the limits of size or time."""
         max_bytes = self._bodies.limits.body_bytes
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length) > max_bytes:
@@ -139,20 +139,20 @@ class BodyMemory:
         except TimeoutError:
             # Not 408: nearly all senders treat any 4xx as final and drop their data.
             reason = f"the body did not come within {self._bodies.limits.body_s:g} s"
-            raise Refused(503, reason, BUSY_S) from None
+            raise RequestRefused(503, reason, BUSY_S) from None
         except ClientDisconnect:
-            raise Refused(400, "the connection was closed before the body's end") from None
+            raise RequestRefused(400, "the connection was closed before the body's end") from None
         return b"".join(pieces)
 
     def take(self, size: int) -> None:
-        """Count bytes; raises Refused if all bodies together have too many."""
+        """Count bytes; raises RequestRefused if all bodies together have too many."""
         if self._bodies.bytes + size > self._bodies.limits.bodies_bytes:
-            raise Refused(429, f"{self._bodies.bytes:,} bytes are in progress; try again later", BUSY_S)
+            raise RequestRefused(429, f"{self._bodies.bytes:,} bytes are in progress; try again later", BUSY_S)
         self._bodies.bytes += size
         self.bytes += size
 
 
-def _too_large(max_bytes: int) -> Refused:
-    return Refused(
+def _too_large(max_bytes: int) -> RequestRefused:
+    return RequestRefused(
         413, f"the body has more than {max_bytes:,} bytes; send smaller ones, or raise serve.limits.body_bytes"
     )

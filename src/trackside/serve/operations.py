@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from trackside.errors import CannotAsk, NoSuchRun, NothingReadable, SeveralRuns
 from trackside.http.unanswered import Unanswered
-from trackside.serve.limits import Refused
+from trackside.serve.limits import RequestRefused
 from trackside.serve.problems import MEDIA_TYPE, Problem, ProblemDoc
 from trackside.serve.workers import Busy, Slow
 from trackside.stores.embedded.layout import StoreError
@@ -30,7 +30,7 @@ Kind = Literal["text", "integer", "time"]
 Arguments = Mapping[str, Any]
 """Parameter values by name; None for a missing parameter without default."""
 Check = Callable[[Request], None]
-"""Raises Refused for an unauthorized request."""
+"""Raises RequestRefused for an unauthorized request."""
 MAX_TEXT_CHARS = 500
 """Maximum characters of a text parameter, unless it sets another."""
 MIN_GZIP_BYTES = 2048
@@ -142,7 +142,7 @@ def _problem(error: Exception, where: str) -> Problem:
     match error:
         case Problem():
             return error
-        case Refused():
+        case RequestRefused():
             return Problem(error.status, str(error))
         case ArchiveError():
             return Problem.of_archive(error)

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from trackside.serve import own_metrics, pushes
-from trackside.serve.limits import Bodies, Refused, Tokens
+from trackside.serve.limits import Bodies, RequestRefused, Tokens
 from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge
 from trackside.serve.protocols.series_key import KnownSeries
 from trackside.serve.pushes import PUSHES, Push
@@ -79,7 +79,7 @@ class Receiver:
         try:
             self._write.admit(request.headers.get("authorization", ""))
             answer, headers = await self._accept(push, content_type, request), {}
-        except (Refused, BadRequest, Busy, NotKept) as error:
+        except (RequestRefused, BadRequest, Busy, NotKept) as error:
             answer = push.refusal(error.status, str(error), content_type)
             retry = error.retry_after_s
             headers = {} if retry is None else {"Retry-After": str(max(1, round(retry)))}
@@ -105,7 +105,7 @@ class Receiver:
         with self.bodies.reserve() as memory:
             encoding = request.headers.get("content-encoding", "")
             if max(len(content_type), len(encoding)) > MAX_HEADER_CHARS:
-                raise Refused(
+                raise RequestRefused(
                     400, f"Content-Type and Content-Encoding may have at most {MAX_HEADER_CHARS:,} characters"
                 )
             body = await memory.read(request)
@@ -149,7 +149,7 @@ class Receiver:
     async def _metrics(self, request: Request) -> Response:
         try:
             self._read.admit(request.headers.get("authorization", ""))
-        except Refused as error:
+        except RequestRefused as error:
             return PlainTextResponse(f"{error}\n", error.status, {"WWW-Authenticate": "Bearer"})
         answered = dict(self.answered)
         text = await asyncio.to_thread(own_metrics.text, self.intake, self.bodies, answered, self.seconds)

@@ -58,9 +58,9 @@ class WasteDoc(msgspec.Struct, frozen=True):
 
 def waste(cost: Cost | None, number: Number, price: Price = NO_PRICE) -> WasteDoc | None:
     """None where not even what the run held is known (see :func:`untold`)."""
-    if cost is None or cost.held is None or not isinstance(cost.held.value, (int, float)):
+    if cost is None or cost.held_hours is None or not isinstance(cost.held_hours.value, (int, float)):
         return None
-    held, lost = cost.held.number, [_loss(each, number, price) for each in cost.lost]
+    held, lost = cost.held_hours.number, [_loss(each, number, price) for each in cost.wasted]
     total = round(math.fsum(each.gpu_hours for each in lost), 3)
     if held - total <= ROUNDED * (len(lost) + 1):  # each is rounded by itself
         total = held
@@ -72,7 +72,7 @@ def waste(cost: Cost | None, number: Number, price: Price = NO_PRICE) -> WasteDo
         currency=price.currency if priced else None,
         formula="" if cost.formula is None else clause(cost.formula),
         assumption="" if cost.assumption is None else worded(cost.assumption),
-        cites=number(cost.held.cites),
+        cites=number(cost.held_hours.cites),
         lost=lost,
         lost_gpu_hours=total if known else None,
         lost_cost=price.of(total) if known else None,

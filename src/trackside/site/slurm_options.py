@@ -12,10 +12,11 @@ Mode = Literal["auto", "commands", "rest", "off"]
 class SlurmOptions:
     """Options for querying Slurm.
 
-    ``mode`` auto: slurmrestd if ``url`` is set, else the commands. ``bin``: the folder of the commands; empty: found on
-    PATH. ``url``: of slurmrestd, ``http(s)://host:port`` or ``unix:/path/of/its/socket``. ``user``, ``token``: sent in each
-    request (a token belongs to that user; get one with ``scontrol token``). ``clusters``: the clusters to query;
-    empty: the commands' default. ``timeout_s``: limit of one command or request. ``most_bytes``: limit of one answer.
+    ``mode`` auto: slurmrestd if ``url`` is set, else the commands. ``bin``: the folder of the commands; empty:
+    found on PATH. ``url``: of slurmrestd, ``http(s)://host:port`` or ``unix:/path/of/its/socket``. ``user``,
+    ``token``: sent in each request (a token belongs to that user; get one with ``scontrol token``). ``clusters``:
+    the clusters to query; empty: the commands' default. ``timeout_s``: limit of one command or request.
+    ``most_bytes``: limit of one answer.
 
     Secrets are already resolved.
     """

@@ -21,7 +21,7 @@ from trackside.catalog.natural import Key, natural
 from trackside.evidence import NOT_GIVEN, UNABLE, Grid, MissingAnswer
 from trackside.http.unanswered import Unanswered
 from trackside.model import Scalar, Series
-from trackside.query import MOST_ASKED, Query, Span
+from trackside.query import MAX_QUERY_WINDOWS, Query, Span
 from trackside.stores.arithmetic import grouped, increase, onset
 
 Engine = Literal["avg", "min", "max", "sum", "count", "last"]
@@ -196,7 +196,7 @@ class RunMetrics:
         before = _before(query, start_ms, step_ms, self.timing)
         shift_ms = round(self.timing.shift * 1000)
         windows = (end_ms - start_ms) // step_ms + before
-        if windows > MOST_ASKED or (windows > 2 * MOST_WINDOWS and windows * len(groups) > MOST_CELLS):
+        if windows > MAX_QUERY_WINDOWS or (windows > 2 * MOST_WINDOWS and windows * len(groups) > MOST_CELLS):
             return MissingAnswer(f"{windows:,} windows of {step_ms / 1000:g} s of {len(groups):,} series are more "
                            "than can be held", query)  # fmt: skip
         if shift_ms % step_ms:

@@ -1,1 +1,1 @@
-"""Runs that are still going: asked again until they end."""
+"""Follows runs that are still going, until they end."""

@@ -1,4 +1,4 @@
-"""A job asked about again and again until it has ended and its records have settled."""
+"""Diagnoses a job repeatedly until it has ended and its records are complete."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from trackside.show.document import VerdictDoc
 from trackside.stores.metric_store import HIDDEN_S
 
 INTERVAL_S = 30.0
-LEAST_S = 1.0
-"""Between two askings, whatever interval is given."""
-MOST_PAUSE_S = 600.0
-"""Between two askings after failures, each of which doubles the pause; or the interval, where that is longer."""
+MIN_INTERVAL_S = 1.0
+"""Between two checks, whatever interval is given."""
+MAX_PAUSE_S = 600.0
+"""Between two checks after failures, each of which doubles the pause; or the interval, if that is longer."""
 SETTLE_S = HIDDEN_S + 60.0
-"""After the end was first seen, until what is asked for then is the last word: the newest samples are left alone, those
-of the run's last moments come up to a scrape later, and logs arrive late."""
+"""From the first check that saw the end until a check is final: metric servers hide the newest samples, samples of the
+last moments arrive up to a scrape later, and logs arrive late."""
 PATIENCE_S = 180.0
-"""So long at most is waited for accounting to tell of the end, or for what fails to answer again after it."""
-MISTAKES = (FileNotFoundError, NotADirectoryError, PermissionError)
-"""What a given path may be, now and ever after."""
+"""Maximum wait after the end for accounting to record it, or for a failing source to answer again."""
+USER_ERRORS = (FileNotFoundError, NotADirectoryError, PermissionError)
+"""Errors of a given path, which a retry can't fix."""
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
-    """How it went: the last verdict, None where none was ever made, and why it was no longer asked for."""
+class FollowResult:
+    """The last verdict (None if there was none), and why the watching ended."""
 
     verdict: VerdictDoc | None
     ending: str
-    """``settled``; ``ended`` where accounting, or what failed last, never told of all; ``stopped`` by Ctrl-C."""
+    """``settled``; ``ended``: the job ended, but a source never became complete; ``stopped`` by Ctrl-C."""
 
 
 def follow(
@@ -44,58 +44,58 @@ def follow(
     interval_s: float = INTERVAL_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
-) -> Followed:
-    """Ask until the job is over, and show each verdict that differs from the one before in what it says first.
+) -> FollowResult:
+    """Diagnose until the job is over; show each verdict whose family, certainty, culprit or variant changed.
 
-    ``stage``: of the job, as the last asking found it. ``say``: takes a line about the watching itself. That a
-    server or the system does not answer is said, and tried again later, ever more seldom; all else that ``ask`` raises
-    ends the watching, as it would a single diagnosis, and so does a path that was mistyped.
+    ``stage``: the job's stage as of the last check. ``say``: takes a line about the watching itself. If a server or the
+    system does not answer, a line says so, and the check is repeated after ever longer pauses; any other error of
+    ``ask`` ends the watching, as it would end a single diagnosis, and so does a mistyped path.
     """
     last: VerdictDoc | None = None
-    now = ""
+    current_stage = ""
     failures = 0
     ended_at: float | None = None
     try:
         while True:
-            begun = clock()
+            check_start = clock()
             try:
                 verdict = ask()
-            except MISTAKES:
+            except USER_ERRORS:
                 raise
             except (Unanswered, OSError) as error:
-                left = math.inf if ended_at is None else ended_at + PATIENCE_S - clock()
-                if left <= 0:
-                    say(f"unable to check: {error}; the job has ended, and its last verdict stands")
-                    return Followed(last, now)
+                remaining_s = math.inf if ended_at is None else ended_at + PATIENCE_S - clock()
+                if remaining_s <= 0:
+                    say(f"unable to check: {error}; the job has ended, so its last verdict is final")
+                    return FollowResult(last, current_stage)
                 failures += 1
-                pause = min(_pause(interval_s, failures), max(left, LEAST_S))
-                say(f"unable to check: {error}; asking again in {pause:.0f} s")
+                pause = min(_pause(interval_s, failures), max(remaining_s, MIN_INTERVAL_S))
+                say(f"unable to check: {error}; next check in {pause:.0f} s")
                 sleep(pause)
                 continue
             if failures:
-                say(f"answered again, after {failures} {'failure' if failures == 1 else 'failures'}")
+                say(f"answering again after {failures} {'failure' if failures == 1 else 'failures'}")
                 failures = 0
             if last is None or key(verdict) != key(last):
                 show(verdict)
             last = verdict
-            before, now = now, stage()
-            if now == "unknown" != before:
-                say("whether the job goes on can't be told; asking on until Ctrl-C")
-            ended_at = (clock() if ended_at is None else ended_at) if now in ("ended", "settled") else None
+            previous_stage, current_stage = current_stage, stage()
+            if current_stage == "unknown" != previous_stage:
+                say("the job's state is unknown; checking until Ctrl-C")
+            ended_at = (clock() if ended_at is None else ended_at) if current_stage in ("ended", "settled") else None
             pause = interval_s
             if ended_at is not None:
-                since = begun - ended_at  # what came while it was asked for may not have been seen
-                if since >= PATIENCE_S or (now == "settled" and since >= SETTLE_S):
-                    return Followed(last, now)
-                pause = min(interval_s, SETTLE_S - since if since < SETTLE_S else SETTLE_S)
-            sleep(max(LEAST_S, pause - (clock() - begun)))
+                since_end_s = check_start - ended_at  # what came while it was asked for may not have been seen
+                if since_end_s >= PATIENCE_S or (current_stage == "settled" and since_end_s >= SETTLE_S):
+                    return FollowResult(last, current_stage)
+                pause = min(interval_s, SETTLE_S - since_end_s if since_end_s < SETTLE_S else SETTLE_S)
+            sleep(max(MIN_INTERVAL_S, pause - (clock() - check_start)))
     except KeyboardInterrupt:
-        return Followed(last, "stopped")
+        return FollowResult(last, "stopped")
 
 
 def _pause(interval_s: float, failures: int) -> float:
     """Seconds after so many failures in a row."""
-    return float(min(max(interval_s, LEAST_S) * 2 ** min(failures, 10), max(MOST_PAUSE_S, interval_s)))
+    return float(min(max(interval_s, MIN_INTERVAL_S) * 2 ** min(failures, 10), max(MAX_PAUSE_S, interval_s)))
 
 
 def key(verdict: VerdictDoc) -> tuple[str, str | None, str, str | None]:

@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trackside.serve.protocols.decoded import BadRequest, TooLarge, Unsupported
+from trackside.serve.protocols.decoded import BadRequest, TooLarge, UnsupportedMedia
 from trackside.serve.protocols.encoding import decompress
 
 TEXT = b"step 10 loss 4.5455\n" * 5000
@@ -88,7 +88,7 @@ def test_encodings_one_in_another():
 
 
 def test_an_unknown_encoding_names_those_that_are_known():
-    with pytest.raises(Unsupported, match=r"'br' is not known here: use identity, snappy, gzip") as caught:
+    with pytest.raises(UnsupportedMedia, match=r"'br' is not known here: use identity, snappy, gzip") as caught:
         decompress(b"", "br", 10)
     assert caught.value.status == 415
 

@@ -13,7 +13,7 @@ from tools.cases import CORPUS
 
 from tests.messages import PUSH
 from trackside.serve.protocols import loki_push, messages
-from trackside.serve.protocols.decoded import BadRequest, Unsupported
+from trackside.serve.protocols.decoded import BadRequest, UnsupportedMedia
 from trackside.serve.protocols.loki_push import decode
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -162,7 +162,7 @@ def test_json_that_is_no_push_is_refused_with_its_place(body, message):
 
 
 def test_other_content_is_unsupported():
-    with pytest.raises(Unsupported, match="a push is application/x-protobuf"):
+    with pytest.raises(UnsupportedMedia, match="a push is application/x-protobuf"):
         decode(b"", "text/plain")
     assert loki_push.answer().status == 204
 

@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 from trackside.serve.protocols import messages, otlp_logs, otlp_metrics
-from trackside.serve.protocols.decoded import BadRequest, Unsupported
+from trackside.serve.protocols.decoded import BadRequest, UnsupportedMedia
 from trackside.serve.protocols.series_key import KnownSeries, labels_of
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json; charset=utf-8"
@@ -241,7 +241,7 @@ def test_what_is_no_request_is_refused(decode):
     ):
         with pytest.raises(BadRequest, match=message):
             decode(body, content_type)
-    with pytest.raises(Unsupported, match="OTLP over HTTP is"):
+    with pytest.raises(UnsupportedMedia, match="OTLP over HTTP is"):
         decode(b"", "text/plain")
 
 

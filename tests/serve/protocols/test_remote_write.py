@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.messages import FIRST, SECOND, UNPACKED
 from trackside.serve.protocols import messages, remote_write_1
-from trackside.serve.protocols.decoded import BadRequest, TooLarge, Unsupported
+from trackside.serve.protocols.decoded import BadRequest, TooLarge, UnsupportedMedia
 from trackside.serve.protocols.remote_write import answer, decode, version_of
 from trackside.serve.protocols.samples import STALE as STALE_BITS
 from trackside.serve.protocols.series_key import KnownSeries, key_of, labels_of, length
@@ -260,7 +260,7 @@ def test_content_types():
     )
     assert version_of("application/x-protobuf; proto=io.prometheus.write.v2.Request") == 2
     for other in ("", "application/json", "application/x-protobuf;proto=x.Y"):
-        with pytest.raises(Unsupported, match="remote write is application/x-protobuf"):
+        with pytest.raises(UnsupportedMedia, match="remote write is application/x-protobuf"):
             version_of(other)
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from tests.stores.embedded.runs import SACCT, TRACEBACK, ingest, kept, of_files, of_store, sacct, scrape, steps, write
 from trackside.cli import main
-from trackside.ingest import Hashed
+from trackside.ingest import HashedStream
 from trackside.runs.locator import inputs_of
 from trackside.session import StoreRequest, open_session
 from trackside.stores.embedded.layout import Directory, StoreError
@@ -188,10 +188,10 @@ def test_a_file_that_grows_while_it_is_read() -> None:
             return data
 
     def digest(content: bytes) -> str:
-        stream = Hashed(io.BytesIO(content))
+        stream = HashedStream(io.BytesIO(content))
         return stream.digest()
 
-    grown = Hashed(Growing(b"step 1\n"))
+    grown = HashedStream(Growing(b"step 1\n"))
     buffer = bytearray(100)
     assert grown.readinto(buffer) == 7
     assert grown.readinto(buffer) == 0
@@ -201,8 +201,8 @@ def test_a_file_that_grows_while_it_is_read() -> None:
 
 def test_a_reader_that_goes_back_and_forth_is_hashed_once() -> None:
     content = bytes(range(256)) * 1000
-    plain = Hashed(io.BytesIO(content)).digest()
-    stream = Hashed(io.BytesIO(content))
+    plain = HashedStream(io.BytesIO(content)).digest()
+    stream = HashedStream(io.BytesIO(content))
     whole = io.BufferedReader(stream, 5000)
     whole.read(70_000)
     whole.seek(100)

@@ -33,7 +33,7 @@ class TooLarge(BadRequest):
     status = 413
 
 
-class Unsupported(BadRequest):
+class UnsupportedMedia(BadRequest):
     """A content type or encoding that is not spoken here (HTTP 415)."""
 
     status = 415

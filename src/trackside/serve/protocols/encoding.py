@@ -11,9 +11,9 @@ from collections.abc import Callable
 import cramjam
 import zstandard
 
-from trackside.serve.protocols.decoded import BadRequest, TooLarge, Unsupported
+from trackside.serve.protocols.decoded import BadRequest, TooLarge, UnsupportedMedia
 
-MOST_ENCODINGS = 3
+MAX_ENCODINGS = 3
 _STEP = 64 << 10
 _ZSTD_STEP = 256
 """Bytes of zstd handed in at once: a block takes four at least and gives 128 KiB at most."""
@@ -28,14 +28,14 @@ _STREAM = b"\xff\x06\x00\x00sNaPpY"
 def decompress(body: bytes, content_encoding: str, most: int) -> bytes:
     """The body without its encodings, at most ``most`` bytes of it.
 
-    Raises Unsupported for an encoding that is not known, TooLarge, and BadRequest for broken data.
+    Raises UnsupportedMedia for an encoding that is not known, TooLarge, and BadRequest for broken data.
     """
     names = [name.strip().lower() for name in content_encoding.split(",") if name.strip()]
-    if len(names) > MOST_ENCODINGS:
-        raise BadRequest(f"{len(names)} encodings one in another: at most {MOST_ENCODINGS} are undone")
+    if len(names) > MAX_ENCODINGS:
+        raise BadRequest(f"{len(names)} encodings one in another: at most {MAX_ENCODINGS} are undone")
     for name in reversed(names):
         if name not in _DECODERS:
-            raise Unsupported(f"Content-Encoding {name[:40]!r} is not known here: use {', '.join(_DECODERS)}")
+            raise UnsupportedMedia(f"Content-Encoding {name[:40]!r} is not known here: use {', '.join(_DECODERS)}")
         body = _DECODERS[name](body, most)
     if len(body) > most:
         raise _too_large(most)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from trackside.serve.protocols.decoded import Answer, BadRequest, LineStreams, TooLarge, Unsupported, is_place
+from trackside.serve.protocols.decoded import Answer, BadRequest, LineStreams, TooLarge, UnsupportedMedia, is_place
 from trackside.serve.protocols.messages import Shape, parsed
 from trackside.serve.protocols.schema import PushRequest
 from trackside.stores.receiver.pending import LineStream
@@ -37,7 +37,7 @@ def decode(body: bytes, content_type: str) -> list[LineStream]:
         return _read_json(body)
     if media in (PROTOBUF, ""):  # protobuf is what Loki takes a push for that doesn't say
         return _read(body)
-    raise Unsupported(f"Content-Type {content_type[:200]!r}: a push is {PROTOBUF} (snappy) or {JSON}")
+    raise UnsupportedMedia(f"Content-Type {content_type[:200]!r}: a push is {PROTOBUF} (snappy) or {JSON}")
 
 
 def answer(why: str = "") -> Answer:

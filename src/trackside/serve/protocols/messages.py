@@ -60,9 +60,9 @@ def _cut(body: bytes, shape: Shape, at: int, end: int) -> tuple[bytes, list[tupl
     tags = {number << 3 | BYTES for number in shape}
     context, parts, count = bytearray(), list[tuple[int, int, int]](), 0
     while at < end:
-        taken = array("q")
-        stop = run(body, at, min(end, at + MAX_PIECE_BYTES), taken, taken) if body[at] in tags else at
-        count += len(taken) // 2 or 1
+        lengths = array("q")
+        stop = run(body, at, min(end, at + MAX_PIECE_BYTES), lengths, lengths) if body[at] in tags else at
+        count += len(lengths) // 2 or 1
         if count > MAX_MESSAGES:
             raise TooLarge(f"{count:,} messages in a row, at most {MAX_MESSAGES:,} are taken: send less at once")
         if stop == at:

@@ -13,7 +13,7 @@ from google.protobuf import json_format  # type: ignore[import-untyped]
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge, Unsupported
+from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge, UnsupportedMedia
 from trackside.serve.protocols.messages import Shape, parsed
 from trackside.serve.protocols.wire import MAX_MESSAGES
 
@@ -31,10 +31,10 @@ M = TypeVar("M", bound=Message)
 
 
 def media_of(content_type: str) -> str:
-    """``PROTOBUF`` or ``JSON``; raises Unsupported for anything else."""
+    """``PROTOBUF`` or ``JSON``; raises UnsupportedMedia for anything else."""
     media = content_type.partition(";")[0].strip().lower()
     if media not in (PROTOBUF, JSON):
-        raise Unsupported(f"Content-Type {content_type[:200]!r}: OTLP over HTTP is {PROTOBUF} or {JSON}")
+        raise UnsupportedMedia(f"Content-Type {content_type[:200]!r}: OTLP over HTTP is {PROTOBUF} or {JSON}")
     return media
 
 

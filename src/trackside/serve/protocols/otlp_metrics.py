@@ -63,12 +63,12 @@ def decode(body: bytes, content_type: str, known: KnownSeries | None = None) -> 
 def answer(block: MetricBlock, content_type: str, lost: int = 0, why: str = "") -> Answer:
     """What the sender is told once the block is kept, but for ``lost`` samples, and ``why`` these are not."""
     response, left_out = ExportMetricsServiceResponse(), block.left_out + lost
-    said = "; ".join(each for each in (block.why, why) if each)
-    if said:
+    message = "; ".join(text for text in (block.why, why) if text)
+    if message:
         response.partial_success.rejected_data_points = left_out
-        response.partial_success.error_message = said
+        response.partial_success.error_message = message
     media = otlp.media_of(content_type)
-    return otlp.answered(media, response.SerializeToString(), "rejectedDataPoints", left_out, said)
+    return otlp.answered(media, response.SerializeToString(), "rejectedDataPoints", left_out, message)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackside.serve.protocols import remote_write_1, remote_write_2
-from trackside.serve.protocols.decoded import Answer, Unsupported
+from trackside.serve.protocols.decoded import Answer, UnsupportedMedia
 from trackside.serve.protocols.series_key import KnownSeries
 from trackside.stores.receiver.arrivals import MetricBlock
 
@@ -17,12 +17,12 @@ def decode(body: bytes, version: int = 1, known: KnownSeries | None = None) -> M
 
 
 def version_of(content_type: str) -> int:
-    """1 or 2, by the Content-Type of a push; raises Unsupported for what is no remote write."""
+    """1 or 2, by the Content-Type of a push; raises UnsupportedMedia for what is no remote write."""
     media, *parameters = (part.strip() for part in content_type.split(";"))
     named = dict(part.partition("=")[::2] for part in parameters)
     message = named.get("proto", "").strip('"')
     if media.lower() != "application/x-protobuf" or message not in _MESSAGES:
-        raise Unsupported(
+        raise UnsupportedMedia(
             f"Content-Type {content_type[:200]!r}: remote write is application/x-protobuf, with proto=one of "
             f"{', '.join(name for name in _MESSAGES if name)}"
         )
@@ -36,16 +36,16 @@ def answer(block: MetricBlock, version: int, lost: int = 0, why: str = "") -> An
     let go on purpose, and a sender whose request had no others would take "0 written" for a receiver that doesn't
     understand it, and count them as failed.
     """
-    unkept = [block.why] if block.why and version > 1 else []
-    kept = [f"the rest is kept: {why}"] if why else ["all samples were kept"] if unkept else []
-    said = "; ".join([*unkept, *kept])
+    left_out_texts = [block.why] if block.why and version > 1 else []
+    kept_texts = [f"the rest is kept: {why}"] if why else ["all samples were kept"] if left_out_texts else []
+    message = "; ".join([*left_out_texts, *kept_texts])
     text = "text/plain; charset=utf-8"
     if version == 1:
-        return Answer(400, f"{said}\n".encode(), text) if said else Answer()
+        return Answer(400, f"{message}\n".encode(), text) if message else Answer()
     headers = {
         "X-Prometheus-Remote-Write-Samples-Written": str(block.received - lost),
         "X-Prometheus-Remote-Write-Histograms-Written": "0",
         "X-Prometheus-Remote-Write-Exemplars-Written": "0",
     }
     # 2xx only where all was kept
-    return Answer(400, said.encode(), text, headers) if said else Answer(headers=headers)
+    return Answer(400, message.encode(), text, headers) if message else Answer(headers=headers)

@@ -47,15 +47,15 @@ class SampleScan:
         begins = begins[begins <= len(octets) - _ZERO]
         heads = words[begins] & _HEAD_MASK
         sizes = np.select([heads == head for head in _HEADS.values()], list(_HEADS), default=0)
-        kept = (sizes > 0) & (begins + sizes <= len(octets))
-        begins, sizes = begins[kept], sizes[kept]
+        plausible = (sizes > 0) & (begins + sizes <= len(octets))
+        begins, sizes = begins[plausible], sizes[plausible]
         timed = words[_times(begins, sizes)] & SIX_MASK == _TIME
         started = sizes == _STARTED
         timed[started] &= words[begins[started] + 17] & SIX_MASK == _START
         begins, ends = begins[timed], (begins + sizes)[timed]
-        apart = np.append(ends[:-1] != begins[1:], True)
-        lasts = np.flatnonzero(apart)
-        chain = np.cumsum(apart) - apart
+        ends_chain = np.append(ends[:-1] != begins[1:], True)
+        lasts = np.flatnonzero(ends_chain)
+        chain = np.cumsum(ends_chain) - ends_chain
         firsts = np.concatenate([[0], lasts[:-1] + 1])
         return cls(body, begins, ends, firsts[chain], lasts[chain])
 

@@ -42,7 +42,7 @@ class KnownSeries:
 
     def judged(self, raw: Hashable, key: bytes, raw_bytes: int, index: int) -> bytes:
         """Remember the key of a series of the request, unless it makes none: see :func:`judge`."""
-        judge(key, f"series {index:,} of the request, counted from 0")
+        check_key(key, f"series {index:,} of the request, counted from 0")
         return self.add(raw, key, raw_bytes)
 
 
@@ -98,26 +98,26 @@ def labels_of(key: bytes) -> tuple[str, dict[str, str]]:
     return labels.pop(NAME.decode(), ""), labels
 
 
-def judge(key: bytes, where: str) -> None:
+def check_key(key: bytes, where: str) -> None:
     """Raise BadRequest for labels that make no series; ``where`` begins the message."""
     if len(key) > MAX_KEY_BYTES:
         raise BadRequest(
             f"{where}: its labels take {len(key):,} bytes, at most {MAX_KEY_BYTES:,} are taken: drop the longest"
         )
-    seen: dict[bytes, bytes] = {}
+    labels: dict[bytes, bytes] = {}
     for name, value in pairs(key):
         for text in (name, value):
             if not (text.isascii() or _is_utf8(text)):
                 raise BadRequest(f"{where}: {_shown(text)} in its labels isn't UTF-8")
         if not name:
             raise BadRequest(f"{where}: a label with the value {_shown(value)} has no name")
-        if name in seen:
+        if name in labels:
             raise BadRequest(
-                f"{where}: label {_shown(name)} stands twice, as {_shown(seen[name])} and {_shown(value)}: send it once"
+                f"{where}: label {_shown(name)} stands twice, as {_shown(labels[name])} and {_shown(value)}: send it once"
             )
-        seen[name] = value
-    if not seen.get(NAME):
-        among = ", ".join(f"{_shown(name)[1:-1]}={_shown(value)}" for name, value in list(seen.items())[:8])
+        labels[name] = value
+    if not labels.get(NAME):
+        among = ", ".join(f"{_shown(name)[1:-1]}={_shown(value)}" for name, value in list(labels.items())[:8])
         raise BadRequest(f"{where}: no label __name__ says which metric it is, only {{{among}}}")
 
 
