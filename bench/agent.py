@@ -78,25 +78,25 @@ class Sink:
 @contextmanager
 def sink() -> Iterator[Sink]:
     """In this process: its CPU is not the agent's."""
-    told = Sink(0)
+    counter = Sink(0)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            told.bytes += len(self.rfile.read(int(self.headers["Content-Length"])))
-            told.requests += 1
+            counter.bytes += len(self.rfile.read(int(self.headers["Content-Length"])))
+            counter.requests += 1
             self.send_response(204)
             self.end_headers()
 
-        def log_message(self, *given: object) -> None: ...
+        def log_message(self, *arguments: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    told.port = server.server_port
+    counter.port = server.server_port
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield told
+        yield counter
     finally:
         server.shutdown()
         server.server_close()
@@ -148,12 +148,12 @@ def scrape(url: str) -> int:
 
 def threads(pid: int) -> dict[str, float]:
     """CPU seconds by the name of a thread."""
-    found: dict[str, float] = {}
+    cpu_s: dict[str, float] = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(OSError):
             name = (task / "comm").read_text().strip()
-            found[name] = found.get(name, 0.0) + int((task / "schedstat").read_text().split()[0]) / 1e9
-    return found
+            cpu_s[name] = cpu_s.get(name, 0.0) + int((task / "schedstat").read_text().split()[0]) / 1e9
+    return cpu_s
 
 
 def forks() -> int:
@@ -175,31 +175,31 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Run both, and say what each took."""
-    given = arguments()
+    options = arguments()
     with tempfile.TemporaryDirectory(prefix="bench-agent-") as name, ExitStack() as open_:
         folder = Path(name)
-        script = nvml.Script(folder / "script", gpus=given.gpus)
+        script = nvml.Script(folder / "script", gpus=options.gpus)
         environ = nvml.environment(nvml.build(ROOT / ".cache/nvml"), script.path) | {
             "STATE_DIRECTORY": str(folder / "state")
         }
         to = open_.enter_context(sink())
-        open_.enter_context(job(folder, given.workers))
-        mine, theirs = free_port(), free_port()
-        command = [sys.executable, "-m", "trackside.agent", "run", "--listen", f"127.0.0.1:{mine}", "--node", "n1",
+        open_.enter_context(job(folder, options.workers))
+        agent_port, sink_port = free_port(), free_port()
+        command = [sys.executable, "-m", "trackside.agent", "run", "--listen", f"127.0.0.1:{agent_port}", "--node", "n1",
                    "--remote-write", f"http://127.0.0.1:{to.port}", "--loki", f"http://127.0.0.1:{to.port}"]  # fmt: skip
-        command += ["--only", *given.only] if given.only else []
+        command += ["--only", *options.only] if options.only else []
         usages = {AGENT: Usage(open_.enter_context(started(command, folder / "agent.log", environ)))}
-        urls = {AGENT: f"http://127.0.0.1:{mine}/metrics"}
+        urls = {AGENT: f"http://127.0.0.1:{agent_port}/metrics"}
         peer = shutil.which("prometheus-node-exporter")
         if peer is not None:
-            command = [peer, f"--web.listen-address=127.0.0.1:{theirs}"]
+            command = [peer, f"--web.listen-address=127.0.0.1:{sink_port}"]
             usages["node_exporter"] = Usage(open_.enter_context(started(command, folder / "peer.log")))
-            urls["node_exporter"] = f"http://127.0.0.1:{theirs}/metrics"
+            urls["node_exporter"] = f"http://127.0.0.1:{sink_port}/metrics"
         time.sleep(WARM_S)
-        print(f"{given.gpus} GPUs (played), {8 + given.workers} processes of a job")
+        print(f"{options.gpus} GPUs (played), {8 + options.workers} processes of a job")
         before = threads(usages[AGENT].pid)
-        measure(usages, urls, to, given.seconds)
-        if given.profile:
+        measure(usages, urls, to, options.seconds)
+        if options.profile:
             profile(before, usages[AGENT])
             print((folder / "agent.log").read_text(), end="")
     return 0
@@ -207,7 +207,7 @@ def main() -> int:
 
 def measure(usages: Mapping[str, Usage], urls: Mapping[str, str], to: Sink, seconds: float) -> None:
     """Scrape each for so long, and say what it took meanwhile."""
-    begin, sent, begun = time.monotonic(), to.bytes, forks()
+    begin, sent, forks_before = time.monotonic(), to.bytes, forks()
     for usage in usages.values():
         usage.look()
         usage.began_s = usage.cpu_s
@@ -219,11 +219,11 @@ def measure(usages: Mapping[str, Usage], urls: Mapping[str, str], to: Sink, seco
     for usage in usages.values():
         usage.look()
         usage.seconds = time.monotonic() - begin
-    agent, begun = usages[AGENT], forks() - begun
+    agent, forks_before = usages[AGENT], forks() - forks_before
     with urllib.request.urlopen(urls[AGENT], timeout=10) as answer:
         samples = sum(not line.startswith(b"#") for line in answer)
     print(
-        f"{agent.seconds:.0f} s, in which {begun / agent.seconds:.0f} processes and threads a second began on this "
+        f"{agent.seconds:.0f} s, in which {forks_before / agent.seconds:.0f} processes and threads a second began on this "
         "machine: each is looked at"
     )
     for who, usage in usages.items():
@@ -240,8 +240,8 @@ def measure(usages: Mapping[str, Usage], urls: Mapping[str, str], to: Sink, seco
 
 def profile(before: Mapping[str, float], usage: Usage) -> None:
     """Which of its threads took the CPU since then."""
-    spent = {name: seconds - before.get(name, 0.0) for name, seconds in threads(usage.pid).items()}
-    for name, seconds in sorted(spent.items(), key=lambda pair: -pair[1]):
+    cpu_s = {name: seconds - before.get(name, 0.0) for name, seconds in threads(usage.pid).items()}
+    for name, seconds in sorted(cpu_s.items(), key=lambda pair: -pair[1]):
         print(f"  {name:24} {100 * seconds / usage.seconds:6.3f} %")
 
 

@@ -24,11 +24,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench.processes import folder_bytes, taken
+from bench.processes import folder_bytes, run_measured
 from bench.victoria import PROGRAM, Victoria
 
 GPUS, SERIES, A_DAY = 512, 30, 5760
-MOST = 100_000_000
+MAX_SAMPLES = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def ours(source: Path, folder: Path, samples: int) -> Cost:
     """Into a new store. Raises RuntimeError where not every sample arrived."""
     store = folder / "store"
     shutil.rmtree(store, ignore_errors=True)
-    done = taken([sys.executable, "-m", "trackside", "ingest", str(source), "--store", str(store)])
+    done = run_measured([sys.executable, "-m", "trackside", "ingest", str(source), "--store", str(store)])
     if f" {samples:,}" not in done.out.decode():
         raise RuntimeError(f"{samples:,} samples were given; {done.out.decode().strip()}")
     disk = folder_bytes(store)
@@ -53,7 +53,7 @@ def ours(source: Path, folder: Path, samples: int) -> Cost:
     return Cost(done.wall_s, done.cpu_s, done.peak_mib, disk)
 
 
-def theirs(path: str, files: Sequence[Path], folder: Path, samples: int, dump: Path | None = None) -> Cost:
+def victoria_cost(path: str, files: Sequence[Path], folder: Path, samples: int, dump: Path | None = None) -> Cost:
     """Into a new server. Raises RuntimeError where not every sample arrived."""
     with Victoria(folder / "victoria") as server:
         wall = server.imported(path, files)
@@ -80,8 +80,8 @@ def json_lines(tables: Sequence[Path], out: Path) -> None:
                 metric, labels, values, times = row
                 named = series_of(metric + labels)
                 assert named is not None
-                told = {"metric": {"__name__": named[0], **named[1]}, "values": values, "timestamps": times}
-                file.write(json.dumps(told, separators=(",", ":")) + "\n")
+                line = {"metric": {"__name__": named[0], **named[1]}, "values": values, "timestamps": times}
+                file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
 
 def made(folder: Path, samples: float) -> int:
@@ -90,14 +90,14 @@ def made(folder: Path, samples: float) -> int:
     if note.is_file():
         return int(json.loads(note.read_text())["samples"])
     hours = samples / (GPUS * SERIES * A_DAY) * 24
-    found = 0
+    n_samples = 0
     for metrics in ("text", "parquet"):
         run = folder / metrics
         command = [sys.executable, str(ROOT / "bench/jobs.py"), str(run), str(GPUS), str(hours), "healthy", metrics]
-        found = int(json.loads(taken(command).out)["samples"])
+        n_samples = int(json.loads(run_measured(command).out)["samples"])
     json_lines(sorted((folder / "parquet/metrics").iterdir()), folder / "series.jsonl")
-    note.write_text(json.dumps({"samples": found}))
-    return found
+    note.write_text(json.dumps({"samples": n_samples}))
+    return n_samples
 
 
 def table(folder: Path, samples: int, repeat: int) -> Iterator[str]:
@@ -108,50 +108,52 @@ def table(folder: Path, samples: int, repeat: int) -> Iterator[str]:
     files = sorted(text.iterdir())
     routes: dict[str, Callable[[], Cost]] = {
         "text, trackside": lambda: ours(text, folder, samples),
-        "text, VictoriaMetrics": lambda: theirs("/api/v1/import/prometheus", files, folder, samples, dump),
+        "text, VictoriaMetrics": lambda: victoria_cost("/api/v1/import/prometheus", files, folder, samples, dump),
         "Parquet, trackside": lambda: ours(parquet, folder, samples),
-        "JSON lines, VictoriaMetrics": lambda: theirs("/api/v1/import", [lines], folder, samples),
-        "its own dump, VictoriaMetrics": lambda: theirs("/api/v1/import/native", [dump], folder, samples),
+        "JSON lines, VictoriaMetrics": lambda: victoria_cost("/api/v1/import", [lines], folder, samples),
+        "its own dump, VictoriaMetrics": lambda: victoria_cost("/api/v1/import/native", [dump], folder, samples),
     }
     yield "| route | wall s | samples/s | CPU s | samples/CPU-s | peak MiB | bytes/sample |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     rates: dict[str, tuple[float, float]] = {}
     for name, route in routes.items():
         costs = [route() for _ in range(repeat)]
-        wall, cpu, peak = (min(getattr(each, field) for each in costs) for field in ("wall_s", "cpu_s", "peak_mib"))
+        wall, cpu, peak = (min(getattr(cost, field) for cost in costs) for field in ("wall_s", "cpu_s", "peak_mib"))
         rates[name] = samples / wall, samples / cpu
         yield (
             f"| {name} | {wall:.1f} | {samples / wall:,.0f} | {cpu:.1f} | {samples / cpu:,.0f} | {peak:,.0f} "
             f"| {costs[-1].disk / samples:.2f} |"
         )
-    mine, their = "text, trackside", "text, VictoriaMetrics"
-    yield f"\ntext, trackside : VictoriaMetrics = {_ratio(rates, mine, their)}"
+    our_name, their = "text, trackside", "text, VictoriaMetrics"
+    yield f"\ntext, trackside : VictoriaMetrics = {_ratio(rates, our_name, their)}"
     for their in ("JSON lines, VictoriaMetrics", "its own dump, VictoriaMetrics"):
         yield f"Parquet, trackside : {their} = {_ratio(rates, 'Parquet, trackside', their)}"
 
 
-def _ratio(rates: dict[str, tuple[float, float]], mine: str, their: str) -> str:
-    wall, cpu = (rates[mine][i] / rates[their][i] for i in (0, 1))
+def _ratio(rates: dict[str, tuple[float, float]], our_name: str, their: str) -> str:
+    wall, cpu = (rates[our_name][i] / rates[their][i] for i in (0, 1))
     return f"{wall:.2f} on the clock, {cpu:.2f} a CPU second"
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=float, default=20e6, metavar="N", help=f"about so many, at most {MOST:,}")
+    parser.add_argument(
+        "--samples", type=float, default=20e6, metavar="N", help=f"about so many, at most {MAX_SAMPLES:,}"
+    )
     parser.add_argument("--repeat", type=int, default=2, metavar="N", help="runs of each")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where inputs are kept, to be used again")
-    given = parser.parse_args()
+    options = parser.parse_args()
     if shutil.which(PROGRAM) is None:
         sys.exit(f"{PROGRAM} is not installed: apt-get install --no-install-recommends {PROGRAM}")
-    if not 0 < given.samples <= MOST:
-        parser.error(f"--samples: from 1 to {MOST:,}")
+    if not 0 < options.samples <= MAX_SAMPLES:
+        parser.error(f"--samples: from 1 to {MAX_SAMPLES:,}")
     with tempfile.TemporaryDirectory() as temporary:
-        folder = given.folder or Path(temporary)
+        folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        samples = made(folder, given.samples)
+        samples = made(folder, options.samples)
         print(f"{samples:,} samples of {GPUS} GPUs, {SERIES} series each\n")
-        for row in table(folder, samples, given.repeat):
+        for row in table(folder, samples, options.repeat):
             print(row, flush=True)
 
 

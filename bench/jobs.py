@@ -44,17 +44,17 @@ class Chosen:
     """Passes the chosen metrics on."""
 
     def __init__(self, sink: ParquetTable | Exposition) -> None:
-        self._sink, self._wanted = sink, False
+        self._sink, self._is_included = sink, False
 
     def family(self, name: str, kind: str, help_text: str) -> None:
         """A new metric begins."""
-        self._wanted = name not in LEFT_OUT
-        if self._wanted:
+        self._is_included = name not in LEFT_OUT
+        if self._is_included:
             self._sink.family(name, kind, help_text)
 
     def curve(self, labels: Mapping[str, str], times_ms: NDArray[np.int64], values: Array, style: Style) -> None:
         """One series of it."""
-        if self._wanted:
+        if self._is_included:
             self._sink.curve(labels, times_ms, values, style)
 
 
@@ -114,8 +114,8 @@ def main() -> None:
     """FOLDER GPUS HOURS KIND METRICS: make one, and print as JSON what is true of it."""
     folder, gpus, hours, kind, metrics = sys.argv[1:]
     truth, samples = make(Path(folder), int(gpus), float(hours), kind, metrics)
-    told = {"job": truth.job, "family": truth.family, "nodes": truth.nodes, "gpus": truth.gpus, "samples": samples}
-    print(json.dumps(told))
+    summary = {"job": truth.job, "family": truth.family, "nodes": truth.nodes, "gpus": truth.gpus, "samples": samples}
+    print(json.dumps(summary))
 
 
 if __name__ == "__main__":

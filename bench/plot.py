@@ -41,15 +41,18 @@ def loglog(title: str, across: str, up: str, lines: Mapping[str, Points], guides
                   _text(LEFT - 8, y_of(tick) + 4, f"{tick:g}", "end")]  # fmt: skip
         tick *= 10
     for name, points in guides.items():
-        kept = [(x_of(x), y_of(y)) for x, y in points if low <= y <= high]
-        parts += [_line(kept, GREY, ' stroke-dasharray="5 4"'), _text(kept[0][0] + 8, kept[0][1] + 12, name, fill=GREY)]
+        visible_points = [(x_of(x), y_of(y)) for x, y in points if low <= y <= high]
+        parts += [
+            _line(visible_points, GREY, ' stroke-dasharray="5 4"'),
+            _text(visible_points[0][0] + 8, visible_points[0][1] + 12, name, fill=GREY),
+        ]
     above = 0.0
     for colour, (name, points) in sorted(zip(COLOURS, lines.items(), strict=False), key=lambda one: -one[1][1][-1][1]):
-        placed = [(x_of(x), y_of(y)) for x, y in points]
-        above = max(placed[-1][1] + 4, above + 16)  # one name below the other
-        parts.append(_line(placed, colour, ' stroke-width="2"'))
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in placed]
-        parts.append(_text(placed[-1][0] + 8, above, name, fill=colour))
+        pixels = [(x_of(x), y_of(y)) for x, y in points]
+        above = max(pixels[-1][1] + 4, above + 16)  # one name below the other
+        parts.append(_line(pixels, colour, ' stroke-width="2"'))
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in pixels]
+        parts.append(_text(pixels[-1][0] + 8, above, name, fill=colour))
     return "\n".join([*parts, "</svg>\n"])
 
 

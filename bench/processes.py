@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ProcessResult:
     """``out``: what it printed. Seconds on the clock, seconds of all cores, most memory it held."""
 
     out: bytes
@@ -23,7 +23,7 @@ class Taken:
     peak_mib: float
 
 
-def taken(command: Sequence[str]) -> Taken:
+def run_measured(command: Sequence[str]) -> ProcessResult:
     """Run a command to its end. Raises RuntimeError with its last words where it fails."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     begin = time.perf_counter()
@@ -38,7 +38,7 @@ def taken(command: Sequence[str]) -> Taken:
             raise RuntimeError(f"{' '.join(command)} failed: {errors.read().decode('utf-8', 'replace')[-2000:]}")
         out_file.seek(0)
         out = out_file.read()
-    return Taken(out, wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    return ProcessResult(out, wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
 
 def folder_bytes(folder: Path) -> int:

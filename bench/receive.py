@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 import cramjam
 import numpy as np
 
-from bench.processes import folder_bytes, taken
+from bench.processes import folder_bytes, run_measured
 from trackside.catalog.dialect import dialects
 from trackside.catalog.metrics import METRICS
 from trackside.serve.protocols.series_key import key_of
@@ -63,7 +63,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ServerResult:
     """What one stream took of one server. ``packed``: bytes once it was compacted."""
 
     wall_s: float
@@ -112,29 +112,31 @@ def _empty(folder: Path) -> Path:
 
 def names() -> list[tuple[str, float]]:
     """Metrics of DCGM's exporter that are known, each with a value that it may have."""
-    (dialect,) = [each for each in dialects() if each.id == "dcgm"]
-    found, met = [], set()
+    (dialect,) = [dialect_ for dialect_ in dialects() if dialect_.id == "dcgm"]
+    examples, metrics_done = [], set()
     for name, foreign in dialect.names.items():
         metric = METRICS[foreign.metric]
-        if foreign.cases or (foreign.metric, *foreign.labels.items()) in met:
+        if foreign.cases or (foreign.metric, *foreign.labels.items()) in metrics_done:
             continue  # several names of one curve would bring the same samples
-        value = next((each for each in (50.0, 0.5, 0.0) if metric.low <= each * foreign.scale <= metric.high), None)
+        value = next(
+            (dialect_ for dialect_ in (50.0, 0.5, 0.0) if metric.low <= dialect_ * foreign.scale <= metric.high), None
+        )
         if name.startswith("DCGM_FI_") and not foreign.guess and value is not None and value * foreign.scale < 1e6:
-            found.append((name, value))
-            met.add((foreign.metric, *foreign.labels.items()))
-    return found[:METRICS_A_GPU]
+            examples.append((name, value))
+            metrics_done.add((foreign.metric, *foreign.labels.items()))
+    return examples[:METRICS_A_GPU]
 
 
 def keys(gpus: int) -> list[tuple[bytes, float]]:
     """The labels of all series as remote write has them, and a value."""
-    found = []
+    pairs = []
     for gpu in range(gpus):
         labels = {
             b"Hostname": f"gpu-{gpu // 8:04}".encode(), b"UUID": f"GPU-{gpu:032x}".encode(), b"device": f"nvidia{gpu % 8}".encode(),
             b"gpu": str(gpu % 8).encode(), b"job_id": str(4200 + gpu // 128).encode(), b"modelName": b"NVIDIA H100 80GB HBM3",
         }  # fmt: skip
-        found += [(key_of([(b"__name__", name.encode()), *labels.items()]), value) for name, value in names()]
-    return found
+        pairs += [(key_of([(b"__name__", name.encode()), *labels.items()]), value) for name, value in names()]
+    return pairs
 
 
 def varint(number: int) -> bytes:
@@ -178,7 +180,7 @@ def streams(gpus: int, ticks: int) -> dict[str, list[list[bytes]]]:
 # -- one server
 
 
-def measured(server: Server, folder: Path, connections: Sequence[Sequence[bytes]], samples: int) -> Measured:
+def measured(server: Server, folder: Path, connections: Sequence[Sequence[bytes]], samples: int) -> ServerResult:
     """Send all to a server of its own. Raises RuntimeError where it refuses, or keeps not all of it."""
     shutil.rmtree(folder, ignore_errors=True)
     with socket.socket() as probe:
@@ -198,12 +200,12 @@ def measured(server: Server, folder: Path, connections: Sequence[Sequence[bytes]
     disk = packed = folder_bytes(folder)
     if server.name == "trackside":
         with Snapshot.open(folder) as snapshot:
-            kept = sum(each.rows for each in snapshot.manifest.of("samples"))
-        if kept != samples:
-            raise RuntimeError(f"{kept:,} samples in the store, {samples:,} were sent")
-        taken([sys.executable, "-m", "trackside", "compact", "--store", str(folder)])
+            n_rows = sum(segment.rows for segment in snapshot.manifest.of("samples"))
+        if n_rows != samples:
+            raise RuntimeError(f"{n_rows:,} samples in the store, {samples:,} were sent")
+        run_measured([sys.executable, "-m", "trackside", "compact", "--store", str(folder)])
         packed = folder_bytes(folder / "segments")
-    return Measured(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, disk, packed)
+    return ServerResult(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, disk, packed)
 
 
 def _wait(server: Server, port: int) -> None:
@@ -231,24 +233,24 @@ def _sent(server: Server, port: int, connections: Sequence[Sequence[bytes]]) -> 
             "Content-Encoding": "snappy",
             "X-Prometheus-Remote-Write-Version": "0.1.0",
         }
-        for each in bodies:
+        for body_ in bodies:
             while True:
-                connection.request("POST", server.path, each, headers)
+                connection.request("POST", server.path, body_, headers)
                 answer = connection.getresponse()
-                said = answer.read()
+                reply = answer.read()
                 if answer.status != 429:
                     break
                 time.sleep(float(answer.headers.get("Retry-After", 1)))
             if answer.status >= 300:
-                failed.append(f"{server.name} answered {answer.status}: {said[:200]!r}")
+                failed.append(f"{server.name} answered {answer.status}: {reply[:200]!r}")
                 return
 
     threads = [threading.Thread(target=send, args=(bodies,)) for bodies in connections]
     begin = time.perf_counter()
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     if failed:
         raise RuntimeError(failed[0])
     return time.perf_counter() - begin
@@ -259,22 +261,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, default=512, metavar="N", help="each with 30 series")
     parser.add_argument("--ticks", type=int, default=100, metavar="N", help="of the first stream")
-    parser.add_argument("--only", default=",".join(each.name for each in SERVERS), metavar="NAME,NAME")
-    given = parser.parse_args()
-    wanted = [each for each in SERVERS if each.name in given.only.split(",")]
+    parser.add_argument("--only", default=",".join(server_.name for server_ in SERVERS), metavar="NAME,NAME")
+    options = parser.parse_args()
+    servers = [server_ for server_ in SERVERS if server_.name in options.only.split(",")]
     print("| stream | server | samples | samples/s | CPU s a million | peak MiB | bytes a sample | rate, beside ours |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for kind, connections in streams(given.gpus, given.ticks).items():
-        samples = given.gpus * METRICS_A_GPU * (BATCH if "series" in kind else given.ticks)
+    for kind, connections in streams(options.gpus, options.ticks).items():
+        samples = options.gpus * METRICS_A_GPU * (BATCH if "series" in kind else options.ticks)
         ours = 0.0
-        for server in wanted:
+        for server in servers:
             with tempfile.TemporaryDirectory(prefix="trackside-bench-") as temporary:
-                found = measured(server, Path(temporary) / "data", connections, samples)
-            rate = samples / found.wall_s
+                result = measured(server, Path(temporary) / "data", connections, samples)
+            rate = samples / result.wall_s
             ours = ours or rate
             print(
-                f"| {kind} | {server.name} | {samples:,} | {rate:,.0f} | {found.cpu_s / samples * 1e6:.2f} "
-                f"| {found.peak_mib:,.0f} | {found.packed / samples:.2f} | {rate / ours:.2f} |", flush=True,
+                f"| {kind} | {server.name} | {samples:,} | {rate:,.0f} | {result.cpu_s / samples * 1e6:.2f} "
+                f"| {result.peak_mib:,.0f} | {result.packed / samples:.2f} | {rate / ours:.2f} |", flush=True,
             )  # fmt: skip
 
 

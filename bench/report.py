@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench.processes import taken
+from bench.processes import run_measured
 from bench.store import KINDS, built
 
 TARGET_S, TARGET_MB = 5.0, 3.0
@@ -33,11 +33,11 @@ def main() -> None:
     parser.add_argument("--kind", default="throttled", choices=KINDS)
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each; the least of them counts")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where stores are kept")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = given.folder or Path(temporary)
+        folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        measure(folder, [int(each) for each in given.sizes.split(",")], given.hours, given.kind, given.repeat)
+        measure(folder, [int(size) for size in options.sizes.split(",")], options.hours, options.kind, options.repeat)
 
 
 def measure(folder: Path, sizes: Sequence[int], hours: float, kind: str, repeat: int) -> None:
@@ -50,16 +50,16 @@ def measure(folder: Path, sizes: Sequence[int], hours: float, kind: str, repeat:
     for gpus in sizes:
         store, truth = built(folder, gpus, hours, kind)
         command = [sys.executable, "-m", "trackside", "diagnose", "--store", str(store), "--job", truth["job"]]
-        taken([*command, "--html", str(page)])  # what is kept between runs is there from now on
-        alone = [taken(command) for _ in range(repeat)]
-        both = [taken([*command, "--html", str(page)]) for _ in range(repeat)]
+        run_measured([*command, "--html", str(page)])  # what is kept between runs is there from now on
+        alone = [run_measured(command) for _ in range(repeat)]
+        both = [run_measured([*command, "--html", str(page)]) for _ in range(repeat)]
         (verdict, cpu), (whole, whole_cpu) = (
-            (min(each.wall_s for each in runs), min(each.cpu_s for each in runs)) for runs in (alone, both)
+            (min(result.wall_s for result in runs), min(result.cpu_s for result in runs)) for runs in (alone, both)
         )
         size = page.stat().st_size / 1e6
         print(
             f"| {gpus:,} | {truth['samples']:,} | {verdict:.2f} | {whole:.2f} | {whole - verdict:.2f} "
-            f"| {whole_cpu - cpu:.2f} | {min(each.peak_mib for each in both):,.0f} | {size:.2f} |", flush=True,
+            f"| {whole_cpu - cpu:.2f} | {min(result.peak_mib for result in both):,.0f} | {size:.2f} |", flush=True,
         )  # fmt: skip
         if (gpus, hours) == (512, 24) and (whole - verdict > TARGET_S or size > TARGET_MB):
             print(f"over the target of {TARGET_S:g} s and {TARGET_MB:g} MB", file=sys.stderr)

@@ -83,19 +83,19 @@ def scan_beside_ripgrep(folder: Path, megabytes: int, repeat: int) -> None:
     literals.write_text("\n".join(LITERALS) + "\n")
     log.read_bytes()[:1]  # into the page cache
     have_rg = shutil.which("rg") is not None
-    ours, fallback, theirs = [], [], []
+    ours, fallback, ripgrep_times = [], [], []
     for _ in range(repeat):
         ours.append(scanned(log))
         fallback.append(scanned(log, "re2"))
         if have_rg:
-            theirs.append(ripgrep(log, literals))
+            ripgrep_times.append(ripgrep(log, literals))
     best = min(ours, key=lambda one: one["s"])
     rate = megabytes / best["s"]
     print(f"scan, end to end   {rate:7.0f} MB/CPU-s  {best['events']:,} events, {best['points']:,} points, "
           f"{best['rss_mib']:.0f} MiB peak")  # fmt: skip
     print(f"scan with RE2      {megabytes / min(one['s'] for one in fallback):7.0f} MB/CPU-s")
     if have_rg:
-        peer = megabytes / min(theirs)
+        peer = megabytes / min(ripgrep_times)
         print(f"rg -c, {len(LITERALS)} literals {peer:7.0f} MB/CPU-s\nratio scan : rg     {rate / peer:7.2f}")
     else:
         print("rg is not installed (apt-get install ripgrep): no peer in this run")

@@ -29,7 +29,7 @@ import duckdb
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench.processes import Taken, taken
+from bench.processes import ProcessResult, run_measured
 from bench.victoria import Victoria
 
 JOBS = "64x24,128x24,256x24,512x24,64x72,16x24,16x72,16x672"
@@ -48,7 +48,7 @@ def built(folder: Path, gpus: int, hours: float, kind: str) -> tuple[Path, Mappi
     note = place.with_suffix(".json")
     if not note.is_file():
         shutil.rmtree(place, ignore_errors=True)
-        made = taken([sys.executable, str(ROOT / "bench/jobs.py"), str(place / "run"), str(gpus), str(hours), kind,
+        made = run_measured([sys.executable, str(ROOT / "bench/jobs.py"), str(place / "run"), str(gpus), str(hours), kind,
                       "parquet"])  # fmt: skip
         with Victoria(place / "victoria", keep=True) as server:
             begin = time.perf_counter()
@@ -56,8 +56,8 @@ def built(folder: Path, gpus: int, hours: float, kind: str) -> tuple[Path, Mappi
             server.flushed()
             seconds = time.perf_counter() - begin
         shutil.rmtree(place / "run" / "metrics")
-        told = json.loads(made.out) | {"import_s": seconds, "disk": server.disk}
-        note.write_text(json.dumps(told))
+        summary = json.loads(made.out) | {"import_s": seconds, "disk": server.disk}
+        note.write_text(json.dumps(summary))
     truth: Mapping[str, Any] = json.loads(note.read_text())
     return place, truth
 
@@ -69,8 +69,8 @@ def lines(folder: Path) -> Iterator[bytes]:
         for file in sorted(folder.glob("*.parquet")):
             names = "SELECT DISTINCT metric FROM read_parquet(?) ORDER BY metric"
             for (metric,) in connection.execute(names, [str(file)]).fetchall():
-                found = connection.execute(_LINES, [str(file), metric])
-                while row := found.fetchone():
+                rows = connection.execute(_LINES, [str(file), metric])
+                while row := rows.fetchone():
                     labels, values, times = row
                     named = {"__name__": metric} | dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
                     yield f'{{"metric":{json.dumps(named)},"values":{values},"timestamps":{times}}}\n'.encode()
@@ -93,20 +93,20 @@ def slurm(place: Path) -> Path:
     return folder
 
 
-def diagnosed(place: Path, url: str, truth: Mapping[str, Any]) -> tuple[Taken, int, int]:
+def diagnosed(place: Path, url: str, truth: Mapping[str, Any]) -> tuple[ProcessResult, int, int]:
     """Diagnose it once; what that took, requests and bytes. Raises RuntimeError for a wrong verdict."""
     run = place / "run"
     config = place / "trackside.toml"
     config.write_text(f'[metrics]\nurl = "{url}"\n[slurm]\nbin = "{slurm(place)}"\n')
     logs = [str(path) for path in (run / "kernel", *run.glob("*.out"))]
     command = [sys.executable, "-m", "trackside", "diagnose", *logs, "--config", str(config), "--json"]
-    took = taken([*command, "--job", truth["job"]])
+    took = run_measured([*command, "--job", truth["job"]])
     doc = json.loads(took.out)
-    found = doc["primary"]
-    if found["family"] != truth["family"] or (truth["gpus"] and found["gpus"] != truth["gpus"]):
-        raise RuntimeError(f"{place}: {found['family']} {found['gpus']} found, {truth['family']} simulated")
-    told = next(match for each in doc["inputs"] if (match := TRAFFIC.search(each["note"])))
-    requests, received = (int(text.replace(",", "")) for text in told.groups())
+    primary = doc["primary"]
+    if primary["family"] != truth["family"] or (truth["gpus"] and primary["gpus"] != truth["gpus"]):
+        raise RuntimeError(f"{place}: {primary['family']} {primary['gpus']} found, {truth['family']} simulated")
+    traffic = next(match for input_row in doc["inputs"] if (match := TRAFFIC.search(input_row["note"])))
+    requests, received = (int(text.replace(",", "")) for text in traffic.groups())
     return took, requests, received
 
 
@@ -131,12 +131,12 @@ def main() -> None:
     parser.add_argument("--kind", default="healthy", choices=("healthy", "throttled"))
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each; the least of them counts")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where servers' data are kept")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = given.folder or Path(temporary)
+        folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        jobs = [each.split("x") for each in given.jobs.split(",")]
-        measure(folder, [(int(gpus), float(hours)) for gpus, hours in jobs], given.kind, given.repeat)
+        jobs = [job.split("x") for job in options.jobs.split(",")]
+        measure(folder, [(int(gpus), float(hours)) for gpus, hours in jobs], options.kind, options.repeat)
 
 
 def measure(folder: Path, jobs: list[tuple[int, float]], kind: str, repeat: int) -> None:
@@ -153,10 +153,10 @@ def measure(folder: Path, jobs: list[tuple[int, float]], kind: str, repeat: int)
                 took, requests, received = diagnosed(place, server.url, truth)
                 runs.append((took, server.cpu_so_far_s - before, requests, received))
             raw_s, raw_bytes = raw(server.url)
-        best, theirs, requests, received = min(runs, key=lambda each: each[0].wall_s)
+        best, victoria, requests, received = min(runs, key=lambda result: result[0].wall_s)
         print(
             f"| {gpus} | {hours:g} | {truth['samples']:,} | {truth['disk'] / truth['samples']:.2f} | {best.wall_s:.2f} "
-            f"| {best.cpu_s:.2f} | {theirs:.2f} | {best.peak_mib:,.0f} | {requests} | {received / 1e6:,.1f} | {raw_s:.1f} "
+            f"| {best.cpu_s:.2f} | {victoria:.2f} | {best.peak_mib:,.0f} | {requests} | {received / 1e6:,.1f} | {raw_s:.1f} "
             f"| {raw_bytes / 1e6:,.0f} | {raw_bytes / received:.1f} |", flush=True,
         )  # fmt: skip
         if (gpus, hours) == (512, 24) and best.wall_s > TARGET_S:

@@ -49,8 +49,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--hours", type=float, default=6.0)
-    given = parser.parse_args()
-    changes = [f"cluster.nodes={given.nodes}", f"job.duration_s={given.hours * 3600}", "job.checkpoint_every=600"]
+    options = parser.parse_args()
+    changes = [f"cluster.nodes={options.nodes}", f"job.duration_s={options.hours * 3600}", "job.checkpoint_every=600"]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         text = simulated(folder / "text", "text", *changes)
@@ -58,7 +58,7 @@ def main() -> None:
         table = simulated(folder / "table", "parquet", *changes)
         written = sum(path.stat().st_size for path in (folder / "table/run/metrics").iterdir())
         small = min(simulated(folder / "small", "text", "telemetry.interval_s=30")["s"] for _ in range(3))
-    print(f"{given.nodes * 8} GPUs, {given.hours:g} h at 15 s: {count / 1e6:.1f} M samples")
+    print(f"{options.nodes * 8} GPUs, {options.hours:g} h at 15 s: {count / 1e6:.1f} M samples")
     for name, done, length in (("text", text, size), ("parquet", table, written)):
         print(
             f"{name:<8} {done['s']:6.2f} s  {count / done['s'] / 1e6:5.2f} M samples/s  "

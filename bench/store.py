@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench.plot import loglog
-from bench.processes import Taken, folder_bytes, taken
+from bench.processes import ProcessResult, folder_bytes, run_measured
 
 KINDS = ("healthy", "throttled")
 TARGET_S, TARGET_MIB = 5.0, 2000.0
@@ -37,23 +37,29 @@ def built(folder: Path, gpus: int, hours: float, kind: str) -> tuple[Path, Mappi
     if not note.is_file():
         shutil.rmtree(store, ignore_errors=True)
         run = folder / "run"
-        made = taken([sys.executable, str(ROOT / "bench/jobs.py"), str(run), str(gpus), str(hours), kind, "parquet"])
-        kept = taken([sys.executable, "-m", "trackside", "ingest", str(run), "--store", str(store)])
-        told = json.loads(made.out) | {"simulate_s": made.wall_s, "ingest_s": kept.wall_s, "ingest_mib": kept.peak_mib}
+        made = run_measured(
+            [sys.executable, str(ROOT / "bench/jobs.py"), str(run), str(gpus), str(hours), kind, "parquet"]
+        )
+        ingested = run_measured([sys.executable, "-m", "trackside", "ingest", str(run), "--store", str(store)])
+        summary = json.loads(made.out) | {
+            "simulate_s": made.wall_s,
+            "ingest_s": ingested.wall_s,
+            "ingest_mib": ingested.peak_mib,
+        }
         shutil.rmtree(run)
-        note.write_text(json.dumps(told))
+        note.write_text(json.dumps(summary))
     truth: Mapping[str, Any] = json.loads(note.read_text())
     return store, truth
 
 
-def diagnosed(store: Path, truth: Mapping[str, Any], repeat: int) -> Sequence[Taken]:
+def diagnosed(store: Path, truth: Mapping[str, Any], repeat: int) -> Sequence[ProcessResult]:
     """Diagnose it again and again. Raises RuntimeError where the verdict is not what was simulated."""
     command = [sys.executable, "-m", "trackside", "diagnose", "--store", str(store), "--job", truth["job"], "--json"]
-    runs = [taken(command) for _ in range(repeat)]
-    for each in runs:
-        found = json.loads(each.out)["primary"]
-        if found["family"] != truth["family"] or (truth["gpus"] and found["gpus"] != truth["gpus"]):
-            raise RuntimeError(f"{store}: {found['family']} {found['gpus']} found, {truth['family']} simulated")
+    runs = [run_measured(command) for _ in range(repeat)]
+    for result in runs:
+        primary = json.loads(result.out)["primary"]
+        if primary["family"] != truth["family"] or (truth["gpus"] and primary["gpus"] != truth["gpus"]):
+            raise RuntimeError(f"{store}: {primary['family']} {primary['gpus']} found, {truth['family']} simulated")
     return runs
 
 
@@ -66,12 +72,12 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="runs of each; the least of them counts")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where stores are kept")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="SVG of how time grows")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = given.folder or Path(temporary)
+        folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        sizes = [int(each) for each in given.sizes.split(",")]
-        measure(folder, sizes, given.jobs.split(","), given.hours, given.repeat, given.plot)
+        sizes = [int(size) for size in options.sizes.split(",")]
+        measure(folder, sizes, options.jobs.split(","), options.hours, options.repeat, options.plot)
 
 
 def measure(
@@ -85,7 +91,7 @@ def measure(
         for kind in kinds:
             store, truth = built(folder, gpus, hours, kind)
             runs = diagnosed(store, truth, repeat)
-            wall, cpu, peak = (min(getattr(each, name) for each in runs) for name in ("wall_s", "cpu_s", "peak_mib"))
+            wall, cpu, peak = (min(getattr(item, name) for item in runs) for name in ("wall_s", "cpu_s", "peak_mib"))
             samples = truth["samples"]
             print(
                 f"| {gpus:,} | {kind} | {samples:,} | {folder_bytes(store) / 1e6:,.0f} | {wall:.2f} | {cpu:.2f} "
@@ -98,7 +104,7 @@ def measure(
                 print(f"over the target of {TARGET_S:g} s and {TARGET_MIB:g} MiB", file=sys.stderr)
     if plot is not None:
         last, seconds = lines["CPU"][-1]
-        guide = {"as the GPUs": [(each, seconds * each / last) for each in sizes]}
+        guide = {"as the GPUs": [(item, seconds * item / last) for item in sizes]}
         title = f"diagnose --store: a job of {hours:g} h, 30 series a GPU at 15 s"
         plot.write_text(loglog(title, "GPUs of the job", "seconds", lines, guide))
 

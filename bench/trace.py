@@ -126,9 +126,9 @@ def bpftrace(script: str) -> Iterator[bool]:
         print("  (bpftrace is not installed)")
         yield False
         return
-    said = 'interval:ms:500 { if (@said == 0) { printf("ready\\n"); @said = 1; } }'
+    program = 'interval:ms:500 { if (@said == 0) { printf("ready\\n"); @said = 1; } }'
     with subprocess.Popen(
-        [path, "-B", "none", "-e", f"{script} {said}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [path, "-B", "none", "-e", f"{script} {program}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as tracer:
         assert tracer.stdout is not None
         while "ready" not in (line := tracer.stdout.readline()) and line:
@@ -142,7 +142,7 @@ def bpftrace(script: str) -> Iterator[bool]:
 
 def reading(stubs: dict[str, Path]) -> None:
     memory()
-    jobs, processes = Listed(), list[Caller]()
+    jobs, processes = FixedJobs(), list[Caller]()
     with ExitStack() as stack:
         for _ in range(PROCESSES):
             process = stack.enter_context(calling(stubs["cudart"], stubs["nccl"]))
@@ -152,8 +152,8 @@ def reading(stubs: dict[str, Path]) -> None:
         exercise(processes)
         for name, collector in zip(("cuda", "nccl"), sources, strict=True):
             samples = collected(collector).samples
-            spent = cpu(lambda collector=collector: collected(collector))
-            print(f"  {name}: {1000 * spent:.2f} ms of CPU a reading, {len(samples)} samples")
+            cpu_s = cpu(lambda collector=collector: collected(collector))
+            print(f"  {name}: {1000 * cpu_s:.2f} ms of CPU a reading, {len(samples)} samples")
             print(
                 f"  {name}: {1000 * cpu(collector.tracer.follow):.2f} ms of CPU a look at the processes (each second)"
             )
@@ -194,12 +194,12 @@ print(f"{before:.1f} {resident():.1f}")
 
 def memory() -> None:
     """Of a process that has all sources imported, before and after tracing is switched on."""
-    said = subprocess.run([sys.executable, "-c", MEMORY], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    before, after = map(float, said.split())
+    output = subprocess.run([sys.executable, "-c", MEMORY], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    before, after = map(float, output.split())
     print(f"  memory: {after - before:.1f} MB more with both sources on ({before:.1f} MB before)")
 
 
-class Listed(Jobs):
+class FixedJobs(Jobs):
     """Owners whose list of processes costs nothing to ask for, as the agent's map."""
 
     def processes(self) -> Any:

@@ -66,11 +66,11 @@ class Victoria:
 
     def _alive(self) -> bool:
         try:
-            return self._asked("GET", "/health") == b"OK"
+            return self._request("GET", "/health") == b"OK"
         except OSError:
             return False
 
-    def _asked(self, method: str, path: str, body: Iterable[bytes] | None = None) -> bytes:
+    def _request(self, method: str, path: str, body: Iterable[bytes] | None = None) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=280)
         try:
             connection.request(method, path, body=body, encode_chunked=body is not None,
@@ -94,19 +94,19 @@ class Victoria:
 
     def sent(self, path: str, body: Iterable[bytes]) -> None:
         """Post a body of any length."""
-        self._asked("POST", path, body)
+        self._request("POST", path, body)
 
     def flushed(self) -> None:
         """Wait until all that was sent can be queried."""
-        self._asked("GET", "/internal/force_flush")
+        self._request("GET", "/internal/force_flush")
 
     def rows(self) -> int:
         """Samples that it took, by its own count."""
-        found = 0
-        for line in self._asked("GET", "/metrics").decode().splitlines():
+        n_rows = 0
+        for line in self._request("GET", "/metrics").decode().splitlines():
             if line.startswith("vm_rows_inserted_total{"):
-                found += int(float(line.rpartition(" ")[2]))
-        return found
+                n_rows += int(float(line.rpartition(" ")[2]))
+        return n_rows
 
     def dump(self, file: Path) -> None:
         """Write all samples in its own format."""

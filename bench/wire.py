@@ -124,8 +124,8 @@ def push(lines: int) -> bytes:
 
 def read_first(body: bytes) -> None:
     for one in FIRST["WriteRequest"].FromString(body).timeseries:
-        tuple([(each.name, each.value) for each in one.labels])
-        [(each.timestamp, each.value) for each in one.samples]
+        tuple([(item.name, item.value) for item in one.labels])
+        [(item.timestamp, item.value) for item in one.samples]
 
 
 def read_second(body: bytes) -> None:
@@ -133,21 +133,21 @@ def read_second(body: bytes) -> None:
     symbols = list(request.symbols)
     for one in request.timeseries:
         tuple([symbols[ref] for ref in one.labels_refs])
-        [(each.timestamp, each.value) for each in one.samples]
+        [(item.timestamp, item.value) for item in one.samples]
 
 
 def read_metrics(body: bytes) -> None:
     for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
         for metric in resource.scope_metrics[0].metrics:
             for point in metric.gauge.data_points:
-                tuple([(each.key, each.value.string_value) for each in point.attributes])
+                tuple([(item.key, item.value.string_value) for item in point.attributes])
                 _ = point.time_unix_nano, point.as_double
 
 
 def read_logs(body: bytes) -> None:
     for resource in ExportLogsServiceRequest.FromString(body).resource_logs:
         for record in resource.scope_logs[0].log_records:
-            tuple([(each.key, each.value.string_value) for each in record.attributes])
+            tuple([(item.key, item.value.string_value) for item in record.attributes])
             _ = record.time_unix_nano, record.body.string_value
 
 
@@ -166,16 +166,16 @@ def read_json(body: bytes) -> None:
 
 def rounds(work: Callable[[bytes], Any], body: bytes, repeat: int) -> tuple[float, float, Any]:
     """CPU seconds of the first round and of the best after it, and what it gave."""
-    taken, given = [], None
+    cpu_times, result = [], None
     for _ in range(repeat + 1):
         begin = time.process_time()
-        given = work(body)
-        taken.append(time.process_time() - begin)
-    return taken[0], min(taken[1:]), given
+        result = work(body)
+        cpu_times.append(time.process_time() - begin)
+    return cpu_times[0], min(cpu_times[1:]), result
 
 
-def counted(given: MetricBlock | list[LineStream]) -> int:
-    return len(given.values) if isinstance(given, MetricBlock) else sum(len(each.lines) for each in given)
+def counted(result: MetricBlock | list[LineStream]) -> int:
+    return len(result.values) if isinstance(result, MetricBlock) else sum(len(stream.lines) for stream in result)
 
 
 def cases() -> Iterator[tuple[str, bytes, Callable[[bytes], Any], Callable[[bytes], None]]]:
@@ -214,11 +214,13 @@ def main() -> None:
     repeat = parser.parse_args().repeat
     print(f"{'':32}{'MB':>6}{'count':>8}{'k/s':>9}{'MB/s':>7}{'cold k/s':>10}{'official k/s':>14}{'ratio':>7}")
     for name, body, ours, official in cases():
-        cold, best, given = rounds(ours, body, repeat)
-        count, size = counted(given), len(body) / 1e6
-        theirs = rounds(official, body, repeat)[1]
-        rates = f"{count / best / 1e3:9,.0f}{size / best:7,.0f}{count / cold / 1e3:10,.0f}{count / theirs / 1e3:14,.0f}"
-        print(f"{name:32}{size:6.2f}{count:8,}{rates}{theirs / best:7.1f}")
+        cold, best, result = rounds(ours, body, repeat)
+        count, size = counted(result), len(body) / 1e6
+        official_s = rounds(official, body, repeat)[1]
+        rates = (
+            f"{count / best / 1e3:9,.0f}{size / best:7,.0f}{count / cold / 1e3:10,.0f}{count / official_s / 1e3:14,.0f}"
+        )
+        print(f"{name:32}{size:6.2f}{count:8,}{rates}{official_s / best:7.1f}")
 
 
 if __name__ == "__main__":

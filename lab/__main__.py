@@ -33,13 +33,13 @@ def arguments() -> argparse.Namespace:
 def chosen(args: argparse.Namespace) -> list[Case]:
     if args.all:
         return list(CASES)
-    found = []
+    cases = []
     for name in args.case:
         matching = [case for case in CASES if name in (case.folder, case.name, case.family.lower())]
         if not matching:
             raise SystemExit(f"no case {name}: see `python -m lab list`")
-        found += matching
-    return found
+        cases += matching
+    return cases
 
 
 def missing(case: Case, slurm_tools: Path | None) -> list[str]:

@@ -109,18 +109,18 @@ class Job:
         rows = self.cluster.ask("sacct", "-D", "-X", "-n", "-P", "-j", self.number, "-o", "State")
         return rows.split("\n")[:-1]
 
-    def wait_state(self, *wanted: str, timeout: float = 240) -> None:
+    def wait_state(self, *states: str, timeout: float = 240) -> None:
         end = time.monotonic() + timeout
-        while not any(state.split(" ")[0] in wanted for state in self.states()[-1:]):
+        while not any(state.split(" ")[0] in states for state in self.states()[-1:]):
             if time.monotonic() > end:
-                raise RunFailed(f"job {self.number} is {self.states()}, not {wanted}")
+                raise RunFailed(f"job {self.number} is {self.states()}, not {states}")
             time.sleep(POLL)
 
     def rank_pid(self, rank: int) -> int:
         """The process of this job that has this rank, the launcher's children first."""
-        wanted = {f"RANK={rank}", f"SLURM_JOB_ID={self.number}"}
+        variables = {f"RANK={rank}", f"SLURM_JOB_ID={self.number}"}
         for entry in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
-            if wanted <= set(process_environ(int(entry.name))):
+            if variables <= set(process_environ(int(entry.name))):
                 return int(entry.name)
         raise RunFailed(f"no process of rank {rank} in job {self.number}")
 
@@ -142,4 +142,4 @@ class Job:
         self.stage.keep(*[job.log for job in jobs if job.log.exists()])
         self.stage.names.append((f"{self.cluster.folder}/spool", "/var/spool/slurmd"))
         self.stage.node = f"{PREFIX}1"
-        self.stage.found["job"] = self.number
+        self.stage.results["job"] = self.number

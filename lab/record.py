@@ -36,10 +36,10 @@ def record(case: Case, scenarios: Path, slurm_tools: Path | None) -> Path:
 def _write(case: Case, stage: Stage, made: Path) -> None:
     inputs = made / "inputs"
     sanitiser = Sanitiser(stage.work, stage.node, stage.names)
-    for path in stage.kept:
+    for path in stage.kept_files:
         sanitiser.copy(path, inputs / path.relative_to(stage.work))
     _check(case, inputs)
-    expected = {**case.expected, **stage.found}
+    expected = {**case.expected, **stage.results}
     if case.reader:
         expected["progress"] = progress(case.reader.read(inputs), case.progress_keys)
     elif case.no_progress:

@@ -58,12 +58,12 @@ class Running:
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 parents.setdefault(_parent(entry), []).append(int(entry.name))
-        found, todo = [], [self.process.pid]
+        pids, todo = [], [self.process.pid]
         while todo:
             children = parents.get(todo.pop(), [])
-            found += children
+            pids += children
             todo += children
-        return found
+        return pids
 
     def rank_pid(self, rank: int) -> int:
         """The process that a launcher started as this rank (not its children)."""
@@ -110,10 +110,10 @@ class Stage:
         self.work = work
         self.slurm_tools = slurm_tools
         self.port = free_port()
-        self.kept: list[Path] = []
+        self.kept_files: list[Path] = []
         self.node = "gpu017"
         self.names: list[tuple[str, str]] = []
-        self.found: dict[str, str] = {}
+        self.results: dict[str, str] = {}
         if like is not None:
             shutil.copytree(like.work, work, dirs_exist_ok=True)
             return
@@ -127,7 +127,7 @@ class Stage:
         subprocess.run([sys.executable, "-c", code], cwd=self.work, check=True)
 
     def environment(self) -> dict[str, str]:
-        kept = {key: os.environ[key] for key in ("LANG", "HOME") if key in os.environ}
+        variables = {key: os.environ[key] for key in ("LANG", "HOME") if key in os.environ}
         path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
         fixed = {
             "PATH": path,
@@ -137,11 +137,11 @@ class Stage:
             "HF_HUB_OFFLINE": "1",
             "KERAS_BACKEND": "torch",
         }
-        return {**kept, **fixed}
+        return {**variables, **fixed}
 
     def start(self, script: str, log: str = "train.log", env: Mapping[str, str] | None = None) -> Running:
         """Run a bash job script with its output in one log, and keep that log."""
-        number = len(self.kept)
+        number = len(self.kept_files)
         path = self.work / ("run.sh" if number == 0 else f"run{number}.sh")
         path.write_text("#!/bin/bash\n" + script.strip() + "\n")
         log_path = self.work / log
@@ -162,14 +162,14 @@ class Stage:
     def keep(self, *paths: Path) -> None:
         """Files that the scenario ships, under their paths in the work folder."""
         for path in paths:
-            if path not in self.kept:
-                self.kept.append(path)
+            if path not in self.kept_files:
+                self.kept_files.append(path)
 
     def keep_glob(self, pattern: str) -> None:
-        found = sorted(path for path in self.work.glob(pattern) if path.is_file())
-        if not found:
+        paths = sorted(path for path in self.work.glob(pattern) if path.is_file())
+        if not paths:
             raise RunFailed(f"the run left no {pattern}")
-        self.keep(*found)
+        self.keep(*paths)
 
 
 def _kill(pid: int) -> None:

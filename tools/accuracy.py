@@ -41,7 +41,7 @@ UNDECIDED = ("U0",)
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedCase:
     """One case with what its verdict said, or the error that came instead."""
 
     case: Case
@@ -71,12 +71,12 @@ class Judged:
     @property
     def blamed(self) -> bool:
         """The job blamed for the infrastructure's fault or the other way round, more than as a possibility."""
-        wanted = self.case.expected.get("culprit")
-        sides = {wanted, self.culprit}
+        expected_culprit = self.case.expected.get("culprit")
+        sides = {expected_culprit, self.culprit}
         return sides == {"job", "infrastructure"} and not self.abstained and "culprit" in self.wrong
 
 
-def judge(case: Case | int, trace: bool = False) -> Judged:
+def judge(case: Case | int, trace: bool = False) -> JudgedCase:
     """Diagnose one case, or the draw of this number, and compare."""
     if isinstance(case, int):
         with drawn(case) as made:
@@ -84,14 +84,14 @@ def judge(case: Case | int, trace: bool = False) -> Judged:
     with case.inputs() as folder:
         start = time.perf_counter()
         try:
-            verdict = _asked(case, folder)
+            verdict = _diagnose(case, folder)
         except Exception as error:  # noqa: BLE001 - a crash is a miss like any other
             if trace:
                 traceback.print_exc()
-            return Judged(case, {"family": f"{type(error).__name__}: {error}"})
+            return JudgedCase(case, {"family": f"{type(error).__name__}: {error}"})
         seconds = time.perf_counter() - start
     primary = verdict.primary
-    return Judged(
+    return JudgedCase(
         case,
         misses(case, verdict),
         primary.family,
@@ -103,7 +103,7 @@ def judge(case: Case | int, trace: bool = False) -> Judged:
     )
 
 
-def _asked(case: Case, folder: Path) -> Verdict:
+def _diagnose(case: Case, folder: Path) -> Verdict:
     """The verdict; of several jobs that nothing puts in order, the case's is named, as a user would be asked to."""
     try:
         return diagnose(folder)
@@ -111,7 +111,7 @@ def _asked(case: Case, folder: Path) -> Verdict:
         return diagnose(folder, job=case.expected.get("job"))
 
 
-def records(judged: Iterable[Judged]) -> dict[tuple[str, str], confidence.TrackRecord]:
+def records(judged: Iterable[JudgedCase]) -> dict[tuple[str, str], confidence.TrackRecord]:
     """(family of the verdict, evidence pattern) -> its record."""
     counts: dict[tuple[str, str], confidence.TrackRecord] = defaultdict(confidence.TrackRecord)
     for one in judged:
@@ -120,7 +120,7 @@ def records(judged: Iterable[Judged]) -> dict[tuple[str, str], confidence.TrackR
     return dict(sorted(counts.items()))
 
 
-def aspects(judged: Iterable[Judged]) -> dict[str, tuple[int, int]]:
+def aspects(judged: Iterable[JudgedCase]) -> dict[str, tuple[int, int]]:
     """Aspect -> (right, stated). Where the family is right by another accepted label, its aspects still count."""
     right: Counter[str] = Counter()
     total: Counter[str] = Counter()
@@ -131,7 +131,7 @@ def aspects(judged: Iterable[Judged]) -> dict[str, tuple[int, int]]:
     return {aspect: (right[aspect], total[aspect]) for aspect in sorted(total)}
 
 
-def confusion(judged: Sequence[Judged]) -> str:
+def confusion(judged: Sequence[JudgedCase]) -> str:
     """Rows: the label; columns: the verdict. Only what occurs."""
     cells = Counter((one.case.expected["family"], one.family) for one in judged)
     rows = sorted({label for label, _ in cells})
@@ -141,9 +141,9 @@ def confusion(judged: Sequence[Judged]) -> str:
     return "\n".join(lines)
 
 
-def calibration(judged: Sequence[Judged], bins: int = 10) -> float:
+def calibration(judged: Sequence[JudgedCase], bins: int = 10) -> float:
     """Expected calibration error: the mean gap between confidence and share right, over bins of equal width."""
-    groups: dict[int, list[Judged]] = defaultdict(list)
+    groups: dict[int, list[JudgedCase]] = defaultdict(list)
     for one in judged:
         groups[min(bins - 1, int(one.confidence * bins))].append(one)
     gaps = (
@@ -154,7 +154,7 @@ def calibration(judged: Sequence[Judged], bins: int = 10) -> float:
     return sum(gaps) / len(judged) if judged else 0.0
 
 
-def fit(judged: Iterable[Judged]) -> dict[str, object]:
+def fit(judged: Iterable[JudgedCase]) -> dict[str, object]:
     """The confidence table: cases used in building and runs drawn at random, by family and pattern; unseen cases in sum."""
     rows = [
         {"family": family, "pattern": pattern, "right": record.right, "all": record.all}
@@ -168,25 +168,25 @@ def share(right: int, total: int) -> str:
     return f"{right}/{total} = {right / total:.1%}" if total else "-"
 
 
-def summary(judged: Sequence[Judged]) -> list[tuple[str, str]]:
+def summary(judged: Sequence[JudgedCase]) -> list[tuple[str, str]]:
     """The figures of one source."""
     count = len(judged)
-    enough = [one for one in judged if one.enough]
-    blind = [one for one in judged if not one.enough]
-    misled = [one for one in blind if not one.right and one.certainty == "established"]
-    sided = [one for one in judged if one.case.expected.get("culprit") in ("job", "infrastructure")]
-    placed = [one for one in enough if one.right and any(one.case.expected.get(name) for name in LOCAL)]
-    named = sum(not any(name in one.wrong for name in LOCAL) for one in placed)
-    traps = [one for one in judged if one.case.expected.get("never")]
-    times = sorted(one.seconds for one in judged)
+    enough = [case for case in judged if case.enough]
+    blind = [case for case in judged if not case.enough]
+    misled = [case for case in blind if not case.right and case.certainty == "established"]
+    sided = [case for case in judged if case.case.expected.get("culprit") in ("job", "infrastructure")]
+    localized = [case for case in enough if case.right and any(case.case.expected.get(name) for name in LOCAL)]
+    named = sum(not any(name in case.wrong for name in LOCAL) for case in localized)
+    traps = [case for case in judged if case.case.expected.get("never")]
+    times = sorted(case.seconds for case in judged)
     figures = [
-        ("family right, where the inputs can show it", share(sum(one.right for one in enough), len(enough))),
-        ("family right, where they can't", share(sum(one.right for one in blind), len(blind))),
+        ("family right, where the inputs can show it", share(sum(case.right for case in enough), len(enough))),
+        ("family right, where they can't", share(sum(case.right for case in blind), len(blind))),
         ("wrong and called established, where they can't", share(len(misled), len(blind))),
-        ("false blame (job for infrastructure or the reverse)", share(sum(one.blamed for one in sided), len(sided))),
-        ("abstained (undecided or only possible)", share(sum(one.abstained for one in judged), count)),
-        ("localised (nodes, GPUs, ranks all right)", share(named, len(placed))),
-        ("traps not fallen for", share(sum("never" not in one.wrong for one in traps), len(traps))),
+        ("false blame (job for infrastructure or the reverse)", share(sum(case.blamed for case in sided), len(sided))),
+        ("abstained (undecided or only possible)", share(sum(case.abstained for case in judged), count)),
+        ("localised (nodes, GPUs, ranks all right)", share(named, len(localized))),
+        ("traps not fallen for", share(sum("never" not in case.wrong for case in traps), len(traps))),
     ]
     if times:
         figures.append(("time to verdict, median / 95th percentile / longest", " / ".join(
@@ -194,7 +194,7 @@ def summary(judged: Sequence[Judged]) -> list[tuple[str, str]]:
     return figures
 
 
-def page(groups: dict[str, list[Judged]], held_out: Sequence[Judged], table: dict[str, object]) -> str:
+def page(groups: dict[str, list[JudgedCase]], held_out: Sequence[JudgedCase], table: dict[str, object]) -> str:
     """The generated page."""
     lines = [
         "# How often the verdict is right",
@@ -229,7 +229,7 @@ def page(groups: dict[str, list[Judged]], held_out: Sequence[Judged], table: dic
     return "\n".join(lines)
 
 
-def reliability(table: dict[str, object], held_out: Sequence[Judged]) -> list[str]:
+def reliability(table: dict[str, object], held_out: Sequence[JudgedCase]) -> list[str]:
     """The confidence of every family and pattern, and how it did on runs that it was not fitted on."""
     fitted = confidence.Reliability.read(table)
     out = records(held_out)
@@ -267,14 +267,14 @@ WHAT = {
 """Every source, in the page's order."""
 
 
-def report(title: str, judged: Sequence[Judged], verbose: bool) -> None:
+def report(title: str, judged: Sequence[JudgedCase], verbose: bool) -> None:
     """Print one source's misses and figures."""
     print(f"\n== {title}: {len(judged)} cases")
     for one in judged:
         if one.wrong or verbose:
-            said = f"{one.family} {one.certainty} {one.culprit}"
+            answer = f"{one.family} {one.certainty} {one.culprit}"
             mark = "ok  " if not one.wrong else "MISS" if one.enough else "dark"  # dark: the inputs can't show it
-            print(f"{mark} {one.case.name}: {one.wrong or said}")
+            print(f"{mark} {one.case.name}: {one.wrong or answer}")
     print(confusion(judged))
     for name, figure in summary(judged):
         print(f"{name:>55}: {figure}")
@@ -318,7 +318,7 @@ def main() -> int:
     return 0
 
 
-def confident(one: Judged) -> Judged:
+def confident(one: JudgedCase) -> JudgedCase:
     """The same with the confidence that the table now gives it."""
     return replace(one, confidence=confidence.of(one.family, one.pattern)) if one.pattern else one
 

@@ -83,13 +83,13 @@ def simulated(scenario: Path) -> Path:
     """The folder that a run of this scenario leaves behind."""
     from trackside.sim import load_scenario, simulate
 
-    kept = SIMULATED / _simulator()
-    target = kept / hashlib.sha256(scenario.read_bytes()).hexdigest()[:20]
+    cache_folder = SIMULATED / _simulator()
+    target = cache_folder / hashlib.sha256(scenario.read_bytes()).hexdigest()[:20]
     if not target.exists():
-        if not kept.exists():
+        if not cache_folder.exists():
             shutil.rmtree(SIMULATED, ignore_errors=True)  # an earlier simulator's
-            kept.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=kept, prefix="making-"))
+            cache_folder.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=cache_folder, prefix="making-"))
         simulate(load_scenario(scenario), made)
         try:
             os.rename(made, target)
@@ -183,9 +183,9 @@ def _expected(label: dict[str, Any]) -> dict[str, Any]:
     if family == "A1" and progress:
         accept.append("H2")
     expected = {"family": family, "accept": accept, "progress": progress}
-    for ours, theirs in (("fault_class", "fault_class"), ("culprit", "culprit"), ("signal", "signal")):
-        if label.get(theirs):
-            expected[ours] = label[theirs]
+    for ours, simulator_key in (("fault_class", "fault_class"), ("culprit", "culprit"), ("signal", "signal")):
+        if label.get(simulator_key):
+            expected[ours] = label[simulator_key]
     if label.get("slurm_state"):
         expected["disposition"] = label["slurm_state"]
     return expected
@@ -193,7 +193,7 @@ def _expected(label: dict[str, Any]) -> dict[str, Any]:
 
 def misses(case: Case, verdict: Verdict) -> dict[str, str]:
     """What a verdict got wrong: aspect -> 'wanted, got'. The aspects that the case doesn't state don't count."""
-    primary, wanted = verdict.primary, case.expected
+    primary, expected = verdict.primary, case.expected
     wrong: dict[str, str] = {}
 
     def hold(aspect: str, right: bool, want: object, got: object) -> None:
@@ -201,37 +201,37 @@ def misses(case: Case, verdict: Verdict) -> dict[str, str]:
             wrong[aspect] = f"wanted {want}, got {got}"
 
     hold("family", primary.family in case.accepted, "/".join(case.accepted), primary.family)
-    same_family = primary.family == wanted["family"]
+    same_family = primary.family == expected["family"]
     for aspect, got in (
         ("fault_class", primary.fault_class),
         ("variant", primary.variant),
         ("culprit", primary.culprit),
         ("signal", primary.signal[0] if primary.signal else None),
     ):
-        if wanted.get(aspect) is not None and (same_family or aspect == "culprit"):
-            hold(aspect, got == wanted[aspect], wanted[aspect], got)
-    if wanted.get("exception") and same_family:
+        if expected.get(aspect) is not None and (same_family or aspect == "culprit"):
+            hold(aspect, got == expected[aspect], expected[aspect], got)
+    if expected.get("exception") and same_family:
         got = primary.exception[0] if primary.exception else None
-        hold("exception", bool(got) and str(got).rsplit(".", 1)[-1] == wanted["exception"].rsplit(".", 1)[-1],
-             wanted["exception"], got)  # fmt: skip
-    for aspect, told in (("ranks", primary.ranks), ("nodes", primary.nodes), ("gpus", primary.gpus)):
-        if wanted.get(aspect) and same_family:
-            hold(aspect, sorted(told) == sorted(wanted[aspect]), wanted[aspect], list(told))
-    found = {primary.family, *(f.family for f in verdict.consequences), *(f.family for f in verdict.warnings)}
-    if wanted.get("never"):
-        hold("never", not found & set(wanted["never"]), f"no {wanted['never']}", sorted(found))
+        hold("exception", bool(got) and str(got).rsplit(".", 1)[-1] == expected["exception"].rsplit(".", 1)[-1],
+             expected["exception"], got)  # fmt: skip
+    for aspect, reported in (("ranks", primary.ranks), ("nodes", primary.nodes), ("gpus", primary.gpus)):
+        if expected.get(aspect) and same_family:
+            hold(aspect, sorted(reported) == sorted(expected[aspect]), expected[aspect], list(reported))
+    found_families = {primary.family, *(f.family for f in verdict.consequences), *(f.family for f in verdict.warnings)}
+    if expected.get("never"):
+        hold("never", not found_families & set(expected["never"]), f"no {expected['never']}", sorted(found_families))
     untold = [*verdict.unknown, *([primary] if primary.outcome is Outcome.UNKNOWN else [])]
     for aspect, findings in (
         ("warns", verdict.warnings), ("explains", verdict.consequences), ("unknown", untold)
     ):  # fmt: skip
-        if wanted.get(aspect):
+        if expected.get(aspect):
             got = sorted({f.family for f in findings})
-            hold(aspect, set(wanted[aspect]) <= set(got), wanted[aspect], got)
-    if wanted.get("disposition"):
-        hold("disposition", verdict.run.disposition == wanted["disposition"], wanted["disposition"],
+            hold(aspect, set(expected[aspect]) <= set(got), expected[aspect], got)
+    if expected.get("disposition"):
+        hold("disposition", verdict.run.disposition == expected["disposition"], expected["disposition"],
              verdict.run.disposition)  # fmt: skip
-    if "progress" in wanted:
-        hold("progress", _same_progress(wanted["progress"], verdict), wanted["progress"], _told(verdict))
+    if "progress" in expected:
+        hold("progress", _same_progress(expected["progress"], verdict), expected["progress"], _progress_of(verdict))
     return wrong
 
 
@@ -243,26 +243,26 @@ def stated(case: Case) -> set[str]:
     return aspects | {"family"} | ({"progress"} if "progress" in case.expected else set())
 
 
-def _told(verdict: Verdict) -> dict[str, Any] | None:
+def _progress_of(verdict: Verdict) -> dict[str, Any] | None:
     progress = verdict.progress
     if progress is None:
         return None
     return {"points": progress.points, "first": list(progress.first), "last": list(progress.last)}
 
 
-def _same_progress(wanted: dict[str, Any] | None, verdict: Verdict) -> bool:
-    got = _told(verdict)
-    if wanted is None or got is None:
-        return wanted is None and got is None
+def _same_progress(expected: dict[str, Any] | None, verdict: Verdict) -> bool:
+    got = _progress_of(verdict)
+    if expected is None or got is None:
+        return expected is None and got is None
     ends = all(
-        _same_number(a, b) for end in ("first", "last") if end in wanted
-        for a, b in zip(wanted[end], got[end], strict=True)
+        _same_number(a, b) for end in ("first", "last") if end in expected
+        for a, b in zip(expected[end], got[end], strict=True)
     )  # fmt: skip
-    return ends and ("points" not in wanted or wanted["points"] == got["points"])
+    return ends and ("points" not in expected or expected["points"] == got["points"])
 
 
-def _same_number(wanted: object, got: float | None) -> bool:
-    if wanted is None or got is None:
-        return wanted is got or wanted is None
-    number = float(wanted)  # type: ignore[arg-type]
+def _same_number(expected: object, got: float | None) -> bool:
+    if expected is None or got is None:
+        return expected is got or expected is None
+    number = float(expected)  # type: ignore[arg-type]
     return (math.isnan(number) and math.isnan(got)) or math.isclose(number, got, rel_tol=1e-4, abs_tol=1e-9)

@@ -78,10 +78,10 @@ def text_of(number: int) -> str:
         nodes = 2
     elif kind in MANY and nodes * gpus < 4:
         nodes, gpus = 1, 4
-    held = rng.choice([gpus, gpus, gpus, max(gpus, 8)])
+    n_gpus_held = rng.choice([gpus, gpus, gpus, max(gpus, 8)])
     cluster: dict[str, Any] = {
         "nodes": nodes,
-        "gpus_per_node": held,
+        "gpus_per_node": n_gpus_held,
         "gpu": rng.choice(["H100-80GB", "A100-80GB"]),
         "prefix": rng.choice(["gpu", "node-", "dgx", "hpc-a"]),
         "zone_hours": rng.choice([0.0, 0.0, 0.0, 2.0, -7.0]),
@@ -91,7 +91,7 @@ def text_of(number: int) -> str:
     job: dict[str, Any] = {
         "framework": rng.choice(["hf-trainer", "megatron", "nanogpt", "custom"]),
         "gpus_per_node": gpus,
-        "first_gpu": rng.choice([0, held - gpus]),
+        "first_gpu": rng.choice([0, n_gpus_held - gpus]),
         "duration_s": rng.choice([1500.0, 2400.0, 3600.0, 5400.0]),
         "step_s": rng.choice([0.8, 1.5, 3.0, 6.0]),
         "sm_active": rng.choice([0.55, 0.7, 0.85]),
@@ -119,7 +119,7 @@ def text_of(number: int) -> str:
         )
     if rng.random() < 0.2:
         blocks.append(_table("[telemetry.restarts]", {"at": f"{rng.randint(10, 90)}%"}))
-    free = [gpu for gpu in range(held) if not job["first_gpu"] <= gpu < job["first_gpu"] + gpus]
+    free = [gpu for gpu in range(n_gpus_held) if not job["first_gpu"] <= gpu < job["first_gpu"] + gpus]
     if free and rng.random() < 0.6:
         blocks.append(_table("[neighbours]", {
             "gpus": free, "job": "48777" if telemetry["job_label"] else "",

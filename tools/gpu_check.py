@@ -102,7 +102,7 @@ def main() -> int:
         tracers = open_sources(report, TRACERS)
         report.head("Trainings")
         python, device = torch_of(report, args)
-        for case in [each for each in CASES if each.how in args.cases.split(",")] if python else []:
+        for case in [case_ for case_ in CASES if case_.how in args.cases.split(",")] if python else []:
             play(report, case, args, python, device, {**collectors, **tracers}, script, facts)
         for collector in {**collectors, **tracers}.values():
             collector.close()
@@ -123,32 +123,32 @@ def stand_in(work: Path) -> nvml.Script:
     return script
 
 
-def open_sources(report: Report, wanted: tuple[str, ...]) -> dict[str, Collector]:
+def open_sources(report: Report, names: tuple[str, ...]) -> dict[str, Collector]:
     """Those of the agent's sources that open here."""
-    found: dict[str, Collector] = {}
-    for name in wanted:
-        said: list[str] = []
+    collectors: dict[str, Collector] = {}
+    for name in names:
+        messages: list[str] = []
         try:
             source = source_of(name)
         except ImportError as error:
             report.could_not(f"{name}: {error}")
             continue
         try:
-            found[name] = opened(source, said)
+            collectors[name] = opened(source, messages)
             report.ok(f"{name}: {source.title}")
         except Unavailable as error:
             report.could_not(f"{name}: {error.reason}" + (f" ({error.remedy})" if error.remedy else ""))
         except Exception as error:  # noqa: BLE001  a tracer that breaks must not hide the rest
             report.wrong(f"{name} does not open: {type(error).__name__}: {error}")
-        for line in said:
+        for line in messages:
             print(f"             {name}: {line}")
-    return found
+    return collectors
 
 
 def source_of(name: str) -> Source:
     """One source, without what the others need."""
-    found: Source = importlib.import_module(f"trackside.agent.sources.{name}").SOURCE
-    return found
+    source: Source = importlib.import_module(f"trackside.agent.sources.{name}").SOURCE
+    return source
 
 
 def machine(library: Library) -> dict[str, str]:
@@ -175,16 +175,16 @@ def at_rest(report: Report, collectors: Mapping[str, Collector], interval_s: flo
         time.sleep(5 * min(interval_s, 1.0) + 1)
     for name in collectors:
         source = source_of(name)
-        given = {metric for metric, _ in watch.samples if metric in source.metrics}
+        sampled_metrics = {metric for metric, _ in watch.samples if metric in source.metrics}
         for metric in source.metrics:
             values = watch.of(metric)
-            if values and metric in given:
+            if values and metric in sampled_metrics:
                 print(f"    {metric:<42} {min(values):>18.6g} to {max(values):<18.6g} {METRICS[metric].unit}")
-        missing = [metric for metric in source.metrics if metric not in given]
+        missing = [metric for metric in source.metrics if metric not in sampled_metrics]
         if missing:
             report.could_not(f"{name}: not told by this GPU or driver: {', '.join(missing)}")
         held_to_the_catalogue(report, watch, source)
-        cpu, wall = (sorted(each[place] for each in watch.spent[name]) for place in (0, 1))
+        cpu, wall = (sorted(times[place] for times in watch.read_times[name]) for place in (0, 1))
         middle = len(cpu) // 2
         report.ok(f"{name}: a reading takes {cpu[middle] * 1e3:.1f} ms of CPU, {wall[middle] * 1e3:.1f} ms in all")
     for warning, count in watch.warnings.items():
@@ -237,17 +237,17 @@ def beside_nvidia_smi(report: Report, watch: Watch) -> None:
     for cell, (name, (metric, factor, share, amount)) in zip(done.stdout.split(","), _SMI.items(), strict=False):
         ours = [
             points[-1][1]
-            for (each, labels), points in watch.samples.items()
-            if each == metric and ("gpu", "0") in labels
+            for (metric_name, labels), points in watch.samples.items()
+            if metric_name == metric and ("gpu", "0") in labels
         ]
         try:
-            theirs = float(cell) * factor
+            smi_value = float(cell) * factor
         except ValueError:
             continue  # [N/A]
         if not ours:
             report.wrong(f"nvidia-smi tells {name}, the agent nothing")
-        elif abs(ours[0] - theirs) > share * theirs + amount:
-            report.wrong(f"{metric} is {ours[0]:g}, nvidia-smi's {name} is {theirs:g}")
+        elif abs(ours[0] - smi_value) > share * smi_value + amount:
+            report.wrong(f"{metric} is {ours[0]:g}, nvidia-smi's {name} is {smi_value:g}")
         else:
             report.ok(f"{metric} agrees with nvidia-smi's {name}: {ours[0]:g}")
 
@@ -257,12 +257,12 @@ def beside_nvidia_smi(report: Report, watch: Watch) -> None:
 
 def torch_of(report: Report, args: argparse.Namespace) -> tuple[str, str]:
     """A Python with torch, and the device to train on; empty where there is none."""
-    asked = "import torch; print(torch.__version__, torch.cuda.is_available())"
+    script = "import torch; print(torch.__version__, torch.cuda.is_available())"
     others = [sys.executable, shutil.which("python3") or "", str(ROOT / ".cache/cluster-demo/venv/bin/python")]
     for python in [args.python] if args.python else others:
         if not python or not Path(python).exists():
             continue
-        done = subprocess.run([python, "-c", asked], capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run([python, "-c", script], capture_output=True, text=True, timeout=120, check=False)
         if done.returncode:
             continue
         version, able = done.stdout.split()[-2:]
@@ -307,7 +307,7 @@ def play(
     if not re.search(case.mark, text):
         report.wrong(f"{case.how}: the fault did not happen (exit {status}): {text.strip()[-300:]}")
         return
-    for problem in [each for each in seen(case, watch, process.pid, device, script is not None) if each]:
+    for problem in [text for text in check_samples(case, watch, process.pid, device, script is not None) if text]:
         report.wrong(f"{case.how}: {problem}")
     for warning, count in watch.warnings.items():
         report.wrong(f"{case.how}: {warning} ({count} times)")
@@ -328,7 +328,7 @@ def ended(process: subprocess.Popen[bytes], seconds: float, case: Case) -> int:
         return process.wait()
 
 
-def seen(case: Case, watch: Watch, pid: int, device: str, scripted: bool) -> list[str]:
+def check_samples(case: Case, watch: Watch, pid: int, device: str, scripted: bool) -> list[str]:
     """What the readings must show of such a training and don't."""
     if device != "cuda" and not scripted:
         return []
@@ -385,8 +385,8 @@ def judge(report: Report, case: Case, folder: Path) -> None:
         report.wrong(f"{case.how}: no verdict: {done.stderr.strip()[-300:]}")
         return
     keys = [key for key in case.expected if key in ("family", "variant")]
-    said = " ".join(str(primary.get(key)) for key in keys)
-    text = f"{case.how}: {said}, {primary['certainty']}; recorded in {folder} ({size // 1000} kB)"
+    answer = " ".join(str(primary.get(key)) for key in keys)
+    text = f"{case.how}: {answer}, {primary['certainty']}; recorded in {folder} ({size // 1000} kB)"
     if all(primary.get(key) == case.expected[key] for key in keys):
         report.ok(text)
     else:

@@ -46,20 +46,20 @@ ENOUGH = ("VerdictDoc", "ProblemDoc")
 
 def http_page() -> str:
     """The page in Markdown."""
-    told = description()
+    api = description()
     lines = [INTRO.replace("LISTEN", DEFAULT_LISTEN), "## What can be asked", ""]
     shown: dict[str, None] = {}
-    for path, methods in told["paths"].items():
+    for path, methods in api["paths"].items():
         for method, operation in methods.items():
             lines += [f"### {method.upper()} {path}", "", *_operation(operation), ""]
             shown |= dict.fromkeys(_references(operation))
     lines += ["## Types", ""]
-    schemas: Mapping[str, Any] = told["components"]["schemas"]
+    schemas: Mapping[str, Any] = api["components"]["schemas"]
     waiting = [name for name in shown if name not in ENOUGH]
     for name in waiting:  # grows while it is read
-        waiting += [each for each in dict.fromkeys(_references(schemas[name])) if each not in (*waiting, *ENOUGH)]
+        waiting += [item for item in dict.fromkeys(_references(schemas[name])) if item not in (*waiting, *ENOUGH)]
         lines += [f"### {name}", "", _text(schemas[name].get("description", "")), "", "| field | type |", "|---|---|"]
-        lines += [f"| `{field}` | {_type(each)} |" for field, each in schemas[name]["properties"].items()]
+        lines += [f"| `{field}` | {_type(item)} |" for field, item in schemas[name]["properties"].items()]
         lines.append("")
     return "\n".join([*lines, "Generated from `trackside.serve.api` by `make docs`.", ""])
 
@@ -69,14 +69,16 @@ def _operation(operation: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     if operation["parameters"]:
         yield from ("| parameter | in | what |", "|---|---|---|")
-        for each in operation["parameters"]:
-            schema = each["schema"]
+        for parameter in operation["parameters"]:
+            schema = parameter["schema"]
             limits = f"; {schema['minimum']:,} to {schema['maximum']:,}" if "maximum" in schema else ""
             limits += f", {schema['default']:,} if not given" if "default" in schema else ""
-            yield f"| `{each['name']}` | {each['in']} | {each['description']}{limits if each['in'] == 'query' else ''} |"
+            yield f"| `{parameter['name']}` | {parameter['in']} | {parameter['description']}{limits if parameter['in'] == 'query' else ''} |"
         yield ""
     (content,) = operation["responses"]["200"]["content"].values()
-    others = [f"{status}{_why(told)}" for status, told in sorted(operation["responses"].items()) if status != "200"]
+    others = [
+        f"{status}{_why(response)}" for status, response in sorted(operation["responses"].items()) if status != "200"
+    ]
     yield f"Answers {_type(content['schema'])}. Other statuses: {', '.join(others)}."
 
 
@@ -89,11 +91,11 @@ def _references(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         if isinstance(value.get("$ref"), str):
             yield value["$ref"].rpartition("/")[2]
-        for each in value.values():
-            yield from _references(each)
+        for item in value.values():
+            yield from _references(item)
     elif isinstance(value, list):
-        for each in value:
-            yield from _references(each)
+        for item in value:
+            yield from _references(item)
 
 
 def _type(schema: Mapping[str, Any]) -> str:
@@ -101,11 +103,11 @@ def _type(schema: Mapping[str, Any]) -> str:
         name = schema["$ref"].rpartition("/")[2]
         return "the verdict document" if name == "VerdictDoc" else f"[{name}](#{name.lower()})"
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_type(each) for each in schema["anyOf"]))
+        return " or ".join(dict.fromkeys(_type(item) for item in schema["anyOf"]))
     if schema.get("type") == "array":
         return f"list of {_type(schema['items'])}"
     if "enum" in schema:
-        return ", ".join(f"`{each}`" for each in schema["enum"])
+        return ", ".join(f"`{item}`" for item in schema["enum"])
     if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
         return f"object of {_type(schema['additionalProperties']) or 'anything'}"
     return str(schema.get("type", ""))

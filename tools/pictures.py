@@ -39,8 +39,8 @@ def picture(family: Family) -> str | None:
         simulate(load_scenario(scenario), Path(folder))
         session = Session.of(load([f"{folder}/run"]))
     verdict = session.verdict()
-    told = {finding.family for finding in (verdict.primary, *verdict.consequences, *verdict.warnings)}
-    if family.code not in told:
+    found_families = {finding.family for finding in (verdict.primary, *verdict.consequences, *verdict.warnings)}
+    if family.code not in found_families:
         raise LookupError(f"{family.code}: the verdict on {scenario} is {verdict.family}")
     for chart, drawn in drawings(verdict, Facts(session.store, verdict.run)):
         if chart.slug == slug:
@@ -51,7 +51,7 @@ def picture(family: Family) -> str | None:
 def _numbered(svg: str) -> str:
     """With the clip paths numbered from 1: Vega goes on counting from one picture to the next."""
     ids: dict[str, str] = {}
-    return re.sub(r"\bclip\d+", lambda found: ids.setdefault(found[0], f"clip{len(ids) + 1}"), svg)
+    return re.sub(r"\bclip\d+", lambda match: ids.setdefault(match[0], f"clip{len(ids) + 1}"), svg)
 
 
 def main() -> int:

@@ -33,8 +33,8 @@ def main() -> int:
         trackside = [sys.executable, "-m", "trackside"]
         subprocess.run([*trackside, "simulate", SCENARIO, "-o", folder], check=True, stdout=subprocess.DEVNULL)
         page = f"{folder}/report.html"
-        told = [*trackside, "diagnose", f"{folder}/run", "--price", "2.50", "--html", page]
-        subprocess.run(told, check=True, stdout=subprocess.DEVNULL)
+        command = [*trackside, "diagnose", f"{folder}/run", "--price", "2.50", "--html", page]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         with sync_playwright() as play:
             window = play.chromium.launch(executable_path=browser, args=FLAGS)
             tab = window.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from lab.demo.faults import FAULTS
-from lab.demo.outcome import table, told
+from lab.demo.outcome import summary_text, table
 from lab.demo.show import Show
 from lab.demo.site import check, site
 from lab.stage import RunFailed
@@ -66,10 +66,10 @@ def main() -> int:
     except KeyboardInterrupt:
         print("cluster-demo: stopped, and all that it had started is ended", file=sys.stderr)
         return 130
-    right = sum(each.right for each in outcomes)
-    print(f"\n{table(outcomes)}\n\n{told(outcomes[0])}\n")
-    for each in differing:
-        print(each)
+    right = sum(outcome.right for outcome in outcomes)
+    print(f"\n{table(outcomes)}\n\n{summary_text(outcomes[0])}\n")
+    for outcome in differing:
+        print(outcome)
     print(f"{right} of {len(outcomes)} verdicts are right, after {time.monotonic() - began:.0f} s;", end=" ")
     print("the epilog left the same by itself" if not differing else f"the epilog left {len(differing)} that differ")
     return 0 if right == len(outcomes) and not differing else 1

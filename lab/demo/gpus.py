@@ -105,8 +105,8 @@ class Gpus:
 
 def _user(pid: int) -> User | None:
     """Which GPU Slurm gave to a process: of its step's, or else its job's, the one of its place on the node."""
-    told = dict(each.split("=", 1) for each in process_environ(pid) if "=" in each)
-    gpus = (told.get("SLURM_STEP_GPUS") or told.get("SLURM_JOB_GPUS") or "").split(",")
-    place = int(told.get("LOCAL_RANK") or told.get("SLURM_LOCALID") or 0)
-    node = told.get("SLURMD_NODENAME", "")
+    environment = dict(variable.split("=", 1) for variable in process_environ(pid) if "=" in variable)
+    gpus = (environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or "").split(",")
+    place = int(environment.get("LOCAL_RANK") or environment.get("SLURM_LOCALID") or 0)
+    node = environment.get("SLURMD_NODENAME", "")
     return User(pid, node, int(gpus[place % len(gpus)])) if node and gpus[0].isdecimal() else None

@@ -52,12 +52,12 @@ def judged(fault: Fault, state: str, verdict: Mapping[str, Any], nodes: Sequence
         ("ranks", None if right.ranks is None else list(right.ranks), primary["ranks"]),
         ("nodes", wanted_nodes, primary["nodes"]),
     )
-    wrong = [f"{name} is {got!r}, not {wanted!r}" for name, wanted, got in checks if wanted not in (None, got)]
-    shown = [each["text"] for each in verdict["shows"]]
+    wrong = [f"{name} is {got!r}, not {expected!r}" for name, expected, got in checks if expected not in (None, got)]
+    shown = [sentence["text"] for sentence in verdict["shows"]]
     if right.shows and not any(right.shows in text for text in shown):
         wrong.append(f"{right.shows!r} is not in what the data shows")
-    said = "\n".join([*shown, *(each["text"] for each in verdict["implies"])])
-    wrong += [f"{text!r} is said, and isn't so" for text in right.never if text in said]
+    all_text = "\n".join([*shown, *(sentence["text"] for sentence in verdict["implies"])])
+    wrong += [f"{text!r} is said, and isn't so" for text in right.never if text in all_text]
     return tuple(wrong)
 
 
@@ -65,15 +65,15 @@ def table(outcomes: Sequence[Outcome]) -> str:
     """A row a fault, the widths as wide as they need be; below a row that is wrong, why."""
     rows = [
         (
-            each.fault.name,
-            each.job,
-            each.state,
-            each.title,
-            str(each.primary.get("certainty", "")),
-            "" if each.seconds is None else f"{each.seconds:.0f}",
-            "right" if each.right else "WRONG",
+            outcome.fault.name,
+            outcome.job,
+            outcome.state,
+            outcome.title,
+            str(outcome.primary.get("certainty", "")),
+            "" if outcome.seconds is None else f"{outcome.seconds:.0f}",
+            "right" if outcome.right else "WRONG",
         )
-        for each in outcomes
+        for outcome in outcomes
     ]
     widths = [max(len(row[at]) for row in (HEAD, *rows)) for at in range(len(HEAD))]
 
@@ -84,15 +84,15 @@ def table(outcomes: Sequence[Outcome]) -> str:
         ).rstrip()
 
     shown = [line(HEAD), line(["-" * width for width in widths])]
-    for row, each in zip(rows, outcomes, strict=True):
-        shown += [line(row), *(f"    {why}" for why in each.wrong)]
+    for row, outcome in zip(rows, outcomes, strict=True):
+        shown += [line(row), *(f"    {why}" for why in outcome.wrong)]
     return "\n".join(shown)
 
 
-def told(outcome: Outcome) -> str:
+def summary_text(outcome: Outcome) -> str:
     """One verdict in some lines: what it is, what shows it, what it implies."""
     verdict, primary = outcome.verdict or {"shows": [], "implies": []}, outcome.primary
     lines = [f"{outcome.fault.name}: {outcome.title}; culprit: {primary.get('culprit', 'unknown')}"]
-    lines += [f"  shows    {each['text']}" for each in verdict["shows"]]
-    lines += [f"  implies  {each['text']}" for each in verdict["implies"]]
+    lines += [f"  shows    {sentence['text']}" for sentence in verdict["shows"]]
+    lines += [f"  implies  {sentence['text']}" for sentence in verdict["implies"]]
     return "\n".join(lines)

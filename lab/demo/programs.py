@@ -22,9 +22,9 @@ ENDS_S = 20.0
 class Program:
     """A process that runs until it is ended, with what it says in a file."""
 
-    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], said: Path) -> None:
-        self.name, self.said = name, said
-        with said.open("ab") as out:
+    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log_path: Path) -> None:
+        self.name, self.log_path = name, log_path
+        with log_path.open("ab") as out:
             self.process = subprocess.Popen(
                 command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
@@ -34,7 +34,7 @@ class Program:
         return self.process.poll() is None
 
     def last_words(self) -> str:
-        return self.said.read_text(errors="replace")[-1500:]
+        return self.log_path.read_text(errors="replace")[-1500:]
 
     def kill(self) -> None:
         """As a node's death does it."""
@@ -81,9 +81,9 @@ class Receiver:
         """The verdict on a job as of now, as anybody asks for it."""
         end = time.monotonic() + within_s
         while True:
-            asked = urllib.request.Request(f"{self.url}/api/v1/runs/{job}/diagnose", method="POST")
+            request = urllib.request.Request(f"{self.url}/api/v1/runs/{job}/diagnose", method="POST")
             try:
-                with urllib.request.urlopen(asked, timeout=90) as answer:
+                with urllib.request.urlopen(request, timeout=90) as answer:
                     if answer.status == 200:
                         document: dict[str, Any] = json.load(answer)
                         return document

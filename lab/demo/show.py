@@ -19,7 +19,7 @@ BETWEEN_S = 1.5
 """Between two submissions: most of the work is to start torch."""
 OPTIONS = ("--mem=2000",)
 HEADER = "export OMP_NUM_THREADS=1 STANDIN_GPU_BOARD={board}\n"
-MOST_S = 420.0
+MAX_WAIT_S = 420.0
 
 
 class Show:
@@ -36,9 +36,9 @@ class Show:
             for fault in faults:
                 threading.Thread(target=lambda fault=fault: done.put(self._one(fault)), daemon=True).start()
                 time.sleep(BETWEEN_S)
-            outcomes = {each.fault.name: each for each in (done.get(timeout=MOST_S) for _ in faults)}
+            outcomes = {outcome.fault.name: outcome for outcome in (done.get(timeout=MAX_WAIT_S) for _ in faults)}
         except queue.Empty:
-            raise RunFailed(f"some faults had not come to an end after {MOST_S:.0f} s") from None
+            raise RunFailed(f"some faults had not come to an end after {MAX_WAIT_S:.0f} s") from None
         finally:
             self.stop.set()
         return [outcomes[fault.name] for fault in faults]
@@ -47,7 +47,9 @@ class Show:
         """What of the verdicts that Slurm's epilog left by itself differs from those that were asked for, or is not
         there."""
         end = time.monotonic() + within_s
-        while (left := [said for each in outcomes if (said := self._epilogs(each))]) and time.monotonic() < end:
+        while (
+            left := [family_ for outcome in outcomes if (family_ := self._epilogs(outcome))]
+        ) and time.monotonic() < end:
             time.sleep(0.5)
         errors = self.site.verdicts / "errors.log"
         return [*left, *(errors.read_text().splitlines()[-5:] if left and errors.exists() else [])]
@@ -59,9 +61,13 @@ class Show:
             return ""
         if not path.exists():
             return f"{outcome.fault.name}: the epilog left no {path.name}"
-        said = json.loads(path.read_text())["primary"]["family"]
-        asked = outcome.primary["family"]
-        return "" if said == asked else f"{outcome.fault.name}: the epilog's {path.name} says {said}, not {asked}"
+        family = json.loads(path.read_text())["primary"]["family"]
+        expected_family = outcome.primary["family"]
+        return (
+            ""
+            if family == expected_family
+            else f"{outcome.fault.name}: the epilog's {path.name} says {family}, not {expected_family}"
+        )
 
     def _one(self, fault: Fault) -> Outcome:
         job = ""
@@ -78,7 +84,7 @@ class Show:
                 self.say(f"{fault.name}: {error}")
             return Outcome(fault, job, "", None, None, (str(error) or type(error).__name__,))
         seconds = time.time() - (account.end or 0.0)
-        (self.site.asked / f"{fault.name}.json").write_text(json.dumps(verdict, indent=1))
+        (self.site.answers_folder / f"{fault.name}.json").write_text(json.dumps(verdict, indent=1))
         wrong = judged(fault, account.state, verdict, self.site.cluster.nodes)
         outcome = Outcome(fault, job, account.state, verdict, seconds, wrong)
         self.say(f"{fault.name}: {outcome.title}{'' if outcome.right else ': WRONG, ' + '; '.join(wrong)}")

@@ -48,7 +48,7 @@ class Site:
         return self.folder / "jobs"
 
     @property
-    def asked(self) -> Path:
+    def answers_folder(self) -> Path:
         """Where the verdicts are kept that the demonstration asked for."""
         return self.folder / "asked"
 
@@ -108,17 +108,21 @@ def site(tools: Path, trackside: Path, keep: Path | None, say: Callable[[str], N
 
 def free_prefix() -> str:
     """Of the nodes' names, one that no other cluster of this machine uses: cgroups are named after nodes."""
-    taken = set()
+    used_prefixes = set()
     for entry in Path("/proc").glob("[0-9]*"):
-        if any(each.startswith("SLURM_LAB_DIR=") for each in process_environ(int(entry.name))):
+        if any(variable.startswith("SLURM_LAB_DIR=") for variable in process_environ(int(entry.name))):
             try:
                 words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
-            taken |= {words[at + 1].rstrip("0123456789") for at, word in enumerate(words[:-1]) if word == "-N"}
-    free = [prefix for prefix in PREFIXES if prefix not in taken]
+            used_prefixes |= {
+                words[index + 1].rstrip("0123456789") for index, word in enumerate(words[:-1]) if word == "-N"
+            }
+    free = [prefix for prefix in PREFIXES if prefix not in used_prefixes]
     if not free:
-        raise RunFailed(f"other clusters of this machine have all of the nodes' names that are tried: {sorted(taken)}")
+        raise RunFailed(
+            f"other clusters of this machine have all of the nodes' names that are tried: {sorted(used_prefixes)}"
+        )
     return free[0]
 
 

@@ -55,10 +55,10 @@ def decoded(seconds: float) -> None:
 
 def fill(device: torch.device) -> list[torch.Tensor]:
     """Ask for ever more memory, as a batch that is too large does."""
-    held: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     while True:
-        held.append(torch.empty(1 << 30, device=device))  # 4 GiB
-        held[-1].normal_()
+        tensors.append(torch.empty(1 << 30, device=device))  # 4 GiB
+        tensors[-1].normal_()
 
 
 def main() -> None:
@@ -105,8 +105,8 @@ def main() -> None:
         loss = one_step(step)
         if step % (1 if args.how == "starved" else 10) == 0 or step == total:
             value = loss.item()
-            now, spent = time.strftime("%Y-%m-%d %H:%M:%S"), time.perf_counter() - started
-            say(f"[{now}][INFO] train | iter {step}/{total} | loss {value:.4f} | step_time {spent:.4f}s")
+            now, step_s = time.strftime("%Y-%m-%d %H:%M:%S"), time.perf_counter() - started
+            say(f"[{now}][INFO] train | iter {step}/{total} | loss {value:.4f} | step_time {step_s:.4f}s")
     say(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}][INFO] training finished after {total} steps")
 
 

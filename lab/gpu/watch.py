@@ -16,12 +16,12 @@ from trackside.agent.source import Collector, Context, Labels, LogLine, Reading,
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-def opened(source: Source, said: list[str]) -> Collector:
+def opened(source: Source, messages: list[str]) -> Collector:
     """As the agent opens it; sources that trace are told to trace what belongs to no job. Raises Unavailable."""
     options = source.options() if source.options is not None else None
-    if options is not None and any(each.name == "everything" for each in fields(options)):
+    if options is not None and any(option.name == "everything" for option in fields(options)):
         options = replace(options, everything=True)
-    return source.open(Context(Node("gpu-01"), Owners(), options, said.append))
+    return source.open(Context(Node("gpu-01"), Owners(), options, messages.append))
 
 
 class Watch:
@@ -33,7 +33,7 @@ class Watch:
         self.samples: dict[tuple[str, Labels], list[tuple[int, float]]] = {}
         self.lines: list[LogLine] = []
         self.warnings: dict[str, int] = {}
-        self.spent: dict[str, list[tuple[float, float]]] = {name: [] for name in collectors}
+        self.read_times: dict[str, list[tuple[float, float]]] = {name: [] for name in collectors}
         """Source -> seconds of CPU and of wall time of each reading."""
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -60,7 +60,7 @@ class Watch:
             reading.warnings.append(f"{name}: {error.reason}")
         except Exception as error:  # noqa: BLE001  it is told in the report
             reading.warnings.append(f"{name}: {type(error).__name__}: {error}")
-        self.spent[name].append((time.thread_time() - cpu, time.monotonic() - wall))
+        self.read_times[name].append((time.thread_time() - cpu, time.monotonic() - wall))
         self.lines += reading.lines
         for warning in reading.warnings:
             self.warnings[warning] = self.warnings.get(warning, 0) + 1

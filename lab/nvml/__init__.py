@@ -20,7 +20,7 @@ def build(folder: Path) -> Path:
     """Build the library in a folder, or take the one there if it is newer than its source. Gives its path."""
     library = folder / "libnvidia-ml.so.1"
     sources = sorted(HERE.glob("*.[ch]"))
-    if library.exists() and library.stat().st_mtime > max(each.stat().st_mtime for each in sources):
+    if library.exists() and library.stat().st_mtime > max(source.stat().st_mtime for source in sources):
         return library
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f".libnvidia-ml.{os.getpid()}"  # several processes may build at once
@@ -35,7 +35,7 @@ def build(folder: Path) -> Path:
         "-o",
         str(part),
     ]
-    command += [str(each) for each in sources if each.suffix == ".c"]
+    command += [str(source) for source in sources if source.suffix == ".c"]
     done = subprocess.run([*command, "-lm", "-lpthread"], capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         raise RuntimeError(f"the stand-in NVML does not build:\n{done.stderr}")
@@ -44,18 +44,18 @@ def build(folder: Path) -> Path:
 
 
 def _compiler() -> list[str]:
-    found = shutil.which("gcc") or shutil.which("cc")
-    return [found] if found else [sys.executable, "-m", "ziglang", "cc"]
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    return [compiler] if compiler else [sys.executable, "-m", "ziglang", "cc"]
 
 
 def environment(library: Path, script: Path | None, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment in which a new process finds this library in place of the driver's."""
-    given = dict(os.environ if base is None else base)
-    known = given.get("LD_LIBRARY_PATH")
-    given["LD_LIBRARY_PATH"] = f"{library.parent}:{known}" if known else str(library.parent)
+    variables = dict(os.environ if base is None else base)
+    known = variables.get("LD_LIBRARY_PATH")
+    variables["LD_LIBRARY_PATH"] = f"{library.parent}:{known}" if known else str(library.parent)
     if script is not None:
-        given[SCRIPT] = str(script)
-    return given
+        variables[SCRIPT] = str(script)
+    return variables
 
 
 class Script:
@@ -77,9 +77,9 @@ class Script:
 
     def _add(self, when: str, gpus: str | int, settings: Mapping[str, Value | Iterable[Value]]) -> None:
         words = [
-            f"{key}={each}"
+            f"{key}={item}"
             for key, value in settings.items()
-            for each in ((value,) if isinstance(value, str | int | float) else value)
+            for item in ((value,) if isinstance(value, str | int | float) else value)
         ]
         with self.path.open("a", encoding="utf-8") as file:
             file.write(f"{when} {gpus} {' '.join(words)}\n")

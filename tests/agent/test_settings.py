@@ -136,13 +136,13 @@ def test_systemd_and_slurm_have_their_say() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[agent]\nnod = 1\n", "agent.toml line 2: [agent] has no key 'nod'; do you mean 'node'?"),
+        ("[agent]\nnod = 1\n", "agent.toml line 2: [agent] has no key 'nod'; did you mean 'node'?"),
         ("[agent]\nnode = 1\n", "agent.toml line 2: agent.node must be a text and not 1"),
         ("[agent]\nlisten = '9481'\n", "agent.toml line 2: [agent] listen: '9481' is no HOST:PORT"),
         ("[agent]\nlabels = { 'a-b' = 'x' }\n", "labels: 'a-b' can't be the name of a label"),
         ("[agent]\nlabels = { node = 'x' }\n", "labels: 'node' is said by the agent itself"),
-        ("[agnt]\nnode = 'x'\n", "agent.toml line 1: there is no section [agnt]; do you mean 'agent'?"),
-        ("[collect.gpuu]\non = true\n", "agent.toml line 1: there is no section [collect.gpuu]; do you mean 'collect.gpu'?"),
+        ("[agnt]\nnode = 'x'\n", "agent.toml line 1: there is no section [agnt]; did you mean 'agent'?"),
+        ("[collect.gpuu]\non = true\n", "agent.toml line 1: there is no section [collect.gpuu]; did you mean 'collect.gpu'?"),
         ("[collect]\ncpu = true\n", "agent.toml line 2: collect.cpu is a table"),
         ("[collect.cpu]\n\non = 'yes'\n", "agent.toml line 3: collect.cpu.on must be true or false and not 'yes'"),
         ("[collect.cpu]\ninterval_s = 0\n", "agent.toml line 2: [collect.cpu] interval_s is 0: 0.1 to 86400 can be meant"),
@@ -155,7 +155,7 @@ def test_systemd_and_slurm_have_their_say() -> None:
         ("[send.remote_write]\nurl = 'http://r'\nbearer = '$NONE'\n", "the environment variable NONE that it names is not set"),
         ("[spool]\nmost_bytes = 'much'\n", "agent.toml line 2: spool.most_bytes must be a whole number and not 'much'"),
         ("[spool]\nmost_bytes = 1\n", "most_bytes and memory_bytes must be 65536 or more"),
-        ("node = 1\n[", "agent.toml is no TOML"),
+        ("node = 1\n[", "agent.toml is not valid TOML"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, message: str) -> None:
@@ -168,8 +168,8 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, messag
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--only", "gpuu"], "--only: there is no source 'gpuu'; do you mean 'gpu'?"),
-        (["--trace", "cuda,ncl"], "--trace: there is no source 'ncl'; do you mean 'nccl'?"),
+        (["--only", "gpuu"], "--only: there is no source 'gpuu'; did you mean 'gpu'?"),
+        (["--trace", "cuda,ncl"], "--trace: there is no source 'ncl'; did you mean 'nccl'?"),
         (["--listen", "nowhere"], "--listen: [agent] listen: 'nowhere' is no HOST:PORT"),
         (["--remote-write", "receiver:9480"], "--remote-write: [send.remote_write] the URL 'receiver:9480' must begin"),
         (["--config", "/none.toml"], "/none.toml can't be read: No such file or directory"),
@@ -184,7 +184,7 @@ def test_flags_are_named_too(arguments: list[str], message: str) -> None:
 def test_a_variable_that_is_none_of_its_is_named() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"TRACKSIDE_AGENT_COLLECT_CPU_INTERVAL: \[collect.cpu\] has no key 'interval'; do you mean 'interval_s'",
+        match=r"TRACKSIDE_AGENT_COLLECT_CPU_INTERVAL: \[collect.cpu\] has no key 'interval'; did you mean 'interval_s'",
     ):
         load(environ={"TRACKSIDE_AGENT_COLLECT_CPU_INTERVAL": "3"})
 

@@ -149,7 +149,7 @@ def test_what_may_pass_is_waited_for(tmp_path: Path, status: int) -> None:
     answers = iter([status] * 3)
 
     def reply(request: Request) -> Reply:
-        return next(answers, 204), "come again", {}
+        return next(answers, 204), "try again later", {}
 
     said: list[str] = []
     with scripted(reply) as receiver, ships(tmp_path, receiver.options(), said=said) as ship:
@@ -159,7 +159,7 @@ def test_what_may_pass_is_waited_for(tmp_path: Path, status: int) -> None:
         assert taken_ticks(receiver.taken) == list(range(5))
         assert ship.sent.failed == 3
         assert ship.spool.waiting.lost == {}
-    assert f"answered {status}: come again" in said[0]
+    assert f"answered {status}: try again later" in said[0]
 
 
 def test_a_receiver_says_when_to_come_again(tmp_path: Path) -> None:

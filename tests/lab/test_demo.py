@@ -8,7 +8,7 @@ import pytest
 from lab.demo.accounts import Account, last_rows
 from lab.demo.fault import Fault, Right
 from lab.demo.faults import FAULTS
-from lab.demo.outcome import Outcome, judged, table, told
+from lab.demo.outcome import Outcome, judged, summary_text, table
 
 from trackside.families import find_family
 
@@ -23,10 +23,15 @@ HANG = Fault(
 
 
 def verdict(**primary: Any) -> dict[str, Any]:
-    told = {"family": "C2", "variant": None, "culprit": "job", "ranks": [1], "nodes": ["n2"], "title": "Hang"}
-    told |= {"certainty": "supported", **primary}
+    summary_text = {"family": "C2", "variant": None, "culprit": "job", "ranks": [1], "nodes": ["n2"], "title": "Hang"}
+    summary_text |= {"certainty": "supported", **primary}
     shows = [{"text": "Rank 1 stood at tinylm.py:41 in f"}]
-    return {"run": {"disposition": "CANCELLED"}, "primary": told, "shows": shows, "implies": [{"text": "It froze"}]}
+    return {
+        "run": {"disposition": "CANCELLED"},
+        "primary": summary_text,
+        "shows": shows,
+        "implies": [{"text": "It froze"}],
+    }
 
 
 def test_a_right_verdict() -> None:
@@ -61,7 +66,7 @@ def test_the_table() -> None:
     lines = table([right, failed]).splitlines()
     assert lines[2].split() == ["hang", "42", "CANCELLED", "C2", "Hang", "supported", "10", "right"]
     assert (lines[3].split()[-1], lines[4]) == ("WRONG", "    no verdict")
-    assert told(right).splitlines()[0] == "hang: C2 Hang; culprit: job"
+    assert summary_text(right).splitlines()[0] == "hang: C2 Hang; culprit: job"
 
 
 def test_the_last_attempt_counts_once_it_is_over() -> None:

@@ -20,7 +20,7 @@ import uvicorn
 
 from trackside.serve.app import application
 from trackside.serve.connections import Connection
-from trackside.serve.limits import guarded
+from trackside.serve.limits import load_tokens
 from trackside.serve.protocols import remote_write
 from trackside.serve.protocols.series_key import key_of, labels_of
 from trackside.serve.reading import LineReader
@@ -140,7 +140,7 @@ class Running:
     """``trackside serve`` in a thread of this process; ``ask`` sends a request."""
 
     def __init__(self, options: ServeOptions) -> None:
-        write, read = guarded(options)
+        write, read = load_tokens(options)
         self.intake = Intake(
             options.store, decoder(options.limits), labels_of, options.limits, options.keeping, LineReader
         )

@@ -352,7 +352,7 @@ def test_no_cursor_is_more_than_refused(text: str) -> None:
 
 
 def test_too_large_an_answer_is_refused(ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.serve.answers.MOST_CELLS", 9)
+    monkeypatch.setattr("trackside.serve.answers.MAX_CELLS", 9)
     query = f"{UTILISATION}.during({T0}, {T0 + 300}).rollup(60, 'last')"
     told = ask.problem(f"/runs/7/evidence?query={quote(query)}")
     assert "2 series of 5 windows" in told["detail"]

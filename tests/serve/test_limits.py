@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trackside.serve.limits import Bodies, RequestRefused, Tokens, guarded
+from trackside.serve.limits import Bodies, RequestRefused, Tokens, load_tokens
 from trackside.stores.receiver.options import Limits, ServeOptions
 
 TOKEN = "0123456789abcdef0123"
@@ -38,11 +38,11 @@ def test_anything_else_does_not(shown: str, token_file: str) -> None:
 
 def test_a_file_that_everybody_may_read_is_warned_of(token_file: str, caplog: pytest.LogCaptureFixture) -> None:
     os.chmod(token_file, 0o640)
-    guarded(options(write_token_files=(token_file,)))
+    load_tokens(options(write_token_files=(token_file,)))
     assert not caplog.records
     os.chmod(token_file, 0o644)
-    guarded(options(write_token_files=(token_file,)))
-    assert f"{token_file}: every user of this machine may read these tokens" in caplog.text
+    load_tokens(options(write_token_files=(token_file,)))
+    assert f"{token_file}: every user of this machine can read these tokens" in caplog.text
 
 
 def test_without_tokens_everybody_is_let_in() -> None:
@@ -52,8 +52,8 @@ def test_without_tokens_everybody_is_let_in() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no token in it"),
-        ("# none\n", "no token in it"),
+        ("", "has no token"),
+        ("# none\n", "has no token"),
         ("short\n", "16 characters"),
         ("with a blank in it\n", "no blanks"),
     ],
@@ -62,46 +62,46 @@ def test_files_without_good_tokens_are_refused(text: str, why: str, tmp_path: Pa
     (tmp_path / "tokens").write_text(text)
     with pytest.raises(ValueError, match=why):
         Tokens.read([str(tmp_path / "tokens")])
-    with pytest.raises(ValueError, match="can't be read"):
+    with pytest.raises(ValueError, match="can't read the tokens"):
         Tokens.read([str(tmp_path / "missing")])
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9480", "[::]:9480", "10.0.0.1:9480", "login-1.site.org:9480"])
 def test_other_machines_need_tokens(listen: str, token_file: str) -> None:
     with pytest.raises(
-        ValueError, match=r"give write_token_files and read_token_files, listen on 127[.]0[.]0[.]1, or insist"
+        ValueError, match=r"set write_token_files and read_token_files, listen on 127[.]0[.]0[.]1, or set allow_open"
     ):
-        guarded(options(listen))
+        load_tokens(options(listen))
     with pytest.raises(ValueError, match="give read_token_files, listen on"):
-        guarded(options(listen, write_token_files=(token_file,)))
-    guarded(options(listen, write_token_files=(token_file,), read_token_files=(token_file,)))
-    guarded(options(listen, allow_open=True))
+        load_tokens(options(listen, write_token_files=(token_file,)))
+    load_tokens(options(listen, write_token_files=(token_file,), read_token_files=(token_file,)))
+    load_tokens(options(listen, allow_open=True))
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:1", "[::1]:9480", "localhost:9480", "127.1.2.3:80"])
 def test_this_machine_needs_none(listen: str) -> None:
-    guarded(options(listen))
+    load_tokens(options(listen))
 
 
 @pytest.mark.parametrize("listen", ["9480", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:70000"])
 def test_an_address_that_is_none(listen: str) -> None:
     with pytest.raises(ValueError, match="is no HOST:PORT"):
-        guarded(options(listen))
+        load_tokens(options(listen))
 
 
 def test_a_certificate_needs_its_key() -> None:
     with pytest.raises(ValueError, match="certificate and key belong together"):
-        guarded(options(certificate="site.pem"))
+        load_tokens(options(certificate="site.pem"))
 
 
 def test_bodies_share_what_room_there_is() -> None:
     bodies = Bodies(Limits(bodies=2, bodies_bytes=100))
-    with bodies.room() as one, bodies.room() as two:
+    with bodies.reserve() as one, bodies.reserve() as two:
         one.take(60)
-        with pytest.raises(RequestRefused, match="come again") as refused:
+        with pytest.raises(RequestRefused, match="try again later") as refused:
             two.take(50)
         assert (refused.value.status, refused.value.retry_after_s) == (429, 1.0)
         two.take(40)
-        with pytest.raises(RequestRefused), bodies.room():
+        with pytest.raises(RequestRefused), bodies.reserve():
             pass
     assert (bodies.count, bodies.bytes) == (0, 0)

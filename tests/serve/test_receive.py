@@ -44,7 +44,7 @@ from tests.services import wait_until
 from tests.stores.metadata.verdicts import run, verdict
 from trackside.serve import connections
 from trackside.serve.app import serve
-from trackside.serve.connections import HEAD_BYTES
+from trackside.serve.connections import MAX_HEAD_BYTES
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.receiver.intake import Intake
@@ -425,7 +425,7 @@ def test_a_job_is_judged_by_what_was_sent_just_now(store: Path) -> None:
 def test_an_address_that_is_taken(store: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ValueError, match=f"{listen} can't be listened on: Address already in use"):
+        with pytest.raises(ValueError, match=f"{listen} listen on: Address already in use"):
             serve(ServeOptions(store=str(store), listen=listen))
 
 
@@ -572,7 +572,7 @@ def test_small_chunks_are_no_head(running: Running) -> None:
     body = packed(write_request(tick(0, gpus=4_000)))
     chunks = b"".join(b"1\r\n%c\r\n" % each for each in body)
     head = b"POST /api/v1/write HTTP/1.1\r\nContent-Type: application/x-protobuf\r\nConnection: close\r\n"
-    assert len(chunks) > 2 * HEAD_BYTES
+    assert len(chunks) > 2 * MAX_HEAD_BYTES
     answer = told(running, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 204 ")
 
@@ -588,7 +588,7 @@ def test_a_connection_does_not_wait_for_ever(store: Path, monkeypatch: pytest.Mo
 
 
 def test_as_many_connections_as_leave_files_to_the_store(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "most_connections", lambda: 3)
+    monkeypatch.setattr(connections, "max_connections", lambda: 3)
     running = started(store)
     host, port = running.url.removeprefix("http://").split(":")
     idle = [socket.create_connection((host, int(port))) for _ in range(3)]

@@ -92,7 +92,7 @@ def test_nobody_knows_it(site: Path) -> None:
     (site / "rows").write_text(SACCT)
     result = asked(site, job="4711")
     assert result.exit_code == 3
-    assert "nobody knows anything of job 4711" in result.stderr
+    assert "job 4711 not found" in result.stderr
     assert "accounting" in result.stderr
 
 
@@ -101,7 +101,7 @@ def test_servers_are_asked_little_of_a_job_that_slurm_does_not_know(site: Path) 
     with answering(site) as (url, asked_for):
         result = asked(site, "--metrics-url", url, "--logs-url", f"loki={url}", job="4711")
     assert result.exit_code == 3
-    assert "nobody knows anything of job 4711" in result.stderr
+    assert "job 4711 not found" in result.stderr
     assert "has no series of it" in result.stderr
     assert "holds no stream of job 4711" in result.stderr
     assert not [path for path in asked_for if path.endswith("query_range")]
@@ -169,7 +169,7 @@ def test_who_cancelled_it_is_told_by_whichever_record_knows(site: Path) -> None:
     assert "That is another user than its own, 1001" in claims
 
 
-@pytest.mark.parametrize(("job", "says"), [("rm -rf", "is no Slurm job id"), ("41[1-3]", "is no Slurm job id")])
+@pytest.mark.parametrize(("job", "says"), [("rm -rf", "is not a Slurm job id"), ("41[1-3]", "is not a Slurm job id")])
 def test_what_is_no_job(site: Path, job: str, says: str) -> None:
     result = asked(site, job=job)
     assert result.exit_code == 2
@@ -273,7 +273,7 @@ def test_a_file_is_not_asked_of_a_site(site: Path) -> None:
     assert "sacct" not in result.output
     nothing = CliRunner().invoke(main, ["diagnose", "--job", "41"], env={"PATH": "/nowhere", "HOME": str(site)})
     assert nothing.exit_code == 3
-    assert "there is nothing to ask" in nothing.stderr
+    assert "no source to query" in nothing.stderr
 
 
 def test_a_job_that_waits_says_what_for(site: Path) -> None:

@@ -195,7 +195,7 @@ def test_a_step_means_its_job(bin_: Bin) -> None:
 
 @pytest.mark.parametrize("text", ["", "foo", "7; rm -rf /", "-j", "7 8", "../7", "60_[1-3]", "7\n8", "--json", "7,8"])
 def test_what_is_no_job_id_never_reaches_a_command(bin_: Bin, text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no Slurm job id; write 42"):
+    with pytest.raises(ValueError, match=r"is not a Slurm job id; write 42"):
         ask(bin_, text)
     assert bin_.asked() == []
 
@@ -366,7 +366,7 @@ def test_a_job_that_only_accounting_has_as_running(bin_: Bin, monkeypatch: pytes
     monkeypatch.setattr("getpass.getuser", lambda: "alice")
     answer = ask(bin_, "7")
     assert answer.going is False
-    assert "its end was never accounted for" in notes(answer)
+    assert "accounting never received its end" in notes(answer)
     monkeypatch.setattr("getpass.getuser", lambda: "bob")
     monkeypatch.setattr("os.geteuid", lambda: 1002)
     answer = ask(bin_, "7")

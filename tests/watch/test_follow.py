@@ -129,7 +129,7 @@ def test_failures_after_the_end_wait_no_longer_than_for_accounting() -> None:
     assert followed.verdict is not None
     assert (followed.verdict.primary.family, followed.ending) == ("B1", "ended")
     assert PATIENCE_S <= play.now - begun < PATIENCE_S + 30
-    assert play.said[-1] == "unable to check: http://m can't be reached; the job has ended, and its last verdict stands"
+    assert play.said[-1] == "unable to check: http://m can't be reached; the job has ended, so its last verdict is final"
 
 
 def test_a_server_that_is_down_for_days() -> None:
@@ -158,8 +158,8 @@ def test_failures_are_said_and_tried_again_ever_more_seldom() -> None:
     play.run()
     pauses = play.slept[1:9]
     assert pauses == [60, 120, 240, 480, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S, MAX_PAUSE_S]
-    assert play.said[0] == "unable to check: http://m can't be reached; asking again in 60 s"
-    assert play.said[-1] == "answered again, after 8 failures"
+    assert play.said[0] == "unable to check: http://m can't be reached; next check in 60 s"
+    assert play.said[-1] == "answering again after 8 failures"
     assert play.shown == ["G1"]
 
 
@@ -183,4 +183,4 @@ def test_ctrl_c_gives_the_last_verdict_wherever_it_comes() -> None:
 def test_a_job_of_which_nobody_can_say_is_asked_for_until_told_to_stop() -> None:
     play = Play([("U0", "unknown")], interrupt_after=5)
     assert play.run().ending == "stopped"
-    assert play.said == ["whether the job goes on can't be told; asking on until Ctrl-C"]
+    assert play.said == ["the job's state is unknown; checking until Ctrl-C"]

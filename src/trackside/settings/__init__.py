@@ -256,7 +256,7 @@ def _converted(hint: Any, setting: SettingValue, name: str) -> Any:
         try:
             value = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
-            raise _type_error(hint, setting, name, ", in TOML syntax,") from None
+            raise _type_error(hint, setting, name, ", in TOML syntax") from None
     try:
         return msgspec.convert(value, hint)
     except (msgspec.ValidationError, TypeError):

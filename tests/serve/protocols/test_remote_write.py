@@ -208,7 +208,7 @@ def test_nothing_is_nothing():
 BAD_LABELS = {
     "no label __name__ .*only {gpu=\"0\"}": [(b"gpu", b"0")],
     "no label __name__": [(b"__name__", b""), (b"gpu", b"0")],
-    "label \"gpu\" stands twice, as \"0\" and \"1\"": [(b"__name__", b"up"), (b"gpu", b"0"), (b"gpu", b"1")],
+    "duplicate label \"gpu\": \"0\" and \"1\"": [(b"__name__", b"up"), (b"gpu", b"0"), (b"gpu", b"1")],
     "isn't UTF-8": [(b"__name__", b"up"), (b"gpu", b"\xff\xfe")],
     "has no name": [(b"__name__", b"up"), (b"", b"0")],
     "its labels take": [(b"__name__", b"up"), (b"gpu", b"x" * 70_000)],

@@ -1,4 +1,4 @@
-"""Old samples become their minutes, older ones go; small segments become large ones; no figure changes by it."""
+"""Old samples become their minutes, older ones go; small segments become large ones; not a number changes by it."""
 
 from __future__ import annotations
 

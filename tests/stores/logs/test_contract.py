@@ -109,7 +109,7 @@ CASES = {
         ask=RUN,
         expect={
             "job-4242/slurm-4242.out@gpu-00.log": ["mine"],
-            "STORE": ["holds no line of the system of gpu-00 then"],
+            "STORE": ["has no lines of the system of gpu-00 then"],
         },
     ),
     "kernel and system of the run's nodes, by host and program": Case(

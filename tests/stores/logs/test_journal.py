@@ -75,7 +75,7 @@ def test_it_is_ended_when_it_hangs(tmp_path: Path) -> None:
 
 def test_no_journal_of_the_nodes(tmp_path: Path) -> None:
     row, _ = read(JournalOptions(command=program(tmp_path, "")), Wanted((), ("gpu-09",), 1.0, 2.0))
-    assert (row.status, row.note) == ("empty", "holds no entries of the run's 1 nodes")
+    assert (row.status, row.note) == ("empty", "has no entries of the run's 1 nodes")
 
 
 def test_no_journalctl() -> None:

@@ -112,9 +112,7 @@ def check_key(key: bytes, where: str) -> None:
         if not name:
             raise BadRequest(f"{where}: a label with the value {_shown(value)} has no name")
         if name in labels:
-            raise BadRequest(
-                f"{where}: label {_shown(name)} stands twice, as {_shown(labels[name])} and {_shown(value)}: send it once"
-            )
+            raise BadRequest(f"{where}: duplicate label {_shown(name)}: {_shown(labels[name])} and {_shown(value)}")
         labels[name] = value
     if not labels.get(NAME):
         among = ", ".join(f"{_shown(name)[1:-1]}={_shown(value)}" for name, value in list(labels.items())[:8])
