@@ -72,7 +72,7 @@ def test_other_machines_need_tokens(listen: str, token_file: str) -> None:
         ValueError, match=r"set write_token_files and read_token_files, listen on 127[.]0[.]0[.]1, or set allow_open"
     ):
         load_tokens(options(listen))
-    with pytest.raises(ValueError, match="give read_token_files, listen on"):
+    with pytest.raises(ValueError, match="set read_token_files, listen on"):
         load_tokens(options(listen, write_token_files=(token_file,)))
     load_tokens(options(listen, write_token_files=(token_file,), read_token_files=(token_file,)))
     load_tokens(options(listen, allow_open=True))

@@ -102,7 +102,7 @@ def test_servers_are_asked_little_of_a_job_that_slurm_does_not_know(site: Path) 
         result = asked(site, "--metrics-url", url, "--logs-url", f"loki={url}", job="4711")
     assert result.exit_code == 3
     assert "job 4711 not found" in result.stderr
-    assert "has no series of it" in result.stderr
+    assert "no series with its id" in result.stderr
     assert "holds no stream of job 4711" in result.stderr
     assert not [path for path in asked_for if path.endswith("query_range")]
     assert len(asked_for) <= 8

@@ -127,7 +127,7 @@ def test_a_running_job_its_nodes_gpus_steps_and_parent(bin_: Bin) -> None:
     }  # fmt: skip
     # Its output, and its parent's, would be on another machine.
     assert [row.path for row in answer.rows] == ["/data/jobs/train-b-7.log", "/data/jobs/slurm-6.out"]
-    assert "run trackside where it is, or give its path" in answer.rows[0].note
+    assert "run trackside where it is, or pass its path" in answer.rows[0].note
 
 
 def test_times_are_epochs_whatever_the_zone(bin_: Bin, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +259,7 @@ def test_no_accounting_at_all(bin_: Bin) -> None:
     bin_.say("sacct", status=1, error="Slurm accounting storage is disabled")
     answer = ask(bin_, "7")
     assert answer.known
-    assert "this cluster keeps no accounting" in notes(answer)
+    assert "this cluster has no accounting" in notes(answer)
 
 
 def test_controller_down_leaves_accounting_and_a_row(bin_: Bin) -> None:
@@ -305,7 +305,7 @@ def test_a_command_that_hangs_is_stopped_with_all_that_it_started(bin_: Bin) -> 
     begun = time.monotonic()
     answer = ask(bin_, "7", timeout_s=0.5)
     assert time.monotonic() - begun < 5
-    assert "sacct did not end within 0.5 s, and was stopped" in notes(answer)
+    assert "sacct did not end within 0.5 s and was stopped" in notes(answer)
     assert answer.known
     assert gone(int((bin_.folder / "child").read_text()))
 
@@ -332,7 +332,7 @@ def test_steps_of_an_array_that_hang_are_asked_for_once(bin_: Bin) -> None:
 def test_a_hundred_megabytes_are_not_taken(bin_: Bin) -> None:
     bin_.say("sacct -D", run="head -c 100000000 /dev/zero")
     answer = ask(bin_, "7", most_bytes=1 << 20)
-    assert "sacct wrote more than 1,048,576 bytes, and was stopped" in notes(answer)
+    assert "sacct wrote more than 1,048,576 bytes and was stopped" in notes(answer)
 
 
 def test_what_holds_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
@@ -371,7 +371,7 @@ def test_a_job_that_only_accounting_has_as_running(bin_: Bin, monkeypatch: pytes
     monkeypatch.setattr("os.geteuid", lambda: 1002)
     answer = ask(bin_, "7")
     assert answer.going is None
-    assert "whether it goes on is unknown" in notes(answer)
+    assert "so its state is unknown" in notes(answer)
 
 
 def test_a_requeued_job_that_waits_again_goes_on(bin_: Bin) -> None:
@@ -435,7 +435,7 @@ def test_output_that_is_not_to_be_had_is_said(tmp_path: Path, monkeypatch: pytes
         [row] = found.rows
         return row
 
-    assert "thrown away" in said("/dev/null").note
+    assert "discarded" in said("/dev/null").note
     assert "not on this machine" in said("gone.out").note
     assert "no such file is here" in said("gone-%t.out").note
     os.mkfifo(tmp_path / "fifo")
@@ -449,7 +449,7 @@ def test_output_that_is_not_to_be_had_is_said(tmp_path: Path, monkeypatch: pytes
     assert "isn't the job's user's" in other.rows[0].note
     monkeypatch.setattr("os.access", lambda path, mode: False)
     secret.chmod(0o600)
-    assert "it may not be read here" in said("secret").note
+    assert "you may not read it" in said("secret").note
 
 
 def test_what_all_may_read_is_taken_where_the_jobs_user_gets_to_it() -> None:
@@ -463,7 +463,7 @@ def test_what_all_may_read_is_taken_where_the_jobs_user_gets_to_it() -> None:
         folder.chmod(0o700)
         found = outputs.outputs(of_another(folder / "inner", "log"))
         assert found.paths == []
-        assert "lies where the job's user (no-such-user) can't get" in found.rows[0].note
+        assert "the job's user (no-such-user) can't enter its folder" in found.rows[0].note
         assert outputs.outputs(a_job(folder / "inner", "log")).paths == [str(folder / "inner" / "log")]
 
 
@@ -491,7 +491,7 @@ def test_a_file_that_was_swapped_after_the_look_is_not_read(
     [row] = walk(found.files)
     assert isinstance(row, Input)
     assert row.status == "refused"
-    assert ("it isn't the job's user's" in row.note) == (swap in ("link", "file"))
+    assert ("it does not belong to the job's user" in row.note) == (swap in ("link", "file"))
 
 
 def test_a_link_put_in_the_place_of_what_is_opened_is_not_followed(
@@ -597,7 +597,7 @@ def test_directives_of_the_stored_script_count_below_the_submit_line(tmp_path: P
 
 
 def test_a_folder_of_a_hundred_thousand_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "MOST_FILES", 5)
+    monkeypatch.setattr(outputs, "MAX_FILES", 5)
     for number in range(20):
         (tmp_path / f"log-{number}").write_text("x\n")
     assert len(outputs.outputs(a_job(tmp_path, "log-%t")).paths) == 5
@@ -706,7 +706,7 @@ def test_versions_are_tried_down_where_none_are_listed(rest: tuple[Any, str]) ->
 def test_a_server_that_speaks_none_of_them(rest: tuple[Any, str]) -> None:
     _, url = rest
     answer = live(SlurmOptions(url=url), "7")
-    assert "speaks none of the APIs v0.0.37 to v0.0.45" in notes(answer)
+    assert "supports none of the APIs v0.0.37 to v0.0.45" in notes(answer)
 
 
 def test_refused_without_a_token(rest: tuple[Any, str]) -> None:
@@ -737,11 +737,11 @@ def test_a_rest_error_of_the_database_is_a_row(rest: tuple[Any, str]) -> None:
 
 def test_no_server_there(tmp_path: Path) -> None:
     answer = live(SlurmOptions(url=f"unix:{tmp_path}/none"), "7")
-    assert "can't be asked: No such file or directory; is slurmrestd running there?" in notes(answer)
+    assert "none: No such file or directory; is slurmrestd running there?" in notes(answer)
 
 
 def test_rest_without_a_url_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match=r"no slurm\.url is set"):
+    with pytest.raises(ValueError, match=r"slurm\.url is not set"):
         live(SlurmOptions(mode="rest"), "7")
 
 
