@@ -18,7 +18,7 @@ from trackside.agent.__main__ import main
 from trackside.agent.config import Config, load
 from trackside.agent.source import sources
 from trackside.cli import main as trackside
-from trackside.settings import ConfigError, Given
+from trackside.settings import ConfigError, SettingValue
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +118,7 @@ def test_the_environment_goes_over_the_file_and_flags_over_both(tmp_path: Path) 
         "TRACKSIDE_AGENT_LABELS": '{ cluster = "a" }',
         "TOKEN": "t0ken",
     }
-    config = load(flags={"agent.job": Given("3", "--job", text=True)}, environ=environ)
+    config = load(flags={"agent.job": SettingValue("3", "--job", text=True)}, environ=environ)
     assert (config.node.name, config.agent.job, config.agent.listen) == ("environment", "3", "")
     by_id = {each.source.id: each for each in config.collections}
     assert (by_id["cpu"].on, by_id["cpu"].origin) == (True, "TRACKSIDE_AGENT_COLLECT_CPU_ON")
@@ -137,23 +137,23 @@ def test_systemd_and_slurm_have_their_say() -> None:
     ("text", "message"),
     [
         ("[agent]\nnod = 1\n", "agent.toml line 2: [agent] has no key 'nod'; did you mean 'node'?"),
-        ("[agent]\nnode = 1\n", "agent.toml line 2: agent.node must be a text and not 1"),
+        ("[agent]\nnode = 1\n", "agent.toml line 2: agent.node must be a string, not 1"),
         ("[agent]\nlisten = '9481'\n", "agent.toml line 2: [agent] listen: '9481' is no HOST:PORT"),
         ("[agent]\nlabels = { 'a-b' = 'x' }\n", "labels: 'a-b' can't be the name of a label"),
         ("[agent]\nlabels = { node = 'x' }\n", "labels: 'node' is said by the agent itself"),
-        ("[agnt]\nnode = 'x'\n", "agent.toml line 1: there is no section [agnt]; did you mean 'agent'?"),
-        ("[collect.gpuu]\non = true\n", "agent.toml line 1: there is no section [collect.gpuu]; did you mean 'collect.gpu'?"),
-        ("[collect]\ncpu = true\n", "agent.toml line 2: collect.cpu is a table"),
-        ("[collect.cpu]\n\non = 'yes'\n", "agent.toml line 3: collect.cpu.on must be true or false and not 'yes'"),
+        ("[agnt]\nnode = 'x'\n", "agent.toml line 1: unknown section [agnt]; did you mean 'agent'?"),
+        ("[collect.gpuu]\non = true\n", "agent.toml line 1: unknown section [collect.gpuu]; did you mean 'collect.gpu'?"),
+        ("[collect]\ncpu = true\n", "agent.toml line 2: collect.cpu must be a table"),
+        ("[collect.cpu]\n\non = 'yes'\n", "agent.toml line 3: collect.cpu.on must be true or false, not 'yes'"),
         ("[collect.cpu]\ninterval_s = 0\n", "agent.toml line 2: [collect.cpu] interval_s is 0: 0.1 to 86400 can be meant"),
         ("[collect.cpu]\ntimeout_s = -1\n", "timeout_s is -1"),
         ("[send.loki]\ntenant = 'x'\n", "agent.toml line 2: [send.loki] has no url"),
         ("[send.loki]\nurl = 'loki:3100'\n", "agent.toml line 2: [send.loki] the URL 'loki:3100' must begin with http://"),
-        ("[send.kafka]\nurl = 'x'\n", "there is no section [send.kafka]"),
+        ("[send.kafka]\nurl = 'x'\n", "unknown section [send.kafka]"),
         ("[send.remote_write]\nurl = 'http://u:p@r'\nbearer = 'x'\n", "give a bearer token or a user and password, not both"),
-        ("[send.remote_write]\nurl = 'http://r'\nbearer_file = 'none'\n", "none can't be read: No such file"),
-        ("[send.remote_write]\nurl = 'http://r'\nbearer = '$NONE'\n", "the environment variable NONE that it names is not set"),
-        ("[spool]\nmost_bytes = 'much'\n", "agent.toml line 2: spool.most_bytes must be a whole number and not 'much'"),
+        ("[send.remote_write]\nurl = 'http://r'\nbearer_file = 'none'\n", "none: No such file"),
+        ("[send.remote_write]\nurl = 'http://r'\nbearer = '$NONE'\n", "the environment variable NONE is not set"),
+        ("[spool]\nmost_bytes = 'much'\n", "agent.toml line 2: spool.most_bytes must be an integer, not 'much'"),
         ("[spool]\nmost_bytes = 1\n", "most_bytes and memory_bytes must be 65536 or more"),
         ("node = 1\n[", "agent.toml is not valid TOML"),
     ],
@@ -172,7 +172,7 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, messag
         (["--trace", "cuda,ncl"], "--trace: there is no source 'ncl'; did you mean 'nccl'?"),
         (["--listen", "nowhere"], "--listen: [agent] listen: 'nowhere' is no HOST:PORT"),
         (["--remote-write", "receiver:9480"], "--remote-write: [send.remote_write] the URL 'receiver:9480' must begin"),
-        (["--config", "/none.toml"], "/none.toml can't be read: No such file or directory"),
+        (["--config", "/none.toml"], "can't read /none.toml: No such file or directory"),
     ],
 )
 def test_flags_are_named_too(arguments: list[str], message: str) -> None:
@@ -227,7 +227,8 @@ def test_a_file_with_a_secret_that_all_may_read_is_warned_of(tmp_path: Path) -> 
     status, _, err = run("config", "--config", str(path))
     assert status == 0
     assert (
-        f"{path} holds a secret (send.loki.bearer), and every user may read it: use bearer_file or a $VARIABLE" in err
+        f"{path} contains a secret (send.loki.bearer), and every user can read it: use bearer_file or a $VARIABLE"
+        in err
     )
 
 

@@ -298,7 +298,7 @@ def test_the_api_judges_a_store_and_its_site(site: Path) -> None:
     ingest([write(site / "metrics", metrics)], site / "store")
     calls: list[int] = []
     found = Diagnoser(site / "store", lambda: calls.append(1) or (), load(site / "trackside.toml", environ={}))
-    assert found.asked == ("slurm",)
+    assert found.queried == ("slurm",)
     with found.session("41") as session:
         assert session.verdict().family == "H2"
     with found.session("41") as session:

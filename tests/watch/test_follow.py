@@ -129,7 +129,9 @@ def test_failures_after_the_end_wait_no_longer_than_for_accounting() -> None:
     assert followed.verdict is not None
     assert (followed.verdict.primary.family, followed.ending) == ("B1", "ended")
     assert PATIENCE_S <= play.now - begun < PATIENCE_S + 30
-    assert play.said[-1] == "unable to check: http://m can't be reached; the job has ended, so its last verdict is final"
+    assert (
+        play.said[-1] == "unable to check: http://m can't be reached; the job has ended, so its last verdict is final"
+    )
 
 
 def test_a_server_that_is_down_for_days() -> None:
