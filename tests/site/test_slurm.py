@@ -439,7 +439,7 @@ def test_output_that_is_not_to_be_had_is_said(tmp_path: Path, monkeypatch: pytes
     assert "not on this machine" in said("gone.out").note
     assert "there is no such file on this machine" in said("gone-%t.out").note
     os.mkfifo(tmp_path / "fifo")
-    assert "no plain file" in said("fifo").note
+    assert "not a regular file" in said("fifo").note
     secret = tmp_path / "secret"
     secret.write_text("token\n")
     secret.chmod(0o600)
