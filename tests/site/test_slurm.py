@@ -446,7 +446,7 @@ def test_output_that_is_not_to_be_had_is_said(tmp_path: Path, monkeypatch: pytes
     other = outputs.outputs(of_another(tmp_path, "secret"))
     assert other.paths == []
     assert other.rows[0].status == "refused"
-    assert "isn't the job's user's" in other.rows[0].note
+    assert "does not belong to the job's user" in other.rows[0].note
     monkeypatch.setattr("os.access", lambda path, mode: False)
     secret.chmod(0o600)
     assert "you may not read it" in said("secret").note
