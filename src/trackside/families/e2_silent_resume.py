@@ -41,7 +41,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
-from trackside.facts.logs.exceptions import named_exception
+from trackside.facts.logs.exceptions import error_in_brief, named_exception
 from trackside.facts.training.learning import Curve, Trajectory, number
 from trackside.facts.training.parent_run import ParentRun
 from trackside.facts.training.resume import Failure, Resume, what_failed
@@ -65,6 +65,8 @@ class Limits:
     """A first step from this share of the parent's last goes on."""
 
 
+LOAD_FAILED = Sentence("resume failed: {error}")
+FRESH_START = Sentence("the checkpoint was not loaded: training started from scratch")
 CRASHED = Sentence("loading the checkpoint raised {type}: {message}")
 CRASH_MEANS: dict[Failure, Sentence] = {
     "mismatch": Sentence("the checkpoint was made with other sizes or names than the model that loads it"),
@@ -114,6 +116,7 @@ def _crash(resume: Resume, row: Event) -> Finding:
         Certainty.ESTABLISHED,
         "job",
         [CRASHED(**resume.exceptions.values(row))],
+        headline=LOAD_FAILED(error=error_in_brief(resume.exceptions.frame, row)),
         implies=[CRASH_MEANS[failure]()],
         actions=[action(MEND[failure])],
         since=row.time,
@@ -190,6 +193,7 @@ def _silent(row: Event, shows: list[Claim], certainty: Certainty, latent: bool =
         certainty,
         "job",
         shows,
+        headline=FRESH_START(),
         implies=[FROM_SCRATCH()],
         cannot_decide=[] if certainty is Certainty.ESTABLISHED else [MEANT()],
         actions=[action(POINT_AT)],
