@@ -87,6 +87,7 @@ LOSS_RESTARTED = Sentence("the first loss is {first}; the parent began at {head}
 STEPS_RESTARTED = Sentence("the first point is at {step}; the parent had reached {reached}")
 STEPS_BEGIN = Sentence("the first point is step {step}")
 NOT_THERE = Sentence("the log says that nothing was loaded: {line}")
+FIRST_RUN = Sentence("no checkpoint was there, and nothing asked for one: a first run ({line})")
 FROM_SCRATCH = Sentence("the run trained from scratch, and what the run before it had computed is lost or spent again")
 MEANT = Sentence("whether this was meant as a resume or is a first run")
 POINT_AT = Sentence("point the resume argument at the last complete checkpoint and rerun")
@@ -159,7 +160,8 @@ def _against_absence(resume: Resume, mine: Curve) -> Finding | None:
     shows = [NOT_THERE(line=resume.absences.value(row, "text")), *resume.requested, *resume.history]
     if resume.history:
         return _silent(row, shows, Certainty.SUPPORTED)
-    # Without a parent it may as well be a first run with its load and save folders the same.
+    if mine.points and resume.request is None:  # a first run, whose load and save folders are often the same
+        return absent(FIRST_RUN(line=resume.absences.value(row, "text")))
     return _silent(row, shows, Certainty.POSSIBLE, latent=bool(mine.points))
 
 
