@@ -243,7 +243,7 @@ def _not_launched(launch: FailedLaunch, errors: StartupErrors, ending: Ending, p
 FAMILY = Family(
     code="A1",
     id="startup-crash",
-    title="Startup crash: bad data, config, environment or asset",
+    title="Crash at start-up",
     pictured=("startup-config", "timeline"),
     judge=judge,
     limits=Limits(),

@@ -251,7 +251,7 @@ def _ruled_out(deaths: Deaths, memory: HostMemory, ending: Ending) -> Finding | 
 FAMILY = Family(
     code="A2",
     id="signal-kill",
-    title="Signal kill: a process died without a traceback",
+    title="Process killed by a signal",
     pictured=("host-oom", "timeline"),
     judge=judge,
     limits=Limits(),

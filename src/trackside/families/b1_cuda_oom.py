@@ -262,7 +262,7 @@ def _values(peak: Peak) -> dict[str, Value]:
 FAMILY = Family(
     code="B1",
     id="cuda-oom",
-    title="CUDA out of memory",
+    title="Out of GPU memory",
     pictured=("cuda-oom-then-watchdog", "memory"),
     judge=judge,
     limits=Limits(),

@@ -150,7 +150,7 @@ def _certainty(throttling: Throttling, worst: ThrottledGpu, slower: bool | None)
 FAMILY = Family(
     code="B3",
     id="clock-throttle",
-    title="Clock throttling by heat or power",
+    title="GPU clock throttling",
     pictured=("thermal-throttle", "ranks"),
     judge=judge,
     limits=Limits(),

@@ -284,7 +284,7 @@ def _found(facts: StartupFacts, lead: Lead) -> Finding:
 FAMILY = Family(
     code="C1",
     id="rendezvous-hang",
-    title="Rendezvous hang: the ranks never formed a group",
+    title="Rendezvous failure: the ranks never connected",
     pictured=("rendezvous-timeout", "timeline"),
     judge=judge,
     explains=("C2", "C3", "F3", "H1", "H3"),

@@ -225,7 +225,7 @@ def _since(lead: HangLead, point: tuple[Event, ...]) -> float | None:
 FAMILY = Family(
     code="C2",
     id="collective-hang",
-    title="Collective hang: the ranks wait for one of them",
+    title="Collective hang",
     pictured=("dead-loader-hang", "busy-wait"),
     judge=judge,
     explains=("F3", "H1", "H3"),

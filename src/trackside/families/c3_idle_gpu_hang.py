@@ -278,7 +278,7 @@ def _unmeasured(
 FAMILY = Family(
     code="C3",
     id="idle-gpu-hang",
-    title="Idle-GPU hang: the job holds its GPU and does nothing",
+    title="Idle-GPU hang",
     pictured=("idle-gpu-with-memory", "busy-wait"),
     judge=judge,
     limits=Limits(),

@@ -246,7 +246,7 @@ def _found(
 FAMILY = Family(
     code="D1",
     id="gpu-underutilised",
-    title="GPU under-utilised: the loop waits for its input",
+    title="GPU starvation: the input pipeline is too slow",
     pictured=("starved-input", "busy-wait"),
     judge=judge,
     loses="pace",

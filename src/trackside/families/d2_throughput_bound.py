@@ -241,7 +241,7 @@ def _found(
 FAMILY = Family(
     code="D2",
     id="throughput-bound",
-    title="Throughput-bound: saves, transport or a debug flag set the pace",
+    title="Slow checkpoint saves, interconnect or debug flag",
     pictured=("slow-interconnect", "busy-wait"),
     judge=judge,
     loses="pace",

@@ -187,7 +187,7 @@ def _found(
 FAMILY = Family(
     code="D3",
     id="straggler",
-    title="Straggler: one slow rank sets the pace",
+    title="Straggler: a slow rank holds back the others",
     pictured=("straggler", "ranks"),
     judge=judge,
     loses="pace",

@@ -199,7 +199,7 @@ def _not_found(curve: LossCurve, shape: LossShape) -> Finding | Missing:
 FAMILY = Family(
     code="E1",
     id="loss-divergence",
-    title="Loss divergence: the run trains but does not learn",
+    title="Loss divergence: the model does not learn",
     pictured=("loss-plateau", "learning"),
     judge=judge,
     loses="result",

@@ -109,7 +109,7 @@ def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | M
 FAMILY = Family(
     code="E3",
     id="undertrained",
-    title="Undertrained: the step budget was far too low",
+    title="Undertrained: too few steps",
     pictured=("undertrained", "timeline"),
     by_silence=True,
     judge=judge,

@@ -228,7 +228,7 @@ def _ruled_out(ending: Ending, presence: Maybe[NodePresence]) -> Finding | Missi
 FAMILY = Family(
     code="F1",
     id="node-down",
-    title="Node down: a node of the run failed under it",
+    title="Node failure",
     pictured=("node-down", "ranks"),
     judge=judge,
     limits=Limits(),

@@ -105,7 +105,7 @@ def judge(ending: Ending) -> Finding | Missing:
 FAMILY = Family(
     code="F2",
     id="requeue-preempt",
-    title="Requeued or preempted by the scheduler",
+    title="Preempted or requeued by the scheduler",
     pictured=("preempted", "timeline"),
     judge=judge,
     loses="repeat",

@@ -172,7 +172,7 @@ def _of_the_job(notice: Event, ending: Ending, exceptions: Exceptions) -> bool:
 FAMILY = Family(
     code="H1",
     id="user-cancelled",
-    title="Cancelled by a user",
+    title="Canceled by a user",
     pictured=("cancelled", "timeline"),
     judge=judge,
     loses="nothing",

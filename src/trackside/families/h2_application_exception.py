@@ -166,7 +166,7 @@ def _survived(exceptions: Exceptions, restarts: LauncherRestarts) -> Finding | N
 FAMILY = Family(
     code="H2",
     id="application-exception",
-    title="Application exception in mid-training",
+    title="Application exception during training",
     pictured=("app-exception", "timeline"),
     judge=judge,
     limits=Limits(),

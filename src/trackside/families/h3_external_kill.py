@@ -100,7 +100,7 @@ def _contradiction(ending: Ending) -> Claim | None:
 FAMILY = Family(
     code="H3",
     id="external-kill",
-    title="Ended from outside, with no word of the scheduler",
+    title="Stopped from outside by an unknown sender",
     pictured=("external-kill", "timeline"),
     judge=judge,
     rivals=("H1", "F1", "F2", "F3", "A2"),

@@ -108,7 +108,7 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
 FAMILY = Family(
     code="H4",
     id="storage-fault",
-    title="Storage fault: a file system refused",
+    title="Storage fault",
     pictured=("storage-gone", "busy-wait"),
     judge=judge,
     explains=("H2", "A1", "A2", "C2", "F3", "E2"),

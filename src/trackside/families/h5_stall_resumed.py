@@ -154,7 +154,7 @@ def _found(
 FAMILY = Family(
     code="H5",
     id="stall-resumed",
-    title="Stall that resumed: training stood still for a while and went on",
+    title="Stall that resumed",
     pictured=("healthy-after-a-storage-stall", "busy-wait"),
     judge=judge,
     loses="pause",

@@ -120,7 +120,7 @@ FAMILY = Family(
     code="U0",
     role="last_resort",
     id="unknown",
-    title="Unknown: no family fits",
+    title="Unknown: no cause found",
     judge=judge,
     collect=(
         "the job's whole output (slurm-<id>.out, every rank's log)",
