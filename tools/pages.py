@@ -38,7 +38,6 @@ from trackside.evidence import Evidence
 from trackside.facts.fact import Derivation, facts
 from trackside.families import families
 from trackside.family import HEADINGS, Family
-from trackside.logs.pattern import parsers
 from trackside.model import Plane, Run
 from trackside.read.detect import formats
 from trackside.show.document import document
@@ -226,8 +225,6 @@ def tables() -> dict[str, str]:
     planes = get_args(Plane)
     inputs = sorted(formats(), key=lambda each: (planes.index(each.plane), each.title.lower()))
     format_rows = [f"| {f.plane} | {f.title} | `{f.id}` |" for f in inputs]
-    frameworks = ", ".join(p.title for p in parsers() if p.kind == "framework")
-    systems = ", ".join(p.title for p in parsers() if p.kind == "system")
     return {
         "sources": "\n".join(
             ["| source | what | each | needs |", "|---|---|---|---|", *map(source_row, sources().values())]
@@ -235,7 +232,6 @@ def tables() -> dict[str, str]:
         "demo": "```\n" + demo() + "```",
         "families": "\n".join(["| code | family |", "|---|---|", *family_rows]),
         "formats": "\n".join(["| plane | input | format id |", "|---|---|---|", *format_rows]),
-        "parsers": f"Training frameworks: {frameworks}.\n\nSystems: {systems}.",
     }
 
 
