@@ -118,7 +118,7 @@ def fact_pages() -> dict[Path, str]:
     lines = [
         "# Facts",
         "",
-        "What follows from the evidence of a run: typed answers, each derived once, that families judge by.",
+        "What Trackside derives from the evidence of a run: typed answers, each derived once, that families rest on.",
         "",
     ]
     plane = ""
@@ -185,7 +185,13 @@ MOST_NAMES = 3
 
 def metrics_page() -> str:
     """The catalogue of metrics, the names that sources have for them, and the reasons that hold clocks down."""
-    lines = ["# Metrics", "", "What is read of other monitors becomes one of these, in this unit.", ""]
+    lines = [
+        "# Metrics",
+        "",
+        "The metrics that Trackside knows, and the names under which common exporters serve them. Whatever the source, queries,",
+        "citations and `/metrics` of [the agent](agent.md) use the name and unit of the first two columns.",
+        "",
+    ]
     lines += ["| metric | unit | kind | labels | what | read from |", "|---|---|---|---|---|---|"]
     sources = foreign_names()
     for name, metric in METRICS.items():
@@ -193,8 +199,11 @@ def metrics_page() -> str:
         what = metric.meaning + (f"; {metric.collect}" if metric.collect else "")
         cells = [f"`{name}`", metric.unit, metric.kind, labels, what, "<br>".join(sources.get(name, ()))]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    lines += ["", "Any may carry `node` and `job`; those of GPUs and training also `gpu`, `mig`, `rank`, `pid`,"]
-    lines += ["`gpu_uuid`, `gpu_model` and `pci`.", "", "## Why clocks are held down", ""]
+    lines += [
+        "",
+        "All metrics can have the labels `node` and `job`; those of GPUs and training also `gpu`, `mig`, `rank`, `pid`,",
+    ]
+    lines += ["`gpu_uuid`, `gpu_model` and `pci`.", "", "## Reasons for low clocks", ""]
     lines += ["| reason | bit of `gpu_throttle_reasons` | severity | what |", "|---|---|---|---|"]
     lines += [
         f"| `{name}` | {hex(reason.bit) if reason.bit else ''} | {reason.severity} | {reason.title} |"
