@@ -25,8 +25,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from tests.messages import FIRST, PUSH, SECOND
 
 from trackside.serve.protocols import loki_push, otlp_logs, otlp_metrics, remote_write
-from trackside.serve.protocols.decoded import LineStream, MetricBlock
 from trackside.serve.protocols.series_key import KnownSeries
+from trackside.stores.receiver.arrivals import MetricBlock
+from trackside.stores.receiver.pending import LineStream
 
 NOW = 1_795_253_628_000
 SERIES, METRICS = 15_360, 8

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trackside.evidence import Cite, Frame, MissingAnswer, Value, derived, reduce_rows, reduced
 from trackside.model import Event, Position, Record, Samples, Series
 from trackside.query import Query, QueryError, events, metric, record
-from trackside.stores.curves import Kept, RunMetrics, Timing
+from trackside.stores.curves import RunMetrics, Timing
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_curves import MemoryCurves
 
@@ -54,9 +54,7 @@ def small_store() -> MemoryStore:
         series = Series("gpu_sm_active_ratio", (("gpu", gpu), ("node", "n1")), Position("n1.prom", 1))
         times = np.arange(0, 601_000, 15_000, dtype=np.int64)
         curves.add(Samples([series], np.zeros(len(times), np.int32), times, np.linspace(0.0, 1.0, len(times))))
-    store.metrics = RunMetrics(
-        curves, tuple(Kept(each.series, each) for each in curves.held()), Timing(0.0, 600.0, 15.0)
-    )
+    store.metrics = RunMetrics(curves, tuple(curves.held()), Timing(0.0, 600.0, 15.0))
     return store
 
 

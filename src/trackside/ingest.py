@@ -22,8 +22,8 @@ from trackside.runs.jobs import plain_id
 from trackside.runs.logs import TELLING, ids_inside, leaf_of
 from trackside.stores.embedded.layout import Directory, StoreError
 from trackside.stores.embedded.retention import tidy
-from trackside.stores.embedded.rows import About, Point
-from trackside.stores.embedded.writer import Kept, Writer
+from trackside.stores.embedded.rows import About, Kept, Point
+from trackside.stores.embedded.writer import Writer
 
 Paths = Sequence[str | os.PathLike[str]]
 SAME = "already in the store"
@@ -40,20 +40,6 @@ class Summary:
     replaced: list[str] = field(default_factory=list)
     samples: int = 0
     rows: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """An input that the store holds."""
-
-    id: int
-    place: int
-    path: str
-    root: str
-    label: str
-    status: str
-    bytes: int
-    hash: str
 
 
 def ingest(paths: Paths, store: str | os.PathLike[str], on_progress: Callable[[int], None] | None = None) -> Summary:
@@ -117,22 +103,22 @@ class _Inputs:
     def __init__(self, writer: Writer, root: str, under: str = "") -> None:
         self._writer, self._root, self._under = writer, root, under
         self.summary = Summary()
-        self._by_place: dict[str, _Known] = {}
-        self._by_hash: dict[str, list[_Known]] = {}
+        self._by_place: dict[str, Kept] = {}
+        self._by_hash: dict[str, list[Kept]] = {}
         self._sizes: set[int] = set()
         self._paths: set[str] = set()
         self._incomplete = frozenset(writer.manifest.incomplete)
-        for row in writer.snapshot().rows(
+        for id_, place, path, root, label, status, size, hash_ in writer.snapshot().rows(
             f"SELECT input, place, path, root, label, status, bytes, hash FROM {writer.snapshot().table('inputs')}"
         ):
-            self._remember(_Known(*row))
+            self._remember(Kept(id_, Input(path, None, status, bytes=size), root, label, hash_, place=place))
 
-    def _remember(self, known: _Known) -> None:
+    def _remember(self, known: Kept) -> None:
         self._by_place[os.path.join(known.root, known.label)] = known
         self._paths.add(known.path)
         if known.hash and known.id not in self._incomplete:
             self._by_hash.setdefault(known.hash, []).append(known)
-            self._sizes.add(known.bytes)
+            self._sizes.add(known.row.bytes)
 
     def take(self, found: Source | Input) -> None:
         """Read a source, unless the store has it; or keep the row of what can't be read."""
@@ -159,7 +145,7 @@ class _Inputs:
             return
         self._keep(input_, row, label, before, sink, digest)
 
-    def _skipped(self, digest: str, label: str, before: _Known | None) -> bool:
+    def _skipped(self, digest: str, label: str, before: Kept | None) -> bool:
         """Whether the store holds this content, of this file; the same text elsewhere may be another run's."""
         for known in self._by_hash.get(digest, ()):
             if known is before:
@@ -168,11 +154,11 @@ class _Inputs:
                 note = f"{SAME}, as {known.path}"
             else:
                 continue
-            self.summary.skipped.append(Input(known.path, None, "read", note, 0, None, known.bytes))
+            self.summary.skipped.append(Input(known.path, None, "read", note, 0, None, known.row.bytes))
             return True
         return False
 
-    def _same_file(self, known: _Known, label: str) -> bool:
+    def _same_file(self, known: Kept, label: str) -> bool:
         """By another path to it, or moved within the folder that is given."""
         before, _, member_before = known.label.partition("!")
         now, _, member = label.partition("!")
@@ -184,18 +170,18 @@ class _Inputs:
         except OSError:  # gone in between
             return False
 
-    def _keep(self, input_: int, row: Input, label: str, before: _Known | None, sink: _Sink, digest: str) -> None:
-        if before is not None and not digest and (before.hash or before.status == row.status):
+    def _keep(self, input_: int, row: Input, label: str, before: Kept | None, sink: _Sink, digest: str) -> None:
+        if before is not None and not digest and (before.hash or before.row.status == row.status):
             # What was read before is worth more than an empty or damaged file in its place.
             self._writer.drop()
             note = "; what was read of it before is kept" if before.hash else ""
             self.summary.skipped.append(replace(row, note=row.note + note))
             return
-        place = before.place if before is not None else 0
+        place = before.place if before is not None else input_
         root, label = (before.root, before.label) if before is not None else (self._root, label)
         training = sink.finish()
-        kept = Kept(row, root, label, digest, sink.is_log, sink.owner(row.path), training, place)
-        self._writer.end(input_, kept, () if before is None else (before.id,))
+        kept = Kept(input_, row, root, label, digest, sink.is_log, sink.owner(row.path), training, place)
+        self._writer.end(kept, () if before is None else (before.id,))
         if before is not None:
             self.summary.replaced.append(row.path)
             self._by_hash[before.hash] = [each for each in self._by_hash.get(before.hash, ()) if each is not before]
@@ -203,9 +189,8 @@ class _Inputs:
         self.summary.samples += sink.count
         self.summary.rows += sink.rows
         # What is given in one go is read as often as it is there, as ``diagnose`` does: no hash of it is remembered.
-        known = _Known(input_, place or input_, row.path, root, label, row.status, row.bytes, digest)
-        self._by_place[os.path.join(root, label)] = known
-        self._paths.add(known.path)
+        self._by_place[os.path.join(root, label)] = kept
+        self._paths.add(kept.path)
 
     def _name(self, label: str) -> str:
         """What citations call a new input: its path below what was given, told apart from others' of the same."""
@@ -231,7 +216,6 @@ class _Sink:
         self.count = self.rows = 0
 
     def event(self, event: Event) -> None:
-        """Take an event."""
         self.rows += 1
         if event.kind == "progress":
             self.is_log = True
@@ -246,7 +230,6 @@ class _Sink:
         self._writer.event(self._input, event, job)
 
     def record(self, record: Record) -> None:
-        """Take a record."""
         self.rows += 1
         named = record.get("id") if record.kind == "job" else record.get("job")
         job = None if named is None else str(named)
@@ -255,7 +238,6 @@ class _Sink:
         self._writer.record(self._input, record, About(job, number[0] if number else None, tuple(outputs)))
 
     def samples(self, samples: Samples) -> None:
-        """Take measurements."""
         self.count += len(samples)
         self._writer.samples(self._input, samples)
 

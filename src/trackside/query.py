@@ -20,16 +20,13 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from trackside.catalog.events import EVENTS
 from trackside.catalog.metrics import METRICS
 from trackside.catalog.records import RECORDS
 from trackside.errors import UsageError
 from trackside.model import Event, Plane, Record, Scalar
-
-if TYPE_CHECKING:
-    pass
 
 Row = Event | Record
 Reducer = Literal["count", "first", "last", "min", "max", "distinct", "avg", "median", "sum"]

@@ -13,22 +13,14 @@ from trackside.query import Query, QueryError
 
 
 class Cited(Protocol):
-    """What of a citation is needed to ask it again."""
+    """What of a citation is needed to ask it again: the question or its text form, the answer then, and where it is."""
 
     @property
-    def query(self) -> str | Query:
-        """The question, or its text form."""
-        ...
-
+    def query(self) -> str | Query: ...
     @property
-    def value(self) -> Scalar:
-        """The answer then."""
-        ...
-
+    def value(self) -> Scalar: ...
     @property
-    def where(self) -> str:
-        """Where a person looks."""
-        ...
+    def where(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +47,12 @@ def check(cites: Mapping[str, Cited], store: Store) -> Iterable[Checked]:
             yield Checked(name, cite, problem=str(error))
             continue
         answer = store.ask(query.rows)
-        if isinstance(answer, MissingAnswer) and answer.source:
-            yield Checked(name, cite, problem=answer.reason)
-            continue
         if isinstance(answer, MissingAnswer):
             none = 0 if query.reducer == "count" else None  # how often it was sampled: never; what it was: nothing
-            yield (
-                Checked(name, cite, none)
-                if query.subject == "metric" and (none == 0 or cite.value is None)
-                else Checked(name, cite, problem=answer.reason)
-            )
+            if not answer.source and query.subject == "metric" and (none == 0 or cite.value is None):
+                yield Checked(name, cite, none)
+            else:
+                yield Checked(name, cite, problem=answer.reason)
             continue
         try:
             yield Checked(name, cite, reduced(answer, query))

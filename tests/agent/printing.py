@@ -89,8 +89,8 @@ class Printing:
 
     def __init__(self, host: Host, state: Path | None = None, **options: object) -> None:
         self.host, self.said = host, list[str]()
-        context = Context(Node("n1", proc=host.proc), host, None, self.said.append, state)
-        self.source = JobOutput(context, JobOutputOptions(**options))  # type: ignore[arg-type]
+        context = Context(Node("n1", proc=host.proc), host, JobOutputOptions(**options), self.said.append, state)  # type: ignore[arg-type]
+        self.source = JobOutput(context)
         self.last = Reading()
 
     def collect(self, is_accepted: bool = True) -> list[LogLine]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trackside.agent.node import Node
-from trackside.agent.owners import NoOwners, Owners
+from trackside.agent.owners import Owners
 from trackside.agent.source import Collector, Context, LogLine, Reading, Sample, Source
 from trackside.catalog.metrics import METRICS, labels_of
 
@@ -70,7 +70,7 @@ def opened(
     """A source as the runner opens it, with its default options unless others are given."""
     if options is None and source.options is not None:
         options = source.options()
-    return source.open(Context(node or Node("n1"), owners or NoOwners(), options, say, newest=newest))
+    return source.open(Context(node or Node("n1"), owners or Owners(), options, say, newest=newest))
 
 
 def _sample(sample: Sample) -> str:

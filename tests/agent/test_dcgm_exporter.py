@@ -14,7 +14,7 @@ from tests.agent.nvml import HERE, played
 from tests.agent.readings import conform, exposition, held_against, opened
 from trackside.agent.out.exposition import Board
 from trackside.agent.out.identity import Identity
-from trackside.agent.owners import NoOwners, Owner
+from trackside.agent.owners import Owner, Owners
 from trackside.agent.source import Collector, Reading, Unavailable
 from trackside.agent.sources import dcgm_exporter, gpm, gpu
 
@@ -68,7 +68,7 @@ def exporter() -> Iterator[Exporter]:
     server.end()
 
 
-class Known(NoOwners):
+class Known(Owners):
     def of_gpu(self, gpu: str) -> Owner | None:
         return Owner(job="42", rank=0, user="ada")
 

@@ -15,7 +15,7 @@ from lab import nvml
 from tests.agent.nvml import HERE, played
 from tests.agent.readings import conform, exposition, held_against, opened
 from tests.serve import receiving
-from trackside.agent.owners import NoOwners, Owner
+from trackside.agent.owners import Owner, Owners
 from trackside.agent.source import Collector, Labels, Reading, Sample, Source, Unavailable
 from trackside.agent.sources import gpm, gpu
 from trackside.agent.taken_over import DCGM_EXPORTER, KERNEL_LOG
@@ -23,7 +23,7 @@ from trackside.catalog.metrics import DESCRIPTIVE
 from trackside.stores.embedded.snapshot import Snapshot
 
 
-class Known(NoOwners):
+class Known(Owners):
     """Job 42 has GPU 0; its process 4321 is rank 3."""
 
     def __init__(self) -> None:

@@ -32,7 +32,8 @@ from tests.agent.hanging import (
 )
 from tests.families.rows import sentence_name
 from tests.services import wait_until
-from trackside.agent.hang import kernel, py_spy, recorder
+from trackside.agent.hang import py_spy, recorder
+from trackside.agent.hang.doings import state_of
 from trackside.agent.hang.ranks import Rank, jobs_of
 from trackside.agent.hang.report import Taker
 from trackside.agent.hang.watch import Suspicion
@@ -495,10 +496,10 @@ def test_a_kernel_that_says_nothing(tmp_path: Path) -> None:
     (task / "stat").write_text("9 (py thon) D 1 1 1 0")
     (task / "wchan").write_text("0")
     (process,) = [each for each in Jobs(os.getpid()).processes() if each.pid == os.getpid()]
-    seen = kernel.seen(tmp_path, Rank("7", 0, replace(process, pid=9)))
+    seen = state_of(tmp_path, Rank("7", 0, replace(process, pid=9)))
     assert seen is not None
-    assert (seen.state.state, seen.state.wait, seen.state.syscall, seen.stack) == ("D", "", "", ())
-    assert kernel.seen(tmp_path, Rank("7", 0, replace(process, pid=10))) is None
+    assert (seen.state, seen.wait, seen.syscall) == ("D", "", "")
+    assert state_of(tmp_path, Rank("7", 0, replace(process, pid=10))) is None
 
 
 def test_processes_that_are_no_more() -> None:

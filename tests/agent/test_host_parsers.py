@@ -11,14 +11,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trackside.agent.host.asked_mounts import parse_space
-from trackside.agent.host.pressure import parse_pressure
-from trackside.agent.host.pseudo_files import keyed, mount_point, number
 from trackside.agent.kernel.journal import parse_entry
 from trackside.agent.kernel.ring import parse_records
+from trackside.agent.pseudo_files import keyed, mount_point, number, parse_pressure
 from trackside.agent.sources.block import parse_diskstats
 from trackside.agent.sources.cpu import parse_load, parse_stat
-from trackside.agent.sources.filesystems import parse_mounts
+from trackside.agent.sources.filesystems import parse_mounts, parse_space
 from trackside.agent.sources.network import parse_devices, parse_retransmissions
 from trackside.agent.sources.nfs import parse_mountstats, parse_rpc
 
@@ -112,4 +110,4 @@ def test_nfs_over_several_connections_waits_on_each() -> None:
     assert (data.path, home.path) == ("/data sets", "/home")
     assert home.backlog == 20
     assert home.ops["write"].timeouts == 2
-    assert home.ops["write"].sent - home.ops["write"].count == 2
+    assert home.ops["write"].sent - home.ops["write"].calls == 2

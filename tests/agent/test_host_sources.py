@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.agent.readings import conform, opened
-from trackside.agent.host.asked_mounts import AskedMounts, Space
-from trackside.agent.host.pseudo_files import PseudoFile
 from trackside.agent.node import Node
+from trackside.agent.pseudo_files import PseudoFile
 from trackside.agent.source import Collector, Reading, Unavailable, sources
 from trackside.agent.sources import cgroups, filesystems
+from trackside.agent.sources.filesystems import AskedMounts, Space
 
 HOST = Path(__file__).parent / "hosts/8gpu-ib-v2"
 

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from tests.agent.readings import conform, exposition, held_against, opened
-from trackside.agent.host.asked_mounts import Space
 from trackside.agent.node import Node
 from trackside.agent.source import Collector, Reading, Source, Unavailable, sources
+from trackside.agent.sources.filesystems import Space
 
 HOSTS = Path(__file__).parent / "hosts"
 NAMES = sorted(path.name for path in HOSTS.iterdir())
@@ -35,7 +35,7 @@ def no_real_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     told = SimpleNamespace(f_blocks=250_000_000, f_frsize=4096, f_bavail=100_000_000, f_ffree=60_000_000)
     monkeypatch.setattr(os, "statvfs", lambda path: told)
     monkeypatch.setattr(
-        "trackside.agent.host.asked_mounts.AskedMounts.state", lambda self, path: (Space(10, 4, 2), False)
+        "trackside.agent.sources.filesystems.AskedMounts.state", lambda self, path: (Space(10, 4, 2), False)
     )
     monkeypatch.setattr("trackside.agent.sources.clock.offset_s", lambda: -0.0005)
 

@@ -18,12 +18,10 @@ from tests.agent.readings import exposition, held_against, opened
 from tests.serve.receiving import flushed, said
 from tests.serve.receiving import opened as receiver
 from trackside.agent.kernel.choice import Allowance, chosen, known
-from trackside.agent.kernel.clock import KernelClock
-from trackside.agent.kernel.journal import parse_entry
-from trackside.agent.kernel.position import recall
-from trackside.agent.kernel.ring import Ring, parse_records
+from trackside.agent.kernel.journal import Position, parse_entry, recall
+from trackside.agent.kernel.ring import KernelClock, Ring, parse_records
 from trackside.agent.node import Node
-from trackside.agent.owners import NoOwners
+from trackside.agent.owners import Owners
 from trackside.agent.source import Collector, Context, Reading, Unavailable
 from trackside.agent.sources import kernel_log
 from trackside.agent.sources.kernel_log import Options
@@ -80,7 +78,7 @@ class Machine:
             file.write(f"4,{self.sequence},{int(up_s * 1e6)},-;{text}\n")
 
     def agent(self, **options: Any) -> Collector:
-        return kernel_log.SOURCE.open(Context(self.node, NoOwners(), Options(**options), print, self.state))
+        return kernel_log.SOURCE.open(Context(self.node, Owners(), Options(**options), print, self.state))
 
 
 @pytest.fixture
@@ -266,7 +264,7 @@ def test_the_first_one_looks_back_an_hour(machine: Machine, times: Times) -> Non
     agent = machine.agent()
     assert lines(agent) == ["of just now"]
     agent.close()
-    assert recall(machine.state / "kernel_log.json")["sequence"] == 2
+    assert recall(machine.state / "kernel_log.json").sequence == 2
 
 
 def test_a_damaged_state_is_no_state(machine: Machine, times: Times) -> None:
@@ -414,7 +412,7 @@ def test_the_journal_takes_its_place(machine: Machine) -> None:
     assert [each.text for each in reading.lines] == [XID, "hi�", "two", "lines"]
     assert reading.lines[0].time_ns == 1_772_438_400_000_123_000
     agent.close()
-    assert recall(machine.state / "kernel_log.json") == {"cursor": "c4"}
+    assert recall(machine.state / "kernel_log.json") == Position(cursor="c4")
     agent = machine.agent(journalctl=program)
     while len(asked.read_text().splitlines()) < 2 and time.monotonic() < end:
         time.sleep(0.01)

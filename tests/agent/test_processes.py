@@ -15,7 +15,7 @@ from trackside.agent.jobs.cgroup_path import NOTHING, Membership, membership
 from trackside.agent.jobs.environment import variables
 from trackside.agent.jobs.processes import ProcessMap
 from trackside.agent.node import Node
-from trackside.agent.owners import NoOwners, Owner
+from trackside.agent.owners import Owner
 from trackside.agent.source import Reading, Unavailable
 from trackside.agent.sources.processes import SOURCE
 
@@ -334,9 +334,7 @@ def test_the_source_tells_of_jobs_ranks_and_containers(host: Host) -> None:
     ]
 
 
-def test_the_source_needs_the_map(host: Host) -> None:
-    with pytest.raises(Unavailable, match="keeps no map"):
-        opened(SOURCE, Node("n1", proc=host.proc), NoOwners())
+def test_the_source_needs_the_list_of_processes(host: Host) -> None:
     collector = opened(SOURCE, Node("n1"), ProcessMap(Node("n1", proc=host.proc / "nowhere")))
     with pytest.raises(Unavailable, match="can't be listed"):
         collector.collect(Reading())

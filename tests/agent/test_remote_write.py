@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from tests.agent.receivers import Request
 from tests.serve.receiving import Running
 from tests.services import Prometheus, Victoria, wait_until
-from trackside.agent.out import snappy
 from trackside.agent.out.identity import Identity
 from trackside.agent.out.receiver import ReceiverOptions
-from trackside.agent.out.remote_write import PIECE_BYTES, RemoteWrite
+from trackside.agent.out.remote_write import PIECE_BYTES, RemoteWrite, literals
 from trackside.agent.source import Reading
 from trackside.http.client import HttpClient
 from trackside.stores.embedded.snapshot import Snapshot
@@ -105,15 +104,11 @@ def test_a_large_reading_is_several_requests_that_together_are_one() -> None:
 
 @given(st.binary(max_size=300) | st.integers(0, 200_000).map(lambda size: random.Random(size).randbytes(size)))
 def test_a_block_of_literals_is_snappy(data: bytes) -> None:
-    assert (
-        bytes(cramjam.snappy.decompress_raw(snappy.literals(data))) == data
-        if data
-        else snappy.literals(data) == b"\x00"
-    )
+    assert bytes(cramjam.snappy.decompress_raw(literals(data))) == data if data else literals(data) == b"\x00"
 
 
 def test_without_cramjam_the_receiver_reads_it_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trackside.agent.out.remote_write.compressor", lambda: (snappy.literals, False))
+    monkeypatch.setattr("trackside.agent.out.remote_write.compressor", lambda: (literals, False))
     reading = Reading()
     for gpu in range(5000):
         reading.sample("gpu_power_watts", gpu, gpu=gpu)

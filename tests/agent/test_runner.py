@@ -20,12 +20,13 @@ import pytest
 from tests.agent.receivers import scripted
 from tests.agent.test_exposition import ask, parsed
 from tests.services import free_port
-from trackside.agent import own, runner
+from trackside.agent import runner
 from trackside.agent.config import Collection
+from trackside.agent.daemon import add_own
 from trackside.agent.node import Node
-from trackside.agent.owners import NoOwners
+from trackside.agent.owners import Owners
 from trackside.agent.runner import Running, Ticks
-from trackside.agent.source import Context, Reading, Sample, Source, Unavailable
+from trackside.agent.source import Collector, Context, Reading, Sample, Source, Unavailable
 
 pytestmark = pytest.mark.slow  # real processes, and seconds of waiting for them
 
@@ -53,7 +54,7 @@ class Taken:
         return [reading for id_, reading in self.events if id_ == source and reading is not None]
 
 
-class Played:
+class Played(Collector):
     """A source whose every reading does what a test wants."""
 
     def __init__(self, collect: Callable[[Reading], object], accepted: Callable[[], object] | None = None) -> None:
@@ -81,7 +82,7 @@ def runs(
 ) -> Iterator[tuple[Taken, list[Running]]]:
     taken = outlet or Taken()
     say: Callable[[str], object] = (lambda text: None) if said is None else said.append
-    running = [Running(each, NODE, NoOwners(), taken, say) for each in collections]
+    running = [Running(each, NODE, Owners(), taken, say) for each in collections]
     for each in running:
         each.start()
     over = threading.Event()
@@ -318,7 +319,7 @@ def test_it_tells_how_its_sources_do() -> None:
             )
         )
         reading = Reading()
-        own.add(reading, running, [])
+        add_own(reading, running, [])
     told = {(sample.metric, sample.labels): sample.value for sample in reading.samples}
     assert told["trackside_collector_success", (("collector", "a"),)] == 1
     assert told["trackside_collector_lost_total", (("collector", "a"), ("kind", "lines"))] >= 3

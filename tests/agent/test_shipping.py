@@ -13,6 +13,7 @@ import pytest
 
 from tests.agent.receivers import Reply, Request, scripted
 from tests.services import free_port
+from trackside.agent.daemon import resident_bytes
 from trackside.agent.out import shipping
 from trackside.agent.out.identity import Identity
 from trackside.agent.out.loki_push import LokiPush
@@ -20,7 +21,6 @@ from trackside.agent.out.receiver import ReceiverOptions
 from trackside.agent.out.remote_write import RemoteWrite
 from trackside.agent.out.shipping import Shipping, Wire
 from trackside.agent.out.spool import Spool, SpoolOptions
-from trackside.agent.own import resident_bytes
 from trackside.agent.source import Reading
 
 pytestmark = pytest.mark.slow

@@ -11,10 +11,9 @@ import pytest
 from tests.agent.readings import conform, exposition, opened
 from trackside.agent.node import Node
 from trackside.agent.slurm import daemon_log
-from trackside.agent.slurm.configuration import find, value
 from trackside.agent.slurm.daemon_log import DaemonLog
 from trackside.agent.source import Reading, Unavailable
-from trackside.agent.sources.slurm_node import SOURCE, Options
+from trackside.agent.sources.slurm_node import SOURCE, Options, find, value
 
 CONF = """# a cluster
 ClusterName=lab

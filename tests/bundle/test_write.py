@@ -279,7 +279,7 @@ class TestSlice:
         source = Source("dcgm.prom", text, io.BytesIO(text), len(text))
         cut = export(source, Wanted(frozenset({"n1"}), 1_700_000_000_000, 1_700_000_540_000))
         assert (cut.kept, cut.left_out) == (10, 190)
-        rows = [json.loads(line) for line in b"".join(cut).splitlines()]
+        rows = [json.loads(line) for line in b"".join(cut.lines()).splitlines()]
         assert {row["metric"]["node"] for row in rows} == {"n1"}
 
 

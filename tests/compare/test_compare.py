@@ -25,7 +25,8 @@ from trackside.evidence import reduced
 from trackside.query import Query
 from trackside.session import Session
 from trackside.session.paths import load
-from trackside.show.comparison import comparison, json_schema, render
+from trackside.show.comparison import SCHEMA, ComparisonDoc, comparison, render
+from trackside.show.document import json_schema
 
 
 def run(*arguments: object) -> Result:
@@ -116,7 +117,7 @@ def test_the_exit_status_tells_whether_they_differ(tmp_path: Path) -> None:
 
 def test_every_value_cites_its_own_run_and_can_be_asked_again(apart: dict[str, Any], sides: tuple[Side, Side]) -> None:
     doc = apart
-    jsonschema.validate(doc, json_schema())
+    jsonschema.validate(doc, json_schema(SCHEMA, ComparisonDoc))
     stores = {letter: side.session.store for letter, side in zip("ab", sides, strict=True)}
     for each in (*doc["rows"], *doc["partings"]):
         for letter in "ab":

@@ -290,7 +290,7 @@ def test_stuck_in_the_first_collective(moves: dict[str, float]) -> None:
     cluster = spun(**moves)
     finding = judged(cluster, "C2", MET, TIMEOUT)
     assert (decision(finding), finding.culprit) == ((FOUND, SUPPORTED), "unknown")
-    assert {"no_step", "pinned_on", "rests_copy"} <= set(keys(finding))
+    assert {"no_step", "pinned_on", "moves_copy"} <= set(keys(finding))
     assert judged(cluster, "F3", MET, TIMEOUT).variant == "silent"
     assert judged(cluster, "D2", MET, TIMEOUT).outcome is not FOUND
 

@@ -146,7 +146,7 @@ def test_pipes_at_rest_stand_in_for_sm_activity() -> None:
     model = {"gpu_model": "NVIDIA A100-SXM4-80GB"}
     spins = by_default(129, **model).judge("D2", points(), sockets, COMPLETED)
     assert outcome(spins) == (FOUND, SUPPORTED, False)
-    assert {"pipes_tensor", "pipes_dram", "power_of", "sockets"} <= set(keys(spins))
+    assert {"tensor_pipes", "moves_copy", "power_of", "sockets"} <= set(keys(spins))
     assert figure(spins, "power_of", "limit") == 400
     unrated = by_default(129).judge("D2", points(), sockets, COMPLETED)
     assert outcome(unrated) == (FOUND, SUPPORTED, False)

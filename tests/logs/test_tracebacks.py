@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trackside.facts.logs.fault_class import classify
+from trackside.facts.logs.fault_rules import classify
 from trackside.logs import scan as scan_module
 from trackside.logs.command_line import PARSER as COMMAND_LINE
 from trackside.logs.matcher import matcher
@@ -79,4 +79,4 @@ def test_real_failed_runs() -> None:
     assert rows
     for row in rows:
         found = [event for event in exceptions((FAILED_RUNS / row["path"]).read_bytes()) if event.role is Role.ROOT]
-        assert {classify(event).fault for event in found} == {row["fault_class"]}, row["path"]
+        assert {classify(event) for event in found} == {row["fault_class"]}, row["path"]

@@ -9,7 +9,6 @@ import pytest
 
 from trackside.catalog.records import RECORDS
 from trackside.catalog.slurm import commands, fields, values
-from trackside.catalog.slurm.node_states import node_state_of
 from trackside.read.slurm_table import align
 
 EIGHT = dt.datetime(2026, 11, 21, 8, tzinfo=dt.UTC).timestamp()
@@ -80,11 +79,11 @@ EIGHT = dt.datetime(2026, 11, 21, 8, tzinfo=dt.UTC).timestamp()
         (values.state_among, ["CANCELLED", "COMPLETING"], "CANCELLED"),
         (values.state_among, ["PENDING", "SPECIAL_EXIT"], "SPECIAL_EXIT"),
         (values.state_among, [], None),
-        (node_state_of, "DOWN*+DRAIN", ("down", ("not_responding", "drain"))),
-        (node_state_of, "drng", ("allocated", ("drain",))),
-        (node_state_of, "idle~", ("idle", ("powered_down",))),
-        (node_state_of, ["IDLE", "DRAIN"], ("idle", ("drain",))),
-        (node_state_of, None, (None, ())),
+        (values.node_state_of, "DOWN*+DRAIN", ("down", ("not_responding", "drain"))),
+        (values.node_state_of, "drng", ("allocated", ("drain",))),
+        (values.node_state_of, "idle~", ("idle", ("powered_down",))),
+        (values.node_state_of, ["IDLE", "DRAIN"], ("idle", ("drain",))),
+        (values.node_state_of, None, (None, ())),
     ],
 )
 def test_words(function: Any, text: Any, expected: Any) -> None:

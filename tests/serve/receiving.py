@@ -22,17 +22,14 @@ from trackside.serve.app import application
 from trackside.serve.connections import Connection
 from trackside.serve.limits import guarded
 from trackside.serve.protocols import remote_write
-from trackside.serve.protocols.decoded import LineStream
 from trackside.serve.protocols.series_key import key_of, labels_of
 from trackside.serve.reading import LineReader
-from trackside.serve.receive import Spoken as SpokenOverHttp
+from trackside.serve.receive import decoder
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.log_store import Line
-from trackside.stores.log_text import written_lines
 from trackside.stores.receiver.arrivals import Taken
 from trackside.stores.receiver.intake import Intake
 from trackside.stores.receiver.options import Keeping, Limits, ServeOptions
-from trackside.stores.receiver.pending import Decoded
+from trackside.stores.receiver.pending import Decoded, LineStream
 from trackside.stores.receiver.write_ahead import Entry, Header
 
 T0_MS = 1_772_438_400_000
@@ -77,25 +74,17 @@ def tick(number: int, gpus: int = 4, name: str = UTIL, value: float = 50.0) -> l
     return [(gpu(name, each), [(T0_MS + number * 15_000, value + each)]) for each in range(gpus)]
 
 
-class Spoken:
+def spoken(entry: Entry) -> Decoded:
     """Remote write as it is, and lines as JSON."""
-
-    def decode(self, entry: Entry) -> Decoded:
-        header, body = entry
-        if header.protocol == "lines":
-            return [LineStream(*each) for each in json.loads(body)]
-        return remote_write.decode(body, 1)
-
-    def labels_of(self, key: bytes) -> tuple[str, dict[str, str]]:
-        return labels_of(key)
-
-    def written(self, labels: Mapping[str, str], time_ns: int, text: str) -> Iterable[tuple[str, str]]:
-        return written_lines(Line(time_ns, text, labels))
+    header, body = entry
+    if header.protocol == "lines":
+        return [LineStream(*each) for each in json.loads(body)]
+    return remote_write.decode(body, 1)
 
 
 def opened(store: Path, limits: Limits | None = None, keeping: Keeping | None = None) -> Intake:
     """A store that receives; it flushes when it is told to."""
-    return Intake(store, Spoken(), limits or Limits(), keeping or Keeping(flush_s=3600.0), LineReader)
+    return Intake(store, spoken, labels_of, limits or Limits(), keeping or Keeping(flush_s=3600.0), LineReader)
 
 
 def sent(intake: Intake, series: Iterable[tuple[bytes, Sequence[Sample]]]) -> Future[Taken]:
@@ -109,7 +98,7 @@ def said(intake: Intake, labels: Mapping[str, str], lines: Sequence[tuple[int, s
     times = [T0_MS * 1_000_000 + time_ns for time_ns, _ in lines]
     body = json.dumps([[dict(labels), times, [text for _, text in lines]]]).encode()
     header = Header("lines", received_ns=1)
-    return intake.take(header, body, Spoken().decode((header, body)))
+    return intake.take(header, body, spoken((header, body)))
 
 
 def flushed(intake: Intake, read: bool = True) -> None:
@@ -152,7 +141,9 @@ class Running:
 
     def __init__(self, options: ServeOptions) -> None:
         write, read = guarded(options)
-        self.intake = Intake(options.store, SpokenOverHttp(options.limits), options.limits, options.keeping, LineReader)
+        self.intake = Intake(
+            options.store, decoder(options.limits), labels_of, options.limits, options.keeping, LineReader
+        )
         config = uvicorn.Config(application(self.intake, write, read), http=Connection, ws="none", log_config=None)
         self._server = uvicorn.Server(config)
         self._socket = socket.create_server(("127.0.0.1", 0))

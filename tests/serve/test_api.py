@@ -35,8 +35,8 @@ from trackside.http.unanswered import Unanswered
 from trackside.query import Query
 from trackside.runs.listing import Listed
 from trackside.serve.answers import parsed
-from trackside.serve.api import OPERATIONS, bound
-from trackside.serve.diagnoser import StoreDiagnoser
+from trackside.serve.api import OPERATIONS, routes
+from trackside.serve.diagnoser import Diagnoser
 from trackside.serve.handlers import Handlers
 from trackside.serve.limits import Tokens
 from trackside.serve.operations import Check, Parameter
@@ -87,7 +87,7 @@ def serving(handlers: Handlers, check: Check | None = None) -> Iterator[Asking]:
     """The API on a free port of loopback."""
     with socket.socket(proto=socket.IPPROTO_TCP) as listening:  # else asyncio leaves Nagle on, and all takes 40 ms
         listening.bind(("127.0.0.1", 0))
-        app = Starlette(routes=bound(handlers, check))
+        app = Starlette(routes=routes(handlers, check))
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
@@ -126,7 +126,7 @@ def archive(tmp_path: Path) -> Iterator[Archive]:
 
 @pytest.fixture
 def ask(store: Path, archive: Archive) -> Iterator[Asking]:
-    with serving(Handlers(archive, StoreDiagnoser(store))) as asking:
+    with serving(Handlers(archive, Diagnoser(store))) as asking:
         yield asking
 
 
@@ -154,7 +154,7 @@ def test_the_sites_price_is_in_the_document(tmp_path: Path, archive: Archive) ->
         "sacct.txt": f"{header}|AllocTRES\n{row}|billing=8,gres/gpu=8,node=1\n",
     }
     ingest([write(tmp_path / "a", files)], tmp_path / "store")
-    with serving(Handlers(archive, StoreDiagnoser(tmp_path / "store"), price=Price(2.5, "EUR"))) as ask:
+    with serving(Handlers(archive, Diagnoser(tmp_path / "store"), price=Price(2.5, "EUR"))) as ask:
         waste = json.loads(ask("/runs/9/diagnose", "POST").data)["waste"]
     assert (waste["price"], waste["currency"]) == (2.5, "EUR")
     assert waste["cost"] == round(waste["gpu_hours"] * 2.5, 2) > 0
@@ -166,8 +166,8 @@ def test_two_instances_share_one_postgres(store: Path, postgres: Postgres) -> No
     with (
         Archive.open(url) as one,
         Archive.open(url, later=True) as other,
-        serving(Handlers(one, StoreDiagnoser(store))) as first,
-        serving(Handlers(other, StoreDiagnoser(store))) as second,
+        serving(Handlers(one, Diagnoser(store))) as first,
+        serving(Handlers(other, Diagnoser(store))) as second,
     ):
         said = first("/runs/7/diagnose", "POST").data
         assert second("/runs/7/verdict").data == said
@@ -432,7 +432,7 @@ def test_a_job_of_several_clusters_is_asked_for_by_its_own(ask: Asking, archive:
 def test_only_who_shows_a_token_may_read(store: Path, archive: Archive) -> None:
     tokens = Tokens(["0123456789abcdef0123"])
     with serving(
-        Handlers(archive, StoreDiagnoser(store)), lambda request: tokens.admit(request.headers.get("authorization", ""))
+        Handlers(archive, Diagnoser(store)), lambda request: tokens.admit(request.headers.get("authorization", ""))
     ) as ask:
         for each in OPERATIONS:
             path = re.sub(r"\{\w+\}", "1", each.path).removeprefix("/api/v1")
@@ -536,7 +536,7 @@ def test_a_bug_is_told_without_its_inside(archive: Archive, caplog: pytest.LogCa
 
 
 def test_a_store_that_is_gone_is_told(archive: Archive, tmp_path: Path) -> None:
-    with serving(Handlers(archive, StoreDiagnoser(tmp_path / "gone"))) as ask:
+    with serving(Handlers(archive, Diagnoser(tmp_path / "gone"))) as ask:
         told = ask.problem("/runs/5/diagnose", "POST")
         assert told["status"] == 503
         assert "no Trackside store" in told["detail"]
@@ -608,7 +608,7 @@ def test_the_description_is_whole(described: dict[str, Any]) -> None:
 
 
 def test_the_routes_are_those_that_are_described(store: Path, archive: Archive, described: dict[str, Any]) -> None:
-    made = bound(Handlers(archive, StoreDiagnoser(store)))
+    made = routes(Handlers(archive, Diagnoser(store)))
     routed = {(route.path, method) for route in made for method in route.methods or () if method != "HEAD"}
     assert routed == {(path, method.upper()) for path, methods in described["paths"].items() for method in methods}
 

@@ -619,7 +619,7 @@ def test_stopped_it_works_off_no_questions(store: Path) -> None:
         "import time, trackside.serve.app as app, trackside.serve.diagnoser as d\n"
         "from trackside.stores.receiver.options import ServeOptions\n"
         "app.STOP_S = 1\n"
-        "d.StoreDiagnoser.session = lambda *_: time.sleep(3)\n"
+        "d.Diagnoser.session = lambda *_: time.sleep(3)\n"
         f"app.serve(ServeOptions(listen='127.0.0.1:0', store={str(store)!r}))"
     )
     process = subprocess.Popen([sys.executable, "-c", slow], stderr=subprocess.PIPE, text=True)

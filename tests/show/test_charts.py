@@ -20,12 +20,16 @@ from trackside.model import Event, Record, Role, Run
 from trackside.show.charts import happenings, reduce
 from trackside.show.charts.chart import PAINT, Chart, Drawn, charts, drawings
 from trackside.show.charts.phases import first_cause, titled
-from trackside.show.charts.still import DARK, LIGHT, standalone
+from trackside.show.charts.still import LIGHT, standalone
 from trackside.stores.memory import MemoryStore
 from trackside.verdict import engine
 
 vl_convert = pytest.importorskip("vl_convert")
 GIB = 2.0**30
+DARK = {
+    "ink": "#e4e8ec", "faint": "#3a4149", "ground": "#14181d", "accent": "#74b3ff", "second": "#f2a25c",
+    "third": "#a9d46f", "bad": "#ff7b72", "warn": "#f0b83d", "good": "#7bd08b", "band": "#222830",
+}  # fmt: skip
 HOSTILE = "<img src=x onerror=alert(1)>' + 1 + '\\\";\n\x1b[31m\u202e{datum.t}"
 
 
@@ -67,9 +71,8 @@ def whole(each: Drawn) -> None:
     assert all(len(row) == len(each.columns) for row in each.rows)
     sets = {data["name"] for data in each.spec["data"]}
     assert set(each.rasters) <= sets
-    if each.choices:
-        assert set(each.choices) == set(each.rasters)
-        assert signal(each, "choice") in each.choices
+    if each.rasters:
+        assert signal(each, "choice") in each.rasters
 
 
 def signal(each: Drawn, name: str) -> Any:
@@ -192,7 +195,7 @@ def test_a_memory_peak_between_many_windows_is_in_the_picture_and_the_table() ->
     cluster.per_gpu("gpu_memory_used_bytes", 20 * GIB, {"n1:1": level})
     cluster.per_gpu("gpu_memory_total_bytes", 80 * GIB)
     memory = drawn(cluster)["memory"]
-    assert max(columns(memory)["high"]) == pytest.approx(79, rel=1e-3)
+    assert max(columns(memory)["used_high"]) == pytest.approx(79, rel=1e-3)
     assert len(columns(memory)["t"]) <= reduce.MOST
     assert memory.rows[0] == ("n1:1", "79 GiB", "20 GiB", "99%")
 
@@ -210,7 +213,7 @@ def test_rows_stand_in_rank_order_and_cells_say_what_was_measured() -> None:
     assert (power.low, power.high) == (100.0, 300.0)
     assert set(rows[9]) == {0}
     assert set(rows[8]) == {254}
-    assert ranks.choices["power"] == "power"
+    assert power.title == "power"
 
 
 def test_what_was_not_sampled_is_blank() -> None:
@@ -225,7 +228,7 @@ def test_what_was_not_sampled_is_blank() -> None:
 def test_utilisation_stands_in_where_engine_activity_is_missing() -> None:
     cluster = Cluster().per_gpu("gpu_utilization_ratio", 0.9)
     found = drawn(cluster)
-    assert list(found["ranks"].choices) == ["utilisation"]
+    assert list(found["ranks"].rasters) == ["utilisation"]
     assert "can't be told from a wait" in found["busy-wait"].caption
 
 

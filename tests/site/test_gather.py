@@ -22,7 +22,7 @@ from trackside.finding import Verdict
 from trackside.ingest import ingest
 from trackside.query import Query
 from trackside.runs.resolve import NoSuchRun
-from trackside.serve.diagnoser import SiteDiagnoser
+from trackside.serve.diagnoser import Diagnoser
 from trackside.serve.operations import _problem
 from trackside.session import SiteRequest, open_session
 from trackside.site.config import load
@@ -297,7 +297,7 @@ def test_the_api_judges_a_store_and_its_site(site: Path) -> None:
     metrics = {"gpu.prom": "".join(scrape("gpu017", second, 91.0) for second in range(0, 600, 15))}
     ingest([write(site / "metrics", metrics)], site / "store")
     calls: list[int] = []
-    found = SiteDiagnoser(site / "store", load(site / "trackside.toml", environ={}), lambda: calls.append(1))
+    found = Diagnoser(site / "store", lambda: calls.append(1) or (), load(site / "trackside.toml", environ={}))
     assert found.asked == ("slurm",)
     with found.session("41") as session:
         assert session.verdict().family == "H2"

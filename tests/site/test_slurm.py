@@ -25,7 +25,7 @@ from trackside.read.format import Collected, Source
 from trackside.read.walk import walk
 from trackside.runs.attempts import attempts_of, final
 from trackside.runs.jobs import Job, collect
-from trackside.site import command, outputs, slurm_commands
+from trackside.site import outputs, slurm_commands
 from trackside.site.slurm import SeveralClusters, SlurmAnswer, live
 from trackside.site.slurm_options import SlurmOptions
 from trackside.site.slurm_replies import Reply, job_id
@@ -339,18 +339,18 @@ def test_what_holds_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
     script = tmp_path / "wrapper"
     script.write_text(f"#!/bin/sh\nsleep 300 &\necho $! > {tmp_path}/child\necho done\n")
     script.chmod(0o755)
-    done = command.run([str(script)], timeout_s=20, most_bytes=1000)
+    done = slurm_commands.run([str(script)], timeout_s=20, most_bytes=1000)
     assert (done.status, done.output) == (0, b"done\n")
     assert gone(int((tmp_path / "child").read_text()))
 
 
 def test_a_command_that_cant_be_run(tmp_path: Path) -> None:
     with pytest.raises(Unanswered) as caught:
-        command.run([str(tmp_path / "none")], timeout_s=1, most_bytes=1)
+        slurm_commands.run([str(tmp_path / "none")], timeout_s=1, most_bytes=1)
     assert caught.value.kind == "unreachable"
     (tmp_path / "plain").write_text("x")
     with pytest.raises(Unanswered) as caught:
-        command.run([str(tmp_path / "plain")], timeout_s=1, most_bytes=1)
+        slurm_commands.run([str(tmp_path / "plain")], timeout_s=1, most_bytes=1)
     assert caught.value.kind == "refused"
 
 

@@ -9,7 +9,7 @@ from trackside.evidence import Grid, MissingAnswer, reduce_grid, reduced
 from trackside.model import Position, Samples, Series
 from trackside.query import Query, QueryError, metric
 from trackside.stores.arithmetic import increase, onset
-from trackside.stores.curves import Kept, RunMetrics, Timing, step_of
+from trackside.stores.curves import RunMetrics, Timing, step_of
 from trackside.stores.memory_curves import MemoryCurves
 from trackside.verify import same
 
@@ -24,7 +24,7 @@ def run_metrics(
         times = np.array([round(time * 1000) for time, _ in points], dtype=np.int64)
         values = np.array([value for _, value in points], dtype=np.float64)
         held.add(Samples([series], np.zeros(len(points), dtype=np.int32), times, values))
-    return RunMetrics(held, tuple(Kept(each.series, each) for each in held.held()), Timing(0.0, end, 15.0))
+    return RunMetrics(held, tuple(held.held()), Timing(0.0, end, 15.0))
 
 
 def ask(metrics: RunMetrics, query: Query) -> Grid:

@@ -55,8 +55,8 @@ ENGINE = dedent('''
         def held(self):
             return self._curves.held()
 
-        def rollup(self, groups, start_ms, end_ms, step_ms, how):
-            return self._curves.rollup(groups, start_ms, end_ms, step_ms, how)
+        def rollups(self, wanted):
+            return self._curves.rollups(wanted)
 
 
     METRIC_STORE = Arrays

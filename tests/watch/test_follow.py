@@ -60,7 +60,7 @@ class Play:
         if len(self.slept) > self.interrupt_after:
             raise KeyboardInterrupt
 
-    def run(self, interval_s: float = 30.0) -> Followed[Verdict]:
+    def run(self, interval_s: float = 30.0) -> Followed:
         show: Callable[[Verdict], object] = lambda verdict: self.shown.append(verdict.primary.family)  # noqa: E731
         return follow(
             self.ask, lambda: self.stage, show, self.said.append,

@@ -10,7 +10,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,9 +23,9 @@ from trackside.agent.out.remote_write import RemoteWrite
 from trackside.agent.out.shipping import IMPOSSIBLE, Wire
 from trackside.agent.out.spool import InUse, Spool
 from trackside.agent.owners import Owners
-from trackside.agent.privileges import effective
-from trackside.agent.runner import OPEN_S, Running
-from trackside.agent.source import Reading, Sample
+from trackside.agent.runner import OPEN_S, Outlet, Running
+from trackside.agent.source import Reading
+from trackside.agent.user import capabilities_in_words
 from trackside.http.client import HttpClient
 from trackside.http.unanswered import CHECK_IDENTITY, Unanswered
 
@@ -84,23 +84,15 @@ class Report:
         return json.dumps({**asdict(self), "ok": self.ok}, indent=2)
 
 
-class _Readings:
-    """What each source gave, counted."""
+class _Counted(Outlet):
+    """How much each source gave. It is looked at by itself: none stands back for another."""
 
     def __init__(self) -> None:
         self.counts: dict[str, tuple[int, int]] = {}
 
     def take(self, source: str, reading: Reading) -> bool:
-        """Count it, and let it go."""
         self.counts[source] = len(reading.samples), len(reading.lines)
         return False
-
-    def forget(self, source: str) -> None:
-        """It stays counted."""
-
-    def newest(self) -> Mapping[str, Sequence[Sample]]:
-        """Nothing: each is looked at by itself."""
-        return {}
 
 
 def check(config: Config, owners: Owners) -> Report:
@@ -126,14 +118,14 @@ def read_once(running: list[Running]) -> None:
 
 
 def _sources(config: Config, owners: Owners) -> list[Line]:
-    readings = _Readings()
+    counted = _Counted()
     said: list[str] = []
-    running = [Running(each, config.node, owners, readings, said.append) for each in config.collections if each.on]
+    running = [Running(each, config.node, owners, counted, said.append) for each in config.collections if each.on]
     read_once(running)
     found: dict[str, Line] = {}
     for each in running:
         notes = [text.removeprefix(f"{each.id}: ") for text in said if text.startswith(f"{each.id}: ")]
-        found[each.id] = _source(each, *readings.counts.get(each.id, (0, 0)), notes)
+        found[each.id] = _source(each, *counted.counts.get(each.id, (0, 0)), notes)
     for other in config.collections:
         if not other.on:
             source = other.source
@@ -234,7 +226,7 @@ def _spool(config: Config) -> Line:
 def _surroundings() -> list[Line]:
     found = [_slurm()]
     groups = " ".join(map(str, sorted(os.getgroups())))
-    found.append(Line("privileges", "works", f"uid {os.geteuid()}, groups {groups}; {', '.join(effective())}"))
+    found.append(Line("privileges", "works", f"uid {os.geteuid()}, groups {groups}; {capabilities_in_words()}"))
     for package, module in LIBRARIES:
         if importlib.util.find_spec(module) is not None:
             found.append(Line(package, "works", "installed"))

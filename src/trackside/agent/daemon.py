@@ -6,29 +6,31 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from pathlib import Path
 
-from trackside.agent import own
 from trackside.agent.config import Collection, Config
 from trackside.agent.out.exposition import Board
 from trackside.agent.out.identity import Identity
 from trackside.agent.out.loki_push import LokiPush
 from trackside.agent.out.receiver import ReceiverOptions
-from trackside.agent.out.remote_write import RemoteWrite
+from trackside.agent.out.remote_write import RemoteWrite, compressor
 from trackside.agent.out.scrape import Scrape
 from trackside.agent.out.shipping import Shipping, Wire
-from trackside.agent.out.snappy import compressor
 from trackside.agent.out.spool import InUse, Spool
 from trackside.agent.owners import Owners
-from trackside.agent.runner import Running
+from trackside.agent.runner import Outlet, Running
 from trackside.agent.source import Reading, Sample
+from trackside.agent.state import state_folder
 from trackside.settings import ConfigError
 
+OWN = "agent"
+"""The source of its own readings: how its sources do, what got through to its receivers, what it takes."""
 OWN_S = 15.0
 """How often it tells of itself."""
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_STARTED = time.time()
 WATCH_S = 1.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 END_S, FLUSH_S = 2.0, 3.0
@@ -36,7 +38,7 @@ END_S, FLUSH_S = 2.0, 3.0
 Say = Callable[[str], object]
 
 
-class Outlets:
+class Outlets(Outlet):
     """Everywhere that readings go."""
 
     def __init__(self, config: Config, say: Say) -> None:
@@ -74,7 +76,6 @@ class Outlets:
         self.board.forget(source)
 
     def newest(self) -> Mapping[str, Sequence[Sample]]:
-        """See :meth:`Board.newest`."""
         return self.board.newest()
 
     def close(self, within_s: float) -> None:
@@ -116,8 +117,8 @@ class Agent:
     def text(self) -> str:
         """All samples, the agent's own as of now."""
         reading = Reading()
-        own.add(reading, self.running, self.outlets.shipping)
-        self.outlets.board.take(own.ID, reading)
+        add_own(reading, self.running, self.outlets.shipping)
+        self.outlets.board.take(OWN, reading)
         return self.outlets.board.text()
 
     def run(self) -> None:
@@ -158,8 +159,8 @@ class Agent:
     def tell(self) -> None:
         """Of itself."""
         reading = Reading()
-        own.add(reading, self.running, self.outlets.shipping)
-        self.outlets.take(own.ID, reading)
+        add_own(reading, self.running, self.outlets.shipping)
+        self.outlets.take(OWN, reading)
 
     def read_again(self) -> None:
         """Take new settings of sources: those that changed start anew, all others go on."""
@@ -198,18 +199,53 @@ class Agent:
             os.write(self._wake, b"!")
 
 
-def state_folder(path: Path) -> Path | None:
-    """The agent's own folder, made if it must be; None where it can't be written."""
-    with suppress(OSError):
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        probe = path / ".written"
-        probe.unlink(missing_ok=True)
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        probe.unlink()
-        return path
-    return None
-
-
 def _differs(one: Collection, other: Collection) -> bool:
     told = attrgetter("on", "interval_s", "timeout_s", "options")
     return bool(told(one) != told(other))
+
+
+def add_own(reading: Reading, running: Iterable[Running], shipping: Iterable[Shipping]) -> None:
+    """All of it as of now."""
+    for each in running:
+        _add_collector(reading, each)
+    for to in shipping:
+        _add_receiver(reading, to)
+    reading.sample("trackside_agent_memory_bytes", resident_bytes())
+    reading.sample("trackside_agent_cpu_seconds_total", time.process_time())
+    reading.sample("trackside_agent_start_time", _STARTED)
+
+
+def _add_collector(reading: Reading, running: Running) -> None:
+    health, collector = running.health, running.id
+    asked = running.collection.origin != "default"
+    if health.state in ("starting", "off") or (health.state == "unavailable" and not health.last_success and not asked):
+        return  # a node without InfiniBand is none whose InfiniBand fails
+    reading.sample("trackside_collector_success", health.state == "works", collector=collector)
+    reading.sample("trackside_collector_seconds", health.seconds, collector=collector)
+    reading.sample("trackside_collector_failures", health.failures, collector=collector)
+    if health.last_success:
+        reading.sample("trackside_collector_last_success_time", health.last_success, collector=collector)
+    for kind, count in sorted(running.lost.items()):
+        reading.sample("trackside_collector_lost_total", count, collector=collector, kind=kind)
+
+
+def _add_receiver(reading: Reading, to: Shipping) -> None:
+    name, sent, waiting = to.protocol.name, to.sent, to.spool.waiting
+    if sent.requests:
+        reading.sample("trackside_send_success", not sent.failures, receiver=name)
+    if sent.last_success:
+        reading.sample("trackside_send_last_success_time", sent.last_success, receiver=name)
+    reading.sample("trackside_send_sent_total", sent.count, receiver=name)
+    reading.sample("trackside_send_failures_total", sent.failed, receiver=name)
+    reading.sample("trackside_send_waiting", waiting.count, receiver=name)
+    reading.sample("trackside_send_waiting_bytes", waiting.disk_bytes, receiver=name, kind="disk")
+    reading.sample("trackside_send_waiting_bytes", waiting.memory_bytes, receiver=name, kind="memory")
+    for reason, count in sorted(waiting.lost.items()):
+        if count:
+            reading.sample("trackside_send_lost_total", count, receiver=name, reason=reason)
+
+
+def resident_bytes() -> int:
+    """Of this process."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * _PAGE

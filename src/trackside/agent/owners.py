@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,40 +38,26 @@ class Process:
     environment may not be read."""
 
 
-class Owners(Protocol):
-    """The map, renewed every few seconds by the source ``processes``. Any thread may ask; answers don't block."""
+class Owners:
+    """Whose processes and GPUs are: nobody's, where jobs are not looked for. Any thread may ask; no answer blocks."""
+
+    unread = 0
+    """Processes of jobs whose environment may not be read, when it was renewed last."""
+
+    def renew(self) -> None:
+        """Look at what is new. Raises OSError where processes can't be listed."""
 
     def processes(self) -> Sequence[Process]:
         """All processes of jobs and containers on this node, the children too."""
-        ...
-
-    def of_pid(self, pid: int) -> Owner | None:
-        """Whose a process is; looked up at once where it is too young to be on the map."""
-        ...
-
-    def of_gpu(self, gpu: str) -> Owner | None:
-        """Whose a GPU is, by its index or UUID; without a rank where several hold it. None: nobody's that is known."""
-        ...
-
-    def hold(self, gpu: str, pids: Sequence[int]) -> None:
-        """What the GPU's driver says: these processes have a context on it (index or UUID)."""
-        ...
-
-
-class NoOwners:
-    """Nobody's: where jobs are not looked for."""
-
-    def processes(self) -> Sequence[Process]:
-        """None."""
         return ()
 
     def of_pid(self, pid: int) -> Owner | None:
-        """Nobody's."""
+        """Whose a process is; looked up at once where it is too young to be known."""
         return None
 
     def of_gpu(self, gpu: str) -> Owner | None:
-        """Nobody's."""
+        """Whose a GPU is, by its index or UUID; without a rank where several hold it. None: nobody's that is known."""
         return None
 
     def hold(self, gpu: str, pids: Sequence[int]) -> None:
-        """Let go."""
+        """What the GPU's driver says: these processes have a context on it (index or UUID)."""

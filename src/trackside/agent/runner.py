@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from trackside.agent.config import Collection
 from trackside.agent.node import Node
 from trackside.agent.owners import Owners
-from trackside.agent.source import Collector, Context, Reading, Remembering, Sample, Unavailable
+from trackside.agent.source import Collector, Context, Reading, Sample, Unavailable
 
 OPEN_S = 60.0
 """How long a source may take to open, at least: a driver that nobody keeps loaded takes its time."""
@@ -40,20 +40,19 @@ class Health:
     last_success: float = 0.0
 
 
-class Outlet(Protocol):
-    """Where readings go."""
+class Outlet:
+    """Where readings go; by itself, nowhere."""
 
     def take(self, source: str, reading: Reading) -> bool:
         """Take a reading; whether all that lasts has it."""
-        ...
+        return False
 
     def forget(self, source: str) -> None:
         """What a source gave is no longer so."""
-        ...
 
     def newest(self) -> Mapping[str, Sequence[Sample]]:
         """The samples of each source's newest reading, until it is forgotten."""
-        ...
+        return {}
 
 
 @dataclass(slots=True)
@@ -186,7 +185,7 @@ class Running:
         self._warn(reading.warnings)
         self.lost.update(reading.lost)
         try:
-            if self.outlet.take(self.id, reading) and isinstance(collector, Remembering):
+            if self.outlet.take(self.id, reading):
                 collector.accepted()
         except Exception as error:  # noqa: BLE001
             self._failed("fails", f"its reading can't be taken: {_said(error)}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from trackside.agent.node import Node
 from trackside.agent.owners import Owners
@@ -53,7 +54,7 @@ class Reading:
     time_ns: int = field(default_factory=time.time_ns)
     samples: list[Sample] = field(default_factory=list)
     lines: list[LogLine] = field(default_factory=list)
-    lost: dict[str, int] = field(default_factory=dict)
+    lost: Counter[str] = field(default_factory=Counter)
     """What the source could not keep since the last reading, by what was lost (lines, bytes, events...)."""
     warnings: list[str] = field(default_factory=list)
     """What it could not read this time though the rest went well, for the agent's own log; a line each."""
@@ -72,27 +73,23 @@ def pairs(labels: Mapping[str, str | int | None]) -> Labels:
     return tuple(sorted((name, str(value)) for name, value in labels.items() if value is not None and value != ""))
 
 
-class Collector(Protocol):
+class Collector:
     """A source that was opened. Its methods are called from one thread, which is its own."""
+
+    def __init__(self, context: Context) -> None:
+        """Raises Unavailable where this node hasn't got the source, or it may not be read."""
 
     def collect(self, reading: Reading) -> None:
         """Add what there is now. Raises Unavailable where the source went away; it is opened again then, ever more
         seldom. Any other exception counts as a failure of this reading alone."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what it holds."""
-        ...
-
-
-@runtime_checkable
-class Remembering(Collector, Protocol):
-    """One that must know how far what it gave is safe."""
+        raise NotImplementedError
 
     def accepted(self) -> None:
         """Everything that is sent on has the last reading on disk. Where it has not, nothing is said, and what that
         reading held is wanted again."""
-        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from trackside.query import Query, QueryError
 from trackside.read.format import Source
 from trackside.read.walk import walk
 from trackside.session import PathsRequest, Session, open_session
-from trackside.session.request import Paths, ProgressCallback
+from trackside.session.request import Paths
 from trackside.show.document import document
 from trackside.stores.curves import Curves, Held, Sampled
 from trackside.stores.embedded.snapshot import Snapshot
@@ -204,9 +204,7 @@ def copies() -> Iterator[Copies]:
             found.close()
 
 
-def write_live(
-    session: Session, found: Copies, options: Options, on_progress: ProgressCallback | None = None
-) -> Written:
+def write_live(session: Session, found: Copies, options: Options) -> Written:
     """Write a bundle of what was copied.
 
     Raises NotBundled where that would give another verdict than ``session``, unless it is wanted all the same.
@@ -230,4 +228,4 @@ def write_live(
             notes.append(f"the verdict on the run itself was another: {'; '.join(unlike)}")
         rows = [row for row in session.verdict().inputs if row.status in ("unreadable", "refused")]
         options = replace(options, notes=tuple(notes), missing=(*found.missing, *rows))
-        return write(written, [found.folder], options, on_progress)
+        return write(written, [found.folder], options)

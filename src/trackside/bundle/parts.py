@@ -20,6 +20,7 @@ from trackside.errors import TracksideError
 from trackside.model import Input
 from trackside.read.bundle import PIECE, InputDoc, is_bundle_file
 from trackside.read.format import Source
+from trackside.read.pieces import Joined
 from trackside.read.plain_pickle import load
 from trackside.read.walk import Given, listed, walk
 from trackside.session.request import Paths, ProgressCallback
@@ -62,10 +63,10 @@ def whole(paths: Paths, rows: Sequence[Input], on_progress: ProgressCallback | N
             )
 
 
-def left_out(row: Input, because: str = "") -> Part:
+def left_out(row: Input, redactor: Redactor | None = None) -> Part:
     """An input of which only its row is kept."""
-    because = because or row.note or row.status
-    return Part(InputDoc(row.path, None, None, "", row.status, row.note, row.plane, because))
+    doc = InputDoc(row.path, None, None, "", row.status, row.note, row.plane, row.note or row.status)
+    return Part(doc if redactor is None else redacted_doc(doc, redactor))
 
 
 def _file(path: str, on_progress: ProgressCallback | None) -> Iterator[bytes]:
@@ -93,22 +94,19 @@ class Single:
         for found in walk(self.paths, on_progress):
             row = self.rows.get(found.path)
             if isinstance(found, Input) or row is None or row.status in _NOTHING:
-                yield self._left(found if isinstance(found, Input) else row, found.path)
+                late = Input(found.path, None, "unreadable", "came while the bundle was made")
+                yield left_out(found if isinstance(found, Input) else row or late, self.redactor)
             else:
                 yield self._part(found, row)
-
-    def _left(self, row: Input | None, path: str) -> Part:
-        part = left_out(row or Input(path, None, "unreadable", "came while the bundle was made"))
-        return part if self.redactor is None else Part(redacted_doc(part.doc, self.redactor))
 
     def _part(self, source: Source, row: Input) -> Part:
         doc = InputDoc(source.path, PACKED.sub("", source.path), source.modified)
         stream: io.BufferedIOBase = source.stream  # type: ignore[assignment]
         kept: Callable[[], str] = str
         binary = b"\0" in source.head
-        if row.plane == "metric" and row.path not in self.told and (binary or self._is_large(row, source)):
+        if row.plane == "metric" and row.path not in self.told and (binary or self._is_large(source)):
             written = export(source, (self.wanted if self.spots is not None else None) or Wanted())
-            stream = _Chained(written)
+            stream = _joined(written.lines())
             doc = msgspec.structs.replace(doc, member=f"{doc.member}.samples.jsonl")
             note = f"{written.kept:,} samples as JSON lines; {written.left_out:,} of other nodes and times left out"
             kept = note.__str__
@@ -117,20 +115,20 @@ class Single:
             try:
                 stream = io.BytesIO(json.dumps(load(data), default=_text).encode())
             except (ValueError, RecursionError):
-                return self._left(Input(row.path, None, "refused", "binary: can't be redacted", 0), row.path)
+                return left_out(Input(row.path, None, "refused", "binary: can't be redacted", 0), self.redactor)
             kept = "as JSON".__str__
         elif row.format == "hang-report" and self.redactor is not None:
-            stream = _Chained(line for line in stream if read_piece(line) is None)
+            stream = _joined(line for line in stream if read_piece(line) is None)
             kept = "flight recorders in it left out: packed, they can't be redacted".__str__
-        elif row.format in FORMATS and self._is_large(row, source):
+        elif row.format in FORMATS and self._is_large(source):
             cut = Slice(stream, (self.spots or {}).get(source.path, Spots()))
-            stream = _Chained(cut)
+            stream = _joined(cut)
             kept = lambda: f"{cut.kept:,} of {cut.lines:,} lines: both ends, what is cited with context, what was read"  # noqa: E731
         if self.redactor is None:
-            return Part(doc, _chunks(stream), kept)
+            return Part(doc, iter(lambda: stream.read(PIECE), b""), kept)
         return Part(redacted_doc(doc, self.redactor), self.redactor.stream(stream), kept)
 
-    def _is_large(self, row: Input, source: Source) -> bool:
+    def _is_large(self, source: Source) -> bool:
         """Whether something of it may be left out."""
         return self.spots is not None and (source.size is None or source.size > SMALL)
 
@@ -150,31 +148,5 @@ def _text(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _chunks(stream: io.BufferedIOBase) -> Iterator[bytes]:
-    while data := stream.read(PIECE):
-        yield data
-
-
-class _Chained(io.BufferedIOBase):
-    """A stream of pieces."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
-        self._rest = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int | None = -1) -> bytes:
-        """Up to ``size`` bytes; fewer only at the end."""
-        found, length = [self._rest], len(self._rest)
-        while size is None or size < 0 or length < size:
-            piece = next(self._pieces, None)
-            if piece is None:
-                break
-            found.append(piece)
-            length += len(piece)
-        data = b"".join(found)
-        cut = len(data) if size is None or size < 0 else size
-        self._rest = data[cut:]
-        return data[:cut]
+def _joined(pieces: Iterable[bytes]) -> io.BufferedReader:
+    return io.BufferedReader(Joined(pieces), PIECE)

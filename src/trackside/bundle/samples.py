@@ -19,8 +19,6 @@ from trackside.read.format import Source
 
 MARGIN_S = 3600.0
 """Kept before the run's start and after its end."""
-ZONES_S = 15 * 3600.0
-"""The same where the clocks of metrics and records were not lined up."""
 _NAMES = {"gpu_health": "DCGM_EXP_GPU_HEALTH_STATUS"}
 """Names of ours that other sources use in another sense."""
 _encode = msgspec.json.Encoder().encode
@@ -39,7 +37,7 @@ class Wanted:
         """Those of a run, and some before and after it."""
         nodes = {*run.nodes, *(node for attempt in run.attempts for node in attempt.nodes)}
         starts = [each for each in (run.start, *(attempt.start for attempt in run.attempts)) if each is not None]
-        margin = MARGIN_S + (0.0 if run.metric_offset_s == 0.0 else abs(run.metric_offset_s))
+        margin = MARGIN_S + abs(run.metric_offset_s)
         return cls(
             frozenset(_host(node) for node in nodes),
             (min(starts) - margin) * 1000 if starts else float("-inf"),
@@ -57,21 +55,17 @@ def _host(node: str) -> str:
 
 
 class Written:
-    """A sink that writes samples to a file; what else a reader finds is counted."""
+    """A sink that writes samples to a file, and leaves out what else a reader finds."""
 
     def __init__(self, file: IO[bytes], wanted: Wanted) -> None:
         self._file, self._wanted = file, wanted
-        self.kept = self.left_out = self.others = 0
-        self._listed: list[bytes | None] = []
-        self._of: object = None
+        self.kept = self.left_out = 0
 
     def event(self, event: Event) -> None:
-        """Count it."""
-        self.others += 1
+        """Not a sample."""
 
     def record(self, record: Record) -> None:
-        """Count it."""
-        self.others += 1
+        """Not a sample."""
 
     def samples(self, samples: Samples) -> None:
         """Write those that are wanted, a line a series."""
@@ -96,26 +90,16 @@ class Written:
         row = {"metric": {"__name__": name, **dict(series.labels)}, "values": listed, "timestamps": times.tolist()}
         self._file.write(_encode(row) + b"\n")
 
-
-@dataclass(slots=True)
-class Export:
-    """A metrics file as such lines, in a temporary file that is gone once it was read."""
-
-    file: IO[bytes]
-    kept: int
-    left_out: int
-    others: int
-
-    def __iter__(self) -> Iterator[bytes]:
-        with self.file:
-            self.file.seek(0)
-            while data := self.file.read(1 << 20):
+    def lines(self) -> Iterator[bytes]:
+        """What was written, once; the file is closed then."""
+        with self._file:
+            self._file.seek(0)
+            while data := self._file.read(1 << 20):
                 yield data
 
 
-def export(source: Source, wanted: Wanted) -> Export:
-    """Read a source and write its samples out."""
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - it goes with the export
-    written = Written(file, wanted)
+def export(source: Source, wanted: Wanted) -> Written:
+    """Read a source and write its samples out, into a temporary file that is gone once its lines were read."""
+    written = Written(tempfile.TemporaryFile(), wanted)  # noqa: SIM115 - it goes with what was written
     read_source(source, written)
-    return Export(file, written.kept, written.left_out, written.others)
+    return written

@@ -9,7 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from trackside.model import Event, Position
+from trackside.model import Event
 from trackside.query import Query, QueryError
 
 SMALL = 1 << 20
@@ -39,7 +39,10 @@ def spots_of(events: Iterable[Event], queries: Iterable[str]) -> Mapping[str, Sp
     """By file, what is to be kept: of events, and of citations in the text form of their queries."""
     found: dict[str, Spots] = defaultdict(Spots)
     for event in events:
-        _add(found[event.at.path], event.at)
+        at, spots = event.at, found[event.at.path]
+        spots.lines.append((at.line - BESIDE, at.line + BESIDE))
+        if at.length:
+            spots.bytes.append((at.offset, at.offset + at.length))
     for text in queries:
         try:
             told = dict(Query.parse(text).filters)
@@ -49,12 +52,6 @@ def spots_of(events: Iterable[Event], queries: Iterable[str]) -> Mapping[str, Sp
         if isinstance(path, str) and isinstance(line, int):
             found[path].lines.append((line - AROUND, line + AROUND))
     return {path: Spots(_merged(each.lines, APART), _merged(each.bytes, 1)) for path, each in found.items()}
-
-
-def _add(spots: Spots, at: Position) -> None:
-    spots.lines.append((at.line - BESIDE, at.line + BESIDE))
-    if at.length:
-        spots.bytes.append((at.offset, at.offset + at.length))
 
 
 def _merged(spans: list[tuple[int, int]], apart: int) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from trackside.bundle.parts import NotBundled, Part, Single, left_out, redacted_doc, whole
+from trackside.bundle.parts import NotBundled, Part, Single, left_out, whole
 from trackside.bundle.redact.redactor import Redactor, pieces
 from trackside.bundle.same import differences
 from trackside.bundle.samples import Wanted
@@ -26,7 +26,6 @@ from trackside.read.bundle import (
     INPUTS,
     MANIFEST,
     MIMETYPE,
-    PIECE,
     SCHEMA,
     SEAL,
     VERDICT,
@@ -34,6 +33,7 @@ from trackside.read.bundle import (
     InputDoc,
     Manifest,
     MemberDoc,
+    digest_of,
     parts_of,
 )  # fmt: skip
 from trackside.read.compression import compression_of
@@ -163,7 +163,7 @@ class _Writing:
             raise NotBundled(f"the bundle would give another verdict than its inputs: {'; '.join(unlike)}")
         data = encode(document(verdict))
         manifest = self._manifest(data, sliced)
-        listing = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+        listing = encode(manifest)
         with zipfile.ZipFile(self._file, "a", zipfile.ZIP_DEFLATED) as archive:
             _member(archive, VERDICT, [data], size=len(data))
             _member(archive, MANIFEST, [listing], size=len(listing))
@@ -186,16 +186,12 @@ class _Writing:
             for part in self._parts(sliced, on_progress):
                 self._put(archive, part)
             for row in self._options.missing:
-                self._put(archive, self._without(row))
+                self._put(archive, left_out(row, self._redactor))
         verdict = self._judged()
         return verdict, differences(self._session.verdict(), verdict, self._redacted)
 
     def _redacted(self, text: str) -> str:
         return text if self._redactor is None else self._redactor.text(text)
-
-    def _without(self, row: Input) -> Part:
-        part = left_out(row)
-        return part if self._redactor is None else Part(redacted_doc(part.doc, self._redactor))
 
     def _parts(self, sliced: bool, on_progress: ProgressCallback | None) -> Iterable[Part]:
         session = self._session
@@ -268,7 +264,7 @@ class _Writing:
                     for data in pieces(stream):  # type: ignore[arg-type]
                         found |= traces.leaks(data)
                 if found:
-                    what = ", ".join(sorted({f"{leak.name} ({leak.kind})" for leak in found})[:3])
+                    what = ", ".join(sorted(found)[:3])
                     raise NotBundled(
                         f"{redactor.text(info.filename)} still holds what was to be replaced: what is called {what};"
                         " nothing was written. Leave that file out, or report this"
@@ -302,12 +298,8 @@ def _member(
 
 def _seal(file: BinaryIO) -> tuple[int, str]:
     """Write the SHA-256 of all before it at the end; gives the size, and the SHA-256 of the whole."""
-    left = file.seek(0, os.SEEK_END) - HEX
-    size, digest = left + HEX, hashlib.sha256()
-    file.seek(0)
-    while left and (data := file.read(min(PIECE, left))):
-        left -= len(data)
-        digest.update(data)
+    size = file.seek(0, os.SEEK_END)
+    digest = digest_of(file, size - HEX)
     seal = digest.hexdigest().encode()
     file.seek(size - HEX)
     file.write(seal)

@@ -13,8 +13,7 @@ from functools import cache
 from typing import Literal
 
 from trackside.catalog.labels import Label, written
-from trackside.catalog.metrics import METRICS, labels_of
-from trackside.catalog.units import factor
+from trackside.catalog.metrics import labels_of
 
 Guess = Literal["", "ratio", "bytes"]
 """A unit that differs between versions of a source and that no name tells. ratio: 0..1 or percent. bytes: MiB or bytes."""
@@ -27,8 +26,7 @@ Case = tuple[Mapping[str, str], str]
 class Foreign:
     """One foreign metric: ours, the factor to our unit, and labels that its name implies.
 
-    ``cases``: where a label tells which metric it is; ``metric`` is for all other values. ``number``: its place in the
-    source's own list of fields, where it has one.
+    ``cases``: where a label tells which metric it is; ``metric`` is for all other values.
     """
 
     metric: str
@@ -36,7 +34,6 @@ class Foreign:
     labels: Mapping[str, str] = field(default_factory=dict)
     guess: Guess = ""
     cases: tuple[Case, ...] = ()
-    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +131,6 @@ def unneeded(name: str) -> bool:
 def _unneeded() -> tuple[frozenset[str], tuple[str, ...]]:
     known = [each.lower() for dialect in dialects() for each in dialect.unneeded]
     return frozenset(known), tuple(each for each in known if each.endswith("_"))
-
-
-def unit_factor(text: str, metric: str) -> float:
-    """The factor from a written unit (``MiB``, ``%``, ``W``, ``MHz``, ``C``) to our metric's.
-
-    Raises ValueError for a unit that is none of this metric's.
-    """
-    return factor(text, METRICS[metric].unit)
 
 
 EARLIEST_MS, LATEST_MS = 946_684_800_000, 4_102_444_800_000

@@ -23,6 +23,16 @@ class EventKind:
 
 LABELLED = "srun's number of the task, where srun labels each line with it"
 
+_LOG = {
+    "first_time": "first time stamp seen",
+    "last_time": "last time stamp seen",
+    "lines": "lines",
+    "bytes": "bytes",
+    "last_line": "last line with text",
+    "last_line_number": "its number",
+    "truncated": "true when it ends in mid-line",
+}
+
 EVENTS: Mapping[str, EventKind] = {
     # -- training, as the job's own output tells it
     "progress": EventKind(
@@ -364,15 +374,7 @@ EVENTS: Mapping[str, EventKind] = {
     ),
     "kernel_log": EventKind(
         "one per log of a node's kernel, whether or not it holds anything of interest",
-        {
-            "first_time": "first time stamp seen",
-            "last_time": "last time stamp seen",
-            "lines": "lines",
-            "bytes": "bytes",
-            "last_line": "last line with text",
-            "last_line_number": "its number",
-            "truncated": "true when it ends in mid-line",
-        },
+        _LOG,
         ("kernel",),
     ),
     "boot": EventKind("the kernel starts", {"version": "kernel"}, ("kernel",)),
@@ -415,15 +417,9 @@ EVENTS: Mapping[str, EventKind] = {
     "log_activity": EventKind(
         "one per log file, made by the scan",
         {
-            "first_time": "first time stamp seen",
-            "last_time": "last time stamp seen",
-            "lines": "lines",
-            "bytes": "bytes",
-            "last_line": "last line with text",
-            "last_line_number": "its number",
+            **_LOG,
             "rank_dir": "rank from the folder's name",
             "attempt": "attempt from the folder's name",
-            "truncated": "true when it ends in mid-line",
         },
         ("log",),
     ),

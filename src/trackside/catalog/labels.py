@@ -23,45 +23,25 @@ class Label:
     values: Mapping[str, str] = field(default_factory=dict)
 
 
-_NODE, _JOB, _USER = Label("node", "host"), Label("job", "job"), Label("user")
-
-PLACE: Mapping[str, Label] = {
-    "node": _NODE,
-    "nodename": _NODE,
-    "kubernetes_node": _NODE,
-    "hostname": _NODE,
-    "host": _NODE,
-    "host_name": _NODE,
-    "exported_instance": _NODE,
-    "instance": _NODE,
-}
+PLACE: Mapping[str, Label] = dict.fromkeys(
+    ("node", "nodename", "kubernetes_node", "hostname", "host", "host_name", "exported_instance", "instance"),
+    Label("node", "host"),
+)
 """Which machine, the surest first: ``instance`` is only where a scraper found the exporter."""
 
 OWNER: Mapping[str, Label] = {
-    "hpc_job": _JOB,
-    "slurm_job_id": _JOB,
-    "slurm_jobid": _JOB,
-    "slurmjobid": _JOB,
-    "job_id": _JOB,
-    "jobid": _JOB,
-    "exported_job": _JOB,
-    "job_user": _USER,
-    "username": _USER,
-    "user": _USER,
+    **dict.fromkeys(
+        ("hpc_job", "slurm_job_id", "slurm_jobid", "slurmjobid", "job_id", "jobid", "exported_job"), Label("job", "job")
+    ),
+    **dict.fromkeys(("job_user", "username", "user"), Label("user")),
 }
 """Whose job. ``job`` itself isn't here: Prometheus puts the name of its scrape configuration there."""
 
 DEVICE: Mapping[str, Label] = {
-    "gpu": Label("gpu", "index"),
-    "gpu_id": Label("gpu", "index"),
-    "index": Label("gpu", "index"),
-    "minor_number": Label("gpu", "index"),
-    "uuid": Label("gpu_uuid"),
-    "gpu_uuid": Label("gpu_uuid"),
-    "modelname": Label("gpu_model"),
-    "gpu_model": Label("gpu_model"),
-    "pci_bus_id": Label("pci", "pci"),
-    "pci": Label("pci", "pci"),
+    **dict.fromkeys(("gpu", "gpu_id", "index", "minor_number"), Label("gpu", "index")),
+    **dict.fromkeys(("uuid", "gpu_uuid"), Label("gpu_uuid")),
+    **dict.fromkeys(("modelname", "gpu_model"), Label("gpu_model")),
+    **dict.fromkeys(("pci_bus_id", "pci"), Label("pci", "pci")),
 }
 """Which GPU."""
 

@@ -12,52 +12,16 @@ from functools import lru_cache
 
 from trackside.catalog.labels import Label, written
 
-ROLES: Mapping[str, tuple[str, ...]] = {
-    "job": (
-        "slurm_job_id",
-        "slurm_jobid",
-        "slurmjobid",
-        "slurm_job",
-        "slurm_id",
-        "job_id",
-        "jobid",
-        "hpc_job",
-        "job",
-    ),
-    "node": (
-        "node",
-        "nodename",
-        "node_name",
-        "kubernetes_node",
-        "hostname",
-        "host",
-        "host_name",
-        "host_hostname",
-        "agent_hostname",
-        "instance",
-    ),
-    "rank": ("rank", "global_rank", "torch_rank", "slurm_procid"),
-    "file": ("filename", "file", "log_file_path", "file_path", "filepath", "path", "log_source"),
-    "unit": (
-        "syslog_identifier",
-        "identifier",
-        "appname",
-        "app_name",
-        "program",
-        "systemd_unit",
-        "unit",
-        "process_name",
-        "source",
-        "transport",
-        "facility",
-        "app",
-        "service_name",
-        "service",
-        "container",
-        "job",
-    ),
-    "stream": ("stream", "logstream", "log_iostream", "iostream"),
+_ROLES = {
+    "job": "slurm_job_id slurm_jobid slurmjobid slurm_job slurm_id job_id jobid hpc_job job",
+    "node": "node nodename node_name kubernetes_node hostname host host_name host_hostname agent_hostname instance",
+    "rank": "rank global_rank torch_rank slurm_procid",
+    "file": "filename file log_file_path file_path filepath path log_source",
+    "unit": "syslog_identifier identifier appname app_name program systemd_unit unit process_name source transport"
+    " facility app service_name service container job",
+    "stream": "stream logstream log_iostream iostream",
 }
+ROLES: Mapping[str, tuple[str, ...]] = {role: tuple(names.split()) for role, names in _ROLES.items()}
 """Our name of what a label tells -> names that collectors give it, the surest first. Compared as :func:`plain` has them.
 ``job`` comes last among the ids: many collectors put the name of their own configuration there."""
 _FORMS = {"job": Label("job", "job"), "node": Label("node", "host"), "rank": Label("rank", "index")}

@@ -1,24 +1,15 @@
 """NVIDIA Xid and SXid numbers: what each is called, whom it usually blames, and what to do.
 
-Sources, as names used in ``says``:
-
-``nvidia``
-    Xid catalogue, docs.nvidia.com/deploy/xid-errors (for Ampere and newer; mnemonics, recovery actions).
-``nvidia-archive``
-    The older table of causes in the same documentation (hardware, driver or application marked per number).
-``device-plugin``
-    NVIDIA's k8s-device-plugin, whose default is to treat a few numbers as the application's.
-``konduktor``
-    Trainy's Konduktor, a list of numbers for which nodes are cordoned.
-``fabric-manager``
-    NVIDIA's Fabric Manager user guide, appendix D (SXid).
+Sources: NVIDIA's Xid catalogue, docs.nvidia.com/deploy/xid-errors (for Ampere and newer; mnemonics, recovery actions), and
+the older table of causes in the same documentation (hardware, driver or application marked per number); NVIDIA's Fabric
+Manager user guide, appendix D (SXid).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 Blame = Literal["hardware", "application", "either", "informational"]
@@ -48,30 +39,52 @@ _ACTIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """One Xid number. ``says`` keeps sources that see it differently from ``blame``."""
+    """One Xid number."""
 
     number: int
     mnemonic: str
     blame: Blame
     action: str
-    says: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The mnemonic in words: ``GPU has fallen off the bus``."""
+        words = self.mnemonic.removeprefix("ROBUST_CHANNEL_").split("_")
+        return " ".join(word if word in _ACRONYMS else word.lower() for word in words)
 
 
-def _copy_engines() -> dict[int, tuple[str, Blame, str]]:
-    numbers = [39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)]
-    return {number: (f"{_RC}CE{index}_ERROR", _E, "restart") for index, number in enumerate(numbers)}
+_ACRONYMS = frozenset(
+    [
+        "CE",
+        "CTXSW",
+        "DBE",
+        "DRAM",
+        "ECC",
+        "FECS",
+        "GPU",
+        "GSP",
+        "IO",
+        "MMU",
+        "NVDEC",
+        "NVENC",
+        "NVJPG",
+        "NVLINK",
+        "PBDMA",
+        "PCI",
+        "PMU",
+        "RPC",
+        "SBE",
+        "SRAM",
+    ]
+)
 
 
-def _video() -> dict[int, tuple[str, Blame, str]]:
-    decoders = [68, 83, 84, 88, 89, 96, 97, 98]
-    jpeg = [82, 99, 100, 101, 102, 103, 104, 105]
-    found: dict[int, tuple[str, Blame, str]] = {}
-    for index, (decoder, engine) in enumerate(zip(decoders, jpeg, strict=True)):
-        found[decoder] = (f"{_RC}NVDEC{index}_ERROR", _E, "restart")
-        found[engine] = (f"{_RC}NVJPG{index}_ERROR", _E, "restart")
-    return found
-
-
+_ENGINES: Mapping[str, tuple[int, ...]] = {
+    "CE": (39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)),
+    "NVDEC": (68, 83, 84, 88, 89, 96, 97, 98),
+    "NVJPG": (82, 99, 100, 101, 102, 103, 104, 105),
+}
+"""Copy engines and decoders: the numbers of their errors, in the order of the engines."""
 _UNUSED = """
 1 ~FIFO_ERROR_FIFO_METHOD 2 ~FIFO_ERROR_SW_METHOD 3 ~FIFO_ERROR_UNK_METHOD 4 ~FIFO_ERROR_CHANNEL_BUSY
 5 ~FIFO_ERROR_RUNOUT_OVERFLOW 6 ~FIFO_ERROR_PARSE_ERR 7 ~FIFO_ERROR_PTE_ERR 9 ~GR_ERROR_INSTANCE
@@ -92,18 +105,16 @@ _UNUSED = """
 """Numbers that NVIDIA's catalogue marks as unused on A100 to GB200; ``~`` stands for ROBUST_CHANNEL_."""
 
 
-def _unused() -> dict[int, tuple[str, Blame, str]]:
-    words = _UNUSED.split()
-    return {
-        int(number): (mnemonic.replace("~", _RC), _E, "unused")
-        for number, mnemonic in zip(words[::2], words[1::2], strict=True)
-    }
-
-
 _TABLE: dict[int, tuple[str, Blame, str]] = {
-    **_unused(),
-    **_copy_engines(),
-    **_video(),
+    **{
+        int(number): (mnemonic.replace("~", _RC), _E, "unused")
+        for number, mnemonic in re.findall(r"(\d+) (\S+)", _UNUSED)
+    },
+    **{
+        number: (f"{_RC}{engine}{index}_ERROR", _E, "restart")
+        for engine, numbers in _ENGINES.items()
+        for index, number in enumerate(numbers)
+    },
     8: (_RC + "FIFO_ERROR_IDLE_TIMEOUT", _E, "restart"),
     11: (_RC + "GR_ERROR_MISSING_HW", _A, "check"),
     13: (_RC + "GR_EXCEPTION", _A, "check"),
@@ -181,45 +192,8 @@ _TABLE: dict[int, tuple[str, Blame, str]] = {
     172: ("UNCORRECTABLE_SRAM_ERROR", _H, "ecc"),
 }
 
-_SAYS: Mapping[int, Mapping[str, str]] = {
-    13: {"nvidia": "application; hardware if it repeats on the same GPC and TPC", "device-plugin": "application"},
-    31: {
-        "nvidia": "application; rarely driver or hardware",
-        "nvidia-archive": "hardware, driver or application",
-        "device-plugin": "application",
-    },
-    32: {
-        "nvidia": "application to be checked, yet mostly PCIe quality",
-        "nvidia-archive": "bus, driver or application",
-    },
-    43: {"nvidia": "application; the GPU stays healthy", "device-plugin": "application"},
-    45: {"nvidia": "clean-up after another error, a kill or Ctrl-C", "device-plugin": "application"},
-    62: {
-        "nvidia": "micro-controller halt: reset",
-        "nvidia-archive": "hardware, driver or thermal",
-        "konduktor": "hardware",
-    },
-    63: {"nvidia": "a row or page was remapped as designed: ignore", "konduktor": "hardware: cordon the node"},
-    68: {
-        "nvidia": "decoder exception: restart the application",
-        "device-plugin": "application",
-        "konduktor": "hardware: cordon the node",
-    },
-    69: {"nvidia": "application to be checked", "konduktor": "hardware: cordon the node"},
-    74: {
-        "nvidia": "link, or only the device at its other end: one failed GPU makes its peers report it",
-        "konduktor": "hardware",
-    },
-    92: {"nvidia": "many corrected errors: ignore, then ask support", "konduktor": "hardware: cordon the node"},
-    94: {"nvidia": "contained: only the application that hit it dies", "konduktor": "hardware"},
-    109: {"nvidia": "context-switch timeout: reset", "device-plugin": "application"},
-    119: {"nvidia": "GSP firmware did not answer: reset, then look at software", "konduktor": "hardware"},
-    121: {"nvidia": "corrected errors on the link to Grace: no impact"},
-    137: {"nvidia": "application: an illegal peer access, seen by the remote MMU"},
-}
-
 XIDS: Mapping[int, Xid] = {
-    number: Xid(number, mnemonic, blame, _ACTIONS[action], _SAYS.get(number, {}))
+    number: Xid(number, mnemonic, blame, _ACTIONS[action])
     for number, (mnemonic, blame, action) in sorted(_TABLE.items())
 }
 """1 to 172"""
@@ -234,8 +208,8 @@ def xid(number: int) -> Xid:
 
 NVLINK5 = range(144, 151)
 _NVLINK5 = re.compile(
-    r"(?P<unit>[A-Z][A-Z0-9_]{2,30})\s+(?P<severity>Fatal|Nonfatal|Non-fatal)\s+XC(?P<xc>\d)\s+i(?P<i>\d)\s+Link\s+(?P<link>-?\d{1,3})"
-    r"\s+\((?P<words>(?:0x[0-9a-fA-F]{1,8}[ )]?){1,8})"
+    r"(?P<unit>[A-Z][A-Z0-9_]{2,30})\s+(?P<severity>Fatal|Nonfatal|Non-fatal)\s+XC\d\s+i\d\s+Link\s+-?\d{1,3}"
+    r"\s+\(0x[0-9a-fA-F]{1,8}[ )]?(?P<status>0x[0-9a-fA-F]{1,8})?"
 )
 _RESET: Mapping[str, int] = {
     "SAW_MVB": 0x12,
@@ -248,53 +222,16 @@ _RESET: Mapping[str, int] = {
     "TLW_TX": 0x04,
 }
 """Unit -> bits of the second word (error status) for which NVIDIA's table wants the GPU reset"""
-_LINK_DOWN: Mapping[int, str] = {
-    0: "unknown; report it if no other Xid stands beside it",
-    1: "unknown; report it if seen more than once a day",
-    2: "signal integrity",
-    4: "signal integrity",
-    10: "signal integrity",
-    15: "software or user",
-    16: "software, user or signal integrity",
-    17: "software or user",
-    18: "software, user or signal integrity",
-    21: "the peer device",
-    22: "software or user",
-    32: "the peer device",
-    33: "the peer device",
-    34: "the peer device",
-    35: "the peer device",
-    36: "the peer device",
-}
-"""Bits 25 to 20 of the first word of a link-down event -> where to look"""
 
 
-@dataclass(frozen=True, slots=True)
-class Nvlink5:
-    """A decoded Xid 144 to 150."""
-
-    unit: str
-    fatal: bool
-    link: int
-    reset: bool
-    """Whether the table wants the GPU reset for it."""
-    cause: str | None = None
-    """For link-down events, where to look."""
-
-
-def decode_nvlink5(number: int, detail: str) -> Nvlink5 | None:
-    """Decode the text after an Xid 144 to 150; None if it is none or has another shape."""
+def is_mild(number: int, detail: str) -> bool:
+    """Whether the text after an Xid 144 to 150 tells of an error that is not fatal, and for which NVIDIA's table does not
+    want the GPU reset."""
     found = _NVLINK5.search(detail) if number in NVLINK5 else None
-    if found is None:
-        return None
-    words = [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]{1,8}", found["words"])]
-    info, status = words[0], words[1] if len(words) > 1 else 0
-    unit, fatal = found["unit"], found["severity"] == "Fatal"
-    known = next((bits for name, bits in _RESET.items() if unit.startswith(name)), None)
-    reset = bool(status & known) if known is not None else fatal
-    down = unit.startswith("NETIR_LINK")
-    cause = _LINK_DOWN.get(info >> 20 & 0x3F) if down else None
-    return Nvlink5(unit, fatal, int(found["link"]), reset, cause)
+    if found is None or found["severity"] == "Fatal":
+        return False
+    bits = next((bits for unit, bits in _RESET.items() if found["unit"].startswith(unit)), 0)
+    return not int(found["status"] or "0", 16) & bits
 
 
 _RECOVERY = re.compile(r"recovery action changed from .{1,60}? to 0x[0-9a-fA-F]{1,2} \(([\w /]{2,40})\)")
@@ -309,12 +246,12 @@ def recovery_action(detail: str) -> str | None:
 # -- NVSwitch SXid
 
 SXID_ALWAYS_FATAL = frozenset({10003, *range(23001, 23018)})
-"""Fatal to the whole fabric: all GPUs and switches need a reset (fabric-manager)."""
+"""Fatal to the whole fabric: all GPUs and switches need a reset."""
 SXID_CORRECTED = frozenset(
     {11012, 11021, 11022, 11023, 12021, 12023, 15008, 15011, 19049, 19055, 19057, 19059, 19062, 19065, 19068, 19071}
     | {24001, 24002, 24003, 22013}
 )
-"""Single-bit errors that the switch corrects, and the like: no impact (fabric-manager)."""
+"""Single-bit errors that the switch corrects, and the like: no impact."""
 
 
 def sxid_fatal(number: int, text: str) -> bool | None:

@@ -17,7 +17,8 @@ from trackside.compare.compare import compare as compared
 from trackside.compare.settings import settings
 from trackside.compare.side import Side
 from trackside.session import StoreRequest, open_session, request_of
-from trackside.show.comparison import comparison, encode, render
+from trackside.show.comparison import comparison, render
+from trackside.show.document import encode
 
 
 @click.command()

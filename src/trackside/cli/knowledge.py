@@ -12,7 +12,7 @@ from trackside.cli.exits import EXIT_OUTPUT, fail
 from trackside.families import families as all_families
 from trackside.families import find_family
 from trackside.show import comparison
-from trackside.show import document as verdict
+from trackside.show.document import json_schema
 from trackside.show.inert import shown
 from trackside.sim import catalogue, load_scenario
 from trackside.sim import simulate as play
@@ -45,7 +45,8 @@ def families() -> None:
 @click.argument("document", type=click.Choice(["verdict", "comparison"]), default="verdict")
 def schema(document: str) -> None:
     """Print the JSON Schema of what 'diagnose --json' or 'compare --json' writes."""
-    click.echo(json.dumps((comparison if document == "comparison" else verdict).json_schema(), indent=2))
+    told = json_schema() if document == "verdict" else json_schema(comparison.SCHEMA, comparison.ComparisonDoc)
+    click.echo(json.dumps(told, indent=2))
 
 
 @click.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -38,13 +39,12 @@ FLAGS: tuple[Callable[[Any], Any], ...] = (
 def site_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the flags that say where a site keeps things; it gets them as one mapping, ``site``."""
 
+    @wraps(command)
     def taken(**given: Any) -> Any:
         names = ("config", "metrics_url", "logs_url", "slurm", "archive", "clusters")
         site = {name: value for name in names if (value := given.pop(name)) not in (None, ())}
         return command(site=site, **given)
 
-    taken.__name__, taken.__doc__ = command.__name__, command.__doc__
-    taken.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     for flag in reversed(FLAGS):
         flag(taken)
     return taken

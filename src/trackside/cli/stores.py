@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 
 import click
-import msgspec
 
 from trackside.cli.exits import EXIT_NOTHING, fail
 from trackside.cli.live import site_of
@@ -16,7 +15,7 @@ from trackside.ingest import SAME
 from trackside.ingest import ingest as take
 from trackside.runs.listing import Listed, listing
 from trackside.session.paths import load
-from trackside.show.document import InputDoc
+from trackside.show.document import InputDoc, encode
 from trackside.show.inert import shown
 from trackside.show.runs import runs_table
 from trackside.show.text import inputs_table
@@ -86,7 +85,7 @@ def runs(store: str | None, archive: str | None, config: str | None, most: int, 
         raise click.UsageError("give --store DIR or --archive URL, or set metadata.url or store.path in trackside.toml")
     with output():
         if as_json:
-            sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
+            sys.stdout.buffer.write(encode(rows))
         else:
             runs_table(rows, console())
 

@@ -32,6 +32,7 @@ from trackside.stores.metadata.errors import ArchiveError
 from trackside.verify import check
 
 EXIT_HEALTHY, EXIT_FAULT, EXIT_UNDECIDED = 0, 10, 11
+Form = Literal["text", "json", "markdown"]
 LATEST = 253402300800.0
 """The year 10000: what calls itself a time must lie before it."""
 
@@ -80,7 +81,7 @@ def diagnose(
     as_of, of_an_hour = time_of(now), price_flags(price)
     if as_json and as_markdown:
         raise click.UsageError("give --json or --markdown, not both")
-    printer = _Printer("json" if as_json else "markdown" if as_markdown else "text", verbose)
+    form: Form = "json" if as_json else "markdown" if as_markdown else "text"
     page = Page(html)
     named = [*([store] if store else []), *paths]
     if at_site:
@@ -91,11 +92,11 @@ def diagnose(
         request = request_of(paths, job, as_of, store=store)
         question = _Question(request, named, price_of(of_an_hour), page)
     if watch:
-        last = _watched(question, interval, printer)
+        last = _watched(question, interval, form, verbose)
     else:
         with bar(paths) as on_progress:
             last, _ = question.ask(on_progress)
-        printer(last)
+        _print(last, form, verbose)
     if exit_code:
         sys.exit(_status(last.primary.family, last.primary.certainty))
 
@@ -121,22 +122,15 @@ class _Question:
         return doc, session.stage
 
 
-class _Printer:
-    """Prints verdicts, in the form that was asked for."""
-
-    def __init__(self, form: Literal["text", "json", "markdown"], verbose: bool) -> None:
-        self.whole = form != "text"
-        self._form, self._verbose = form, verbose
-
-    def __call__(self, doc: VerdictDoc) -> None:
-        with output():
-            match self._form:
-                case "json":
-                    sys.stdout.buffer.write(encode(doc))
-                case "markdown":
-                    sys.stdout.write(markdown.render(doc))
-                case "text":
-                    render(doc, console(), self._verbose)
+def _print(doc: VerdictDoc, form: Form, verbose: bool) -> None:
+    with output():
+        match form:
+            case "json":
+                sys.stdout.buffer.write(encode(doc))
+            case "markdown":
+                sys.stdout.write(markdown.render(doc))
+            case "text":
+                render(doc, console(), verbose)
 
 
 def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> None:
@@ -153,7 +147,7 @@ def _record(url: str, verdict: Verdict, doc: VerdictDoc, job: str | None) -> Non
         click.echo(shown(f"trackside: not archived: {error}"), err=True)
 
 
-def _watched(question: _Question, interval: float, printer: _Printer) -> VerdictDoc:
+def _watched(question: _Question, interval: float, form: Form, verbose: bool) -> VerdictDoc:
     """Ask until the job has ended: a line for each change, then the last verdict in full; where a whole document is
     wanted, one for each change."""
     from trackside.watch.follow import follow  # the HTTP client comes with it
@@ -176,8 +170,8 @@ def _watched(question: _Question, interval: float, printer: _Printer) -> Verdict
         return doc
 
     def changed(doc: VerdictDoc) -> None:
-        if printer.whole:
-            printer(doc)
+        if form != "text":
+            _print(doc, form, verbose)
             return
         first = doc.primary
         certainty = f" ({first.certainty}, {first.confidence:.2f})" if first.certainty and first.confidence else ""
@@ -188,9 +182,9 @@ def _watched(question: _Question, interval: float, printer: _Printer) -> Verdict
     followed = follow(ask, lambda: stage, changed, say, interval_s=interval)
     if followed.verdict is None:
         fail("stopped before there was a verdict", EXIT_NOTHING)
-    if not printer.whole:
+    if form == "text":
         click.echo()
-        printer(followed.verdict)
+        _print(followed.verdict, form, verbose)
     return followed.verdict
 
 

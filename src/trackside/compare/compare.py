@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trackside.compare import facts, measured, training
-from trackside.compare.setup import following, sizes, unlike
+from trackside.compare.setup import following
 from trackside.compare.side import Row, Side
 from trackside.compare.slowdown import Slowdown, slowdown
 from trackside.families import families
@@ -29,16 +29,6 @@ class Comparison:
     partings: tuple[Row, ...]
     following: tuple[Row, ...] = ()
     slowdown: Slowdown | None = None
-
-    @property
-    def unlike(self) -> list[Row]:
-        """What tells that they did not do the same work."""
-        return unlike(self.rows)
-
-    @property
-    def sizes(self) -> list[Row]:
-        """What makes a step of one another amount of work, or done by another number of GPUs."""
-        return sizes(self.rows)
 
     @property
     def first(self) -> list[Row]:

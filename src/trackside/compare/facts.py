@@ -9,7 +9,6 @@ from trackside.compare.side import Row, Setting, Side, either
 from trackside.evidence import Cite, Value, derived
 from trackside.facts.training.learning import steps_planned
 from trackside.finding import Outcome
-from trackside.model import Event
 from trackside.verdict import cost
 
 MOST_SETTINGS = 40
@@ -62,17 +61,12 @@ def _onset(letter: str, side: Side) -> Iterator[Row]:
     if since is not None and held is not None:
         value, seconds, step = derived(primary.id, since), since.number - held.start.number, None
     elif near is not None and isinstance(last := near.get("step"), (int, float)):
-        value, seconds, step = derived(primary.id, side.progress.value(near, "step")), _since(side, near), float(last)
+        value, step = derived(primary.id, side.progress.value(near, "step")), float(last)
+        seconds = side.since_start(near)
     else:
         return
     mine, others = (value, None) if letter == "A" else (None, value)
     yield Row("outcome", label, mine, others, True, step=step, seconds=seconds)
-
-
-def _since(side: Side, point: Event) -> float | None:
-    """Seconds from the run's start to a training point."""
-    start = side.run.start
-    return None if start is None or point.time is None or point.time < start else point.time - start
 
 
 def _gpus(side: Side) -> Value | None:
@@ -113,25 +107,16 @@ def _framework(side: Side) -> Value | None:
 
 def _commands(a: Side, b: Side) -> Row:
     """What was run, as the same source tells it of both."""
-    for told in (_echoed, _submitted, _script):
-        one, other = told(a), told(b)
-        if one is not None and other is not None:
-            return either("setup", "command", one, other)
-    return either("setup", "command", _echoed(a), _echoed(b))
+    told = [(_echoed(each), each.recorded("submit_line"), each.recorded("command")) for each in (a, b)]
+    pairs = list(zip(*told, strict=True))
+    one, other = next((pair for pair in pairs if None not in pair), pairs[0])
+    return either("setup", "command", _anonymous(a, one), _anonymous(b, other))
 
 
 def _echoed(side: Side) -> Value | None:
     hosts = side.printed("host")
     row = next((row for row in hosts.events if row.get("command")), None)
-    return _anonymous(side, None if row is None else hosts.value(row, "command"))
-
-
-def _submitted(side: Side) -> Value | None:
-    return _anonymous(side, side.recorded("submit_line"))
-
-
-def _script(side: Side) -> Value | None:
-    return _anonymous(side, side.recorded("command"))
+    return None if row is None else hosts.value(row, "command")
 
 
 def _anonymous(side: Side, told: Value | None) -> Value | None:

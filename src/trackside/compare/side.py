@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.evidence import Frame, Grid, Missing, Value
+from trackside.evidence import Evidence, Frame, Grid, Missing, Value
 from trackside.facts.cost.allocation import Allocation
 from trackside.facts.fact import Facts, Maybe
-from trackside.facts.gpu.levels import MetricLevels
 from trackside.facts.logs.ending import Ending
 from trackside.facts.training.learning import Trajectory
 from trackside.finding import Finding, Verdict
 from trackside.model import Event, Position, Run
-from trackside.query import events
+from trackside.query import events, metric
 from trackside.session import Session
 
 MEASURED: Mapping[str, tuple[str, str, float]] = {
@@ -99,6 +98,11 @@ class Side:
         allocation = self.facts.get(Allocation)
         return None if isinstance(allocation, Missing) else allocation
 
+    def since_start(self, point: Event) -> float | None:
+        """Seconds from its start to a line of its log; None where either tells no time."""
+        start = self.run.start
+        return None if start is None or point.time is None or point.time < start else point.time - start
+
     def recorded(self, name: str, unit: str = "") -> Value | None:
         """A field of the scheduler's record of its last attempt."""
         ending = self.facts.get(Ending)
@@ -106,10 +110,13 @@ class Side:
             return None
         return ending.jobs.value(ending.job, name, unit)
 
+    @cached_property
+    def _measured(self) -> Evidence:
+        return self.facts.evidence({name: metric(name).over("run", "avg") for name in MEASURED})
+
     def grid(self, name: str) -> Grid | None:
-        """A metric over the run."""
-        levels = self.facts.get(MetricLevels)
-        return None if isinstance(levels, Missing) else levels.grids.get(name)
+        """One of :data:`MEASURED` over the run."""
+        return self._measured.grid(name)
 
 
 @dataclass(frozen=True, slots=True)

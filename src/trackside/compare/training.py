@@ -133,12 +133,8 @@ def _too_few(a: Side, b: Side, name: str, shared: int) -> str:
 
 def _seconds(a: Side, b: Side, one: Event, other: Event) -> float | None:
     """Since the start, of the run that came there first; None where neither tells a time."""
-    told = [
-        row.time - side.run.start
-        for side, row in ((a, one), (b, other))
-        if row.time is not None and side.run.start is not None and row.time >= side.run.start
-    ]
-    return min(told, default=None)
+    told = (a.since_start(one), b.since_start(other))
+    return min((seconds for seconds in told if seconds is not None), default=None)
 
 
 def _last(side: Side) -> Value | None:

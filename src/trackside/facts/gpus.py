@@ -11,9 +11,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.evidence import Grid
+from trackside.evidence import Grid, Value, derived
 from trackside.finding import Finding
 from trackside.model import Run, Series
+from trackside.query import Reducer
 
 
 def name_of(series: Series) -> str:
@@ -36,10 +37,13 @@ def all_names(*grids: Grid | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for grid in grids for name in names(grid)))
 
 
-def aligned(grid: Grid | None, gpus: Sequence[str], times: NDArray[np.float64]) -> NDArray[np.float64]:
+def aligned(
+    grid: Grid | None, gpus: Sequence[str], times: NDArray[np.float64], named: Sequence[str] | None = None
+) -> NDArray[np.float64]:
     """The grid's values for these GPUs at these window ends: (GPUs, windows), NaN where it has none.
 
-    Of several series of one GPU (its MIG instances) the largest counts.
+    Of several series of one GPU (its MIG instances) the largest counts. ``named``: the GPU of each series, where its
+    labels don't say.
     """
     out = np.full((len(gpus), len(times)), np.nan)
     if grid is None or not len(times) or not len(grid.times):
@@ -48,11 +52,22 @@ def aligned(grid: Grid | None, gpus: Sequence[str], times: NDArray[np.float64]) 
     known = columns < len(grid.times)
     known[known] = grid.times[columns[known]] == times[known]
     place = {name: row for row, name in enumerate(gpus)}
-    for row, name in enumerate(names(grid)):
+    for row, name in enumerate(names(grid) if named is None else named):
         if name in place:
             values = grid.values[row, columns[known]]
             out[place[name], known] = np.fmax(out[place[name], known], values)
     return out
+
+
+def sampled(grid: Grid | None, how: Reducer, unit: str | None = None) -> Value | None:
+    """All of a grid reduced to one value; None where nothing was sampled."""
+    value = None if grid is None else grid.value(how, unit)
+    return None if value is None or value.value is None else value
+
+
+def counted(count: int, what: str, *sources: Value) -> Value:
+    """So many GPUs or nodes, worked out from these."""
+    return derived(count, *sources, unit=what if count == 1 else f"{what}s")
 
 
 def of_gpu(grid: Grid, gpu: str) -> Grid:

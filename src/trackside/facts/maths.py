@@ -57,7 +57,7 @@ def thinned(values: Sequence[float], most: int) -> list[tuple[int, float]]:
 def slope(values: Sequence[float]) -> float:
     """Theil-Sen slope a point: the median of the slopes of all pairs; 0.0 for fewer than two finite values."""
     points = thinned(values, SLOPE_POINTS)
-    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for i, a in enumerate(points) for b in points[i + 1 :]]
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.combinations(points, 2)]
     return statistics.median(slopes) if slopes else 0.0
 
 
@@ -69,16 +69,12 @@ def ends(values: Sequence[float], share: float = 0.2, most: int = 50) -> tuple[f
 
 
 def falling(values: Sequence[float], least_share: float = 0.005) -> bool:
-    """Whether the values fell: the tail's level lies under the head's by more than noise and ``least_share``."""
-    return _moved([-value for value in values], least_share)
+    """Whether the values fell, by the same measure as :func:`rising`."""
+    return rising([-value for value in values], least_share)
 
 
 def rising(values: Sequence[float], least_share: float = 0.005) -> bool:
-    """Whether the values rose, by the same measure as :func:`falling`."""
-    return _moved(values, least_share)
-
-
-def _moved(values: Sequence[float], least_share: float) -> bool:
+    """Whether the values rose: the tail's level lies over the head's by more than noise and ``least_share``."""
     kept = finite(values)
     if len(kept) < 2:
         return False
@@ -105,12 +101,7 @@ def spread(values: Sequence[float]) -> float:
 
 def trailing(values: Sequence[float], holds: Callable[[float], bool]) -> int:
     """How many values at the end all satisfy ``holds``."""
-    count = 0
-    for value in reversed(values):
-        if not holds(value):
-            break
-        count += 1
-    return count
+    return sum(1 for _ in itertools.takewhile(holds, reversed(values)))
 
 
 def not_finite(value: float) -> bool:

@@ -47,8 +47,9 @@ from dataclasses import dataclass
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, neither
+from trackside.facts.gpus import nodes_of
 from trackside.facts.hardware.counters import Change
-from trackside.facts.hardware.error_counters import ErrorCounters
+from trackside.facts.hardware.health import HardwareHealth
 from trackside.facts.hardware.memory import GpuMemory, Peak
 from trackside.facts.logs.ending import Ending, exit_signal
 from trackside.facts.logs.gpu_memory_errors import GpuMemoryErrors
@@ -75,6 +76,11 @@ class Limits:
     """The same where nothing but the curve tells of it."""
 
 
+RAN_OUT = Sentence("out of GPU memory")
+RAN_OUT_IN = Sentence("out of GPU memory in the {phase} pass")
+RAN_OUT_ASKING = Sentence("out of GPU memory: {requested} more did not fit")
+RAN_OUT_BESIDE = Sentence("out of GPU memory, because another process holds part of the GPU")
+FAILED = Sentence("GPU memory allocations failed as the run failed")
 NEAR = Sentence("the memory of GPU {gpu} climbed to {peak} of {total}")
 BELOW = Sentence(
     "the sampled memory of GPU {gpu} peaked at {peak} of {total}: a request that is too large fails at once and never "
@@ -110,19 +116,10 @@ SMI = Sentence("nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_m
 NONE = Sentence("the log holds {count:out-of-memory errors} of a GPU")
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """A witness that another process held memory of a failing GPU."""
-
-    claim: Claim
-    to_blame: bool
-    """Whether the job would have had room without it."""
-
-
 def judge(
     errors: Maybe[GpuMemoryErrors],
     memory: Maybe[GpuMemory],
-    counters: ErrorCounters,
+    health: HardwareHealth,
     phase: Phase,
     ending: Ending,
     run: Run,
@@ -143,38 +140,39 @@ def judge(
         peak = None if figures is None else figures.fullest()
         at_most = [] if peak is None or peak.capacity is None else [AT_MOST(**_values(peak))]
         return absent(NONE(count=errors.all.reduce("count")), *at_most)
-    return _ran_out(errors, figures, counters, phase, ending, run, limits)
+    return _ran_out(errors, figures, health, phase, ending, run, limits)
 
 
 def _ran_out(
     errors: GpuMemoryErrors,
     memory: GpuMemory | None,
-    counters: ErrorCounters,
+    health: HardwareHealth,
     phase: Phase,
     ending: Ending,
     run: Run,
     limits: Limits,
 ) -> Finding:
-    """The finding on errors that ended the run: the plan of the workload, unless a neighbour is to blame."""
+    """The finding on errors that ended the run: the plan of the workload, unless another process on the card is to
+    blame, without which the job would have had room."""
     curve = None if memory is None else memory.fullest(errors.gpus)
     near = curve is not None and curve.share is not None and curve.share >= limits.near_share
     peak = {} if curve is None or curve.share is None else _values(curve)
     count = None if memory is None else memory.late_failure
     pieces = errors.in_pieces(limits.fragmented_share)
-    neighbours = [
-        one for one in (_printed(errors, run, limits), _sampled(errors, memory, curve, run, limits)) if one is not None
-    ]
+    printed, sampled = errors.neighbour(limits.neighbour_share), _sampled(errors, memory, curve, run, limits)
+    alone = printed is not None and run.n_ranks in (None, 1) and errors.fits_alone  # ranks of one job may share a GPU
+    to_blame = alone or (sampled is not None and sampled[1])
+    neighbours = [claim for claim in (printed, sampled and sampled[0]) if claim is not None]
     reached, bad = phase.reached(errors.cause), ending.abnormal
-    to_blame = any(one.to_blame for one in neighbours)
     plan = [MEMORY_PLAN(), *([BELOW(**peak)] if peak and not near else [])]
     claims = [
         *errors.claims,
         reached,
         NEAR(**peak) if near else None,
-        *counters.unchanged,
+        *health.unchanged,
         None if count is None else _counted(count),
         pieces,
-        *(one.claim for one in neighbours),
+        *neighbours,
         None if bad is None else ENDED(line=bad),
     ]
     advice = [action(LESS), *([] if pieces is None else [action(SEGMENTS)])]
@@ -183,6 +181,7 @@ def _ran_out(
         Certainty.SUPPORTED if swallowed else Certainty.ESTABLISHED,
         "infrastructure" if to_blame else "job",
         [claim for claim in claims if claim is not None],
+        headline=RAN_OUT_BESIDE() if to_blame else _headline(errors),
         implies=[NOT_ALONE()] if to_blame else plan,
         cannot_decide=[WHICH_KNOB()],
         actions=[action(WHO, SMI), *advice] if neighbours else advice,
@@ -195,16 +194,19 @@ def _ran_out(
     )
 
 
-def _printed(errors: GpuMemoryErrors, run: Run, limits: Limits) -> Neighbour | None:
-    """Other processes, as the error itself names their memory; ranks of one job may share a GPU."""
-    claim = errors.neighbour(limits.neighbour_share)
-    return None if claim is None else Neighbour(claim, run.n_ranks in (None, 1) and errors.fits_alone)
+def _headline(errors: GpuMemoryErrors) -> Claim:
+    """What ran out, with the phase or the size that the error names."""
+    if errors.cause.get("phase") in ("forward", "backward"):
+        return RAN_OUT_IN(phase=errors.frame.value(errors.cause, "phase"))
+    requested = errors.sizes.get("requested_bytes")
+    return RAN_OUT() if requested is None else RAN_OUT_ASKING(requested=requested)
 
 
 def _sampled(
     errors: GpuMemoryErrors, memory: GpuMemory | None, curve: Peak | None, run: Run, limits: Limits
-) -> Neighbour | None:
-    """Memory of a failing GPU that somebody else held before, during and after the run."""
+) -> tuple[Claim, bool] | None:
+    """Memory of a failing GPU that somebody else held before, during and after the run, and whether the job would have
+    had room without that."""
     if memory is None or curve is None or curve.capacity is None:
         return None
     taken = memory.taken_before
@@ -217,7 +219,7 @@ def _sampled(
     peak, requested = memory.fullest([gpu]) or curve, errors.bytes("requested_bytes")
     fits = peak.value.number - other.number + requested <= total.number
     known = "requested_bytes" in errors.sizes or len(taken) < len(run.gpus)
-    return Neighbour(TAKEN(gpu=derived(gpu, other), other=other, total=total), fits and known)
+    return TAKEN(gpu=derived(gpu, other), other=other, total=total), fits and known
 
 
 def _by_figures(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> Finding | None:
@@ -237,11 +239,12 @@ def _by_figures(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> 
         Certainty.POSSIBLE if count is None else Certainty.SUPPORTED,
         "job",
         [*shows, ENDED(line=bad)],
+        headline=(RAN_OUT if count is None else FAILED)(),
         implies=[(ONLY_A_CURVE if count is None else ONLY_A_COUNT)()],
         cannot_decide=[NO_WORDS(), WHICH_KNOB()],
         actions=[action(LOOK), action(LESS)],
         since=count.since if count is not None else top.at if top is not None else None,
-        nodes=tuple(dict.fromkeys(node for name in gpus if (node := name.rpartition(":")[0]))),
+        nodes=nodes_of(gpus),
         gpus=gpus,
     )
 

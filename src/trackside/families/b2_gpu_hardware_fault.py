@@ -49,10 +49,9 @@ from dataclasses import replace
 
 from trackside.catalog.xid import xid
 from trackside.evidence import Missing, derived
-from trackside.facts.gpus import of_ranks, one_name_each
+from trackside.facts.gpus import nodes_of, of_ranks, one_name_each
 from trackside.facts.hardware.fault_history import NOT_GIVEN, FaultHistory, few_of_each
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
-from trackside.facts.hardware.repeated_xids import RepeatedXid
 from trackside.facts.ranks import ranks_of
 from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, found
@@ -60,6 +59,10 @@ from trackside.model import Event, Run
 
 ENDED = Sentence("the run ended badly: {state}")
 ENDED_WELL = Sentence("the run ended well all the same: {state}")
+XID = Sentence("GPU hardware fault: Xid {xid} ({name})")
+FAULT = Sentence("GPU hardware fault")
+AGAIN = Sentence("a GPU reported the same fault again and again")
+OLD_ERRORS = Sentence("a GPU carries memory errors from before this run")
 HARDWARE = Sentence("the hardware failed under the job; this is no code fix")
 LATENT = Sentence(
     "the counter lies before this run and did not move: it does not change the verdict, but the GPU may fail outright"
@@ -74,7 +77,7 @@ APPLICATION = Sentence("the kernel reported only Xids that usually blame the app
 NONE = Sentence("the kernel log holds {count} Xids")
 
 
-def judge(history: FaultHistory, repeated: RepeatedXid, run: Run) -> Finding | Missing:
+def judge(history: FaultHistory, run: Run) -> Finding | Missing:
     """Hardware-class faults in the run's window that no training point follows; the others are latent."""
     if history.active:
         return _found(history, history.active, run)
@@ -82,11 +85,13 @@ def judge(history: FaultHistory, repeated: RepeatedXid, run: Run) -> Finding | M
         finding, well = _found(history, history.faults, run), history.ending.completed
         why = history.outside or [ENDED_WELL(state=well) if well is not None else history.not_then]
         return replace(finding, latent=True, variant="latent", shows=(*finding.shows, *why), signal=None)
-    if repeated.again is not None:
-        shows, at, gpu = repeated.again
-        return found(Certainty.POSSIBLE, "unknown", [shows], actions=[action(TEST_GPU)], at=at, variant="latent",
-                     gpus=(gpu,), latent=True)  # fmt: skip
-    return _old(history.health) or _ruled_out(history)
+    if history.reports.again is not None:
+        shows, at, gpu = history.reports.again
+        return found(
+            Certainty.POSSIBLE, "unknown", [shows], headline=AGAIN(), actions=[action(TEST_GPU)], at=at,
+            variant="latent", gpus=(gpu,), latent=True,
+        )  # fmt: skip
+    return _old(history.reports.health) or _ruled_out(history)
 
 
 def _found(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -> Finding:
@@ -106,6 +111,7 @@ def _found(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -> 
         certainty,
         "infrastructure",
         [*(fault.claim for fault in few_of_each(faults)), *([ENDED(state=bad)] if bad is not None else [])],
+        headline=_headline(faults),
         implies=[HARDWARE()],
         cannot_decide=[WHICH_PART()] if placed else [WHICH_PART(), NO_CLOCK()],
         actions=_actions(faults, nodes),
@@ -116,6 +122,16 @@ def _found(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -> 
         nodes=nodes,
         gpus=gpus,
     )
+
+
+def _headline(faults: Sequence[HardwareFault]) -> Claim:
+    """The Xid that is surest, by its number and NVIDIA's name for it."""
+    numbered = [fault for fault in faults if fault.number is not None and "xid" in fault.claim.values]
+    if not numbered:
+        return FAULT()
+    best = max(numbered, key=lambda fault: fault.certainty.strength)
+    number = best.claim.values["xid"]
+    return XID(xid=number, name=derived(xid(best.number or 0).name, number))
 
 
 def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str]) -> list[Action]:
@@ -136,15 +152,15 @@ def _old(health: HardwareHealth) -> Finding | None:
     gpus = tuple(dict.fromkeys(name for _, names in health.old for name in names))
     if not gpus:
         return None
-    nodes = dict.fromkeys(name.rpartition(":")[0] for name in gpus)
     return found(
         Certainty.SUPPORTED,
         "infrastructure",
         [claim for claim, _ in health.old],
+        headline=OLD_ERRORS(),
         implies=[LATENT()],
         actions=[action(TEST_GPU)],
         variant="latent",
-        nodes=tuple(node for node in nodes if node),
+        nodes=nodes_of(gpus),
         gpus=gpus,
         latent=True,
     )
@@ -157,8 +173,8 @@ def _ruled_out(history: FaultHistory) -> Finding | Missing:
     if xids:
         row = xids.events[-1]
         because.append(APPLICATION(xid=xids.value(row, "xid"), line=xids.value(row, "text")))
-    because += [*history.health.application[-1:], *history.health.clean]
-    if not xids and "kernel" in xids.covered:
+    because += [*history.reports.health.application[-1:], *history.reports.health.clean]
+    if not xids and history.reports.kernel_given:
         because.append(NONE(count=xids.reduce("count")))
     return absent(*because) if because else NOT_GIVEN
 

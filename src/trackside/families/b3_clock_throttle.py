@@ -43,7 +43,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trackside.evidence import Missing
-from trackside.facts.gpus import ranks_at
+from trackside.facts.gpus import nodes_of, ranks_at
 from trackside.facts.hardware.throttling import ThrottledGpu, Throttling
 from trackside.facts.logs.ending import Ending
 from trackside.facts.pace.pace import StepPace
@@ -60,6 +60,11 @@ PACES: Mapping[str, Sentence] = {
     "launches": Sentence(
         "a GPU was given {during:plain} kernel launches a window meanwhile, and {before:plain} without it"
     ),
+}
+HEADLINES = {
+    "power": Sentence("GPU clocks held down by a power limit"),
+    "thermal": Sentence("GPU clocks held down by heat"),
+    "slowdown": Sentence("GPU clocks held down by the hardware"),
 }
 ENDED = Sentence("the run ended badly: {state}")
 SLOWED = Sentence("the slowdown is a hardware condition of heat or power, not of code or data; the work itself is fine")
@@ -99,7 +104,8 @@ def judge(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limi
 
 
 def _found(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, limits: Limits) -> Finding:
-    gpus, worst, shows = throttling.lowered, throttling.lowered[0], throttling.claims
+    worst, shows = throttling.lowered[0], throttling.claims
+    gpus = tuple(gpu.gpu for gpu in throttling.lowered)
     speed = pace.compare(worst.before, (worst.start, worst.end)) if worst.before is not None else None
     slower = None if speed is None else speed.slowdown >= limits.slower
     if speed is not None:
@@ -111,27 +117,25 @@ def _found(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, lim
     latent = unharmed or not throttling.worked_to_the_end or set_so
     if ending.abnormal is not None:
         shows.append(ENDED(state=ending.abnormal))
-    nodes = dict.fromkeys(gpu.gpu.rpartition(":")[0] for gpu in gpus)
-    reasons = {reason for gpu in gpus for reason in gpu.reasons}
+    reasons = {reason for gpu in throttling.lowered for reason in gpu.reasons}
     power = any("power" in reason for reason in reasons)
+    hot = by_heat or any("therm" in reason or reason == "processor_hot" for reason in reasons)
+    variant = "power" if power else "thermal" if hot else "slowdown"
     return found(
         _certainty(throttling, worst, slower),
         "infrastructure",
         shows,
+        headline=HEADLINES[variant](),
         implies=[ASIDE() if latent else SLOWED()],
         cannot_decide=[SET_SO() if set_so else ENVIRONMENT(), *([HOW_MUCH()] if speed is None else [])],
         actions=[action(POWER if power else COOLING)],
         since=worst.start,
-        variant="power" if power else "thermal" if by_heat or _hot(reasons) else "slowdown",
-        ranks=ranks_at(run, (gpu.gpu for gpu in gpus)),
-        nodes=tuple(node for node in nodes if node),
-        gpus=tuple(gpu.gpu for gpu in gpus),
+        variant=variant,
+        ranks=ranks_at(run, gpus),
+        nodes=nodes_of(gpus),
+        gpus=gpus,
         latent=latent,
     )
-
-
-def _hot(reasons: set[str]) -> bool:
-    return any("therm" in reason or reason == "processor_hot" for reason in reasons)
 
 
 def _certainty(throttling: Throttling, worst: ThrottledGpu, slower: bool | None) -> Certainty:

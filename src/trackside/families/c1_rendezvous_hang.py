@@ -38,8 +38,7 @@ PyTorch, torch.distributed.elastic.rendezvous and TCPStore; NCCL, environment va
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trackside.evidence import Frame, Missing, Value
@@ -50,7 +49,15 @@ from trackside.facts.gpus import nodes_of, ranks_at
 from trackside.facts.logs.complaints import CollectiveComplaints
 from trackside.facts.logs.ending import Ending, how_it_ended
 from trackside.facts.logs.exceptions import Exceptions, earliest_first
-from trackside.facts.logs.rendezvous_failures import RendezvousFailures
+from trackside.facts.logs.rendezvous_failures import (
+    FIX_ADDRESS,
+    FIX_NAME,
+    FIX_NETWORK,
+    FIX_START,
+    HEADLINES,
+    NEVER_MET,
+    RendezvousFailures,
+)
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import named, ranks_of, world_size
 from trackside.facts.training.learning import training_points
@@ -64,32 +71,6 @@ WORKED = {
     "sm": Sentence("SM activity rose to {level}, so the ranks had got past their start"),
     "power": Sentence("a GPU drew {level}, so the ranks had got past their start"),
 }
-FAILED: Mapping[str, Sentence] = {
-    "": Sentence("start-up between the ranks failed: {line}"),
-    "duplicate_rank": Sentence("two processes claimed the same rank: {line}"),
-    "duplicate_gpu": Sentence("two ranks were put on the same GPU: {line}"),
-    "interface": Sentence("the network interface that was named is not there, or not the way to the peers: {line}"),
-    "port_in_use": Sentence("the port is already in use: {line}"),
-    "dns": Sentence("the coordinator's name could not be resolved: {line}"),
-    "refused": Sentence("nobody listened at the coordinator's address: {line}"),
-    "unreachable": Sentence("the coordinator could not be reached: {line}"),
-    "bootstrap": Sentence("NCCL's bootstrap failed: {line}"),
-    "timeout": Sentence("the ranks did not all arrive in time: {line}"),
-    "closed": Sentence("the rendezvous was closed: {line}"),
-}
-ADDRESS = Sentence("the address is {address}")
-ADDRESSES = {
-    "port_in_use": Sentence("the port is {address}"),
-    "interface": Sentence("the interface is {address}"),
-    "timeout": Sentence("the message names {address}"),
-}
-NEVER_CAME = Sentence(
-    "those that complain had reached the store ({count:failures} to reach an address): "
-    "some rank never registered there",
-    running="those that complain reached the store ({count:failures} to reach an address): "
-    "some rank has not registered there",
-)
-COMPLAINED = Sentence("it was reported by {ranks}")
 RAISED = Sentence("setting up the process group raised {type}: {message}")
 FIRST = Sentence("the very first collective timed out: {line}")
 BEGAN = Sentence("the ranks began to look for each other: {line}")
@@ -105,22 +86,6 @@ BEFORE_TRAINING = Sentence(
 WHICH = Sentence(
     "which of an unreachable coordinator, a firewall, name resolution and a rank that never started is behind it"
 )
-FIX_RANKS = Sentence(
-    "start each process with its own rank and GPU (node rank from SLURM_NODEID, local rank from SLURM_LOCALID), and "
-    "resubmit"
-)
-FIX_INTERFACE = Sentence(
-    "name the interface between the nodes in NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME, or leave both unset"
-)
-FIX_PORT = Sentence("choose a free port for the coordinator, for example one derived from the job id")
-FIX_NAME = Sentence("use a name that every node resolves, such as the first of scontrol show hostnames")
-FIX_ADDRESS = Sentence(
-    "check that the coordinator's address and port are those of the first node, and that its process was started"
-)
-FIX_START = Sentence("check that the launch line starts every rank on every node, each with its own number")
-FIX_NETWORK = Sentence(
-    "check from every node that the coordinator's address and port answer, and that every rank was started"
-)
 PROBE = Sentence("srun -l bash -c 'getent hosts $MASTER_ADDR; nc -vz $MASTER_ADDR $MASTER_PORT'")
 PROBED = (FIX_NAME, FIX_NETWORK, FIX_ADDRESS)
 """What a probe of the coordinator's address settles."""
@@ -128,29 +93,6 @@ TRAINED = Sentence("training was under way, so a group that was needed had forme
 COMPLETED = Sentence("the run ended well: {state}")
 CAME_UP = Sentence("the process group came up: {line}")
 NONE = Sentence("the log tells of {count:failures} of the rendezvous")
-
-
-REMEDIES: Mapping[str, tuple[Culprit, Sentence]] = {
-    "duplicate_rank": ("job", FIX_RANKS),
-    "duplicate_gpu": ("job", FIX_RANKS),
-    "interface": ("job", FIX_INTERFACE),
-    "port_in_use": ("job", FIX_PORT),
-    "dns": ("infrastructure", FIX_NAME),
-    "refused": ("job", FIX_ADDRESS),
-    "unreachable": ("infrastructure", FIX_NETWORK),
-}
-"""Reason -> whose it is and what to do; of others it is open, and a matter of the network first. A refused connection
-means that the address was reached and nobody listened there: a wrong port, or a coordinator that was not started."""
-HOST_LIST = re.compile(r"[\w-]\[\d[\d,-]*\]")
-"""Slurm's short form of several hosts, given as if it were one host's name: no resolver knows it."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Of GPUs that stay cold."""
-
-    least_s: float = 600.0
-    """NCCL's default time-out; the set-up of healthy runs stays under it."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +108,11 @@ class StartupFacts:
     activity: GpuActivity | None
     idle: IdleGpus | None
     """GPUs of several ranks that never worked."""
-    limits: Limits
+
+    @property
+    def cold(self) -> tuple[Claim, ...]:
+        """What shows that the GPUs never worked."""
+        return () if self.idle is None else self.idle.claims
 
     @property
     def timeouts(self) -> tuple[Event, ...]:
@@ -208,7 +154,7 @@ class Lead:
 def judge(
     run: Run, ending: Ending, silence: Silence, failures: Maybe[RendezvousFailures],
     complaints: Maybe[CollectiveComplaints], exceptions: Maybe[Exceptions], activity: Maybe[GpuActivity],
-    idle: Maybe[IdleGpus], limits: Limits,
+    idle: Maybe[IdleGpus],
 ) -> Finding | Missing:  # fmt: skip
     """Failures of start-up that no group, collective or training point followed; else GPUs that stay cold on all
     nodes, or silence after init."""
@@ -222,8 +168,8 @@ def judge(
     cold = known(idle)
     cold = cold if cold is not None and len(cold.activity.gpus) > 1 else None
     facts = StartupFacts(
-        run, ending, silence, known(failures), known(complaints), known(exceptions), known(activity), cold, limits
-    )  # fmt: skip
+        run, ending, silence, known(failures), known(complaints), known(exceptions), known(activity), cold
+    )
     lead = next(_leads(facts), None)
     return _ruled_out(facts) if lead is None else _found(facts, lead)
 
@@ -235,7 +181,7 @@ def _leads(facts: StartupFacts) -> Iterator[Lead]:
         yield _failed(facts, failures)
     if failures is not None and failures.raised and facts.exceptions is not None:
         row = failures.raised[0]
-        shows = (RAISED(**facts.exceptions.values(row)), *(facts.idle.claims if facts.idle is not None else ()))
+        shows = (RAISED(**facts.exceptions.values(row)), *facts.cold)
         yield Lead(Certainty.ESTABLISHED, shows, row=row, end=bad, everywhere=True)
     first = [row for row in facts.timeouts if row.get("seq") in (0, 1)]
     if first and len(first) == len(facts.timeouts) and facts.complaints is not None:
@@ -254,26 +200,9 @@ def _leads(facts: StartupFacts) -> Iterator[Lead]:
 
 
 def _failed(facts: StartupFacts, failures: RendezvousFailures) -> Lead:
-    frame, telling = failures.frame, failures.telling
-    kind = str(telling.get("reason"))
-    culprit, remedy = REMEDIES.get(kind, ("unknown", FIX_NETWORK))
-    if kind == "dns" and HOST_LIST.search(str(telling.get("address") or "")):
-        culprit = "job"
-    absent_rank = kind == "timeout" and all(row.get("address") is None for row in failures.rows)
-    if absent_rank:
-        culprit, remedy = "job", FIX_START
-    shows = [FAILED.get(kind, FAILED[""])(line=frame.value(telling, "text"))]
-    if telling.get("address") is not None:
-        shows.append(ADDRESSES.get(kind, ADDRESS)(address=frame.value(telling, "address")))
-    if absent_rank:
-        shows.append(NEVER_CAME(count=frame.reduce("count", "address")))
-    ranks = named(frame, failures.rows)
-    if ranks is not None:
-        shows.append(COMPLAINED(ranks=ranks))
-    shows += facts.idle.claims if facts.idle is not None else ()
     certainty = Certainty.ESTABLISHED if failures.final else Certainty.SUPPORTED
-    first = earliest_first(failures.rows)[0]
-    return Lead(certainty, tuple(shows), culprit, remedy, first, facts.ending.abnormal, everywhere=True)
+    shows, first = (*failures.claims, *facts.cold), earliest_first(failures.rows)[0]
+    return Lead(certainty, shows, *failures.remedy, first, facts.ending.abnormal, everywhere=True)
 
 
 def _began(facts: StartupFacts) -> list[Claim]:
@@ -286,16 +215,16 @@ def _began(facts: StartupFacts) -> list[Claim]:
 
 def _stayed_cold(facts: StartupFacts, idle: IdleGpus) -> Iterator[Lead]:
     """GPUs cold on all nodes for long enough: established where the log shows that the ranks had begun to meet."""
-    if idle.seconds.number < facts.limits.least_s or not idle.forming:
+    if idle.seconds.number < facts.silence.limits.least_s or not idle.forming:
         return
     state = facts.ending.state  # cold GPUs say enough of a run that still goes on
     if facts.silence.starts:
         began, *silent = _began(facts)
-        yield _waiting(facts, (began, *idle.claims, *silent), Certainty.ESTABLISHED, state, everywhere=True)
+        shows, certainty = (began, *idle.claims, *silent), Certainty.ESTABLISHED
     else:
         sure = idle.context_only is False or idle.attached
-        certainty = Certainty.SUPPORTED if sure else Certainty.POSSIBLE
-        yield _waiting(facts, idle.claims, certainty, state, everywhere=True)
+        shows, certainty = idle.claims, Certainty.SUPPORTED if sure else Certainty.POSSIBLE
+    yield _waiting(facts, shows, certainty, state, everywhere=True)
 
 
 def _waiting(
@@ -340,6 +269,7 @@ def _found(facts: StartupFacts, lead: Lead) -> Finding:
         certainty,
         lead.culprit,
         shows,
+        headline=HEADLINES.get(lead.remedy, NEVER_MET)(),
         implies=[BEFORE_TRAINING()],
         cannot_decide=[WHICH()] if lead.culprit == "unknown" else [],
         actions=[action(lead.remedy, PROBE if lead.remedy in PROBED else None)],
@@ -357,7 +287,6 @@ FAMILY = Family(
     title="Rendezvous hang: the ranks never formed a group",
     pictured=("rendezvous-timeout", "timeline"),
     judge=judge,
-    limits=Limits(),
     explains=("C2", "C3", "F3", "H1", "H3"),
     rivals=("A1", "C2", "C3", "F1"),
     collect=(

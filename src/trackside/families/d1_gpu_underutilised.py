@@ -46,13 +46,12 @@ from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, known, neither
 from trackside.facts.gpu.activity import GpuActivity, untold
 from trackside.facts.gpu.duty import DutyCycle
-from trackside.facts.gpu.idle_readings import IdleReadings
-from trackside.facts.hardware.error_counters import ErrorCounters
-from trackside.facts.pace.blocking_flag import BlockingFlag
+from trackside.facts.gpu.last_part import LastPart
+from trackside.facts.hardware.health import HardwareHealth
 from trackside.facts.pace.data_wait import DataWait, WaitShare
 from trackside.facts.pace.host_load import HostLoad
-from trackside.facts.pace.other_end import OtherEnd
 from trackside.facts.pace.saving import Saving
+from trackside.facts.pace.slow_settings import SlowSettings
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
@@ -70,8 +69,6 @@ class Limits:
     only mildly starved shows 0.1 to 0.2."""
     noticeable_share: float = 0.25
     """From here it is worth a warning."""
-    readings: int = 10
-    """Samples of a GPU's activity below which a mean is chance."""
     idle_duty: float = 0.25
     """Mean engine activity at or under which the GPU idles most of its time, whatever the model is."""
     low_duty: float = 0.6
@@ -92,6 +89,9 @@ class Limits:
     than the second of a reading leave few."""
 
 
+STARVED_FOR = Sentence("GPUs starve: each step waits for data {share} of its time")
+STARVED = Sentence("GPUs starve: the input pipeline is too slow")
+IDLE = Sentence("GPUs idle between bursts of work")
 DUTY = Sentence("the GPUs were busy {busy} of the time over {seconds} of work (mean)")
 SM = Sentence("their SM activity was {sm} (mean)")
 STALLS = Sentence("they stood still {count:times}, {share} of that time in all")
@@ -113,19 +113,10 @@ SAVING = Sentence("the GPUs idle while {saves} checkpoints are saved")
 BLOCKING = Sentence("the log shows a flag in force that makes the GPU wait for each launch: {line}")
 
 
-@dataclass(frozen=True)
-class _Idleness:
-    """How idle the GPUs were while the run worked."""
-
-    certainty: Certainty | None
-    """That they idle noticeably, possibly; most of the time or for seconds of each step, surely. None if they don't."""
-    claims: tuple[Claim, ...]
-
-
 def judge(
-    wait: DataWait, duty: Maybe[DutyCycle], readings: Maybe[IdleReadings], hosts: HostLoad, saving: Saving,
-    flag: BlockingFlag, counters: ErrorCounters, trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity],
-    end: OtherEnd, limits: Limits,
+    wait: DataWait, duty: Maybe[DutyCycle], hosts: HostLoad, saving: Saving, settings: SlowSettings,
+    health: HardwareHealth, trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity], last: LastPart,
+    limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """The share of data wait in the step, as the log or a gauge states it; and how long the GPUs idle meanwhile."""
     if (missing := neither(trajectory, untold(activity))) is not None:
@@ -133,28 +124,28 @@ def judge(
     course, spent, share = known(trajectory), known(duty), wait.share
     if course is not None and course.done is not None and course.done.number < limits.least_steps:
         return Missing("enough steps: most of the time was start-up")
-    other = _other_cause(saving, flag)
-    sound = (*(() if course is None else course.learned), *counters.unchanged)
+    other = _other_cause(saving, settings)
+    sound = (*(() if course is None else course.learned), *health.unchanged)
     if wait.growth is not None and other is None:
         claims = (*wait.growth.claims, *wait.advice, *sound)
-        return _found(Certainty.SUPPORTED, claims, wait.growth.since, None, True, end)
-    if spent is None or spent.busy is None or spent.readings < limits.readings:
-        return _by_wait(wait, end, limits)
+        return _found(Certainty.SUPPORTED, claims, wait.growth.since, None, True, last)
+    if spent is None or spent.busy is None or not spent.sampled:
+        return _by_wait(wait, last, limits)
     if _fed(spent, share, activity, limits):
         return absent(BUSY(busy=spent.busy), *(() if share is None else (share.fed,)))
     if other is not None:
         return absent(other)
-    idleness = _idleness(spent, known(readings), limits)
+    idle, idles = _idleness(spent, limits)
     starved = share if share is not None and share.share.number >= limits.noticeable_share else None
     hints = (*wait.advice, *hosts.saturated(spent.start, spent.end))
-    certainty = _certainty(idleness, starved, hints, limits)
+    certainty = _certainty(idle, starved, hints, limits)
     advancing = activity.advancing(spent.start, spent.end) if isinstance(activity, GpuActivity) else ()
     waits = () if starved is None else (starved.starved,)
-    claims = (*idleness.claims, *waits, *hints, *advancing, *sound)
-    return _found(certainty, claims, spent.start, share, starved is not None or bool(hints), end)
+    claims = (*idles, *waits, *hints, *advancing, *sound)
+    return _found(certainty, claims, spent.start, share, starved is not None or bool(hints), last)
 
 
-def _by_wait(wait: DataWait, end: OtherEnd, limits: Limits) -> Finding | Missing:
+def _by_wait(wait: DataWait, last: LastPart, limits: Limits) -> Finding | Missing:
     """Without GPU activity: what the job itself states."""
     share = wait.share
     if share is None:
@@ -165,14 +156,14 @@ def _by_wait(wait: DataWait, end: OtherEnd, limits: Limits) -> Finding | Missing
         return absent(share.fed)
     certainty = Certainty.SUPPORTED if share.share.number >= limits.starved_share else Certainty.POSSIBLE
     since = None if share.row is None else share.row.time
-    return _found(certainty, (share.starved, *wait.advice), since, share, True, end)
+    return _found(certainty, (share.starved, *wait.advice), since, share, True, last)
 
 
-def _other_cause(saving: Saving, flag: BlockingFlag) -> Claim | None:
+def _other_cause(saving: Saving, settings: SlowSettings) -> Claim | None:
     """A named cause of idle GPUs that is not the input: saves at nearly every step, a flag that serialises launches."""
     if saving.storm is not None:
         return SAVING(saves=saving.storm.count)
-    return None if flag.line is None else BLOCKING(line=flag.line)
+    return None if settings.blocking is None else BLOCKING(line=settings.blocking.line)
 
 
 def _fed(duty: DutyCycle, share: WaitShare | None, activity: Maybe[GpuActivity], limits: Limits) -> bool:
@@ -188,8 +179,10 @@ def _fed(duty: DutyCycle, share: WaitShare | None, activity: Maybe[GpuActivity],
     return by_engine and duty.busy.number >= limits.busy_duty and works
 
 
-def _idleness(duty: DutyCycle, readings: IdleReadings | None, limits: Limits) -> _Idleness:
-    """By the duty cycle, stretches without any work, and readings at rest."""
+def _idleness(duty: DutyCycle, limits: Limits) -> tuple[Certainty | None, list[Claim]]:
+    """(how surely the GPUs idled while the run worked: noticeably, possibly; most of the time or for seconds of each
+    step, surely; None if they didn't; what shows it), by the duty cycle, stretches without any work, readings at rest.
+    """
     assert duty.busy is not None
     busy, low = duty.busy, duty.busy.number < limits.low_duty
     claims: list[Claim] = []
@@ -200,14 +193,14 @@ def _idleness(duty: DutyCycle, readings: IdleReadings | None, limits: Limits) ->
     if stalls:
         share = derived(duty.stalled, busy, unit="share")
         claims.append(STALLS(count=derived(duty.stalls, busy), share=share))
-    rests = _rests(duty, readings, limits) if low else ()
+    rests = _rests(duty, limits) if low else ()
     severe = busy.number <= limits.idle_duty or stalls or bool(rests)
-    certainty = surer(Certainty.POSSIBLE, int(severe)) if low else None
-    return _Idleness(certainty, (*claims, *rests))
+    return surer(Certainty.POSSIBLE, int(severe)) if low else None, [*claims, *rests]
 
 
-def _rests(duty: DutyCycle, readings: IdleReadings | None, limits: Limits) -> tuple[Claim, ...]:
+def _rests(duty: DutyCycle, limits: Limits) -> tuple[Claim, ...]:
     """Readings that find the GPUs at rest about as often as they idle, and how long they idle in each step."""
+    readings = duty.idle_readings
     if readings is None or readings.share.number < limits.as_often * readings.expected:
         return ()
     if duty.idle is not None and duty.idle.number < limits.idle_step_s:
@@ -216,33 +209,37 @@ def _rests(duty: DutyCycle, readings: IdleReadings | None, limits: Limits) -> tu
     return (at_rest,) if duty.idle is None else (at_rest, IDLE_STEPS(idle=duty.idle))
 
 
-def _certainty(idleness: _Idleness, starved: WaitShare | None, hints: tuple[Claim, ...], limits: Limits) -> Certainty:
+def _certainty(
+    idle: Certainty | None, starved: WaitShare | None, hints: tuple[Claim, ...], limits: Limits
+) -> Certainty:
     """The surer of idle GPUs and stated wait, and a step surer if both show it; hints corroborate what is possible."""
     mostly = starved is not None and starved.share.number >= limits.starved_share
     wait = surer(Certainty.POSSIBLE, int(mostly))
-    if idleness.certainty is None:
+    if idle is None:
         return wait
     if starved is not None:
-        return surer(max(wait, idleness.certainty, key=lambda certainty: certainty.strength))
-    return Certainty.SUPPORTED if hints else idleness.certainty
+        return surer(max(wait, idle, key=lambda certainty: certainty.strength))
+    return Certainty.SUPPORTED if hints else idle
 
 
 def _found(
     certainty: Certainty, shows: tuple[Claim, ...], since: float | None, share: WaitShare | None, starved: bool,
-    end: OtherEnd,
+    last: LastPart,
 ) -> Finding:  # fmt: skip
     """``starved``: something says that it is the input."""
     row = None if share is None else share.row
+    headline = IDLE() if not starved else STARVED() if share is None else STARVED_FOR(share=share.share)
     return found(
         certainty,
         "job",
         shows,
+        headline=headline,
         implies=[INPUT_BOUND() if starved else IDLES()],
         cannot_decide=[NO_BASELINE()] if starved else [NO_BASELINE(), CAUSE()],
         actions=[action(FEED)],
         since=since,
         at=None if row is None else row.at,
-        latent=certainty is Certainty.POSSIBLE or end.hung or end.failed,
+        latent=certainty is Certainty.POSSIBLE or last.not_by_pace,
     )
 
 

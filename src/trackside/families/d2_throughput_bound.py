@@ -48,14 +48,13 @@ from trackside.facts.fact import Maybe, known, neither
 from trackside.facts.gpu.activity import GpuActivity, untold
 from trackside.facts.gpu.busy_wait import BusyWait
 from trackside.facts.gpu.duty import DutyCycle
-from trackside.facts.hardware.error_counters import ErrorCounters
+from trackside.facts.gpu.last_part import LastPart
+from trackside.facts.hardware.health import HardwareHealth
 from trackside.facts.logs.ending import Ending
-from trackside.facts.pace.blocking_flag import BlockingFlag
 from trackside.facts.pace.leader_work import LeaderWork
-from trackside.facts.pace.other_end import OtherEnd
 from trackside.facts.pace.saving import Saving
 from trackside.facts.pace.slow_gpus import DO_SO_ALIKE, SlowGpus
-from trackside.facts.pace.socket_transport import SocketTransport
+from trackside.facts.pace.slow_settings import Setting, SlowSettings
 from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Culprit, Finding, Sentence, absent, action, found
@@ -69,18 +68,19 @@ class Limits:
 
     handful: int = 6
     """Steps below which a run is mostly start-up: up to five are a handful (the catalogue's E3)."""
-    least_steps: int = 10
-    """Below this a ratio of saves to steps is degenerate (the catalogue's E3)."""
-    readings: int = 10
-    """Samples of a GPU's activity below which a mean is chance."""
     saving_share: float = 0.5
     """Share of the time that saves keep the others waiting, from which they set the pace."""
     collapsed_sm: float = 0.35
     """Mean SM activity of a run that mostly waits."""
 
 
+SAVES_SLOW = Sentence("checkpoint saves slow the training down")
+FLAG_SLOWS = Sentence("a debug flag slows the training down: every kernel launch blocks")
+SLOW_TRANSPORT = Sentence("slow interconnect: the GPUs wait in collectives instead of computing")
+TCP_TRANSPORT = Sentence("slow interconnect: NCCL uses TCP sockets between the nodes")
 COLLAPSED = Sentence("SM activity was {sm} meanwhile (mean)")
 BLOCKING = Sentence("the log shows the flag in force: {line}")
+SOCKETS = Sentence("NCCL chose sockets between the nodes: {line}")
 COMPLETED = Sentence("the run ended well: {state}")
 WORKS = Sentence("the GPUs were busy {busy} of the time and their SMs {sm} (means)")
 WORKS_UNSEEN = Sentence(
@@ -113,38 +113,39 @@ class _Cause(Witness):
     """What sets the pace, what that means, and where the log first shows it."""
 
     implies: Sentence
+    headline: Sentence
     row: Event | None = None
     doubtful: bool = False
     """Whether the model may only fill few of the GPUs' SMs."""
 
 
 def judge(
-    saving: Saving, flag: BlockingFlag, sockets: SocketTransport, activity: Maybe[GpuActivity],
-    duty: Maybe[DutyCycle], wait: Maybe[BusyWait], slow: Maybe[SlowGpus], leader: Maybe[LeaderWork],
-    counters: ErrorCounters, trajectory: Maybe[Trajectory], ending: Ending, end: OtherEnd, limits: Limits,
+    saving: Saving, settings: SlowSettings, activity: Maybe[GpuActivity], duty: Maybe[DutyCycle],
+    wait: Maybe[BusyWait], slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], health: HardwareHealth,
+    trajectory: Maybe[Trajectory], ending: Ending, last: LastPart, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Saves against steps, then the debug flag, then the transport: the first that shows is the cause."""
     if (missing := neither(trajectory, untold(activity))) is not None:
         return missing
     course, spent = known(trajectory), known(duty)
-    spent = spent if spent is not None and spent.readings >= limits.readings else None
+    spent = spent if spent is not None and spent.sampled else None
     waits = known(wait) if spent is not None else None
     done = None if course is None else course.done
     few = done is not None and done.number < limits.handful
     cause = weigh(
         _saves(saving, known(leader), spent, limits),
-        _blocked(flag, waits),
-        None if few or end.hung else _spins(sockets, waits, known(slow), counters),
-        None if few else _sockets(sockets, waits, known(slow)),
+        _blocked(settings.blocking, waits),
+        None if few or last.hung else _spins(settings.sockets, waits, known(slow), health),
+        None if few else _sockets(settings.sockets, waits, known(slow)),
     )
     if cause is not None:
         learned = () if course is None else course.learned
-        return _found(cause, spent, learned, ending, end)
+        return _found(cause, spent, learned, ending, last)
     if few:
         return Missing("enough steps: most of the time was start-up")
     if spent is not None and spent.busy is not None:
         return absent(_works(spent, saving, known(slow)))
-    if done is None or done.number < limits.least_steps:
+    if done is None or done.number < saving.limits.least_steps:
         return Missing("enough steps to hold saves and transport against")
     return absent(SELDOM(saves=saving.total, steps=done))
 
@@ -154,51 +155,55 @@ def _saves(saving: Saving, leader: LeaderWork | None, duty: DutyCycle | None, li
     storm, sm = saving.storm, None if duty is None else duty.sm
     if storm is not None:
         if sm is None or sm.number > limits.collapsed_sm:
-            return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, SAVES_SET_THE_PACE, storm.first)
+            return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, SAVES_SET_THE_PACE, SAVES_SLOW, storm.first)
         claims = (*storm.claims, COLLAPSED(sm=sm))
-        return _Cause("save-storm", Certainty.ESTABLISHED, claims, SAVES_SET_THE_PACE, storm.first)
+        return _Cause("save-storm", Certainty.ESTABLISHED, claims, SAVES_SET_THE_PACE, SAVES_SLOW, storm.first)
     saver = None if leader is None else leader.saver
     if saver is None:
         return None
     certainty = Certainty.SUPPORTED if saver.share >= limits.saving_share else Certainty.POSSIBLE
-    return _Cause("save-storm", certainty, saver.claims, SAVES_SET_THE_PACE, saver.first)
+    return _Cause("save-storm", certainty, saver.claims, SAVES_SET_THE_PACE, SAVES_SLOW, saver.first)
 
 
-def _blocked(flag: BlockingFlag, waits: BusyWait | None) -> _Cause | None:
+def _blocked(flag: Setting | None, waits: BusyWait | None) -> _Cause | None:
     """The flag in the log, or launches that take as long as kernels; either makes the other sure."""
     launches = () if waits is None else waits.blocking
-    if flag.line is None and not launches:
-        return None
-    both = flag.line is not None and bool(launches)
-    claims = (*(() if flag.line is None else (BLOCKING(line=flag.line),)), *launches)
-    certainty = surer(Certainty.SUPPORTED, int(both))
-    return _Cause("launch-blocking", certainty, claims, LAUNCHES_WAIT, flag.row)
+    if flag is None:
+        if not launches:
+            return None
+        return _Cause("launch-blocking", Certainty.SUPPORTED, launches, LAUNCHES_WAIT, FLAG_SLOWS)
+    certainty = surer(Certainty.SUPPORTED, int(bool(launches)))
+    claims = (BLOCKING(line=flag.line), *launches)
+    return _Cause("launch-blocking", certainty, claims, LAUNCHES_WAIT, FLAG_SLOWS, flag.row)
 
 
 def _spins(
-    sockets: SocketTransport, waits: BusyWait | None, slow: SlowGpus | None, counters: ErrorCounters
+    sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | None, health: HardwareHealth
 ) -> _Cause | None:
     """GPUs that spin in collectives, all alike; each other sign that they wait makes it surer."""
-    spin = None if waits is None else waits.spin(sockets.claims)
+    spin = None if waits is None else waits.spin(() if sockets is None else (SOCKETS(line=sockets.line),))
     if spin is None or (slow is not None and slow.group is not None):
         return None
     certainty = surer(Certainty.SUPPORTED if spin.plain else Certainty.POSSIBLE, len(spin.corroborated))
     alike = () if slow is None else slow.alike(DO_SO_ALIKE)
-    claims = (*spin.shows, *spin.corroborated, *alike, *counters.unchanged)
-    return _Cause("interconnect", certainty, claims, GPUS_WAIT, None, certainty is Certainty.POSSIBLE)
+    claims = (*spin.shows, *spin.corroborated, *alike, *health.unchanged)
+    headline = SLOW_TRANSPORT if sockets is None else TCP_TRANSPORT
+    return _Cause("interconnect", certainty, claims, GPUS_WAIT, headline, None, certainty is Certainty.POSSIBLE)
 
 
-def _sockets(sockets: SocketTransport, waits: BusyWait | None, slow: SlowGpus | None) -> _Cause | None:
+def _sockets(sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | None) -> _Cause | None:
     """Sockets between the nodes are a suspicion: the cluster may have nothing faster. None if they cost little, or the
     GPUs wait for one of them."""
-    if sockets.row is None:
+    if sockets is None:
         return None
     if waits is not None and waits.duty.busy is not None:
         sm = waits.duty.sm
         works = sm is not None and sm.number > waits.limits.doubtful_sm
         if works or (slow is not None and slow.group is not None):
             return None
-    return _Cause("interconnect", Certainty.POSSIBLE, sockets.claims, OVER_TCP, sockets.row)
+    return _Cause(
+        "interconnect", Certainty.POSSIBLE, (SOCKETS(line=sockets.line),), OVER_TCP, TCP_TRANSPORT, sockets.row
+    )
 
 
 def _works(duty: DutyCycle, saving: Saving, slow: SlowGpus | None) -> Claim:
@@ -211,7 +216,9 @@ def _works(duty: DutyCycle, saving: Saving, slow: SlowGpus | None) -> Claim:
     return WORKS_UNSEEN(busy=duty.busy, saves=saving.total)
 
 
-def _found(cause: _Cause, duty: DutyCycle | None, learned: tuple[Claim, ...], ending: Ending, end: OtherEnd) -> Finding:
+def _found(
+    cause: _Cause, duty: DutyCycle | None, learned: tuple[Claim, ...], ending: Ending, last: LastPart
+) -> Finding:
     """A warning only if the run ended badly for another reason, or the evidence is a hint."""
     culprit, remedy = REMEDIES[cause.variant]
     well, row = ending.completed, cause.row
@@ -220,13 +227,14 @@ def _found(cause: _Cause, duty: DutyCycle | None, learned: tuple[Claim, ...], en
         cause.certainty,
         culprit,
         [*cause.claims, *learned, *([] if well is None else [COMPLETED(state=well)])],
+        headline=cause.headline(),
         implies=[cause.implies()],
         cannot_decide=[HOW_MUCH(), *([FEW_SMS()] if cause.doubtful else [])],
         actions=[action(remedy)],
         since=start if row is None else row.time,
         at=None if row is None else row.at,
         variant=cause.variant,
-        latent=end.failed or end.hung or cause.certainty is Certainty.POSSIBLE,
+        latent=last.not_by_pace or cause.certainty is Certainty.POSSIBLE,
     )
 
 

@@ -44,12 +44,11 @@ from dataclasses import dataclass
 from trackside.evidence import Missing
 from trackside.facts.fact import Maybe, known, neither
 from trackside.facts.gpu.activity import GpuActivity, untold
-from trackside.facts.gpu.collective_waits import CollectiveWaits
+from trackside.facts.gpu.last_part import LastPart
 from trackside.facts.gpus import nodes_of, ranks_at
-from trackside.facts.hardware.error_counters import ErrorCounters
+from trackside.facts.hardware.health import HardwareHealth
 from trackside.facts.pace.host_load import HostLoad
 from trackside.facts.pace.leader_work import LeaderWork
-from trackside.facts.pace.other_end import OtherEnd
 from trackside.facts.pace.rank_lag import Lag, RankLag
 from trackside.facts.pace.slow_gpus import ALIKE, SlowGpus, SlowGroup
 from trackside.facts.training.learning import Trajectory
@@ -73,6 +72,9 @@ class Limits:
     """Share of the time of work below which it was an episode, worth a warning."""
 
 
+ONE_SLOW = Sentence("one slow rank holds back all others")
+SOME_SLOW = Sentence("a few slow ranks hold back all others")
+SLOW_CLOCK = Sentence("a GPU with low clocks holds back all others")
 DRAGS = Sentence("every synchronous step waits for this rank, so the whole allocation runs at its pace")
 HOST_SIDE = Sentence("why the rank is slow: a sick GPU, a slow data shard, CPU contention or its NUMA placement")
 WHOSE_CPUS = Sentence("whether the job's own workers load the CPUs of that host or something else does")
@@ -98,12 +100,11 @@ class _Witness:
 
 
 def judge(
-    slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], waits: Maybe[CollectiveWaits], ranks: RankLag,
-    hosts: HostLoad, counters: ErrorCounters, trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity],
-    end: OtherEnd, run: Run, limits: Limits,
+    slow: Maybe[SlowGpus], leader: Maybe[LeaderWork], ranks: RankLag, hosts: HostLoad, health: HardwareHealth,
+    trajectory: Maybe[Trajectory], activity: Maybe[GpuActivity], last: LastPart, run: Run, limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """GPUs that the others wait for, by what they show; ranks that lag, by the times that they export or print."""
-    if (missing := neither(ranks.untold, waits, untold(activity))) is not None:
+    if (missing := neither(ranks.untold, untold(activity))) is not None:
         return missing
     course = known(trajectory)
     if course is not None and course.done is not None and course.done.number < limits.least_steps:
@@ -114,7 +115,7 @@ def judge(
     witnesses = [word for word in words if isinstance(word, _Witness)]
     if witnesses:
         learned = () if course is None else course.learned
-        return _found(witnesses, hosts, (*learned, *counters.unchanged), end, limits)
+        return _found(witnesses, hosts, (*learned, *health.unchanged), last, limits)
     even = [word for word in words if isinstance(word, Claim)]
     return absent(*even) if even else Missing("no per-rank compute times over enough steps, and no per-GPU activity")
 
@@ -151,7 +152,7 @@ def _certainty(group: SlowGroup, limits: Limits) -> Certainty:
 
 
 def _found(
-    witnesses: Sequence[_Witness], hosts: HostLoad, beside: Sequence[Claim], end: OtherEnd, limits: Limits
+    witnesses: Sequence[_Witness], hosts: HostLoad, beside: Sequence[Claim], last: LastPart, limits: Limits
 ) -> Finding:
     """The surest witness names the ranks; each other that names the same makes it surer. ``beside``: what shows that
     the run learned and its hardware was clean."""
@@ -170,6 +171,7 @@ def _found(
         certainty,
         "infrastructure" if clock else "unknown",
         [*(claim for witness in agree for claim in witness.lag.claims), *cpus, *beside],
+        headline=(SLOW_CLOCK if clock else ONE_SLOW if max(len(ranks), len(gpus)) <= 1 else SOME_SLOW)(),
         implies=[DRAGS()],
         cannot_decide=[*why, *([OWN_WORK()] if best.own_work else []), HOW_MUCH()],
         actions=[action(LOOK)],
@@ -178,7 +180,7 @@ def _found(
         ranks=ranks,
         gpus=gpus,
         nodes=nodes,
-        latent=end.failed or end.hung or episode or certainty is Certainty.POSSIBLE,
+        latent=last.not_by_pace or episode or certainty is Certainty.POSSIBLE,
     )
 
 

@@ -47,8 +47,8 @@ from dataclasses import dataclass
 from trackside.evidence import Missing
 from trackside.facts.fact import Maybe
 from trackside.facts.gpu.activity import FLOORS, GpuActivity
-from trackside.facts.hardware.error_counters import ErrorCounters
-from trackside.facts.hardware.memory_errors import MemoryErrors
+from trackside.facts.hardware.health import HardwareHealth
+from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.ending import ENDED_WELL, Ending
 from trackside.facts.logs.exceptions import Exceptions, named_exception
 from trackside.facts.logs.order import first
@@ -77,6 +77,12 @@ NO_MEMORY_ERROR = Sentence(
 )
 TEST_GPU = Sentence("test the GPU that reported memory errors, and rerun from a checkpoint of before without it")
 GPUS_BUSY = Sentence("the GPUs worked meanwhile: SM activity {sm} (median)")
+HEADLINES = {
+    "non-finite": Sentence("training diverged: the loss is no longer finite"),
+    "diverging": Sentence("training diverged: the loss rises"),
+    "plateau": Sentence("training collapsed: the loss is stuck at a higher level"),
+    "flat": Sentence("the model learns nothing: the loss stays flat"),
+}
 IMPLIES = {
     "non-finite": Sentence("the numbers overflowed: from there on no step taught the model anything"),
     "diverging": Sentence("the optimiser left the region where it learned; the model is worse than it was"),
@@ -115,8 +121,8 @@ def judge(
     exceptions: Exceptions,
     evaluations: Evaluations,
     ending: Ending,
-    memory: MemoryErrors,
-    counters: ErrorCounters,
+    reports: HardwareReports,
+    health: HardwareHealth,
     activity: Maybe[GpuActivity],
 ) -> Finding | Missing:
     """Look at the curve, then at the job's own abort, then at the evaluations; and whether the machines were well."""
@@ -124,14 +130,15 @@ def judge(
     word = _first_word(curve, shape, raised, evaluations, ending)
     if word is None:
         return _not_found(curve, shape)
-    suspects = memory.before(word.onset.time)
-    cleared = () if suspects else counters.unchanged
+    suspects = reports.memory_errors(word.onset.time)
+    cleared = () if suspects else health.unchanged
     look = LOOK_NON_FINITE if word.variant == "non-finite" else LOOK_RATE
     actions = [*([TEST_GPU] if suspects else []), *([GO_BACK] if word.learned else []), look]
     return found(
         word.certainty,
         "unknown" if suspects else "job",
         [*word.claims, *_machines(ending, activity), *suspects, *cleared],
+        headline=HEADLINES[word.variant](),
         implies=[IMPLIES[word.variant](), *([NO_MEMORY_ERROR()] if cleared else [])],
         cannot_decide=[HARDWARE_OR_JOB(), WHY()] if suspects else [WHY()],
         actions=[action(sentence) for sentence in actions],

@@ -52,10 +52,16 @@ from trackside.finding import Certainty, Claim, Finding, Sentence, absent, actio
 from trackside.model import Run
 from trackside.witness import Witness, witness
 
+HEADLINES = {
+    "after_end": Sentence("hit the time limit after training was done"),
+    "no_progress": Sentence("hit the time limit; what it was doing is not known"),
+    "undecided": Sentence("hit the time limit; whether it still trained is not known"),
+    "silent": Sentence("hit the time limit after it had hung"),
+    "slow": Sentence("hit the time limit while still training"),
+}
 STATE = Sentence("the scheduler recorded {state}")
 LIMIT = Sentence("the limit was {limit}")
 NOTICE = Sentence("the notice reads: {line}")
-OTHER_STATE = Sentence("the scheduler recorded {state}")
 FINISHED = Sentence("the job had said that it was done: {line}")
 NO_PROGRESS = Sentence("training points printed: {count}")
 REACHED = Sentence("it had done {place}")
@@ -103,12 +109,9 @@ def judge(
     name = None if state is None else state.value
     if name not in ("TIMEOUT", "DEADLINE") and (not notices or name not in (None, "FAILED", "CANCELLED")):
         if state is not None:
-            return absent(OTHER_STATE(state=state))
-        return (
-            absent(ending.own_end)
-            if ending.own_end is not None
-            else Missing("no scheduler record of the job was given")
-        )
+            return absent(STATE(state=state))
+        own = ending.own_end
+        return absent(own) if own is not None else Missing("no scheduler record of the job was given")
     shows = [STATE(state=state)] if state is not None else []
     if ending.job is not None and ending.job.get("time_limit_s") is not None:
         shows.append(LIMIT(limit=ending.jobs.value(ending.job, "time_limit_s", "s")))
@@ -126,6 +129,7 @@ def judge(
         doing.certainty,
         "job",
         shows,
+        headline=HEADLINES[doing.variant](),
         implies=[WAS[doing.variant]()],
         cannot_decide=[DOING()] if doing.variant in ("no_progress", "undecided") else [],
         actions=[action(DO[doing.variant])],
@@ -137,7 +141,7 @@ def judge(
 
 def _by_gpus(stall: GpuStall | None, idle: IdleGpus | None, stuck: FirstStepHang | None) -> Iterator[Witness]:
     """Whether the GPUs worked up to the limit or stood still before it; nothing if they don't tell."""
-    still = stall.at_end() if stall is not None else None
+    still = stall.at_end if stall is not None else None
     if still is not None and still.sure:
         yield witness("silent", Certainty.SUPPORTED, *still.claims)
     for rest in (idle, stuck):

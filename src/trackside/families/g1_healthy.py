@@ -53,6 +53,17 @@ from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, found
 from trackside.model import Run
 
+HEADLINES = {
+    "healthy": Sentence("no fault found; the model learned", running="no fault so far; the model learns"),
+    "slow": Sentence(
+        "no fault found, but the GPUs computed little", running="no fault so far, but the GPUs compute little"
+    ),
+    "unverifiable": Sentence(
+        "no fault found; whether the model learned could not be checked",
+        running="no fault so far; whether the model learns can't be checked",
+    ),
+}
+CALLED_ABORTED_SHORT = Sentence("no fault found, but the job itself reports that it was aborted")
 ENDED_BADLY = Sentence("it did not end well: {how}")
 RAISED = Sentence(
     "it raised {type} and nothing shows that it went on",
@@ -141,16 +152,14 @@ def judge(
     trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], limits: Limits,
 ) -> Finding | Missing:  # fmt: skip
     """Completed, or at least unharmed as far as the log goes; then what the GPUs and the loss say."""
-    nothing = neither(trajectory, ending.unfiled, loss)
-    if nothing is not None:
+    if (nothing := neither(trajectory, ending.unfiled, loss)) is not None:
         return nothing
     end, course = _end(ending), known(trajectory)
     if end.bad is not None and end.said_done is None:
         return absent(ENDED_BADLY(how=end.bad))
     if run.disposition in BAD_STATES and end.bad is None:
         return Missing("records that agree on how it ended")
-    raised = _raised(ending, known(exceptions), course)
-    if raised is not None:
+    if (raised := _raised(ending, known(exceptions), course)) is not None:
         return absent(raised)
     if work.against is not None:
         return absent(work.against)
@@ -164,6 +173,7 @@ def judge(
         _certainty(ending, end, learning, work, course, limits),
         "none",
         _shows(end, learning, work, course),
+        headline=HEADLINES[variant]() if end.aborted is None else CALLED_ABORTED_SHORT(),
         implies=implies,
         cannot_decide=_unsure(end, learning, work, course),
         actions=_actions(end, learning, work, variant, course),
@@ -233,16 +243,10 @@ def _unsure(end: End, learning: Learning, work: GpuWork, course: Trajectory | No
     unsure = [] if learning.learned else [UNVERIFIABLE()]
     unsure += [] if end.good is not None or end.aborted is not None else [NO_END()]
     unsure += work.unsure if work.measured else [HARDWARE()]
-    planned = None if course is None else course.planned
-    if end.good is None and course is not None and planned is not None and _short(course.done, planned):
+    planned, done = (None, None) if course is None else (course.planned, course.done)
+    if end.good is None and planned is not None and (done is None or done.number < planned.number):
         unsure.append(PLANNED(planned=planned))
     return [*unsure, WHY_ABORTED()] if end.aborted is not None else unsure
-
-
-def _short(done: Value | None, planned: Value) -> bool:
-    """Whether the steps that were seen are fewer than planned, as far as both are known."""
-    steps = [value.value for value in (done, planned) if value is not None and isinstance(value.value, (int, float))]
-    return len(steps) < 2 or steps[0] < steps[1]
 
 
 def _actions(end: End, learning: Learning, work: GpuWork, variant: str, course: Trajectory | None) -> list[Action]:

@@ -14,7 +14,6 @@ import time
 import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
@@ -122,35 +121,19 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
     ) -> Response:
         """The whole answer, of ``most_bytes`` at most. ``form`` is sent as a body. Raises Unanswered."""
-        request = self._prepared(method, path, params, form, body, headers)
-        with self._place():
-            return self._tried(request)
-
-    # -- one request, and again
-
-    def _prepared(
-        self,
-        method: str,
-        path: str,
-        params: Pairs | None,
-        form: Pairs | None,
-        body: bytes | None,
-        headers: Mapping[str, str] | None,
-    ) -> _Request:
         url, mark, own = self.options.url.partition("?")
         sent = {**self._headers, **(headers or {})}
         if form is not None:
             body, sent["Content-Type"] = urlencode(form).encode(), "application/x-www-form-urlencoded"
-        return _Request(method, url + path, f"?{urlencode(params)}" if params else mark + own, body, sent)
-
-    @contextmanager
-    def _place(self) -> Iterator[None]:
+        request = _Request(method, url + path, f"?{urlencode(params)}" if params else mark + own, body, sent)
         if not self._places.acquire(timeout=max(self.left(), 0.0)):
             raise self._too_late()
         try:
-            yield
+            return self._tried(request)
         finally:
             self._places.release()
+
+    # -- one request, and again
 
     def _tried(self, request: _Request) -> Response:
         """Its answer, tried again while what fails may pass."""
@@ -191,14 +174,17 @@ class HttpClient:
         response = self._open(request)
         most, pieces, size = self.options.most_bytes, [], 0
         try:
-            for piece in self._pieces(request, response, until):
-                size += len(piece)
-                if size > most:
-                    raise Unanswered("too_large", f"{request.url} sent more than {most:,} bytes; ask for less at once, "
-                                     "or raise most_bytes")  # fmt: skip
-                pieces.append(piece)
-        except BaseException:
+            with ended(until - self._clock(), response.shutdown):
+                for piece in self._pieces(request, response, until):
+                    size += len(piece)
+                    if size > most:
+                        raise Unanswered("too_large", f"{request.url} sent more than {most:,} bytes; ask for less at "
+                                         "once, or raise most_bytes")  # fmt: skip
+                    pieces.append(piece)
+        except BaseException as error:
             response.close()
+            if isinstance(error, TimeoutError):
+                raise (self._too_late() if self.left() <= 0 else self._failed(request, error)) from None
             raise
         response.release_conn()
         return Response(b"".join(pieces), request.url, response.status)
@@ -238,15 +224,8 @@ class HttpClient:
             raise Unanswered(self._down[1].kind, str(self._down[1]))
 
     def _pieces(self, request: _Request, response: urllib3.BaseHTTPResponse, until: float) -> Iterator[bytes]:
-        """The body, piece by piece, until that time, which is before the deadline."""
-        try:
-            with ended(until - self._clock(), response.shutdown):
-                yield from self._read(request, response, until)
-        except TimeoutError as error:
-            raise (self._too_late() if self.left() <= 0 else self._failed(request, error)) from None
-
-    def _read(self, request: _Request, response: urllib3.BaseHTTPResponse, until: float) -> Iterator[bytes]:
-        """The body, decompressed a bounded piece at a time: a few bytes can stand for gigabytes."""
+        """The body until that time, which is before the deadline, decompressed a bounded piece at a time: a few bytes
+        can stand for gigabytes."""
         packed = response.headers.get("Content-Encoding", "").lower() in ("gzip", "x-gzip", "deflate")
         unpack = zlib.decompressobj(wbits=47) if packed else None
         while True:

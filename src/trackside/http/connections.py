@@ -10,7 +10,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -72,18 +71,19 @@ def _shut(sock: socket.socket) -> None:
 
 
 class _Connection(HTTPConnection):
-    def __init__(self, sockets: Sockets, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._sockets = sockets
+    sockets: Sockets
 
     def connect(self) -> None:
         """And let it be shut from elsewhere."""
         super().connect()
-        self._sockets.add(self.sock)
+        self.sockets.add(self.sock)
 
     def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
         """The answer's head, within the timeout."""
-        with _head_ended(self):
+        within_s, sock = self.timeout, self.sock
+        assert isinstance(within_s, float | int)
+        assert sock is not None
+        with ended(within_s, lambda: sock.shutdown(socket.SHUT_RD)):
             return super().getresponse()
 
 
@@ -91,32 +91,14 @@ class _SecureConnection(_Connection, HTTPSConnection):
     """The same over TLS."""
 
 
-@contextmanager
-def _head_ended(connection: HTTPConnection) -> Iterator[None]:
-    within_s, sock = connection.timeout, connection.sock
-    assert isinstance(within_s, float | int)
-    assert sock is not None
-    with ended(within_s, lambda: sock.shutdown(socket.SHUT_RD)):
-        yield
-
-
-class _Pool(urllib3.HTTPConnectionPool):
-    def __init__(self, sockets: Sockets, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.ConnectionCls = partial(_Connection, sockets)  # type: ignore[assignment]
-
-
-class _SecurePool(urllib3.HTTPSConnectionPool):
-    def __init__(self, sockets: Sockets, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.ConnectionCls = partial(_SecureConnection, sockets)  # type: ignore[assignment]
-
-
 def pool(sockets: Sockets, **options: Any) -> urllib3.PoolManager:
     """Connections of this kind, whose sockets are found there; ``options`` are those of urllib3."""
     made = urllib3.PoolManager(**options)
-    made.pool_classes_by_scheme = {  # what urllib3 calls to make one; its stubs want the classes themselves
-        "http": partial(_Pool, sockets),  # type: ignore[dict-item]
-        "https": partial(_SecurePool, sockets),  # type: ignore[dict-item]
+    made.pool_classes_by_scheme = {
+        scheme: type("Pool", (base,), {"ConnectionCls": type("Connection", (connection,), {"sockets": sockets})})
+        for scheme, base, connection in (
+            ("http", urllib3.HTTPConnectionPool, _Connection),
+            ("https", urllib3.HTTPSConnectionPool, _SecureConnection),
+        )
     }
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trackside.catalog.xid import decode_nvlink5, recovery_action, sxid_fatal, xid
+from trackside.catalog.xid import is_mild, recovery_action, sxid_fatal, xid
 from trackside.logs.line import Line
 from trackside.logs.pattern import Parser
 from trackside.model import Event, Role
@@ -47,8 +47,8 @@ def _xid(line: Line, found: re.Match[str]) -> Iterator[Event]:
     pid, name = _PID.search(rest), _NAME.search(rest)
     detail = _PREFIX.sub("", rest.lstrip(", ")).strip()
     entry = xid(number)
-    nvlink, action = decode_nvlink5(number, detail), recovery_action(detail) if number == 154 else None
-    blames_gpu = entry.blame == "hardware" and (nvlink is None or nvlink.fatal or nvlink.reset)
+    action = recovery_action(detail) if number == 154 else None
+    blames_gpu = entry.blame == "hardware" and not is_mild(number, detail)
     wants_reset = action is not None and action != "None"
     yield line.event(
         "xid",

@@ -174,7 +174,7 @@ class Bundle:
 
     def check(self, tick: Tick | None = None) -> None:
         """Compare every byte with what was written. ``tick`` is told bytes of the file. Raises Damaged."""
-        sealed = self._seal() == self._said
+        sealed = digest_of(self._file, self._size - HEX).hexdigest() == self._said
         for member in self.manifest.members:
             self._checked(member)
             if tick is not None:
@@ -182,20 +182,10 @@ class Bundle:
         if not sealed:
             raise Damaged("changed outside of its members: it does not give the SHA-256 at its end")
 
-    def _seal(self) -> str:
-        self._file.seek(0)
-        left, digest = self._size - HEX, hashlib.sha256()
-        while left > 0 and (data := self._file.read(min(PIECE, left))):
-            left -= len(data)
-            digest.update(data)
-        return digest.hexdigest()
-
     def _checked(self, member: MemberDoc) -> None:
-        digest = hashlib.sha256()
         try:
             with self._zip.open(self._infos[member.name]) as stream:
-                while data := stream.read(PIECE):
-                    digest.update(data)
+                digest = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]
         except _BROKEN as error:
             raise Damaged(f"{shown(member.name)}: changed: {error}") from None
         if digest.hexdigest() != member.sha256:
@@ -212,6 +202,16 @@ class Bundle:
     def inputs(self) -> Iterator[Part]:
         """The inputs, in the order in which they were read."""
         return parts_of(self.manifest.inputs, self._zip)
+
+
+def digest_of(file: BinaryIO, left: int) -> hashlib._Hash:
+    """The SHA-256 of a file's first bytes."""
+    file.seek(0)
+    digest = hashlib.sha256()
+    while left > 0 and (data := file.read(min(PIECE, left))):
+        left -= len(data)
+        digest.update(data)
+    return digest
 
 
 def parts_of(docs: Iterable[InputDoc], archive: zipfile.ZipFile) -> Iterator[Part]:

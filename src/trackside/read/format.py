@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from trackside.model import Event, InputStatus, Plane, Record, Samples
 
@@ -84,6 +85,14 @@ def give(records: Iterable[Record], sink: Sink) -> int:
     return count
 
 
+def csv_cells(line: str, **dialect: Any) -> list[str]:
+    """The cells of a line of CSV; none where its quotes are amiss."""
+    try:
+        return next(csv.reader([line], **dialect), [])
+    except csv.Error:
+        return []
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
     """How sure a format is that a file is its own (0 to 1), and why, for ``trackside inputs``."""
@@ -115,20 +124,17 @@ class Format:
 
 @dataclass(slots=True)
 class Collected:
-    """A sink that keeps everything; for tests."""
+    """A sink that keeps everything."""
 
     events: list[Event] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     blocks: list[Samples] = field(default_factory=list)
 
     def event(self, event: Event) -> None:
-        """Keep it."""
         self.events.append(event)
 
     def record(self, record: Record) -> None:
-        """Keep it."""
         self.records.append(record)
 
     def samples(self, samples: Samples) -> None:
-        """Keep them."""
         self.blocks.append(samples)

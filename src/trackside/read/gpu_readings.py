@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from trackside.catalog.dialect import translate, unit_factor
+from trackside.catalog.dialect import translate
+from trackside.catalog.metrics import METRICS
+from trackside.catalog.units import factor
 from trackside.logs.stamp import find_time
 from trackside.read.format import HEAD, Collected, Result, Sink, Source
 from trackside.read.measurements import Measurements
@@ -98,7 +100,7 @@ class Readings:
         self._numbers: dict[str, str] = {}
 
     @classmethod
-    def discarded(cls, source: Source) -> Readings:
+    def discarded(cls, source: Source) -> Self:
         """Those of a file's head, which are only looked at."""
         return cls(Source("", b"", source.stream), Collected())
 
@@ -314,7 +316,7 @@ def _factor(name: str, unit: str) -> float:
     the field's."""
     known = translate(name, {})
     try:
-        return 0.0 if known is None else unit_factor(unit, known.metric) / known.scale
+        return 0.0 if known is None else factor(unit, METRICS[known.metric].unit) / known.scale
     except ValueError:
         return 0.0
 

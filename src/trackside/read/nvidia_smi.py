@@ -7,16 +7,16 @@ them by, and their cells as printed. From there on all are the same: :meth:`Smi.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from typing import Literal, NamedTuple, Protocol
+from functools import lru_cache, partial
+from typing import NamedTuple, Protocol
 
 from trackside.catalog.dialect import translate
 from trackside.catalog.labels import pci_address
 from trackside.catalog.throttle import REASONS
 from trackside.model import Event, Position, Role
-from trackside.read.format import Format, Match, Result, Source
+from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.gpu_readings import Gpu, Line, Pairs, Reading, Readings, head_lines
 
 _REASON = "clocks_event_reasons."
@@ -86,16 +86,11 @@ def value_of(cell: str) -> Value | None:
 
 
 class _Column(NamedTuple):
-    """How one field of ours comes out of a row: which cells, and what of them.
-
-    ``bits`` go with the cells of a mask; ``plain``: it is what the only cell says.
-    """
+    """How one field of ours comes out of a row: of the first of the cells that holds a value, or of all as ``made``."""
 
     name: str
     places: tuple[int, ...]
-    how: Literal["first", "sum", "mask", "code"]
-    bits: tuple[int, ...] = ()
-    plain: bool = False
+    made: Callable[[list[str]], Value | None] | None = None
 
 
 @lru_cache(maxsize=256)
@@ -109,18 +104,17 @@ def _plan(fields: tuple[str, ...]) -> tuple[tuple[_Column, ...], int | None]:
     columns = []
     for names in same.values():
         names.sort(key=lambda name: (_PREFERENCE.get(name, 0), at[name]))
-        how: Literal["first", "code"] = "code" if names[0] in _CODES else "first"
-        plain = how == "first" and len(names) == 1
-        columns.append(_Column(names[0], tuple(at[name] for name in names), how, plain=plain))
+        made = partial(_code, _CODES[names[0]]) if names[0] in _CODES else None
+        columns.append(_Column(names[0], tuple(at[name] for name in names), made))
     bits = {at[f"{_REASON}{name}"]: reason.bit for name, reason in REASONS.items() if f"{_REASON}{name}" in at}
     if bits and ACTIVE not in at:
-        columns.append(_Column(ACTIVE, tuple(bits), "mask", tuple(bits.values())))
+        columns.append(_Column(ACTIVE, tuple(bits), partial(_mask, tuple(bits.values()))))
     for total, parts in _SUMS.items():
         split = (".sram.parity", ".sram.secded")
         whole = parts[0] in at
         places = tuple(at[part] for part in parts if part in at and not (whole and part.endswith(split)))
         if places and total not in at:
-            columns.append(_Column(total, places, "sum"))
+            columns.append(_Column(total, places, _sum))
     return tuple(columns), at.get(COUNT)
 
 
@@ -131,48 +125,48 @@ def asked(fields: tuple[str, ...]) -> frozenset[str]:
 
 def _readings(columns: Sequence[_Column], cells: Sequence[str], units: Sequence[str]) -> Iterator[Reading]:
     """The fields of one GPU that a row gives."""
-    for column in columns:
-        name, places, _, _, plain = column
+    for name, places, made in columns:
         at = places[0]
-        value = value_of(cells[at]) if plain else _cell(column, cells)
+        value = value_of(cells[at]) if made is None else made([cells[place] for place in places])
+        if value is None and made is None and len(places) > 1:
+            value = next((found for place in places if (found := value_of(cells[place])) is not None), None)
         if value is not None:
             yield name, value[0], value[1] or (units[at] if units else "")
 
 
-def _cell(column: _Column, cells: Sequence[str]) -> Value | None:
-    if column.how == "code":
-        code = _CODES[column.name].get(cells[column.places[0]].strip().lower())
-        return None if code is None else Value(code)
-    given = [value_of(cells[place]) for place in column.places]
-    if column.how == "first":
-        return next((value for value in given if value is not None), None)
-    if column.how == "sum":
-        known = [value.number for value in given if value is not None]
-        return Value(sum(known)) if known else None
-    if all(value is None for value in given):
-        return None
-    active = (bit for value, bit in zip(given, column.bits, strict=True) if value is not None and value.number)
-    return Value(float(sum(active)))
+def _code(codes: Mapping[str, float], cells: list[str]) -> Value | None:
+    code = codes.get(cells[0].strip().lower())
+    return None if code is None else Value(code)
 
 
-class Smi:
+def _sum(cells: list[str]) -> Value | None:
+    known = [value.number for cell in cells if (value := value_of(cell)) is not None]
+    return Value(sum(known)) if known else None
+
+
+def _mask(bits: Sequence[int], cells: list[str]) -> Value | None:
+    given = [(value, bit) for cell, bit in zip(cells, bits, strict=True) if (value := value_of(cell)) is not None]
+    return Value(float(sum(bit for value, bit in given if value.number))) if given else None
+
+
+class Smi(Readings):
     """Rows of nvidia-smi, of whatever layout, on their way into the readings of a file."""
 
-    def __init__(self, readings: Readings) -> None:
-        self.readings = readings
+    def __init__(self, source: Source, sink: Sink) -> None:
+        super().__init__(source, sink)
         self.rows = 0
         self.foreign = 0
         """Lines that nvidia-smi did not print."""
-        self._lost: set[str] = set()
+        self._lost_gpus: set[str] = set()
 
-    def pairs(
+    def row(
         self, line: Line, gpu: Gpu, fields: tuple[str, ...], cells: Sequence[str], units: Sequence[str] = ()
     ) -> Pairs:
         """The values of one row. ``units``: of columns whose cells may stand without one."""
         columns, at = _plan(fields)
-        pairs = self.readings.pairs(line, gpu, _readings(columns, cells, units))
+        pairs = self.pairs(line, gpu, _readings(columns, cells, units))
         if at is not None and (count := value_of(cells[at])) is not None:
-            pairs += self.readings.pairs(line, Gpu(), [(COUNT, count.number, "")])
+            pairs += self.pairs(line, Gpu(), [(COUNT, count.number, "")])
         return pairs
 
     def complaint(self, line: Line) -> bool:
@@ -180,33 +174,33 @@ class Smi:
         text = line.text.strip()
         if len(text) > 500 or _COMPLAINT.fullmatch(text) is None:
             return False
-        self.readings.note(f"nvidia-smi says: {text[:120]}".replace("{", "").replace("}", ""), lost=False)
+        self.note(f"nvidia-smi says: {text[:120]}".replace("{", "").replace("}", ""), lost=False)
         if _LOST.search(text):
             bus = _BUS.search(text)
-            self.lost(line, bus[0] if bus else "")
+            self.lost_gpu(line, bus[0] if bus else "")
         return True
 
-    def lost(self, line: Line, pci: str) -> None:
+    def lost_gpu(self, line: Line, pci: str) -> None:
         """A GPU can't be reached any more; said once for each."""
-        if pci in self._lost:
+        if pci in self._lost_gpus:
             return
-        self._lost.add(pci)
-        at = Position(self.readings.path, line.number, line.offset, len(line.text))
+        self._lost_gpus.add(pci)
+        at = Position(self.path, line.number, line.offset, len(line.text))
         text = line.text.strip()[:300]
         fields = {"detail": text} | ({"pci": pci} if pci else {})
-        event = Event("gpu_lost", at, "metric", text, self.readings.now, role=Role.CONFIRMATION, parser="nvidia-smi")
-        self.readings.event(replace(event, fields=fields))
+        event = Event("gpu_lost", at, "metric", text, self.now, role=Role.CONFIRMATION, parser="nvidia-smi")
+        self.event(replace(event, fields=fields))
 
     def attachment(self, line: Line, gpu: Gpu, held: bool) -> Pairs:
         """Whether a process holds a compute context on a GPU, as a value."""
-        return self.readings.pairs(line, gpu._replace(mig=""), [(ATTACHED, float(held), "")])
+        return self.pairs(line, gpu._replace(mig=""), [(ATTACHED, float(held), "")])
 
     def memory(self, line: Line, gpu: Gpu, pid: str, cell: str) -> Pairs:
         """The device memory of one process, as a value."""
         value = value_of(cell)
         if value is None or not pid.isdecimal():
             return []
-        return self.readings.pairs(line, gpu._replace(pid=pid), [(PROCESS_MEMORY, *value)])
+        return self.pairs(line, gpu._replace(pid=pid), [(PROCESS_MEMORY, *value)])
 
 
 def gpu_of(index: str = "", uuid: str = "", pci: str = "", model: str = "", mig: str = "") -> Gpu:
@@ -253,7 +247,7 @@ def sniffed(source: Source, mark: bytes | re.Pattern[bytes], make: Callable[[Smi
     """How surely the head of a file is all of one layout: it is read, and what the layout doesn't know is counted."""
     if (mark not in source.head) if isinstance(mark, bytes) else (mark.search(source.head) is None):
         return None
-    section = make(Smi(Readings.discarded(source)))
+    section = make(Smi.discarded(source))
     own = foreign = 0
     for line in head_lines(source):
         if section.take(line) or section.smi.complaint(line):
@@ -270,15 +264,15 @@ def sniffed(source: Source, mark: bytes | re.Pattern[bytes], make: Callable[[Smi
 
 def read_lines(source: Source, section: Section, empty: str) -> Result:
     """Read a file that is all of one layout. ``empty``: what to say of one that is whole and holds no reading."""
-    readings = section.smi.readings
+    smi = section.smi
     for number, offset, text in source.lines():
         line = Line(number, offset, text)
-        if text.strip() and not section.take(line) and not section.smi.complaint(line):
-            section.smi.foreign += not is_between(text)
+        if text.strip() and not section.take(line) and not smi.complaint(line):
+            smi.foreign += not is_between(text)
     section.end()
-    if section.smi.foreign:
-        readings.note("{} lines that are not nvidia-smi's", section.smi.foreign)
-    return readings.result(empty)
+    if smi.foreign:
+        smi.note("{} lines that are not nvidia-smi's", smi.foreign)
+    return smi.result(empty)
 
 
 def layout(
@@ -290,5 +284,5 @@ def layout(
         title,
         "metric",
         lambda source: sniffed(source, mark, make, why),
-        lambda source, sink: read_lines(source, make(Smi(Readings(source, sink))), empty),
+        lambda source, sink: read_lines(source, make(Smi(source, sink)), empty),
     )

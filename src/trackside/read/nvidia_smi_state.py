@@ -8,6 +8,7 @@ a name (``_util``, ``_clock``) or before it (the heading again) is left out.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from trackside.catalog.throttle import REASONS
@@ -134,12 +135,13 @@ def plain_path(names: tuple[str, ...]) -> str:
     return "/".join((*headings, name.removesuffix("_util").removesuffix("_clock")))
 
 
-class Process(NamedTuple):
+@dataclass(slots=True)
+class Process:
     """A process that nvidia-smi lists: its type (C, G, C+G, M), and its memory as printed."""
 
-    pid: str
-    kind: str
-    memory: str
+    pid: str = ""
+    kind: str = ""
+    memory: str = ""
 
 
 class Card(NamedTuple):
@@ -181,39 +183,39 @@ class Capture:
     def add(self, card: Card) -> None:
         """Keep a GPU, if there is room."""
         if self.full:
-            self._smi.readings.note(f"a capture with more than {MOST_CARDS:,} GPUs: {{}} not kept")
+            self._smi.note(f"a capture with more than {MOST_CARDS:,} GPUs: {{}} not kept")
         else:
             self.cards.append(card)
 
     def end(self, placed: bool = False) -> None:
         """Hand everything on. ``placed``: the layout prints indices. Otherwise GPUs are listed in the order of their
         indices, which holds only where all of them are there."""
-        readings = self._smi.readings
+        smi = self._smi
         whole = [card for card in self.cards if not card.gpu.mig]
         if not placed and self.said == len(whole):
             order = {card.gpu: str(place) for place, card in enumerate(whole)}
             self.cards = [self._numbered(card, order) for card in self.cards]
         time = self._time() if self.cards else None
         if time is not None and self.said:
-            readings.add(time, readings.pairs(self.cards[0].line, Gpu(), [(COUNT, float(self.said), "")]))
+            smi.add(time, smi.pairs(self.cards[0].line, Gpu(), [(COUNT, float(self.said), "")]))
         for card in self.cards:
-            readings.learn(card.gpu)
-            self._smi.rows += 1
+            smi.learn(card.gpu)
+            smi.rows += 1
             if time is not None:
-                self._give(time, card._replace(gpu=readings.named(card.gpu)))
+                self._give(time, card._replace(gpu=smi.named(card.gpu)))
         self.cards, self.time, self.said = [], None, 0
 
     def _time(self) -> float | None:
         """When it was taken: as it says, as output before it says, or as the file's date does for a lone one."""
-        readings = self._smi.readings
-        if self.time is None and readings.now is None:
-            readings.now = readings.written
-            if readings.written is not None:
-                readings.note("it gives no time: taken as of when the file was last written", lost=False)
-        elif self.time is None and readings.now == readings.written:
-            readings.note("{} more captures give no time: not placed")
+        smi = self._smi
+        if self.time is None and smi.now is None:
+            smi.now = smi.written
+            if smi.written is not None:
+                smi.note("it gives no time: taken as of when the file was last written", lost=False)
+        elif self.time is None and smi.now == smi.written:
+            smi.note("{} more captures give no time: not placed")
             return None
-        return self.time if self.time is not None else readings.now
+        return self.time if self.time is not None else smi.now
 
     def _numbered(self, card: Card, order: dict[Gpu, str]) -> Card:
         index = order.get(card.gpu._replace(mig=""), "")
@@ -221,22 +223,19 @@ class Capture:
 
     def _give(self, time: float, card: Card) -> None:
         line, gpu, fields, processes = card
-        pairs = self._smi.pairs(line, gpu, tuple(fields), tuple(fields.values()))
+        pairs = self._smi.row(line, gpu, tuple(fields), tuple(fields.values()))
         if processes is not None and not gpu.mig and (processes or _empty(fields)):
             held = any("C" in process.kind for process in processes)
             pairs += self._smi.attachment(line, gpu, held)
-            pairs += self._smi.readings.pairs(line, gpu, [(PROCESSES, float(len(processes)), "")])
+            pairs += self._smi.pairs(line, gpu, [(PROCESSES, float(len(processes)), "")])
             for process in processes:
                 pairs += self._smi.memory(line, gpu, process.pid, process.memory)
-        self._smi.readings.add(time, pairs)
+        self._smi.add(time, pairs)
 
 
 def _empty(fields: dict[str, str]) -> bool:
     used, total = (value_of(fields.get(f"memory.{name}", "")) for name in ("used", "total"))
     return used is not None and total is not None and used.number <= IDLE_SHARE * total.number
-
-
-_NO_PROCESS = Process("", "", "")
 
 
 class State:
@@ -273,14 +272,14 @@ class State:
     def begin_process(self) -> bool:
         """A process begins in the list; whether there is room for it."""
         if self.processes is not None and len(self.processes) < MOST_PROCESSES:
-            self.processes.append(_NO_PROCESS)
+            self.processes.append(Process())
             return True
         return False
 
     def keep_of_process(self, name: str, cell: str) -> None:
         """Keep an entry of the process that began last."""
         if self.processes and (field := _PROCESS_FIELDS.get(plain_path((name,)))) is not None:
-            self.processes[-1] = self.processes[-1]._replace(**{field: cell.strip()})
+            setattr(self.processes[-1], field, cell.strip())
 
     def close(self) -> None:
         """The GPU's block is whole."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -30,3 +31,13 @@ class Pieces(io.RawIOBase):
             view[filled : filled + len(part)] = part
             filled += len(part)
         return filled
+
+
+class Joined(Pieces):
+    """Pieces that somebody else makes."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = filter(None, pieces)
+
+    def next_piece(self, limit: int) -> bytes:
+        return next(self._pieces, b"")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from trackside.read.slurm_row import Row
+from trackside.read.slurm_table import Row
 
 MAX_BLOCK = 2_000
 """Lines of one block that are read."""

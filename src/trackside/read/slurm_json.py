@@ -49,12 +49,6 @@ def looks_like(source: Source, key: str, *words: str) -> bool:
     return re.search(rf'"{key}"\s*:\s*\[', head) is not None and any(f'"{word}"' in head for word in words)
 
 
-def command(answer: Object) -> str | None:
-    """The program that wrote the answer, where ``meta`` says so (23.02 on)."""
-    called = dig(answer, "meta", "command")
-    return str(called[0]).rsplit("/", 1)[-1] if isinstance(called, list) and called else None
-
-
 def getter(row: Object) -> Callable[[str], Any]:
     """What finds a value by its path in an object: ``time.start``."""
     return lambda path: dig(row, *path.split("."))

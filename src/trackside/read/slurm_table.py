@@ -7,14 +7,14 @@ place, and the free ones take what is left over.
 
 from __future__ import annotations
 
-import csv
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trackside.catalog.slurm.columns import COMMA_FREE, FREE, LIKELY_FREE, SHAPES
-from trackside.read.format import Result
-from trackside.read.slurm_row import Row
+from trackside.model import Position
+from trackside.read.format import Result, csv_cells
 
 MAX_EXTRA = 32
 """Separators inside names of one row; a row with more is given up."""
@@ -22,6 +22,29 @@ MAX_JOINED = 40
 """Lines that one row may be broken into."""
 
 _SEPARATORS = ("|", "\x1f", "\t", ",", ";", "^", "~")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Where it starts, its text (a block's first line), and its values by column in lower case, or by key."""
+
+    line: int
+    offset: int
+    text: str
+    values: Mapping[str, str]
+
+    @property
+    def length(self) -> int:
+        """Bytes of the text."""
+        return len(self.text.encode())
+
+    def at(self, path: str) -> Position:
+        """Its place in the input of this path."""
+        return Position(path, self.line, self.offset, self.length)
+
+    def get(self, *names: str) -> str | None:
+        """The first of these values that is there and isn't empty."""
+        return next((value for name in names if (value := self.values.get(name))), None)
 
 
 @dataclass(slots=True)
@@ -40,7 +63,8 @@ class Table:
     def rows(self, lines: Iterable[tuple[int, int, str]]) -> Iterator[Row]:
         """The rows below the header; repeated headers and dashes are passed over."""
         pending: list[tuple[int, int, str]] = []
-        for number, offset, text in lines:
+        after = itertools.dropwhile(lambda each: each[2].rstrip() != self.header.rstrip(), lines)
+        for number, offset, text in after:
             if not text.strip() or text.rstrip() == self.header.rstrip() or not text.strip(" -"):
                 continue
             if self.separator is None:
@@ -64,7 +88,7 @@ class Table:
     def covers(self, text: str) -> bool:
         """Whether most of a file's first lines are rows of this table: a log may only begin with one."""
         lines = ((number, 0, line) for number, line in enumerate(text.split("\n")[:80]))
-        rows = sum(1 for _ in self.rows(below(self, lines)))
+        rows = sum(1 for _ in self.rows(lines))
         lost, self.lost = self.lost, 0
         return lost <= max(1, rows)
 
@@ -88,10 +112,7 @@ class Table:
 
     def _split(self, text: str) -> list[str]:
         if self.separator == "," and '"' in text:
-            try:
-                return next(csv.reader([text]), [])
-            except csv.Error:
-                return text.split(",")
+            return csv_cells(text) or text.split(",")
         return text.split(self.separator)
 
     def _fits(self, fields: list[str]) -> bool:
@@ -157,8 +178,9 @@ def align(fields: list[str], columns: tuple[str, ...], free: frozenset[str], sep
     return aligned
 
 
-def header_of(line: str, known: frozenset[str], under: str = "") -> Table | None:
-    """The table that this line heads, if all its words are known columns; ``under`` is the line below it."""
+def header_of(lines: Sequence[str], known: frozenset[str]) -> Table | None:
+    """The table that the first of these lines heads, if all its words are known columns; the second may be dashes."""
+    line, under = (*lines, "", "")[:2]
     stripped = line.strip().lstrip("\ufeff")
     found = re.match(r'"?[A-Za-z_]+"?([^A-Za-z_"\s]{1,3})"?[A-Za-z]', stripped)
     separators = [each for each in _SEPARATORS if each in stripped]
@@ -187,13 +209,3 @@ def first_lines(text: str, count: int = 6) -> list[str]:
     """The first lines with something in them, shell prompts, comments and ``set -x`` echoes passed over."""
     lines = (line for line in text.split("\n") if line.strip() and not re.match(r"[$#+%>] ?\w", line))
     return [line for line, _ in zip(lines, range(count), strict=False)]
-
-
-def below(table: Table, lines: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
-    """The lines after the table's header."""
-    seen = False
-    for each in lines:
-        if seen:
-            yield each
-        elif each[2].rstrip() == table.header.rstrip():
-            seen = True

@@ -28,27 +28,27 @@ Tick = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A path that is read only where ``check``, told the open file's descriptor, has nothing against it: between a look
-    at a path and its opening, who may write to its folder can put another file there. Nobody gave it, so it is shown
-    whole."""
-
+class _Path:
     path: str
-    check: Callable[[int], str | None] = field(compare=False, repr=False)
 
     def __fspath__(self) -> str:
         return self.path
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Checked(_Path):
+    """A path that is read only where ``check``, told the open file's descriptor, has nothing against it: between a look
+    at a path and its opening, who may write to its folder can put another file there. Nobody gave it, so it is shown
+    whole."""
+
+    check: Callable[[int], str | None] = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Given(_Path):
     """A file that was given itself; ``alone``: and nothing beside it."""
 
-    path: str
     alone: bool
-
-    def __fspath__(self) -> str:
-        return self.path
 
 
 DEPTH = 6

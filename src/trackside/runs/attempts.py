@@ -47,7 +47,6 @@ class Told:
 
     @property
     def state(self) -> str | None:
-        """Its last known state."""
         value = self.get("state")
         return None if value is None else str(value)
 
@@ -69,7 +68,6 @@ class Told:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Its nodes."""
         return next((row.many("nodes") for row in self.rows if row.many("nodes")), ())
 
     @property

@@ -19,11 +19,11 @@ from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.logs.series import Away, Counts, Series
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Run
-from trackside.runs.located import HOST, Kept, Located, Locator, Told, ends, marks, named_job, short_names
+from trackside.runs.located import HOST, Located, Locator, Told, ends, marks, named_job, short_names
 from trackside.runs.logs import folder_of
 from trackside.runs.places import host_of
 from trackside.stores.embedded.duck import Scope
-from trackside.stores.embedded.rows import EVENT, POINT, event_of, point_of
+from trackside.stores.embedded.rows import EVENT, POINT, Kept, event_of, point_of
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
 
@@ -120,7 +120,7 @@ class _Finder:
         read = {each.id for each in logs}
         others = [each for each in told.logs if each.id not in read | twice]
         home = [each for each in self._inputs if each.id in told.home]
-        small = self._is_small(home)
+        small = len(home) <= WHOLE_INPUTS and sum(map(_row_count, home)) <= WHOLE_ROWS
         events, records = self._conditions(told, home, read, small)
         found = Found(run.id or job, paths=tuple(each.path for each in others))
         found.home = frozenset(each.path for each in told.logs if each.id in told.home)
@@ -148,9 +148,6 @@ class _Finder:
             if any(is_stream_of(each.path, job, file) for job in told.ids for file in files)
         }
 
-    def _is_small(self, home: Sequence[Kept]) -> bool:
-        return len(home) <= WHOLE_INPUTS and sum(_row_count(each) for each in home) <= WHOLE_ROWS
-
     def _conditions(
         self, told: Located, home: Sequence[Kept], read: Collection[int], small: bool
     ) -> tuple[_Where, _Where]:
@@ -173,7 +170,10 @@ class _Finder:
         else:
             events += "))"
             folders = {folder_of(each.path) for each in told.logs if each.id in read}
-            beside = {each.id for each in home if folder_of(each.path) in folders or _names(each.path, told.ids)}
+            long = [name for name in told.ids if len(name) >= 3]
+            beside = {
+                each.id for each in home if folder_of(each.path) in folders or any(name in each.path for name in long)
+            }
             records += f" OR (kind NOT IN ('job', 'step', 'node') AND input IN ({_numbers(beside)}))"
         return _Where(events, tuple(parameters)), _Where(records, (*ids, *hosts))
 
@@ -245,10 +245,6 @@ def _row_count(each: Kept) -> int:
 
 def _numbers(ids: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(ids))) or "NULL"
-
-
-def _names(path: str, ids: Iterable[str]) -> bool:
-    return any(len(each) >= 3 and each in path for each in ids)
 
 
 def _hosts(run: Run) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ from trackside.model import Plane
 from trackside.runs.attempts import Told as Attempted
 from trackside.runs.attempts import attempts_of, final
 from trackside.runs.jobs import Job, Jobs, collect
-from trackside.runs.located import HOST, Kept, Locator, Told, named_job, short_names
+from trackside.runs.located import HOST, Locator, Told, named_job, short_names
 from trackside.runs.logs import assign, folder_of, ids_inside
 from trackside.runs.places import host_of
+from trackside.stores.embedded.rows import Kept
 from trackside.stores.embedded.snapshot import Snapshot
 
 HOUR_S = 3600

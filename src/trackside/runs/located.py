@@ -13,11 +13,11 @@ from types import MappingProxyType
 from typing import Any
 
 from trackside.errors import NoSuchRun
-from trackside.model import Event, Input, Plane, Position, Record, Run
+from trackside.model import Event, Position, Record, Run
 from trackside.runs.jobs import Job, plain_id
 from trackside.runs.logs import leaf_of, outputs_of
 from trackside.runs.resolve import resolve
-from trackside.stores.embedded.rows import RECORD, record_of
+from trackside.stores.embedded.rows import INPUT, RECORD, Kept, input_of, record_of
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.memory import MemoryStore
 
@@ -27,21 +27,6 @@ HOST = "(CASE WHEN regexp_full_match({0}, '[0-9.]+') THEN {0} ELSE lower(split_p
 """SQL for a node as nodes are compared."""
 Told = tuple[int, int, Record]
 """A record, after its input and its ordinal there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """An input of the store. ``is_log``: whether it is some job's log; ``owner``: the job that its lines name;
-    ``planes``: those of its rows; ``training``: JSON of the series of its training points."""
-
-    id: int
-    path: str
-    root: str
-    is_log: bool
-    owner: str | None
-    planes: tuple[Plane, ...]
-    training: str
-    row: Input
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +43,8 @@ class Located:
 
 def inputs_of(snapshot: Snapshot) -> list[Kept]:
     """All inputs, in the order in which they were first seen."""
-    rows = snapshot.rows(
-        f"""SELECT input, path, root, is_log, owner, planes, training, format, status, note, rows, plane, bytes
-        FROM {snapshot.table("inputs")} ORDER BY place"""
-    )
-    return [
-        Kept(id_, path, root, is_log, owner, tuple(planes.split(",")) if planes else (), training, Input(path, *row))
-        for id_, path, root, is_log, owner, planes, training, *row in rows
-    ]
+    rows = snapshot.rows(f"SELECT {INPUT} FROM {snapshot.table('inputs')} ORDER BY place")
+    return [input_of(row) for row in rows]
 
 
 def marks(values: Collection[object]) -> str:

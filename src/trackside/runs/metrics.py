@@ -16,12 +16,10 @@ from trackside.errors import NoSuchRun, SeveralRuns
 from trackside.evidence import Frame
 from trackside.model import Record, Run
 from trackside.query import Query, Row, events, record
-from trackside.runs import occupancy
-from trackside.runs.clock import REACH_S, offset_of
-from trackside.runs.holding import Asked, Holding, held_by
-from trackside.runs.metric_clock import NEAR_S, Stretch, shift_of
+from trackside.runs.clock import NEAR_S, REACH_S, Stretch, offset_of, shift_of
+from trackside.runs.holding import Asked, Holding, held_by, occupied
 from trackside.runs.places import Placed, Unit, placed
-from trackside.stores.curves import AROUND_S, Curves, Held, Kept, RunMetrics, Timing, most_windows
+from trackside.stores.curves import AROUND_S, Curves, Held, RunMetrics, Timing, most_windows
 from trackside.stores.memory import MemoryStore
 
 INTERVAL_S = 60.0
@@ -66,7 +64,7 @@ def run_metrics(curves: Curves, run: Run, rows: MemoryStore) -> tuple[Run, RunMe
     window = _window(curves, run, rows, lines, bool(own), interval)
     start, end = window.start - window.shift, window.end - window.shift
     asked = Asked(nodes, ids, start, end, _detail(run, rows), run.n_gpus or run.n_ranks or None)
-    holding = held_by(asked, found, lambda units: occupancy.uses(curves, found, units, start, end, interval))
+    holding = held_by(asked, found, curves, interval)
     of_run = _Belongs(asked, holding, _pusher(found, nodes))
     kept = [each for each in found if asked.meets(each, AROUND_S) and of_run(each)]
     if not any(asked.meets(each) for each in kept):
@@ -76,9 +74,7 @@ def run_metrics(curves: Curves, run: Run, rows: MemoryStore) -> tuple[Run, RunMe
     timing = Timing(
         window.start, max(window.end, window.start), _interval(kept), window.shift, most_windows(gpus), until
     )
-    return _told(run, kept, holding, window), RunMetrics(
-        curves, tuple(Kept(each.series, each.held) for each in kept), timing
-    )
+    return _told(run, kept, holding, window), RunMetrics(curves, tuple(each.held for each in kept), timing)
 
 
 def _indexed(curves: Curves) -> Sequence[Held]:
@@ -162,7 +158,8 @@ def _renamed(found: list[Placed], run: Run, ids: AbstractSet[str]) -> list[Place
 
 def _at_node(each: Placed, node: str) -> Placed:
     labels = dict(each.series.labels) | {"node": node}
-    return each._replace(node=node, series=replace(each.series, labels=tuple(sorted(labels.items()))))
+    series = replace(each.series, labels=tuple(sorted(labels.items())))
+    return each._replace(node=node, held=replace(each.held, series=series))
 
 
 def _on(found: Sequence[Placed], nodes: Sequence[str]) -> list[Placed]:
@@ -218,7 +215,7 @@ def _shift(
     whole = _by_unit(lines)
     if labelled or told[1] is None:
         return shift_of(told, whole.values(), near=near) if labelled else 0.0
-    taken = occupancy.spans(curves, lines, list(whole), hull[0] - interval, hull[1], interval)
+    taken = occupied(curves, lines, list(whole), hull[0] - interval, hull[1], interval)
     wanted = min(run.n_gpus or run.n_ranks or 1, len(whole)) // 2 + 1  # most of them: one may have died early
     flat = [each for stretches in taken.values() for each in stretches]
     shift = shift_of(told, flat, wanted, near)
@@ -236,7 +233,7 @@ def _given_back(curves: Curves, lines: Sequence[Placed], start: float, near: flo
     """When the memory that was taken at about the start was given back, on the curves' clock; the start if none was."""
     units = _by_unit(lines)
     hull = _hull(units.values())
-    taken = occupancy.spans(curves, lines, list(units), hull[0] - interval, hull[1], interval)
+    taken = occupied(curves, lines, list(units), hull[0] - interval, hull[1], interval)
     return max((last for each in taken.values() for first, last in each if abs(first - start) <= near), default=start)
 
 
@@ -247,7 +244,7 @@ def _seen(curves: Curves, lines: Sequence[Placed], hull: Stretch, labelled: bool
         data = _hull((each.first_ms / 1000, each.last_ms / 1000) for each in curves.held())
     else:
         data = start, end
-        taken = occupancy.spans(curves, lines, list(_by_unit(lines)), start, end, interval)
+        taken = occupied(curves, lines, list(_by_unit(lines)), start, end, interval)
         flat = [each for stretches in taken.values() for each in stretches]
         # Memory that somebody held from the first sample to the last tells nothing of when the run was there.
         came = [each for each in flat if each[0] > start + interval or each[1] < end - interval]

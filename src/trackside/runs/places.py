@@ -24,12 +24,16 @@ class Placed(NamedTuple):
     """A series as it stands for this run, with the labels that say whose it is; empty where it has none."""
 
     held: Held
-    series: Series
     node: str
     gpu: str
     mig: str
     job: str
     rank: str
+
+    @property
+    def series(self) -> Series:
+        """With node and GPU completed."""
+        return self.held.series
 
     @property
     def unit(self) -> Unit:
@@ -58,10 +62,10 @@ def _mark(series: Series) -> tuple[_Labels, str | None]:
 
 
 def _placed(held: Held, place: tuple[_Labels, tuple[str, ...]]) -> Placed:
-    series, (labels, words) = held.series, place
-    if labels is not series.labels:
-        series = replace(series, labels=labels)
-    return Placed(held, series, *words)
+    labels, words = place
+    if labels is not held.series.labels:
+        held = replace(held, series=replace(held.series, labels=labels))
+    return Placed(held, *words)
 
 
 def _completed(

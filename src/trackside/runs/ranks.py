@@ -1,7 +1,12 @@
-"""Global ranks of torchrun's ``<run>/attempt_N/<local rank>/`` folders.
+"""Global ranks of the processes behind a log: of torchrun's ``<run>/attempt_N/<local rank>/`` folders, of srun's tasks.
 
 Each node has such a folder of its own with local ranks from 0: ``attempt_0/1`` of two nodes are two ranks. Which
 they are is told by ``[rank3]:`` labels inside, or by what remains when the other nodes are known.
+
+Tasks are named by srun's labels (``srun -l``) and its own words.
+A task is a rank where each GPU has a task of its own, and no launcher starts ranks beneath it. How many tasks there
+were is in the scheduler's records, if at all; but a step's tasks are as many on every node, and divide its GPUs evenly,
+so that more than half as many as there are GPUs are one for each.
 """
 
 from __future__ import annotations
@@ -14,6 +19,12 @@ from trackside.model import Event
 
 _FOLDER = re.compile(r"^(.*?)(?:^|[/!])attempt_(\d{1,6})[/!](\d{1,6})[/!]std(?:out|err)\.log")
 
+LAUNCHERS = frozenset({"launcher_failure", "launcher_restart"})
+"""Kinds that only launchers of ranks bring about."""
+LAUNCHING = frozenset({"torchrun", "deepspeed", "mpirun"})
+"""What names such a launcher: the source of a process's exit, the command of a host."""
+MOST = 100_000
+"""Tasks of one line."""
 Folder = tuple[str, int]
 """(run folder, attempt)"""
 
@@ -73,3 +84,42 @@ class Ranks:
 def labelled(event: Event) -> bool:
     """Whether the line itself names the rank: ``[rank3]:``."""
     return re.match(rf"\s*\S{{0,80}}?\[rank\s?{event.rank}\]", event.text[:160]) is not None
+
+
+class Tasks:
+    """Whether a job's tasks are its ranks. ``world``: its ranks, or its GPUs where these aren't told; ``counted``: its
+    tasks, where the scheduler's records tell."""
+
+    def __init__(self, events: Iterable[Event], world: int | None, counted: int | None) -> None:
+        most, launched = -1, False
+        for event in events:
+            launched = (
+                launched or event.kind in LAUNCHERS or bool(LAUNCHING & {event.get("source"), event.get("command")})
+            )
+            most = max([most, *_numbers(event)])
+        counted = counted if counted is None or counted > most else None  # srun can start more than were asked for
+        tasks = counted if counted is not None else world
+        self.are_ranks = not launched and world is not None and tasks == world and most < world
+        if counted is None and world is not None:
+            self.are_ranks &= 2 * (most + 1) > world
+
+    def ranked(self, event: Event) -> Event:
+        """The event with its task's rank, where it has none and is of one task."""
+        if not self.are_ranks or event.rank is not None:
+            return event
+        told = _numbers(event)
+        return replace(event, rank=told[0]) if len(told) == 1 else event
+
+
+def _numbers(event: Event) -> list[int]:
+    """The tasks of an event: ``0,2-5`` as srun writes them; none of other launchers' own numbers."""
+    text = event.get("task")
+    if text is None or (event.kind == "process_exit" and event.get("source") != "srun"):
+        return []
+    found: list[int] = []
+    for part in str(text).split(","):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or not (last or "0").isdecimal() or len(part) > 15:
+            return []
+        found += range(int(first), min(int(last or first), int(first) + MOST) + 1)
+    return found

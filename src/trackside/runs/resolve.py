@@ -18,8 +18,7 @@ from trackside.runs.clock import Span
 from trackside.runs.jobs import Job, Jobs, collect, plain_id
 from trackside.runs.logs import assign, ids_inside
 from trackside.runs.parents import last_of_chain, parent_of
-from trackside.runs.ranks import Ranks
-from trackside.runs.tasks import Tasks
+from trackside.runs.ranks import Ranks, Tasks
 from trackside.stores.memory import MemoryStore
 
 _SIZES = ("host", "distributed_init", "distributed_ready", "nccl_init")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import msgspec
 
@@ -134,14 +133,13 @@ def _grid(grid: Grid) -> GridDoc:
         samples=grid.samples,
         times=grid.times.tolist(),
         series=[
-            SeriesDoc(labels=dict(series.labels), values=_nullable(grid.values[place].tolist()))
+            SeriesDoc(
+                labels=dict(series.labels),
+                values=[value if math.isfinite(value) else None for value in grid.values[place].tolist()],
+            )
             for place, series in enumerate(grid.series)
         ],
     )
-
-
-def _nullable(values: Iterable[float]) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in values]
 
 
 def _row(row: Row) -> RowDoc:

@@ -9,14 +9,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trackside.finding import Culprit
-from trackside.serve import openapi
 from trackside.serve.answers import MOST_QUERY, AnswerDoc
-from trackside.serve.diagnoser import Diagnoser
 from trackside.serve.handlers import FamilyDetail, FamilyDoc, Handlers, JobsDoc, RunDetail, VerifiedDoc
-from trackside.serve.operations import Asked, Check, Operation, Parameter
+from trackside.serve.operations import Asked, Check, Operation, Parameter, document
 from trackside.serve.problems import encoded
 from trackside.show.document import VerdictDoc
-from trackside.stores.metadata.archive import MOST_PAGE, Archive
+from trackside.stores.metadata.archive import MOST_PAGE
 from trackside.stores.metadata.rows import RunPage, VerdictPage
 from trackside.version import package_version
 
@@ -98,17 +96,12 @@ OPERATIONS: tuple[Operation, ...] = (
 
 def description() -> dict[str, Any]:
     """This API as OpenAPI 3.1."""
-    return openapi.document(OPERATIONS, package_version())
+    return document(OPERATIONS, package_version())
 
 
-def routes(archive: Archive, diagnoser: Diagnoser, check: Check | None = None) -> list[Route]:
+def routes(handlers: Handlers, check: Check | None = None) -> list[Route]:
     """For an application, each for itself: other things may be served under the same ``/api/v1``.
 
     ``check`` raises Refused for a request that may not read.
     """
-    return bound(Handlers(archive, diagnoser), check)
-
-
-def bound(handlers: Handlers, check: Check | None = None) -> list[Route]:
-    """The same, of handlers with limits of their own."""
     return [each.route(handlers, check) for each in OPERATIONS]

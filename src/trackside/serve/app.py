@@ -22,13 +22,12 @@ from starlette.types import ASGIApp
 
 from trackside.serve import api, problems
 from trackside.serve.connections import Connection, more_files
-from trackside.serve.diagnoser import SiteDiagnoser, StoreDiagnoser
-from trackside.serve.fresh import Lag, lags
+from trackside.serve.diagnoser import Diagnoser, lags
 from trackside.serve.handlers import Handlers
 from trackside.serve.limits import Tokens, guarded
+from trackside.serve.protocols.series_key import labels_of
 from trackside.serve.reading import LineReader
-from trackside.serve.receive import Receiver, Spoken
-from trackside.session.site import names_of
+from trackside.serve.receive import Receiver, decoder
 from trackside.settings.price import NO_PRICE
 from trackside.site.config import Site
 from trackside.stores.metadata.archive import Archive
@@ -59,15 +58,15 @@ def serve(options: ServeOptions, site: Site | None = None) -> None:
     more_files()
     with ExitStack() as stack:
         bound = stack.enter_context(_listening(options))
-        read_again = Spoken(replace(options.limits, decoded_bytes=MOST_BYTES))  # the limits may have been others then
-        intake = Intake(options.store, read_again, options.limits, options.keeping, LineReader)
+        read_again = decoder(replace(options.limits, decoded_bytes=MOST_BYTES))  # the limits may have been others then
+        intake = Intake(options.store, read_again, labels_of, options.limits, options.keeping, LineReader)
         stack.callback(intake.close)
         archive = Archive.open(options.metadata or _beside(options.store), later=bool(options.metadata))
         stack.callback(archive.close)
         price = NO_PRICE if site is None else site.price
-        handlers = Handlers(archive, _diagnoser(options.store, site, intake), price=price)
+        handlers = Handlers(archive, Diagnoser(options.store, partial(lags, intake, FLUSH_S), site), price=price)
         stack.callback(handlers.close)  # what waits for a thread would be worked on before the process ends
-        routes = api.bound(handlers, lambda request: read.admit(request.headers.get("authorization", "")))
+        routes = api.routes(handlers, lambda request: read.admit(request.headers.get("authorization", "")))
         app = application(intake, write, read, routes, partial(_pruned, archive, options.keeping.verdict_days))
         server = uvicorn.Server(_config(app, options))
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -135,15 +134,6 @@ async def _pruned(archive: Archive, days: float | None) -> None:
         else:
             LOG.info("%d verdicts older than %g days deleted", gone, days)
         await asyncio.sleep(DAY_S)
-
-
-def _diagnoser(store: str, site: Site | None, intake: Intake) -> StoreDiagnoser:
-    """Judges what was accepted up to the question, and what the site has beside it where anything is set of one."""
-
-    def fresh() -> Sequence[Lag]:
-        return lags(intake, FLUSH_S)
-
-    return StoreDiagnoser(store, fresh) if site is None or not names_of(site) else SiteDiagnoser(store, site, fresh)
 
 
 def _beside(store: str) -> str:

@@ -55,12 +55,10 @@ class Connection(HttpToolsProtocol):
             self._end_after(HEAD_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It ended."""
         self._end_after(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes of a request, or of several."""
         if self.transport.is_closing():
             return
         self._outside += len(data)
@@ -75,23 +73,19 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         super().on_message_begin()
         self._outside = 0
 
     def on_headers_complete(self) -> None:
-        """A head is whole."""
         self._is_body = True
         self._end_after(None)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of a body."""
         self._outside = max(0, self._outside - FRAMING * len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """A request is whole."""
         self._is_body = False
         self._end_after(None)
         super().on_message_complete()

@@ -5,63 +5,91 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from dataclasses import dataclass
 
+from trackside.model import Plane
 from trackside.runs.listing import Listed, listing
-from trackside.serve.fresh import Lag
 from trackside.session import Request, Session, SiteRequest, StoreRequest, open_session
 from trackside.session.site import is_job, names_of
 from trackside.site.config import Site
+from trackside.stores.embedded.layout import StoreError
 from trackside.stores.embedded.snapshot import Snapshot
+from trackside.stores.memory import MemoryStore
+from trackside.stores.receiver.flush import NotRead
+from trackside.stores.receiver.intake import Busy, Intake, NotKept
 
 LISTED_S = 5.0
 """So long a listing goes by what was written for the question before it."""
-Fresh = Callable[[], Sequence[Lag] | None]
+SOURCE = "received"
+LINES: tuple[Plane, ...] = ("log", "kernel")
+"""What lines are of."""
+_JOB = re.compile(r"(?:part-\d+/)?job-([^/]+)/")
 
 
-class Diagnoser(Protocol):
-    """Where evidence is asked for. Its methods are called from several threads at once."""
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Something that was accepted and can't be judged yet, on which planes, and why. ``files``: those of received
+    lines that this is about; None: whatever came."""
 
-    @property
-    def paths(self) -> Sequence[str]:
-        """What a verdict's document names as its inputs."""
-        ...
+    planes: tuple[Plane, ...]
+    reason: str
+    files: tuple[str, ...] | None = None
 
-    @property
-    def asked(self) -> Sequence[str]:
-        """Servers and commands that it names beside them."""
-        ...
+    def of(self, jobs: Collection[str]) -> Lag | None:
+        """What of it concerns a run that goes by these ids: files of theirs, and those of no job."""
+        if self.files is None:
+            return self
+        files = tuple(name for name in self.files if (job := _JOB.match(name)) is None or job[1] in jobs)
+        return unread(files) if files else None
 
-    def runs(self) -> Sequence[Listed]:
-        """The runs of which there is evidence, judged or not; those that began first first."""
-        ...
-
-    def session(self, job: str, as_of: float | None = None) -> AbstractContextManager[Session]:
-        """What is known of a job: see :func:`trackside.session.open_session`."""
-        ...
+    def note(self, rows: MemoryStore) -> None:
+        """Note it as what did not answer."""
+        for plane in self.planes:
+            rows.unanswered(plane, SOURCE, self.reason)
 
 
-class StoreDiagnoser:
-    """Judges the jobs of an embedded store. ``fresh``: called before each question, so that what came last counts;
-    gives what does not."""
+def unread(files: tuple[str, ...]) -> Lag:
+    """Files of received lines that there was no time to read."""
+    return Lag(LINES, f"{len(files):,} files of received lines are not read yet: ask again", files)
 
-    asked: Sequence[str] = ()
 
-    def __init__(self, store: str | os.PathLike[str], fresh: Fresh = lambda: ()) -> None:
-        self._store, self._renew = os.fspath(store), fresh
+def lags(intake: Intake, within_s: float) -> tuple[Lag, ...]:
+    """Have all that was accepted written and read, as far as the time goes; what is left."""
+    try:
+        left = intake.flush().result(within_s)
+    except NotRead as error:
+        return (Lag(LINES, f"lines that were received can't be read into the store: {error}"),)
+    except (Busy, NotKept, StoreError, OSError, CancelledError) as error:  # a timeout is an OSError without words
+        why = str(error) or f"not done within {within_s:g} s, ask again"
+        return (Lag((*LINES, "metric"), f"what was received last is not in the store yet: {why}"),)
+    return (unread(tuple(left)),) if left else ()
+
+
+class Diagnoser:
+    """Judges the jobs of an embedded store: together with what the site's Slurm and servers say of them, and jobs that
+    only these know, where a ``site`` is given that sets any. Its methods are called from several threads at once.
+
+    What is no Slurm job's id, such as the folder that a run was ingested from, is the store's alone. ``fresh``: called
+    before each question, so that what came last counts; gives what does not.
+    """
+
+    def __init__(
+        self, store: str | os.PathLike[str], fresh: Callable[[], Sequence[Lag]] = tuple, site: Site | None = None
+    ) -> None:
+        self._store, self._renew, self._site = os.fspath(store), fresh, site
         self._renewed = -LISTED_S
+        self.paths = (self._store,)
+        """What a verdict's document names as its inputs."""
+        self.asked = names_of(site) if site is not None else ()
+        """Servers and commands that it names beside them."""
 
     def _fresh(self) -> Sequence[Lag]:
-        left = self._renew() or ()
+        left = self._renew()
         self._renewed = time.monotonic()
         return left
-
-    @property
-    def paths(self) -> Sequence[str]:
-        """The store's folder."""
-        return (self._store,)
 
     def runs(self) -> Sequence[Listed]:
         """All runs of the store, as of some seconds ago."""
@@ -79,27 +107,8 @@ class StoreDiagnoser:
             yield session
 
     def _request(self, job: str, as_of: float | None) -> Request:
-        return StoreRequest(self._store, job, as_of=as_of)
-
-
-class SiteDiagnoser(StoreDiagnoser):
-    """Judges them together with what the site's Slurm and servers say of them, and jobs that only these know.
-
-    What is no Slurm job's id, such as the folder that a run was ingested from, is the store's alone.
-    """
-
-    def __init__(self, store: str | os.PathLike[str], site: Site, fresh: Fresh = lambda: ()) -> None:
-        super().__init__(store, fresh)
-        self._site = site
-
-    @property
-    def asked(self) -> Sequence[str]:  # type: ignore[override]
-        """The site's servers, and Slurm."""
-        return names_of(self._site)
-
-    def _request(self, job: str, as_of: float | None) -> Request:
-        if not is_job(job):
-            return super()._request(job, as_of)
+        if self._site is None or not self.asked or not is_job(job):
+            return StoreRequest(self._store, job, as_of=as_of)
         return SiteRequest(self._site, job, store=self._store, as_of=as_of)
 
 

@@ -7,9 +7,7 @@ One that takes longer than the caller is made to wait is 202: it goes on, is rec
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -32,7 +30,6 @@ from trackside.stores.metadata.rows import ArchivedRun, Filters, Lineage, Record
 from trackside.verify import Checked, check
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,16 +107,12 @@ class Handlers:
     price: Price = NO_PRICE
 
     def close(self) -> None:
-        """Take nothing more."""
         self.judging.close()
         self.looking.close()
 
-    async def _look(self, work: Callable[[], T]) -> T:
-        return await self.looking.run(work)
-
     async def _run(self, asked: Asked) -> ArchivedRun:
         id_, cluster = asked["id"], asked.get("cluster")
-        found = await self._look(lambda: self.archive.find(id_, cluster))
+        found = await self.looking.run(lambda: self.archive.find(id_, cluster))
         if found is None:
             raise Problem(404, f"no run {id_} was recorded", f"POST /api/v1/runs/{id_}/diagnose judges it")
         return found
@@ -127,49 +120,45 @@ class Handlers:
     async def _job(self, asked: Asked) -> str:
         """The job's id, of a job that may not have been recorded."""
         id_: str = asked["id"]
-        found = await self._look(lambda: self.archive.find(id_)) if id_[:1] == "r" else None
+        found = await self.looking.run(lambda: self.archive.find(id_)) if id_[:1] == "r" else None
         return id_ if found is None else found.job
 
     # -- runs and verdicts
 
     async def runs(self, _: Request, asked: Asked) -> Response:
-        """A page of runs."""
         told = {name: value for name, value in asked.items() if name in Filters.__struct_fields__}
         if told["family"] is not None:
             told["family"] = _family(told["family"]).code
         filters = Filters(**told)
-        return _json(await self._look(lambda: self.archive.runs(filters, asked["limit"], asked["cursor"])))
+        return _json(await self.looking.run(lambda: self.archive.runs(filters, asked["limit"], asked["cursor"])))
 
     async def run(self, _: Request, asked: Asked) -> Response:
-        """One run."""
         run = await self._run(asked)
-        return _json(RunDetail(run=run, lineage=await self._look(lambda: self.archive.lineage(run))))
+        return _json(RunDetail(run=run, lineage=await self.looking.run(lambda: self.archive.lineage(run))))
 
     async def latest(self, request: Request, asked: Asked) -> Response:
-        """A run's latest document."""
         run = await self._run(asked)
         if run.verdict is None:
             raise Problem(404, f"{run.id} has no verdict yet", f"POST /api/v1/runs/{run.id}/diagnose judges it")
         return await self._document(request, run.verdict, "no-cache")
 
     async def history(self, _: Request, asked: Asked) -> Response:
-        """A page of a run's verdicts."""
         run = await self._run(asked)
-        return _json(await self._look(lambda: self.archive.verdicts(run.id, asked["limit"], asked["cursor"])))
+        return _json(await self.looking.run(lambda: self.archive.verdicts(run.id, asked["limit"], asked["cursor"])))
 
     async def verdict(self, request: Request, asked: Asked) -> Response:
         """One document, which never changes."""
         return await self._document(request, asked["id"], "private, max-age=86400, immutable")
 
     async def _document(self, request: Request, id_: int, cache: str) -> Response:
-        about = await self._look(lambda: self.archive.verdict(id_))
+        about = await self.looking.run(lambda: self.archive.verdict(id_))
         if about is None:
             raise Problem(404, f"no verdict {id_}", "GET /api/v1/runs/{id}/verdicts lists those of a run")
         headers = _headers(Recorded(run=about.run, verdict=id_, new=False), about.digest) | {"Cache-Control": cache}
         had = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
         if headers["ETag"] in had or "*" in had:
             return Response(status_code=304, headers=headers)
-        body = await self._look(lambda: self.archive.document(id_))
+        body = await self.looking.run(lambda: self.archive.document(id_))
         if body is None:
             raise Problem(404, f"verdict {id_} was deleted for its age")
         return Response(body, headers=headers, media_type="application/json")
@@ -177,7 +166,6 @@ class Handlers:
     # -- judging and evidence
 
     async def diagnose(self, _: Request, asked: Asked) -> Response:
-        """Judge, record and give the document."""
         job = await self._job(asked)
         try:
             body, kept, lost = await self.judging.run(lambda: self._judge(job), ("verdict", job))
@@ -200,7 +188,6 @@ class Handlers:
             return body, None, str(error)
 
     async def evidence(self, _: Request, asked: Asked) -> Response:
-        """Ask one question."""
         query, job = parsed(asked["query"]), await self._job(asked)
 
         def ask() -> AnswerDoc:
@@ -210,10 +197,9 @@ class Handlers:
         return _json(await self.judging.run(ask))
 
     async def verify(self, _: Request, asked: Asked) -> Response:
-        """Ask a verdict's citations again."""
         id_ = asked["id"]
-        body = await self._look(lambda: self.archive.document(id_))
-        about = await self._look(lambda: self.archive.verdict(id_))
+        body = await self.looking.run(lambda: self.archive.document(id_))
+        about = await self.looking.run(lambda: self.archive.verdict(id_))
         if body is None or about is None:
             raise Problem(404, f"no verdict {id_}", "GET /api/v1/runs/{id}/verdicts lists those of a run")
         try:
@@ -232,7 +218,6 @@ class Handlers:
                                  dangling=published.uncited(doc)))  # fmt: skip
 
     async def jobs(self, _: Request, asked: Asked) -> Response:
-        """What there is evidence of."""
         rows = await self.judging.run(self.diagnoser.runs, "jobs")
         rows = sorted(rows, key=lambda row: (row.start is not None, row.start or 0.0), reverse=True)
         return _json(JobsDoc(total=len(rows), jobs=[_job_doc(row) for row in rows[: asked["limit"]]]))
@@ -240,11 +225,9 @@ class Handlers:
     # -- what is known beforehand
 
     async def families(self, _: Request, __: Asked) -> Response:
-        """All families."""
         return _json([FamilyDoc(code=each.code, id=each.id, title=each.title) for each in families()])
 
     async def family(self, _: Request, asked: Asked) -> Response:
-        """One family's page."""
         found = _family(asked["code"], 404)
         asks = {
             f"{kind.__name__}.{name}": str(query)

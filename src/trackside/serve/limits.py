@@ -8,7 +8,7 @@ import hmac
 import logging
 import re
 import stat
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -124,23 +124,20 @@ class Room:
         told = request.headers.get("content-length", "")
         if told.isdecimal() and int(told) > most:
             raise _too_large(most)
+        pieces = []
         try:
             async with asyncio.timeout(self._bodies.limits.body_s):
-                return await self._collected(request.stream(), most)
+                async for piece in request.stream():
+                    self.take(len(piece))
+                    if self.bytes > most:
+                        raise _too_large(most)
+                    pieces.append(piece)
         except TimeoutError:
             # Not 408: nearly all senders take any 4xx for final and drop what they had.
             why = f"the body did not come within {self._bodies.limits.body_s:g} s"
             raise Refused(503, why, BUSY_S) from None
         except ClientDisconnect:
             raise Refused(400, "the connection was closed before the body's end") from None
-
-    async def _collected(self, stream: AsyncIterator[bytes], most: int) -> bytes:
-        pieces = []
-        async for piece in stream:
-            self.take(len(piece))
-            if self.bytes > most:
-                raise _too_large(most)
-            pieces.append(piece)
         return b"".join(pieces)
 
     def take(self, size: int) -> None:

@@ -1,4 +1,5 @@
-"""How one thing that can be asked over HTTP is declared: its route, its parameters and its description are one."""
+"""How one thing that can be asked over HTTP is declared: its route, its parameters and its description (OpenAPI 3.1,
+from the declarations that the routes are made of) are one."""
 
 from __future__ import annotations
 
@@ -7,8 +8,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from http import HTTPStatus
 from typing import Any, Literal
 
+import msgspec
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -18,7 +21,7 @@ from starlette.routing import Route
 from trackside.errors import CannotAsk, NoSuchRun, NothingReadable, SeveralRuns
 from trackside.http.unanswered import Unanswered
 from trackside.serve.limits import Refused
-from trackside.serve.problems import Problem
+from trackside.serve.problems import MEDIA_TYPE, Problem, ProblemDoc
 from trackside.serve.workers import Busy, Slow
 from trackside.stores.embedded.layout import StoreError
 from trackside.stores.metadata.errors import ArchiveError
@@ -32,6 +35,9 @@ Check = Callable[[Request], None]
 LONGEST = 500
 """Characters of a parameter that says nothing else."""
 ZIP_FROM = 2048
+_REF = "#/components/schemas/{name}"
+EVERYWHERE = (401, 422, 500)
+"""Statuses that any operation may be refused with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +91,6 @@ class Operation:
     """Other statuses that are no refusal."""
 
     def route(self, handlers: object, check: Check | None) -> Route:
-        """For the application."""
 
         async def endpoint(request: Request) -> Response:
             try:
@@ -161,3 +166,71 @@ def _problem(error: Exception, where: str) -> Problem:
             return Problem(504, "it took too long", "ask for less, or try again", 10)
     log.error("%s failed", where, exc_info=error)
     return Problem(500, f"{where} failed: {type(error).__name__}", "the server's log has the details; please report it")
+
+
+# -- the description
+
+
+def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
+    """The OpenAPI document; JSON Schema 2020-12 of every type under ``components``."""
+    types = [each.answers for each in operations if not isinstance(each.answers, str)]
+    found, components = msgspec.json.schema_components([*types, ProblemDoc], ref_template=_REF)
+    schemas = iter(found)
+    paths: dict[str, dict[str, Any]] = {}
+    for each in operations:
+        schema = {} if isinstance(each.answers, str) else next(schemas)
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schema)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Trackside",
+            "version": version,
+            "summary": "Why GPU training runs ended as they did: runs, verdicts and the evidence behind them.",
+        },
+        "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"bearer": []}, {}],
+    }
+
+
+def _operation(operation: Operation, schema: Mapping[str, Any]) -> dict[str, Any]:
+    media = operation.answers if isinstance(operation.answers, str) else "application/json"
+    responses: dict[str, Any] = {"200": {"description": "OK", "content": {media: {"schema": dict(schema)}}}}
+    for status, about in operation.also.items():
+        responses[str(status)] = {"description": about}
+    for status in sorted({*operation.problems, *EVERYWHERE}):
+        content = {MEDIA_TYPE: {"schema": {"$ref": _REF.format(name="ProblemDoc")}}}
+        responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": content}
+    told = {
+        "operationId": operation.id,
+        "summary": operation.about,
+        "parameters": [_parameter(each) for each in operation.parameters],
+        "responses": responses,
+    }
+    return {**told, "description": operation.details} if operation.details else told
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    schema: dict[str, Any]
+    match parameter.kind:
+        case "integer":
+            schema = {"type": "integer", "minimum": parameter.least, "maximum": parameter.most}
+        case "time":
+            schema = {"type": "string"}
+        case _:
+            schema = {"type": "string", "minLength": 0 if parameter.empty else 1, "maxLength": parameter.most}
+            if parameter.known:
+                schema = {"type": "string", "enum": list(parameter.known)}
+    if parameter.default is not None:
+        schema["default"] = parameter.default
+    return {
+        "name": parameter.name,
+        "in": parameter.within,
+        "required": parameter.required or parameter.within == "path",
+        "description": parameter.about,
+        "schema": schema,
+    }

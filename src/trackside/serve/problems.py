@@ -42,7 +42,6 @@ class Problem(TracksideError):
         return cls(status, detail or remedy, remedy if detail else "", 5 if status == 503 else None)
 
     def response(self) -> Response:
-        """As it goes over the wire."""
         title = HTTPStatus(self.status).phrase
         name = title.lower().replace(" ", "-")
         body = ProblemDoc(type=f"urn:trackside:{name}", title=title, status=self.status, detail=self.detail,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
-
-from trackside.serve.protocols import loki_push, otlp, otlp_logs, otlp_metrics, remote_write
-from trackside.serve.protocols.decoded import Answer, BadRequest, LineStream, MetricBlock
+from trackside.serve.protocols import loki_push, otlp_logs, otlp_metrics, remote_write
+from trackside.serve.protocols.decoded import Answer, BadRequest
 from trackside.serve.protocols.encoding import decompress
 from trackside.serve.protocols.series_key import KnownSeries
 from trackside.stores.receiver.pending import Decoded
+from trackside.stores.receiver.write_ahead import Entry
 
 _RPC = {400: 3, 401: 16, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
 """HTTP status -> code of a gRPC status, which OTLP wants in the body of an answer."""
@@ -21,23 +20,22 @@ _RPC = {400: 3, 401: 16, 408: 4, 413: 3, 415: 3, 429: 8, 503: 14}
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """One protocol. ``decode`` and ``answer`` are given the request's Content-Type; ``kept_out``: the answer where a
-    limit kept a part out, with how much and why; ``encoding``: of protobuf that doesn't say; ``takes_json``: JSON
-    too."""
+    """One protocol. All are given the request's Content-Type, ``answer`` also how much of what was decoded a limit kept
+    out, and why; ``encoding``: of protobuf that doesn't say; ``takes_json``: JSON too."""
 
     id: str
     paths: tuple[str, ...]
     decode: Callable[[bytes, str, KnownSeries], Decoded]
-    answer: Callable[[Any, str], Answer]
-    kept_out: Callable[[Any, str, int, str], Answer]
+    answer: Callable[[Any, str, int, str], Answer]
     refusal: Callable[[int, str, str], Answer]
     encoding: str = ""
     takes_json: bool = False
 
 
-def decoded(id_: str, content_type: str, encoding: str, body: bytes, most: int, known: KnownSeries) -> Decoded:
+def decoded(entry: Entry, most: int, known: KnownSeries) -> Decoded:
     """A body as it came, understood; at most ``most`` bytes once decompressed. Raises BadRequest."""
-    push = BY_ID[id_]
+    header, body = entry
+    push, content_type, encoding = BY_ID[header.protocol], header.content_type, header.encoding
     if not encoding and "json" not in content_type:
         encoding = push.encoding
     try:
@@ -63,32 +61,13 @@ def _rpc(status: int, why: str, content_type: str) -> Answer:
     return Answer(status, bytes([0x08, code, 0x12]) + size + text, "application/x-protobuf")
 
 
-def _partly(block: Any, content_type: str, count: int, why: str) -> Answer:
-    """What senders of Loki's push do not send again."""
-    return _text(400, f"the rest is kept: {why}", content_type)
-
-
-def _otlp_metrics_partly(block: MetricBlock, content_type: str, count: int, why: str) -> Answer:
-    said = "; ".join(each for each in (block.why, why) if each)
-    return otlp_metrics.answer(replace(block, left_out=block.left_out + count, why=said), content_type)
-
-
-def _otlp_logs_partly(block: Sequence[LineStream], content_type: str, count: int, why: str) -> Answer:
-    response = ExportLogsServiceResponse()
-    response.partial_success.rejected_log_records = count
-    response.partial_success.error_message = why
-    media = otlp.media_of(content_type)
-    return otlp.answered(media, response.SerializeToString(), "rejectedLogRecords", count, why)
-
-
 PUSHES = (
     Push(
         "remote_write",
         ("/api/v1/write", "/api/v1/push", "/write", "/prometheus/api/v1/write"),
         lambda body, content_type, known: remote_write.decode(body, remote_write.version_of(content_type), known),
-        lambda block, content_type: remote_write.answer(block, remote_write.version_of(content_type)),
-        lambda block, content_type, count, why: remote_write.answer(
-            block, remote_write.version_of(content_type), count, why
+        lambda block, content_type, lost, why: remote_write.answer(
+            block, remote_write.version_of(content_type), lost, why
         ),
         _text,
         "snappy",
@@ -98,23 +77,20 @@ PUSHES = (
         ("/v1/metrics", "/opentelemetry/v1/metrics", "/opentelemetry/api/v1/push", "/api/v1/otlp/v1/metrics"),
         otlp_metrics.decode,
         otlp_metrics.answer,
-        _otlp_metrics_partly,
         _rpc,
     ),
     Push(
         "otlp_logs",
         ("/v1/logs", "/opentelemetry/v1/logs", "/otlp/v1/logs", "/insert/opentelemetry/v1/logs"),
         lambda body, content_type, known: otlp_logs.decode(body, content_type),
-        lambda block, content_type: otlp_logs.answer(content_type),
-        _otlp_logs_partly,
+        lambda block, content_type, lost, why: otlp_logs.answer(content_type, lost, why),
         _rpc,
     ),
     Push(
         "loki",
         ("/loki/api/v1/push", "/api/prom/push", "/insert/loki/api/v1/push"),
         lambda body, content_type, known: loki_push.decode(body, content_type),
-        lambda block, content_type: loki_push.answer(),
-        _partly,
+        lambda block, content_type, lost, why: loki_push.answer(why),
         _text,
         "snappy",
         takes_json=True,

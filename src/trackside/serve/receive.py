@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -16,10 +16,8 @@ from starlette.routing import Route
 from trackside.serve import own_metrics, pushes
 from trackside.serve.limits import Bodies, Refused, Tokens
 from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge
-from trackside.serve.protocols.series_key import KnownSeries, labels_of
+from trackside.serve.protocols.series_key import KnownSeries
 from trackside.serve.pushes import PUSHES, Push
-from trackside.stores.log_store import Line
-from trackside.stores.log_text import written_lines
 from trackside.stores.receiver.arrivals import LABELS, SERIES, Taken
 from trackside.stores.receiver.intake import Busy, Intake, NotKept
 from trackside.stores.receiver.options import Limits
@@ -37,25 +35,9 @@ PREFIX_BYTES = 48
 """What stands before a line in its file, at most: its time, and what tells that a stream wrote it."""
 
 
-class Spoken:
-    """What the intake has to know of the protocols that are spoken here."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits, self._known = limits, KnownSeries()
-
-    def decode(self, entry: Entry) -> Decoded:
-        """See :class:`trackside.stores.receiver.intake.Protocols`."""
-        header, body = entry
-        most = self._limits.decoded_bytes
-        return pushes.decoded(header.protocol, header.content_type, header.encoding, body, most, self._known)
-
-    def labels_of(self, key: bytes) -> tuple[str, dict[str, str]]:
-        """See :class:`trackside.stores.receiver.intake.Protocols`."""
-        return labels_of(key)
-
-    def written(self, labels: Mapping[str, str], time_ns: int, text: str) -> Iterable[tuple[str, str]]:
-        """See :class:`trackside.stores.receiver.intake.Protocols`."""
-        return written_lines(Line(time_ns, text, labels))
+def decoder(limits: Limits) -> Callable[[Entry], Decoded]:
+    """Understands bodies of all protocols, and remembers their series; raises BadRequest."""
+    return partial(pushes.decoded, most=limits.decoded_bytes, known=KnownSeries())
 
 
 class Receiver:
@@ -70,10 +52,9 @@ class Receiver:
         self._complained: dict[tuple[str, int], float] = {}
         self._write, self._read = write, read
         self._pool = ThreadPoolExecutor(DECODERS, thread_name_prefix="trackside-decode")
-        self._protocols = Spoken(intake.limits)
+        self._decode = decoder(intake.limits)
 
     def routes(self) -> list[Route]:
-        """All of the receiver's own."""
         found = [
             Route(path, partial(self._push, push), methods=["POST"], name=push.id)
             for push in PUSHES
@@ -99,12 +80,12 @@ class Receiver:
             self._write.admit(request.headers.get("authorization", ""))
             answer, headers = await self._taken(push, content_type, request), {}
         except (Refused, BadRequest, Busy, NotKept) as error:
-            status, retry = _status(error)
-            answer = push.refusal(status, str(error), content_type)
+            answer = push.refusal(error.status, str(error), content_type)
+            retry = error.retry_after_s
             headers = {} if retry is None else {"Retry-After": str(max(1, round(retry)))}
-            if status == 401:
+            if error.status == 401:
                 headers["WWW-Authenticate"] = "Bearer"
-            self._complain(push.id, status, _sender(request), str(error))
+            self._complain(push.id, error.status, _sender(request), str(error))
         self.answered[push.id, answer.status] = self.answered.get((push.id, answer.status), 0) + 1
         self.seconds += time.perf_counter() - begin
         return Response(answer.body, answer.status, {**answer.headers, **headers}, answer.content_type or None)
@@ -130,12 +111,11 @@ class Receiver:
             loop = asyncio.get_running_loop()
             decoded = await loop.run_in_executor(self._pool, self._understood, (header, body))
             taken = await asyncio.wrap_future(self.intake.take(header, body, decoded))
-        count, why = _kept_out(taken)
-        return push.kept_out(decoded, content_type, count, why) if why else push.answer(decoded, content_type)
+        return push.answer(decoded, content_type, *_kept_out(taken))
 
     def _understood(self, entry: Entry) -> Decoded:
         """What a body says, where all of it may wait at once. Raises BadRequest."""
-        decoded, limits = self._protocols.decode(entry), self.intake.limits
+        decoded, limits = self._decode(entry), self.intake.limits
         if not isinstance(decoded, Sequence):
             size, most, what = len(decoded.values), limits.pending_samples, "samples"
         else:  # each line has its time before it, and one entry may be many
@@ -170,20 +150,6 @@ class Receiver:
         answered = dict(self.answered)
         text = await asyncio.to_thread(own_metrics.text, self.intake, self.bodies, answered, self.seconds)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-def _status(error: Exception) -> tuple[int, float | None]:
-    """The HTTP status that an error is, and after how many seconds to come again."""
-    match error:
-        case Refused():
-            return error.status, error.retry_after_s
-        case Busy():
-            return 429, error.retry_after_s
-        case NotKept():
-            return 503, 5.0
-        case BadRequest():
-            return error.status, None
-    return 500, None
 
 
 _SAID = {

@@ -10,11 +10,11 @@ from trackside.http.unanswered import Unanswered
 from trackside.model import Run
 from trackside.runs.metrics import run_metrics
 from trackside.session.inputs import LoadedInputs
-from trackside.stores.curves import Failing
+from trackside.stores.curves import Curves
 from trackside.stores.joined import JoinedCurves
 from trackside.stores.memory import MemoryStore
 
-LiveCurves = Callable[[Run, MemoryStore], Failing]
+LiveCurves = Callable[[Run, MemoryStore], Curves]
 """Opens the store that holds the site's metrics of a run."""
 
 
@@ -37,14 +37,14 @@ def choose(loaded: LoadedInputs, as_of: float | None = None, live: LiveCurves | 
         run = _with_live(loaded, run, store, live(run, store))
     if loaded.curves is not None and store.metrics is None:
         run, store.metrics = run_metrics(loaded.curves, run, store)
-    if isinstance(loaded.curves, Failing) and store.metrics is not None:
+    if loaded.curves is not None and store.metrics is not None:
         for metric in loaded.curves.failed:
             if (why := store.metrics.failed.get(metric)) is not None:
                 store.unanswered("metric", f"{loaded.curves.name}: {metric}", str(why), whole=False)
     return run, store
 
 
-def _with_live(loaded: LoadedInputs, run: Run, store: MemoryStore, live: Failing) -> Run:
+def _with_live(loaded: LoadedInputs, run: Run, store: MemoryStore, live: Curves) -> Run:
     """Put the metrics of a live store, and of files, with the run's rows; gives the run with what they say of it.
 
     A store that does not answer is noted; then the metrics are those of the files, if any.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from trackside.catalog.streams import is_stream
-from trackside.query import Query, QueryError
 from trackside.show.document import CiteDoc, ClaimDoc, TextDoc, VerdictDoc
-from trackside.show.wording import duration, measured, moment, ranges, span, word
+from trackside.show.wording import duration, measured, moment, parsed, ranges, span, word
 
 TIMES = ("submit", "eligible", "start", "end")
 QUOTED = 80
@@ -79,13 +78,9 @@ def by_place(names: Iterable[str], cites: Mapping[str, CiteDoc]) -> list[tuple[s
     places: dict[str, list[int]] = {}
     for name in names:
         cite = cites[name]
-        where = _metric(cite.query) if is_measured(cite) else cite.where
+        where = cite.where
+        if is_measured(cite):
+            asked = parsed(cite.query)
+            where = cite.query if asked is None else asked.kind
         places.setdefault(where, []).append(int(number(name)))
     return [(ranges(numbers).replace(" ", ""), where) for where, numbers in places.items()]
-
-
-def _metric(query: str) -> str:
-    try:
-        return Query.parse(query).kind
-    except QueryError:
-        return query

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 from rich.console import Console, RenderableType
@@ -13,16 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from trackside.compare.compare import Comparison
+from trackside.compare.setup import sizes, unlike
 from trackside.compare.side import Row
 from trackside.compare.slowdown import Slowdown, pace
 from trackside.compare.training import TIME_HELD
-from trackside.evidence import Cite, Value
-from trackside.model import Scalar
+from trackside.evidence import Value
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show import heading
-from trackside.show.document import CiteDoc, FindingDoc, Json, RunDoc, VerdictDoc, citation, document, plain
+from trackside.show.document import CiteDoc, Cites, FindingDoc, Json, RunDoc, VerdictDoc, document, plain
 from trackside.show.inert import encodable
-from trackside.show.text import trimmed
+from trackside.show.text import section, trimmed
 from trackside.show.wording import duration, word
 
 SCHEMA = "trackside.comparison/1"
@@ -114,33 +112,13 @@ class ComparisonDoc(msgspec.Struct, frozen=True):
     slowdown: SlowdownDoc | None = None
 
 
-class _Cites:
-    """Numbers the citations of each run."""
-
-    def __init__(self) -> None:
-        self._ids: dict[tuple[str, Cite], str] = {}
-        self._counts: Counter[str] = Counter()
-
-    def ids(self, letter: str, value: Value | None) -> list[str]:
-        found = []
-        for cite in () if value is None else value.cites:
-            if (letter, cite) not in self._ids:
-                self._counts[letter] += 1
-                self._ids[letter, cite] = f"{letter}{self._counts[letter]}"
-            found.append(self._ids[letter, cite])
-        return found
-
-    def docs(self) -> dict[str, CiteDoc]:
-        return {name: citation(cite) for (_, cite), name in self._ids.items()}
-
-
 def comparison(
     found: Comparison, paths: tuple[Sequence[str], Sequence[str]] = ((), ()), price: Price = NO_PRICE,
     same: bool = False,
 ) -> ComparisonDoc:  # fmt: skip
     """A comparison in its published form; ``paths``: the inputs of each run as the user gave them, ``same``: whether
     these are one and the same."""
-    cites = _Cites()
+    cites = Cites()
     docs = [document(side.verdict) for side in (found.a, found.b)]
     rows = [_row(row, cites) for row in found.rows]
     partings = [_row(row, cites) for row in found.partings]
@@ -164,7 +142,7 @@ def comparison(
     )
 
 
-def _slowdown(found: Slowdown | None, cites: _Cites, price: Price) -> SlowdownDoc | None:
+def _slowdown(found: Slowdown | None, cites: Cites, price: Price) -> SlowdownDoc | None:
     if found is None:
         return None
     mine, others = [found.gpus, found.steps, found.slow], [found.fast]
@@ -179,8 +157,8 @@ def _slowdown(found: Slowdown | None, cites: _Cites, price: Price) -> SlowdownDo
         formula=f"{word(found.gpus.value, found.gpus.unit)} x {figures[0]} steps x ({figures[1]} s - {figures[2]} s) / "
         f"3,600 s an hour = {found.hours:,.10g} GPU-hours",
         assumption="A step of one is as much work as a step of the other." + held,
-        cites_a=[name for value in a for name in cites.ids("a", value)],
-        cites_b=[name for value in b for name in cites.ids("b", value)],
+        cites_a=[name for value in a for name in cites.ids(value.cites, "a")],
+        cites_b=[name for value in b for name in cites.ids(value.cites, "b")],
         cost=price.of(found.hours),
         currency=price.currency if price.price_per_gpu_hour else None,
         cost_formula=price.formula(found.hours),
@@ -221,9 +199,10 @@ def _ended(docs: Sequence[VerdictDoc]) -> str:
 
 def _unlike(found: Comparison) -> list[str]:
     """That they don't look comparable, and why."""
-    if not found.unlike:
+    rows = unlike(found.rows)
+    if not rows:
         return []
-    why = ", ".join(map(_in_figures, found.unlike[:SHOWN]))
+    why = ", ".join(map(_in_figures, rows[:SHOWN]))
     return [f"These two don't look comparable: they differ in {why}. What follows may be for that alone."]
 
 
@@ -274,9 +253,10 @@ def _pace(found: Comparison, alone: bool) -> list[str]:
     told = f"{slow} took {ratio:.2f} times as long a step: {_word(row.a)} in A, {_word(row.b)} in B"
     if alone and row.label == TIME_HELD:
         told += ", by the time held over the steps done, so that stops count"
-    if not found.sizes:
+    differing = sizes(found.rows)
+    if not differing:
         return [f"{told}."]
-    why = ", ".join(map(_in_figures, found.sizes[:3]))
+    why = ", ".join(map(_in_figures, differing[:3]))
     return [f"{told}; but a step of one is not a step of the other, as they differ in {why}."]
 
 
@@ -303,19 +283,16 @@ def _word(value: Value | None) -> str:
     return "" if value is None else word(value.value, value.unit)
 
 
-def _row(row: Row, cites: _Cites) -> RowDoc:
+def _row(row: Row, cites: Cites) -> RowDoc:
     unit = next((value.unit for value in (row.a, row.b) if value is not None), "")
     return RowDoc(
-        topic=row.topic, label=row.label, a=_json(row.a), b=_json(row.b), unit=unit, differs=row.differs,
-        rule=row.rule, why=row.why, cites_a=cites.ids("a", row.a), cites_b=cites.ids("b", row.b), step=row.step,
+        topic=row.topic, label=row.label, a=plain(row.a.value if row.a else None),
+        b=plain(row.b.value if row.b else None), unit=unit, differs=row.differs,
+        rule=row.rule, why=row.why, cites_a=cites.ids(row.a.cites if row.a else (), "a"),
+        cites_b=cites.ids(row.b.cites if row.b else (), "b"), step=row.step,
         seconds=row.seconds, place=row.place, text_a=_word(row.a), text_b=_word(row.b),
         name=row.name, follows=", ".join(map(_in_figures, row.follows)),
     )  # fmt: skip
-
-
-def _json(value: Value | None) -> Json:
-    told: Scalar | tuple[Scalar, ...] = None if value is None else value.value
-    return plain(told)
 
 
 # -- on a terminal
@@ -323,34 +300,21 @@ def _json(value: Value | None) -> Json:
 
 def render(doc: ComparisonDoc, console: Console, verbose: bool = False) -> None:
     """Print a comparison: what differs; with ``verbose`` what doesn't as well, every rule and citation."""
+    most = None if verbose else SHOWN
     with trimmed(console):
-        _render(doc, console, verbose)
-
-
-def _render(doc: ComparisonDoc, console: Console, verbose: bool) -> None:
-    for place, line in enumerate(doc.answer):
-        console.print(Text(line, style="bold" if place == 0 else ""))
-    for letter, side in (("A", doc.a), ("B", doc.b)):
-        console.print(Text(f"{letter}  {' '.join(side.paths)}  {_run(side.run)}", style="dim"))
-    if doc.partings:
-        _heading(console, "Where they part, the earliest first")
-        console.print(_partings(doc.partings if verbose else doc.partings[:SHOWN]))
-    if doc.following:
-        _heading(console, "What may follow from how they were set up")
-        console.print(_partings(doc.following if verbose else doc.following[:SHOWN]))
-    for topic, title in TOPICS.items():
-        rows = [row for row in doc.rows if row.topic == topic and (verbose or row.differs)]
-        rows = rows if verbose else [row for row in rows if row.seconds is None or row.topic != "metrics"]  # said above
-        if rows:
-            _heading(console, title)
-            console.print(_table(rows, doc.cites, verbose, console.width))
-    if not verbose:
-        _rest(doc, console)
-
-
-def _heading(console: Console, title: str) -> None:
-    console.print()
-    console.print(Text(title.upper(), style="bold"))
+        for place, line in enumerate(doc.answer):
+            console.print(Text(line, style="bold" if place == 0 else ""))
+        for letter, side in (("A", doc.a), ("B", doc.b)):
+            console.print(Text(f"{letter}  {' '.join(side.paths)}  {_run(side.run)}", style="dim"))
+        section(console, "Where they part, the earliest first", _partings(doc.partings[:most]))
+        section(console, "What may follow from how they were set up", _partings(doc.following[:most]))
+        for topic, title in TOPICS.items():
+            rows = [row for row in doc.rows if row.topic == topic and (verbose or row.differs)]
+            if not verbose:  # said above
+                rows = [row for row in rows if row.seconds is None or row.topic != "metrics"]
+            section(console, title, _table(rows, doc.cites, verbose, console.width))
+        if not verbose:
+            _rest(doc, console)
 
 
 def _run(run: RunDoc) -> str:
@@ -359,7 +323,7 @@ def _run(run: RunDoc) -> str:
     return f"run {run.id or ''} {run.disposition or ''}{size}{lasted}".replace("  ", " ").strip()
 
 
-def _partings(rows: Iterable[RowDoc]) -> RenderableType:
+def _partings(rows: Iterable[RowDoc]) -> list[RenderableType]:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(ratio=1)
@@ -370,10 +334,10 @@ def _partings(rows: Iterable[RowDoc]) -> RenderableType:
         values = f": {row.text_a} in A, {row.text_b} in B" if row.cites_a and row.cites_b else ""
         text = Text((row.name or row.label) + values).append(_ids(row), style="dim")
         grid.add_row(Text("  " + ", ".join(told)), text)
-    return grid
+    return [grid] if grid.rows else []
 
 
-def _table(rows: Iterable[RowDoc], cites: dict[str, CiteDoc], verbose: bool, width: int) -> RenderableType:
+def _table(rows: Iterable[RowDoc], cites: dict[str, CiteDoc], verbose: bool, width: int) -> list[RenderableType]:
     """The labels as wide as they are, up to a share of the terminal; the values share the rest."""
     grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
     grid.add_column(max_width=max(16, int(LABELS * width)), overflow="fold")
@@ -389,7 +353,7 @@ def _table(rows: Iterable[RowDoc], cites: dict[str, CiteDoc], verbose: bool, wid
         grid.add_row(Text(f"  {row.label}{mark}"), *cells)
         if note := "; ".join(filter(None, (row.why, row.rule if verbose or row.topic in ("setup", "place") else ""))):
             grid.add_row("", Text(note, style="dim italic"), "")
-    return grid
+    return [grid] if len(grid.rows) > 1 else []
 
 
 def _places(ids: Sequence[str], cites: dict[str, CiteDoc], verbose: bool) -> str:
@@ -417,17 +381,3 @@ def _rest(doc: ComparisonDoc, console: Console) -> None:
         if told:
             console.print()
             console.print(Text(f"{title}: ", style="bold").append("; ".join(told) + ".", style="not bold dim"))
-
-
-def encode(doc: ComparisonDoc) -> bytes:
-    """Indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(doc), indent=2) + b"\n"
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of ``trackside.comparison/1``."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": SCHEMA,
-        **msgspec.json.schema(ComparisonDoc),
-    }

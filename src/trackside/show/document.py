@@ -6,6 +6,7 @@ A field that isn't known is null, never invented. ``trackside schema`` prints th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,8 +14,9 @@ import msgspec
 
 from trackside.catalog.job_states import goes_on
 from trackside.evidence import Cite
-from trackside.finding import Action, Claim, Finding, Verdict
-from trackside.model import Attempt, Run, Scalar
+from trackside.families import find_family
+from trackside.finding import Certainty, Claim, Finding, Outcome, Verdict
+from trackside.model import Run, Scalar
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show.inert import encodable
 from trackside.show.waste import WasteDoc, untold, waste
@@ -79,9 +81,13 @@ class FindingDoc(msgspec.Struct, frozen=True):
     gpus: list[str]
     exception: ExceptionDoc | None
     signal: SignalDoc | None
+    headline: TextDoc | None = None
+    """What happened, in one clause; ``title`` names the family."""
+    began: float | None = None
+    """When it began, POSIX seconds; null too where a run may have it from its start on."""
 
 
-class SecondaryDoc(FindingDoc, frozen=True):
+class SecondaryDoc(FindingDoc, frozen=True, kw_only=True):
     """A consequence or a warning, with what shows it."""
 
     shows: list[ClaimDoc]
@@ -265,45 +271,88 @@ def citation(cite: Cite) -> CiteDoc:
     )
 
 
-class _Cites:
-    """Gives each distinct citation one id, in order of use."""
+class Cites:
+    """Gives each distinct citation one id, in order of use: the letter of its run, and a number."""
 
     def __init__(self) -> None:
-        self._ids: dict[Cite, str] = {}
+        self._ids: dict[tuple[str, Cite], str] = {}
+        self._counts: Counter[str] = Counter()
 
-    def ids(self, cites: Iterable[Cite]) -> list[str]:
-        return [self._ids.setdefault(cite, f"c{len(self._ids) + 1}") for cite in dict.fromkeys(cites)]
+    def ids(self, cites: Iterable[Cite], letter: str = "c") -> list[str]:
+        found = []
+        for cite in cites:
+            if (letter, cite) not in self._ids:
+                self._counts[letter] += 1
+                self._ids[letter, cite] = f"{letter}{self._counts[letter]}"
+            found.append(self._ids[letter, cite])
+        return found
 
     def docs(self) -> dict[str, CiteDoc]:
-        return {name: citation(cite) for cite, name in self._ids.items()}
+        return {name: citation(cite) for (_, cite), name in self._ids.items()}
 
 
 class _Writer:
     """Words one verdict, numbering its citations on the way."""
 
     def __init__(self, run: Run) -> None:
-        self.cites = _Cites()
+        self.cites = Cites()
         self.running = goes_on(run.disposition)
 
+    def ids(self, cites: Iterable[Cite]) -> list[str]:
+        return self.cites.ids(dict.fromkeys(cites))
+
     def claims(self, claims: Iterable[Claim]) -> list[ClaimDoc]:
-        return [ClaimDoc(worded(claim, self.running), self.cites.ids(claim.cites)) for claim in claims]
+        return [ClaimDoc(worded(claim, self.running), self.ids(claim.cites)) for claim in claims]
 
     def texts(self, claims: Iterable[Claim]) -> list[TextDoc]:
-        return [TextDoc(worded(claim, self.running), self.cites.ids(claim.cites)) for claim in claims]
+        return [TextDoc(worded(claim, self.running), self.ids(claim.cites)) for claim in claims]
 
     def actions(self, finding: Finding) -> list[ActionDoc]:
-        return [self._action(action) for action in finding.actions]
+        return [
+            ActionDoc(
+                worded(Claim(each.sentence, each.values), self.running),
+                None if each.command is None else clause(Claim(each.command, each.values), self.running),
+            )
+            for each in finding.actions
+        ]
 
-    def _action(self, action: Action) -> ActionDoc:
-        command = None if action.command is None else clause(Claim(action.command, action.values), self.running)
-        return ActionDoc(worded(Claim(action.sentence, action.values), self.running), command)
+    def finding(self, finding: Finding) -> dict[str, Any]:
+        return {
+            "family": finding.family,
+            "id": finding.id,
+            "title": finding.title,
+            "variant": finding.variant,
+            "fault_class": finding.fault_class,
+            "culprit": finding.culprit,
+            "outcome": finding.outcome.value,
+            "certainty": finding.certainty.value if finding.certainty is not None else None,
+            "confidence": finding.confidence,
+            "since": finding.since,
+            "ranks": list(finding.ranks),
+            "nodes": list(finding.nodes),
+            "gpus": list(finding.gpus),
+            "exception": ExceptionDoc(*finding.exception) if finding.exception is not None else None,
+            "signal": SignalDoc(*finding.signal) if finding.signal is not None else None,
+            "headline": self.headline(finding),
+            "began": _began(finding),
+        }
+
+    def headline(self, finding: Finding) -> TextDoc | None:
+        """The answer; what is merely possible says so."""
+        if finding.headline is None:
+            return None
+        doubtful = finding.certainty is Certainty.POSSIBLE and finding.role == "fault"
+        text = clause(finding.headline, self.running)
+        text = f"Possibly {text}" if doubtful else worded(finding.headline, self.running)
+        return TextDoc(text, self.ids(finding.headline.cites))
 
     def secondary(self, finding: Finding) -> SecondaryDoc:
-        return SecondaryDoc(**_finding(finding), shows=self.claims(finding.shows), actions=self.actions(finding))
+        shows = self.claims(finding.shows)
+        return SecondaryDoc(**self.finding(finding), shows=shows, actions=self.actions(finding))
 
     def ruled_out(self, finding: Finding) -> RuledOutDoc:
         because = "; ".join(clause(claim, self.running) for claim in finding.because)
-        cites = self.cites.ids(cite for claim in finding.because for cite in claim.cites)
+        cites = self.ids(cite for claim in finding.because for cite in claim.cites)
         return RuledOutDoc(finding.family, finding.id, because, cites)
 
 
@@ -312,11 +361,12 @@ def document(
 ) -> VerdictDoc:
     """A verdict in its published form; ``paths`` are the inputs as the user gave them, ``asked`` what else was."""
     writer, primary = _Writer(verdict.run), verdict.primary
+    shows = writer.claims(primary.shows)
     return VerdictDoc(
         schema=SCHEMA,
-        run=_run(verdict),
-        primary=FindingDoc(**_finding(primary)),
-        shows=writer.claims(primary.shows),
+        run=_run(verdict.run),
+        primary=FindingDoc(**writer.finding(primary)),
+        shows=shows,
         implies=writer.texts(primary.implies),
         cannot_decide=writer.texts(primary.cannot_decide),
         actions=writer.actions(primary),
@@ -326,10 +376,10 @@ def document(
         ruled_out=[writer.ruled_out(finding) for finding in verdict.ruled_out],
         unknown=[UnknownDoc(f.family, f.id, list(f.missing), list(f.collect)) for f in verdict.unknown],
         progress=_progress(verdict),
-        waste=waste(verdict.cost, writer.cites.ids, price),
+        waste=waste(verdict.cost, writer.ids, price),
         waste_unknown=untold(verdict.cost) if verdict.gpu_hours is None else [],
         cites=writer.cites.docs(),
-        inputs=[InputDoc(i.path, i.format, i.status, i.note, i.rows) for i in verdict.inputs],
+        inputs=msgspec.convert(verdict.inputs, list[InputDoc], from_attributes=True),
         paths=[encodable(path) for path in paths],
         version=verdict.version,
         curves=[
@@ -341,61 +391,15 @@ def document(
     )
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        "family": finding.family,
-        "id": finding.id,
-        "title": finding.title,
-        "variant": finding.variant,
-        "fault_class": finding.fault_class,
-        "culprit": finding.culprit,
-        "outcome": finding.outcome.value,
-        "certainty": finding.certainty.value if finding.certainty is not None else None,
-        "confidence": finding.confidence,
-        "since": finding.since,
-        "ranks": list(finding.ranks),
-        "nodes": list(finding.nodes),
-        "gpus": list(finding.gpus),
-        "exception": ExceptionDoc(*finding.exception) if finding.exception is not None else None,
-        "signal": SignalDoc(*finding.signal) if finding.signal is not None else None,
-    }
+def _began(finding: Finding) -> float | None:
+    family = find_family(finding.family)
+    from_start = family is not None and family.often_from_start
+    return finding.since if finding.outcome is Outcome.FOUND and finding.role == "fault" and not from_start else None
 
 
-def _run(verdict: Verdict) -> RunDoc:
-    run = verdict.run
-    return RunDoc(
-        id=run.id,
-        name=run.name,
-        cluster=run.cluster,
-        disposition=run.disposition,
-        exit_code=run.exit_code,
-        signal=run.signal,
-        start=run.start,
-        end=None if goes_on(run.disposition) else run.end,
-        nodes=list(run.nodes),
-        n_ranks=run.n_ranks,
-        n_gpus=run.n_gpus,
-        attempts=[_attempt(attempt) for attempt in run.attempts],
-        framework=run.framework,
-        parent=run.parent,
-        clock_offset_s=run.clock_offset_s,
-        gpus=list(run.gpus),
-        gpus_by=run.gpus_by,
-        metric_offset_s=run.metric_offset_s,
-        as_of=run.end if goes_on(run.disposition) else None,
-    )
-
-
-def _attempt(attempt: Attempt) -> AttemptDoc:
-    return AttemptDoc(
-        attempt.number,
-        attempt.state,
-        attempt.start,
-        attempt.end,
-        attempt.exit_code,
-        attempt.signal,
-        list(attempt.nodes),
-    )
+def _run(run: Run) -> RunDoc:
+    doc = msgspec.convert(run, RunDoc, from_attributes=True)
+    return msgspec.structs.replace(doc, end=None, as_of=run.end) if goes_on(run.disposition) else doc
 
 
 def _progress(verdict: Verdict) -> ProgressDoc | None:
@@ -406,8 +410,8 @@ def _progress(verdict: Verdict) -> ProgressDoc | None:
     return ProgressDoc(progress.framework, progress.points, first, last, progress.planned_steps)
 
 
-def encode(doc: VerdictDoc) -> bytes:
-    """Indented JSON."""
+def encode(doc: object) -> bytes:
+    """A document as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(doc), indent=2) + b"\n"
 
 
@@ -416,10 +420,6 @@ def decode(data: bytes) -> VerdictDoc:
     return msgspec.json.decode(data, type=VerdictDoc)
 
 
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of ``trackside.verdict/1``."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": SCHEMA,
-        **msgspec.json.schema(VerdictDoc),
-    }
+def json_schema(title: str = SCHEMA, kind: type[msgspec.Struct] = VerdictDoc) -> dict[str, Any]:
+    """The JSON Schema of a published document."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **msgspec.json.schema(kind)}

@@ -24,27 +24,22 @@ _CULPRIT_STYLE = {"job": "bold yellow", "infrastructure": "bold red", "scheduler
 
 def render(doc: VerdictDoc, console: Console, verbose: bool = False) -> None:
     """Print a verdict."""
-    with trimmed(console):
-        _render(doc, console, verbose)
-
-
-def _render(doc: VerdictDoc, console: Console, verbose: bool) -> None:
-    console.print(_headline(doc.primary))
-    console.print(Text(heading.run(doc), style="dim"))
     claims = _claims_in_full if verbose else _claims
-    _section(console, "What limits this verdict", [*claims(_cited(doc.preflight), doc.cites), *_absent(doc)])
-    course = [] if verbose else curves(doc.curves, console.encoding, console.width)
-    _section(console, "What the data shows", [*claims(doc.shows, doc.cites), *course])
-    if verbose:
-        _section(console, "How it went", curves(doc.curves, console.encoding, console.width))
-    _section(console, "What it implies, and what to do", _implied(doc))
-    _section(console, "What it cannot decide", [_bullet(claim.text) for claim in doc.cannot_decide])
-    _section(console, "Consequences", [_secondary(f, doc.cites, verbose) for f in doc.consequences])
-    _section(console, "Warnings", [_secondary(f, doc.cites, verbose) for f in doc.warnings])
+    course = curves(doc.curves, console.encoding, console.width)
     costs = in_lines(doc.waste, doc.waste_unknown) if verbose or doc.priced else []
-    _section(console, "What it cost", [_bullet(text) for text in costs])
-    _section(console, "All families", [_reasons(doc) if verbose else _matrix(doc)])
-    _section(console, "Inputs", _inputs(doc.inputs, verbose))
+    with trimmed(console):
+        console.print(_headline(doc.primary))
+        console.print(Text(heading.run(doc), style="dim"))
+        section(console, "What limits this verdict", [*claims(_cited(doc.preflight), doc.cites), *_absent(doc)])
+        section(console, "What the data shows", [*claims(doc.shows, doc.cites), *([] if verbose else course)])
+        section(console, "How it went", course if verbose else [])
+        section(console, "What it implies, and what to do", _implied(doc))
+        section(console, "What it cannot decide", [_bullet(claim.text) for claim in doc.cannot_decide])
+        section(console, "Consequences", [_secondary(f, doc.cites, verbose) for f in doc.consequences])
+        section(console, "Warnings", [_secondary(f, doc.cites, verbose) for f in doc.warnings])
+        section(console, "What it cost", [_bullet(text) for text in costs])
+        section(console, "All families", [_reasons(doc) if verbose else _matrix(doc)])
+        section(console, "Inputs", _inputs(doc.inputs, verbose))
 
 
 def _cited(claims: Iterable[ClaimDoc]) -> list[ClaimDoc]:
@@ -58,17 +53,17 @@ def _absent(doc: VerdictDoc) -> list[RenderableType]:
 
 
 def _headline(primary: FindingDoc) -> Text:
-    text = Text()
-    text.append(heading.family(primary), style="bold")
+    text = Text(heading.headline(primary), style="bold")
+    text.append(f"\n{heading.family(primary)}", style="not bold")
     if primary.fault_class:
         text.append(f", fault class {primary.fault_class}")
     text.append("  culprit: ")
     text.append(primary.culprit, style=_CULPRIT_STYLE.get(primary.culprit, "bold"))
-    text.append(f"  confidence: {heading.confidence(primary)}")
-    return text.append(f"\n{heading.headline(primary)}")
+    return text.append(f"  confidence: {heading.confidence(primary)}", style="not bold")
 
 
-def _section(console: Console, title: str, body: Sequence[RenderableType]) -> None:
+def section(console: Console, title: str, body: Sequence[RenderableType]) -> None:
+    """Print a part under its title, if there is anything in it."""
     if body:
         console.print()
         console.print(Text(title.upper(), style="bold"))
@@ -189,14 +184,23 @@ def _inputs(inputs: Iterable[InputDoc], verbose: bool) -> list[RenderableType]:
 
 def inputs_table(inputs: Iterable[InputDoc], console: Console) -> None:
     """``trackside inputs``: what each file was taken for, and why."""
+    rows = [
+        (row.path, row.format or "-", Text(row.status, style="" if row.status == "read" else "yellow"),
+         f"{row.rows:,}", row.note)
+        for row in inputs
+    ]  # fmt: skip
+    print_table(("file", "format", "status", "rows", "why"), rows, console, right=("rows",))
+
+
+def print_table(
+    titles: Sequence[str], rows: Iterable[Sequence[str | Text]], console: Console, right: Sequence[str]
+) -> None:
+    """Print rows of text under their titles; ``right``: the titles of columns of figures."""
     table = Table(box=None, pad_edge=False)
-    for title in ("file", "format", "status", "rows", "why"):
-        table.add_column(title, justify="right" if title == "rows" else "left", overflow="fold")
-    for row in inputs:
-        style = "" if row.status == "read" else "yellow"
-        table.add_row(
-            Text(row.path), Text(row.format or "-"), Text(row.status, style=style), f"{row.rows:,}", Text(row.note)
-        )
+    for title in titles:
+        table.add_column(title, justify="right" if title in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     with trimmed(console):
         console.print(table)
 

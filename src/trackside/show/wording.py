@@ -207,11 +207,18 @@ def span(window: Sequence[float]) -> str:
     return f"{start.removesuffix(' UTC')} to {end[11:] if start[:10] == end[:10] else end}"
 
 
+def parsed(query: str) -> Query | None:
+    """The query of a published citation; None where it isn't one."""
+    try:
+        return Query.parse(query)
+    except QueryError:
+        return None
+
+
 def measured(query: str) -> tuple[str, str]:
     """What a metric query asks, in words, and the unit of its answer: median of gpu_sm_active_ratio of gpu001:3."""
-    try:
-        asked = Query.parse(query)
-    except QueryError:
+    asked = parsed(query)
+    if asked is None:
         return query, ""
     unit = "" if asked.reducer == "count" or asked.rollup_how == "count" else METRICS[asked.kind].unit
     return f"{asked.reducer or ''} of {asked.kind}".removeprefix(" of ") + of_whom(dict(asked.filters)), unit

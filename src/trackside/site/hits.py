@@ -8,6 +8,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import chain
 from tempfile import SpooledTemporaryFile
 
 from trackside.catalog.streams import is_node_log, stream_path
@@ -16,7 +18,7 @@ from trackside.model import Input
 from trackside.read.format import HEAD, Source
 from trackside.read.pieces import Pieces
 from trackside.read.walk import Found
-from trackside.stores.log_store import Line, LogOptions, LogStore, LogStream, Streams, Wanted
+from trackside.stores.log_store import LogOptions, LogStore, LogStream, Streams, Wanted
 from trackside.stores.log_text import written_lines
 
 PIECE = 1 << 18
@@ -44,9 +46,9 @@ def sources(store: LogStore, options: LogOptions, wanted: Wanted, room: Room | N
     for stream in found.streams:
         logs.setdefault(stream_path(stream.labels, options.labels), []).append(stream)
     room = room or Room(options)
-    opens = [_Opening(store, options, path, streams, room) for path, streams in sorted(logs.items())]
+    opens = [partial(_opened, store, options, path, streams, room) for path, streams in sorted(logs.items())]
     read: set[str] = set()
-    for text in _ahead([each.open for each in opens], options.endpoint.concurrency):
+    for text in _ahead(opens, options.endpoint.concurrency):
         for source in text.sources():
             read.add(source.path.partition("/")[0])
             yield source
@@ -94,21 +96,13 @@ class Room:
             return self._lines >= 0 and self._bytes >= 0
 
 
-class _Opening:
-    """A log yet to be opened."""
-
-    def __init__(
-        self, store: LogStore, options: LogOptions, path: str, streams: Sequence[LogStream], room: Room
-    ) -> None:
-        self._store, self._options, self._path, self._streams, self._room = store, options, path, streams, room
-
-    def open(self) -> Lines:
-        """Fetch its first lines. Never raises for what the store does."""
-        lines = Lines(self._store, self._options, self._path, self._streams, self._room)
-        stream = io.BufferedReader(lines, HEAD)
-        lines.source.stream = stream
-        lines.source.head = stream.peek(HEAD)[:HEAD]
-        return lines
+def _opened(store: LogStore, options: LogOptions, path: str, streams: Sequence[LogStream], room: Room) -> Lines:
+    """A log with its first lines fetched. Never raises for what the store does."""
+    lines = Lines(store, options, path, streams, room)
+    stream = io.BufferedReader(lines, HEAD)
+    lines.source.stream = stream
+    lines.source.head = stream.peek(HEAD)[:HEAD]
+    return lines
 
 
 class Lines(Pieces):
@@ -119,7 +113,9 @@ class Lines(Pieces):
     ) -> None:
         self.source = Source(path, b"", io.BytesIO())
         self._name, self._site, self._room = store.name, options.labels, room
-        self._entries = heapq.merge(*(_flat(store.lines(each)) for each in streams), key=lambda line: line.time_ns)
+        self._entries = heapq.merge(
+            *(chain.from_iterable(store.lines(each)) for each in streams), key=lambda line: line.time_ns
+        )
         self._count = 0
         self._ended = False
         self._others: dict[str, SpooledTemporaryFile[bytes]] = {}
@@ -173,8 +169,3 @@ class Lines(Pieces):
                 head = spooled.read(HEAD)
                 spooled.seek(0)
                 yield Source(path, head, spooled, size, faults=list(self.source.faults))  # type: ignore[arg-type]
-
-
-def _flat(batches: Iterator[Sequence[Line]]) -> Iterator[Line]:
-    for batch in batches:
-        yield from batch

@@ -61,7 +61,6 @@ class SlurmAnswer:
 
     @property
     def logs(self) -> tuple[str, ...]:
-        """The files' paths."""
         return tuple(each.path for each in self.files)
 
     @property
@@ -163,7 +162,6 @@ class _Asking:
         self._outputs(parents)
 
     def answer(self) -> SlurmAnswer:
-        """All of it."""
         mine, stage = self.mine, self._stage()
         starts = [start for job in mine if (start := job.time("start")) is not None]
         ends = [end for job in mine if (end := job.time("end", last=True)) is not None]

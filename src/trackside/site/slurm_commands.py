@@ -10,13 +10,13 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from trackside.catalog.slurm.commands import accounting_columns, accounting_table, environment
-from trackside.http.unanswered import Kind, Unanswered
-from trackside.model import Input
-from trackside.site.command import Finished, run
+from trackside.command import MAX_ERROR_BYTES, Command, CommandStopped
+from trackside.http.unanswered import Kind, Unanswered, plain
 from trackside.site.slurm_options import SlurmOptions
-from trackside.site.slurm_replies import MOST_NODES, Replies, Reply, failed, until_failure
+from trackside.site.slurm_replies import MOST_NODES, Replies, Reply, Slurm, failed, until_failure
 
 JSON_SINCE = (23, 11)
 NODES_AT_ONCE = 1000
@@ -35,7 +35,7 @@ _REMEDY: Mapping[str, str] = {
 }
 
 
-class Commands:
+class Commands(Slurm):
     """One cluster, by its commands. They are found in ``bin``, or on PATH."""
 
     def __init__(self, options: SlurmOptions, cluster: str = "", environ: Mapping[str, str] = os.environ) -> None:
@@ -46,38 +46,33 @@ class Commands:
         self._version: tuple[int, int] | None = None
 
     def accounting(self, ids: Sequence[str]) -> Replies:
-        """See :class:`trackside.site.slurm_replies.Slurm`."""
         return self._attempt(["sacct", "-D", "-j", ",".join(ids)], self._accounting_options)
 
     def controller(self, id_: str) -> Replies:
-        """See :class:`trackside.site.slurm_replies.Slurm`. squeue is asked where scontrol may not or is not there."""
+        """squeue is asked where scontrol may not or is not there."""
         called = ["scontrol", "show", "job", "-d", id_]
         try:
             return self._asked(called)
         except Unanswered as error:
-            rows: Replies = [self._failed(called, error)]
+            rows: Replies = [failed(self._label(called), error)]
             if error.kind in ("timeout", "unreachable") and self._program("scontrol"):
                 return rows  # squeue asks the same daemon
         return [*rows, *self._attempt(["squeue", "--states=all", "-j", id_], lambda: ["-o", "%all"])]
 
     def steps(self, id_: str) -> Replies:
-        """See :class:`trackside.site.slurm_replies.Slurm`."""
         return self._attempt(["scontrol", "show", "step", id_])
 
     def nodes(self, names: Sequence[str]) -> Replies:
-        """See :class:`trackside.site.slurm_replies.Slurm`."""
         parts = [names[at : at + NODES_AT_ONCE] for at in range(0, min(len(names), MOST_NODES), NODES_AT_ONCE)]
         return until_failure(self._attempt(["scontrol", "show", "node", ",".join(part)]) for part in parts)
 
     def namesakes(self, name: str, user: str, since: float, until: float) -> Replies:
-        """See :class:`trackside.site.slurm_replies.Slurm`."""
         if "," in name or name.startswith("-"):
             return []  # sacct would take it for several names, or an option
         called = ["sacct", "-X", f"--name={name}", f"--user={user}", f"-Suts{since:.0f}", f"-Euts{until:.0f}"]
         return self._attempt(called, self._as_text)
 
     def script(self, id_: str) -> str:
-        """See :class:`trackside.site.slurm_replies.Slurm`."""
         try:
             return self._run(["sacct", "-B", "-j", id_]).output.decode("utf-8", "replace")
         except Unanswered:
@@ -90,7 +85,7 @@ class Commands:
         try:
             return self._asked([*called, *options()], called)
         except Unanswered as error:
-            return [self._failed(called, error)]
+            return [failed(self._label(called), error)]
 
     def _asked(self, arguments: Sequence[str], shown: Sequence[str] = ()) -> Replies:
         """The answer; none where there is no such job. Raises Unanswered."""
@@ -137,9 +132,6 @@ class Commands:
                 raise _refusal("sacct", listed)
         return accounting_table(self._columns)
 
-    def _failed(self, called: Sequence[str], error: Unanswered) -> Input:
-        return failed(self._label(called), error)
-
     def _label(self, called: Sequence[str]) -> str:
         """How a citation names it: long lists of nodes by their first."""
         words = [each if len(each) <= 80 else f"{each[:60]}...({each.count(',') + 1})" for each in called]
@@ -153,3 +145,38 @@ def _refusal(name: str, done: Finished) -> Unanswered:
     remedy = _REMEDY.get(kind, "")
     words = f"{name} failed ({ending}): {done.said or 'it says nothing'}"
     return Unanswered(kind, f"{words}; {remedy}" if remedy else words)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A command that ended by itself. ``said``: one line, from stderr or, where that is empty, from its output."""
+
+    status: int
+    output: bytes
+    said: str
+
+
+def run(
+    arguments: Sequence[str], *, timeout_s: float, most_bytes: int, env: Mapping[str, str] | None = None
+) -> Finished:
+    """Run it and take its output.
+
+    Raises Unanswered: it isn't there, can't be run, takes longer than ``timeout_s`` or writes more than ``most_bytes``.
+    """
+    shown = arguments[0].rsplit("/", 1)[-1]
+    command = Command(arguments, timeout_s=timeout_s, max_bytes=most_bytes, env=env)
+    try:
+        output = b"".join(command.output())
+    except FileNotFoundError:
+        raise Unanswered("unreachable", f"{shown} is not at {arguments[0]}") from None
+    except OSError as error:
+        raise Unanswered("refused", f"{arguments[0]} can't be run: {error.strerror or error}") from None
+    except CommandStopped as stop:
+        limit = (
+            f"did not end within {timeout_s:g} s"
+            if stop.reason == "timeout"
+            else f"wrote more than {most_bytes:,} bytes"
+        )
+        raise Unanswered(stop.reason, f"{shown} {limit}, and was stopped") from None
+    words = command.errors.strip() or output[:MAX_ERROR_BYTES]
+    return Finished(command.status, output, plain(words.decode("utf-8", "replace")))

@@ -19,7 +19,7 @@ from trackside.http.connections import ended
 from trackside.http.options import HttpOptions
 from trackside.http.unanswered import Unanswered, plain, refusal
 from trackside.site.slurm_options import SlurmOptions
-from trackside.site.slurm_replies import Replies, Reply, failed, until_failure
+from trackside.site.slurm_replies import Replies, Reply, Slurm, failed, until_failure
 
 NEWEST, OLDEST = 45, 37
 """Of the API's versions v0.0.NN, those whose answers the readers know; it is tried downwards where no list is given."""
@@ -32,7 +32,7 @@ _UNKNOWN = re.compile(r"Invalid job id|Nothing found", re.IGNORECASE)
 _OFFERED = re.compile(rb"\\?/(slurm(?:db)?)\\?/v0\.0\.(\d{1,3})\\?/")
 
 
-class Rest:
+class Rest(Slurm):
     """One cluster, through slurmrestd. Raises ValueError for a URL or certificates that can't be used."""
 
     cluster = ""
@@ -42,30 +42,26 @@ class Rest:
         self._versions: dict[str, list[int]] | None = None
 
     def accounting(self, ids: Sequence[str]) -> Replies:
-        """See :class:`trackside.site.slurm_replies.Slurm`."""
         return until_failure(self._asked("slurmdb", f"job/{quote(id_)}") for id_ in ids)
 
     def controller(self, id_: str) -> Replies:
-        """See :class:`trackside.site.slurm_replies.Slurm`."""
         return self._asked("slurm", f"job/{quote(id_)}")
 
     def steps(self, id_: str) -> Replies:
-        """See :class:`trackside.site.slurm_replies.Slurm`. slurmrestd has none."""
+        """slurmrestd has none."""
         return []
 
     def nodes(self, names: Sequence[str]) -> Replies:
-        """See :class:`trackside.site.slurm_replies.Slurm`."""
         if len(names) > SINGLY:
             return self._asked("slurm", "nodes")
         return until_failure(self._asked("slurm", f"node/{quote(name, safe='')}") for name in names)
 
     def namesakes(self, name: str, user: str, since: float, until: float) -> Replies:
-        """See :class:`trackside.site.slurm_replies.Slurm`."""
         wanted = f"?job_name={quote(name)}&users={quote(user)}&start_time={since:.0f}&end_time={until:.0f}"
         return self._asked("slurmdb", "jobs", wanted)
 
     def script(self, id_: str) -> str:
-        """See :class:`trackside.site.slurm_replies.Slurm`. slurmrestd gives none."""
+        """slurmrestd gives none."""
         return ""
 
     def _asked(self, part: str, what: str, query: str = "") -> Replies:

@@ -7,10 +7,11 @@ what a rollup over counters or a group is, is worked out here, so that every eng
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ from trackside.stores.arithmetic import grouped, increase, onset
 
 Engine = Literal["avg", "min", "max", "sum", "count", "last"]
 """Rollups that an engine must know; the others are made from ``last`` here."""
+Groups = tuple[tuple[int, ...], ...]
+"""Curves, each as the ids of the series that make it."""
 STEPS_S = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 MOST_WINDOWS = 1500
 """Windows that a whole run is shown in: as fine as a screen, cheap to hold for thousands of GPUs."""
@@ -50,59 +53,13 @@ class Held:
     count: int
 
 
-class Curves(Protocol):
-    """Where samples are kept."""
-
-    @property
-    def name(self) -> str:
-        """Which place."""
-        ...
-
-    def held(self) -> Sequence[Held]:
-        """All series."""
-        ...
-
-    def rollup(
-        self, groups: Sequence[Sequence[int]], start_ms: int, end_ms: int, step_ms: int, how: Engine
-    ) -> tuple[NDArray[np.float64], int]:
-        """Windows ``(t - step, t]`` for t = start + step ... end, of each group of series taken as one curve.
-
-        ``start_ms`` and ``end_ms`` are multiples of ``step_ms``. Gives (groups, windows) with NaN where nothing was
-        sampled, and how many samples were used. ``last`` is the latest in the window; samples at the same time: the
-        largest.
-        """
-        ...
-
-
-@runtime_checkable
-class Failing(Curves, Protocol):
-    """Curves of which some may be there and can't be looked at: a server doesn't answer, a unit isn't known yet."""
-
-    @property
-    def failed(self) -> Mapping[str, Unanswered]:
-        """Metric -> why. What is held of it, if anything, is not all."""
-        ...
-
-
-@runtime_checkable
-class Sampled(Curves, Protocol):
-    """Curves whose samples can be had one by one."""
-
-    def samples(
-        self, held: Sequence[Held], start_ms: int, end_ms: int
-    ) -> Iterable[tuple[Held, NDArray[np.int64], NDArray[np.float64]]]:
-        """Times and values of some series in ``(start, end]``, in pieces, those of one series in order of time. Raises
-        Unanswered."""
-        ...
-
-
-RolledUp = tuple[NDArray[np.float64], int] | Unanswered
-"""What :meth:`Curves.rollup` gives, or why it could not."""
-
-
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The arguments of one :meth:`Curves.rollup`."""
+    """One rollup: windows ``(t - step, t]`` for t = start + step ... end, of each group of series taken as one curve.
+
+    ``start_ms`` and ``end_ms`` are multiples of ``step_ms``. ``last`` is the latest in the window; samples at the same
+    time: the largest.
+    """
 
     groups: Sequence[Sequence[int]]
     start_ms: int
@@ -110,26 +67,56 @@ class Wanted:
     step_ms: int
     how: Engine
 
+    @property
+    def width(self) -> int:
+        return (self.end_ms - self.start_ms) // self.step_ms
 
-@runtime_checkable
-class Batching(Protocol):
-    """Curves that several rollups can be asked of at once."""
 
-    def rollups(self, wanted: Sequence[Wanted]) -> Iterable[RolledUp]:
-        """The answers of :meth:`Curves.rollup`, in the order of asking; in place of one that failed, why."""
-        ...
+RolledUp = tuple[NDArray[np.float64], int] | Unanswered
+"""(groups, windows) with NaN where nothing was sampled, and how many samples were used; or why it could not be had."""
 
-    def expect(self, wanted: Sequence[Wanted]) -> None:
+
+class Curves(ABC):
+    """Where samples are kept."""
+
+    name: str
+    """Which place."""
+
+    @property
+    def failed(self) -> Mapping[str, Unanswered]:
+        """Metric -> why it can't be looked at, or not wholly: a server doesn't answer, a unit isn't known yet."""
+        return {}
+
+    @abstractmethod
+    def held(self) -> Sequence[Held]:
+        """All series."""
+
+    @abstractmethod
+    def rollups(self, wanted: Sequence[Wanted]) -> Sequence[RolledUp]:
+        """The answers, in the order of asking."""
+
+    def rollup(
+        self, groups: Sequence[Sequence[int]], start_ms: int, end_ms: int, step_ms: int, how: Engine
+    ) -> tuple[NDArray[np.float64], int]:
+        """The answer to one. Raises Unanswered."""
+        [rolled] = self.rollups([Wanted(groups, start_ms, end_ms, step_ms, how)])
+        if isinstance(rolled, Unanswered):
+            raise rolled
+        return rolled
+
+    def expect(self, wanted: Sequence[Wanted]) -> None:  # noqa: B027  an engine may leave it
         """These will be asked, some now and some later: what is read for one may serve the others."""
-        ...
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A series of the run: its labels as they stand for this run (node and rank completed), and its id."""
+class Sampled(Curves):
+    """Curves whose samples can be had one by one."""
 
-    series: Series
-    held: Held
+    @abstractmethod
+    def samples(
+        self, held: Sequence[Held], start_ms: int, end_ms: int
+    ) -> Iterable[tuple[Held, NDArray[np.int64], NDArray[np.float64]]]:
+        """Times and values of some series in ``(start, end]``, in pieces, those of one series in order of time. Raises
+        Unanswered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +136,10 @@ class Timing:
     windows: int = MOST_WINDOWS
     until: float = math.inf
 
+    def step_of(self, length: float, fine: bool = False) -> float:
+        """Seconds a window, of so many of the run."""
+        return step_of(length, self.interval, fine, self.shift, self.windows)
+
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
@@ -158,23 +149,24 @@ class RunMetrics:
     """
 
     curves: Curves
-    kept: tuple[Kept, ...]
+    kept: tuple[Held, ...]
+    """With their labels as they stand for this run: node and rank completed."""
     timing: Timing | None
     note: str = ""
-    by_metric: Mapping[str, Sequence[Kept]] = field(init=False, repr=False)
+    by_metric: Mapping[str, Sequence[Held]] = field(init=False, repr=False)
     failed: Mapping[str, Unanswered] = field(init=False, repr=False)
     """Metrics that can't be looked at, or not wholly, and why."""
-    _known: dict[tuple[str, tuple[tuple[str, Scalar], ...]], _Identified] = field(
+    _known: dict[tuple[str, tuple[tuple[str, Scalar], ...]], tuple[Groups, tuple[Series, ...]]] = field(
         init=False, repr=False, default_factory=dict
     )
-    """Curves by metric and filters: most are asked more than once."""
+    """Curves and what they are called, by metric and filters: most are asked more than once."""
 
     def __post_init__(self) -> None:
-        found: dict[str, list[Kept]] = {}
+        found: dict[str, list[Held]] = {}
         for each in self.kept:
             found.setdefault(each.series.metric, []).append(each)
         object.__setattr__(self, "by_metric", found)
-        object.__setattr__(self, "failed", self.curves.failed if isinstance(self.curves, Failing) else {})
+        object.__setattr__(self, "failed", self.curves.failed)
 
     def ask(self, query: Query, store: str) -> Grid | MissingAnswer:
         """Answer a metric query, its reducer left aside."""
@@ -183,41 +175,34 @@ class RunMetrics:
     def ask_many(self, queries: Sequence[Query], store: str) -> list[Grid | MissingAnswer]:
         """Answer several, which an engine may roll up in one pass."""
         plans = [self._plan(query) for query in queries]
-        rolled = iter(_rolled(self.curves, [plan for plan in plans if isinstance(plan, _Plan)]))
-        return [plan if isinstance(plan, MissingAnswer) else self._answer(plan, next(rolled), store) for plan in plans]
-
-    def _answer(self, plan: _Plan, rolled: RolledUp, store: str) -> Grid | MissingAnswer:
-        if isinstance(rolled, Unanswered):
-            return MissingAnswer(f"{UNABLE}{rolled}", plan.query, source=self.curves.name)
-        return plan.answer(*rolled, store)
+        rolled = iter(self.curves.rollups([plan.wanted for plan in plans if isinstance(plan, _Plan)]))
+        return [plan if isinstance(plan, MissingAnswer) else plan.answer(next(rolled), store) for plan in plans]
 
     def expect(self, queries: Iterable[Query]) -> None:
-        """These will be asked."""
-        if isinstance(self.curves, Batching):
-            plans = (self._plan(query) for query in queries)
-            self.curves.expect([plan.wanted for plan in plans if isinstance(plan, _Plan)])
+        plans = (self._plan(query) for query in queries)
+        self.curves.expect([plan.wanted for plan in plans if isinstance(plan, _Plan)])
 
     def _plan(self, query: Query) -> _Plan | MissingAnswer:
         if (failed := self.failed.get(query.kind)) is not None:
             return MissingAnswer(f"{UNABLE}{failed}", query, source=self.curves.name)
         key = query.kind, query.filters
         if key not in self._known:
-            self._known[key] = _Identified.of(_curves_of(self.by_metric.get(query.kind, ()), query))
-        groups = self._known[key]
-        if not groups.ids or self.timing is None:
+            self._known[key] = _curves_of(self.by_metric.get(query.kind, ()), query)
+        groups, series = self._known[key]
+        if not groups or self.timing is None:
             return MissingAnswer(self._why_none(query), query)
         planned = _planned(query, self.timing)
         start_ms, end_ms, step_ms = _bounds(planned, self.timing)
         before = _before(query, start_ms, step_ms, self.timing)
         shift_ms = round(self.timing.shift * 1000)
         windows = (end_ms - start_ms) // step_ms + before
-        if windows > MOST_ASKED or (windows > 2 * MOST_WINDOWS and windows * len(groups.ids) > MOST_CELLS):
-            return MissingAnswer(f"{windows:,} windows of {step_ms / 1000:g} s of {len(groups.ids):,} series are more "
+        if windows > MOST_ASKED or (windows > 2 * MOST_WINDOWS and windows * len(groups) > MOST_CELLS):
+            return MissingAnswer(f"{windows:,} windows of {step_ms / 1000:g} s of {len(groups):,} series are more "
                            "than can be held", query)  # fmt: skip
         if shift_ms % step_ms:
             return MissingAnswer(f"a step of {step_ms / 1000:g} s doesn't divide the {self.timing.shift:g} s by which "
                            "the metrics' clock was moved", query)  # fmt: skip
-        return _Plan(query, planned, groups, start_ms, end_ms, step_ms, shift_ms, before)
+        return _Plan(self.curves.name, query, planned, groups, series, start_ms, end_ms, step_ms, shift_ms, before)
 
     def _why_none(self, query: Query) -> str:
         if self.note:
@@ -232,13 +217,14 @@ def _not_measured(query: Query) -> str:
     return f"{text}; {metric.collect}" if metric.collect else text
 
 
-def _curves_of(kept: Sequence[Kept], query: Query) -> list[list[Kept]]:
+def _curves_of(kept: Sequence[Held], query: Query) -> tuple[Groups, tuple[Series, ...]]:
     """The series that pass the filters, those of one identity together, in the order of their labels."""
-    groups: dict[tuple[tuple[str, str], ...], list[Kept]] = {}
+    found: dict[tuple[tuple[str, str], ...], list[Held]] = {}
     for each in kept:
         if all(each.series.get(name) == str(value) for name, value in query.filters):
-            groups.setdefault(identifying(each.series.labels), []).append(each)
-    return [groups[key] for key in sorted(groups, key=_in_order)]
+            found.setdefault(identifying(each.series.labels), []).append(each)
+    groups = [found[key] for key in sorted(found, key=_in_order)]
+    return tuple(tuple(each.id for each in group) for group in groups), tuple(map(_identity, groups))
 
 
 @lru_cache(maxsize=1 << 16)  # all metrics of a GPU have the same
@@ -252,7 +238,7 @@ def _in_order(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, Key], ...
     return tuple((name, natural(value)) for name, value in labels)
 
 
-def _identity(group: Sequence[Kept]) -> Series:
+def _identity(group: Sequence[Held]) -> Series:
     """The labels on which all series of one curve agree, and the place of the first."""
     first = group[0].series
     return (
@@ -268,26 +254,13 @@ def _common(labels: tuple[tuple[tuple[str, str], ...], ...]) -> tuple[tuple[str,
     return tuple(pair for pair in labels[0] if pair in kept)
 
 
-@dataclass(frozen=True, slots=True)
-class _Identified:
-    """Curves: the ids of the series that make each one, and what they are called together."""
-
-    ids: tuple[tuple[int, ...], ...]
-    series: tuple[Series, ...]
-
-    @classmethod
-    def of(cls, groups: Sequence[Sequence[Kept]]) -> _Identified:
-        """From the series of each curve."""
-        return cls(tuple(tuple(kept.held.id for kept in group) for group in groups), tuple(map(_identity, groups)))
-
-
 def _planned(query: Query, timing: Timing) -> Query:
     """The query with its span said in numbers."""
     span, how = query.span, query.rollup_how
     if span is None or how is None:
         return query
     start, end = window_of(span, timing)
-    step = _step_of(end - start, timing, fine=span == "tail")
+    step = timing.step_of(end - start, fine=span == "tail")
     start, end = math.floor(start / step) * step, math.ceil(end / step) * step
     if end > timing.until:
         end = math.floor(timing.until / step) * step
@@ -324,16 +297,12 @@ def step_of(
     return float(next((step for step in steps if step >= least), steps[-1]))
 
 
-def _step_of(length: float, timing: Timing, fine: bool = False) -> float:
-    return step_of(length, timing.interval, fine, timing.shift, timing.windows)
-
-
 def _bounds(query: Query, timing: Timing) -> tuple[int, int, int]:
     """Start, end and step in milliseconds, the first two multiples of the third.
 
     Of a window that the query names, those that end in it; of the run, all that reach into it, and at least one.
     """
-    step = query.step or _step_of(timing.end - timing.start, timing)
+    step = query.step or timing.step_of(timing.end - timing.start)
     step_ms = max(1, round(step * 1000))
     if query.window is not None:
         first, last = (round(time * 1000) // step_ms * step_ms for time in query.window)
@@ -356,11 +325,13 @@ def _before(query: Query, start_ms: int, step_ms: int, timing: Timing) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A query that has curves to answer it, and its windows on the run's clock."""
+    """A query that has curves to answer it, and its windows on the run's clock. ``source``: where the curves are."""
 
+    source: str
     query: Query
     planned: Query
-    groups: _Identified
+    groups: Groups
+    series: tuple[Series, ...]
     start_ms: int
     end_ms: int
     step_ms: int
@@ -369,25 +340,20 @@ class _Plan:
 
     @property
     def wanted(self) -> Wanted:
-        """What the engine is to roll up."""
         start_ms = self.start_ms - self.shift_ms - self.before * self.step_ms
         how = self.query.rollup_how or "avg"
         engine: Engine = "last" if how == "increase" or how == "onset" else how
-        return Wanted(self.groups.ids, start_ms, self.end_ms - self.shift_ms, self.step_ms, engine)
+        return Wanted(self.groups, start_ms, self.end_ms - self.shift_ms, self.step_ms, engine)
 
-    def answer(self, values: NDArray[np.float64], samples: int, store: str) -> Grid | MissingAnswer:
+    def answer(self, rolled: RolledUp, store: str) -> Grid | MissingAnswer:
         """The grid of what the engine rolled up."""
+        if isinstance(rolled, Unanswered):
+            return MissingAnswer(f"{UNABLE}{rolled}", self.query, source=self.source)
+        values, samples = rolled
         if not samples and self.start_ms < self.end_ms:
             return MissingAnswer(f"{self.query.kind} was not sampled while the run was there", self.query)
         if self.before:
             values = (increase if self.query.rollup_how == "increase" else onset)(values)[:, self.before :]
         times = np.arange(self.start_ms + self.step_ms, self.end_ms + 1, self.step_ms, dtype=np.float64) / 1000
-        grid = Grid(self.planned, store, self.groups.series, times, values, samples, self.step_ms / 1000)
+        grid = Grid(self.planned, store, self.series, times, values, samples, self.step_ms / 1000)
         return grid if self.query.group_how is None else grouped(grid)
-
-
-def _rolled(curves: Curves, plans: Sequence[_Plan]) -> Iterable[RolledUp]:
-    wanted = [plan.wanted for plan in plans]
-    if isinstance(curves, Batching):
-        return curves.rollups(wanted)
-    return (curves.rollup(each.groups, each.start_ms, each.end_ms, each.step_ms, each.how) for each in wanted)

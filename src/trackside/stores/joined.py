@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trackside.http.unanswered import Unanswered
-from trackside.stores.curves import Batching, Curves, Engine, Failing, Held, RolledUp, Wanted
+from trackside.stores.curves import Curves, Held, RolledUp, Wanted
 
 
-class JoinedCurves:
+class JoinedCurves(Curves):
     """The curves of both. Where both hold what is taken as one curve, it was measured once and is found twice: in
     windows that ``first`` has a value for, that one holds."""
 
@@ -22,38 +22,29 @@ class JoinedCurves:
         self._offset = 1 + max((each.id for each in first.held()), default=-1)
         """The ids of the second's follow those of the first's."""
         self._held = [*first.held(), *(replace(each, id=each.id + self._offset) for each in second.held())]
-        self.failed = {**_failed(second, first), **_failed(first, second)}
+        self._failed = {**_failed(second, first), **_failed(first, second)}
+
+    @property
+    def failed(self) -> Mapping[str, Unanswered]:
         """What one of them can't look at and the other doesn't hold."""
+        return self._failed
 
     def held(self) -> Sequence[Held]:
-        """See :class:`trackside.stores.curves.Curves`."""
         return self._held
 
-    def rollup(
-        self, groups: Sequence[Sequence[int]], start_ms: int, end_ms: int, step_ms: int, how: Engine
-    ) -> tuple[NDArray[np.float64], int]:
-        """See :class:`trackside.stores.curves.Curves`."""
-        rolled = self.rollups([Wanted(groups, start_ms, end_ms, step_ms, how)])[0]
-        if isinstance(rolled, Unanswered):
-            raise rolled
-        return rolled
-
     def expect(self, wanted: Sequence[Wanted]) -> None:
-        """See :class:`trackside.stores.curves.Batching`."""
         for place, part in enumerate(self._parts):
-            if isinstance(part, Batching):
-                part.expect([mine for each in wanted if (mine := self._of_part(each, place)).groups])
+            part.expect([mine for each in wanted if (mine := self._of_part(each, place)).groups])
 
     def rollups(self, wanted: Sequence[Wanted]) -> list[RolledUp]:
-        """See :class:`trackside.stores.curves.Batching`."""
         answers: list[list[RolledUp]] = []
         for place, part in enumerate(self._parts):
             mine = [self._of_part(each, place) for each in wanted]
-            asked = iter(_asked(part, [each for each in mine if each.groups]))
-            answers.append([next(asked) if each.groups else _nothing(each) for each in mine])
+            asked = iter(part.rollups([each for each in mine if each.groups]))
+            answers.append([next(asked) if each.groups else (np.empty((0, each.width)), 0) for each in mine])
         merged = [self._merged(each, *both) for each, *both in zip(wanted, *answers, strict=True)]
         rests = [each.rest.wanted for each in merged if isinstance(each, _Merged) and each.rest is not None]
-        counted = iter(_asked(self._parts[1], rests))
+        counted = iter(self._parts[1].rollups(rests))
         return [
             each if isinstance(each, Unanswered) else each.answer(None if each.rest is None else next(counted))
             for each in merged
@@ -76,8 +67,7 @@ class JoinedCurves:
 
     def _merged(self, wanted: Wanted, first: RolledUp, second: RolledUp) -> _Merged | Unanswered:
         """The answers of both as one."""
-        shape = len(wanted.groups), (wanted.end_ms - wanted.start_ms) // wanted.step_ms
-        values, known = np.full((2, *shape), np.nan), 0
+        values, known = np.full((2, len(wanted.groups), wanted.width), np.nan), 0
         for place, rolled in enumerate((first, second)):
             if isinstance(rolled, Unanswered):
                 return rolled
@@ -129,19 +119,7 @@ class _Merged:
 
 
 def _failed(part: Curves, other: Curves) -> Mapping[str, Unanswered]:
-    if not isinstance(part, Failing) or not part.failed:
+    if not part.failed:
         return {}
     held = {each.series.metric for each in other.held()}
     return {metric: why for metric, why in part.failed.items() if metric not in held}
-
-
-def _nothing(wanted: Wanted) -> RolledUp:
-    return np.empty((0, (wanted.end_ms - wanted.start_ms) // wanted.step_ms)), 0
-
-
-def _asked(part: Curves, wanted: Sequence[Wanted]) -> Iterable[RolledUp]:
-    if not wanted:
-        return ()
-    if isinstance(part, Batching):
-        return part.rollups(wanted)
-    return [part.rollup(each.groups, each.start_ms, each.end_ms, each.step_ms, each.how) for each in wanted]

@@ -11,17 +11,22 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from trackside.catalog.streams import ROLES
 from trackside.http.options import HttpOptions
-from trackside.http.unanswered import Unanswered
+from trackside.http.unanswered import Unanswered, words_of
 from trackside.settings.secrets import shown_url
-from trackside.stores.log_answers import SECOND
 from trackside.stores.registry import LOGS, check_kind, engine
 
 T = TypeVar("T")
+D = TypeVar("D", covariant=True)
+SECOND = 1_000_000_000
+"""Nanoseconds."""
 _MS = 1_000_000
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:Z|\+00:?00)", re.ASCII)
 SHORTEST = SECOND
 """A slice of time is not halved below this to get around a store's limits."""
 _TOO_LONG = re.compile(
@@ -129,25 +134,15 @@ class LogStore(Protocol):
         """All lines of a stream once, in time order; those of one time in the store's order."""
 
 
-class _Kind(Protocol):
-    """A kind of log store: what a module of :mod:`trackside.stores.logs` names as its ``LOG_STORE``."""
-
-    @property
-    def title(self) -> str:
-        """What it is, in messages."""
-
-    def __call__(self, options: LogOptions) -> LogStore:
-        """Open one."""
-
-
-def _kind_of(options: LogOptions) -> _Kind:
-    found: _Kind = engine(LOGS, options.kind, "LOG_STORE")
-    return found
+def _kind_of(options: LogOptions) -> Any:
+    """What a module of :mod:`trackside.stores.logs` names as its ``LOG_STORE``."""
+    return engine(LOGS, options.kind, "LOG_STORE")
 
 
 def open_store(options: LogOptions) -> LogStore:
     """The store of this kind. Raises ValueError for certificates that can't be used."""
-    return _kind_of(options)(options)
+    store: LogStore = _kind_of(options)(options)
+    return store
 
 
 def name_of(options: LogOptions) -> str:
@@ -260,3 +255,39 @@ def stamp(time_ns: int) -> str:
 @lru_cache(maxsize=1 << 10)
 def _to_second(seconds: int) -> str:
     return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+# -- answers, taken apart: anything may come, and what is no answer is said to be none
+
+
+class _Decoder(Protocol[D]):
+    def decode(self, buf: bytes | str, /) -> D: ...
+
+
+def decoded(decoder: _Decoder[T], body: bytes, where: str, whose: str) -> T:
+    """An answer, as its decoder tells it. Raises Unanswered for what is none.
+
+    A byte that is no UTF-8 is one that some program wrote into its log: the lines are worth more than it.
+    """
+    try:
+        try:
+            return decoder.decode(body)
+        except UnicodeDecodeError:
+            return decoder.decode(body.decode("utf-8", "replace"))
+    except (msgspec.MsgspecError, RecursionError):
+        shown = words_of(body)[:80]
+        raise Unanswered(
+            "broken", f"{where} sent what is no answer of {whose}: {shown!r}; is it the right URL?"
+        ) from None
+
+
+def nanoseconds(text: str) -> int | None:
+    """POSIX nanoseconds of an RFC 3339 time in UTC; None for what is none."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    try:
+        seconds = int(dt.datetime.fromisoformat(found[1] + "+00:00").timestamp())
+    except ValueError:
+        return None
+    return seconds * SECOND + int((found[2] or "0").ljust(9, "0"))

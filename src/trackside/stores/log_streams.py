@@ -16,7 +16,7 @@ from typing import ClassVar, Literal, NamedTuple
 from trackside.catalog.labels import Label, written
 from trackside.catalog.streams import candidates, short, told
 from trackside.http.client import HttpClient
-from trackside.stores.log_store import Line, LogOptions, LogStream, Streams, Wanted
+from trackside.stores.log_store import LogOptions, LogStore, LogStream, Streams, Wanted
 
 NUMERIC = "[0-9]+([_+][0-9]+)?([.][0-9a-z]+)?"
 """What the id of a Slurm job looks like, as a label's whole value. Regular expressions here are such as RE2 and Lucene
@@ -40,7 +40,7 @@ Conditions = tuple[Condition, ...]
 """All of them."""
 
 
-class LogServer(ABC):
+class LogServer(LogStore, ABC):
     """A log store that is asked over HTTP, whose labels tell which streams concern a run.
 
     What differs from store to store is left to each. Windows are in nanoseconds; all of it raises Unanswered.
@@ -52,10 +52,12 @@ class LogServer(ABC):
     def __init__(self, options: LogOptions, endpoint: HttpClient | None = None) -> None:
         self.options = options
         self.endpoint = endpoint or HttpClient(options.endpoint)
-        self.name = f"{self.title} {self.endpoint.name}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.title} {self.endpoint.name}"
 
     def streams(self, wanted: Wanted) -> Streams:
-        """See :class:`trackside.stores.log_store.LogStore`."""
         start, end = wanted.window(self.options, time.time())
         names = _Names(self.names(start, end), self.options)
         notes = []
@@ -87,10 +89,6 @@ class LogServer(ABC):
     @abstractmethod
     def selector(self, conditions: Conditions) -> str:
         """How the store is asked for the lines that meet them, and what the site says."""
-
-    @abstractmethod
-    def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
-        """See :class:`trackside.stores.log_store.LogStore`."""
 
 
 class _Names:

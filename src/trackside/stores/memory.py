@@ -56,7 +56,6 @@ class MemoryStore:
             yield from rows
 
     def ask(self, query: Query) -> Frame | Grid | MissingAnswer:
-        """See :class:`trackside.query.Store`."""
         if query.subject == "metric":
             return self._measured([query])[0]
         covered = tuple(plane for plane in query.planes if plane in self.planes)
@@ -74,7 +73,7 @@ class MemoryStore:
         return [next(measured) if query.subject == "metric" else self.ask(query) for query in queries]
 
     def expect(self, queries: Iterable[Query]) -> None:
-        """These will be asked: see :meth:`trackside.stores.curves.Batching.expect`."""
+        """These will be asked: see :meth:`trackside.stores.curves.Curves.expect`."""
         if self.metrics is not None:
             self.metrics.expect(query for query in queries if query.subject == "metric")
 

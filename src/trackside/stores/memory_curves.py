@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.model import Samples, Series
-from trackside.stores.curves import Engine, Held
+from trackside.stores.curves import Curves, Engine, Held, RolledUp, Wanted
 
 
-class MemoryCurves:
+class MemoryCurves(Curves):
     """Samples as they come, put in order of time when they are first asked for."""
 
     name = "files"
@@ -26,7 +26,6 @@ class MemoryCurves:
         self._count = 0
 
     def add(self, samples: Samples) -> None:
-        """Keep a block."""
         known = self._known(samples.series)
         index = known[samples.index] if len(known) else samples.index
         self._blocks.append((index, samples.times_ms, samples.values))
@@ -65,7 +64,6 @@ class MemoryCurves:
         return self._count
 
     def held(self) -> Sequence[Held]:
-        """See :class:`trackside.stores.curves.Curves`."""
         if self._held is None:
             bounds, times, _ = self._arranged()
             self._held = [
@@ -91,20 +89,16 @@ class MemoryCurves:
             self._sorted = bounds, times, values
         return self._sorted
 
-    def rollup(
-        self, groups: Sequence[Sequence[int]], start_ms: int, end_ms: int, step_ms: int, how: Engine
-    ) -> tuple[NDArray[np.float64], int]:
-        """See :class:`trackside.stores.curves.Curves`."""
-        width = (end_ms - start_ms) // step_ms
-        out = np.full((len(groups), width), np.nan)
+    def rollups(self, wanted: Sequence[Wanted]) -> Sequence[RolledUp]:
+        return [self._rolled(each) for each in wanted]
+
+    def _rolled(self, wanted: Wanted) -> RolledUp:
+        out = np.full((len(wanted.groups), wanted.width), np.nan)
         used = 0
-        for row, ids in enumerate(groups):
-            times, values = self._curve(ids, start_ms, end_ms)
+        for row, ids in enumerate(wanted.groups):
+            times, values = self._curve(ids, wanted.start_ms, wanted.end_ms)
             used += len(times)
-            if len(times):
-                windows = (times - start_ms - 1) // step_ms
-                starts = np.flatnonzero(np.diff(windows, prepend=-1))
-                out[row, windows[starts]] = rolled_up(values, starts, how)
+            roll(out[row], times, values, wanted)
         return out, used
 
     def _curve(self, ids: Sequence[int], start_ms: int, end_ms: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -120,6 +114,14 @@ class MemoryCurves:
         values = np.concatenate([part[1] for part in parts])
         order = np.lexsort((values, times))
         return times[order], values[order]
+
+
+def roll(out: NDArray[np.float64], times: NDArray[np.int64], values: NDArray[np.float64], wanted: Wanted) -> None:
+    """Fill in the windows of samples that are in order of time, none of them outside."""
+    if len(times):
+        windows = (times - wanted.start_ms - 1) // wanted.step_ms
+        starts = np.flatnonzero(np.diff(windows, prepend=-1))
+        out[windows[starts]] = rolled_up(values, starts, wanted.how)
 
 
 @np.errstate(invalid="ignore", over="ignore")  # infinite values have no mean, and that is NaN

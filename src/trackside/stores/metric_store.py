@@ -5,19 +5,14 @@ An engine is a module of :mod:`trackside.stores.metrics` with a :class:`MetricSe
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from trackside.http.client import HttpClient, Traffic
 from trackside.http.options import HttpOptions
-from trackside.http.unanswered import Unanswered
 from trackside.settings.secrets import shown_url
-from trackside.stores.curves import Engine, Held
+from trackside.stores.curves import Curves
 from trackside.stores.registry import DEFAULT_METRICS, METRICS, check_kind, engine
 
 HIDDEN_S = 31.0
@@ -57,11 +52,11 @@ class Scope:
     jobs: tuple[str, ...] = ()
 
 
-class MetricServer(ABC):
-    """The curves of one run in a store that is asked over HTTP.
+class MetricServer(Curves):
+    """The curves of one run in a store that is asked over HTTP; with samples, it is
+    :class:`trackside.stores.curves.Sampled` too.
 
-    It is :class:`trackside.stores.curves.Failing` curves; of what curves may offer beyond that (samples, batches) an
-    engine has what it can. All of it raises Unanswered. Close it, or questions under way are waited for at the end.
+    All of it raises Unanswered. Close it, or questions under way are waited for at the end.
     """
 
     title: ClassVar[str]
@@ -71,42 +66,24 @@ class MetricServer(ABC):
         """Raises ValueError for certificates that can't be used."""
         self.options, self.scope = options, scope or Scope()
         self.endpoint = HttpClient(options.endpoint)
-
-    @property
-    def name(self) -> str:
+        self.name = f"{self.title} {self.endpoint.name}"
         """What it is and where, without credentials."""
-        return f"{self.title} {self.endpoint.name}"
 
     @property
     def traffic(self) -> Traffic:
         """What was asked so far."""
         return self.endpoint.traffic
 
-    @property
-    def failed(self) -> Mapping[str, Unanswered]:
-        """Metric -> why it could not be looked at. It isn't held; but that doesn't mean that it was not measured."""
-        return {}
-
     def close(self) -> None:
         """Ask no more, and end what is under way."""
         self.endpoint.close()
 
-    def begin(self) -> None:  # noqa: B027  an engine may leave it
+    def begin(self) -> None:
         """Look for the run's series from now on, while other things are done until they are wanted."""
 
     def anything(self) -> bool:
         """Whether the store has a series under the job's id at all, whenever it was."""
         return bool(self.held())
-
-    @abstractmethod
-    def held(self) -> Sequence[Held]:
-        """See :class:`trackside.stores.curves.Curves`."""
-
-    @abstractmethod
-    def rollup(
-        self, groups: Sequence[Sequence[int]], start_ms: int, end_ms: int, step_ms: int, how: Engine
-    ) -> tuple[NDArray[np.float64], int]:
-        """See :class:`trackside.stores.curves.Curves`."""
 
 
 def open_metrics(options: MetricOptions, scope: Scope | None = None) -> MetricServer:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from typing import Any
+
+from trackside.settings import nearest
 
 METRICS = "trackside.stores.metrics"
 DEFAULT_METRICS = "prometheus"
@@ -22,9 +23,7 @@ def check_kind(room: str, kind: str, store: str) -> None:
     """Raises ValueError for a kind of store that a room has no engine for."""
     known = kinds(room)
     if kind not in known:
-        close = difflib.get_close_matches(kind.lower(), known, 1, 0.5)
-        remedy = f"do you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-        raise ValueError(f"no kind of {store} is called {kind!r}; {remedy}")
+        raise ValueError(f"no kind of {store} is called {kind!r}{nearest(kind.lower(), known)}")
 
 
 def engine(room: str, kind: str, name: str) -> Any:

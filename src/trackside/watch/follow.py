@@ -6,10 +6,10 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
 
 from trackside.catalog.job_states import Stage
 from trackside.http.unanswered import Unanswered
+from trackside.show.document import VerdictDoc
 from trackside.stores.metric_store import HIDDEN_S
 
 INTERVAL_S = 30.0
@@ -26,56 +26,32 @@ MISTAKES = (FileNotFoundError, NotADirectoryError, PermissionError)
 """What a given path may be, now and ever after."""
 
 
-class _Finding(Protocol):
-    @property
-    def family(self) -> str: ...
-    @property
-    def certainty(self) -> str | None: ...
-    @property
-    def culprit(self) -> str: ...
-    @property
-    def variant(self) -> str | None: ...
-
-
-class VerdictLike(Protocol):
-    """What is asked for."""
-
-    @property
-    def primary(self) -> _Finding:
-        """What it says first."""
-        ...
-
-
-V = TypeVar("V", bound=VerdictLike)
-
-
 @dataclass(frozen=True, slots=True)
-class Followed(Generic[V]):
+class Followed:
     """How it went: the last verdict, None where none was ever made, and why it was no longer asked for."""
 
-    verdict: V | None
+    verdict: VerdictDoc | None
     ending: str
     """``settled``; ``ended`` where accounting, or what failed last, never told of all; ``stopped`` by Ctrl-C."""
 
 
 def follow(
-    ask: Callable[[], V],
+    ask: Callable[[], VerdictDoc],
     stage: Callable[[], Stage],
-    show: Callable[[V], object],
+    show: Callable[[VerdictDoc], object],
     say: Callable[[str], object],
     *,
     interval_s: float = INTERVAL_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
-    passing: tuple[type[Exception], ...] = (Unanswered, OSError),
-) -> Followed[V]:
+) -> Followed:
     """Ask until the job is over, and show each verdict that differs from the one before in what it says first.
 
-    ``stage``: of the job, as the last asking found it. ``say``: takes a line about the watching itself. What ``ask``
-    raises of ``passing`` is said and tried again later, ever more seldom; all else ends the watching, as it would a
-    single diagnosis, and so does a path that was mistyped.
+    ``stage``: of the job, as the last asking found it. ``say``: takes a line about the watching itself. That a
+    server or the system does not answer is said, and tried again later, ever more seldom; all else that ``ask`` raises
+    ends the watching, as it would a single diagnosis, and so does a path that was mistyped.
     """
-    last: V | None = None
+    last: VerdictDoc | None = None
     now = ""
     failures = 0
     ended_at: float | None = None
@@ -86,7 +62,7 @@ def follow(
                 verdict = ask()
             except MISTAKES:
                 raise
-            except passing as error:
+            except (Unanswered, OSError) as error:
                 left = math.inf if ended_at is None else ended_at + PATIENCE_S - clock()
                 if left <= 0:
                     say(f"unable to check: {error}; the job has ended, and its last verdict stands")
@@ -122,7 +98,7 @@ def _pause(interval_s: float, failures: int) -> float:
     return float(min(max(interval_s, LEAST_S) * 2 ** min(failures, 10), max(MOST_PAUSE_S, interval_s)))
 
 
-def key(verdict: VerdictLike) -> tuple[str, str | None, str, str | None]:
+def key(verdict: VerdictDoc) -> tuple[str, str | None, str, str | None]:
     """What makes a verdict another one: its family, certainty, culprit and variant."""
     first = verdict.primary
     return first.family, first.certainty, first.culprit, first.variant

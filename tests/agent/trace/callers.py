@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from trackside.agent.node import Node
-from trackside.agent.owners import NoOwners, Owner, Process
+from trackside.agent.owners import Owner, Owners, Process
 from trackside.agent.source import Context, Reading, Unavailable
 
 STUBS = Path(__file__).parent / "stubs"
@@ -78,7 +78,7 @@ def calling(*libraries: Path, **environment: str) -> Iterator[Caller]:
                 pipe.close()
 
 
-class Jobs(NoOwners):
+class Jobs(Owners):
     """Owners of these processes: pid -> rank of job 42."""
 
     def __init__(self, **more: Any) -> None:

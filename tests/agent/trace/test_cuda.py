@@ -46,7 +46,7 @@ def opened(jobs: Jobs) -> Iterator[Open]:
 
 def test_every_call_is_counted_in_every_way_to_attach(way: str, opened: Open, caller: Caller) -> None:
     collector = opened()
-    assert collector.tracer.way == way
+    assert collector.tracer.probes.way == way
     caller.call("cudaLaunchKernel", times=1234)
     caller.call("cudaLaunchKernelExC", times=10)
     caller.call("cudaGraphLaunch", times=6)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from trackside.agent.owners import NoOwners, Owner
-from trackside.agent.trace.devices import Devices
+from trackside.agent.owners import Owner, Owners
+from trackside.agent.trace.tracer import Devices
 
 
-class Driver(NoOwners):
+class Driver(Owners):
     """What a GPU's driver says of who holds it."""
 
     def __init__(self, **held: Owner) -> None:
@@ -49,7 +49,7 @@ RANK = Owner(job="42", rank=5, local_rank=1)
 def test_by_the_device_that_it_chose(
     dev: Path, visible: tuple[str, ...] | None, chosen: int, expected: tuple[str | None, str | None]
 ) -> None:
-    assert Devices(dev, NoOwners()).of(RANK, visible, chosen) == expected
+    assert Devices(dev, Owners()).of(RANK, visible, chosen) == expected
 
 
 def test_what_the_driver_says_comes_first(dev: Path) -> None:

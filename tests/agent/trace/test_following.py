@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trackside.agent.owners import NoOwners, Owner, Process
+from trackside.agent.owners import Owner, Owners, Process
 from trackside.agent.trace import following
 from trackside.agent.trace.following import Following, mapped
 
@@ -20,7 +20,7 @@ MAPS = """\
 """
 
 
-class Host(NoOwners):
+class Host(Owners):
     """A /proc, the processes on it, and what was attached."""
 
     def __init__(self, folder: Path) -> None:
@@ -191,7 +191,7 @@ def test_two_thousand_processes_at_once_are_looked_at_bit_by_bit(host: Host, mon
     looks: list[int] = []
     seen = Following._look
     monkeypatch.setattr(
-        Following, "_look", lambda self, process, now: (looks.append(process.pid), seen(self, process, now))[1]
+        Following, "_look", lambda self, process, now: (looks.append(process.process.pid), seen(self, process, now))[1]
     )
     for pid in range(1000, 3000):
         host.process(pid)

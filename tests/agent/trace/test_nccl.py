@@ -74,7 +74,7 @@ def states(reading: Reading, op: str = "AllReduce") -> tuple[float | None, ...]:
 
 def test_an_events_success_completes_what_was_enqueued_before_it(way: str, opened: Open, caller: Caller) -> None:
     collector = opened()
-    assert collector.tracer.way == way
+    assert collector.tracer.probes.way == way
     rank = Rank(caller)
     rank.all_reduce(10)
     rank.record()

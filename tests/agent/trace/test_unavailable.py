@@ -80,7 +80,7 @@ def test_an_older_kernel_falls_back(monkeypatch: pytest.MonkeyPatch, jobs: Jobs)
     monkeypatch.setattr(probes, "bpf", older)
     collector = cuda.SOURCE.open(context(jobs, cuda.CudaOptions()))
     try:
-        assert collector.tracer.way == "perf"
+        assert collector.tracer.probes.way == "perf"
     finally:
         collector.close()
 

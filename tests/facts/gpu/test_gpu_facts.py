@@ -53,7 +53,7 @@ class TestActivity:
 
 class TestStall:
     def test_a_standstill_names_the_gpu_that_went_cold(self) -> None:
-        still = fact(hung(), GpuStall).at_end()
+        still = fact(hung(), GpuStall).at_end
         assert still is not None
         assert (still.outliers, still.why, still.sure, still.frozen) == ((AWAY,), "cold", True, True)
         assert abs(still.since - STOP) <= 60
@@ -61,21 +61,21 @@ class TestStall:
 
     def test_work_to_the_end_is_no_standstill(self) -> None:
         stall = fact(hung(since=9e9), GpuStall)
-        assert stall.at_end() is None
+        assert stall.at_end is None
         assert stall.worked_on is not None
         assert stall.to_the_end
 
     def test_a_few_windows_are_enough_beside_other_evidence(self) -> None:
         stall = fact(hung(since=END - 100), GpuStall)
-        assert stall.at_end() is None
-        still = stall.at_end(beside=True)
+        assert stall.at_end is None
+        still = stall.at_end_beside
         assert still is not None
         assert not still.sure
 
     def test_a_pause_that_ends_is_a_pause(self) -> None:
         stall = fact(hung(until=STOP + 900), GpuStall)
-        assert stall.at_end() is None
-        assert 800 <= stall.longest_pause <= 1000
+        assert stall.at_end is None
+        assert 800 <= stall.activity.longest_rest_s <= 1000
 
 
 class TestIdle:

@@ -111,7 +111,7 @@ def test_a_line_without_end_is_not_held() -> None:
 
 @pytest.mark.slow  # every allocation is traced
 def test_distinct_series_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("measurements", "scrapes"):
+    for module in ("measurements", "formats.prometheus_text"):
         monkeypatch.setattr(f"trackside.read.{module}.MOST_SERIES", 5000)
     monkeypatch.setattr(blocks, "BLOCK", 1 << 20)
 
@@ -128,7 +128,7 @@ def test_distinct_series_without_end_are_not_held(monkeypatch: pytest.MonkeyPatc
 
 
 def test_names_without_end_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("measurements", "scrapes"):
+    for module in ("measurements", "formats.prometheus_text"):
         monkeypatch.setattr(f"trackside.read.{module}.MOST_NAMES", 100)
     text = "".join(f"acme_{each} 5 {T0}\n" for each in range(500))
     row, _ = read(f'{UTIL}{{gpu="0"}} 5 {T0}\n{text}')

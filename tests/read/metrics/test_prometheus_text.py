@@ -274,7 +274,7 @@ def test_a_line_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_too_many_series(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside.read.measurements.MOST_SERIES", 10)
-    monkeypatch.setattr("trackside.read.scrapes.MOST_SERIES", 10)
+    monkeypatch.setattr("trackside.read.formats.prometheus_text.MOST_SERIES", 10)
     row, sink = read("".join(f'{UTIL}{{gpu="{gpu}"}} 5 {T0 + tick}\n' for tick in range(3) for gpu in range(20)))
     assert len(curves(sink)) == 10
     assert all(len(curve) == 3 for curve in curves(sink).values())

@@ -20,8 +20,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 from trackside.serve.protocols import messages, otlp_logs, otlp_metrics
 from trackside.serve.protocols.decoded import BadRequest, Unsupported
-from trackside.serve.protocols.otlp_metrics import labels_of
-from trackside.serve.protocols.series_key import KnownSeries
+from trackside.serve.protocols.series_key import KnownSeries, labels_of
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json; charset=utf-8"
 NOW = 1_795_253_628_000_000_000

@@ -12,12 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.messages import FIRST, SECOND, UNPACKED
-from trackside.serve.protocols import messages, remote_write, remote_write_1
+from trackside.serve.protocols import messages, remote_write_1
 from trackside.serve.protocols.decoded import BadRequest, TooLarge, Unsupported
-from trackside.serve.protocols.remote_write import answer, decode, labels_of, version_of
-from trackside.serve.protocols.series_key import KnownSeries, key_of, length
+from trackside.serve.protocols.remote_write import answer, decode, version_of
+from trackside.serve.protocols.samples import STALE as STALE_BITS
+from trackside.serve.protocols.series_key import KnownSeries, key_of, labels_of, length
 
-STALE = struct.unpack("<d", struct.pack("<Q", remote_write.STALE))[0]
+STALE = struct.unpack("<d", struct.pack("<Q", STALE_BITS))[0]
 NOW = 1_795_253_628_000
 TIMES = st.one_of(
     st.integers(NOW - 10**9, NOW + 10**9), st.sampled_from([0, -1, 1 << 40, 1 << 42, (1 << 63) - 1, -(1 << 63)])
@@ -106,7 +107,7 @@ def wanted(series) -> list:
         )
         for (name, labels, samples), frills in series
         for time, value in samples
-        if (bits := struct.unpack("<Q", struct.pack("<d", value))[0]) != remote_write.STALE
+        if (bits := struct.unpack("<Q", struct.pack("<d", value))[0]) != STALE_BITS
     )
 
 

@@ -20,7 +20,7 @@ from trackside.cli import main
 from trackside.show.document import VerdictDoc
 from trackside.show.inert import visible
 from trackside.show.report import assets
-from trackside.show.report.figures import script_data
+from trackside.show.report.assets import script_data
 from trackside.show.report.page import facts
 
 
@@ -253,7 +253,7 @@ def test_a_page_of_a_store(hanging: Path, tmp_path: Path) -> None:
     assert (status, said) == (0, "")
     page = Elements(target.read_text())
     assert any(f"diagnose --store {tmp_path}/store --job 48213 --json" in text for _, text in page.of("code"))
-    assert "Collective hang" in page.of("h1")[0][1]
+    assert "Hung in a collective" in page.of("h1")[0][1]
     assert page.of("figure")
     assert [text for _, text in page.of("pre") if "Watchdog caught collective operation timeout" in text]
 

@@ -17,10 +17,10 @@ from trackside.evidence import Grid, MissingAnswer
 from trackside.model import Input, Position, Samples, Series
 from trackside.query import ROLLUPS, SPANS, Query, Reducer, Rollup, Span, metric
 from trackside.stores.curves import Curves, Engine, RunMetrics, Timing
-from trackside.stores.curves import Kept as KeptSeries
 from trackside.stores.embedded.duck import DuckCurves, _ranges
+from trackside.stores.embedded.rows import Kept
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.embedded.writer import Kept, Writer
+from trackside.stores.embedded.writer import Writer
 from trackside.stores.memory import MemoryStore
 from trackside.stores.memory_curves import MemoryCurves
 from trackside.verify import check
@@ -67,7 +67,7 @@ def stored(folder: Path, files: Sequence[Sequence[Point]], together: bool) -> No
         for number, rows in enumerate(files):
             input_ = writer.begin()
             writer.samples(input_, block(f"f{number}", rows))
-            writer.end(input_, Kept(Input(f"f{number}", "test", "read", plane="metric")))
+            writer.end(Kept(input_, Input(f"f{number}", "test", "read", plane="metric")))
             if not together:
                 writer.commit()
         writer.commit()
@@ -108,7 +108,7 @@ def test_same_answers_as_in_memory(
 
 def asked_of(curves: Curves) -> MemoryStore:
     """A store of a run of 400 s."""
-    kept = tuple(KeptSeries(each.series, each) for each in curves.held())
+    kept = tuple(curves.held())
     store = MemoryStore(planes=("metric",))
     store.metrics = RunMetrics(curves, kept, Timing(T0 / 1000, T0 / 1000 + 400, 15.0))
     return store

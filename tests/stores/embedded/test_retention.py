@@ -23,8 +23,9 @@ from trackside.stores.embedded import retention
 from trackside.stores.embedded.duck import DuckCurves
 from trackside.stores.embedded.layout import Directory, Segment
 from trackside.stores.embedded.retention import DAY_MS, MINUTE_MS, compact, tidy
+from trackside.stores.embedded.rows import Kept
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.embedded.writer import Kept, Writer
+from trackside.stores.embedded.writer import Writer
 from trackside.stores.memory_curves import MemoryCurves
 
 START = 1_772_409_600_000
@@ -61,7 +62,7 @@ def add(writer: Writer, points: Iterable[Point], dead: tuple[int, ...] = ()) -> 
     """An input of these samples, in a commit of its own."""
     number = writer.begin()
     writer.samples(number, block(points))
-    writer.end(number, Kept(Input(f"f{number}", "test", "read", plane="metric")), dead)
+    writer.end(Kept(number, Input(f"f{number}", "test", "read", plane="metric")), dead)
     writer.commit()
     return number
 

@@ -16,10 +16,11 @@ from click.testing import CliRunner, Result
 from tests.stores.embedded.runs import SACCT, TRACEBACK, ingest, kept, of_files, of_store, sacct, scrape, steps, write
 from trackside.cli import main
 from trackside.ingest import Hashed
-from trackside.runs.located import Kept, inputs_of
+from trackside.runs.located import inputs_of
 from trackside.session import StoreRequest, open_session
 from trackside.stores.embedded.layout import Directory, StoreError
 from trackside.stores.embedded.retention import compact
+from trackside.stores.embedded.rows import Kept
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.tables import TABLES, connect
 from trackside.stores.embedded.writer import Writer

@@ -18,8 +18,7 @@ from trackside.http.options import HttpOptions
 from trackside.http.unanswered import Unanswered
 from trackside.read.format import Source
 from trackside.site.hits import sources
-from trackside.stores.log_answers import nanoseconds
-from trackside.stores.log_store import Line, LogOptions, LogStream, Wanted, open_store, stamp
+from trackside.stores.log_store import Line, LogOptions, LogStream, Wanted, nanoseconds, open_store, stamp
 from trackside.stores.registry import LOGS, kinds
 
 T0 = 1_795_253_600

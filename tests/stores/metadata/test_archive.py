@@ -24,7 +24,7 @@ from tests.services import Postgres, postgresql, takes_queries, wait_until
 from tests.stores.metadata.verdicts import T0, run, verdict, written
 from trackside.finding import Verdict
 from trackside.model import Attempt
-from trackside.stores.metadata import migrate as migrating
+from trackside.stores.metadata import engine as migrating
 from trackside.stores.metadata.archive import Archive
 from trackside.stores.metadata.engine import Database
 from trackside.stores.metadata.errors import ArchiveError
@@ -64,8 +64,8 @@ def jobs(archive: Archive, **filters: Any) -> list[str]:
 
 
 def test_a_verdict_comes_back_as_it_was_given(archive: Archive) -> None:
-    made = verdict()
-    kept = record(archive, made, username="ada")
+    made = verdict(run(user="ada"))
+    kept = record(archive, made)
     assert kept.new
     found = archive.find("4242")
     assert found is not None
@@ -431,11 +431,15 @@ def test_a_connection_that_died_is_no_lost_verdict(postgres: Postgres) -> None:
 # -- revisions
 
 
-def test_the_tables_are_what_the_schema_says(archive: Archive, url: str) -> None:
-    """What the migrations make, and what the code asks for."""
+@pytest.mark.parametrize("revision", [str(n) for n in range(int(REVISION) + 1)])
+def test_the_tables_are_what_the_schema_says(url: str, revision: str) -> None:
+    """What the migrations make of every revision, and of an empty database, and what the code asks for."""
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
+    if revision != "0":
+        load(url, kept_dump(url, revision))
+    Archive.open(url).close()
     engine = sa.create_engine(url)
     with engine.connect() as link:
         context = MigrationContext.configure(link, opts={"compare_type": True})

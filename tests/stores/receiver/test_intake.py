@@ -21,7 +21,6 @@ import trackside
 from tests.serve.receiving import (
     T0_MS,
     UTIL,
-    Spoken,
     expected,
     flushed,
     gpu,
@@ -31,6 +30,7 @@ from tests.serve.receiving import (
     said,
     samples,
     sent,
+    spoken,
     tick,
     write_request,
 )
@@ -39,8 +39,7 @@ from trackside.evidence import UNANSWERED, MissingAnswer
 from trackside.query import events, metric
 from trackside.runs.listing import Listed, listing
 from trackside.serve import diagnoser as diagnosers
-from trackside.serve.diagnoser import StoreDiagnoser
-from trackside.serve.fresh import lags
+from trackside.serve.diagnoser import Diagnoser, lags
 from trackside.serve.protocols import remote_write
 from trackside.serve.protocols.series_key import labels_of
 from trackside.serve.reading import LineReader
@@ -377,15 +376,15 @@ class Slow:
         return self._reader.sizes()
 
 
-def judged(diagnoser: StoreDiagnoser, job: str) -> str:
+def judged(diagnoser: Diagnoser, job: str) -> str:
     with diagnoser.session(job) as session:
         return str(session.verdict())
 
 
 def test_lines_that_were_not_read_are_no_absence(store: Path) -> None:
     """A verdict says which planes it can't tell of, and why."""
-    intake = Intake(store, Spoken(), keeping=Keeping(flush_s=3600.0), reader=Slow)
-    diagnoser = StoreDiagnoser(store, lambda: lags(intake, 30))
+    intake = Intake(store, spoken, labels_of, keeping=Keeping(flush_s=3600.0), reader=Slow)
+    diagnoser = Diagnoser(store, lambda: lags(intake, 30))
     sent(intake, [(gpu(slurm_job_id="4242"), [(T0_MS, 50.0)])]).result(10)
     assert "not read yet" not in judged(diagnoser, "4242")
     said(intake, JOB, [(0, "step 1 loss 2.0")]).result(10)
@@ -400,8 +399,8 @@ def test_lines_that_were_not_read_are_no_absence(store: Path) -> None:
 
 def test_lines_of_other_jobs_that_were_not_read_are_nothing_to_a_run(store: Path) -> None:
     """Those of the run and of the nodes are; those of an array may be of any of its tasks."""
-    intake = Intake(store, Spoken(), keeping=Keeping(flush_s=3600.0), reader=Slow)
-    diagnoser = StoreDiagnoser(store, lambda: lags(intake, 30))
+    intake = Intake(store, spoken, labels_of, keeping=Keeping(flush_s=3600.0), reader=Slow)
+    diagnoser = Diagnoser(store, lambda: lags(intake, 30))
     jobs = ("4242", "4243", "60_3")
     sent(intake, [(gpu(number=at, slurm_job_id=job), [(T0_MS, 50.0)]) for at, job in enumerate(jobs)]).result(10)
 
@@ -432,7 +431,7 @@ def test_what_could_not_be_written_is_no_absence(
         raise StoreError("the disk is full")
 
     monkeypatch.setattr(intake._flush if broken == "write" else intake._flush._reader, broken, fails)
-    with StoreDiagnoser(store, lambda: lags(intake, 30)).session("4242") as session:
+    with Diagnoser(store, lambda: lags(intake, 30)).session("4242") as session:
         told = {row.plane: row.text for row in session.store.all_rows() if row.kind == UNANSWERED}
     assert set(told) == {"log", "kernel"} | ({"metric"} if broken == "write" else set())
     assert all("the disk is full" in each for each in told.values())
@@ -440,7 +439,7 @@ def test_what_could_not_be_written_is_no_absence(
 
 def test_listings_do_not_write_each_time(store: Path, intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    diagnoser = StoreDiagnoser(store, lambda: calls.append(1))
+    diagnoser = Diagnoser(store, lambda: calls.append(1) or ())
     for _ in range(3):
         diagnoser.runs()
     assert len(calls) == 1
@@ -927,14 +926,14 @@ def test_a_body_that_breaks_its_reader_keeps_no_other_from_being_read_again(
         sent(intake, tick(number)).result(10)
     shutil.copytree(store, tmp_path / "copy")
     intake.close()
-    decode, count = Spoken.decode, iter(range(3))
+    count = iter(range(3))
 
-    def broken(self: Spoken, entry: Entry) -> Decoded:
+    def broken(entry: Entry) -> Decoded:
         if next(count) == 1:
             raise RecursionError
-        return decode(self, entry)
+        return spoken(entry)
 
-    monkeypatch.setattr(Spoken, "decode", broken)
+    monkeypatch.setattr("tests.serve.receiving.spoken", broken)
     again = opened(tmp_path / "copy")
     assert again.counts.left_out["undecodable"] == 1
     again.close()

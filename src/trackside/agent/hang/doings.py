@@ -1,18 +1,24 @@
-"""What the processes of a rank do, as the kernel counts it from outside: CPU time, bytes, page faults, output."""
+"""What the processes of a rank do, as the kernel tells it from outside: CPU time, bytes, page faults, output; and the
+state of its threads."""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from trackside.agent.hang.ranks import Rank
+from trackside.agent.pseudo_files import keyed, readable
+from trackside.catalog.hang_lines import State
 
 TICKS = os.sysconf("SC_CLK_TCK")
 MOST_PROCESSES = 64
 """Of one rank that are asked: a loader has up to a few dozen workers."""
+MOST_THREADS = 512
+"""Of one process that are looked at: libraries start a few dozen."""
 _WAKE_BYTES = 8
 """What each write to an event descriptor holds, by which threads wake each other; through pipes it is one byte."""
 
@@ -82,6 +88,44 @@ def since(before: Counts, now: Counts, seconds: float) -> Doings:
     )
 
 
+def state_of(proc: Path, rank: Rank, cores: float | None = None) -> State | None:
+    """The state of a rank's process: that of its main thread, but of one that sleeps uninterruptibly if any does. None
+    where it has ended."""
+    folder = proc / str(rank.main.pid)
+    try:
+        threads = sorted((name for name in os.listdir(folder / "task") if name.isdigit()), key=int)[:MOST_THREADS]
+    except OSError:
+        return None
+    states = {name: state for name in threads if (state := _state(folder / "task" / name)) is not None}
+    if not states:
+        return None
+    main = str(rank.main.pid)
+    chosen = next((name for name, state in states.items() if state == "D"), main if main in states else threads[0])
+    at = folder / "task" / chosen
+    wait = _text(at / "wchan")
+    syscall = _text(at / "syscall").split(" ")[0]
+    if wait in ("", "0"):  # the innermost function of the kernel that it is in; only root may read these
+        stack = _text(at / "stack").splitlines()
+        wait = next((line.partition("] ")[2].partition("+")[0] for line in stack if "] " in line), "")
+    return State(
+        comm=rank.main.comm or "?",
+        state=states.get(chosen, "S"),
+        wait=wait,
+        syscall=syscall if syscall.lstrip("-").isdigit() else "",
+        cores=cores,
+        each=Counter(states.values()),
+    )
+
+
+def _state(folder: Path) -> str | None:
+    found = _text(folder / "stat").rpartition(")")[2].split()
+    return found[0] if found else None
+
+
+def _text(path: Path) -> str:
+    return readable(path).decode("utf-8", "replace").strip()
+
+
 def last_output_ns(all_: Iterable[Counts]) -> int | None:
     """When the newest of the output files was written to; None where no rank has one."""
     return max((time for each in all_ for _, _, time in each.outputs or ()), default=None)
@@ -99,12 +143,7 @@ def _spoke(before: Counts, now: Counts) -> bool:
 
 def _stat(proc: Path, pid: int) -> tuple[float, int] | None:
     """CPU seconds and page faults."""
-    try:
-        with open(proc / str(pid) / "stat", "rb") as file:
-            text = file.read(2048)
-    except OSError:
-        return None
-    fields = text.rpartition(b")")[2].split()
+    fields = readable(proc / str(pid) / "stat").rpartition(b")")[2].split()
     if len(fields) < 13 or fields[0] == b"Z":
         return None
     return (int(fields[11]) + int(fields[12])) / TICKS, int(fields[7]) + int(fields[9])
@@ -112,12 +151,10 @@ def _stat(proc: Path, pid: int) -> tuple[float, int] | None:
 
 def _io(proc: Path, pid: int) -> tuple[int | None, tuple[int, int] | None]:
     """Bytes moved; bytes and calls of ``write``."""
-    try:
-        with open(proc / str(pid) / "io", "rb") as file:
-            lines = file.read(1024).split(b"\n")
-    except OSError:
+    text = readable(proc / str(pid) / "io")
+    if not text:
         return None, None
-    told = {name: int(value) for name, _, value in (line.partition(b": ") for line in lines) if value.strip().isdigit()}
+    told = keyed(text, (b"rchar", b"wchar", b"read_bytes", b"syscw"))
     moved = sum(told.get(name, 0) for name in (b"rchar", b"wchar", b"read_bytes"))
     return moved, (told.get(b"wchar", 0), told.get(b"syscw", 0))
 

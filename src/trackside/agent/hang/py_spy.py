@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trackside.agent.pseudo_files import readable
+from trackside.agent.user import capabilities
 from trackside.catalog.hang_lines import MOST_NATIVE, Thread, native_name, place_of
 from trackside.catalog.python_stack import Call, own_call
 from trackside.command import Command, CommandStopped
@@ -20,7 +22,6 @@ MOST_BYTES = 4 << 20
 """Of what it prints: native stacks of a hundred threads are as much."""
 MOST_THREADS = 64
 """Of a process that are kept, the main thread first."""
-_CAP_SYS_PTRACE = 19
 
 
 class NoStack(TracksideError):
@@ -117,31 +118,10 @@ def reason(said: str) -> str:
 
 def may_not(status: Path = Path("/proc/self/status"), yama: Path = Path("/proc/sys/kernel/yama/ptrace_scope")) -> str:
     """What keeps this process from looking into another."""
-    scope = _first(yama)
-    if not _has_ptrace(status):
+    scope = readable(yama).decode().strip()
+    if "CAP_SYS_PTRACE" not in capabilities(status):
         limit = f" (kernel.yama.ptrace_scope is {scope})" if scope not in ("", "0") else ""
         return f"give the agent CAP_SYS_PTRACE{limit}"
     if scope == "3":
         return "kernel.yama.ptrace_scope is 3, which forbids it to everybody until the next boot"
     return "it is in another user namespace or a sandbox that forbids ptrace"
-
-
-def _has_ptrace(status: Path) -> bool:
-    caps = next((line for line in _all(status).splitlines() if line.startswith("CapEff:")), "CapEff:\t0")
-    return bool(int(caps.split()[1], 16) >> _CAP_SYS_PTRACE & 1)
-
-
-def _first(path: Path) -> str:
-    return _all(path).strip()[:10]
-
-
-def _all(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
-
-
-def compared(threads: Sequence[Thread]) -> Mapping[int, object]:
-    """What of stacks shows that nothing has moved."""
-    return {each.tid: each.calls for each in threads}

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackside.agent.hang.ranks import Rank
+from trackside.agent.pseudo_files import environ_of
 from trackside.agent.user import user_of
 from trackside.catalog.hang_lines import Piece, pieces_of
 from trackside.errors import TracksideError
@@ -59,19 +60,10 @@ def recorder(proc: Path, rank: Rank) -> Recorder | None:
         return None
     stem = environ.get(ASK, "")
     pipe = _inside(proc, rank.main.pid, f"{stem}{number}.pipe") if stem and _has_ring(environ) else None
-    stems = _stems({**_home(proc, rank.main.pid), **environ})
+    whole = environ_of(proc, rank.main.pid)
+    caches: dict[str, str] = {name: whole.get(name, "") for name in ("HOME", "XDG_CACHE_HOME")}
+    stems = _stems({**caches, **environ})
     return Recorder(pipe, tuple(_inside(proc, rank.main.pid, f"{each}{number}") for each in stems), user.uid)
-
-
-def _home(proc: Path, pid: int) -> dict[str, str]:
-    """Where the process's user keeps caches; empty where that may not be known."""
-    try:
-        with open(proc / str(pid) / "environ", "rb") as file:
-            parts = file.read(1 << 18).split(b"\0")
-    except OSError:
-        return {}
-    pairs = (part.decode("utf-8", "replace").partition("=") for part in parts)
-    return {name: value for name, _, value in pairs if name in ("HOME", "XDG_CACHE_HOME")}
 
 
 def _has_ring(environ: Mapping[str, str]) -> bool:
@@ -121,14 +113,18 @@ def ask(found: Recorder) -> bool:
 
 def written_ns(found: Recorder) -> int:
     """When its newest dump was written; 0 where there is none."""
-    times = [told.st_mtime_ns for path in found.dumps if (told := _told(path, found.uid)) is not None]
-    return max(times, default=0)
+    return _newest(found)[0]
+
+
+def _newest(found: Recorder) -> tuple[int, Path]:
+    """Its newest dump, and when that was written; 0 where there is none."""
+    dumps = [(told.st_mtime_ns, path) for path in found.dumps if (told := _told(path, found.uid)) is not None]
+    return max(dumps, default=(0, Path()))
 
 
 def pieces(found: Recorder, since_ns: int, most: int) -> list[Piece]:
     """The newest dump since then, deflated and as text. Raises NoDump, also where that is more than ``most`` bytes."""
-    dumps = [(told.st_mtime_ns, path) for path in found.dumps if (told := _told(path, found.uid)) is not None]
-    time, path = max(dumps, default=(0, Path()))
+    time, path = _newest(found)
     if time < since_ns or not time:
         raise NoDump("its flight recorder has made no dump")
     data = _read(path, found.uid, MOST_DEFLATED * most)

@@ -13,11 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trackside.agent.hang import kernel, py_spy, recorder
+from trackside.agent.hang import py_spy, recorder
+from trackside.agent.hang.doings import state_of
 from trackside.agent.hang.ranks import Rank
-from trackside.agent.hang.watch import Key, Stacks, Suspicion
+from trackside.agent.hang.watch import Key, Suspicion
 from trackside.agent.source import Reading
 from trackside.catalog.hang_lines import (
+    State,
     Thread,
     Who,
     piece_line,
@@ -63,13 +65,11 @@ class Taker:
     proc: Path
     bounds: Bounds
     program: str | None
-    clock: Callable[[], float] = time.monotonic
 
-    def stacks(self, ranks: Sequence[Rank]) -> tuple[dict[Key, tuple[Thread, ...]], dict[Key, str]]:
-        """Python stacks, and why there are none of others."""
+    def stacks(self, ranks: Sequence[Rank], end: float) -> tuple[dict[Key, tuple[Thread, ...]], dict[Key, str]]:
+        """Python stacks, and why there are none of others. ``end``: in monotonic seconds."""
         found: dict[Key, tuple[Thread, ...]] = {}
         failed: dict[Key, str] = {}
-        end = self.clock() + self.bounds.all_s / 2
         for rank in ranks:
             try:
                 found[rank.key] = self._stack(rank, end, native=False)
@@ -80,20 +80,20 @@ class Taker:
     def _stack(self, rank: Rank, end: float, native: bool) -> tuple[Thread, ...]:
         if self.program is None:
             raise py_spy.NoStack("py-spy is not there: pip install trackside[agent]")
-        left = min(self.bounds.one_s, end - self.clock())
+        left = min(self.bounds.one_s, end - time.monotonic())
         if left <= 0:
             raise py_spy.NoStack(f"the {self.bounds.all_s:g} s for all ranks are over")
-        seen = kernel.seen(self.proc, rank)
+        seen = state_of(self.proc, rank)
         if seen is None:
             raise py_spy.NoStack("the process has ended")
         # One that is stopped, or sleeps uninterruptibly, does not answer to ptrace.
-        quiet = not self.bounds.blocking or seen.state.state in ("D", "T", "t")
+        quiet = not self.bounds.blocking or seen.state in ("D", "T", "t")
         pid = rank.main.pid
         if native and not quiet:
             try:
                 return py_spy.stacks(self.program, pid, timeout_s=left, native=True)
             except py_spy.NoStack:
-                left = min(self.bounds.one_s, end - self.clock())
+                left = min(self.bounds.one_s, end - time.monotonic())
         return py_spy.stacks(self.program, pid, timeout_s=max(left, 0.1), nonblocking=quiet)
 
     def report(
@@ -101,34 +101,28 @@ class Taker:
     ) -> None:
         """Add the lines of a job that seems to hang."""
         said = _Lines(reading, self.bounds.bytes)
-        end = self.clock() + self.bounds.all_s
+        end = time.monotonic() + self.bounds.all_s
         chosen = list(ranks)[:MOST_STATES]
         said.add(Who(job), words_line(Who(job), _why(suspicion, len(ranks))))
         asked = self._asked(chosen)
         states = {}
         for rank in chosen:
-            seen = kernel.seen(self.proc, rank, cores.get(rank.key))
+            seen = state_of(self.proc, rank, cores.get(rank.key))
             if seen is not None:
                 states[rank.key] = seen
-                said.add(_who(rank), state_line(_who(rank), seen.state))
+                said.add(_who(rank), state_line(_who(rank), seen))
         order = sorted(chosen, key=_apart(states, cores))
         self._stacks(said, order[: self.bounds.ranks], end)
         if len(ranks) > self.bounds.ranks:
             said.add(Who(job), words_line(Who(job), f"stacks of {self.bounds.ranks} of {len(ranks)} ranks were taken"))
         self._recorders(said, asked, end)
         if said.left_out:
-            reading.lost["hang_lines"] = reading.lost.get("hang_lines", 0) + said.left_out
+            reading.lost["hang_lines"] += said.left_out
 
     def _stacks(self, said: _Lines, ranks: Sequence[Rank], end: float) -> None:
         """Python stacks of all; then, in the time that is left, native ones of those that do not say what they wait
         for."""
-        found: dict[Key, tuple[Thread, ...]] = {}
-        failed: dict[Key, str] = {}
-        for rank in ranks:
-            try:
-                found[rank.key] = self._stack(rank, end, native=False)
-            except py_spy.NoStack as error:
-                failed[rank.key] = str(error)
+        found, failed = self.stacks(ranks, end)
         for rank in ranks if self.bounds.native else ():
             if rank.key in found and not _says_why(found[rank.key][0]):
                 with suppress(py_spy.NoStack):
@@ -152,10 +146,10 @@ class Taker:
 
     def _recorders(self, said: _Lines, asked: Sequence[tuple[Rank, recorder.Recorder, int, bool]], end: float) -> None:
         left = self.bounds.bytes
-        until = min(end, self.clock() + self.bounds.recorder_s)
+        until = min(end, time.monotonic() + self.bounds.recorder_s)
         for rank, one, before, was_asked in asked:
             if was_asked:
-                _settled(one, before, until, self.clock)
+                _settled(one, before, until)
             newest = recorder.written_ns(one)
             recent = time.time_ns() - 3600 * 10**9
             try:
@@ -214,31 +208,24 @@ def _why(suspicion: Suspicion, count: int) -> str:
     return f"{silent}{usual}; {ranks} on this node {verb} still, for {suspicion.still_s:.0f} s"
 
 
-def _apart(states: Mapping[Key, kernel.Told], cores: Mapping[Key, float]) -> Callable[[Rank], tuple[int, int]]:
+def _apart(states: Mapping[Key, State], cores: Mapping[Key, float]) -> Callable[[Rank], tuple[int, int]]:
     """Orders ranks: those first whose kernel state few others share."""
 
-    def manner(rank: Rank) -> tuple[str, str, bool]:
-        seen = states.get(rank.key)
-        busy = cores.get(rank.key, 0.0) >= 0.1
-        return ("", "", busy) if seen is None else (seen.state.state, seen.state.wait, busy)
+    def manner(key: Key) -> tuple[str, str, bool]:
+        seen = states.get(key)
+        busy = cores.get(key, 0.0) >= 0.1
+        return ("", "", busy) if seen is None else (seen.state, seen.wait, busy)
 
-    shared: Counter[tuple[str, str, bool]] = Counter()
-    for key, seen in states.items():
-        shared[seen.state.state, seen.state.wait, cores.get(key, 0.0) >= 0.1] += 1
-    return lambda rank: (shared[manner(rank)], rank.number if rank.number is not None else 1 << 30)
+    shared = Counter(map(manner, states))
+    return lambda rank: (shared[manner(rank.key)], rank.number if rank.number is not None else 1 << 30)
 
 
-def _settled(one: recorder.Recorder, before: int, until: float, clock: Callable[[], float]) -> None:
+def _settled(one: recorder.Recorder, before: int, until: float) -> None:
     """Wait until a dump is there and no longer grows."""
     last = before
-    while clock() < until:
+    while time.monotonic() < until:
         now = recorder.written_ns(one)
         if now > before and now == last:
             return
         last = now
-        time.sleep(min(0.25, max(0.0, until - clock())))
-
-
-def comparable(found: Mapping[Key, Sequence[Thread]]) -> Stacks:
-    """Stacks of ranks as they are compared with later ones."""
-    return {key: py_spy.compared(threads) for key, threads in found.items()}
+        time.sleep(min(0.25, max(0.0, until - time.monotonic())))

@@ -25,7 +25,8 @@ from trackside.agent.jobs.environment import (
     visible,
 )
 from trackside.agent.node import Node
-from trackside.agent.owners import Owner, Process
+from trackside.agent.owners import Owner, Owners, Process
+from trackside.agent.pseudo_files import once, uptime_s
 from trackside.agent.user import user_of
 
 MOST = 1 << 16
@@ -38,8 +39,6 @@ MOST_KEPT = 16 << 20
 """Characters of all environments: beyond it, new ones are not kept, and what they tell of a process is."""
 YOUNG_TICKS = 200
 """Kernel ticks, two seconds: what began since is looked at again."""
-_STEP = 32 << 10
-"""Bytes of one reading; of a cgroup's and a stat's file, the kernel hands over less only where there is no more."""
 TURNS = 12
 """In so many renewals each process of a job is looked at again."""
 _KERNEL = 0x00200000
@@ -73,8 +72,8 @@ class _Seen:
     uid: int | None = None
 
 
-class ProcessMap:
-    """Implements :class:`trackside.agent.owners.Owners`. One thread renews it, any may ask."""
+class ProcessMap(Owners):
+    """One thread renews it, every few seconds: the source ``processes``."""
 
     def __init__(self, node: Node) -> None:
         self._node, self._proc = node.name, os.fspath(node.proc)
@@ -93,17 +92,13 @@ class ProcessMap:
         self._gpus: Mapping[str, Owner] = {}
         self._held: dict[str, tuple[int, ...]] = {}
         self._lock = threading.Lock()
-        self.unread = 0
-        """Processes of jobs whose environment may not be read, when it was renewed last."""
 
     # -- asking
 
     def processes(self) -> Sequence[Process]:
-        """See :class:`trackside.agent.owners.Owners`."""
         return tuple(self._view.values())
 
     def of_pid(self, pid: int) -> Owner | None:
-        """See :class:`trackside.agent.owners.Owners`."""
         seen, known = self._seen.get(pid), self._view.get(pid)
         try:
             inode = os.stat(f"{self._proc}/{pid}").st_ino
@@ -117,20 +112,17 @@ class ProcessMap:
         return _unranked([fresh.process, *self._view.values()])[0].owner
 
     def of_gpu(self, gpu: str) -> Owner | None:
-        """See :class:`trackside.agent.owners.Owners`."""
         owners = [owner for pid in self._held.get(gpu, ()) if (owner := self.of_pid(pid)) is not None]
         return _common(owners) if owners else self._gpus.get(gpu)
 
     def hold(self, gpu: str, pids: Sequence[int]) -> None:
-        """See :class:`trackside.agent.owners.Owners`."""
         self._held[gpu] = tuple(pids[:4096])
 
     # -- renewing
 
     def renew(self) -> None:
-        """Look at what is new. Raises OSError where /proc can't be listed."""
         with self._lock:
-            now = self._ticks()
+            now = int(uptime_s(self._proc) * os.sysconf("SC_CLK_TCK"))
             self._turn = (self._turn + 1) % TURNS
             listed = self._listed()
             changed, new = False, 0
@@ -192,7 +184,7 @@ class ProcessMap:
         if stat.flags & _KERNEL:
             return nobody
         try:
-            member = membership(_content(f"{self._proc}/{pid}/cgroup", 1 << 16))
+            member = membership(once(f"{self._proc}/{pid}/cgroup", 1 << 16))
         except OSError:
             return nobody
         environ = self._environ(pid)
@@ -269,7 +261,7 @@ class ProcessMap:
 
     def _stat(self, pid: int) -> _Stat | None:
         try:
-            data = _content(f"{self._proc}/{pid}/stat", 4096)
+            data = once(f"{self._proc}/{pid}/stat", 4096)
         except OSError:
             return None
         begin, end = data.find(b"("), data.rfind(b")")
@@ -286,7 +278,7 @@ class ProcessMap:
 
     def _environ(self, pid: int) -> Mapping[str, str] | None:
         try:
-            found = variables(_content(f"{self._proc}/{pid}/environ", MOST_ENVIRON))
+            found = variables(once(f"{self._proc}/{pid}/environ", MOST_ENVIRON))
         except OSError:
             return None
         items = tuple(found.items())
@@ -295,29 +287,6 @@ class ProcessMap:
             self._kept += sum(len(name) + len(value) for name, value in items)
             known = self._environs[items] = found
         return found if known is None else known
-
-    def _ticks(self) -> int:
-        """Kernel ticks since boot; 0 where that isn't told."""
-        try:
-            return int(float(_content(f"{self._proc}/uptime", 100).split()[0]) * os.sysconf("SC_CLK_TCK"))
-        except (OSError, ValueError, IndexError):
-            return 0
-
-
-def _content(path: str, most: int) -> bytes:
-    """A file's content, no more than ``most`` bytes of it. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = os.read(fd, min(most, _STEP))
-        if len(data) < _STEP:
-            return data
-        parts, size = [data], len(data)
-        while size < most and (data := os.read(fd, min(most - size, _STEP))):
-            parts.append(data)
-            size += len(data)
-        return b"".join(parts)
-    finally:
-        os.close(fd)
 
 
 def _unranked(processes: Sequence[Process]) -> list[Process]:

@@ -11,8 +11,10 @@ import json
 import os
 import subprocess
 import time
+from pathlib import Path
 
-from trackside.agent.kernel.position import Remembered
+import msgspec
+
 from trackside.agent.source import Reading, Unavailable
 
 _READ = 1 << 20
@@ -20,14 +22,32 @@ _MOST_TAIL = 256 << 10
 _TRY_S = 10.0
 
 
+class Position(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far the kernel's messages were read, kept over restarts of the agent: of the journal its cursor, of the ring
+    the boot, the last record's number in it and its clock."""
+
+    cursor: str = ""
+    boot: str = ""
+    sequence: int = -1
+    base_ns: int | None = None
+    drift_ns: int = 0
+
+
+def recall(path: Path) -> Position:
+    """What was written down last; nothing where that can't be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes()[:4096], type=Position)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return Position()
+
+
 class Journal:
     """Lines that the journal has of the kernel, as (POSIX nanoseconds, text)."""
 
-    def __init__(self, program: str, position: Remembered, look_back_s: float) -> None:
+    def __init__(self, program: str, position: Position, look_back_s: float) -> None:
         """Raises Unavailable."""
         _ask(program)
-        cursor = position.get("cursor")
-        self._cursor = cursor if isinstance(cursor, str) else ""
+        self._cursor = position.cursor
         since = f"--after-cursor={self._cursor}" if self._cursor else f"--since=@{int(time.time() - look_back_s)}"
         fields = "--output-fields=MESSAGE,__CURSOR,__REALTIME_TIMESTAMP"
         self._child = subprocess.Popen(
@@ -52,7 +72,7 @@ class Journal:
         *lines, self._tail = (self._tail + data).split(b"\n")
         if len(self._tail) > _MOST_TAIL:
             self._tail = b""
-            reading.lost["lines"] = reading.lost.get("lines", 0) + 1
+            reading.lost["lines"] += 1
         found: list[tuple[int, str]] = []
         for line in lines:
             entry = parse_entry(line)
@@ -61,9 +81,9 @@ class Journal:
                 found += [(time_ns, each.rstrip()) for each in text.split("\n") if each.strip()]
         return found
 
-    def position(self) -> Remembered:
+    def position(self) -> Position:
         """Where to go on."""
-        return {"cursor": self._cursor} if self._cursor else {}
+        return Position(cursor=self._cursor)
 
     def close(self) -> None:
         """End the child."""

@@ -155,22 +155,9 @@ PROBES: tuple[Probe, ...] = (
     Probe("nvmlDeviceGetBAR1MemoryInfo", _bar1, ("gpu_bar1_used_bytes", "gpu_bar1_total_bytes"), SELDOM_S),
     _one("nvmlDeviceGetMaxClockInfo", "gpu_sm_clock_max_hertz", 1e6, 1, after_s=RARELY_S),
     _one("nvmlDeviceGetMaxClockInfo", "gpu_memory_clock_max_hertz", 1e6, 2, after_s=RARELY_S),
-    _one(
-        "nvmlDeviceGetTemperatureThreshold", "gpu_temperature_limit_celsius", 1.0, 0, after_s=RARELY_S, kind="shutdown"
-    ),
-    _one(
-        "nvmlDeviceGetTemperatureThreshold", "gpu_temperature_limit_celsius", 1.0, 1, after_s=RARELY_S, kind="slowdown"
-    ),
-    _one(
-        "nvmlDeviceGetTemperatureThreshold",
-        "gpu_temperature_limit_celsius",
-        1.0,
-        2,
-        after_s=RARELY_S,
-        kind="memory_operating",
-    ),
-    _one(
-        "nvmlDeviceGetTemperatureThreshold", "gpu_temperature_limit_celsius", 1.0, 3, after_s=RARELY_S, kind="operating"
+    *(
+        _one("nvmlDeviceGetTemperatureThreshold", "gpu_temperature_limit_celsius", 1.0, at, after_s=RARELY_S, kind=kind)
+        for at, kind in enumerate(("shutdown", "slowdown", "memory_operating", "operating"))
     ),
     Probe("nvmlDeviceGetPowerManagementLimitConstraints", _power_range, ("gpu_power_limit_range_watts",), RARELY_S),
     _one(

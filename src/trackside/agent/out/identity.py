@@ -21,12 +21,9 @@ class Identity:
     def of_sample(self, labels: Labels) -> Labels:
         """All labels of a sample, sorted by name. Its job is called as that of lines: ``job`` is what Prometheus calls
         the scrape."""
-        return self._with((JOB if name == "job" else name, value) for name, value in labels)
+        return self.of_line((JOB if name == "job" else name, value) for name, value in labels)
 
-    def of_line(self, labels: Labels) -> Labels:
+    def of_line(self, labels: Iterable[tuple[str, str]]) -> Labels:
         """All labels of a line, sorted by name."""
-        return self._with(labels)
-
-    def _with(self, labels: Iterable[tuple[str, str]]) -> Labels:
         own = {**self.labels, "node": self.node, **({JOB: self.job} if self.job else {})}
         return tuple(sorted({**own, **dict(labels)}.items()))

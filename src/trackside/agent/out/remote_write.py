@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from trackside.agent.out.identity import Identity
 from trackside.agent.out.receiver import ReceiverOptions
-from trackside.agent.out.snappy import compressor, varint
 from trackside.agent.source import Labels, Reading
 
 PATH = "/api/v1/write"
@@ -27,6 +27,8 @@ HEADERS = {
     "X-Prometheus-Remote-Write-Version": "0.1.0",
 }
 _VALUE = struct.Struct("<d")
+_LITERAL = 1 << 16
+"""Bytes of one literal, at most: its length takes two bytes then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,3 +89,41 @@ def _label(name: str, value: str) -> bytes:
 def _text(number: int, text: str) -> bytes:
     data = text.encode("utf-8", "replace")
     return bytes((number << 3 | 2,)) + varint(len(data)) + data
+
+
+@cache
+def compressor() -> tuple[Callable[[bytes], bytes], bool]:
+    """What makes a block of snappy, and whether it makes it smaller: without cramjam it is of literals alone, which is
+    valid and read by all."""
+    try:
+        import cramjam
+    except ImportError:
+        return literals, False
+    return lambda data: bytes(cramjam.snappy.compress_raw(data)), True
+
+
+def literals(data: bytes) -> bytes:
+    """A block that holds data as it stands."""
+    out = [varint(len(data))]
+    for begin in range(0, len(data), _LITERAL):
+        part = data[begin : begin + _LITERAL]
+        out += (_tag(len(part) - 1), part)
+    return b"".join(out)
+
+
+def _tag(last: int) -> bytes:
+    """What stands before a literal, by its length less one."""
+    if last < 60:
+        return bytes((last << 2,))
+    return bytes((60 << 2, last)) if last < 256 else b"\xf4" + last.to_bytes(2, "little")
+
+
+def varint(number: int) -> bytes:
+    """A number as snappy and protobuf write it; a negative one as 64 bits."""
+    number &= (1 << 64) - 1
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

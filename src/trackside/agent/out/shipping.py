@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
 
+from trackside.agent.out.loki_push import LokiPush
 from trackside.agent.out.receiver import ReceiverOptions
+from trackside.agent.out.remote_write import RemoteWrite
 from trackside.agent.out.spool import Batch, Spool
 from trackside.agent.source import Reading
 from trackside.http.client import HttpClient
@@ -25,22 +26,8 @@ SAY_S = 60.0
 IMPOSSIBLE = frozenset({400, 406, 409, 410, 411, 412, 413, 414, 415, 416, 417, 421, 422, 431})
 """What a receiver answers to a body that it will never take. Others of 400 and above may pass: a token that is being
 changed, a URL that is not served yet."""
-Outcome = Literal["sent", "refused", "again"]
-
-
-class Wire(Protocol):
-    """What is spoken to a receiver."""
-
-    name: str
-    path: str
-
-    def records(self, reading: Reading) -> Iterator[tuple[bytes, int]]:
-        """What is to be sent of a reading, in pieces, and how many things each holds."""
-        ...
-
-    def body(self, records: Sequence[bytes]) -> tuple[bytes, Mapping[str, str]]:
-        """One request of several pieces, and its headers."""
-        ...
+Wire = RemoteWrite | LokiPush
+"""What is spoken to a receiver."""
 
 
 @dataclass(slots=True)
@@ -49,10 +36,8 @@ class Sent:
 
     count: int = 0
     requests: int = 0
-    bytes: int = 0
     failures: int = 0
     failed: int = 0
-    reason: str = ""
     last_success: float = 0.0
 
 
@@ -115,23 +100,13 @@ class Shipping:
                 return
             if batch is None:
                 return
-            outcome, after_s = self._try(batch)
-            if outcome == "again":
-                self.spool.released(batch)
+            if after_s := self._try(batch):
                 if self._stopping.is_set():
                     return
                 self._stopping.wait(after_s)
-            elif outcome == "refused" and len(batch.records) > 1:
-                self.spool.released(batch)
-                self._most_records = len(batch.records) // 2  # which of them is it?
-            elif outcome == "refused":
-                self.spool.refused(batch)
-            else:
-                self.spool.done(batch)
-                self._most_records = min(2 * self._most_records, MOST_RECORDS)
 
-    def _try(self, batch: Batch) -> tuple[Outcome, float]:
-        """Send a batch; what came of it, and how long to wait until the next try."""
+    def _try(self, batch: Batch) -> float:
+        """Send a batch and see to what came of it; seconds to wait until the next try, 0 where it got through."""
         sent = self.sent
         sent.requests += 1
         try:
@@ -141,30 +116,34 @@ class Shipping:
             if error.status in IMPOSSIBLE:
                 return self._refused(batch, str(error))
             if error.kind != "too_large":  # it took the body, and has a lot to say of it
-                return "again", self._failed(str(error), error.after)
+                return self._failed(batch, str(error), error.after)
         except Exception as error:  # noqa: BLE001  whatever it is, this thread must not end by it
-            return "again", self._failed(f"{self.url}: {type(error).__name__}: {error}", 0.0)
+            return self._failed(batch, f"{self.url}: {type(error).__name__}: {error}", 0.0)
         if sent.failures:
             self._say(f"{self.url} answers again")
             self._said.clear()
         sent.count += batch.count
-        sent.bytes += len(body)
-        sent.failures, sent.reason, sent.last_success = 0, "", time.time()
-        return "sent", 0.0
+        sent.failures, sent.last_success = 0, time.time()
+        self.spool.done(batch)
+        self._most_records = min(2 * self._most_records, MOST_RECORDS)
+        return 0.0
 
-    def _refused(self, batch: Batch, reason: str) -> tuple[Outcome, float]:
-        """Note what the receiver will never take."""
-        if len(batch.records) == 1:
-            self.sent.reason = reason
+    def _refused(self, batch: Batch, reason: str) -> float:
+        """Find the record that the receiver will never take, and let it go."""
+        if len(batch.records) > 1:
+            self.spool.released(batch)
+            self._most_records = len(batch.records) // 2  # which of them is it?
+        else:
             self._complain(reason, f"so {batch.count:,} are lost")
-        return "refused", 0.0
+            self.spool.refused(batch)
+        return 0.0
 
-    def _failed(self, reason: str, after_s: float) -> float:
+    def _failed(self, batch: Batch, reason: str, after_s: float) -> float:
         """Note a failure; seconds until the next try."""
+        self.spool.released(batch)
         sent = self.sent
         sent.failures += 1
         sent.failed += 1
-        sent.reason = reason
         self._complain(reason, "what waits is kept, and tried again")
         wait_s = min(FIRST_AGAIN_S * 2.0 ** min(sent.failures - 1, 10), LAST_AGAIN_S)
         return max(min(after_s, MOST_AFTER_S), wait_s) * random.uniform(1.0, 1.5)

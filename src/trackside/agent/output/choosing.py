@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from trackside.agent.output.framing import Allowance, Redraws, pieces, texts
 from trackside.agent.output.measures import measures
-from trackside.agent.output.options import JobOutputOptions
+from trackside.agent.output.options import JobOutputOptions, Text
 from trackside.agent.output.scanning import Head, Meaning, Scanner, last_meanings
 from trackside.logs.event_line import pulse, written
 from trackside.logs.line import Scratch
@@ -54,120 +54,94 @@ class Before:
     head: bytes
 
 
-class Policy(Protocol):
+class Policy(ABC):
     """Takes what is complete of one file, and gives what is sent of it."""
 
+    def __init__(self, scratch: Scratch, options: JobOutputOptions, before: Before | None = None) -> None:
+        self._options, self._head = options, Head(scratch)
+        self._sent: list[Sent] = []
+        self._figures: dict[str, float] = {}
+        if before is not None:
+            self._head.add(before.head, 0)
+
     @property
+    @abstractmethod
     def done(self) -> int:
         """Up to where the file was read,"""
-        ...
 
     @property
     def sent(self) -> int:
         """and before where all of it is sent, or never will be."""
-        ...
+        return self.done
 
     @property
     def end(self) -> int:
         """Where what it was given ends."""
-        ...
+        return self.done
 
+    @abstractmethod
     def take(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
         """Complete lines of the file from ``offset`` on, read at that time; ``now`` is of a steady clock."""
-        ...
+        self._head.add(data, offset)
 
     def give(self, now: float, quiet_s: float, ended: bool) -> list[Sent]:
         """What is to be sent, in order. ``quiet_s``: since the file last grew; ``ended``: it won't any more."""
-        ...
-
-    def measured(self) -> dict[str, float]:
-        """Progress since this was last asked, by metric."""
-        ...
-
-
-class All:
-    """Every line. The states of a bar are thinned."""
-
-    def __init__(self, scratch: Scratch, options: JobOutputOptions, done: int = 0) -> None:
-        self._done, self._scratch, self.head = done, scratch, Head(scratch)
-        self._redraws = Redraws(options.redraw_s)
-        self._sent: list[Sent] = []
-        self._figures: dict[str, float] = {}
-
-    @property
-    def done(self) -> int:
-        """See :class:`Policy`."""
-        return self._done
-
-    @property
-    def sent(self) -> int:
-        """See :class:`Policy`."""
-        return self._done
-
-    @property
-    def end(self) -> int:
-        """See :class:`Policy`."""
-        return self._done
-
-    def take(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
-        """See :class:`Policy`."""
-        self.head.add(data, offset)
-        self._sent += [(time_ns, text) for text in texts(data, self._redraws, now)]
-        self._figures |= measures(last_meanings(data, self._scratch))
-        self._done = offset + len(data)
-
-    def give(self, now: float, quiet_s: float, ended: bool) -> list[Sent]:
-        """See :class:`Policy`."""
         sent, self._sent = self._sent, []
         return sent
 
     def measured(self) -> dict[str, float]:
-        """See :class:`Policy`."""
+        """Progress since this was last asked, by metric."""
         found, self._figures = self._figures, {}
         return found
 
 
-class _Reading(ABC):
+class All(Policy):
+    """Every line. The states of a bar are thinned."""
+
+    def __init__(self, scratch: Scratch, options: JobOutputOptions, before: Before | None = None) -> None:
+        super().__init__(scratch, options, before)
+        self._done, self._scratch = 0 if before is None else before.done, scratch
+        self._redraws = Redraws(options.redraw_s)
+
+    @property
+    def done(self) -> int:
+        return self._done
+
+    def take(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
+        super().take(data, offset, time_ns, now)
+        self._sent += [(time_ns, text) for text in texts(data, self._redraws, now)]
+        self._figures |= measures(last_meanings(data, self._scratch))
+        self._done = offset + len(data)
+
+
+class _Reading(Policy):
     """What ``errors`` and ``none`` share: lines are read for what they mean, a moment after they came."""
 
-    def __init__(self, scratch: Scratch, options: JobOutputOptions, done: int = 0, before: bytes = b"") -> None:
-        """``done``: up to where it was read before; ``before``: the bytes that end there, from a line's begin on."""
-        base = done - len(before)
-        self._scanner = Scanner(scratch, base, done, before)
-        self.head = Head(scratch)
-        self._options = options
+    def __init__(self, scratch: Scratch, options: JobOutputOptions, before: Before | None = None) -> None:
+        super().__init__(scratch, options, before)
+        done, near = (0, b"") if before is None else (before.done, before.near.replace(b"\0", b"\r"))
+        self._scanner = Scanner(scratch, done - len(near), done, near)
         self._came: list[tuple[int, int, float]] = []
         """(place in the file, time, steady time) of what came together."""
         self._points = Allowance(POINTS, options.progress_s)
         self._odd = Allowance(POINTS, options.progress_s)
         self._events: dict[str, Allowance] = {}
-        self._figures: dict[str, float] = {}
-        self._sent: list[Sent] = []
         self._pulsed = -math.inf
 
     @property
     def done(self) -> int:
-        """See :class:`Policy`."""
-        return self._scanner.read
-
-    @property
-    def sent(self) -> int:
-        """See :class:`Policy`."""
         return self._scanner.read
 
     @property
     def end(self) -> int:
-        """See :class:`Policy`."""
         return self._scanner.end
 
     def take(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
-        """See :class:`Policy`."""
-        self.head.add(data, offset)
+        super().take(data, offset, time_ns, now)
         self._came.append((offset, time_ns, now))
         self._scanner.feed(data)
 
     def give(self, now: float, quiet_s: float, ended: bool) -> list[Sent]:
-        """See :class:`Policy`."""
         upto = self._settled(now, quiet_s, ended)
         if upto > self._scanner.read:
             begin = self._scanner.read
@@ -179,13 +153,7 @@ class _Reading(ABC):
         if ended or quiet_s >= QUIET_S:
             self._silent(now)
         self._forget()
-        sent, self._sent = self._sent, []
-        return sent
-
-    def measured(self) -> dict[str, float]:
-        """See :class:`Policy`."""
-        found, self._figures = self._figures, {}
-        return found
+        return super().give(now, quiet_s, ended)
 
     def _settled(self, now: float, quiet_s: float, ended: bool) -> int:
         scanner = self._scanner
@@ -232,10 +200,12 @@ class Errors(_Reading):
     """Lines that say something, with what their parser looked at and the lines around; the first and the last ones; of
     progress the first thousand lines and then one now and then, and all that are not finite."""
 
-    def __init__(self, scratch: Scratch, options: JobOutputOptions, done: int = 0, before: bytes = b"") -> None:
-        super().__init__(scratch, options, done, before)
-        self._upto = done
-        self._first = options.head_lines
+    def __init__(self, scratch: Scratch, options: JobOutputOptions, before: Before | None = None) -> None:
+        super().__init__(scratch, options, before)
+        self._upto, self._first = 0, options.head_lines
+        if before is not None:  # lines that were read before may still be sent, where they were not
+            self._upto = max(self._scanner.base, min(before.sent, before.done))
+            self._first -= min(self._first, before.head[: before.done].count(b"\n"))
         self._room, self._roomed = float(ROOM), 0.0
         """Bytes that may still be sent around lines, and when that was reckoned."""
         self._wanted = 0
@@ -245,13 +215,7 @@ class Errors(_Reading):
 
     @property
     def sent(self) -> int:
-        """See :class:`Policy`."""
         return self._upto
-
-    def goes_on(self, before: Before) -> None:
-        """Lines that were read before may still be sent, where they were not."""
-        self._upto = max(self._scanner.base, min(before.sent, self._upto))
-        self._first -= min(self._first, before.head[: before.done].count(b"\n"))
 
     def _read(self, found: list[tuple[Meaning, bool]], begin: int, end: int, now: float, is_silent: bool) -> None:
         spans = [self._carried(begin, end)]
@@ -362,8 +326,8 @@ def _shown(line: bytes) -> list[bytes]:
 class Meanings(_Reading):
     """No line, only typed events, each as a line of its own; see :mod:`trackside.logs.event_line`."""
 
-    def __init__(self, scratch: Scratch, options: JobOutputOptions, done: int = 0, before: bytes = b"") -> None:
-        super().__init__(scratch, options, done, before)
+    def __init__(self, scratch: Scratch, options: JobOutputOptions, before: Before | None = None) -> None:
+        super().__init__(scratch, options, before)
         self._latest: dict[str, tuple[int, Event]] = {}
         """Of each kind, the last event where it was not sent."""
         self._told = -1
@@ -393,19 +357,5 @@ class Meanings(_Reading):
             self._sent.append((self._time(end - 1), pulse(self._scanner.lines, end)))
 
 
-def policy(scratch: Scratch, options: JobOutputOptions, before: Before | None = None) -> Policy:
-    """What is sent of a file, by the option ``text``."""
-    done, near = (before.done, before.near.replace(b"\0", b"\r")) if before is not None else (0, b"")
-    found: All | Errors | Meanings
-    match options.text:
-        case "all":
-            found = All(scratch, options, done)
-        case "errors":
-            found = Errors(scratch, options, done, near)
-        case "none":
-            found = Meanings(scratch, options, done, near)
-    if before is not None:
-        found.head.add(before.head, 0)
-        if isinstance(found, Errors):
-            found.goes_on(before)
-    return found
+POLICIES: Mapping[Text, type[Policy]] = {"all": All, "errors": Errors, "none": Meanings}
+"""By the option ``text``."""

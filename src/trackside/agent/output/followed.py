@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from trackside.agent.output.choosing import BEFORE, QUIET_S, All, Before, Policy, Sent, policy
+from trackside.agent.output.choosing import BEFORE, POLICIES, QUIET_S, All, Before, Policy, Sent
 from trackside.agent.output.framing import Framer, Redraws, texts
 from trackside.agent.output.holders import Held
 from trackside.agent.output.marks import Mark
@@ -30,8 +30,7 @@ class Told:
     sent: list[Sent]
     bytes: int = 0
     lost: int = 0
-    anew: bool = False
-    """It was cut or written over meanwhile."""
+    """Of a file that was cut or written over meanwhile."""
 
 
 class Followed:
@@ -39,7 +38,7 @@ class Followed:
 
     def __init__(self, held: Held, options: JobOutputOptions, mark: Mark | None, now: float, is_old: bool) -> None:
         self.held, self._options = held, options
-        self._tail = Tail(held.link, user=held.user)
+        self._tail = Tail(held.link, held.user)
         self.labels: Labels = _labels(held, options)
         self.skipped = 0
         """Bytes of its begin that were never read."""
@@ -61,22 +60,20 @@ class Followed:
 
     def _again(self, mark: Mark) -> Before:
         self.labels = mark.labels
-        self._tail.close()
-        self._tail = Tail(self.held.link, mark.done, self.held.user)
+        self._tail.go_to(mark.done)
         return Before(mark.done, mark.sent, self._tail.before(mark.done, BEFORE), self._tail.before(HEAD, HEAD))
 
     def _late(self, place: int) -> Before:
         near = self._tail.before(place + (64 << 10), 64 << 10)
         place += near.find(b"\n") + 1
-        self._tail.close()
-        self._tail = Tail(self.held.link, place, self.held.user)
+        self._tail.go_to(place)
         self.skipped = place
         return Before(place, place, b"", self._tail.before(HEAD, HEAD))
 
     def _fresh(self, before: Before | None) -> Policy:
         rank = dict(self.labels).get("rank")
         number = int(rank) if rank is not None and rank.isdecimal() else None
-        return policy(Scratch(self.held.path, "log", rank=number), self._options, before)
+        return POLICIES[self._options.text](Scratch(self.held.path, "log", rank=number), self._options, before)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -102,8 +99,7 @@ class Followed:
             return told
         if self._tail.begun_anew > anew:
             told.sent += self._ended(now, time_ns)
-            told.anew, told.lost = True, self._tail.lost
-            self._tail.lost = 0
+            told.lost, self._tail.lost = self._tail.lost, 0
             self._framer, self._policy = Framer(), self._fresh(None)
         self._is_calm = False
         if data:

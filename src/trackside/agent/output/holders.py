@@ -19,6 +19,7 @@ from typing import Literal
 
 from trackside.agent.output.sharing import Sharing
 from trackside.agent.owners import Owner, Owners, Process
+from trackside.agent.pseudo_files import environ_of, readable
 from trackside.agent.user import User, user_of
 
 Key = tuple[int, int]
@@ -41,6 +42,7 @@ _ERROR = re.compile(r"\.e(?:rr)?\d*\Z|err", re.IGNORECASE)
 _ELSEWHERE = ("/dev/", "/proc/", "/sys/")
 _SHELLS = ("batch", "extern", "interactive")
 """Steps whose processes are no ranks, whatever their environment says."""
+_FLAGS = re.compile(rb"^flags:\s*([0-7]+)$", re.MULTILINE)
 _LOG_FOLDER = re.compile(r"--log[-_]dir[=\0]([^\0]+)")
 
 
@@ -108,15 +110,15 @@ class Holders:
             elif any(map(_may_be_file, outputs)):
                 owner = self._owners.of_pid(pid) if self._is_process(pid) else None
                 if owner is not None and owner.job is not None:
-                    yield from self._files(pid, self._comm(pid), owner, None)
+                    comm = readable(f"{self._proc}/{pid}/comm").decode("utf-8", "replace").strip()
+                    yield from self._files(pid, comm, owner, None)
 
     def _young(self) -> list[int]:
         """Processes that began lately: each is looked at some times, as it may open its output a moment later."""
         self._ages = {pid: age + 1 for pid, age in self._ages.items() if age < LOOKS[-1]}
         try:
-            with open(f"{self._proc}/loadavg") as file:
-                newest = int(file.read(200).rsplit(None, 1)[-1])
-        except (OSError, ValueError, IndexError):
+            newest = int(readable(f"{self._proc}/loadavg").split()[-1])
+        except (ValueError, IndexError):
             return []
         first, self._newest = self._newest + 1, newest
         if 1 < first <= newest:  # not the first time, and they did not begin anew
@@ -125,18 +127,7 @@ class Holders:
 
     def _is_process(self, pid: int) -> bool:
         """Whether it is none of a process's other threads, whose numbers are of one row with those of processes."""
-        try:
-            with open(f"{self._proc}/{pid}/status", "rb") as file:
-                return b"\nTgid:\t%d\n" % pid in file.read(512)
-        except OSError:
-            return False
-
-    def _comm(self, pid: int) -> str:
-        try:
-            with open(f"{self._proc}/{pid}/comm", errors="replace") as file:
-                return file.read(64).strip()
-        except OSError:
-            return ""
+        return b"\nTgid:\t%d\n" % pid in readable(f"{self._proc}/{pid}/status", 512)
 
     def _files(self, pid: int, comm: str, owner: Owner, environ: Mapping[str, str] | None) -> Iterator[Held]:
         if comm == STEP_DAEMON and owner.step != "batch":
@@ -183,7 +174,7 @@ class Holders:
         if user is None or not stat.S_ISREG(status.st_mode) or not self._written(pid, descriptor):
             return None
         path = path.removesuffix(" (deleted)")
-        if not self._sharing.is_ours(path, status.st_dev, self._node, environ or self._environ(pid)):
+        if not self._sharing.is_ours(path, status.st_dev, self._node, environ or environ_of(self._proc, pid)):
             return None
         rank = None if owner.step in _SHELLS or comm == "srun" else owner.rank
         is_error = descriptor == 2 and (comm != STEP_DAEMON or _ERROR.search(path) is not None)
@@ -193,30 +184,15 @@ class Holders:
 
     def _written(self, pid: int, descriptor: int) -> bool:
         """Whether the descriptor was opened for writing."""
-        try:
-            with open(f"{self._proc}/{pid}/fdinfo/{descriptor}", "rb") as file:
-                for line in file.read(512).splitlines():
-                    if line.startswith(b"flags:"):
-                        return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
-        except (OSError, ValueError, IndexError):
-            return False
-        return False
-
-    def _environ(self, pid: int) -> Mapping[str, str]:
-        try:
-            with open(f"{self._proc}/{pid}/environ", "rb") as file:
-                pairs = file.read(256 << 10).decode("utf-8", "replace").split("\0")
-        except OSError:
-            return {}
-        return {key: value for pair in pairs if "=" in pair for key, _, value in (pair.partition("="),)}
+        told = _FLAGS.search(readable(f"{self._proc}/{pid}/fdinfo/{descriptor}", 512))
+        return told is not None and int(told[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
     def _launcher(self, pid: int, owner: Owner) -> None:
         """Remember where a torchrun lets its workers write, who may be too short-lived to be seen."""
+        told = _LOG_FOLDER.search(readable(f"{self._proc}/{pid}/cmdline", 64 << 10).decode("utf-8", "replace"))
+        if told is None or owner.job is None:
+            return
         try:
-            with open(f"{self._proc}/{pid}/cmdline", "rb") as file:
-                told = _LOG_FOLDER.search(file.read(64 << 10).decode("utf-8", "replace"))
-            if told is None or owner.job is None:
-                return
             folder = os.path.normpath(os.path.join(os.readlink(f"{self._proc}/{pid}/cwd"), told[1]))
         except OSError:
             return

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from trackside.agent.output.holders import Key
 from trackside.agent.output.tail import Fingerprint
+from trackside.agent.state import remember
 
 VERSION = 1
 MOST = 4096
@@ -38,6 +39,12 @@ class Mark:
         return self.device, self.inode
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    version: int
+    files: tuple[Mark, ...]
+
+
 class Marks:
     """All of them. ``path`` None: they are forgotten with the agent."""
 
@@ -61,34 +68,20 @@ class Marks:
             self._marks = {mark.key: mark for mark in newest}
         if self._path is None:
             return
-        told = {"version": VERSION, "files": [asdict(mark) for mark in self._marks.values()]}
-        temporary = self._path.with_suffix(".new")
-        temporary.write_text(json.dumps(told))
-        os.replace(temporary, self._path)
+        remember(self._path, msgspec.json.encode(_Written(VERSION, tuple(self._marks.values()))))
 
     def _read(self, path: Path) -> dict[Key, Mark]:
         try:
-            with open(path, encoding="utf-8") as file:
-                told = json.loads(file.read(MOST_BYTES))
-            if told["version"] != VERSION:
-                raise ValueError(f"version {told['version']}")
-            marks = [_mark(each) for each in told["files"]]
+            with open(path, "rb") as file:
+                told = msgspec.json.decode(file.read(MOST_BYTES), type=_Written)
+            if told.version != VERSION:
+                raise ValueError(f"version {told.version}")
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:  # msgspec's are of the second kind
             self.warning = (
                 f"{path} can't be read ({error}): what was sent of files before is not known; lines may be sent twice"
             )
             return {}
         oldest = time.time() - KEPT_S
-        return {mark.key: mark for mark in marks if mark.at >= oldest}
-
-
-def _mark(told: dict[str, object]) -> Mark:
-    head, labels = told["head"], told["labels"]
-    if not isinstance(head, dict) or not isinstance(labels, list):
-        raise ValueError("a mark lacks its parts")
-    numbers = [int(str(told[name])) for name in ("device", "inode", "done", "sent")]
-    known = tuple((str(name), str(value)) for name, value in labels)
-    fingerprint = Fingerprint(int(head["size"]), str(head["digest"]))
-    return Mark(numbers[0], numbers[1], numbers[2], numbers[3], fingerprint, known, float(str(told["at"])))
+        return {mark.key: mark for mark in told.files if mark.at >= oldest}

@@ -8,7 +8,6 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
@@ -49,26 +48,17 @@ class Named:
             top = Path(root) if os.path.isdir(root) else Path("/")
             here = os.path.join(top, folder.lstrip("/"))
             for tree in _TREES:
-                for path in _below(here, tree, Left(MOST)):
+                for path in _below(here, tree, iter(range(MOST))):
                     if (held := _held(path, f"{folder}{path[len(here) :]}", job, user)) is not None:
                         yield held
 
 
-@dataclass(slots=True)
-class Left:
-    """How many entries may still be looked at."""
-
-    count: int
-
-
-def _below(folder: str, parts: Sequence[str], left: Left) -> Iterator[str]:
-    """The files below a folder of a job's, each part of whose path is as told."""
+def _below(folder: str, parts: Sequence[str], left: Iterator[int]) -> Iterator[str]:
+    """The files below a folder of a job's, each part of whose path is as told. ``left``: one for each entry that may
+    still be looked at."""
     try:
         with os.scandir(folder) as entries:
-            for entry in entries:
-                left.count -= 1
-                if left.count < 0:
-                    return
+            for entry, _ in zip(entries, left, strict=False):
                 if fnmatchcase(entry.name, parts[0]):
                     if len(parts) == 1:
                         yield entry.path

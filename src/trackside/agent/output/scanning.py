@@ -81,8 +81,6 @@ class Scanner:
     window: bytes = b""
     lines: int = 0
     """Lines read."""
-    left_out: int = 0
-    """Lines that were hit but not looked at, because too many alike came at once."""
     _done: Scanned = field(default_factory=Scanned)
 
     @property
@@ -119,9 +117,7 @@ class Scanner:
         places: dict[tuple[int, ...], list[int]] = {}
         for place, (_, _, owners) in enumerate(found):
             places.setdefault(owners, []).append(place)
-        chosen = [found[place] for each in places.values() for place in {*each[:FIRST], *each[-LAST:]}]
-        self.left_out += len(found) - len(chosen)
-        return sorted(chosen)
+        return sorted(found[place] for each in places.values() for place in {*each[:FIRST], *each[-LAST:]})
 
     def forget(self, before: int) -> None:
         """Let go of the window before a place, and of what is long read."""

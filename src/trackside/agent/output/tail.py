@@ -51,19 +51,22 @@ def opened(link: str, user: User | None) -> int:
 
 
 class Tail:
-    """Follows one inode from ``offset`` on. Raises OSError where it can't be opened."""
+    """Follows one inode from its beginning on. Raises OSError where it can't be opened."""
 
-    def __init__(self, link: str, offset: int = 0, user: User | None = None) -> None:
+    def __init__(self, link: str, user: User | None = None) -> None:
         self._descriptor = opened(link, user)
         status = os.fstat(self._descriptor)
         self.key = (status.st_dev, status.st_ino)
         self.size = status.st_size
-        self.offset = offset
-        self._joint = os.pread(self._descriptor, JOINT, max(0, offset - JOINT))[: min(offset, JOINT)]
+        self.go_to(0)
         self.begun_anew = 0
         """How often the file was cut or written over."""
         self.lost = 0
         """Bytes that were there, and gone before they could be read."""
+
+    def go_to(self, offset: int) -> None:
+        """Read on from there. Raises OSError."""
+        self.offset, self._joint = offset, self.before(offset, JOINT)
 
     @property
     def fingerprint(self) -> Fingerprint:

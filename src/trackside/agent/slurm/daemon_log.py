@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-import time
 from pathlib import Path
 
 from trackside.agent.source import Reading
@@ -15,7 +14,7 @@ MOST_BYTES = 4 << 20
 BEFORE = 256 << 10
 """Bytes of the end that are read of a log that was there before."""
 MOST_LINE = 16 << 10
-_STAMP = re.compile(r"\[?(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(Z|[+-]\d\d:?\d\d)?\]?\s")
+_STAMP = re.compile(r"\[?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:?\d\d)?)\]?\s")
 
 
 class DaemonLog:
@@ -29,7 +28,13 @@ class DaemonLog:
         self._known = False
 
     def collect(self, reading: Reading) -> None:
-        """Add the lines that came. Raises OSError where the log can't be read."""
+        """Add the lines that came, or a warning where the log can't be read."""
+        try:
+            self._follow(reading)
+        except OSError as error:
+            reading.warnings.append(f"{self.path} can't be read: {error.strerror}")
+
+    def _follow(self, reading: Reading) -> None:
         left = MOST_BYTES
         if self._fd < 0:
             self._open()
@@ -76,7 +81,7 @@ class DaemonLog:
 
     def _line(self, reading: Reading, line: bytes) -> None:
         if len(line) > MOST_LINE:
-            reading.lost["bytes"] = reading.lost.get("bytes", 0) + len(line) - MOST_LINE
+            reading.lost["bytes"] += len(line) - MOST_LINE
         text = line[:MOST_LINE].decode("utf-8", "replace").rstrip("\r")
         if text.strip():
             self._time_ns = min(_written_ns(text) or self._time_ns or reading.time_ns, reading.time_ns)
@@ -95,14 +100,8 @@ def _written_ns(text: str) -> int | None:
     found = _STAMP.match(text)
     if found is None:
         return None
-    year, month, day, hour, minute, second = map(int, found.groups()[:6])
-    ns = int((found[7] or "0").ljust(9, "0")[:9])
     try:
-        if found[8]:
-            zone = dt.datetime.fromisoformat(f"2000-01-01T00:00:00{found[8].replace('Z', '+00:00')}").tzinfo
-            seconds = dt.datetime(year, month, day, hour, minute, second, tzinfo=zone).timestamp()
-        else:
-            seconds = time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
+        at = dt.datetime.fromisoformat(found[1])
+        return int(at.replace(microsecond=0).timestamp()) * 1_000_000_000 + at.microsecond * 1000
     except (ValueError, OverflowError):
         return None
-    return int(seconds) * 1_000_000_000 + ns

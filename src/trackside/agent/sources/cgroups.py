@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from trackside.agent.host.pressure import parse_pressure
-from trackside.agent.host.pseudo_files import keyed, number, once
 from trackside.agent.jobs.cgroup_path import step_name
+from trackside.agent.pseudo_files import keyed, number, parse_pressure, readable
 from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable, pairs
 
 _LEVEL = re.compile(r"(job|step|task)_([A-Za-z0-9]{1,20})\Z")
@@ -84,7 +83,9 @@ def _group(names: tuple[str, ...], path: str) -> Group:
     return Group(len(names), name, path, pairs({"cgroup": name, **parts}))
 
 
-class _Cgroups:
+class _Cgroups(Collector):
+    """It keeps no file open: that would keep a cgroup that Slurm has removed."""
+
     def __init__(self, context: Context) -> None:
         self._mount, self._node, self._options = context.node.sys / "fs/cgroup", context.node.name, context.options
         self._version, self._roots = 0, dict[str, str]()
@@ -110,9 +111,6 @@ class _Cgroups:
                 found.setdefault(group.name, group)
         return sorted(found.values(), key=lambda group: group.level)
 
-    def close(self) -> None:
-        """It holds nothing: an open file keeps a cgroup that Slurm has removed."""
-
 
 Values = Iterator[tuple[str, float, Mapping[str, str]]]
 """(metric, value, labels beside the cgroup's)"""
@@ -120,30 +118,30 @@ Values = Iterator[tuple[str, float, Mapping[str, str]]]
 
 def _version_2(roots: Mapping[str, str], group: Group) -> Values:
     folder = f"{roots['']}/{group.path}"
-    cpu = keyed(_text(f"{folder}/cpu.stat"), (b"user_usec", b"system_usec", b"throttled_usec"))
+    cpu = keyed(readable(f"{folder}/cpu.stat"), (b"user_usec", b"system_usec", b"throttled_usec"))
     for key, mode in ((b"user_usec", "user"), (b"system_usec", "system")):
         if key in cpu:
             yield "host_cgroup_cpu_seconds_total", cpu[key] / 1e6, {"mode": mode}
     if b"throttled_usec" in cpu:
         yield "host_cgroup_cpu_throttled_seconds_total", cpu[b"throttled_usec"] / 1e6, {}
     yield from _bytes(folder, {"memory.current": "used", "memory.peak": "peak", "memory.max": "limit"})
-    for key, value in keyed(_text(f"{folder}/memory.stat"), _KINDS_2).items():
+    for key, value in keyed(readable(f"{folder}/memory.stat"), _KINDS_2).items():
         yield "host_cgroup_memory_bytes", value, {"kind": _KINDS_2[key]}
     if group.level < 3:
-        for key, value in keyed(_text(f"{folder}/memory.events"), _EVENTS).items():
+        for key, value in keyed(readable(f"{folder}/memory.events"), _EVENTS).items():
             yield "host_cgroup_memory_events_total", value, {"kind": _EVENTS[key]}
     if group.level == 1:
         for resource in ("cpu", "io", "memory"):
-            for level, seconds in parse_pressure(_text(f"{folder}/{resource}.pressure")).items():
+            for level, seconds in parse_pressure(readable(f"{folder}/{resource}.pressure")).items():
                 yield "host_cgroup_pressure_seconds_total", seconds, {"resource": resource, "level": level}
-        tasks = number(_text(f"{folder}/pids.current").strip())
+        tasks = number(readable(f"{folder}/pids.current").strip())
         if tasks is not None:
             yield "host_cgroup_tasks", tasks, {}
 
 
 def _version_1(roots: Mapping[str, str], group: Group) -> Values:
     if "cpu" in roots:
-        for key, ticks in keyed(_text(f"{roots['cpu']}/{group.path}/cpuacct.stat"), (b"user", b"system")).items():
+        for key, ticks in keyed(readable(f"{roots['cpu']}/{group.path}/cpuacct.stat"), (b"user", b"system")).items():
             yield "host_cgroup_cpu_seconds_total", ticks / _HERTZ, {"mode": key.decode()}
     if "memory" not in roots:
         return
@@ -152,28 +150,20 @@ def _version_1(roots: Mapping[str, str], group: Group) -> Values:
         folder,
         {"memory.usage_in_bytes": "used", "memory.max_usage_in_bytes": "peak", "memory.limit_in_bytes": "limit"},
     )
-    for key, value in keyed(_text(f"{folder}/memory.stat"), _KINDS_1).items():
+    for key, value in keyed(readable(f"{folder}/memory.stat"), _KINDS_1).items():
         yield "host_cgroup_memory_bytes", value, {"kind": _KINDS_1[key]}
-    met = number(_text(f"{folder}/memory.failcnt").strip())
+    met = number(readable(f"{folder}/memory.failcnt").strip())
     if met is not None:
         yield "host_cgroup_memory_events_total", met, {"kind": "max"}
-    for value in keyed(_text(f"{folder}/memory.oom_control"), (b"oom_kill",)).values():
+    for value in keyed(readable(f"{folder}/memory.oom_control"), (b"oom_kill",)).values():
         yield "host_cgroup_memory_events_total", value, {"kind": "oom_kill"}
 
 
 def _bytes(folder: str, files: Mapping[str, str]) -> Values:
     for file, what in files.items():
-        value = number(_text(f"{folder}/{file}").strip())
+        value = number(readable(f"{folder}/{file}").strip())
         if value is not None and value < _UNLIMITED:
             yield f"host_cgroup_memory_{what}_bytes", value, {}
-
-
-def _text(path: str) -> bytes:
-    """Empty where the group is gone, or this kernel hasn't got the file."""
-    try:
-        return once(path)
-    except OSError:
-        return b""
 
 
 def _with(labels: Labels, more: Mapping[str, str]) -> Labels:
@@ -196,14 +186,10 @@ def roots_of(cgroups: Path, node: str, elsewhere: Iterable[str] = ()) -> tuple[i
     return (1, found) if found else (0, {})
 
 
-def _open(context: Context) -> Collector:
-    return _Cgroups(context)
-
-
 SOURCE = Source(
     id="cgroups",
     title="CPU, memory and pressure of each Slurm job, step and task",
-    open=_open,
+    open=_Cgroups,
     metrics=(
         "host_cgroup_cpu_seconds_total",
         "host_cgroup_cpu_throttled_seconds_total",

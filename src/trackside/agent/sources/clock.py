@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 
-from trackside.agent.source import Collector, Context, Reading, Source
+from trackside.agent.source import Collector, Reading, Source
 
 _ERROR = 5
 """TIME_ERROR: the clock is not disciplined by anything, so its offset says nothing."""
@@ -41,24 +41,17 @@ def offset_s() -> float | None:
     return float(timex.offset) / (1e9 if timex.status & _NANO else 1e6)
 
 
-class _Clock:
+class _Clock(Collector):
     def collect(self, reading: Reading) -> None:
         reading.sample("host_time_seconds", reading.time_ns / 1e9)
         offset = offset_s()
         if offset is not None:
             reading.sample("host_clock_offset_seconds", offset)
 
-    def close(self) -> None:
-        """It holds nothing."""
-
-
-def _open(context: Context) -> Collector:
-    return _Clock()
-
 
 SOURCE = Source(
     id="clock",
     title="the node's clock and its offset from NTP",
-    open=_open,
+    open=_Clock,
     metrics=("host_clock_offset_seconds", "host_time_seconds"),
 )

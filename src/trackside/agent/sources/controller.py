@@ -8,7 +8,7 @@ look that takes long makes the next one come later, so that no more than a twent
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +52,7 @@ class Options:
             raise ValueError(f"statistics_s is {self.statistics_s:g}: 5 to 86400 can be meant")
 
 
-class _Controller:
+class _Controller(Collector):
     def __init__(self, commands: Commands, log: DaemonLog | None, options: Options, clock: Callable[[], float]) -> None:
         self._commands, self._log, self._options, self._clock = commands, log, options, clock
         self._jobs, self._nodes = Jobs(), Nodes()
@@ -62,10 +62,7 @@ class _Controller:
 
     def collect(self, reading: Reading) -> None:
         if self._log is not None:
-            try:
-                self._log.collect(reading)
-            except OSError as error:
-                reading.warnings.append(f"{self._log.path} can't be read: {error.strerror}")
+            self._log.collect(reading)
         begun = self._clock()
         if begun < self._next:
             return
@@ -111,9 +108,8 @@ class _Controller:
             except CommandFailed as error:  # what the controller said stands
                 reading.warnings.append(str(error))
 
-    def _blocks(self, begin: str, *arguments: str) -> Iterator[list[str]]:
-        for block in blocks(self._commands.lines("scontrol", *arguments), begin):
-            yield list(block)
+    def _blocks(self, begin: str, *arguments: str) -> Iterator[Sequence[str]]:
+        return blocks(self._commands.lines("scontrol", *arguments), begin)
 
     def _tell(self, reading: Reading, happened: Iterable[Happening], now: float) -> None:
         for each in happened:
@@ -144,7 +140,7 @@ def _ns(seconds: float) -> int:
 
 
 def _open(context: Context) -> Collector:
-    options = context.options or Options()
+    options: Options = context.options
     commands = Commands(options.bin, options.conf, options.command_timeout_s)
     if not commands.has("scontrol"):
         raise Unavailable("scontrol is not here", "run it where slurmctld runs, or set collect.controller.bin")
@@ -163,18 +159,11 @@ def _open(context: Context) -> Collector:
 def _log_path(commands: Commands) -> str:
     """Where slurmctld writes; empty: to the journal. Raises Unavailable."""
     try:
-        settings = dict(_pairs(commands.lines("scontrol", "show", "config")))
+        pairs = [line.partition("=") for line in commands.lines("scontrol", "show", "config")]
     except CommandFailed as error:
         raise Unavailable(str(error), "is slurmctld up, and does slurm.conf here name it?") from error
-    told = settings.get("SlurmctldLogFile", "")
+    told = next((value.strip() for name, _, value in pairs if name.strip() == "SlurmctldLogFile"), "")
     return told if told.startswith("/") else ""
-
-
-def _pairs(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        name, equals, value = line.partition("=")
-        if equals:
-            yield name.strip(), value.strip()
 
 
 SOURCE = Source(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trackside.agent.host.pseudo_files import PseudoFile, number, required
+from trackside.agent.pseudo_files import PseudoFile, number, required
 from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable
 
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
@@ -64,7 +64,7 @@ def parse_load(data: bytes) -> float | None:
     return load if 0.0 <= load < 1e9 else None
 
 
-class _Cpu:
+class _Cpu(Collector):
     def __init__(self, context: Context) -> None:
         self._stat = PseudoFile(context.node.proc / "stat")
         self._load = PseudoFile(context.node.proc / "loadavg")
@@ -84,13 +84,9 @@ class _Cpu:
             reading.sample("host_tasks_blocked", stat.blocked)
         if stat.boot is not None:
             reading.sample("host_boot_time_seconds", stat.boot)
-        try:
-            load = parse_load(self._load.read())
-        except OSError as error:
-            reading.warnings.append(f"{self._load.path}: {error.strerror}")
-        else:
-            if load is not None:
-                reading.sample("host_load1", load)
+        load = parse_load(self._load.if_any(reading))
+        if load is not None:
+            reading.sample("host_load1", load)
 
     def _add_cores(self, reading: Reading, stat: Stat) -> None:
         """Cores by mode. A mode in which no core of this host has ever been is left out: two hundred cores would say
@@ -120,14 +116,10 @@ class _Cpu:
         self._load.close()
 
 
-def _open(context: Context) -> Collector:
-    return _Cpu(context)
-
-
 SOURCE = Source(
     id="cpu",
     title="CPU time of each core, load, blocked tasks, boot time",
-    open=_open,
+    open=_Cpu,
     metrics=(
         "host_boot_time_seconds",
         "host_cpu_busy_ratio",

@@ -9,7 +9,7 @@ from trackside.agent.source import Collector, Context, Reading, Source
 
 if TYPE_CHECKING:
     from trackside.agent.trace.calls import Calls
-    from trackside.agent.trace.tracer import Traced
+    from trackside.agent.trace.tracer import Labels
 
 LAUNCHES, SECONDS, CALLS, BYTES, HAS_CONTEXT = (
     "trackside_cuda_kernel_launches_total",
@@ -23,7 +23,8 @@ LAUNCHES, SECONDS, CALLS, BYTES, HAS_CONTEXT = (
 @dataclass(frozen=True, slots=True)
 class CudaOptions:
     """``jobs``: these alone are traced. ``everything``: processes of no job too. ``libraries``: probed from the start
-    on. ``timed_one_in``: launches and queries of which one is timed, a power of two; 0: none."""
+    on, so that not even the first process's first calls are missed. ``timed_one_in``: launches and queries of which one
+    is timed, a power of two; 0: none."""
 
     jobs: tuple[str, ...] = ()
     everything: bool = False
@@ -31,16 +32,14 @@ class CudaOptions:
     timed_one_in: int = 16
 
 
-class _Cuda:
+class _Cuda(Collector):
     def __init__(self, context: Context) -> None:
-        from trackside.agent.trace import calls, functions
-        from trackside.agent.trace.tracer import TraceOptions, Tracer
+        from trackside.agent.trace import calls, functions  # nothing of tracing is loaded before it is asked for
+        from trackside.agent.trace.tracer import Tracer
 
-        options = context.options
         self._read = calls.read
-        self._functions = functions.cuda(options.timed_one_in)
-        chosen = TraceOptions(options.jobs, options.everything, options.libraries)
-        self.tracer = Tracer("cuda", self._functions, context, chosen, "cuda")
+        self._functions = functions.cuda(context.options.timed_one_in)
+        self.tracer = Tracer("cuda", self._functions, context)
         loaded = self.tracer.probes.loaded
         self._cells = loaded.table("cells", calls.CELL_KEY.size, calls.CELL.size)
         self._processes = loaded.table("processes", calls.PROCESS_KEY.size, calls.PROCESS.size)
@@ -48,48 +47,42 @@ class _Cuda:
 
     def collect(self, reading: Reading) -> None:
         found = self._read(self._cells.rows(), self._processes.rows())
-        for pid, calls in sorted(found.items()):
-            traced = self.tracer.traced(pid, calls.devices)
-            if traced is not None:
-                self._give(reading, traced, calls)
+        for pid, told in sorted(found.items()):
+            if (labels := self.tracer.labels(pid, told.devices)) is not None:
+                self._give(reading, pid, labels, told)
         self._give_idle(reading, found)
         self.tracer.report(reading, found)
         self.tracer.clear((self._cells, self._processes), (self._underway,), found)
 
-    def _give(self, reading: Reading, traced: Traced, calls: Calls) -> None:
-        labels, pid, rising = traced.labels(), traced.pid, self.tracer.rising
-        launches = calls.launches(self._functions)
+    def _give(self, reading: Reading, pid: int, labels: Labels, told: Calls) -> None:
+        rising = self.tracer.rising
+        launches = told.launches(self._functions)
         reading.sample(LAUNCHES, rising(pid, LAUNCHES, "", "", launches or 0), **labels)
-        for api, spent in calls.spent(self._functions).items():
+        for api, spent in told.spent(self._functions).items():
             reading.sample(CALLS, rising(pid, CALLS, api, "", spent.calls), api=api, **labels)
             if spent.ns:
                 reading.sample(SECONDS, rising(pid, SECONDS, api, "", spent.ns * 1e-9), api=api, **labels)
-        for direction, size in calls.copied(self._functions).items():
+        for direction, size in told.copied(self._functions).items():
             reading.sample(BYTES, rising(pid, BYTES, direction, "", size), direction=direction, **labels)
         process = self.tracer.following.of(pid)
-        attached = calls.has_context or (process is not None and process.has_device)
+        attached = told.has_context or (process is not None and process.has_device)
         reading.sample(HAS_CONTEXT, float(attached), **labels)
 
     def _give_idle(self, reading: Reading, found: dict[int, Calls]) -> None:
         """Processes that are probed and never called: that is what an idle hang looks like."""
         for process in self.tracer.quiet(found):
-            traced = self.tracer.traced(process.pid)
-            if traced is not None:
-                reading.sample(LAUNCHES, 0, **traced.labels())
-                reading.sample(HAS_CONTEXT, float(process.has_device), **traced.labels())
+            if (labels := self.tracer.labels(process.process.pid)) is not None:
+                reading.sample(LAUNCHES, 0, **labels)
+                reading.sample(HAS_CONTEXT, float(process.has_device), **labels)
 
     def close(self) -> None:
         self.tracer.close()
 
 
-def _open(context: Context) -> Collector:
-    return _Cuda(context)
-
-
 SOURCE = Source(
     id="cuda",
     title="CUDA runtime and driver calls of processes, by BPF",
-    open=_open,
+    open=_Cuda,
     metrics=(
         LAUNCHES,
         SECONDS,
@@ -100,7 +93,6 @@ SOURCE = Source(
         "trackside_tracer_lost_events_total",
     ),
     interval_s=5.0,
-    timeout_s=10.0,
     on=False,
     needs="CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE, or root",
     options=CudaOptions,

@@ -44,7 +44,7 @@ class _Known(NamedTuple):
     scale: float
 
 
-class _Exporter:
+class _Exporter(Collector):
     def __init__(self, context: Context) -> None:
         """Raises Unavailable where nothing of the kind answers."""
         self._owners: Owners = context.owners
@@ -114,9 +114,6 @@ class _Exporter:
         finally:
             connection.close()
 
-    def close(self) -> None:
-        """It holds nothing."""
-
 
 def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
     """The body, bounded in size and in time: a server that drips gives up its turn. Raises TimeoutError."""
@@ -149,16 +146,11 @@ def _in_our_terms(text: bytes) -> _Known | None:
     return _Known(ours.metric, labels, ours.scale)
 
 
-def _open(context: Context) -> Collector:
-    return _Exporter(context)
-
-
 SOURCE = Source(
     id=DCGM_EXPORTER,
     title="a dcgm-exporter on this node, in place of reading the same twice",
-    open=_open,
+    open=_Exporter,
     metrics=tuple(name for name in METRICS if name.startswith("gpu_")),
     interval_s=10.0,
-    timeout_s=10.0,
     options=Options,
 )

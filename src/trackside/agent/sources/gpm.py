@@ -12,34 +12,23 @@ from trackside.agent.source import Collector, Context, Labels, Reading, Source, 
 from trackside.agent.taken_over import Curve, curve, taken_over
 
 _PERCENT, _MIB = 0.01, float(1 << 20)
-_SHARES: dict[int, tuple[str, Labels]] = {
-    1: ("gpu_engine_active_ratio", ()),
-    2: ("gpu_sm_active_ratio", ()),
-    3: ("gpu_sm_occupancy_ratio", ()),
-    5: ("gpu_tensor_active_ratio", ()),
-    10: ("gpu_dram_active_ratio", ()),
-    **{
-        number: ("gpu_pipe_active_ratio", (("kind", kind),))
-        for number, kind in (
-            (4, "int"),
-            (6, "tensor_double"),
-            (7, "tensor_half"),
-            (9, "tensor_int"),
-            (11, "fp64"),
-            (12, "fp32"),
-            (13, "fp16"),
-        )
-    },
-}
-_RATES = {
-    20: "gpu_pcie_tx_bytes_per_second",
-    21: "gpu_pcie_rx_bytes_per_second",
-    60: "gpu_nvlink_rx_bytes_per_second",
-    61: "gpu_nvlink_tx_bytes_per_second",
-}
 METRICS: dict[int, tuple[str, Labels, float]] = {
-    **{number: (metric, labels, _PERCENT) for number, (metric, labels) in _SHARES.items()},
-    **{number: (metric, (), _MIB) for number, metric in _RATES.items()},
+    1: ("gpu_engine_active_ratio", (), _PERCENT),
+    2: ("gpu_sm_active_ratio", (), _PERCENT),
+    3: ("gpu_sm_occupancy_ratio", (), _PERCENT),
+    5: ("gpu_tensor_active_ratio", (), _PERCENT),
+    10: ("gpu_dram_active_ratio", (), _PERCENT),
+    4: ("gpu_pipe_active_ratio", (("kind", "int"),), _PERCENT),
+    6: ("gpu_pipe_active_ratio", (("kind", "tensor_double"),), _PERCENT),
+    7: ("gpu_pipe_active_ratio", (("kind", "tensor_half"),), _PERCENT),
+    9: ("gpu_pipe_active_ratio", (("kind", "tensor_int"),), _PERCENT),
+    11: ("gpu_pipe_active_ratio", (("kind", "fp64"),), _PERCENT),
+    12: ("gpu_pipe_active_ratio", (("kind", "fp32"),), _PERCENT),
+    13: ("gpu_pipe_active_ratio", (("kind", "fp16"),), _PERCENT),
+    20: ("gpu_pcie_tx_bytes_per_second", (), _MIB),
+    21: ("gpu_pcie_rx_bytes_per_second", (), _MIB),
+    60: ("gpu_nvlink_rx_bytes_per_second", (), _MIB),
+    61: ("gpu_nvlink_tx_bytes_per_second", (), _MIB),
 }
 """NVML's number -> metric, labels, and the factor from its per cent or MiB/s."""
 LEAST_S = 0.1
@@ -56,7 +45,7 @@ class _Monitored:
         """When the last was; 0: there is none."""
 
 
-class _Monitor:
+class _Monitor(Collector):
     def __init__(self, context: Context, library: Library, devices: list[Device]) -> None:
         self._context = context
         self._library, self._api, self._error = library, library.api, library.error
@@ -143,6 +132,5 @@ SOURCE = Source(
     open=_open,
     metrics=tuple(dict.fromkeys(metric for metric, _, _ in METRICS.values())),
     interval_s=10.0,
-    timeout_s=10.0,
     needs="CAP_SYS_ADMIN where the driver restricts profiling to administrators",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from trackside.agent.nvml.fields import FIELDS
@@ -28,10 +29,8 @@ class _Card:
         self.device, self.whose = device, Whose(context.owners, device)
         self.curves: dict[str, set[Curve]] = {}
         self.gpu: Gpu | None = None
-        try:
+        with suppress(Lost):
             self.gpu = Gpu(library, device)
-        except Lost:
-            self.gpu = None
 
     def spared(self, others: frozenset[Curve]) -> set[str]:
         """Metrics that need not be asked for: all that this GPU gives of them, another source gives."""
@@ -41,7 +40,7 @@ class _Card:
         return {metric for metric, curves in self.curves.items() if curves <= others} - {"gpu_memory_used_bytes"}
 
 
-class _Gpus:
+class _Gpus(Collector):
     def __init__(self, context: Context) -> None:
         self._context = context
         self._library = library = Library()
@@ -122,7 +121,7 @@ class _Gpus:
             card.gpu.heed(error.value, "nvmlDeviceGetComputeRunningProcesses")
             return None
         if len(found) > MOST_PROCESSES:
-            reading.lost["gpu processes"] = reading.lost.get("gpu processes", 0) + len(found) - MOST_PROCESSES
+            reading.lost["gpu processes"] += len(found) - MOST_PROCESSES
         return list(found[:MOST_PROCESSES])
 
     def _take_xids(self, reading: Reading) -> None:
@@ -163,17 +162,12 @@ def _metrics() -> Iterator[str]:
     )
 
 
-def _open(context: Context) -> Collector:
-    return _Gpus(context)
-
-
 SOURCE = Source(
     id="gpu",
     title="NVIDIA GPUs, through NVML",
-    open=_open,
+    open=_Gpus,
     metrics=tuple(dict.fromkeys(_metrics())),
     lines="Xids, where the kernel's log is not read",
     interval_s=10.0,
-    timeout_s=10.0,
     needs="read and write access to /dev/nvidiactl and /dev/nvidia*",
 )

@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trackside.agent.hang import py_spy
-from trackside.agent.hang.doings import TICKS, Counts, counts, last_output_ns, since
+from trackside.agent.hang.doings import TICKS, Counts, Doings, counts, last_output_ns, since
 from trackside.agent.hang.ranks import Rank, jobs_of
-from trackside.agent.hang.report import Bounds, Taker, comparable
+from trackside.agent.hang.report import Bounds, Taker
 from trackside.agent.hang.seen import Seen
 from trackside.agent.hang.watch import Key, Kind, Suspicion, Thresholds, Watch, kind_of
-from trackside.agent.source import Context, Reading, Source, Unavailable
+from trackside.agent.pseudo_files import uptime_s
+from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
 
 SM_WORKS = 0.2
 """SM activity above what polling alone comes to: one or two SMs a channel, 32 channels at most, of 100 and more."""
@@ -50,11 +51,11 @@ class _Job:
         self.new = True
 
 
-class Hangs:
+class Hangs(Collector):
     """The collector."""
 
     def __init__(self, context: Context) -> None:
-        options = context.options if isinstance(context.options, Options) else Options()
+        options: Options = context.options
         self._options, self._owners, self._proc = options, context.owners, context.node.proc
         self._jobs: dict[str, _Job] = {}
         self._seen = Seen(context.newest)
@@ -65,7 +66,6 @@ class Hangs:
                 "reported without stacks, and only if all their ranks sleep; pip install trackside[agent]"
             )
         self._taker = Taker(self._proc, options, program)
-        self._limits: Thresholds = options
 
     def collect(self, reading: Reading) -> None:
         """Read the counters of all ranks, and report the jobs that seem to hang."""
@@ -77,14 +77,11 @@ class Hangs:
             if ranks:
                 self._job(reading, job, ranks)
 
-    def close(self) -> None:
-        """Nothing is held."""
-
     def _job(self, reading: Reading, job: str, ranks: Sequence[Rank]) -> None:
         now = time.monotonic()
         known = self._jobs.get(job)
         if known is None:
-            known = self._jobs[job] = _Job(Watch(self._limits, began=now - self._age_s(ranks), worked=now))
+            known = self._jobs[job] = _Job(Watch(self._options, began=now - self._age_s(ranks), worked=now))
         read = {rank.key: told for rank in ranks if (told := counts(self._proc, rank)) is not None}
         self._note(known, ranks, read, now)
         if known.watch.resumed_s is not None:
@@ -108,35 +105,32 @@ class Hangs:
             doings = since(before, counted, now - known.read)
             known.cores[rank.key] = doings.cores
             spoke = spoke or doings.spoke
-            kinds[rank.key] = self._kind(rank, kind_of(doings, self._limits, self._works(rank)))
+            kinds[rank.key] = self._kind(rank, doings)
         output = last_output_ns(read.values()) if known.new else None
         heard = None if output is None else now - max(0.0, time.time() - output / 1e9)
         known.watch.note(now, spoke, kinds, heard)
         known.counts, known.read, known.new = dict(read), now, False
 
-    def _works(self, rank: Rank) -> bool | None:
-        return self._seen.works(rank.main.visible_gpus, SM_WORKS)
-
-    def _kind(self, rank: Rank, kind: Kind) -> Kind:
+    def _kind(self, rank: Rank, doings: Doings) -> Kind:
         """Collectives that are completed are work, whatever else is seen."""
         frozen = self._seen.frozen_s(rank.main.pid)
-        return "working" if frozen is not None and frozen < self._limits.still_s else kind
+        if frozen is not None and frozen < self._options.still_s:
+            return "working"
+        return kind_of(doings, self._options, self._seen.works(rank.main.visible_gpus, SM_WORKS))
 
     def _confirmed(self, watch: Watch, ranks: Sequence[Rank], suspicion: Suspicion, now: float) -> bool:
         """Whether stacks bear it out; where they can't be had, only that all ranks sleep."""
         standing = [rank for rank in ranks if rank.key in suspicion.standing][: self._options.ranks]
-        found, _ = self._taker.stacks(standing) if self._taker.program is not None else ({}, {})
-        if not found:
-            return all(watch.kinds[key][0] == "asleep" for key in suspicion.standing)
-        return watch.compared(now, comparable(found), suspicion, self._options.times)
+        if self._taker.program is not None:
+            found, _ = self._taker.stacks(standing, time.monotonic() + self._options.all_s / 2)
+            if found:
+                stacks = {key: {each.tid: each.calls for each in threads} for key, threads in found.items()}
+                return watch.compared(now, stacks, suspicion, self._options.times)
+        return all(watch.kinds[key][0] == "asleep" for key in suspicion.standing)
 
     def _age_s(self, ranks: Sequence[Rank]) -> float:
         """For how long the oldest of these processes has run."""
-        try:
-            uptime = float((self._proc / "uptime").read_text().split()[0])
-        except (OSError, ValueError, IndexError):
-            return 0.0
-        return max(0.0, uptime - min(rank.main.started for rank in ranks) / TICKS)
+        return max(0.0, uptime_s(self._proc) - min(rank.main.started for rank in ranks) / TICKS)
 
 
 def _open(context: Context) -> Hangs:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from trackside.agent.host.pseudo_files import PseudoFile, names_in, number
+from trackside.agent.pseudo_files import PseudoFile, names_in, number
 from trackside.agent.source import Collector, Context, Labels, Reading, Sample, Source, Unavailable, pairs
 
 MOST_PORTS = 128
@@ -46,19 +45,42 @@ ERRORS = {
 """File -> kind of error. Those of hw_counters are how RoCE says that packets were lost."""
 
 
-@dataclass(slots=True)
 class _Port:
-    labels: Labels
-    state: PseudoFile
-    rate: PseudoFile
-    counters: list[tuple[PseudoFile, str, Labels, int]] = field(default_factory=list)
-    """(file, metric, labels, factor)"""
+    def __init__(self, folder: Path, device: str, port: str) -> None:
+        self._labels = pairs({"device": device, "port": port})
+        self._state, self._rate = PseudoFile(folder / "state"), PseudoFile(folder / "rate")
+        there = {f"{part}/{name}" for part in ("counters", "hw_counters") for name in names_in(folder / part, 1000)}
+        self._counters: list[tuple[PseudoFile, str, Labels, int]] = []
+        """(file, metric, labels, factor)"""
+        for name, (metric, factor) in COUNTERS.items():
+            if name in there and all(metric != given for _, given, _, _ in self._counters):
+                self._counters.append((PseudoFile(folder / name), metric, self._labels, factor))
+        for name, kind in ERRORS.items():
+            if name in there:
+                labels = pairs({**dict(self._labels), "kind": kind})
+                self._counters.append((PseudoFile(folder / name), "host_infiniband_errors_total", labels, 1))
 
-    def files(self) -> list[PseudoFile]:
-        return [self.state, self.rate, *(file for file, *_ in self.counters)]
+    def add(self, reading: Reading) -> None:
+        samples = reading.samples
+        try:
+            state, rate = self._state.read(64), self._rate.read(64)
+        except OSError:
+            return  # the adapter is being reset, or went
+        code = number(state.partition(b":")[0].strip())
+        if code is not None:
+            samples.append(Sample("host_infiniband_state", self._labels, float(code)))
+        if told := _RATE.match(rate):
+            samples.append(Sample("host_infiniband_rate_bytes_per_second", self._labels, float(told[1]) * 1e9 / 8))
+        for file, metric, labels, factor in self._counters:
+            if (value := file.count()) is not None:  # an adapter may not have a counter though its file is there
+                samples.append(Sample(metric, labels, float(value * factor)))
+
+    def close(self) -> None:
+        for file in (self._state, self._rate, *(file for file, *_ in self._counters)):
+            file.close()
 
 
-class _Infiniband:
+class _Infiniband(Collector):
     def __init__(self, context: Context) -> None:
         self._folder = context.node.sys / "class/infiniband"
         self._ports: dict[tuple[str, str], _Port] = {}
@@ -72,10 +94,10 @@ class _Infiniband:
             for port in names_in(self._folder / device / "ports", MOST_PORTS)
         ][:MOST_PORTS]
         for key in self._ports.keys() - set(found):
-            _close(self._ports.pop(key))
+            self._ports.pop(key).close()
         for device, port in found:
             if (device, port) not in self._ports:
-                self._ports[device, port] = _port(self._folder / device / "ports" / port, device, port)
+                self._ports[device, port] = _Port(self._folder / device / "ports" / port, device, port)
         if not self._ports:
             raise Unavailable(f"{self._folder} has no adapter")
 
@@ -84,69 +106,21 @@ class _Infiniband:
         if self._readings % LOOK_EVERY == 0:
             self._look()
         for port in self._ports.values():
-            _add(reading, port)
+            port.add(reading)
 
     def close(self) -> None:
         for port in self._ports.values():
-            _close(port)
-
-
-def _port(folder: Path, device: str, number_: str) -> _Port:
-    labels = pairs({"device": device, "port": number_})
-    port = _Port(labels, PseudoFile(folder / "state"), PseudoFile(folder / "rate"))
-    there = {f"{part}/{name}" for part in ("counters", "hw_counters") for name in names_in(folder / part, 1000)}
-    given: set[str] = set()
-    for name, (metric, factor) in COUNTERS.items():
-        if name in there and metric not in given:
-            given.add(metric)
-            port.counters.append((PseudoFile(folder / name), metric, labels, factor))
-    for name, kind in ERRORS.items():
-        if name in there:
-            of_kind = pairs({**dict(labels), "kind": kind})
-            port.counters.append((PseudoFile(folder / name), "host_infiniband_errors_total", of_kind, 1))
-    return port
-
-
-def _add(reading: Reading, port: _Port) -> None:
-    samples = reading.samples
-    try:
-        state, rate = port.state.read(64), port.rate.read(64)
-    except OSError:
-        return  # the adapter is being reset, or went
-    code = number(state.partition(b":")[0].strip())
-    if code is not None:
-        samples.append(Sample("host_infiniband_state", port.labels, float(code)))
-    if told := _RATE.match(rate):
-        samples.append(Sample("host_infiniband_rate_bytes_per_second", port.labels, float(told[1]) * 1e9 / 8))
-    for file, metric, labels, factor in port.counters:
-        try:
-            value = number(file.read(64).strip())
-        except OSError:
-            continue  # a counter that this adapter hasn't got, though its file is there
-        if value is not None:
-            samples.append(Sample(metric, labels, float(value * factor)))
-
-
-def _close(port: _Port) -> None:
-    for file in port.files():
-        file.close()
-
-
-def _open(context: Context) -> Collector:
-    return _Infiniband(context)
+            port.close()
 
 
 SOURCE = Source(
     id="infiniband",
     title="ports of InfiniBand, RoCE and EFA adapters",
-    open=_open,
+    open=_Infiniband,
     metrics=(
+        *dict.fromkeys(metric for metric, _ in COUNTERS.values()),
         "host_infiniband_errors_total",
-        "host_infiniband_link_downs_total",
         "host_infiniband_rate_bytes_per_second",
-        "host_infiniband_rx_bytes_total",
         "host_infiniband_state",
-        "host_infiniband_tx_bytes_total",
-        "host_infiniband_waits_total",
     ),
 )

@@ -13,7 +13,7 @@ from trackside.agent.output.measures import ALL
 from trackside.agent.output.named import Named
 from trackside.agent.output.options import JobOutputOptions
 from trackside.agent.output.sharing import Sharing
-from trackside.agent.source import Context, LogLine, Reading, Source
+from trackside.agent.source import Collector, Context, LogLine, Reading, Sample, Source
 
 LOOK_S = 2.0
 """How often all processes are looked at; new ones are each time."""
@@ -35,10 +35,11 @@ BACK_NS = 2_000_000_000
 """The clock was set back where it stands so far before the last line's time."""
 
 
-class JobOutput:
+class JobOutput(Collector):
     """Follows them. What the runner has not accepted is offered again, and nothing else is read meanwhile."""
 
-    def __init__(self, context: Context, options: JobOutputOptions) -> None:
+    def __init__(self, context: Context) -> None:
+        options: JobOutputOptions = context.options
         self._options, self._say = options, context.say
         sharing = Sharing(context.node.proc, options.shared)
         self._holders = Holders(context.node.proc, context.node.name, context.owners, sharing)
@@ -49,7 +50,7 @@ class JobOutput:
         self._files: dict[Key, Followed] = {}
         self._refused: dict[Key, float] = {}
         """Files that can't be opened -> when that was tried."""
-        self._offered: Reading | None = None
+        self._offered: tuple[list[Sample], list[LogLine]] | None = None
         self._looked = self._globbed = float("-inf")
         self._is_first = True
         self._clock = 0
@@ -59,17 +60,16 @@ class JobOutput:
     # -- the contract
 
     def collect(self, reading: Reading) -> None:
-        """See :class:`~trackside.agent.source.Collector`."""
         if self._offered is not None:
-            reading.samples += self._offered.samples
-            reading.lines += self._offered.lines
+            reading.samples += self._offered[0]
+            reading.lines += self._offered[1]
             return
         now = time.monotonic()
         self._find(now, reading)
         self._follow(now, reading)
         self._let_go(now, reading)
         if reading.lines or reading.samples:
-            self._offered = Reading(samples=list(reading.samples), lines=list(reading.lines), lost=dict(reading.lost))
+            self._offered = list(reading.samples), list(reading.lines)
 
     def accepted(self) -> None:
         """The last reading is in the spool, or was read away: it is not offered again."""
@@ -79,7 +79,6 @@ class JobOutput:
             self._write(moved)
 
     def close(self) -> None:
-        """See :class:`~trackside.agent.source.Collector`."""
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -123,11 +122,7 @@ class JobOutput:
             self._once(reading, f"files of {held.job}", words)
             return
         if not free:
-            self._once(
-                reading,
-                "files",
-                f"more than {self._options.most_files} files of output; raise most_files to follow all",
-            )
+            self._once(reading, "files", f"more than {most} files of output; raise most_files to follow all")
             return
         try:
             file = Followed(held, self._options, self._marks.get(held.key), now, self._is_first)
@@ -141,7 +136,7 @@ class JobOutput:
         self._files[held.key] = file
         self._refused.pop(held.key, None)
         if file.skipped:
-            reading.lost["skipped_bytes"] = reading.lost.get("skipped_bytes", 0) + file.skipped
+            reading.lost["skipped_bytes"] += file.skipped
 
     def _follow(self, now: float, reading: Reading) -> None:
         """Read a piece of each file in turn until none has more, or a reading is full."""
@@ -174,8 +169,8 @@ class JobOutput:
             self._once(reading, file.held.path, f"{file.held.path} can't be read any more ({error.strerror})")
             return Told([])
         self._add(reading, file, told.sent)
-        if told.anew and told.lost:
-            reading.lost["bytes"] = reading.lost.get("bytes", 0) + told.lost
+        if told.lost:
+            reading.lost["bytes"] += told.lost
         return told
 
     def _let_go(self, now: float, reading: Reading) -> None:
@@ -217,14 +212,10 @@ class JobOutput:
             reading.warnings.append(words)
 
 
-def _open(context: Context) -> JobOutput:
-    return JobOutput(context, context.options or JobOutputOptions())
-
-
 SOURCE = Source(
     id="job_output",
     title="what jobs print",
-    open=_open,
+    open=JobOutput,
     metrics=ALL,
     lines="standard output and error of jobs, as the option text allows",
     interval_s=0.25,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+
+import msgspec
 
 from trackside.agent.kernel.choice import Allowance, Policy, chosen
-from trackside.agent.kernel.clock import KernelClock
-from trackside.agent.kernel.journal import Journal
+from trackside.agent.kernel.journal import Journal, Position, recall
 from trackside.agent.kernel.neighbours import is_one_of_several, of_others
-from trackside.agent.kernel.position import Remembered, recall, remember, whole
-from trackside.agent.kernel.ring import Record, Ring
+from trackside.agent.kernel.ring import KernelClock, Record, Ring
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
+from trackside.agent.state import remember
 from trackside.agent.taken_over import KERNEL_LOG
 
 MOST_RECORDS = 20_000
@@ -40,36 +40,20 @@ class Options:
             raise ValueError("lines_per_s and look_back_s can't be negative, and burst must be 1 at least")
 
 
-class Reader(Protocol):
-    """Where the lines come from."""
-
-    def read(self, reading: Reading) -> list[tuple[int, str]]:
-        """(POSIX nanoseconds, text) since the last time. Raises Unavailable."""
-        ...
-
-    def position(self) -> Remembered:
-        """Where to go on."""
-        ...
-
-    def close(self) -> None:
-        """Let go of it."""
-        ...
-
-
 class RingReader:
     """Lines of the ring, with the time of day."""
 
-    def __init__(self, path: Path, boot: str, position: Remembered, look_back_s: float) -> None:
+    def __init__(self, path: Path, boot: str, position: Position, look_back_s: float) -> None:
         """Raises OSError."""
-        known = position if boot and position.get("boot") == boot else {}
-        last = whole(known, "sequence")
+        known = position if boot and position.boot == boot else Position()
         self._boot = boot
-        self._clock = KernelClock(whole(known, "base_ns"), whole(known, "drift_ns") or 0)
+        self._clock = KernelClock(known.base_ns, known.drift_ns)
         # After a reboot since an earlier agent's last reading all of the ring is new.
-        self._oldest_ns = 0 if position.get("boot") else self._clock.now_ns() - int(look_back_s * 1e9)
-        self._ring = Ring(path, -1 if last is None else last)
+        self._oldest_ns = 0 if position.boot else self._clock.now_ns() - int(look_back_s * 1e9)
+        self._ring = Ring(path, known.sequence)
 
     def read(self, reading: Reading) -> list[tuple[int, str]]:
+        """(POSIX nanoseconds, text) since the last time. Raises Unavailable."""
         clock, records = self._clock, list[Record]()
         clock.look()
         try:
@@ -85,28 +69,29 @@ class RingReader:
             clock.emptied()
             self._oldest_ns = 0
         if self._ring.lost:
-            reading.lost["lines"] = reading.lost.get("lines", 0) + self._ring.lost
+            reading.lost["lines"] += self._ring.lost
             reading.warnings.append(f"{self._ring.lost} kernel messages were overwritten before they were read")
             self._ring.lost = 0
         return found
 
-    def position(self) -> Remembered:
-        clock = self._clock
+    def position(self) -> Position:
+        """Where to go on."""
         if not self._boot or self._ring.last < 0:
-            return {}
-        place = {"sequence": self._ring.last, "base_ns": clock.base_ns, "drift_ns": clock.drift_ns}
-        return {"boot": self._boot, **place}
+            return Position()
+        return Position(
+            boot=self._boot, sequence=self._ring.last, base_ns=self._clock.base_ns, drift_ns=self._clock.drift_ns
+        )
 
     def close(self) -> None:
         self._ring.close()
 
 
-class _KernelLog:
+class _KernelLog(Collector):
     def __init__(self, context: Context) -> None:
         self._options = context.options
         self._allowance = Allowance(self._options.lines_per_s, self._options.burst)
         self._file = None if context.state is None else context.state / "kernel_log.json"
-        self._kept = recall(self._file)
+        self._kept = Position() if self._file is None else recall(self._file)
         self._reader = _reader(context, self._kept)
         self._node = context.node
 
@@ -126,15 +111,15 @@ class _KernelLog:
             time_ns, text = lines[place]
             reading.line(text, time_ns, unit="kernel")
         if left_out:
-            reading.lost["lines"] = reading.lost.get("lines", 0) + left_out
+            reading.lost["lines"] += left_out
             reading.warnings.append(f"{left_out} kernel lines were left out: more than lines_per_s allows")
 
     def _remember(self) -> str:
         """Gives why it could not be written; empty: it was, or need not be."""
         position = self._reader.position()
-        if self._file is not None and position and position != self._kept:
+        if self._file is not None and position not in (Position(), self._kept):
             try:
-                remember(self._file, position)
+                remember(self._file, msgspec.json.encode(position))
             except OSError as error:
                 return f"{self._file} can't be written: {error.strerror}"
             self._kept = position
@@ -145,7 +130,7 @@ class _KernelLog:
         self._reader.close()
 
 
-def _reader(context: Context, position: Remembered) -> Reader:
+def _reader(context: Context, position: Position) -> RingReader | Journal:
     """The ring, else the journal. Raises Unavailable."""
     options, ring = context.options, context.node.dev / "kmsg"
     try:
@@ -164,14 +149,10 @@ def _reader(context: Context, position: Remembered) -> Reader:
     return found
 
 
-def _open(context: Context) -> Collector:
-    return _KernelLog(context)
-
-
 SOURCE = Source(
     id=KERNEL_LOG,
     title="the kernel's messages",
-    open=_open,
+    open=_KernelLog,
     lines="what the kernel says, with unit=kernel",
     interval_s=2.0,
     needs="CAP_SYSLOG, or the group systemd-journal",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trackside.agent.host.pseudo_files import PseudoFile, keyed, names_in, number, required
 from trackside.agent.kernel.neighbours import is_one_of_several
+from trackside.agent.pseudo_files import PseudoFile, keyed, names_in, required
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
 
 MEMINFO = {
@@ -21,7 +21,7 @@ EDAC = {"ce_count": "correctable", "ue_count": "uncorrectable"}
 MOST_CONTROLLERS = 64
 
 
-class _Memory:
+class _Memory(Collector):
     def __init__(self, context: Context) -> None:
         proc, edac = context.node.proc, context.node.sys / "devices/system/edac/mc"
         self._meminfo, self._vmstat = PseudoFile(proc / "meminfo"), PseudoFile(proc / "vmstat")
@@ -40,20 +40,13 @@ class _Memory:
             raise Unavailable(f"{self._meminfo.path} does not say how much memory there is")
         for key, value in found.items():
             reading.sample(MEMINFO[key], value)
-        try:
-            counts = keyed(self._vmstat.read(), VMSTAT)
-            if is_one_of_several(self._sys, self._node):
-                counts.pop(b"oom_kill", None)  # its kernel counts those of all; each node's own are in its kernel log
-            for key, value in counts.items():
-                reading.sample(VMSTAT[key], value)
-        except OSError as error:
-            reading.warnings.append(f"{self._vmstat.path}: {error.strerror}")
+        counts = keyed(self._vmstat.if_any(reading), VMSTAT)
+        if is_one_of_several(self._sys, self._node):
+            counts.pop(b"oom_kill", None)  # its kernel counts those of all; each node's own are in its kernel log
+        for key, value in counts.items():
+            reading.sample(VMSTAT[key], value)
         for file, controller, kind in self._errors:
-            try:
-                errors = number(file.read(64).strip())
-            except OSError:
-                continue  # the driver was unloaded
-            if errors is not None:
+            if (errors := file.count()) is not None:
                 reading.sample("host_memory_errors_total", errors, device=controller, kind=kind)
 
     def close(self) -> None:
@@ -61,13 +54,9 @@ class _Memory:
             file.close()
 
 
-def _open(context: Context) -> Collector:
-    return _Memory(context)
-
-
 SOURCE = Source(
     id="memory",
     title="host memory, swap, major faults, kills for want of memory, memory errors",
-    open=_open,
+    open=_Memory,
     metrics=(*MEMINFO.values(), *VMSTAT.values(), "host_memory_errors_total"),
 )

@@ -10,7 +10,7 @@ from trackside.agent.source import Collector, Context, Reading, Source
 
 if TYPE_CHECKING:
     from trackside.agent.trace.collectives import Collectives, Communicator, Tally
-    from trackside.agent.trace.tracer import Traced
+    from trackside.agent.trace.tracer import Labels
 
 STARTED, COMPLETED, IN_FLIGHT, OLDEST, ENQUEUE, SECONDS, COMMUNICATORS = (
     "trackside_nccl_collectives_started_total",
@@ -28,7 +28,7 @@ MOST_COMMUNICATORS = 256
 @dataclass(frozen=True, slots=True)
 class NcclOptions:
     """``jobs``: these alone are traced. ``everything``: processes of no job too. ``libraries``: probed from the start
-    on."""
+    on, so that not even the first process's first calls are missed."""
 
     jobs: tuple[str, ...] = ()
     everything: bool = False
@@ -56,16 +56,14 @@ class _Group:
         self.watched &= key not in process.unwatched
 
 
-class _Nccl:
+class _Nccl(Collector):
     def __init__(self, context: Context) -> None:
-        from trackside.agent.trace import collectives, functions
-        from trackside.agent.trace.tracer import TraceOptions, Tracer
+        from trackside.agent.trace import collectives, functions  # nothing of tracing is loaded before it is asked for
+        from trackside.agent.trace.tracer import Tracer
 
-        options = context.options
         self._read = collectives.read
         self._functions = functions.nccl()
-        chosen = TraceOptions(options.jobs, options.everything, options.libraries)
-        self.tracer = Tracer("nccl", self._functions, context, chosen, "nccl")
+        self.tracer = Tracer("nccl", self._functions, context)
         table, handle = self.tracer.probes.loaded.table, collectives.HANDLE.size
         self._tallies = table("tallies", collectives.TALLY_KEY.size, collectives.TALLY.size)
         self._communicators = table("communicators", handle, collectives.COMMUNICATOR.size)
@@ -82,18 +80,17 @@ class _Nccl:
         self._known = {pid: each.communicators for pid, each in found.items()}
         now = time.monotonic_ns()
         for pid, each in sorted(found.items()):
-            traced = self.tracer.traced(pid)
-            if traced is not None:
-                self._give(reading, traced, each, now)
+            if (labels := self.tracer.labels(pid)) is not None:
+                self._give(reading, pid, labels, each, now)
         for process in self.tracer.quiet(found):
-            if (traced := self.tracer.traced(process.pid)) is not None:
-                reading.sample(COMMUNICATORS, 0, **traced.labels())
+            if (labels := self.tracer.labels(process.process.pid)) is not None:
+                reading.sample(COMMUNICATORS, 0, **labels)
         self.tracer.report(reading, found)
         tables = (self._tallies, self._communicators, self._lanes, self._settled, self._marks)
         self.tracer.clear(tables, self._under_way, found)
 
-    def _give(self, reading: Reading, traced: Traced, process: Collectives, now: int) -> None:
-        labels, pid, rising = traced.labels(), traced.pid, self.tracer.rising
+    def _give(self, reading: Reading, pid: int, labels: Labels, process: Collectives, now: int) -> None:
+        rising = self.tracer.rising
         reading.sample(COMMUNICATORS, process.live, **labels)
         names = {serial: process.label(serial) for serial in sorted(process.communicators)[:MOST_COMMUNICATORS]}
         groups: dict[tuple[str, str], _Group] = {}
@@ -114,38 +111,33 @@ class _Nccl:
                 reading.sample(IN_FLIGHT, max(0.0, started - completed), **given)
             if group.measured:
                 reading.sample(SECONDS, rising(pid, SECONDS, op, comm, group.device_ns * 1e-9), **given)
-        self._give_ages(reading, traced, process, names, now)
-
-    def _give_ages(
-        self, reading: Reading, traced: Traced, process: Collectives, names: dict[int, str], now: int
-    ) -> None:
-        """How long the oldest collective of each live communicator has been in flight."""
-        unwatched = {serial for _, serial in process.unwatched}
-        ages: dict[str, float] = {}
-        for serial, known in process.communicators.items():
-            comm = names.get(serial, "")
-            if comm and not known.ended and serial not in unwatched:
-                age = max(0, now - process.oldest.get(serial, now)) * 1e-9
-                ages[comm] = max(age, ages.get(comm, 0.0))
-        for comm, age in ages.items():
-            reading.sample(OLDEST, age, comm=comm, **traced.labels())
+        _give_ages(reading, labels, process, names, now)
 
     def close(self) -> None:
         self.tracer.close()
+
+
+def _give_ages(reading: Reading, labels: Labels, process: Collectives, names: dict[int, str], now: int) -> None:
+    """How long the oldest collective of each live communicator has been in flight."""
+    unwatched = {serial for _, serial in process.unwatched}
+    ages: dict[str, float] = {}
+    for serial, known in process.communicators.items():
+        comm = names.get(serial, "")
+        if comm and not known.ended and serial not in unwatched:
+            age = max(0, now - process.oldest.get(serial, now)) * 1e-9
+            ages[comm] = max(age, ages.get(comm, 0.0))
+    for comm, age in ages.items():
+        reading.sample(OLDEST, age, comm=comm, **labels)
 
 
 def _number(value: bytes) -> int:
     return int.from_bytes(value, "little")
 
 
-def _open(context: Context) -> Collector:
-    return _Nccl(context)
-
-
 SOURCE = Source(
     id="nccl",
     title="NCCL communicators and collectives of processes, by BPF",
-    open=_open,
+    open=_Nccl,
     metrics=(
         STARTED,
         COMPLETED,
@@ -158,7 +150,6 @@ SOURCE = Source(
         "trackside_tracer_lost_events_total",
     ),
     interval_s=5.0,
-    timeout_s=10.0,
     on=False,
     needs="CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE, or root",
     options=NcclOptions,

@@ -4,37 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from trackside.agent.host.pseudo_files import PseudoFile, first_of, lines_of, number, required
+from trackside.agent.pseudo_files import PseudoFile, first_of, lines_of, number, readable, required
 from trackside.agent.source import Collector, Context, Reading, Source
 
 MOST_DEVICES = 256
 
 
-class Device(NamedTuple):
-    """One line of /proc/net/dev."""
+COLUMNS = {
+    8: ("host_network_tx_bytes_total", None),
+    0: ("host_network_rx_bytes_total", None),
+    10: ("host_network_errors_total", "tx_errors"),
+    2: ("host_network_errors_total", "rx_errors"),
+    11: ("host_network_errors_total", "tx_dropped"),
+    3: ("host_network_errors_total", "rx_dropped"),
+}
+"""Column of /proc/net/dev -> metric and kind of error."""
 
-    name: str
-    rx_bytes: int
-    rx_errors: int
-    rx_dropped: int
-    tx_bytes: int
-    tx_errors: int
-    tx_dropped: int
 
-
-def parse_devices(data: bytes) -> Iterator[Device]:
-    """Devices; the two lines of headings and what is no device are passed over."""
+def parse_devices(data: bytes) -> Iterator[tuple[str, dict[int, int]]]:
+    """(name, count by column) of devices; the two lines of headings and what is no device are passed over."""
     for line in data.split(b"\n"):
         name, colon, rest = line.rpartition(b":")  # an alias has one in its name
         fields = rest.split()
         if not colon or len(fields) < 16:
             continue
-        counts = [number(fields[place]) for place in (0, 2, 3, 8, 10, 11)]
-        known = [count for count in counts if count is not None]
-        if len(known) == len(counts):
-            yield Device(name.strip().decode("utf-8", "replace"), *known)
+        counts = {place: count for place in COLUMNS if (count := number(fields[place])) is not None}
+        if len(counts) == len(COLUMNS):
+            yield name.strip().decode("utf-8", "replace"), counts
 
 
 def parse_retransmissions(data: bytes) -> int | None:
@@ -50,7 +47,7 @@ def parse_retransmissions(data: bytes) -> int | None:
     return None
 
 
-class _Network:
+class _Network(Collector):
     def __init__(self, context: Context) -> None:
         # Of the first process: a container's own /proc/net is its own network's.
         proc, self._class = context.node.proc, context.node.sys / "class/net"
@@ -62,22 +59,15 @@ class _Network:
 
     def collect(self, reading: Reading) -> None:
         devices = list(parse_devices(required(self._devices)))
-        for gone in self._states.keys() - {device.name for device in devices}:
+        for gone in self._states.keys() - {name for name, _ in devices}:
             self._forget(gone)
-        for device in [each for each in devices if self._is_hardware(each.name)][:MOST_DEVICES]:
-            name = device.name
-            reading.sample("host_network_tx_bytes_total", device.tx_bytes, device=name)
-            reading.sample("host_network_rx_bytes_total", device.rx_bytes, device=name)
-            for kind in ("tx_errors", "rx_errors", "tx_dropped", "rx_dropped"):
-                reading.sample("host_network_errors_total", getattr(device, kind), device=name, kind=kind)
+        for name, counts in [each for each in devices if self._is_hardware(each[0])][:MOST_DEVICES]:
+            for place, (metric, kind) in COLUMNS.items():
+                reading.sample(metric, counts[place], device=name, kind=kind)
             self._add_link(reading, name)
-        try:
-            again = parse_retransmissions(self._tcp.read())
-        except OSError as error:
-            reading.warnings.append(f"{self._tcp.path}: {error.strerror}")
-        else:
-            if again is not None:
-                reading.sample("host_tcp_retransmissions_total", again)
+        again = parse_retransmissions(self._tcp.if_any(reading))
+        if again is not None:
+            reading.sample("host_tcp_retransmissions_total", again)
 
     def _is_hardware(self, name: str) -> bool:
         """Whether a device moves the node's own traffic: an adapter, or several bonded. The virtual ones of containers
@@ -118,29 +108,17 @@ class _Network:
 
 def _speed(path: Path) -> float | None:
     """Bytes per second of a link; None while it is down, or not told (-1)."""
-    file = PseudoFile(path)
-    try:
-        megabits = number(file.read(64).strip())
-    except OSError:
-        return None
-    finally:
-        file.close()
+    megabits = number(readable(path, 64).strip())
     return None if not megabits or megabits >= 0xFFFFFFFF else megabits * 1e6 / 8
-
-
-def _open(context: Context) -> Collector:
-    return _Network(context)
 
 
 SOURCE = Source(
     id="network",
     title="network devices and TCP retransmissions",
-    open=_open,
+    open=_Network,
     metrics=(
-        "host_network_errors_total",
-        "host_network_rx_bytes_total",
+        *dict.fromkeys(metric for metric, _ in COLUMNS.values()),
         "host_network_speed_bytes_per_second",
-        "host_network_tx_bytes_total",
         "host_network_up",
         "host_tcp_retransmissions_total",
     ),

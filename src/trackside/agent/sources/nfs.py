@@ -5,10 +5,11 @@ Both answer while a server is dead, which asking the mount itself does not.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
+from operator import add
+from typing import NamedTuple
 
-from trackside.agent.host.pseudo_files import PseudoFile, first_of, mount_point, number, required
+from trackside.agent.pseudo_files import PseudoFile, first_of, mount_point, number, required
 from trackside.agent.source import Collector, Context, Reading, Source
 
 MOST_MOUNTS = 64
@@ -23,12 +24,11 @@ ALWAYS = frozenset({"read", "write"})
 """Told before the first, too: what begins late is seen to rise only from its second reading on."""
 
 
-@dataclass(slots=True)
-class Operations:
+class Operations(NamedTuple):
     """Of one kind on one mount, since it was mounted. ``total_ms``: from queue to answer, ``wire_ms``: of that, between
     sending and answer. ``timeouts``: major ones, after all retries."""
 
-    count: int = 0
+    calls: int = 0
     sent: int = 0
     timeouts: int = 0
     wire_ms: int = 0
@@ -105,12 +105,8 @@ def _take_operations(key: bytes, fields: list[bytes], mount: Mount) -> None:
     if None in counts or not (counts[0] or name in ALWAYS):
         return
     count, sent, timeouts, _, _, _, wire_ms, total_ms = (each or 0 for each in counts)
-    ours = mount.ops.setdefault(name, Operations())
-    ours.count += count
-    ours.sent += sent
-    ours.timeouts += timeouts
-    ours.wire_ms += wire_ms
-    ours.total_ms += total_ms
+    more = Operations(count, sent, timeouts, wire_ms, total_ms)
+    mount.ops[name] = Operations(*map(add, mount.ops.get(name, Operations()), more))
 
 
 def parse_rpc(data: bytes) -> tuple[int, int] | None:
@@ -123,7 +119,7 @@ def parse_rpc(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-class _Nfs:
+class _Nfs(Collector):
     def __init__(self, context: Context) -> None:
         # Of the first process where it may be read: a container's own mounts are others than the host's.
         proc = context.node.proc
@@ -140,11 +136,8 @@ class _Nfs:
         if rpc is not None:
             reading.sample("host_nfs_calls_total", rpc[0])
             reading.sample("host_nfs_retransmissions_total", rpc[1])
-        seen: Counter[str] = Counter()
-        for mount in mounts:
-            seen[mount.path] += 1
-            if seen[mount.path] == 1:  # else it is covered by another mount at the same place
-                _add(reading, mount)
+        for mount in {each.path: each for each in reversed(mounts)}.values():  # of several at one place, the first
+            _add(reading, mount)
 
     def close(self) -> None:
         self._mounts.close()
@@ -157,28 +150,21 @@ def _add(reading: Reading, mount: Mount) -> None:
         ("host_nfs_read_bytes_total", mount.read_bytes),
         ("host_nfs_written_bytes_total", mount.written_bytes),
         ("host_nfs_backlog_total", mount.backlog),
+        ("host_nfs_resent_total", sum(max(0, each.sent - each.calls) for each in mount.ops.values())),
+        ("host_nfs_timeouts_total", sum(each.timeouts for each in mount.ops.values())),
     ):
         if value is not None:
             reading.sample(metric, value, mountpoint=path)
     for op, counts in mount.ops.items():
-        reading.sample("host_nfs_operations_total", counts.count, mountpoint=path, op=op)
+        reading.sample("host_nfs_operations_total", counts.calls, mountpoint=path, op=op)
         reading.sample("host_nfs_operation_seconds_total", counts.total_ms / 1e3, mountpoint=path, op=op)
         reading.sample("host_nfs_round_trip_seconds_total", counts.wire_ms / 1e3, mountpoint=path, op=op)
-    for metric, value in (
-        ("host_nfs_resent_total", sum(max(0, each.sent - each.count) for each in mount.ops.values())),
-        ("host_nfs_timeouts_total", sum(each.timeouts for each in mount.ops.values())),
-    ):
-        reading.sample(metric, value, mountpoint=path)
-
-
-def _open(context: Context) -> Collector:
-    return _Nfs(context)
 
 
 SOURCE = Source(
     id="nfs",
     title="the NFS client: operations and their time, bytes, requests sent again, timeouts",
-    open=_open,
+    open=_Nfs,
     metrics=(
         "host_nfs_backlog_total",
         "host_nfs_calls_total",

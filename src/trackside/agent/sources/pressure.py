@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 
-from trackside.agent.host.pressure import RESOURCES, parse_pressure
-from trackside.agent.host.pseudo_files import PseudoFile
+from trackside.agent.pseudo_files import PseudoFile, parse_pressure
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
 
+RESOURCES = ("cpu", "io", "irq", "memory")
 _REMEDY = "the kernel must be built with CONFIG_PSI, and started with psi=1 where its default is off"
 
 
-class _Pressure:
+class _Pressure(Collector):
     def __init__(self, context: Context) -> None:
         folder = context.node.proc / "pressure"
         self._files = [(each, PseudoFile(folder / each)) for each in RESOURCES]
@@ -37,13 +37,9 @@ class _Pressure:
             file.close()
 
 
-def _open(context: Context) -> Collector:
-    return _Pressure(context)
-
-
 SOURCE = Source(
     id="pressure",
     title="pressure stall information: waiting for CPU, memory, storage",
-    open=_open,
+    open=_Pressure,
     metrics=("host_pressure_seconds_total",),
 )

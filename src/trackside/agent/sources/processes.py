@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from trackside.agent.jobs.processes import ProcessMap
 from trackside.agent.owners import Owner
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
 
@@ -14,9 +13,9 @@ _NO_TASKS = frozenset({"extern"})
 """Steps that hold none of a job's own processes."""
 
 
-class _Processes:
-    def __init__(self, map_: ProcessMap) -> None:
-        self._map = map_
+class _Processes(Collector):
+    def __init__(self, context: Context) -> None:
+        self._map = context.owners
 
     def collect(self, reading: Reading) -> None:
         try:
@@ -42,33 +41,16 @@ class _Processes:
         if self._map.unread:
             reading.sample("trackside_unread_processes", self._map.unread)
 
-    def close(self) -> None:
-        """It holds nothing."""
-
 
 def _labels(owner: Owner) -> dict[str, str | int | None]:
-    return {
-        "job": owner.job,
-        "user": owner.user,
-        "step": owner.step,
-        "task": owner.task,
-        "rank": owner.rank,
-        "local_rank": owner.local_rank,
-        "container": owner.container[:12] if owner.container else None,
-        "pod": owner.pod,
-    }
-
-
-def _open(context: Context) -> Collector:
-    if not isinstance(context.owners, ProcessMap):
-        raise Unavailable("the agent keeps no map of processes", "this is a defect of the agent: report it")
-    return _Processes(context.owners)
+    names = ("job", "user", "step", "task", "rank", "local_rank", "pod")
+    return {"container": (owner.container or "")[:12], **{name: getattr(owner, name) for name in names}}
 
 
 SOURCE = Source(
     id="processes",
     title="processes of jobs and containers: whose each is, by cgroup and environment",
-    open=_open,
+    open=_Processes,
     metrics=(
         "trackside_job_processes",
         "trackside_job_ranks",

@@ -1,18 +1,29 @@
-"""Slurm's daemon of this node: whether it runs, and what it writes to its log."""
+"""Slurm's daemon of this node: whether it runs, and what it writes to its log, as slurm.conf tells where."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trackside.agent.slurm.configuration import find, value
 from trackside.agent.slurm.daemon_log import DaemonLog
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
 
 UNIT = "slurmd"
 _PID_FILE = "/var/run/slurmd.pid"
 """Where slurmd writes its number unless it is told otherwise."""
+
+
+PLACES = (
+    "/etc/slurm/slurm.conf",
+    "/run/slurm/conf/slurm.conf",
+    "/var/spool/slurmd/conf-cache/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+)
+"""Where slurm.conf lies: as a rule, and where slurmd keeps one that it was sent."""
+_MOST = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +36,14 @@ class Options:
     """slurmd's log; empty: as slurm.conf has it. Where that is none, slurmd writes to the journal."""
 
 
-class _SlurmNode:
+class _SlurmNode(Collector):
     def __init__(self, proc: Path, pid_file: Path, log: DaemonLog | None) -> None:
         self._proc, self._pid_file, self._log = proc, pid_file, log
 
     def collect(self, reading: Reading) -> None:
         reading.sample("slurm_daemon_up", self._runs(), daemon=UNIT)
         if self._log is not None:
-            try:
-                self._log.collect(reading)
-            except OSError as error:
-                reading.warnings.append(f"{self._log.path} can't be read: {error.strerror}")
+            self._log.collect(reading)
 
     def close(self) -> None:
         if self._log is not None:
@@ -51,8 +59,22 @@ class _SlurmNode:
             return False
 
 
+def find(given: str = "", environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The file that holds on this node."""
+    wanted = [given] if given else [environ.get("SLURM_CONF", ""), *PLACES]
+    return next((Path(path) for path in wanted if path and os.access(path, os.R_OK)), None)
+
+
+def value(path: Path, name: str, node: str) -> str | None:
+    """A setting with ``%n`` and ``%h`` filled in; None where it isn't set. Raises OSError."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = file.read(_MOST)
+    found = re.search(rf"(?im)^[ \t]*{re.escape(name)}[ \t]*=[ \t]*\"?([^\s#\"]+)", text)
+    return None if found is None else found[1].replace("%n", node).replace("%h", os.uname().nodename)
+
+
 def _open(context: Context) -> Collector:
-    options = context.options or Options()
+    options: Options = context.options
     conf = find(options.conf)
     if conf is None:
         raise Unavailable(

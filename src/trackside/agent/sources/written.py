@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from trackside.agent.output.framing import Framer, Redraws, texts
 from trackside.agent.source import Collector, Context, Reading, Source, Unavailable
-
-if TYPE_CHECKING:
-    from trackside.agent.output.framing import Framer, Redraws
 
 MOST_PROCESSES = 4096
 MOST_STREAMS = 8192
@@ -31,17 +27,14 @@ class WrittenOptions:
     seconds: float = 600.0
 
 
-class _Written:
+class _Written(Collector):
     def __init__(self, context: Context) -> None:
         options: WrittenOptions = context.options
         if not options.job:
             raise Unavailable("no job was named", 'set job = "..." in [collect.written]')
-        from trackside.agent.output.framing import Framer, Redraws, texts
-        from trackside.agent.trace.written import Writes
+        from trackside.agent.trace.written import Writes  # nothing of tracing is loaded before it is asked for
 
         self._job, self._proc, self._owners = options.job, context.node.proc, context.owners
-        self._frame: Callable[[], tuple[Framer, Redraws]] = lambda: (Framer(), Redraws(REDRAW_S))
-        self._texts = texts
         self._end = time.monotonic() + options.seconds
         self._ahead_ns = time.time_ns() - time.monotonic_ns()
         self._streams: dict[tuple[int, int], tuple[Framer, Redraws]] = {}
@@ -66,7 +59,7 @@ class _Written:
             if stream is None:
                 if len(self._streams) >= MOST_STREAMS:
                     self._flush(reading, *next(iter(self._streams)))
-                stream = self._streams[record.pid, record.stream] = self._frame()
+                stream = self._streams[record.pid, record.stream] = Framer(), Redraws(REDRAW_S)
             if whole := stream[0].feed(record.data):
                 self._give(reading, record.pid, record.stream, whole, record.at, stream[1])
         for pid, number in list(self._streams):
@@ -88,7 +81,7 @@ class _Written:
             "stream": STREAMS[number],
             "pid": pid,
         }
-        for text in self._texts(whole, redraws, at * 1e-9):
+        for text in texts(whole, redraws, at * 1e-9):
             reading.line(text, at + self._ahead_ns, **labels)
 
     def _flush(self, reading: Reading, pid: int, number: int) -> None:
@@ -126,17 +119,12 @@ class _Written:
             self._writes = None
 
 
-def _open(context: Context) -> Collector:
-    return _Written(context)
-
-
 SOURCE = Source(
     id="written",
     title="what a job without a file writes, caught at the system call (for a while, when asked)",
-    open=_open,
+    open=_Written,
     lines="standard output and error of the job that is named",
     interval_s=1.0,
-    timeout_s=10.0,
     on=False,
     needs="CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE, or root",
     options=WrittenOptions,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 HANDLE = struct.Struct("<IIQ")
 COMMUNICATOR = struct.Struct("<QQQQIiiI128s")
@@ -111,19 +111,12 @@ def read(
         found[pid].communicators[serial] = made
     for pid, known in before.items():
         if pid in found:
-            gone = {serial: _ended(each) for serial, each in known.items()}
+            gone = {serial: replace(each, ended=True) for serial, each in known.items()}
             found[pid].communicators = {**gone, **found[pid].communicators}
     for key, value in lanes:
         pid = HANDLE.unpack(key)[0]
         _add_lane(found[pid], value, settled.get(pid, 0))
     return dict(found)
-
-
-def _ended(known: Communicator) -> Communicator:
-    return known if known.ended else Communicator(
-        known.serial, known.address, True, known.parent, known.ranks, known.rank, known.colour, known.split,
-        known.identifier,
-    )  # fmt: skip
 
 
 def _add_lane(process: Collectives, lane: bytes, settled: int) -> None:

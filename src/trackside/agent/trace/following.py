@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trackside.agent.owners import Owner, Owners, Process
+from trackside.agent.pseudo_files import readable
 
 Place = tuple[int, int]
 """Device and inode of a file."""
@@ -66,13 +67,9 @@ class Library:
 class Followed:
     """A process whose libraries are looked for."""
 
-    pid: int
-    started: int
-    owner: Owner | None
-    parent: int = 0
-    visible_gpus: tuple[str, ...] | None = None
-    seen: float = 0.0
-    due: float = 0.0
+    process: Process
+    seen: float
+    due: float
     places: frozenset[Place] = frozenset()
     has_device: bool = False
     """Whether it has memory of a GPU's driver mapped: it has, or had, a context."""
@@ -109,13 +106,10 @@ class Following:
         now = time.monotonic() if now is None else now
         listed = self._listed()
         for pid, followed in list(self.processes.items()):
-            if pid not in listed or listed[pid].started != followed.started:
+            if pid not in listed or listed[pid].started != followed.process.started:
                 del self.processes[pid]
         for pid, process in listed.items():
-            if pid not in self.processes:
-                self.processes[pid] = Followed(pid, process.started, process.owner, seen=now, due=now)
-            known = self.processes[pid]
-            known.owner, known.parent, known.visible_gpus = process.owner, process.parent, process.visible_gpus
+            self.processes.setdefault(pid, Followed(process, now, now)).process = process
         waiting = sorted((each for each in self.processes.values() if each.due <= now), key=lambda each: each.due)
         for known in waiting[:A_STEP]:
             self._look(known, now)
@@ -155,15 +149,13 @@ class Following:
                     yield process
 
     def _stranger(self, pid: int) -> Process | None:
-        try:
-            fields = (self.proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-            return Process(pid, int(fields[19]), int(fields[1]), "", Owner())
-        except (OSError, ValueError, IndexError):
-            return None
+        fields = readable(self.proc / str(pid) / "stat").rpartition(b")")[2].split()
+        return Process(pid, int(fields[19]), int(fields[1]), "", Owner()) if len(fields) > 19 else None
 
     def _look(self, process: Followed, now: float) -> None:
+        pid = process.process.pid
         try:
-            with open(self.proc / str(process.pid) / "maps", "rb") as file:
+            with open(self.proc / str(pid) / "maps", "rb") as file:
                 maps = file.read(MOST_MAPS)
         except OSError:
             return
@@ -173,7 +165,7 @@ class Following:
         process.has_device = _DEVICE.search(maps) is not None
         places = set()
         for found in mapped(maps):
-            if found.kind in self.kinds and (place := self._found(process.pid, found, now)) is not None:
+            if found.kind in self.kinds and (place := self._found(pid, found, now)) is not None:
                 places.add(place)
         process.places = frozenset(places)
 

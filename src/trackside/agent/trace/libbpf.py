@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,11 @@ def library() -> Any:
             ("ring_buffer__new", pointer, (fd, pointer, pointer, pointer)),
             ("ring_buffer__consume", fd, (pointer,)),
             ("ring_buffer__free", None, (pointer,)),
+            ("libbpf_set_print", pointer, (pointer,)),
         ):
             function = getattr(found, call)
             function.restype, function.argtypes = result, given
+        found.libbpf_set_print(None)  # or it would write to our standard error
         return found
     raise Unavailable("libbpf is not installed", "install it: libbpf1 (Debian, Ubuntu), libbpf (Fedora, RHEL)")
 
@@ -88,37 +90,25 @@ class Table:
 
     def rows(self) -> list[tuple[bytes, bytes]]:
         """All there is, each once or, where it changes meanwhile, perhaps not at all."""
-        calls, found = library(), []
-        most = BATCH
-        at, out = ctypes.create_string_buffer(256), ctypes.create_string_buffer(256)
-        begun = False
+        calls, most = library(), BATCH
+        found: list[tuple[bytes, bytes]] = []
+        at, out = None, ctypes.create_string_buffer(256)
         for _ in range(MOST_ROUNDS):
-            keys, values = (
-                ctypes.create_string_buffer(most * self.key_bytes),
-                ctypes.create_string_buffer(most * self.value_bytes),
-            )
+            keys = ctypes.create_string_buffer(most * self.key_bytes)
+            values = ctypes.create_string_buffer(most * self.value_bytes)
             count = ctypes.c_uint32(most)
-            failed = calls.bpf_map_lookup_batch(
-                self.fd, at if begun else None, out, keys, values, ctypes.byref(count), _BATCH_OPTIONS
-            )
+            failed = calls.bpf_map_lookup_batch(self.fd, at, out, keys, values, ctypes.byref(count), _BATCH_OPTIONS)
             number = ctypes.get_errno() if failed else 0
             if number == errno.ENOSPC and most < 1 << 16:  # a bucket of the kernel's table holds more
                 most *= 2
                 continue
             if number not in (0, errno.ENOENT):
                 raise OSError(number, os.strerror(number))
-            raw_keys, raw_values = keys.raw, values.raw
-            found += [
-                (
-                    raw_keys[row * self.key_bytes : (row + 1) * self.key_bytes],
-                    raw_values[row * self.value_bytes : (row + 1) * self.value_bytes],
-                )
-                for row in range(count.value)
-            ]
+            rows = zip(_split(keys.raw, self.key_bytes), _split(values.raw, self.value_bytes), strict=True)
+            found += islice(rows, count.value)
             if number == errno.ENOENT:
                 break
-            ctypes.memmove(at, out, 256)
-            begun = True
+            at, out = out, ctypes.create_string_buffer(256)
         return found
 
     def get(self, key: bytes) -> bytes | None:
@@ -136,6 +126,10 @@ class Table:
         library().bpf_map_delete_elem(self.fd, key)
 
 
+def _split(data: bytes, size: int) -> Iterator[bytes]:
+    return (data[begin : begin + size] for begin in range(0, len(data), size))
+
+
 class Loaded:
     """One of our objects in the kernel: those of its programs that were asked for, and its tables."""
 
@@ -145,7 +139,6 @@ class Loaded:
         """``attach_types``: of each program, 0 for the usual; ``others``: programs of the object that stay out. Raises
         Unavailable."""
         self._calls, self._code = library(), machine_code(name)
-        _hush()
         ctypes.set_errno(0)
         self._object = self._calls.bpf_object__open_mem(self._code, len(self._code), None)
         if not self._object:
@@ -200,27 +193,3 @@ def bpf(command: int, attributes: bytes) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
-
-
-SAID: deque[str] = deque(maxlen=64)
-"""What libbpf and the kernel's verifier said last, for those who look for why."""
-
-
-@cache
-def _hush() -> Callable[..., int]:
-    """Keep libbpf from writing to our standard error."""
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-    calls = library()
-    calls.libbpf_set_print.restype, calls.libbpf_set_print.argtypes = ctypes.c_void_p, (kind,)
-    libc = ctypes.CDLL(None)
-
-    def take(level: int, form: bytes, given: int) -> int:
-        if level == 0:
-            text = ctypes.create_string_buffer(1 << 14)
-            libc.vsnprintf(text, ctypes.c_size_t(len(text)), form, ctypes.c_void_p(given))
-            SAID.append(text.value.decode("utf-8", "replace").rstrip())
-        return 0
-
-    taking = kind(take)
-    calls.libbpf_set_print(taking)
-    return taking

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
+import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trackside.agent.owners import Owner
+from trackside.agent.owners import Owner, Owners
 from trackside.agent.source import Context, Reading
 from trackside.agent.trace import elf
-from trackside.agent.trace.devices import Devices
 from trackside.agent.trace.following import Followed, Following
 from trackside.agent.trace.functions import Function
 from trackside.agent.trace.libbpf import Table
@@ -22,29 +23,10 @@ MOST_WARNINGS = 16
 ATTACHED, LOST = "trackside_tracer_attached", "trackside_tracer_lost_events_total"
 
 
-@dataclass(frozen=True, slots=True)
-class TraceOptions:
-    """Which processes are traced. ``jobs``: of these alone; ``everything``: processes of no job too. ``libraries``:
-    probed from the start on, so that not even the first process's first calls are missed."""
-
-    jobs: tuple[str, ...] = ()
-    everything: bool = False
-    libraries: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class Traced:
-    """A process that was seen: how its measurements are labelled."""
-
-    pid: int
-    job: str | None
-    rank: int | None
-    gpu: str | None = None
-    gpu_uuid: str | None = None
-
-    def labels(self) -> dict[str, str | int | None]:
-        """Of every sample of it."""
-        return {"pid": self.pid, "job": self.job, "rank": self.rank, "gpu": self.gpu, "gpu_uuid": self.gpu_uuid}
+_NODE = re.compile(r"nvidia(\d{1,3})\Z")
+DEVICES_S = 10.0
+"""How often it is asked which ranks hold which GPUs."""
+Labels = dict[str, str | int | None]
 
 
 @dataclass(slots=True)
@@ -64,23 +46,72 @@ class Rising:
         self._most = {key: value for key, value in self._most.items() if key[0] != pid}
 
 
+class Devices:
+    """GPUs by what their driver says (:meth:`Owners.of_gpu`); else by the device that the process chose."""
+
+    def __init__(self, dev: Path, owners: Owners) -> None:
+        self._dev, self._owners = dev, owners
+        self._at = -DEVICES_S
+        self._by_owner: dict[tuple[str, int], str] = {}
+
+    def of(self, owner: Owner | None, visible: tuple[str, ...] | None, chosen: int) -> tuple[str | None, str | None]:
+        """(index, UUID) of a process's GPU; None where it isn't known, or there are several.
+
+        ``visible``: CUDA_VISIBLE_DEVICES. ``chosen``: bits of the devices it chose among these.
+        """
+        if owner is not None and owner.job is not None and owner.rank is not None:
+            index = self._held().get((owner.job, owner.rank))
+            if index is not None:
+                return index or None, None
+        numbers = [number for number in range(64) if chosen >> number & 1]
+        local = owner.local_rank if owner is not None else None
+        if len(numbers) > 1 and local in numbers:
+            numbers = [local]
+        if len(numbers) != 1:
+            return None, None
+        if visible is None:
+            return str(numbers[0]), None
+        if numbers[0] >= len(visible):
+            return None, None
+        name = visible[numbers[0]].strip()
+        if name.startswith("GPU-"):
+            return None, name
+        # Within a job's devices cgroup these count from 0 whichever they are: only a full list tells.
+        return (name, None) if name.isdecimal() and len(visible) == len(self._nodes()) else (None, None)
+
+    def _held(self) -> dict[tuple[str, int], str]:
+        """(job, rank) -> index of the one GPU that it holds; empty where it holds several."""
+        now = time.monotonic()
+        if now - self._at >= DEVICES_S:
+            self._at = now
+            found: dict[tuple[str, int], str] = {}
+            for index in self._nodes():
+                owner = self._owners.of_gpu(str(index))
+                if owner is not None and owner.job is not None and owner.rank is not None:
+                    key = (owner.job, owner.rank)
+                    found[key] = "" if key in found else str(index)
+            self._by_owner = found
+        return self._by_owner
+
+    def _nodes(self) -> list[int]:
+        try:
+            return sorted(int(found[1]) for name in os.listdir(self._dev) if (found := _NODE.match(name)))
+        except OSError:
+            return []
+
+
 class Tracer:
     """Loads, follows in a thread of its own so that a process is found within a second, and says how that went."""
 
-    def __init__(
-        self,
-        name: str,
-        functions: Mapping[int, Function],
-        context: Context,
-        options: TraceOptions,
-        collector: str,
-    ) -> None:
-        """Raises Unavailable."""
+    def __init__(self, name: str, functions: Mapping[int, Function], context: Context) -> None:
+        """``name``: of the object and of the source, whose options say which processes are traced. Raises
+        Unavailable."""
+        options = context.options
         self._functions: dict[str, list[Function]] = {}
         for function in functions.values():
             self._functions.setdefault(function.library, []).append(function)
         self.probes = Probes(name)
-        self._collector, self._proc, self._owners = collector, Path(context.node.proc), context.owners
+        self._collector, self._proc, self._owners = name, Path(context.node.proc), context.owners
         self._devices = Devices(context.node.dev, context.owners)
         self.following = Following(
             self._proc, context.owners, frozenset(self._functions), self._attach, _detach,
@@ -88,7 +119,7 @@ class Tracer:
         )  # fmt: skip
         self._lock, self._end = threading.Lock(), threading.Event()
         self.rising = Rising()
-        self._known: dict[int, Traced] = {}
+        self._known: dict[int, Labels] = {}
         self._chosen: dict[int, int] = {}
         self._lost = 0
         self._failed = ""
@@ -96,15 +127,10 @@ class Tracer:
             try:
                 self.following.add(path)
             except OSError as error:
-                context.say(f"{collector}: {path} can't be probed: {error.strerror}")
+                context.say(f"{name}: {path} can't be probed: {error.strerror}")
         self.follow()
-        self._thread = threading.Thread(target=self._live, name=f"follow-{collector}", daemon=True)
+        self._thread = threading.Thread(target=self._live, name=f"follow-{name}", daemon=True)
         self._thread.start()
-
-    @property
-    def way(self) -> str:
-        """How the probes stand: session, multi or perf."""
-        return self.probes.way
 
     def _attach(self, kind: str, path: str, fd: int) -> list[int]:
         wanted = {function.name: function for function in self._functions[kind]}
@@ -128,13 +154,14 @@ class Tracer:
             except Exception as error:  # noqa: BLE001  told by the next reading; a step later all may be well
                 self._failed = f"processes can't be followed: {type(error).__name__}: {error}"
 
-    def traced(self, pid: int, devices: int = 0) -> Traced | None:
-        """Whose a process with counts is; None where it isn't to be traced. ``devices``: bits of those it chose."""
+    def labels(self, pid: int, devices: int = 0) -> Labels | None:
+        """Those of all samples of a process with counts: whose it is; None where it isn't to be traced. ``devices``:
+        bits of those it chose."""
         with self._lock:
             devices = self._chosen[pid] = devices | self._chosen.get(pid, 0)
             known = self._known.get(pid)
             process = self.following.of(pid)
-            owner = process.owner if process is not None else None
+            owner = process.process.owner if process is not None else None
             if process is None and known is None:
                 owner = self._owners.of_pid(pid)
                 if not self.following.wanted(owner):
@@ -144,9 +171,10 @@ class Tracer:
                 known = self._known[pid] = self._labelled(pid, owner, process, devices)
             return known
 
-    def _labelled(self, pid: int, owner: Owner | None, process: Followed | None, devices: int) -> Traced:
-        gpu, uuid = self._devices.of(owner, process.visible_gpus if process is not None else None, devices)
-        return Traced(pid, owner.job if owner else None, owner.rank if owner else None, gpu, uuid)
+    def _labelled(self, pid: int, owner: Owner | None, process: Followed | None, devices: int) -> Labels:
+        gpu, uuid = self._devices.of(owner, process.process.visible_gpus if process is not None else None, devices)
+        owner = owner or Owner()
+        return {"pid": pid, "job": owner.job, "rank": owner.rank, "gpu": gpu, "gpu_uuid": uuid}
 
     def quiet(self, busy: Container[int]) -> list[Followed]:
         """Processes that are probed and have no counts, less the workers that only inherited the libraries."""
@@ -171,9 +199,8 @@ class Tracer:
                 if library.why:
                     reading.warnings.append(f"{library.path} can't be probed: {library.why}")
         for pid, held in given.items():
-            traced = self.traced(pid)
-            if traced is not None:
-                reading.sample(ATTACHED, float(held), collector=self._collector, **traced.labels())
+            if (labels := self.labels(pid)) is not None:
+                reading.sample(ATTACHED, float(held), collector=self._collector, **labels)
         lost = self.probes.loaded.lost()
         reading.sample(LOST, lost, collector=self._collector)
         if lost > self._lost:
@@ -214,8 +241,8 @@ class Tracer:
 
 def _inherited(process: Followed, seen: Mapping[int, Followed]) -> bool:
     """Whether its parent is of the same rank and has the same libraries."""
-    parent = seen.get(process.parent)
-    return parent is not None and parent.owner == process.owner and parent.places >= process.places
+    parent = seen.get(process.process.parent)
+    return parent is not None and parent.process.owner == process.process.owner and parent.places >= process.places
 
 
 def _detach(links: list[int]) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from trackside.bundle.redact.kind import Patterned, Trace
 
-_RANGES = ("192.0.2", "198.51.100", "203.0.113")
-"""The /24 networks for documentation; further ones are of 198.18.0.0/15 and 100.64.0.0/10."""
+_RANGES = ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "198.18.0.0/15")
+"""For documentation, then for benchmarks."""
+_LAST_RANGE = "100.64.0.0/10"
 
 
 class IPv4(Patterned):
@@ -27,60 +29,47 @@ class IPv4(Patterned):
     _known = re.compile(r"\d(?<![\d.]\d)\d{0,2}\.(?:\d{1,3}\.){2}\d{1,3}(?!\d|\.\d)", re.ASCII)
 
     def replaced(self, text: str) -> str:
-        """See :class:`trackside.bundle.redact.kind.Kind`: what one place shows to be an address is one everywhere."""
-        return self._known.sub(self._if_known, text) if self._names else text
+        """What one place shows to be an address is one everywhere."""
+        return self._known.sub(self._if_known, text) if self.names else text
 
     def _if_known(self, match: re.Match[str]) -> str:
-        name = self._names.get(match[0])
+        name = self.names.get(match[0])
         if name is not None:
             return name
         return self._named(match) if self.pattern.match(match.string, match.start()) else match[0]
 
     def key(self, text: str) -> str | None:
         """An address; none where it stands for this machine, for all, or is a mask or a version."""
-        parts = [int(part) for part in text.split(".")]
-        if (
-            max(parts) > 255
-            or parts[0] in (0, 127)
-            or parts[0] >= 224
-            or any(p != str(int(p)) for p in text.split("."))
-        ):
+        try:
+            first = ipaddress.IPv4Address(text).packed[0]
+        except ValueError:
             return None
-        return text
+        return None if first in (0, 127) or first >= 224 else text
 
     def settle(self) -> None:
         """Networks are counted in their own order."""
-        for network in sorted({key.rpartition(".")[0] for key in self._found}, key=_octets):
-            self._network(network)
-        for key in sorted(self._found, key=_octets):
-            self._names[key] = self.named(key, 0)
+        for key in sorted(self._found, key=ipaddress.IPv4Address):
+            self.names[key] = self._free(key, 0)
 
     def __init__(self) -> None:
         super().__init__()
         self._networks: dict[str, str] = {}
-        self._next = 0
+        self._free_networks = _networks()
 
-    def named(self, key: str, number: int) -> str:
+    def _free(self, key: str, number: int) -> str:
         """In the range of its network."""
         network, _, host = key.rpartition(".")
         return f"{self._network(network)}.{host}"
 
     def _network(self, network: str) -> str:
         while network not in self._networks:
-            number, self._next = self._next, self._next + 1
-            if number < len(_RANGES):
-                free = _RANGES[number]
-            elif (rest := number - len(_RANGES)) < 512:
-                free = f"198.{18 + rest // 256}.{rest % 256}"
-            else:
-                free = f"100.{64 + (rest - 512) // 256 % 64}.{(rest - 512) % 256}"
+            free = next(self._free_networks)
             if not any(key.startswith(f"{free}.") for key in self._found):
                 self._networks[network] = free
         return self._networks[network]
 
     def traces(self) -> Iterable[Trace]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        return (Trace(key, name, r"(?<![\d.])", r"(?!\d|\.\d)") for key, name in self._names.items())
+        return (Trace(key, name, r"(?<![\d.])", r"(?!\d|\.\d)") for key, name in self.names.items())
 
 
 class IPv6(Patterned):
@@ -94,6 +83,7 @@ class IPv6(Patterned):
         rb"(?:[0-9A-Fa-f]{0,4}:){7}|(?:[Ff][Ee][89ABab][0-9A-Fa-f]|[Ff][CDcd][0-9A-Fa-f]{2}|[23][0-9A-Fa-f]{3})"
         rb":[0-9A-Fa-f:]"
     )
+    step = 1 << 32
 
     def key(self, text: str) -> str | None:
         """An address in its short form; none for what is a time, a PCI address or a name in C++."""
@@ -105,11 +95,9 @@ class IPv6(Patterned):
             return None
         return None if found.is_loopback or found.is_unspecified else str(found)
 
-    def named(self, key: str, number: int) -> str:
+    def named(self, number: int) -> str:
         """Of the range for documentation."""
-        while (name := str(ipaddress.IPv6Address((0x20010DB8 << 96) + number))) in self._found:
-            number += 1 << 32
-        return name
+        return str(ipaddress.IPv6Address((0x20010DB8 << 96) + number))
 
 
 class Mac(Patterned):
@@ -117,27 +105,24 @@ class Mac(Patterned):
 
     name = "MAC addresses"
     pattern = re.compile(r"(?<![0-9A-Fa-f:-])[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}(?![0-9A-Fa-f:-])")
+    step = 1 << 16
 
     def key(self, text: str) -> str | None:
         """By colons; none for one that stands for nobody or for all."""
         key = text.lower().replace("-", ":")
         return None if key in ("00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff") else key
 
-    def named(self, key: str, number: int) -> str:
+    def named(self, number: int) -> str:
         """Of the range for documentation, then of those that are given locally."""
-        low = f"{number & 0xFF:02x}"
-        name = (
-            f"00:00:5e:00:53:{low}"
-            if number < 256
-            else f"02:00:{number >> 24 & 255:02x}:{number >> 16 & 255:02x}:{number >> 8 & 255:02x}:{low}"
-        )
-        return name if name not in self._found else self.named(key, number + (1 << 16))
+        return f"00:00:5e:00:53:{number:02x}" if number < 256 else f"02:00:{number.to_bytes(4).hex(':')}"
 
     def traces(self) -> Iterable[Trace]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        for key, name in self._names.items():
+        for key, name in self.names.items():
             yield from (Trace(text, name, r"(?<![\w:-])", r"(?![\w:-])") for text in (key, key.replace(":", "-")))
 
 
-def _octets(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))
+def _networks() -> Iterator[str]:
+    """The first three octets of networks that names are of."""
+    for whole in itertools.chain(_RANGES, itertools.repeat(_LAST_RANGE)):
+        for network in ipaddress.IPv4Network(whole).subnets(new_prefix=24):
+            yield str(network.network_address).removesuffix(".0")

@@ -26,10 +26,9 @@ class GpuUuids(Patterned):
         """Its first eight digits."""
         return re.sub(r"^(?:MIG-)?(?:GPU-)?", "", text)[:8].lower()
 
-    def named(self, key: str, number: int) -> str:
+    def named(self, number: int) -> str:
         """Eight digits."""
-        name = f"{number:08x}"
-        return name if name not in self._found else self.named(key, number + (1 << 24))
+        return f"{number:08x}"
 
     def _named(self, match: re.Match[str]) -> str:
         begin, rest = re.match(r"((?:MIG-)?(?:GPU-)?)(.*)", match[0], re.DOTALL).groups()  # type: ignore[union-attr]
@@ -37,8 +36,7 @@ class GpuUuids(Patterned):
         return str(begin) + filled[: len(rest)]
 
     def traces(self) -> Iterable[Trace]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        return (Trace(f"{word}-{key}", name) for key, name in self._names.items() for word in ("GPU", "MIG"))
+        return (Trace(f"{word}-{key}", name) for key, name in self.names.items() for word in ("GPU", "MIG"))
 
 
 class Serials(Literal):
@@ -52,7 +50,7 @@ class Serials(Literal):
 
     def key(self, text: str) -> str | None:
         """One with three digits at least."""
-        return text if sum(letter.isdigit() for letter in text) >= 3 and text.lower() not in ("0x00000000",) else None
+        return text if sum(letter.isdigit() for letter in text) >= 3 and text.lower() != "0x00000000" else None
 
 
 class MachineIds(Literal):
@@ -82,27 +80,23 @@ class Guids(Patterned):
         digits = text.lower().replace(":", "")
         return digits if set(digits) - {"0", "f"} else None
 
-    def named(self, key: str, number: int) -> str:
+    def named(self, number: int) -> str:
         """Of those that are given locally."""
-        name = f"02000000{number:08x}"
-        return name if name not in self._found else self.named(key, number + (1 << 24))
+        return f"02000000{number:08x}"
 
     def signs(self) -> Iterable[Sign]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        return (literal(each, caseless=True) for key in self._names for each in (key, _in_fours(key)))
+        return (literal(each, caseless=True) for key in self.names for each in (key, _in_fours(key)))
 
     def replaced(self, text: str) -> str:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        return self._known.sub(self._renamed, text) if self._names else text
+        return self._known.sub(self._renamed, text) if self.names else text
 
     def _renamed(self, match: re.Match[str]) -> str:
         digits = match[1] or match[2]
-        name = self._names.get(digits.lower().replace(":", ""))
+        name = self.names.get(digits.lower().replace(":", ""))
         return match[0] if name is None else match[0].replace(digits, _in_fours(name) if match[2] else name)
 
     def traces(self) -> Iterable[Trace]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        for key, name in self._names.items():
+        for key, name in self.names.items():
             yield Trace(key, name, r"(?:(?<![A-Za-z0-9])|(?<=0[xX]))")
             yield Trace(_in_fours(key), name, r"(?<![\w:])", r"(?![\w:])")
 

@@ -7,9 +7,10 @@ lettered in their own order. Domains of hosts are replaced as well.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from trackside.bundle.redact.kind import AFTER, BEFORE, Trace, word
+from trackside.bundle.redact.kind import AFTER, BEFORE, Kind, Trace, word
+from trackside.bundle.redact.literal import any_of
 from trackside.bundle.redact.sieve import Look, Sign, literal, look
 from trackside.catalog.hostlist import expand
 
@@ -126,12 +127,13 @@ LONGEST_SIGN = 8000
 _FULL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
-class Hosts:
+class Hosts(Kind):
     """Machines, by what records, events and curves say of them and by what stands where names of hosts stand."""
 
     name = "host names"
 
     def __init__(self) -> None:
+        super().__init__()
         self._known: set[str] = set()
         self._spelled: set[str] = set()
         self._domains: set[str] = set()
@@ -149,13 +151,7 @@ class Hosts:
         self._any_domain: re.Pattern[str] | None = None
 
     @property
-    def names(self) -> Mapping[str, str]:
-        """Thing -> its name."""
-        return {**self._names, **self._words, **self._domain_names}
-
-    @property
     def looks(self) -> Sequence[Look]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
         return (
             look(_SAYS, self.add),
             *(look(pattern, self.add, sign) for pattern, sign in _STANDS),
@@ -207,7 +203,6 @@ class Hosts:
                 self._spelled.add(short)
 
     def settle(self) -> None:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
         self._domains |= {domain for short, domain in self._full if short in self._known}
         stems = sorted({_split(name)[0] for name in self._known})
         size = 1
@@ -227,12 +222,10 @@ class Hosts:
             first = re.escape("".join(sorted({stem[0] for stem in stems})))
             self._any = re.compile(rf"(?=[{first}]){BEFORE}({words})(\d+|\[[\d, \t-]+\])?{AFTER}(?!::)", _FLAGS)
         self._domain_names = {each: f"domain-{n}.example" for n, each in enumerate(sorted(self._domains), 1)}
-        if self._domains:
-            listed = "|".join(re.escape(each) for each in sorted(self._domains, key=lambda each: (-len(each), each)))
-            self._any_domain = re.compile(rf"(?<![A-Za-z0-9-])({listed})(?![A-Za-z0-9-])", _FLAGS)
+        self.names = {**self._names, **self._words, **self._domain_names}
+        self._any_domain = any_of(self._domains, "(?<![A-Za-z0-9-])", "(?![A-Za-z0-9-])", _FLAGS)
 
     def replaced(self, text: str) -> str:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
         if self._placed:
             for pattern, _ in ((_SAYS, b""), *_STANDS):
                 text = pattern.sub(self._in_place, text)
@@ -265,7 +258,6 @@ class Hosts:
         )
 
     def signs(self) -> Iterable[Sign]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
         for placed in self._words:
             yield literal(placed, caseless=True)
         for domain in self._domain_names:
@@ -275,7 +267,7 @@ class Hosts:
             yield word(stem, b"" if stem in self._known else b"[0-9\\[]", caseless=True)
 
     def traces(self) -> Iterable[Trace]:
-        """See :class:`trackside.bundle.redact.kind.Kind`: long names with a number also within longer words."""
+        """Long names with a number also within longer words."""
         for full, name in self._names.items():
             stem, number = _split(full)
             if len(full) < SHORT:

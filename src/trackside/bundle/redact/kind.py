@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from trackside.bundle.redact.sieve import Look, Sign, literal, look, sign_of
 
@@ -36,59 +35,49 @@ def word(text: str, after: bytes = b"", caseless: bool = False) -> Sign:
     return Sign(begins + literal(text).regex + after, caseless)
 
 
-class Kind(Protocol):
+class Kind:
     """One kind of thing. Texts are learned in any order, then ``settle`` is called once, then texts are replaced."""
 
-    name: str
+    name = ""
     """In the plural, for people."""
+
+    def __init__(self) -> None:
+        self._found: set[str] = set()
+        self.names: dict[str, str] = {}
+        """Thing -> its name."""
 
     @property
     def looks(self) -> Sequence[Look]:
         """How such things are told in a text."""
-        ...
+        return ()
 
     def settle(self) -> None:
         """Give each a name; the same ones for the same things, in whatever order they were learned."""
-        ...
 
     def signs(self) -> Iterable[Sign]:
         """What a line has at least in which something is replaced."""
-        ...
+        raise NotImplementedError
 
     def replaced(self, text: str) -> str:
         """The text with their names in place of them; it keeps its lines."""
-        ...
+        raise NotImplementedError
 
     def traces(self) -> Iterable[Trace]:
         """All that were replaced, each as it would stand in a text."""
-        ...
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """Thing -> its name."""
-        ...
+        return (Trace(key, name) for key, name in self.names.items())
 
 
-class Patterned:
+class Patterned(Kind):
     """A kind whose things are known by their looks alone."""
 
-    name = ""
     pattern: re.Pattern[str]
     sign = b""
     """What a line with such a thing has, where that is less than the pattern says."""
-
-    def __init__(self) -> None:
-        self._found: set[str] = set()
-        self._names: dict[str, str] = {}
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """Thing -> its name."""
-        return self._names
+    step = 1 << 24
+    """How many names further another one is tried where a thing is called so already."""
 
     @property
     def looks(self) -> Sequence[Look]:
-        """See :class:`Kind`."""
         return (look(self.pattern, self._met, self.sign),)
 
     def _met(self, text: str) -> None:
@@ -99,32 +88,30 @@ class Patterned:
         """The thing that a match is, in one spelling; None for none."""
         return text.lower()
 
-    def named(self, key: str, number: int) -> str:
-        """The name of the n-th thing, from 1."""
+    def named(self, number: int) -> str:
+        """The name of the n-th thing, from 1, if no thing is called so."""
         raise NotImplementedError
 
+    def _free(self, key: str, number: int) -> str:
+        """The name of a thing, the n-th."""
+        while (name := self.named(number)) in self._found:
+            number += self.step
+        return name
+
     def settle(self) -> None:
-        """See :class:`Kind`."""
         for number, key in enumerate(sorted(self._found), 1):
-            self._names[key] = self.named(key, number)
+            self.names[key] = self._free(key, number)
 
     def signs(self) -> Iterable[Sign]:
-        """See :class:`Kind`."""
-        return (Sign(self.sign) if self.sign else sign_of(self.pattern),) if self._names else ()
+        return (Sign(self.sign) if self.sign else sign_of(self.pattern),) if self.names else ()
 
     def replaced(self, text: str) -> str:
-        """See :class:`Kind`."""
-        return self.pattern.sub(self._named, text) if self._names else text
+        return self.pattern.sub(self._named, text) if self.names else text
 
     def _named(self, match: re.Match[str]) -> str:
         key = self.key(match[0])
         if key is None:
             return match[0]
-        name = self._names.get(key)
-        if name is None:
-            name = self._names[key] = self.named(key, len(self._names) + 1)
-        return name
-
-    def traces(self) -> Iterable[Trace]:
-        """See :class:`Kind`."""
-        return (Trace(key, name) for key, name in self._names.items())
+        if key not in self.names:
+            self.names[key] = self._free(key, len(self.names) + 1)
+        return self.names[key]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from trackside.bundle.redact.kind import AFTER, BEFORE, Trace, word
+from trackside.bundle.redact.kind import AFTER, BEFORE, Kind, Trace, word
 from trackside.bundle.redact.sieve import Look, Sign, literal, look
 from trackside.errors import TracksideError
 
@@ -13,21 +14,15 @@ MOST = 20_000
 """Things of one kind that are told apart; a pattern that finds more finds no names."""
 
 
-class Literal:
+class Literal(Kind):
     """``pattern`` has one group, the thing; ``word`` begins the names."""
 
-    name = word = ""
+    word = ""
     pattern: re.Pattern[str]
 
     def __init__(self) -> None:
-        self._found: set[str] = set()
-        self._names: dict[str, str] = {}
+        super().__init__()
         self._any: re.Pattern[str] | None = None
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """Thing -> its name."""
-        return self._names
 
     def key(self, text: str) -> str | None:
         """The thing as it is looked for; None for none."""
@@ -35,7 +30,6 @@ class Literal:
 
     @property
     def looks(self) -> Sequence[Look]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
         return (look(self.pattern, self.add),)
 
     def add(self, text: str) -> None:
@@ -46,21 +40,18 @@ class Literal:
                 raise TooMany(f"more than {MOST:,} {self.name}")
 
     def settle(self) -> None:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        self._names = {key: f"{self.word}-{number}" for number, key in enumerate(sorted(self._found), 1)}
+        self.names = numbered(sorted(self._found), self.word)
         self._any = any_of(self._found)
 
     def signs(self) -> Iterable[Sign]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        return map(literal, self._names)
+        return map(literal, self.names)
 
     def replaced(self, text: str) -> str:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        return text if self._any is None else self._any.sub(lambda match: self._names[match[0]], text)
+        return text if self._any is None else self._any.sub(lambda match: self.names[match[0]], text)
 
     def traces(self) -> Iterable[Trace]:
-        """See :class:`trackside.bundle.redact.kind.Kind`: wherever they stand."""
-        return (Trace(key, name, "", "", exact=True) for key, name in self._names.items())
+        """Wherever they stand."""
+        return (Trace(key, name, "", "", exact=True) for key, name in self.names.items())
 
 
 class Told(Literal):
@@ -95,14 +86,8 @@ class Told(Literal):
             raise TooMany(f"more than {MOST:,} {self.name}")
 
     def settle(self) -> None:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
         things = self._found | {key for _, key in self._placed.values()}
-        number = 0
-        for key in sorted(things):
-            number += 1
-            while (name := f"{self.word}-{number}") in things:
-                number += 1
-            self._names[key] = name
+        self.names = numbered(sorted(things), self.word, things)
         # What has blanks goes first: of ``'correct horse'`` another pattern may have seen the first word alone.
         blank = {both for both, (_, key) in self._placed.items() if " " in key}
         patterns = any_of(blank, after=AFTER), any_of(self._placed.keys() - blank, after=AFTER)
@@ -110,34 +95,38 @@ class Told(Literal):
         self._any = any_of(self._found, BEFORE, AFTER) if self.whole else any_of(self._found)
 
     def signs(self) -> Iterable[Sign]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
         yield from (literal(both) for both, (_, key) in self._placed.items() if key not in self._found)
         yield from (word(key) if self.whole else literal(key) for key in self._found)
 
     def replaced(self, text: str) -> str:
-        """See :class:`trackside.bundle.redact.kind.Kind`: where they were told."""
+        """Where they were told."""
         for pattern in self._any_placed:
             text = pattern.sub(self._in_place, text)
         return text
 
     def _in_place(self, match: re.Match[str]) -> str:
         before, key = self._placed[match[0]]
-        return before + self._names[key]
+        return before + self.names[key]
 
     def replaced_elsewhere(self, text: str) -> str:
         """Those that are rare, wherever else they stand."""
         return super().replaced(text)
 
     def traces(self) -> Iterable[Trace]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
         for both, (_, key) in self._placed.items():
-            yield Trace(both, self._names[key], "", exact=True)
+            yield Trace(both, self.names[key], "", exact=True)
         for key in self._found:
-            yield Trace(key, self._names[key], exact=True) if self.whole else Trace(key, self._names[key], "", "", True)
+            yield Trace(key, self.names[key], exact=True) if self.whole else Trace(key, self.names[key], "", "", True)
 
 
 class TooMany(TracksideError, ValueError):
     """More things of one kind than can be told apart."""
+
+
+def numbered(things: Iterable[str], word: str, taken: Collection[str] = ()) -> dict[str, str]:
+    """A name for each thing, ``word-1`` and so on, without those that are taken."""
+    free = (name for number in itertools.count(1) if (name := f"{word}-{number}") not in taken)
+    return dict(zip(things, free, strict=False))
 
 
 def any_of(words: Iterable[str], before: str = "", after: str = "", flags: int = 0) -> re.Pattern[str] | None:

@@ -7,11 +7,11 @@ after ``user=``, in a column of its own. Names that every machine has (``root``,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from trackside.bundle.redact.hosts import FILES
-from trackside.bundle.redact.kind import BEFORE, Trace, word
-from trackside.bundle.redact.literal import any_of
+from trackside.bundle.redact.kind import BEFORE, Kind, Trace, word
+from trackside.bundle.redact.literal import any_of, numbered
 from trackside.bundle.redact.sieve import Look, Sign, literal, look
 
 _NAME = r"([A-Za-z_][A-Za-z0-9_.-]{0,63})"
@@ -114,7 +114,7 @@ _SPELLED = (
 """The same as texts, to look for what was overlooked."""
 
 
-class Names:
+class Names(Kind):
     """Names of one kind, told by records and by what stands before them."""
 
     def __init__(
@@ -122,60 +122,44 @@ class Names:
         name: str,
         word: str,
         says: Iterable[re.Pattern[str]],
-        neutral: frozenset[str] = NEUTRAL,
         maybe: Iterable[re.Pattern[str]] = (),
     ) -> None:
-        self.name, self._word, self._says, self._neutral = name, word, tuple(says), neutral
+        super().__init__()
+        self.name, self._word, self._says = name, word, tuple(says)
         self._maybe = tuple(maybe)
-        self._found: set[str] = set()
         self._folders: set[str] = set()
         """Of those found the ones that only a folder tells: they are replaced in paths alone."""
         self._sure: set[str] = set()
-        self._names: dict[str, str] = {}
         self._spelled: dict[str, str] = {}
         """Thing in small letters -> its name."""
         self._patterns: tuple[re.Pattern[str], ...] = ()
 
     @property
-    def names(self) -> Mapping[str, str]:
-        """Thing -> its name."""
-        return self._names
-
-    @property
     def looks(self) -> Sequence[Look]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
         return [*(look(each, self.add) for each in self._says), *(look(each, self._add_folder) for each in self._maybe)]
 
     def add(self, text: str) -> None:
         """One that is known."""
         text = text.strip().rstrip(".-")
-        if len(text) > 1 and text.lower() not in self._neutral and not text.isdecimal():
+        if len(text) > 1 and text.lower() not in NEUTRAL and not text.isdecimal():
             self._found.add(text)
             self._sure.add(text)
 
     def _add_folder(self, text: str) -> None:
         """One that is a folder's name where users often have theirs."""
         stem = text.rstrip("0123456789_").lower()
-        is_word = stem in self._neutral or stem in _WORDS or stem in _FOLDERS or stem + "s" in _FOLDERS
-        if not is_word and text not in self._neutral and text.rpartition(".")[2] not in FILES:
+        is_word = stem in NEUTRAL or stem in _WORDS or stem in _FOLDERS or stem + "s" in _FOLDERS
+        if not is_word and text not in NEUTRAL and text.rpartition(".")[2] not in FILES:
             self._found.add(text)
             self._folders.add(text)
 
     def settle(self) -> None:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        number = 0
         self._folders -= self._sure
         listed = sorted(self._found)
         wholes = {each[:_SHORTENED]: each for each in reversed(listed) if len(each) > _SHORTENED}
-        for each in listed:
-            if each in wholes:
-                continue
-            number += 1
-            while f"{self._word}-{number}" in self._found:
-                number += 1
-            self._names[each] = f"{self._word}-{number}"
-        self._names |= {each: self._names[whole] for each, whole in wholes.items() if each in self._found}
-        self._spelled = {each.lower(): name for each, name in reversed(self._names.items())}
+        self.names = numbered((each for each in listed if each not in wholes), self._word, self._found)
+        self.names |= {each: self.names[whole] for each, whole in wholes.items() if each in self._found}
+        self._spelled = {each.lower(): name for each, name in reversed(self.names.items())}
         common = {each for each in self._found if _is_common(each)}
         common |= self._folders
         short = {each for each in self._found - common if len(each) < ANY_SPELLING}
@@ -188,17 +172,15 @@ class Names:
         self._patterns = tuple(each for each in patterns if each is not None)
 
     def replaced(self, text: str) -> str:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
         for pattern in self._patterns:
             text = pattern.sub(self._named, text)
         return text
 
     def _named(self, match: re.Match[str]) -> str:
-        return self._names.get(match[0]) or self._spelled[match[0].lower()]
+        return self.names.get(match[0]) or self._spelled[match[0].lower()]
 
     def signs(self) -> Iterable[Sign]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        for name in self._names:
+        for name in self.names:
             if name in self._folders:
                 yield Sign(rb"[/\\~|=:\" ]" + literal(name).regex)
             elif _is_common(name):
@@ -207,8 +189,8 @@ class Names:
                 yield word(name, caseless=True)
 
     def traces(self) -> Iterable[Trace]:
-        """See :class:`trackside.bundle.redact.kind.Kind`: a common word only where it is a name."""
-        for text, name in self._names.items():
+        """A common word only where it is a name."""
+        for text, name in self.names.items():
             if text in self._folders:
                 yield Trace("/" + text, name, "", r"(?![\w-])", exact=True)
                 continue
@@ -248,38 +230,26 @@ def clusters() -> Names:
     return Names("clusters", "cluster", says)
 
 
-class Words:
+class Words(Kind):
     """What the owner named, in any spelling and within words."""
 
     name = "words given"
 
     def __init__(self, words: Iterable[str]) -> None:
-        self._names = {
+        super().__init__()
+        self.names = {
             each.lower(): f"word-{n}" for n, each in enumerate(sorted({w.strip() for w in words if w.strip()}), 1)
         }
-        self._any = any_of(self._names, flags=re.IGNORECASE)
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """Thing -> its name."""
-        return self._names
-
-    looks: Sequence[Look] = ()
-
-    def settle(self) -> None:
-        """They have their names."""
+        self._any = any_of(self.names, flags=re.IGNORECASE)
 
     def replaced(self, text: str) -> str:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        return text if self._any is None else self._any.sub(lambda match: self._names[match[0].lower()], text)
+        return text if self._any is None else self._any.sub(lambda match: self.names[match[0].lower()], text)
 
     def signs(self) -> Iterable[Sign]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
         # Beyond ASCII no matcher knows what is the same letter: then every line is looked at.
-        return (literal(each, caseless=True) if each.isascii() else Sign(rb"[^\n]") for each in self._names)
+        return (literal(each, caseless=True) if each.isascii() else Sign(rb"[^\n]") for each in self.names)
 
     def traces(self) -> Iterable[Trace]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
-        for text, name in self._names.items():
+        for text, name in self.names.items():
             spelled = {text} if text.isascii() else {text, text.upper(), text.title(), text.capitalize()}
             yield from (Trace(each, name, "", "") for each in sorted(spelled))

@@ -102,7 +102,6 @@ class _Owned(Told):
 
     @property
     def looks(self) -> Sequence[Look]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
         return [look(re.compile(each, re.ASCII), self.tell) for each in self.patterns]
 
     def key(self, text: str) -> str | None:
@@ -114,7 +113,6 @@ class _Owned(Told):
         return None if re.fullmatch(rf"(?:{self.word}|word|user|secret)-\d+", text) else text
 
     def is_rare(self, key: str) -> bool:
-        """See :class:`trackside.bundle.redact.literal.Told`."""
         return len(key) > self.longest_word and key.lower() not in _WORDS and not _MODELS.fullmatch(key)
 
 
@@ -124,7 +122,7 @@ class Owners(_Owned):
     name, word, patterns = "teams and owners", "team", _OWNERS
 
     def tell(self, found: tuple[str, str]) -> None:
-        """See :class:`trackside.bundle.redact.literal.Told`: a public model has no owner in its URL."""
+        """A public model has no owner in its URL."""
         if not (found[0].startswith(("huggingface.co/", "hf.co/")) and _MODELS.fullmatch(found[1])):
             super().tell(found)
 
@@ -139,13 +137,12 @@ class Projects(_Owned):
         return super().key(text.removesuffix(".git"))
 
     def tell(self, found: tuple[str, str]) -> None:
-        """See :class:`trackside.bundle.redact.literal.Told`: whose it is stands before it."""
+        """Whose it is stands before it."""
         owner = re.search(r"[/:]([\w.-]+)/\Z", found[0])
         if owner is None or (owner[1].lower() not in _PUBLIC and owner[1].lower() not in _PAGES):
             super().tell(found)
 
     def is_rare(self, key: str) -> bool:
-        """See :class:`trackside.bundle.redact.literal.Told`."""
         return super().is_rare(key) and len(key) >= 8 and not key.isalpha()
 
 
@@ -155,5 +152,4 @@ class Buckets(_Owned):
     name, word, patterns = "buckets", "bucket", _BUCKETS
 
     def is_rare(self, key: str) -> bool:
-        """See :class:`trackside.bundle.redact.literal.Told`."""
         return super().is_rare(key) and len(key) >= 6 and not key.isalpha()

@@ -124,7 +124,6 @@ class Secrets(Told):
 
     @property
     def looks(self) -> Sequence[Look]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
         return (
             *(_look(rf"(?<![A-Za-z0-9])({one})", self.add) for one in _LOOKS),
             *(_look(one, self.add) for one in _BARE),
@@ -154,7 +153,7 @@ class Secrets(Told):
         return None if text.lower() in _PLAIN or len(text) < 2 or _NOTHING.fullmatch(text) else text
 
     def is_rare(self, key: str) -> bool:
-        """See :class:`trackside.bundle.redact.literal.Told`: what opens doors has digits, or is long."""
+        """What opens doors has digits, or is long."""
         mixed = any(each.isdigit() for each in key) and any(each.isalpha() for each in key)
         return (len(key) >= 8 and mixed) or (len(key) >= 20 and " " not in key)
 
@@ -197,10 +196,8 @@ class Emails(Literal):
 
     @property
     def looks(self) -> Sequence[Look]:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
         return (look(self.pattern, self.add, rb"[A-Za-z0-9._%+-](?:@|%40)[A-Za-z0-9-]"),)
 
     def settle(self) -> None:
-        """See :class:`trackside.bundle.redact.kind.Kind`."""
         super().settle()
-        self._names = {key: f"{name}@example.org" for key, name in self._names.items()}
+        self.names = {key: f"{name}@example.org" for key, name in self.names.items()}

@@ -10,7 +10,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import NamedTuple
 
 from trackside.bundle.redact.kind import Kind, Trace
 from trackside.bundle.redact.sieve import Sieve, Sign
@@ -19,13 +18,6 @@ _NUMBERED = re.compile(rb"(.*?[^0-9])([0-9]+)\Z", re.DOTALL)
 _NUMBER = re.compile(rb"[0-9]*")
 _Numbers = Mapping[bytes, list[tuple[Trace, str]]]
 """Number -> what ends in it, and of which kind that is."""
-
-
-class Leak(NamedTuple):
-    """What was found nonetheless: its new name, and the kind of it."""
-
-    name: str
-    kind: str
 
 
 class Traces:
@@ -44,8 +36,8 @@ class Traces:
             Sign(re.escape(stem) + (b"[0-9]" if numbered else b""), caseless=True) for stem, numbered in found
         )
 
-    def leaks(self, data: bytes) -> set[Leak]:
-        """What of it is in some bytes."""
+    def leaks(self, data: bytes) -> set[str]:
+        """What of it is in some bytes: the new name of each, and the kind of it."""
         found = set()
         for stop, index in self._sieve.hits(data):
             stem, numbered, numbers = self._stems[index]
@@ -53,7 +45,7 @@ class Traces:
             number = _NUMBER.match(data, stop)[0] if numbered else b""  # type: ignore[index]
             for trace, kind in numbers.get(number, ()):
                 if _is(trace, data, stop - len(stem), stop + len(number)):
-                    found.add(Leak(trace.name, kind))
+                    found.add(f"{trace.name} ({kind})")
         return found
 
 

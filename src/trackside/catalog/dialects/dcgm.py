@@ -9,6 +9,7 @@ profiling fields are bytes a second, whatever type an exporter's counters file g
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from trackside.catalog.dialect import Dialect, Foreign, Guess
@@ -33,7 +34,7 @@ class Field(NamedTuple):
     @property
     def foreign(self) -> Foreign:
         """What it is of ours."""
-        return Foreign(self.metric, self.scale, self.labels, self.guess, number=self.number)
+        return Foreign(self.metric, self.scale, self.labels, self.guess)
 
 
 _BASE = (
@@ -250,15 +251,9 @@ def _ecc() -> Iterator[Field]:
         ("AGG", 338): "SHM CBU", ("VOL", 342): "SRM", ("AGG", 344): "SRM",
     }  # fmt: skip
     places = {
-        "L1": "l1",
-        "L2": "l2",
-        "DEV": "dram",
-        "REG": "register",
-        "TEX": "texture",
-        "SHM": "shared",
-        "CBU": "cbu",
+        "L1": "l1", "L2": "l2", "DEV": "dram", "REG": "register", "TEX": "texture", "SHM": "shared", "CBU": "cbu",
         "SRM": "sram",
-    }
+    }  # fmt: skip
     for (span, start), names in first.items():
         for index, name in enumerate(names.split()):
             for bit, kind in enumerate(("correctable", "uncorrectable")):
@@ -299,18 +294,13 @@ _OTHER: Mapping[str, Foreign] = {
     "dcgm_mem_temp": Foreign("gpu_memory_temperature_celsius"),
     "dcgm_nvlink_crc_flit_error_count_total": Foreign("gpu_nvlink_errors_total", labels={"kind": "crc_flit"}),
     "dcgm_nvlink_crc_data_error_count_total": Foreign("gpu_nvlink_errors_total", labels={"kind": "crc_data"}),
-    "dcgm_prof_gr_engine_active": Foreign("gpu_engine_active_ratio", guess="ratio"),
-    "dcgm_prof_sm_active": Foreign("gpu_sm_active_ratio", guess="ratio"),
-    "dcgm_prof_sm_occupancy": Foreign("gpu_sm_occupancy_ratio", guess="ratio"),
-    "dcgm_prof_pipe_tensor_active": Foreign("gpu_tensor_active_ratio", guess="ratio"),
-    "dcgm_prof_dram_active": Foreign("gpu_dram_active_ratio", guess="ratio"),
-    "dcgm_prof_pipe_fp64_active": Foreign("gpu_pipe_active_ratio", labels={"kind": "fp64"}, guess="ratio"),
-    "dcgm_prof_pipe_fp32_active": Foreign("gpu_pipe_active_ratio", labels={"kind": "fp32"}, guess="ratio"),
-    "dcgm_prof_pipe_fp16_active": Foreign("gpu_pipe_active_ratio", labels={"kind": "fp16"}, guess="ratio"),
-    "dcgm_prof_nvlink_rx_bytes": Foreign("gpu_nvlink_rx_bytes_per_second"),
-    "dcgm_prof_nvlink_tx_bytes": Foreign("gpu_nvlink_tx_bytes_per_second"),
-    "dcgm_prof_pcie_rx_bytes": Foreign("gpu_pcie_rx_bytes_per_second"),
-    "dcgm_prof_pcie_tx_bytes": Foreign("gpu_pcie_tx_bytes_per_second"),
+    **{
+        f"dcgm_{field.names.split()[0].lower()}": replace(
+            field.foreign, guess="ratio" if field.metric.endswith("_ratio") else ""
+        )
+        for field in FIELDS
+        if 1001 <= field.number <= 1012  # the first profiling fields, PROF_...
+    },
 }
 
 _EVENTS = {

@@ -130,24 +130,29 @@ _ECC: Mapping[str, Foreign] = {
 FIELDS: Mapping[str, Foreign] = {**_PLAIN, **{old: _PLAIN[new] for old, new in _OLDER.items()}, **_THROTTLES, **_ECC}
 """Fields of ``--query-gpu``"""
 
-# Printed by -q, -q -x or dmon, and by no query field. KB/s are what NVML gives. GPM shares: percent.
+GPM: Mapping[str, Foreign] = {
+    "gract": Foreign("gpu_engine_active_ratio", _PERCENT),
+    "smutil": Foreign("gpu_sm_active_ratio", _PERCENT),
+    "smocc": Foreign("gpu_sm_occupancy_ratio", _PERCENT),
+    "mmaact": Foreign("gpu_tensor_active_ratio", _PERCENT),
+    "dram": Foreign("gpu_dram_active_ratio", _PERCENT),
+    "intutil": Foreign("gpu_pipe_active_ratio", _PERCENT, {"kind": "int"}),
+    "fp64": Foreign("gpu_pipe_active_ratio", _PERCENT, {"kind": "fp64"}),
+    "fp32": Foreign("gpu_pipe_active_ratio", _PERCENT, {"kind": "fp32"}),
+    "fp16": Foreign("gpu_pipe_active_ratio", _PERCENT, {"kind": "fp16"}),
+    "pcitx": Foreign("gpu_pcie_tx_bytes_per_second", _MIB),
+    "pcirx": Foreign("gpu_pcie_rx_bytes_per_second", _MIB),
+    "nvltx": Foreign("gpu_nvlink_tx_bytes_per_second", _MIB),
+    "nvlrx": Foreign("gpu_nvlink_rx_bytes_per_second", _MIB),
+}
+"""Columns of ``dmon --gpm-metrics``; shares are percent."""
+
+# Printed by -q, -q -x or dmon, and by no query field. KB/s are what NVML gives.
 _ELSEWHERE: Mapping[str, Foreign] = {
     "pci.replay_counter": Foreign("gpu_pcie_replays_total"),
     "pci.tx_util": Foreign("gpu_pcie_tx_bytes_per_second", 1e3),
     "pci.rx_util": Foreign("gpu_pcie_rx_bytes_per_second", 1e3),
-    "gpm.gract": Foreign("gpu_engine_active_ratio", _PERCENT),
-    "gpm.smutil": Foreign("gpu_sm_active_ratio", _PERCENT),
-    "gpm.smocc": Foreign("gpu_sm_occupancy_ratio", _PERCENT),
-    "gpm.mmaact": Foreign("gpu_tensor_active_ratio", _PERCENT),
-    "gpm.dram": Foreign("gpu_dram_active_ratio", _PERCENT),
-    "gpm.intutil": Foreign("gpu_pipe_active_ratio", _PERCENT, {"kind": "int"}),
-    "gpm.fp64": Foreign("gpu_pipe_active_ratio", _PERCENT, {"kind": "fp64"}),
-    "gpm.fp32": Foreign("gpu_pipe_active_ratio", _PERCENT, {"kind": "fp32"}),
-    "gpm.fp16": Foreign("gpu_pipe_active_ratio", _PERCENT, {"kind": "fp16"}),
-    "gpm.pcitx": Foreign("gpu_pcie_tx_bytes_per_second", _MIB),
-    "gpm.pcirx": Foreign("gpu_pcie_rx_bytes_per_second", _MIB),
-    "gpm.nvltx": Foreign("gpu_nvlink_tx_bytes_per_second", _MIB),
-    "gpm.nvlrx": Foreign("gpu_nvlink_rx_bytes_per_second", _MIB),
+    **{f"gpm.{column}": foreign for column, foreign in GPM.items()},
     "bar1.total": Foreign("gpu_bar1_total_bytes", _MIB),
     "bar1.used": Foreign("gpu_bar1_used_bytes", _MIB),
     "bar1.free": Foreign("gpu_bar1_free_bytes", _MIB),

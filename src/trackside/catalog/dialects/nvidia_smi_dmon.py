@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trackside.catalog.dialect import Dialect, Foreign
+from trackside.catalog.dialects.nvidia_smi import GPM
 from trackside.catalog.labels import DEVICE, PLACE, Label
 
 _PERCENT, _MIB, _MHZ, _MB_S = 0.01, float(1 << 20), 1e6, 1e6
@@ -35,19 +36,7 @@ _DMON: Mapping[str, Foreign] = {
     "pci": Foreign("gpu_pcie_replays_total"),
     "rxpci": Foreign("gpu_pcie_rx_bytes_per_second", _MB_S),
     "txpci": Foreign("gpu_pcie_tx_bytes_per_second", _MB_S),
-    "gract": Foreign("gpu_engine_active_ratio", _PERCENT),
-    "smutil": Foreign("gpu_sm_active_ratio", _PERCENT),
-    "smocc": Foreign("gpu_sm_occupancy_ratio", _PERCENT),
-    "mmaact": Foreign("gpu_tensor_active_ratio", _PERCENT),
-    "dram": Foreign("gpu_dram_active_ratio", _PERCENT),
-    "intutil": Foreign("gpu_pipe_active_ratio", _PERCENT, {"kind": "int"}),
-    "fp64": Foreign("gpu_pipe_active_ratio", _PERCENT, {"kind": "fp64"}),
-    "fp32": Foreign("gpu_pipe_active_ratio", _PERCENT, {"kind": "fp32"}),
-    "fp16": Foreign("gpu_pipe_active_ratio", _PERCENT, {"kind": "fp16"}),
-    "pcitx": Foreign("gpu_pcie_tx_bytes_per_second", _MIB),
-    "pcirx": Foreign("gpu_pcie_rx_bytes_per_second", _MIB),
-    "nvltx": Foreign("gpu_nvlink_tx_bytes_per_second", _MIB),
-    "nvlrx": Foreign("gpu_nvlink_rx_bytes_per_second", _MIB),
+    **GPM,
 }
 
 _PMON: Mapping[str, Foreign] = {

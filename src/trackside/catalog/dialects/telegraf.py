@@ -13,7 +13,7 @@ from trackside.catalog.dialect import Dialect, Foreign
 from trackside.catalog.dialects.nvidia_gpu_exporter import DIALECT as EXPORTER
 from trackside.catalog.dialects.nvidia_smi import FIELDS
 
-_PERCENT, _MIB, _MHZ, _KB, _US = 0.01, float(1 << 20), 1e6, 1e3, 1e-6
+_MHZ, _KB, _US = 1e6, 1e3, 1e-6
 
 _SAME = (
     "fan.speed", "memory.total", "memory.used", "memory.free", "memory.reserved", "utilization.gpu",

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 from trackside.catalog.job_states import ALIVE, WAITING
 from trackside.catalog.records import RECORDS
 from trackside.catalog.slurm import values
-from trackside.catalog.slurm.node_states import node_state_of
 from trackside.model import Scalar
 
 Value = Scalar | tuple[Scalar, ...]
@@ -70,8 +70,8 @@ JOB = (
     _field("n_gpus", values.gpus, sacct="ReqTRES", scontrol="ReqTRES", jobcomp="tres_req", slurmdbd="tres.requested", slurmctld="tres_req_str"),
     _field("gpus", values.allocated_gpus, scontrol="Nodes"),
     _field("req_mem_bytes", values.known, sacct="ReqMem"),
-    _field("req_mem_bytes", values.memory_per_node, scontrol="MinMemoryNode", slurmdbd="required.memory_per_node"),
-    _field("req_mem_bytes", values.memory_per_cpu, scontrol="MinMemoryCPU", slurmdbd="required.memory_per_cpu"),
+    _field("req_mem_bytes", partial(values.memory_asked, "n"), scontrol="MinMemoryNode", slurmdbd="required.memory_per_node"),
+    _field("req_mem_bytes", partial(values.memory_asked, "c"), scontrol="MinMemoryCPU", slurmdbd="required.memory_per_cpu"),
     _field("max_rss_bytes", values.resident, sacct="MaxRSS", slurmdbd="tres.requested.max"),
     _field("dependency", values.known, scontrol="Dependency", squeue="DEPENDENCY", slurmctld="dependency"),
     _field("dependency", values.dependency_of, sacct="SubmitLine", slurmdbd="submit_line"),
@@ -180,7 +180,7 @@ def node_record(
     tool: Tool, get: Callable[[str], Any], name: str, state: str | Iterable[str] | None, **more: Value | None
 ) -> dict[str, Value]:
     """A node's fields, ready for a record."""
-    base, flags = node_state_of(state)
+    base, flags = values.node_state_of(state)
     return _known({"name": name, "state": base, "flags": flags, **read("node", tool, get), **more})
 
 

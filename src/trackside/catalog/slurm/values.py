@@ -28,6 +28,40 @@ _FLAG_STATES = ("REQUEUED", "SPECIAL_EXIT", "REQUEUE_HOLD", "REQUEUE_FED", "RESV
 """Flags that say more than the PENDING or RUNNING next to them, strongest first."""
 _QUIET_FLAGS = frozenset({"COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "UPDATE_DB", "POWER_UP_NODE"})
 
+_NODE_WORDS = {
+    word: (base, flag)
+    for base, flag, words in (
+        ("allocated", "", "alloc"),
+        ("allocated", "completing", "comp completing"),
+        ("allocated", "drain", "drng draining"),
+        ("allocated", "fail", "failg failing"),
+        ("mixed", "", "mix"),
+        ("idle", "drain", "drain drained"),
+        ("idle", "planned", "plnd planned"),
+        ("idle", "maint", "maint"),
+        ("idle", "reserved", "resv reserved"),
+        ("idle", "fail", "fail"),
+        ("down", "reboot", "boot reboot"),
+        ("error", "", "err"),
+        ("future", "", "futr"),
+        ("unknown", "", "unk"),
+    )
+    for word in words.split()
+}
+"""sinfo's compact words (man sinfo, NODE STATE CODES) -> base state and flag"""
+_NODE_BASES = frozenset({"idle", "allocated", "mixed", "down", "error", "future", "unknown"})
+_NODE_SUFFIXES = {
+    "*": "not_responding",
+    "~": "powered_down",
+    "#": "powering_up",
+    "!": "power_down",
+    "%": "powering_down",
+    "$": "maint",
+    "@": "reboot_requested",
+    "^": "reboot_issued",
+    "-": "planned",
+}
+
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:\.\d{1,9})?(Z|[+-]\d\d:?\d\d)?\Z")
 _DURATION = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d\d)(?:\.(\d{1,6}))?\Z")
 _NUMBER = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?([KMG]?)\Z")
@@ -132,17 +166,9 @@ def resident(value: Any) -> int | None:
     return max((amount for kind, _, amount in tres_list(value) if kind == "mem"), default=None) or None
 
 
-def memory_per_node(value: Any) -> str | None:
-    """Memory asked for, in the form of sacct's ReqMem: ``16Gn``, in MiB where it has no unit; see :func:`size`."""
-    return _memory(value, "n")
-
-
-def memory_per_cpu(value: Any) -> str | None:
-    """Memory asked for, in the form of sacct's ReqMem: ``4000Mc``, in MiB where it has no unit; see :func:`size`."""
-    return _memory(value, "c")
-
-
-def _memory(value: Any, share: str) -> str | None:
+def memory_asked(share: str, value: Any) -> str | None:
+    """Memory asked for a node (``n``) or a CPU (``c``), in the form of sacct's ReqMem: ``16Gn``, in MiB where it has no
+    unit; see :func:`size`."""
     text = value.strip() if isinstance(value, str) else str(number(value) or 0)
     return f"{text}{share}" if size(text) else None
 
@@ -192,6 +218,26 @@ def state_among(states: Iterable[str]) -> str | None:
         if flag in words and (flag == "REQUEUED" or not set(words) - {flag, "PENDING", "RUNNING"}):
             return flag
     return next((word for word in words if word not in _QUIET_FLAGS), words[0] if words else None)
+
+
+def node_state_of(text: str | Iterable[str] | None) -> tuple[str | None, tuple[str, ...]]:
+    """(base state, flags) of ``DOWN*+DRAIN``, ``mixed-``, ``drng`` or ``["IDLE", "DRAIN"]``."""
+    words = text.split("+") if isinstance(text, str) else list(text or ())
+    base: str | None = None
+    flags: list[str] = []
+    for word in words:
+        bare = word.strip().lower()
+        while bare and bare[-1] in _NODE_SUFFIXES:
+            flags.append(_NODE_SUFFIXES[bare[-1]])
+            bare = bare[:-1]
+        state, flag = _NODE_WORDS.get(bare, (bare, bare))
+        if base is None and state in _NODE_BASES:
+            base, bare = state, "" if state == bare else flag
+        else:
+            bare = flag or bare
+        if bare:
+            flags.append(bare)
+    return base, tuple(dict.fromkeys(flags))
 
 
 def split_job_id(text: str) -> tuple[str, str | None, str | None] | None:

@@ -33,6 +33,8 @@ def counts_by_gpu(name: str, how: Rollup) -> Query:
     return metric(name).over("run", how).by("node", "gpu", "rank", how="sum")
 
 
+COLLECTIVE_SECONDS = counts_by_gpu("trackside_nccl_collective_seconds_total", "increase")
+"""Seconds that each rank spent in collectives, as the tracer counted them."""
 ACTIVITY: Mapping[str, Query] = {
     "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
     "engine": metric("gpu_engine_active_ratio").over("run", "avg"),
@@ -48,6 +50,13 @@ ADVANCING: Mapping[str, Sentence] = {
     "collectives": Sentence("collectives went on: {count} were completed"),
     "launches": Sentence("kernels were launched all the while: {count}"),
 }
+TITLES: Mapping[str, str] = {
+    "sm": "SM activity", "power": "power", "engine": "engine activity", "utilisation": "utilisation",
+    "launches": "kernel launches a window", "collectives": "collectives a window",
+}  # fmt: skip
+"""What a signal is called beside its level."""
+MAX_CITED = 8
+"""GPUs of which each is cited, of many that a claim names."""
 COUNTED = ("launches", "collectives")
 """Those that count what was done; their unit is named by the sentences themselves."""
 
@@ -166,6 +175,33 @@ class GpuActivity:
                 flags = flags | ((rate > FLOORS.launch_share).sum(axis=0) > 0.5 * users.sum())
         return _without_blips(flags)
 
+    @cached_property
+    def rests(self) -> list[tuple[int, int]]:
+        """The stretches of windows, [start, stop), between two times of work in which the run was watched and did
+        none."""
+        active = np.flatnonzero(self.active)
+        if len(active) < 2:
+            return []
+        flags = ~self.active & self.seen
+        flags[: active[0]] = flags[active[-1] :] = False
+        return spells(flags)
+
+    @property
+    def longest_rest_s(self) -> float:
+        """Seconds of the longest of these."""
+        return max((stop - start for start, stop in self.rests), default=0) * self.step
+
+    def less(self, windows: NDArray[np.intp]) -> Flags:
+        """(G,) GPUs that do far less in these windows than while the run worked before: they spin in a collective."""
+        signal = None if self.basis == "utilisation" else self.signal(self.basis)
+        before = np.flatnonzero(self.active[: windows[0]])
+        if signal is None or not len(before):
+            return np.zeros(len(self.gpus), dtype=bool)
+        with np.errstate(invalid="ignore"):
+            now, usual = middle(signal[:, windows], axis=1), middle(signal[:, before], axis=1)
+            less: Flags = now <= FLOORS.waiting_share * usual
+        return less
+
     def grid(self, name: str | None) -> Grid | None:
         """The curves of one of :data:`ACTIVITY`."""
         return self.grids.get(name or "")
@@ -202,45 +238,31 @@ class GpuActivity:
 FLOORS = Floors()
 
 
-@fact(ACTIVITY)
-def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
-    """Of what was sampled; missing if no metric shows what the GPUs did."""
-    grids = tuple((name, grid) for name in ACTIVITY if (grid := evidence.grid(name)) is not None)
-    untold = unmet(evidence, (NEED,))
-    activity = _activity(grids, untold, run.gpus, run.n_ranks) if grids else None
-    return activity if activity is not None else untold or NOT_MEASURED
-
-
 NOT_MEASURED = Missing("no metric shows what the GPUs did")
 
 
-def untold(activity: Maybe[GpuActivity]) -> Missing | None:
-    """Why nothing was sampled that can tell rest from work; None if something was."""
-    return activity if isinstance(activity, Missing) else activity.untold
-
-
-def _activity(
-    answers: tuple[tuple[str, Grid], ...], untold: Missing | None, order: tuple[str, ...], n_ranks: int | None
-) -> GpuActivity | None:
-    grids = {name: grid for name, grid in answers if len(grid.times)}
-    if not grids:
-        return None
-    times, step = next((grid.times, grid.step) for grid in grids.values())
-    placed = {name: [gpu_of(each, order, n_ranks) for each in grid.series] for name, grid in grids.items()}
-    gpus = tuple(name for name in dict.fromkeys([*order, *(n for each in placed.values() for n in each)]) if name)
-    if not gpus:
-        return None
+@fact(ACTIVITY)
+def gpu_activity(evidence: Evidence, run: Run) -> Maybe[GpuActivity]:
+    """Of what was sampled; missing if no metric shows what the GPUs did."""
+    answers = {name: grid for name in ACTIVITY if (grid := evidence.grid(name)) is not None}
+    untold = unmet(evidence, (NEED,))
+    grids = {name: grid for name, grid in answers.items() if len(grid.times)}
+    sampled = (name for grid in grids.values() for name in gpus_of(grid, run) if name)
+    gpus = tuple(dict.fromkeys([*run.gpus, *sampled]))
+    if not grids or not gpus:
+        return untold or NOT_MEASURED
+    first = next(iter(grids.values()))
 
     def level_of(name: str) -> Matrix | None:
-        return aligned(grids[name], gpus, times) if name in grids else None
+        return aligned(grids[name], gpus, first.times) if name in grids else None
 
     def count_of(name: str) -> Matrix | None:
-        return summed(grids[name], placed[name], gpus, times) if name in grids else None
+        return summed(grids[name], run, gpus, first.times) if name in grids else None
 
     sm, engine, utilisation = level_of("sm"), level_of("engine"), level_of("utilisation")
     busy = engine if engine is not None else utilisation
     power, launches, collectives = level_of("power"), _trusted(count_of("launches"), sm, busy), count_of("collectives")
-    working, known, basis = _work((len(gpus), len(times)), {
+    working, known, basis = _work((len(gpus), len(first.times)), {
         "launches": launches, "sm": sm, "power": power, "collectives": collectives, "utilisation": busy
     })  # fmt: skip
     if busy is not None and basis in ("sm", "power"):
@@ -248,28 +270,38 @@ def _activity(
     by: Literal["engine", "utilisation"] = "engine" if engine is not None else "utilisation"
     readings = min(grid.samples / max(1, int((~np.isnan(grid.values)).sum())) for grid in grids.values())
     return GpuActivity(
-        dict(answers), untold, gpus, times, step, readings, sm, busy, None if busy is None else by, power, launches,
-        collectives, basis, working, known,
+        answers, untold, gpus, first.times, first.step, readings, sm, busy, None if busy is None else by, power,
+        launches, collectives, basis, working, known,
     )  # fmt: skip
 
 
-def gpu_of(series: Series, order: Sequence[str], n_ranks: int | None) -> str:
+def untold(activity: Maybe[GpuActivity]) -> Missing | None:
+    """Why nothing was sampled that can tell rest from work; None if something was."""
+    return activity if isinstance(activity, Missing) else activity.untold
+
+
+def gpu_of(series: Series, run: Run) -> str:
     """``node:index`` of a curve, by its GPU or else by its rank; empty where neither is told."""
     if series.get("gpu"):
         return name_of(series)
     rank = whole_number(series.get("rank") or "")
-    if rank is not None and n_ranks == len(order) and rank < len(order):
-        return order[rank]
-    return ""
+    known = rank is not None and run.n_ranks == len(run.gpus) and rank < len(run.gpus)
+    return run.gpus[rank] if known and rank is not None else ""
 
 
-def summed(grid: Grid, placed: Sequence[str], gpus: Sequence[str], times: Matrix) -> Matrix:
-    """Counters of one GPU added up: (GPUs, windows), NaN where none was sampled."""
+def gpus_of(grid: Grid, run: Run) -> list[str]:
+    """That of every curve."""
+    return [gpu_of(series, run) for series in grid.series]
+
+
+def summed(grid: Grid, run: Run, gpus: Sequence[str], times: Matrix) -> Matrix:
+    """The tracer's counters, which may know ranks alone, of each GPU added up: (GPUs, windows), NaN where none was
+    sampled."""
     out = np.full((len(gpus), len(times)), np.nan)
     if len(grid.times) != len(times) or not np.array_equal(grid.times, times):
         return out
     place = {name: row for row, name in enumerate(gpus)}
-    for row, name in enumerate(placed):
+    for row, name in enumerate(gpus_of(grid, run)):
         if name in place:
             here, more = out[place[name]], grid.values[row]
             out[place[name]] = np.where(np.isnan(here), more, here + np.nan_to_num(more))
@@ -283,6 +315,12 @@ def level(values: Matrix) -> Matrix:
         return most
     pairs: Matrix = np.fmax.reduce(np.minimum(values[:, :-1], values[:, 1:]), axis=1)
     return np.where(np.isnan(pairs), np.fmax.reduce(values, axis=1), pairs)
+
+
+def lowest_level(values: Matrix) -> Matrix:
+    """The lowest that any held in two consecutive windows."""
+    lowest: Matrix = np.fmin.reduce(-level(-values))
+    return lowest
 
 
 def middle(values: Matrix, axis: int | None = None) -> Matrix:
@@ -309,6 +347,11 @@ def spells(flags: Flags) -> list[tuple[int, int]]:
     """The stretches of set flags as [start, stop)."""
     edges = np.diff(np.concatenate([[0], flags.astype(np.int8), [0]]))
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
+
+
+def last_set(flags: Flags) -> NDArray[np.intp]:
+    """(G,) The last window in which each is set; -1 where it never is."""
+    return np.where(flags.any(axis=1), flags.shape[1] - 1 - flags[:, ::-1].argmax(axis=1), -1)
 
 
 def _without_blips(flags: Flags) -> Flags:
@@ -361,8 +404,7 @@ def _waiting(working: Flags, busy: Matrix, signal: Matrix | None) -> Flags:
         warm = (busy > FLOORS.cold) & users[:, None]
     if signal is None or not warm.any():
         return none
-    count = busy.shape[1]
-    last = np.where(warm.any(axis=1), count - 1 - warm[:, ::-1].argmax(axis=1), -1)
+    last = last_set(warm)
     end = int(last.max())
     sampled = (~np.isnan(busy))[:, : end + 1]
     late = users & (last >= 0) & (np.array([int(row[at + 1 :].sum()) for row, at in zip(sampled, last, strict=True)])
@@ -393,7 +435,7 @@ def _told(name: Basis, signal: Matrix, sm: Matrix | None, busy: Matrix | None) -
         case "sm":
             works = signal > np.fmax(FLOORS.sm_share * own, FLOORS.sm)
         case "power":
-            lowest = np.fmin.reduce(-level(-signal))
+            lowest = lowest_level(signal)
             wide = np.full(signal.shape, FLOORS.power_alone)
             if busy is not None:
                 wide[~np.isnan(busy)] = FLOORS.power_range

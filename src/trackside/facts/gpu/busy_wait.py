@@ -15,14 +15,15 @@ import numpy as np
 
 from trackside.evidence import Evidence, Grid, Missing, Value, derived
 from trackside.facts import maths
-from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import GpuActivity
-from trackside.facts.gpu.duty import TITLES, DutyCycle
+from trackside.facts.fact import Maybe, fact, known
+from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, TITLES, GpuActivity
+from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.power_limits import PowerLimits
-from trackside.facts.gpu.traffic import GpuTraffic
+from trackside.facts.gpu.traffic import MOVES, GpuTraffic
+from trackside.facts.gpus import sampled
 from trackside.facts.training.learning import Trajectory, number
 from trackside.finding import Claim, Sentence
-from trackside.query import Query, metric
+from trackside.query import Query, Reducer, metric
 
 
 def _by_api(name: str) -> Query:
@@ -31,9 +32,7 @@ def _by_api(name: str) -> Query:
 
 BUSY_WAIT: Mapping[str, Query] = {
     "steps": metric("training_step").over("run", "max"),
-    "waits": metric("trackside_nccl_collective_seconds_total").over("run", "increase").by(
-        "node", "gpu", "rank", how="sum"
-    ),
+    "waits": COLLECTIVE_SECONDS,
     "api_seconds": _by_api("trackside_cuda_api_seconds_total"),
     "api_calls": _by_api("trackside_cuda_api_calls_total"),
     "all_reduce": metric("training_all_reduce_seconds").over("run", "avg"),
@@ -53,10 +52,7 @@ CALLS_TIMES = Sentence(
 )
 POWER = Sentence("they drew {power} each (median)")
 POWER_OF = Sentence("they drew {power} each (median) of the {limit} that they may")
-PIPES: Mapping[str, Sentence] = {
-    "tensor": Sentence("their tensor pipes were active {level} of the time (mean)"),
-    "dram": Sentence("their memory was read or written {level} of the time (mean)"),
-}
+TENSOR_PIPES = Sentence("their tensor pipes were active {level} of the time (mean)")
 IN_COLLECTIVES = Sentence("{share} of the time was spent in collectives (median)")
 COMMUNICATION = Sentence("communication takes {share} of the step: {spent} of {step}")
 FABRIC_IDLE = Sentence("a node sent {sent} over its plain network and {carried} over the fast fabric (medians)")
@@ -109,17 +105,6 @@ class Spin:
     that fills few of them."""
 
 
-@dataclass(frozen=True)
-class Pipes:
-    """What tensor pipes and memory of the GPUs did over the time of work."""
-
-    shows: tuple[Claim, ...]
-    quiet: bool
-    """Both were sampled, and next to nothing."""
-    busy: bool
-    """One of them was not next to nothing."""
-
-
 @dataclass(frozen=True, eq=False)
 class BusyWait:
     """Whether GPUs wait while they look busy, in the time of work."""
@@ -147,8 +132,11 @@ class BusyWait:
         values = {"busy": duty.busy, "signal": derived(TITLES[self.activity.busy_by or "engine"], duty.busy)}
         shows = [PINNED(sm=duty.sm, **values) if duty.sm is not None else PINNED_UNSEEN(**values)]
         shows += [*self.activity.advancing(duty.start, duty.end), *self._calls()]
-        pipes = self._pipes()
-        shows += pipes.shows if duty.sm is None else ()
+        pipes = [_over(self.traffic.evidence.grid(name), duty, "avg") for name in ("tensor", "dram")]
+        busy_pipes = any(level.number > limits.quiet_pipes for level in pipes if level is not None)
+        if duty.sm is None:
+            says = zip((TENSOR_PIPES, MOVES["copy"]), pipes, strict=True)
+            shows += [sentence(level=level) for sentence, level in says if level is not None]
         if drawn is not None:
             shows.append(POWER(power=drawn) if most is None else POWER_OF(power=drawn, limit=most))
         waiting = self._in_collectives()
@@ -158,16 +146,16 @@ class BusyWait:
         if drawn is not None and most is not None:
             little = drawn.number <= limits.little_power * most.number
         else:
-            little = most is None and pipes.quiet and bool(also)
-        return Spin(tuple(shows), also, False) if waiting or (little and not pipes.busy) else None
+            little = most is None and None not in pipes and bool(also)
+        return Spin(tuple(shows), also, False) if waiting or (little and not busy_pipes) else None
 
     @property
     def _advances(self) -> bool:
         """Whether the run advances: steps, collectives or launches, or data that moves. One that only spins hangs."""
         duty = self.duty
         steps, sent = self.evidence.grid("steps"), _over(self.evidence.grid("network"), duty)
-        points = () if isinstance(self.trajectory, Missing) else self.trajectory.points
-        if len(points) > 1 or self.activity.advancing(duty.start, duty.end):
+        course = known(self.trajectory)
+        if (course is not None and len(course.points) > 1) or self.activity.advancing(duty.start, duty.end):
             return True
         if steps is not None and steps.value("max").number > steps.value("min").number:
             return True
@@ -175,24 +163,10 @@ class BusyWait:
             return True
         return bool(self.traffic.between(duty.start, duty.end).moving)
 
-    def _pipes(self) -> Pipes:
-        """Nothing, and neither quiet nor busy, if neither was sampled."""
-        shows, levels = [], []
-        for name, sentence in PIPES.items():
-            grid = self.traffic.evidence.grid(name)
-            level = grid.during(self.duty.start, self.duty.end).value("avg") if grid is not None else None
-            if level is not None and level.value is not None:
-                shows.append(sentence(level=level))
-                levels.append(level.number)
-        busy = any(level > self.limits.quiet_pipes for level in levels)
-        return Pipes(tuple(shows), len(levels) == 2 and not busy, busy)
-
     def _in_collectives(self) -> list[Claim]:
         grid = self.evidence.grid("waits")
-        if grid is None:
-            return []
-        spent = grid.during(self.duty.start, self.duty.end).value("median")
-        if spent.value is None or spent.number < self.limits.wait_share * grid.step:
+        spent = _over(grid, self.duty)
+        if grid is None or spent is None or spent.number < self.limits.wait_share * grid.step:
             return []
         return [IN_COLLECTIVES(share=derived(round(spent.number / grid.step, 3), spent, unit="share"))]
 
@@ -225,8 +199,8 @@ class BusyWait:
 
     def _network(self) -> list[Claim]:
         """Traffic on the plain network while the fast fabric is there and carries next to none."""
-        plain, fast, limits = self.evidence.grid("network"), self.evidence.grid("fabric"), self.limits
-        sent, carried = _over(plain, self.duty), _over(fast, self.duty)
+        plain, limits = self.evidence.grid("network"), self.limits
+        sent, carried = _over(plain, self.duty), _over(self.evidence.grid("fabric"), self.duty)
         if plain is None or sent is None or carried is None or sent.number < limits.network * plain.step:
             return []
         if carried.number > limits.idle_fabric * sent.number:
@@ -255,11 +229,8 @@ class BusyWait:
         if seconds is None or calls is None or duty.busy is None or duty.busy.number > limits.gaps:
             return ()
         name = _launch_call(seconds)
-        if name is None:
-            return ()
-        spent = seconds.where(api=name).during(duty.start, duty.end).value("sum")
-        made = calls.where(api=name).during(duty.start, duty.end).value("sum", unit="")
-        if spent.value is None or not made.value:
+        spent, made = (_over(grid.where(api=name), duty, "sum") if name else None for grid in (seconds, calls))
+        if spent is None or made is None or not made.value:
             return ()
         traced = int(duty.rows.sum() if launches is None else (np.nan_to_num(launches).sum(axis=1) > 0).sum())
         each, share = spent.number / made.number, spent.number / (duty.seconds * max(traced, 1))
@@ -294,9 +265,8 @@ def _mean(seconds: Grid | None, calls: Grid | None, duty: DutyCycle) -> Value | 
     return derived(spent.number / made.number, spent, made, unit="s")
 
 
-def _over(grid: Grid | None, duty: DutyCycle, how: str = "median") -> Value | None:
+def _over(grid: Grid | None, duty: DutyCycle, how: Reducer = "median") -> Value | None:
+    """All of it in the time of work; None where nothing was sampled."""
     if grid is None:
         return None
-    part = grid.during(duty.start, duty.end)
-    value = part.value("sum", unit="" if grid.unit != "s" else None) if how == "sum" else part.value("median")
-    return None if value.value is None else value
+    return sampled(grid.during(duty.start, duty.end), how, "" if how == "sum" and grid.unit != "s" else None)

@@ -1,28 +1,26 @@
 """How much of its time a GPU did something while the run made progress.
 
 The time of work is that from the first work of the GPUs (and the log's first step) to the last, its start left out.
+Readings of utilisation are of the last second: gaps between kernels that are shorter, however many, leave every reading
+somewhere in between, while idle times of seconds leave readings at rest about as often as the GPUs idle.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from trackside.evidence import Missing, Value, derived
-from trackside.facts.fact import Maybe, fact
+from trackside.evidence import Evidence, Grid, Missing, Value, derived
+from trackside.facts.fact import Maybe, fact, known
 from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix, level, mean, middle, spells
 from trackside.facts.training.learning import Trajectory
+from trackside.query import metric
 
-TITLES: Mapping[str, str] = {
-    "engine": "engine activity", "utilisation": "utilisation", "sm": "SM activity"
-}  # fmt: skip
-"""What a signal is called."""
 RESTING = 0.1
-"""Engine activity of a window in which the GPUs did nothing."""
+"""Engine activity of a window, or a reading of utilisation, of GPUs that did nothing."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,21 @@ class Limits:
     """Share of the time of work left out at its start: compilation and first batches."""
     begun: float = 0.5
     """Share of the most that GPUs are busy, from which they train."""
+
+
+READINGS = 10
+"""Samples of a GPU's activity below which a mean is chance."""
+
+
+@dataclass(frozen=True)
+class IdleReadings:
+    """The share of windows in which a reading of utilisation found a GPU at rest."""
+
+    share: Value
+    window: Value
+    """Seconds of a window."""
+    expected: float
+    """The share to expect of readings at random moments, if all idle time were longer than a reading."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +69,13 @@ class DutyCycle:
     """Seconds of a window."""
     step_seconds: Value | None
     """Seconds of a training step, as the log has it."""
+    lowest: Grid | None
+    """The lowest reading of utilisation in each window of the run."""
+
+    @property
+    def sampled(self) -> bool:
+        """Whether it was sampled often enough for a mean not to be chance."""
+        return self.readings >= READINGS
 
     @property
     def seconds(self) -> float:
@@ -87,14 +107,31 @@ class DutyCycle:
         usual = float(np.median(np.convolve(self.crowd, np.full(width, 1 / width), "valid")))
         return derived(round((1 - min(usual, 1.0)) * each.number, 2), self.busy, each, unit="s")
 
+    @cached_property
+    def idle_readings(self) -> IdleReadings | None:
+        """How often readings find the GPUs at rest; None if utilisation was not read in that time."""
+        grid = self.lowest
+        if grid is None or self.busy is None:
+            return None
+        part = grid.during(self.start, self.end)
+        low = part.value("median")
+        known, whole = int((part.values >= 0).sum()), int((grid.values >= 0).sum())
+        if low.value is None or not known:
+            return None
+        share = derived(round(float((part.values <= RESTING).sum() / known), 3), low, unit="share")
+        expected = 1 - self.busy.number ** (grid.samples / whole)  # any one of a window's readings
+        return IdleReadings(share, derived(grid.step, low, unit="s"), expected)
+
 
 NO_WORK = Missing("no metric shows when the GPUs worked, or too little was sampled")
 
 
-@fact(limits=Limits())
-def duty_cycle(activity: GpuActivity, trajectory: Maybe[Trajectory], limits: Limits) -> Maybe[DutyCycle]:
+@fact({"lowest": metric("gpu_utilization_ratio").over("run", "min")}, limits=Limits())
+def duty_cycle(
+    evidence: Evidence, activity: GpuActivity, trajectory: Maybe[Trajectory], limits: Limits
+) -> Maybe[DutyCycle]:
     """Missing if nothing tells work. A tracer alone gives times, but no figures of activity."""
-    course = None if isinstance(trajectory, Missing) else trajectory
+    course = known(trajectory)
     bounds = _bounds(activity, course, limits)
     signals = (activity.busy, activity.sm, activity.launches, activity.collectives)
     if bounds is None or all(signal is None for signal in signals):
@@ -108,15 +145,16 @@ def duty_cycle(activity: GpuActivity, trajectory: Maybe[Trajectory], limits: Lim
     crowd = None if activity.busy is None else middle(activity.busy[rows][:, windows], axis=0)
     step_seconds = None if course is None else course.step_seconds
     return DutyCycle(
-        *bounds, windows, rows, _readings(activity, windows), busy, sm, crowd, activity.step, step_seconds
+        *bounds, windows, rows, _readings(activity, windows), busy, sm, crowd, activity.step, step_seconds,
+        evidence.grid("lowest"),
     )  # fmt: skip
 
 
 def _readings(activity: GpuActivity, windows: Flags) -> float:
     names = (activity.busy_by or "sm", "launches", "collectives")
-    grid = next((grid for name in names if (grid := activity.grid(name)) is not None), None)
-    cells = int((~np.isnan(grid.values)).sum()) if grid is not None else 0
-    return float(windows.sum()) * grid.samples / cells if grid is not None and cells else 0.0
+    grid = next(grid for name in names if (grid := activity.grid(name)) is not None)
+    cells = int((~np.isnan(grid.values)).sum())
+    return float(windows.sum()) * grid.samples / cells if cells else 0.0
 
 
 def _bounds(activity: GpuActivity, course: Trajectory | None, limits: Limits) -> tuple[float, float] | None:
@@ -128,13 +166,12 @@ def _bounds(activity: GpuActivity, course: Trajectory | None, limits: Limits) ->
         active = np.flatnonzero(activity.seen)
     active = active[active >= _begun(activity, limits)]
     times = [row.time for row in points if row.time is not None]
-    first = [float(activity.times[active[0]]) - activity.step] if len(active) else []
-    last = [float(activity.times[active[-1]])] if len(active) else []
-    if times:  # weights are loaded and kernels compiled before the first step
-        first, last = [*first, times[0]], [*last, times[-1]]
-    if not first:
+    spans = [(times[0], times[-1])] if times else []  # weights are loaded and kernels compiled before the first step
+    if len(active):
+        spans.append((float(activity.times[active[0]]) - activity.step, float(activity.times[active[-1]])))
+    if not spans:
         return None
-    start, end = max(first), max(last)
+    start, end = (max(edges) for edges in zip(*spans, strict=True))
     return start + limits.warm_up * (end - start), end
 
 

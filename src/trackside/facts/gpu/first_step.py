@@ -12,7 +12,7 @@ import numpy as np
 
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import Flags, GpuActivity, middle
+from trackside.facts.gpu.activity import FLOORS, Flags, GpuActivity, middle
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.logs.silence import Silence
 from trackside.facts.training.learning import training_points
@@ -28,10 +28,6 @@ LITTLE_POWER = Sentence("they drew {power} (median), no more than GPUs that wait
 class Limits:
     """When GPUs were pinned for long."""
 
-    pinned: float = 0.9
-    """Engine activity of GPUs that spin and keep so many SMs that nothing else tells them from work."""
-    least_s: float = 600.0
-    """NCCL's default time-out."""
     most: float = 0.9
     """Share of the windows that counts as all the while."""
     watched_share: float = 0.5
@@ -64,12 +60,12 @@ def first_step_hang(activity: GpuActivity, stall: GpuStall, silence: Silence, li
         return STEPPED
     crowd = middle(activity.busy[activity.users], axis=0)
     with np.errstate(invalid="ignore"):
-        busy: Flags = activity.seen & (crowd >= limits.pinned)
+        busy: Flags = activity.seen & (crowd >= FLOORS.pinned)
     if not busy.any():
         return STEPPED
     start, end = float(activity.times[busy.argmax()]) - activity.step, float(activity.times[activity.seen][-1])
     length, watched = float(busy.sum()) * activity.step, float(activity.seen.sum()) * activity.step
-    if length < max(limits.least_s, limits.most * (end - start), limits.watched_share * watched):
+    if length < max(silence.limits.least_s, limits.most * (end - start), limits.watched_share * watched):
         return STEPPED
     moved = stall.traffic.between(start, end)
     little = [] if stall.distinct(busy) else _little(activity, start, end)

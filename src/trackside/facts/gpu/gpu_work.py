@@ -13,13 +13,12 @@ import numpy as np
 
 from trackside.evidence import Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import Flags, GpuActivity, level, middle
+from trackside.facts.gpu.activity import FLOORS, MAX_CITED, Flags, GpuActivity, level, middle
 from trackside.facts.gpu.duty import DutyCycle
 from trackside.facts.gpu.idle import IdleGpus
 from trackside.facts.gpu.stall import GpuStall
 from trackside.facts.gpus import of_gpu
-from trackside.facts.hardware.error_counters import RISES, ErrorCounters
-from trackside.facts.logs.ending import Ending
+from trackside.facts.hardware.health import RISES, HardwareHealth
 from trackside.facts.trust.coverage import STALE_S, sampled_within
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
@@ -52,8 +51,6 @@ PART = Sentence(
     "what all GPUs did: {seen} of {held} were measured up to the run's end",
     running="what all GPUs did: {seen} of {held} were measured",
 )
-MAX_CITED = 8
-"""GPUs of which each is cited."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,6 @@ class Limits:
     """Mean SM activity under which they hardly work."""
     readings: int = 5
     """Samples of GPU activity below which a mean is chance."""
-    cold: float = 0.1
-    """Engine activity of a GPU on which nothing runs."""
     watched_share: float = 0.5
     """Of the windows in which the run was watched, for a GPU to count as one that did nothing."""
 
@@ -103,22 +98,21 @@ class GpuWork:
 @fact(limits=Limits())
 def gpu_work(
     activity: Maybe[GpuActivity], idle: Maybe[IdleGpus], stall: Maybe[GpuStall], duty: Maybe[DutyCycle],
-    counters: ErrorCounters, ending: Ending, run: Run, limits: Limits,
+    health: HardwareHealth, run: Run, limits: Limits,
 ) -> GpuWork:  # fmt: skip
     """Of what was measured, which may be nothing."""
-    clean, unclean = counters.unchanged_meanwhile, counters.risen
+    clean, unclean = health.unchanged_meanwhile, health.risen
     counted = () if clean or unclean else (NO_COUNTERS(),)
     if isinstance(activity, Missing):
         return GpuWork(bool(clean or unclean), clean=clean, unclean=unclean, unsure=(NO_ACTIVITY(), *counted))
     if not isinstance(idle, Missing):
         return GpuWork(True, against=idle.claims[0])
-    still = stall.at_end() if ending.completed is None and not isinstance(stall, Missing) else None
-    if still is not None and still.sure:
-        return GpuWork(True, against=still.claims[0])
+    if not isinstance(stall, Missing) and stall.hung is not None:
+        return GpuWork(True, against=stall.hung.claims[0])
     spent = None if isinstance(duty, Missing) or duty.readings < limits.readings else duty
     unused = _unused(activity, run, limits)
     shows, unsure = _worked(activity, spent, unused is not None)
-    part = _part(activity, counters, run)
+    part = _part(activity, health, run)
     return GpuWork(
         True,
         shows,
@@ -133,9 +127,8 @@ def gpu_work(
 
 
 def _slow(spent: DutyCycle, limits: Limits) -> bool:
-    return (spent.busy is not None and spent.busy.number < limits.slow_duty) or (
-        spent.sm is not None and spent.sm.number < limits.slow_sm
-    )
+    pairs = (spent.busy, limits.slow_duty), (spent.sm, limits.slow_sm)
+    return any(level is not None and level.number < least for level, least in pairs)
 
 
 def _worked(
@@ -144,9 +137,8 @@ def _worked(
     """(what shows work, what that leaves open); ``partly``: some GPUs did nothing."""
     if spent is not None and spent.sm is not None and activity.users.any():
         worked = WORKED_SOME(sm=_of_users(activity, spent, spent.sm)) if partly else WORKED(sm=spent.sm)
-        return (worked, LAUNCHED(count=_level(activity, "launches"))) if activity.launches is not None else (
-            worked,
-        ), ()
+        launched = () if activity.launches is None else (LAUNCHED(count=_level(activity, "launches")),)
+        return (worked, *launched), ()
     if activity.users.any() and activity.basis in STOOD_IN:
         name = str(activity.basis)
         return (STOOD_IN[name](level=_level(activity, name)),), (NO_SM[name](),)
@@ -171,7 +163,7 @@ def _unused(activity: GpuActivity, run: Run, limits: Limits) -> Claim | None:
     if grid is None or any(mig for (mig,) in grid.labels("mig")):
         return None
     with np.errstate(invalid="ignore"):
-        cold = level(activity.busy) <= limits.cold
+        cold = level(activity.busy) <= FLOORS.cold
     watched = (~np.isnan(activity.busy)).sum(axis=1) >= limits.watched_share * activity.seen.sum()
     idle: Flags = cold & watched & ~activity.users
     if not idle.any():
@@ -182,12 +174,12 @@ def _unused(activity: GpuActivity, run: Run, limits: Limits) -> Claim | None:
     return UNUSED(idle=derived(len(gpus), *most), held=held, gpus=derived(gpus, *most))
 
 
-def _part(activity: GpuActivity, counters: ErrorCounters, run: Run) -> Claim | None:
+def _part(activity: GpuActivity, health: HardwareHealth, run: Run) -> Claim | None:
     """GPUs of the run that were not measured, or not up to its end; None where all were."""
     end, span = float(activity.times[-1]), max(STALE_S, 3 * activity.step)
     late = activity.watched[:, activity.times > end - span]
     measured = set(activity.named(row for row, sampled in enumerate(late) if sampled.any()))
-    sampled = next((counters.grids[name] for name in RISES if name in counters.grids), None)
+    sampled = next((health.counters[name] for name in RISES if name in health.counters), None)
     if sampled is not None:
         measured &= sampled_within(sampled, end - span, end)
     grid = next(iter(activity.grids.values()))

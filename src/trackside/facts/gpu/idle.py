@@ -6,16 +6,17 @@ nothing. Memory shows whether more than a CUDA context was ever loaded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from trackside.evidence import Evidence, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import COUNTED, GpuActivity, level
-from trackside.facts.gpu.power_limits import PowerLimits
-from trackside.facts.gpus import nodes_of
+from trackside.facts.gpu.activity import COUNTED, FLOORS, GpuActivity, level
+from trackside.facts.gpu.power_limits import IDLE_POWER, PowerLimits
+from trackside.facts.gpus import counted, nodes_of, sampled
+from trackside.facts.hardware.memory import CONTEXT_SHARE
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
@@ -64,12 +65,6 @@ class Limits:
     """Windows below which too little was watched."""
     watched_share: float = 0.5
     """Of the windows of the run, likewise."""
-    cold: float = 0.1
-    """Engine activity of a GPU on which nothing runs."""
-    idle_power: float = 0.3
-    """Of the power limit that an idle card draws at most: 16 of 72 W (L4), 116 of 700 W (H100 with a context)."""
-    context_share: float = 0.03
-    """Of a card's memory that a CUDA context with its libraries takes: 300 to 700 MiB of 24 to 80 GiB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,14 +95,16 @@ def idle_gpus(
     """GPUs that were watched for most of the run and never worked; missing if one did, or too little was watched."""
     watched = int(activity.seen.sum())
     enough = max(limits.windows, limits.watched_share * len(activity.times))
-    if activity.users.any() or watched < enough or not _cold(activity, powers, limits):
+    if activity.users.any() or watched < enough or not _cold(activity, powers):
         return WORKED
     shows = _levels(activity)
     if not shows:
         return WORKED
     sources = [value for claim in shows for value in claim.values.values()]
     seconds = derived(watched * activity.step, *sources, unit="s")
-    shows.insert(0, ALL_COLD(seconds=seconds, **_counted(activity, sources)))
+    gpus, nodes = activity.gpus, nodes_of(activity.gpus)
+    count, on = counted(len(gpus), "GPU", *sources), counted(len(nodes) or 1, "node", *sources)
+    shows.insert(0, ALL_COLD(seconds=seconds, count=count, nodes=on))
     traced, attached, memory = (evidence.grid(name) for name in ("tracer", "attached", "memory"))
     if activity.grid("collectives") is None and traced is not None:
         sentence = NO_COLLECTIVE if activity.grid("launches") is not None else NO_LAUNCH
@@ -115,55 +112,40 @@ def idle_gpus(
     held = None if attached is None else bool(np.nanmax(attached.values) > 0)
     if attached is not None and not held:
         shows.append(NO_PROCESS(attached=attached.value("max", unit="")))
-    small = _context_only(evidence, limits)
+    small = _context_only(evidence)
     if memory is not None:
         shows.append((CONTEXT_ONLY if small else MEMORY_IDLE)(memory=memory.value("max")))
-    return IdleGpus(activity, seconds, small, held, _forming(activity, silence, run), tuple(shows))
+    forming = len(gpus) > 1 and (bool(silence.starts) or max(len(run.nodes), len(nodes)) > 1)
+    return IdleGpus(activity, seconds, small, held, forming, tuple(shows))
 
 
 def _levels(activity: GpuActivity) -> list[Claim]:
     """The most that any signal came to; of power only if no other was sampled."""
     shows: list[Claim] = []
     for name in ("sm", "engine", "utilisation", *COUNTED):
-        grid = activity.grid(name)
-        most = grid.value("sum" if name in COUNTED else "max", unit="") if grid is not None else None
-        if most is not None and most.value is not None:
+        most = sampled(activity.grid(name), "sum" if name in COUNTED else "max", "")
+        if most is not None:
             shows.append(COLD[name](most=most))
     power = activity.grid("power")
     return shows or ([COLD["power"](most=power.value("max"))] if power is not None else [])
 
 
-def _counted(activity: GpuActivity, sources: Sequence[Value]) -> dict[str, Value]:
-    """How many GPUs on how many nodes."""
-    gpus, nodes = len(activity.gpus), len(nodes_of(activity.gpus)) or 1
-    return {
-        "count": derived(gpus, *sources, unit="GPU" if gpus == 1 else "GPUs"),
-        "nodes": derived(nodes, *sources, unit="node" if nodes == 1 else "nodes"),
-    }
-
-
-def _cold(activity: GpuActivity, powers: PowerLimits, limits: Limits) -> bool:
+def _cold(activity: GpuActivity, powers: PowerLimits) -> bool:
     """Whether what was sampled shows that no GPU was busy."""
     if activity.busy is not None:
-        return bool(np.nanmax(level(activity.busy), initial=0.0) <= limits.cold)
+        return bool(np.nanmax(level(activity.busy), initial=0.0) <= FLOORS.cold)
     if activity.sm is not None:
         return True
     if activity.power is None:
         return False
     most = powers.by_gpu
     drawn = level(activity.power) / most
-    return not np.isnan(most).any() and bool(np.nanmax(drawn, initial=0.0) <= limits.idle_power)
+    return not np.isnan(most).any() and bool(np.nanmax(drawn, initial=0.0) <= IDLE_POWER)
 
 
-def _context_only(evidence: Evidence, limits: Limits) -> bool | None:
+def _context_only(evidence: Evidence) -> bool | None:
     memory, capacity = evidence.grid("memory"), evidence.grid("capacity")
     if memory is None:
         return None
     whole = float(np.nanmin(capacity.values)) if capacity is not None else SMALLEST_CARD
-    return float(np.nanmax(memory.values)) <= limits.context_share * whole
-
-
-def _forming(activity: GpuActivity, silence: Silence, run: Run) -> bool:
-    if len(activity.gpus) < 2:
-        return False
-    return bool(silence.starts) or max(len(run.nodes), len(nodes_of(activity.gpus))) > 1
+    return float(np.nanmax(memory.values)) <= CONTEXT_SHARE * whole

@@ -1,6 +1,7 @@
-"""What a run did in its last part, by its log and its GPUs together.
+"""What a run did in its last part, by its log and its GPUs together, and whether something else than its pace ended it.
 
-Where metrics can't tell waiting from work, they do beside a log that went silent.
+Where metrics can't tell waiting from work, they do beside a log that went silent. A run that reached its time limit may
+well have needed more time because it was slow.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from trackside.facts.logs.silence import Silence
 from trackside.facts.training.learning import training_points
 from trackside.finding import Claim
 from trackside.model import Event, Role
+
+AT_LIMIT = ("TIMEOUT", "DEADLINE")
+"""States of runs that reached their time limit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +47,7 @@ class LastPart:
         """That of the GPUs; ``beside``: other evidence says that the run was stuck; ``stopped``: when it did, by it."""
         if self.stall is None:
             return None
-        still = self.stall.at_end(beside=beside)
+        still = self.stall.at_end_beside if beside else self.stall.at_end
         return self.stall.within(stopped) if still is None and stopped is not None else still
 
     @cached_property
@@ -55,6 +59,18 @@ class LastPart:
     def working(self) -> Claim | None:
         """That the GPUs worked to the end instead."""
         return None if self.stall is None or self.rest is not None else self.stall.worked_on
+
+    @property
+    def hung(self) -> bool:
+        """Whether the GPUs stood still to the end, and the run did not complete."""
+        return self.stall is not None and self.stall.hung is not None
+
+    @property
+    def not_by_pace(self) -> bool:
+        """Whether something else than its pace ended the run: a failure, or a standstill that lasts to its end."""
+        ending = self.silence.ending
+        limited = ending.state is not None and ending.state.value in AT_LIMIT
+        return self.hung or (ending.abnormal is not None and not limited)
 
 
 @fact()

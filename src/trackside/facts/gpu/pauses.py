@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,9 +10,9 @@ from numpy.typing import NDArray
 
 from trackside.evidence import Grid, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpu.activity import COUNTED, Flags, GpuActivity, middle, spells
-from trackside.facts.gpu.outlier_gpus import Why
+from trackside.facts.gpu.activity import COUNTED, MAX_CITED, TITLES, Flags, GpuActivity
 from trackside.facts.gpu.stall import GpuStall
+from trackside.facts.gpu.standstill import Why
 from trackside.facts.gpus import of_gpu
 from trackside.finding import Claim, Sentence
 
@@ -24,13 +23,6 @@ ODD = Sentence("GPU {gpus} stood apart from the others meanwhile")
 
 PROOF = ("launches", "collectives", "sm")
 """Signals that tell rest from work by themselves; power does beside a silence of the log."""
-TITLES: Mapping[str, str] = {
-    "sm": "SM activity", "power": "power", "engine": "engine activity", "utilisation": "utilisation",
-    "launches": "kernel launches a window", "collectives": "collectives a window",
-}  # fmt: skip
-BUSY_TITLES: Mapping[str, str] = {"gpu_engine_active_ratio": "engine activity", "gpu_utilization_ratio": "utilisation"}
-MAX_CITED = 8
-"""GPUs of which each is cited, of those that stand apart."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +81,7 @@ class GpuPauses:
         windows = np.flatnonzero(activity.seen & (activity.times - activity.step >= since) & (activity.times <= until))
         if len(windows) < self.limits.windows or activity.basis in (None, "utilisation"):
             return None
-        less = self._less(windows)
+        less = activity.less(windows) & activity.users
         if activity.active[windows].mean() > self.limits.worked_share and 2 * int(less.sum()) <= int(
             activity.users.sum()
         ):
@@ -101,7 +93,7 @@ class GpuPauses:
     def longest(self) -> GpuRest | None:
         """The longest rest, of signals that tell rest from work by themselves."""
         activity = self.activity
-        rests = sorted(self._rests, key=lambda span: span[1] - span[0], reverse=True)
+        rests = sorted(activity.rests, key=lambda span: span[1] - span[0], reverse=True)
         if not rests or activity.basis not in PROOF:
             return None
         first, stop = rests[0]
@@ -118,31 +110,7 @@ class GpuPauses:
         grid = activity.grid(activity.basis) if activity.basis in PROOF else None
         if grid is None or not activity.active.any():
             return None
-        windows = max((stop - start for start, stop in self._rests), default=0)
-        return derived(windows * activity.step, grid.value("count"), unit="s")
-
-    @cached_property
-    def _rests(self) -> list[tuple[int, int]]:
-        """The stretches of windows, [start, stop)."""
-        activity = self.activity
-        active = np.flatnonzero(activity.active)
-        if len(active) < 2:
-            return []
-        flags = ~activity.active & activity.seen
-        flags[: active[0]] = flags[active[-1] :] = False
-        return spells(flags)
-
-    def _less(self, windows: NDArray[np.intp]) -> Flags:
-        """(G,) GPUs that do far less in these windows than while they worked before: they spin in a collective."""
-        activity = self.activity
-        signal = activity.signal(activity.basis)
-        before = np.flatnonzero(activity.active[: windows[0]])
-        if signal is None or not len(before):
-            return np.zeros(len(activity.gpus), dtype=bool)
-        with np.errstate(invalid="ignore"):
-            now, usual = middle(signal[:, windows], axis=1), middle(signal[:, before], axis=1)
-            less: Flags = now <= self.stall.limits.less * usual
-        return less & activity.users
+        return derived(activity.longest_rest_s, grid.value("count"), unit="s")
 
     def _shown(
         self, windows: NDArray[np.intp], start: float, end: float, less: Flags | None = None
@@ -162,9 +130,10 @@ class GpuPauses:
         shows = [(REST if rested else LITTLE)(signal=signal, level=level, before=before)]
         outliers = self.stall.outliers(windows, less)
         gpus = activity.named(outliers.odd)
-        busy = activity.grid(activity.busy_by or "power")
+        name = activity.busy_by or "power"
+        busy = activity.grid(name)
         if gpus and busy is not None:
-            shows.append(_apart(busy.during(start, end), gpus, outliers.why))
+            shows.append(_apart(name, busy.during(start, end), gpus, outliers.why))
         return tuple(shows), gpus
 
 
@@ -174,11 +143,10 @@ def gpu_pauses(activity: GpuActivity, stall: GpuStall, limits: Limits) -> GpuPau
     return GpuPauses(activity, stall, limits)
 
 
-def _apart(during: Grid, gpus: tuple[str, ...], why: Why) -> Claim:
+def _apart(name: str, during: Grid, gpus: tuple[str, ...], why: Why) -> Claim:
     own = [of_gpu(during, gpu).value("median", unit="") for gpu in gpus[:MAX_CITED]]
     levels = [value for value in own if value.value is not None]
     if why == "cold" and levels:
         most = max(levels, key=lambda value: value.number)
-        signal = derived(BUSY_TITLES.get(during.query.kind, "power"), most)
-        return ODD_COLD(gpus=derived(gpus, *levels), signal=signal, level=most)
+        return ODD_COLD(gpus=derived(gpus, *levels), signal=derived(TITLES[name], most), level=most)
     return ODD(gpus=derived(gpus, *own))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, Grid, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpu import outlier_gpus
+from trackside.facts.gpu import standstill
 from trackside.facts.gpu.activity import (
     COUNTED,
     FLOORS,
@@ -24,16 +24,16 @@ from trackside.facts.gpu.activity import (
     GpuActivity,
     Matrix,
     counts_by_gpu,
+    last_set,
     level,
+    lowest_level,
     middle,
-    spells,
 )
-from trackside.facts.gpu.outlier_gpus import OutlierGpus
-from trackside.facts.gpu.power_limits import PowerLimits
-from trackside.facts.gpu.standstill import Standstill
+from trackside.facts.gpu.power_limits import IDLE_POWER, PowerLimits
+from trackside.facts.gpu.standstill import OutlierGpus, Standstill, outlier_gpus
 from trackside.facts.gpu.traffic import GpuTraffic
 from trackside.facts.gpus import aligned
-from trackside.facts.logs.silence import Quiet, Silence
+from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import Query, metric
@@ -68,8 +68,8 @@ TO_THE_END: Mapping[str, Sentence] = {
 
 
 @dataclass(frozen=True)
-class Limits(Quiet, outlier_gpus.Limits):
-    """When GPUs that do no work are a standstill; and, of :class:`Quiet`, when a log that says nothing is one."""
+class Limits(standstill.Limits):
+    """When GPUs that do no work are a standstill, beside the limits of :class:`Silence`."""
 
     pauses: float = 2.0
     """Times the longest pause that the run came back from."""
@@ -78,20 +78,12 @@ class Limits(Quiet, outlier_gpus.Limits):
     readings: int = 6
     """Or so many samples of each GPU, where a window holds more than two."""
     short_s: float = 120.0
-    """For a run too short for ``least_s``, where it is ``share`` of its duration."""
-    pinned: float = 0.9
-    """Engine activity of GPUs that spin and keep so many SMs that nothing else tells them from work."""
-    less: float = 0.7
-    """Of the SM activity or power before, at which a GPU waits if its run's log has gone silent: a collective that
-    spins keeps up to a fifth of the card's SMs."""
+    """For a run too short for the silence of a log, where it is as large a share of its duration."""
     held: float = 0.5
     """Share of its working level of memory that a GPU still holds while its process lives."""
-    idle_power: float = 0.3
-    """Of the power limit that an idle card draws at most: 16 of 72 W (L4), 116 of 700 W (H100 with a context); and one
-    that spins, 85 of 400 W."""
     spinning_ratio: float = 4.0
-    """The same over the lowest power of all GPUs, where the limit was not sampled: a context alone draws up to
-    2.2 times an idle card's power (L40S), and spinning adds a seventh of the rest."""
+    """Power over the lowest of all GPUs, up to which they may spin, where the limit was not sampled: a context alone
+    draws up to 2.2 times an idle card's power (L40S), and spinning adds a seventh of the rest."""
     spinning_sm: float = 0.2
     """SM activity that spinning alone comes to: one or two SMs a channel, 32 channels at most, of 100 and more."""
     slower_clock: float = 0.9
@@ -104,7 +96,8 @@ class Limits(Quiet, outlier_gpus.Limits):
 class GpuStall:
     """Whether, and since when, the run's GPUs did no work."""
 
-    evidence: Evidence
+    grids: Mapping[str, Grid]
+    """All curves that may show it, by question."""
     activity: GpuActivity
     traffic: GpuTraffic
     powers: PowerLimits
@@ -113,28 +106,23 @@ class GpuStall:
     limits: Limits
 
     @cached_property
-    def grids(self) -> Mapping[str, Grid]:
-        """All curves that may show it, by question."""
-        own = {name: grid for name in STALL if (grid := self.evidence.grid(name)) is not None}
-        return {**self.activity.grids, **own}
-
-    def at_end(self, *, beside: bool = False) -> Standstill | None:
-        """The standstill that lasts to the end of the samples, after a time of work; None if there is none.
-
-        ``beside``: other evidence says that the run was stuck, so that a few windows are enough.
-        """
-        return self._beside_other if beside else self._alone
-
-    @cached_property
-    def _alone(self) -> Standstill | None:
+    def at_end(self) -> Standstill | None:
+        """The standstill that lasts to the end of the samples, after a time of work; None if there is none."""
         return self._at_end(beside=False)
 
     @cached_property
-    def _beside_other(self) -> Standstill | None:
+    def at_end_beside(self) -> Standstill | None:
+        """The same where other evidence says that the run was stuck, so that a few windows are enough."""
         return self._at_end(beside=True)
 
+    @property
+    def hung(self) -> Standstill | None:
+        """The standstill of a run that did not complete, if it is long enough in itself."""
+        still = self.at_end
+        return still if still is not None and still.sure and self.silence.ending.completed is None else None
+
     def _at_end(self, *, beside: bool) -> Standstill | None:
-        activity, limits = self.activity, self.limits
+        activity, limits, quiet = self.activity, self.limits, self.silence.limits
         active = np.flatnonzero(activity.active)
         if not len(active):
             return None
@@ -149,8 +137,8 @@ class GpuStall:
         length = until - max(after, self._heard)
         duration = until - float(activity.times[0]) + activity.step
         least = enough * activity.step
-        sure = length >= max(limits.least_s, limits.pauses * self.longest_pause)
-        if not sure and length < (least if beside else max(limits.short_s, limits.share * duration, least)):
+        sure = length >= max(quiet.least_s, limits.pauses * activity.longest_rest_s)
+        if not sure and length < (least if beside else max(limits.short_s, quiet.share * duration, least)):
             return None
         inside = rest[activity.times[rest] > self._heard]
         span = after, max(self._heard, float(activity.times[rest[0]])), until
@@ -172,17 +160,11 @@ class GpuStall:
         return still if still.outliers or most else None
 
     def _less(self, windows: NDArray[np.intp]) -> Flags:
-        """(G,) GPUs that are busy in these windows and do far less than in the ones before."""
-        activity = self.activity
-        signal = activity.signal(activity.basis) if activity.basis in ("sm", "power") else None
-        before = np.flatnonzero(activity.active[: windows[0]])
-        if signal is None or not len(before):
-            return np.zeros(len(activity.gpus), dtype=bool)
-        with np.errstate(invalid="ignore"):
-            now = middle(signal[:, windows], axis=1)
-            less: Flags = now <= self.limits.less * middle(signal[:, before], axis=1)
-            if activity.basis == "sm":  # an evaluation on one rank works less than a step, and works
-                less &= ~(now > FLOORS.unmistakable_sm)
+        """(G,) GPUs that do far less in these windows than in the ones before."""
+        activity, less = self.activity, self.activity.less(windows)
+        if activity.basis == "sm" and activity.sm is not None:
+            with np.errstate(invalid="ignore"):  # an evaluation on one rank works less than a step, and works
+                less &= ~(middle(activity.sm[:, windows], axis=1) > FLOORS.unmistakable_sm)
         return less
 
     def _one_cold(self) -> Standstill | None:
@@ -193,24 +175,22 @@ class GpuStall:
         if activity.busy is None or activity.basis != "utilisation" or not len(end) or int(users.sum()) < 2:
             return None
         with np.errstate(invalid="ignore"):
-            warm = activity.busy > limits.cold
-        last = np.where(warm.any(axis=1), warm.shape[1] - 1 - warm[:, ::-1].argmax(axis=1), -1)
-        late = users & (last >= 0) & (end[-1] - last >= max(limits.windows, limits.least_s / activity.step))
+            last = last_set(activity.busy > FLOORS.cold)
+        least = max(limits.windows, self.silence.limits.least_s / activity.step)
+        late = users & (last >= 0) & (end[-1] - last >= least)
         if not late.any() or 2 * int(late.sum()) > int(users.sum()):
             return None
         start = float(activity.times[last[late].max()])
         if self._heard > start + 2 * activity.step:
             return None
         windows = np.flatnonzero(activity.seen & (activity.times > start))
-        pinned = float(middle(activity.busy[users & ~late][:, windows])) >= limits.pinned
+        pinned = float(middle(activity.busy[users & ~late][:, windows])) >= FLOORS.pinned
         return self.within(start) if pinned else None
 
     def _slower_clocks(self, active: NDArray[np.intp], rest: NDArray[np.intp]) -> bool:
         """Whether clocks fell when power did: then the GPUs work on, only slower."""
-        grid, activity = self.grids.get("clock"), self.activity
-        if grid is None:
-            return False
-        clocks = aligned(grid, activity.gpus, activity.times)[activity.users]
+        activity = self.activity
+        clocks = aligned(self.grids.get("clock"), activity.gpus, activity.times)[activity.users]
         return bool(middle(clocks[:, rest]) < self.limits.slower_clock * middle(clocks[:, active]))
 
     def _standstill(
@@ -232,17 +212,7 @@ class GpuStall:
 
     def outliers(self, windows: NDArray[np.intp], less: Flags | None = None) -> OutlierGpus:
         """Who does what in these windows of a standstill; ``less``: GPUs that are known not to work in them."""
-        return outlier_gpus.outlier_gpus(self.activity, self.grids, self.run, windows, self.limits, less)
-
-    @cached_property
-    def longest_pause(self) -> float:
-        """Seconds of the longest rest between two times of work."""
-        activity = self.activity
-        active = np.flatnonzero(activity.active)
-        if len(active) < 2:
-            return 0.0
-        resting = (~activity.active)[active[0] : active[-1]] & activity.seen[active[0] : active[-1]]
-        return max((stop - start for start, stop in spells(resting)), default=0) * activity.step
+        return outlier_gpus(self.activity, self.grids, self.run, windows, self.limits, less)
 
     @cached_property
     def _heard(self) -> float:
@@ -262,17 +232,13 @@ class GpuStall:
         rose = sampled[1:][np.diff(most[sampled]) > 0]
         return float(grid.times[rose[-1]]) if len(rose) else -np.inf
 
-    def _memory_held(self, inside: NDArray[np.intp]) -> bool | None:
+    def _memory_held(self, inside: NDArray[np.intp]) -> bool:
         """Whether most GPUs in use keep the memory that they had while they worked."""
-        grid, activity = self.grids.get("memory"), self.activity
-        if grid is None:
-            return None
-        memory = aligned(grid, activity.gpus, activity.times)[activity.users]
+        activity = self.activity
+        memory = aligned(self.grids.get("memory"), activity.gpus, activity.times)[activity.users]
         most, now = level(memory), middle(memory[:, inside], axis=1)
         known = ~np.isnan(now) & ~np.isnan(most)
-        if not known.any():
-            return None
-        return bool((now[known] >= self.limits.held * most[known]).mean() > 0.5)
+        return bool(known.any() and (now[known] >= self.limits.held * most[known]).mean() > 0.5)
 
     @cached_property
     def worked_on(self) -> Claim | None:
@@ -280,9 +246,9 @@ class GpuStall:
         busily all the while, or the last part was not watched."""
         activity, limits = self.activity, self.limits
         grid, name = activity.grid(activity.basis), activity.basis
-        if grid is None or name is None or name == "utilisation" or int(activity.active.sum()) < limits.windows:
+        if grid is None or name is None or name == "utilisation" or not self.to_the_end:
             return None
-        if not self.to_the_end:
+        if int(activity.active.sum()) < limits.windows:
             return None
         last = float(activity.times[activity.active][-1])
         begin = last - limits.last_windows * activity.step
@@ -291,7 +257,7 @@ class GpuStall:
         figure = grid.during(begin, last).value("median", unit=unit)
         if figure.value is None or activity.times[activity.seen][-1] - last > limits.windows * activity.step:
             return None
-        if usual.value is not None and figure.number < limits.less * usual.number:
+        if usual.value is not None and figure.number < FLOORS.waiting_share * usual.number:
             return None
         if self.distinct(activity.active & (activity.times > begin)):
             return TO_THE_END[name](level=figure)
@@ -300,11 +266,11 @@ class GpuStall:
     @cached_property
     def to_the_end(self) -> bool:
         """Whether the GPUs were watched up to the run's end, or to so little before it that no standstill would fit."""
-        run, activity, limits = self.run, self.activity, self.limits
+        run, activity, quiet = self.run, self.activity, self.silence.limits
         if run.end is None:
             return True
         length = run.end - (run.start if run.start is not None else float(activity.times[0]))
-        least = max(3 * activity.step, min(limits.least_s, limits.share * length))
+        least = max(3 * activity.step, min(quiet.least_s, quiet.share * length))
         return run.end - float(activity.times[activity.seen][-1]) < least
 
     def distinct(self, windows: Flags) -> bool:
@@ -316,15 +282,14 @@ class GpuStall:
         users = activity.users
         if activity.basis == "sm":
             assert activity.sm is not None
-            spins = activity.busy is not None and float(middle(activity.busy[users][:, windows])) >= limits.pinned
+            spins = activity.busy is not None and float(middle(activity.busy[users][:, windows])) >= FLOORS.pinned
             return not spins or float(middle(activity.sm[users][:, windows])) > limits.spinning_sm
         assert activity.power is not None
         drawn: Matrix = middle(activity.power[users][:, windows], axis=1)
         most = self.powers.by_gpu[users]
         if not np.isnan(most).any():
-            return bool(middle((drawn / most)[None, :]) > limits.idle_power)
-        lowest = np.fmin.reduce(-level(-activity.power))
-        return bool(middle((drawn / lowest)[None, :]) > limits.spinning_ratio)
+            return bool(middle((drawn / most)[None, :]) > IDLE_POWER)
+        return bool(middle(drawn[None, :] / lowest_level(activity.power)) > limits.spinning_ratio)
 
 
 @fact(STALL, limits=Limits())
@@ -333,4 +298,5 @@ def gpu_stall(
     limits: Limits,
 ) -> GpuStall:  # fmt: skip
     """Of the GPUs' activity, beside the log's signs of life."""
-    return GpuStall(evidence, activity, traffic, powers, silence, run, limits)
+    own = {name: grid for name in STALL if (grid := evidence.grid(name)) is not None}
+    return GpuStall({**activity.grids, **own}, activity, traffic, powers, silence, run, limits)

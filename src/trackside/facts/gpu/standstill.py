@@ -1,7 +1,7 @@
-"""A standstill of a run's GPUs, and what shows it.
+"""A standstill of a run's GPUs, what shows it, and which GPUs differ from the others in it: those that they wait for.
 
-A run that waits in a collective keeps its GPUs busy without work; the one that it waits for is cold, gone, or doing
-something else.
+A GPU that waits in a collective keeps a kernel resident and does no work. The one that it waits for is cold, is no
+longer sampled, has entered fewer collectives, or goes on with something else.
 """
 
 from __future__ import annotations
@@ -9,14 +9,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trackside.evidence import Grid, Value, derived
-from trackside.facts.gpu.activity import COUNTED, Flags, GpuActivity, middle
-from trackside.facts.gpu.outlier_gpus import OutlierGpus, Why
-from trackside.facts.gpus import of_gpu
+from trackside.facts.gpu.activity import (
+    COUNTED,
+    FLOORS,
+    MAX_CITED,
+    TITLES,
+    Flags,
+    GpuActivity,
+    Matrix,
+    last_set,
+    lowest_level,
+    middle,
+    summed,
+)
+from trackside.facts.gpus import counted, of_gpu, sampled
 from trackside.finding import Claim, Sentence
+from trackside.model import Run
 from trackside.query import Reducer
 
+Why = Literal["", "cold", "gone", "behind", "absent", "computing", "first"]
 REST: Mapping[str, Sentence] = {
     "launches": Sentence(
         "{now} kernel launches were made in the last {seconds}, of {whole} in the whole run",
@@ -42,10 +59,37 @@ ODD: Mapping[str, Sentence] = {
 }
 MEMORY_HELD = Sentence("the memory stays held: {memory} (median of the GPUs)")
 
-TITLES: Mapping[str, str] = {"engine": "engine activity", "sm": "SM activity"}
-"""What a signal is called beside its level."""
-MAX_CITED = 8
-"""GPUs of which each is cited, of those that stand apart."""
+
+@dataclass(frozen=True)
+class Limits:
+    """By what a GPU at rest is told from one that waits."""
+
+    spinning: float = 0.8
+    """Engine activity of a GPU that waits in a collective: a kernel is resident all the time."""
+    spinning_power: float = 1.3
+    """Power over the lowest of all GPUs, where engine activity was not sampled: 85 W beside 60 W idle (public
+    nvidia-smi output of a hang on A100s)."""
+    cold_power: float = 1.15
+    """Power over the lowest of all GPUs up to which nothing runs."""
+    recent_windows: int = 10
+    """Windows before a standstill in which a GPU must have been sampled to count as gone since."""
+    earlier_windows: int = 3
+    """Windows by which a GPU must have stopped before the median one to have stopped first: scrapes jitter by one."""
+
+
+@dataclass(frozen=True)
+class OutlierGpus:
+    """The GPUs in use by what they do, as flags (G,)."""
+
+    spinning: Flags
+    cold: Flags
+    gone: Flags
+    """No longer sampled."""
+    working: Flags
+    odd: Flags
+    """Those that the others wait for, as far as they tell."""
+    why: Why
+    """What sets them apart; empty if nothing does."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +108,8 @@ class Standstill:
     sure: bool
     """Long enough in itself; else only for a run as short as this one, or beside other evidence."""
     gpus: OutlierGpus
-    memory_held: bool | None
-    """Whether most GPUs keep their memory; None if it was not sampled."""
+    memory_held: bool
+    """Whether most GPUs keep their memory, as far as it was sampled."""
 
     @property
     def outliers(self) -> tuple[str, ...]:
@@ -113,8 +157,7 @@ class Standstill:
         if grid is None:
             return None
         part = grid.during(self._worked_from(grid), self.after) if before else grid.during(self.after, self.until)
-        value = part.value(how, unit="" if grid.unit in COUNTED else None)
-        return None if value.value is None else value
+        return sampled(part, how, "" if grid.unit in COUNTED else None)
 
     def _worked_from(self, grid: Grid) -> float:
         """When the first work was seen: what was before it, the run's start-up, is no level to compare with."""
@@ -138,11 +181,11 @@ class Standstill:
         level = self._level(name, self.gpus.spinning)
         if not count or level is None:
             return []
-        number = derived(count, level, unit="GPUs" if count > 1 else "GPU")
+        number = counted(count, "GPU", level)
         if name == "power":
             return [SPIN_POWER(count=number, power=level)]
         level = replace(level, unit="share")
-        return [SPIN(count=number, busy=level, signal=derived(TITLES.get(name, name), level))]
+        return [SPIN(count=number, busy=level, signal=derived(TITLES[name], level))]
 
     def _apart(self) -> list[Claim]:
         if not self.outliers:
@@ -170,3 +213,87 @@ class Standstill:
             return ODD["behind"](gpus=gpus, mine=own[0], theirs=entered.value("max", unit=""))
         done = of_gpu(left, self.outliers[0]).value("last", unit="")
         return ODD["absent"](gpus=gpus, mine=own[0], theirs=done)
+
+
+def outlier_gpus(
+    activity: GpuActivity, counters: Mapping[str, Grid], run: Run, windows: NDArray[np.intp], limits: Limits,
+    less: Flags | None = None,
+) -> OutlierGpus:  # fmt: skip
+    """Who does what in these windows of a standstill.
+
+    ``counters``: collectives ``entered`` and ``left``, of those that were traced; ``less``: GPUs that are known not to
+    work in these windows.
+    """
+    users = activity.users
+    known = activity.known[:, windows].any(axis=1)
+    working = users & (activity.working[:, windows].mean(axis=1) > 0.5)
+    if less is not None:
+        working &= ~less
+    before = slice(max(0, int(windows[0]) - limits.recent_windows), int(windows[0]))
+    gone = users & ~known & activity.known[:, before].any(axis=1)
+    spinning = cold = np.zeros(len(users), dtype=bool)
+    with np.errstate(invalid="ignore"):
+        if activity.busy is not None:
+            busy = middle(activity.busy[:, windows], axis=1)
+            spinning, cold = busy >= limits.spinning, busy <= FLOORS.cold
+        elif activity.power is not None:
+            lowest, power = lowest_level(activity.power), middle(activity.power[:, windows], axis=1)
+            spinning, cold = power > limits.spinning_power * lowest, power <= limits.cold_power * lowest
+    rests = users & known & ~working
+    states = rests & spinning, rests & cold, gone, working
+    until = float(activity.times[windows[-1]])
+    entered, left = (_latest(counters.get(name), run, activity, until) for name in ("entered", "left"))
+    return OutlierGpus(*states, *_odd(activity, states, entered, left, limits))
+
+
+def _odd(
+    activity: GpuActivity, states: tuple[Flags, Flags, Flags, Flags], entered: Matrix | None, left: Matrix | None,
+    limits: Limits,
+) -> tuple[Flags, Why]:  # fmt: skip
+    """Those that the others wait for, by the best witness there is; and which one that is."""
+    spinning, cold, gone, working = states
+    users = activity.users
+    count, none = int(users.sum()), np.zeros(len(users), dtype=bool)
+    if count < 2:
+        return none, ""
+    waits = spinning.any() or (working.any() and activity.basis == "utilisation")  # which can't tell the two apart
+    down: tuple[tuple[Flags, Why], ...] = ((cold, "cold"), (gone, "gone"))
+    for flags, why in down:
+        if flags.any() and waits and 2 * int(flags.sum()) <= count:
+            return flags, why
+    few = _by_collectives(users, entered, left)
+    if activity.basis != "utilisation":
+        few.append((working, "computing"))
+    for flags, why in few:
+        if flags.any() and 2 * int(flags.sum()) < count:
+            return flags & users, why
+    worked = activity.working & users[:, None]
+    stops = last_set(worked)
+    early = users & (stops + limits.earlier_windows <= np.median(stops[users]))
+    return (early, "first") if early.any() and 4 * int(early.sum()) <= count else (none, "")
+
+
+def _by_collectives(users: Flags, entered: Matrix | None, left: Matrix | None) -> list[tuple[Flags, Why]]:
+    """GPUs that had entered fewer collectives than most, and those that are in none while most are in one."""
+    few: list[tuple[Flags, Why]] = []
+    if entered is None or not (known := users & ~np.isnan(entered)).any():
+        return few
+    with np.errstate(invalid="ignore"):
+        most = known & (entered == np.nanmax(entered[known]))
+        if 2 * int(most.sum()) > int(known.sum()):
+            few.append((known & ~most, "behind"))
+        if left is not None:
+            waiting = known & (entered > left)
+            if 2 * int(waiting.sum()) > int(known.sum()):
+                few.append((known & ~waiting, "absent"))
+    return few
+
+
+def _latest(grid: Grid | None, run: Run, activity: GpuActivity, until: float) -> Matrix | None:
+    """(G,) The last value of a counter up to a moment."""
+    if grid is None:
+        return None
+    values = summed(grid, run, activity.gpus, activity.times)[:, activity.times <= until]
+    place = np.maximum(last_set(~np.isnan(values)), 0)
+    latest: Matrix = np.take_along_axis(values, place[:, None], axis=1)[:, 0]
+    return latest

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.evidence import Evidence, Grid, Missing, Value, derived
+from trackside.evidence import Evidence, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import ACTIVITY, GpuActivity
-from trackside.facts.hardware.memory import GpuMemory
+from trackside.facts.gpus import sampled
+from trackside.facts.hardware.memory import CONTEXT_SHARE, GpuMemory
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
 from trackside.query import metric
@@ -24,10 +25,8 @@ LOADED = Sentence("GPU {gpu} held up to {peak} of {total} by then: something had
 class Limits:
     """What a GPU that no work was given shows."""
 
-    context_share: float = 0.03
-    """Of a card's memory: a CUDA context takes under 2 % of it (the catalogue's A1), what the driver keeps included."""
     context_bytes: float = float(1 << 30)
-    """The same on small cards: contexts take 300 to 600 MB."""
+    """Memory that a context takes on small cards: 300 to 600 MB."""
     idle_share: float = 0.02
     """SM activity, engine activity or utilisation of a GPU that runs nothing but a monitor's kernels."""
     max_launches: int = 1000
@@ -66,7 +65,7 @@ class StartupUse:
         if peak is None or peak.capacity is None:
             return tuple(claims)
         values = {"peak": peak.value, "total": peak.capacity}
-        if peak.value.number <= max(self.limits.context_bytes, self.limits.context_share * peak.capacity.number):
+        if peak.value.number <= max(self.limits.context_bytes, CONTEXT_SHARE * peak.capacity.number):
             if not peak.value.number:
                 return *claims, NONE_HELD(**values)
             share = derived(peak.share or 0.0, peak.value, peak.capacity, unit="share")
@@ -94,22 +93,13 @@ def startup_use(
     The tracer's counts as they stand begin with the process: a crash within seconds leaves one sample of them.
     """
     launches, launched = evidence.grid("launches"), evidence.grid("launched")
-    total = _sum(launches)
+    total = sampled(launches, "sum", unit="")
     if total is None and launched is not None and len(launched.times) == 1:
-        launches, total = launched, _sum(launched)
+        launches, total = launched, sampled(launched, "sum", unit="")
     busy = evidence.grid("sm") or evidence.grid("engine") or evidence.grid("utilisation")
-    most = busy.value("max", unit="share") if busy is not None else None
+    most = sampled(busy, "max", unit="share")
     worked = None if isinstance(activity, Missing) else _worked(evidence, activity, run)
-    sampled = most is not None and most.value is not None
-    return StartupUse(
-        total, 0 if launches is None else len(launches), most if sampled else None, memory, worked, limits
-    )
-
-
-def _sum(grid: Grid | None) -> Value | None:
-    """The sum of all that was counted, if anything was."""
-    total = None if grid is None else grid.value("sum", unit="")
-    return None if total is None or total.value is None else total
+    return StartupUse(total, 0 if launches is None else len(launches), most, memory, worked, limits)
 
 
 def _worked(evidence: Evidence, activity: GpuActivity, run: Run) -> Value | None:

@@ -31,12 +31,7 @@ MOVES: Mapping[str, Sentence] = {
     "tensor": Sentence("their tensor pipes were busy {level} of the time (mean)"),
     "nvlink": Sentence("each sent {level} over NVLink (mean)"),
 }
-RESTS: Mapping[str, Sentence] = {
-    "dram": Sentence("their memory moved data {level} of the time (mean): next to nothing is read or written"),
-    "copy": Sentence("their memory was read or written {level} of the time (mean)"),
-    "tensor": Sentence("their tensor pipes were busy {level} of the time (mean)"),
-    "nvlink": Sentence("each sent {level} over NVLink (mean)"),
-}
+AT_REST = Sentence("their memory moved data {level} of the time (mean): next to nothing is read or written")
 
 
 @dataclass(frozen=True)
@@ -100,7 +95,7 @@ class GpuTraffic:
             if level >= signal.moves:
                 moving.append(MOVES[name](level=value))
             elif level <= signal.rests:
-                resting.append(RESTS[name](level=value))
+                resting.append((AT_REST if name == "dram" else MOVES[name])(level=value))
                 at_rest |= signal.alone
         return Traffic(tuple(moving), tuple(resting), at_rest and not moving)
 

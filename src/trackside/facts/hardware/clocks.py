@@ -13,19 +13,16 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trackside.catalog.throttle import REASONS, mask, reasons_in
-from trackside.evidence import Evidence, Grid, Missing, Value, derived
-from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import GpuActivity
-from trackside.facts.gpu.power_limits import rated_clock, rated_power
+from trackside.catalog.throttle import REASONS, mask
+from trackside.evidence import Evidence, Grid, Missing
+from trackside.facts.fact import Maybe, fact, known
+from trackside.facts.gpu.activity import Flags, GpuActivity, Matrix
+from trackside.facts.gpu.power_limits import rated
 from trackside.facts.gpus import aligned, all_names, name_of
 from trackside.model import Run
 from trackside.query import Query, metric
 
-Matrix = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 Basis = Literal["reasons", "counters", "heat"]
 
 CLOCKS: Mapping[str, Query] = {
@@ -86,10 +83,6 @@ class Clocks:
     """Whether the GPU worked, or looked like it, and it is known what held its clock."""
     limits: Limits
 
-    def grid(self, name: str) -> Grid | None:
-        """The curves of one of :data:`CLOCKS`."""
-        return self.grids.get(name)
-
     @property
     def has_reasons(self) -> bool:
         """Whether reasons or counters of throttled time were sampled."""
@@ -98,7 +91,7 @@ class Clocks:
     @cached_property
     def at_height(self) -> bool:
         """Whether every GPU's clock stayed near the highest that it can reach while it worked: then nothing held it."""
-        clocks, highest, activity = self.grid("clocks"), self.grid("highest"), self.activity
+        clocks, highest, activity = self.grids.get("clocks"), self.grids.get("highest"), self.activity
         if clocks is None or highest is None or activity is None:
             return False
         clock, top = (aligned(grid, activity.gpus, activity.times) for grid in (clocks, highest))
@@ -114,27 +107,27 @@ def clocks(evidence: Evidence, activity: Maybe[GpuActivity], run: Run, limits: L
     main = next((grids[name] for name in ("reasons", "counters", "clocks") if name in grids), None)
     if main is None:
         return NOT_MEASURED
-    times, done = main.times, activity if isinstance(activity, GpuActivity) else None
-    sampled = all_names(*(grids.get(name) for name in ("reasons", "counters", "clocks")))
-    gpus = tuple(dict.fromkeys([*(name for name in run.gpus if name in sampled), *sampled]))
+    times, done = main.times, known(activity)
+    names = all_names(*(grids.get(name) for name in ("reasons", "counters", "clocks")))
+    gpus = tuple(dict.fromkeys([*(name for name in run.gpus if name in names), *names]))
     clock, flags = (aligned(grids.get(name), gpus, times) for name in ("clocks", "reasons"))
     busy = _busy(done, gpus, times, clock, flags, limits)
     counted = _counted(grids.get("counters"), gpus, times, main.step)
     thermal = "clocks" in grids and "temperature" in grids
     if "reasons" in grids or not np.isnan(counted).all():
         basis: Basis = "reasons" if "reasons" in grids else "counters"
-        known = ~np.isnan(flags) | ~np.isnan(counted)
+        sampled = ~np.isnan(flags) | ~np.isnan(counted)
         grave = _grave(flags) | (np.nan_to_num(counted) >= limits.counted_share)
         if basis == "counters" and thermal:
             # DCGM's violation times are said to be in microseconds and come in nanoseconds: that they grow is sure.
             grave |= (np.nan_to_num(counted) > 0) & _hot_and_low(grids, done, gpus, times, clock, busy, limits)
     elif thermal:
-        basis, known = "heat", ~np.isnan(clock)
+        basis, sampled = "heat", ~np.isnan(clock)
         grave = _hot_and_low(grids, done, gpus, times, clock, busy, limits)
     else:
         return NOT_MEASURED
     readings = main.samples / max(1, len(main))
-    return Clocks(grids, done, gpus, times, main.step, readings, basis, grave, known & busy, limits)
+    return Clocks(grids, done, gpus, times, main.step, readings, basis, grave, sampled & busy, limits)
 
 
 def _grave(flags: Matrix) -> Flags:
@@ -147,10 +140,8 @@ def _busy(
 ) -> Flags:
     """Whether each was at work, or looked like it: only idle clocks are to be left out."""
     busy = aligned(None if done is None else done.grid("engine") or done.grid("utilisation"), gpus, times)
-    sure, idle = np.zeros(busy.shape, dtype=bool), np.zeros(busy.shape, dtype=bool)
     with np.errstate(invalid="ignore"):
-        sure |= busy >= limits.busy
-        idle |= busy < limits.busy
+        sure, idle = busy >= limits.busy, busy < limits.busy
     if done is not None and len(done.times) == len(times):
         place = {name: row for row, name in enumerate(done.gpus)}
         rows = [place.get(name, -1) for name in gpus]
@@ -195,8 +186,8 @@ def _hot_and_low(
         others[0, columns] = np.nanmedian(working[:, columns], axis=0)
     drawn = None if done is None else done.grid("power")
     power = aligned(drawn, gpus, times)
-    limit = rated_power(grids.get("power_limit"), drawn, gpus, times)
-    top = rated_clock(grids.get("highest"), grids.get("clocks"), gpus, times)
+    limit = rated(grids.get("power_limit"), drawn, "power_watts", gpus, times)
+    top = rated(grids.get("highest"), grids.get("clocks"), "sm_clock_hertz", gpus, times)
     with np.errstate(invalid="ignore"):
         low = working < (1 - limits.drop) * np.fmax(best, others)
         low |= (working < (1 - limits.drop_from_highest) * top) & (power < limits.far_from_limit * limit)
@@ -204,11 +195,3 @@ def _hot_and_low(
         capped = power >= limits.at_limit * limit
     grave: Flags = low & hot & ~capped
     return grave
-
-
-def reasons_set(grid: Grid) -> tuple[Value, Value]:
-    """(the titles of all reasons that were ever set, the largest flags sampled)."""
-    most = grid.value("max", unit="")
-    flags = int(np.bitwise_or.reduce(grid.values[~np.isnan(grid.values)].astype(np.int64), initial=0))
-    titles = tuple(REASONS[name].title for name in reasons_in(flags))
-    return derived(titles or ("none",), most), most

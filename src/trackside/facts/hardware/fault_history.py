@@ -14,7 +14,7 @@ from functools import cached_property
 from trackside.evidence import Missing, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import GpuActivity
-from trackside.facts.hardware.health import HardwareFault, HardwareHealth
+from trackside.facts.hardware.health import HardwareFault
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.exceptions import Exceptions
@@ -52,7 +52,6 @@ class FaultHistory:
     """All hardware faults that were reported or measured, against the run's time."""
 
     reports: HardwareReports
-    health: HardwareHealth
     ending: Ending
     trajectory: Maybe[Trajectory]
     exceptions: Maybe[Exceptions]
@@ -63,7 +62,7 @@ class FaultHistory:
     @cached_property
     def faults(self) -> tuple[HardwareFault, ...]:
         """All of them: those in words, then those in figures."""
-        return (*self.reports.faults, *self.health.faults)
+        return (*self.reports.faults, *self.reports.health.faults)
 
     @cached_property
     def active(self) -> tuple[HardwareFault, ...]:
@@ -95,11 +94,9 @@ class FaultHistory:
     def not_then(self) -> Claim:
         """Why none of these is the failure's cause: it came at another time, or nobody recorded when."""
         undated = [fault.row for fault in self.faults if isinstance(fault.row, Record) and fault.time is None]
-        return (
-            NOT_THEN()
-            if len(undated) < len(self.faults)
-            else UNDATED(node=self.reports.nodes.value(undated[0], "name"))
-        )
+        if len(undated) < len(self.faults):
+            return NOT_THEN()
+        return UNDATED(node=self.reports.nodes.value(undated[0], "name"))
 
     def since(self, faults: Sequence[HardwareFault]) -> float | None:
         """The fault's time, or that of a failure so near to it that only the clocks distinguish them.
@@ -154,19 +151,13 @@ class FaultHistory:
 
 @fact(limits=Limits())
 def fault_history(
-    reports: HardwareReports,
-    health: HardwareHealth,
-    ending: Ending,
-    trajectory: Maybe[Trajectory],
-    exceptions: Maybe[Exceptions],
-    activity: Maybe[GpuActivity],
-    run: Run,
-    limits: Limits,
-) -> Maybe[FaultHistory]:
+    reports: HardwareReports, ending: Ending, trajectory: Maybe[Trajectory], exceptions: Maybe[Exceptions],
+    activity: Maybe[GpuActivity], run: Run, limits: Limits,
+) -> Maybe[FaultHistory]:  # fmt: skip
     """Of words and figures; missing if neither the kernel's log nor a counter was given."""
-    if not reports.given and not health.measured:
+    if not reports.given and not reports.health.measured:
         return NOT_GIVEN
-    return FaultHistory(reports, health, ending, trajectory, exceptions, activity, run, limits)
+    return FaultHistory(reports, ending, trajectory, exceptions, activity, run, limits)
 
 
 NOT_GIVEN = Missing("neither a kernel log nor error counters of the run's GPUs were given")

@@ -1,13 +1,15 @@
 """Hardware health of the run's GPUs, by what was sampled: faults that came, old ones that stood, and clean counters.
 
 Counters that rose and flags that were set while the run was there, Xids that the monitor's gauge changed to, and GPUs
-that vanished while others of their node were sampled. What stood before and did not move is no fault of this run.
+that vanished while others of their node were sampled. What stood before and did not move is no fault of this run; a
+restart of the exporter is no rise. What rose before the run began or after its end can be set aside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -15,14 +17,26 @@ from trackside.catalog.xid import xid
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import GpuActivity
-from trackside.facts.gpus import name_of
+from trackside.facts.gpus import counted, name_of, names, sampled
 from trackside.facts.hardware.counters import Change, onsets, rises, standing
-from trackside.facts.hardware.error_counters import LEVELS, RISES, ErrorCounters, gpus_of, rose
-from trackside.facts.hardware.presence import Gap, interrupted, silent_gpus
+from trackside.facts.hardware.memory import during
+from trackside.facts.hardware.node_presence import fell_silent, interrupted
 from trackside.finding import Certainty, Claim, Sentence
 from trackside.model import Event, Plane, Position, Record, Run, Series
 from trackside.query import Query, metric
 
+RISES: Mapping[str, Query] = {
+    "ecc_rise": metric("gpu_ecc_uncorrectable_total").over("around", "increase"),
+    "lifetime_rise": metric("gpu_ecc_uncorrectable_lifetime_total").over("around", "increase"),
+    "remap_rise": metric("gpu_rows_remapped_uncorrectable_total").over("around", "increase"),
+}
+"""How far each counter rose."""
+LEVELS: Mapping[str, Query] = {
+    "ecc": metric("gpu_ecc_uncorrectable_total").over("around", "last"),
+    "lifetime": metric("gpu_ecc_uncorrectable_lifetime_total").over("around", "last"),
+    "remaps": metric("gpu_rows_remapped_uncorrectable_total").over("around", "last"),
+}
+"""The same counters as they stood, which tell when one rose."""
 COUNTERS: Mapping[str, Query] = {
     **LEVELS,
     "remap_failed": metric("gpu_row_remap_failed").over("around", "last"),
@@ -38,9 +52,31 @@ HEALTH: Mapping[str, Query] = {
     "seen_temperature": metric("gpu_temperature_celsius").over("around", "count"),
 }
 """The questions behind :class:`HardwareHealth`."""
+MAX_GPUS_NAMED = 3
+"""GPUs that are named of those whose counters rose."""
 MEASURED = ("ecc", "lifetime", "remaps", "xid_last")
 """Questions any one of which can rule a fault out."""
 
+CLEAN_ECC = Sentence("no uncorrectable ECC error was added on {count}")
+CLEAN_REMAPS = Sentence("no row was remapped for uncorrectable errors on {count}")
+CLEAN_ECC_MEANWHILE = Sentence("no uncorrectable ECC error was added on {count} while the run was there")
+CLEAN_REMAPS_MEANWHILE = Sentence("no row was remapped for uncorrectable errors on {count} while the run was there")
+ROSE: Mapping[str, Sentence] = {
+    "ecc": Sentence("uncorrectable ECC errors of GPU {gpu} rose by {by}, from {before} to {after}, by {when}"),
+    "lifetime": Sentence(
+        "the lifetime count of uncorrectable ECC errors of GPU {gpu} rose by {by}, from {before} to {after}, by {when}"
+    ),
+    "remaps": Sentence(
+        "rows of GPU {gpu} remapped for uncorrectable errors rose by {by}, from {before} to {after}, by {when}"
+    ),
+    "remap_failed": Sentence(
+        "GPU {gpu} could not remap a failed memory row: the flag went from {before} to {after} by {when}"
+    ),
+    "pages": Sentence(
+        "memory pages of GPU {gpu} retired for double-bit errors rose by {by}, from {before} to {after}, by {when}"
+    ),
+}
+"""That a counter rose, by the name of its question."""
 GAUGE = Sentence("the monitor saw GPU {gpu} report Xid {xid} ({name}) by {when}")
 VANISHED = Sentence(
     "GPU {gpu} was not sampled any more from {since} on, while other GPUs of its node gave {witness:plain} samples"
@@ -103,28 +139,96 @@ class HardwareHealth:
     """Curves that carry the PCI addresses of GPUs."""
     measured: bool
     """Whether anything was sampled that can rule a fault out."""
+    counters: Mapping[str, Grid]
+    """Counters of uncorrectable memory errors and remapped rows, of those that were sampled: :data:`RISES`,
+    :data:`LEVELS`."""
+    run: Run
+
+    @cached_property
+    def unchanged(self) -> tuple[Claim, ...]:
+        """What shows that nothing was added to these as long as they were watched; none if something was."""
+        return tuple(_unchanged(self.counters))
+
+    @cached_property
+    def unchanged_meanwhile(self) -> tuple[Claim, ...]:
+        """The same while the run was there."""
+        return tuple(_unchanged(self.counters, self.run))
+
+    @cached_property
+    def risen(self) -> tuple[Claim, ...]:
+        """The counters that rose while the run was there, GPU by GPU; a few of many."""
+        grids = self.counters
+        if not any(grids[name].value("sum").value for name in RISES if name in grids):
+            return ()
+        claims: list[Claim] = []
+        for name in ("ecc", "remaps"):
+            changes = rises(grids.get(name)) or (rises(grids.get("lifetime")) if name == "ecc" else [])
+            inside = [change for change in changes if _meets(change, self.run)]
+            claims += [_rose(name, change) for change in inside[:MAX_GPUS_NAMED]]
+        return tuple(claims)
 
 
 @fact(HEALTH)
-def hardware_health(
-    evidence: Evidence, counters: ErrorCounters, activity: Maybe[GpuActivity], run: Run
-) -> HardwareHealth:
+def hardware_health(evidence: Evidence, activity: Maybe[GpuActivity], run: Run) -> HardwareHealth:
     """Of what was sampled; empty if nothing was."""
+    counters = {name: grid for name in (*RISES, *LEVELS) if (grid := evidence.grid(name)) is not None}
     hardware, application = _reported(evidence)
     until = float("inf") if run.end is None else run.end
     unused = _unused(activity, run)
-    faults, foreign = _sorted([*_risen(evidence), *hardware, *_vanished(evidence, until)], unused)
-    clear = [*counters.unchanged, *_quiet(evidence, [*hardware, *application]), *_restarted(evidence), *foreign]
+    all_faults = [*_risen(evidence), *hardware, *_vanished(evidence, until)]
+    faults = [fault for fault in all_faults if fault.gpu not in unused]
+    foreign = _foreign([fault for fault in all_faults if fault.gpu in unused])
+    clear = [
+        *_unchanged(counters),
+        *([] if hardware or application else _quiet(evidence)),
+        *_restarted(counters),
+        *foreign,
+    ]
     flag = _flagged(evidence) if clear and not faults else None
     addressed = (evidence.grid(name) for name in (*MEASURED, "seen_memory"))
     return HardwareHealth(
         tuple(faults),
-        tuple(fault.claim for fault in application),
+        tuple(application),
         tuple(_stood(evidence, hardware, unused)),
         tuple(clear if flag is None else [flag, *clear]),
         tuple(grid for grid in addressed if grid is not None),
         any(evidence.has(name) for name in MEASURED),
+        counters,
+        run,
     )
+
+
+def _unchanged(grids: Mapping[str, Grid], run: Run | None = None) -> list[Claim]:
+    claims: list[Claim] = []
+    for clean, clean_meanwhile, questions in (
+        (CLEAN_ECC, CLEAN_ECC_MEANWHILE, ("ecc_rise", "lifetime_rise")),
+        (CLEAN_REMAPS, CLEAN_REMAPS_MEANWHILE, ("remap_rise",)),
+    ):
+        rose = [grids[name] for name in questions if name in grids]
+        sentence, sums = clean, [(grid, value) for grid in rose if (value := sampled(grid, "sum", "")) is not None]
+        if run is not None and any(value.value for _, value in sums):
+            inside = ((grid, sampled(during(grid, run), "sum", "")) for grid, _ in sums)
+            sentence, sums = clean_meanwhile, [(grid, value) for grid, value in inside if value is not None]
+        if any(value.value for _, value in sums):
+            return []
+        claims += [sentence(rise=value, count=_gpus_of(grid, value)) for grid, value in sums[:1]]
+    return claims
+
+
+def _meets(change: Change, run: Run) -> bool:
+    """Whether a change can have come while the run was there."""
+    return (run.start is None or change.until >= run.start) and (run.end is None or change.since <= run.end)
+
+
+def _rose(name: str, change: Change) -> Claim:
+    """That the counter of a question rose."""
+    gpu, when = derived(name_of(change.series), change.after), derived(change.until, change.after, unit="time")
+    return ROSE[name](gpu=gpu, by=change.by, before=change.before, after=change.after, when=when)
+
+
+def _gpus_of(grid: Grid, source: Value) -> Value:
+    """How many GPUs a grid holds."""
+    return counted(len(set(names(grid))), "GPU", source)
 
 
 def _unused(activity: Maybe[GpuActivity], run: Run) -> frozenset[str]:
@@ -136,12 +240,10 @@ def _unused(activity: Maybe[GpuActivity], run: Run) -> frozenset[str]:
     return frozenset(activity.named(~activity.users & activity.known.any(axis=1)))
 
 
-def _sorted(faults: Sequence[HardwareFault], unused: frozenset[str]) -> tuple[list[HardwareFault], list[Claim]]:
-    """(faults of the run's GPUs, what to say of those of others')."""
-    foreign = [fault for fault in faults if fault.gpu in unused]
-    gpus = {fault.gpu: next(value for value in fault.claim.values.values()) for fault in foreign if fault.gpu}
-    claims = [FOREIGN(gpus=derived(tuple(gpus), *list(gpus.values())[:8]))] if gpus else []
-    return [fault for fault in faults if fault.gpu not in unused], claims
+def _foreign(faults: Sequence[HardwareFault]) -> list[Claim]:
+    """What to say of faults of others' GPUs."""
+    gpus = {fault.gpu: next(iter(fault.claim.values.values())) for fault in faults if fault.gpu}
+    return [FOREIGN(gpus=derived(tuple(gpus), *list(gpus.values())[:8]))] if gpus else []
 
 
 def _risen(evidence: Evidence) -> list[HardwareFault]:
@@ -152,17 +254,14 @@ def _risen(evidence: Evidence) -> list[HardwareFault]:
             if name == "lifetime" and ("ecc", change.series.labels) in counted:
                 continue  # the same errors counted twice
             counted.add((name, change.series.labels))
-            faults.append(_fault(name, rose(name, change), change))
+            faults.append(_fault(name, _rose(name, change), change))
     return faults
 
 
-def _reported(evidence: Evidence) -> tuple[list[HardwareFault], list[HardwareFault]]:
+def _reported(evidence: Evidence) -> tuple[list[HardwareFault], list[Claim]]:
     """Xids that the monitor's gauge changed to: (those of the hardware, those that usually blame the application)."""
-    grid = evidence.grid("xid_last")
-    if grid is None:
-        return [], []
     hardware, application = [], []
-    for change in onsets(grid):
+    for change in onsets(evidence.grid("xid_last")):
         entry = xid(int(change.after.number))
         values = {"xid": change.after, "gpu": derived(name_of(change.series), change.after)}
         if entry.blame == "hardware":
@@ -170,7 +269,7 @@ def _reported(evidence: Evidence) -> tuple[list[HardwareFault], list[HardwareFau
             claim = GAUGE(name=derived(entry.mnemonic, change.after), when=when, **values)
             hardware.append(_fault("gauge", claim, change, entry.number))
         else:
-            application.append(_fault("gauge", APPLICATION_GAUGE(**values), change, entry.number))
+            application.append(APPLICATION_GAUGE(**values))
     return hardware, application
 
 
@@ -179,9 +278,9 @@ def _vanished(evidence: Evidence, before: float) -> list[HardwareFault]:
     grids = [grid for name in ("seen_memory", "seen_temperature") if (grid := evidence.grid(name)) is not None]
     if not grids:
         return []
-    faults, limits = [], Gap()
-    for node in interrupted(grids, limits):
-        for gpu in silent_gpus(grids, node, before, limits):
+    faults = []
+    for node in interrupted(grids):
+        for gpu in fell_silent([grid.where(node=node) for grid in grids], "gpu", before):
             name = f"{node}:{gpu.name}"
             claim = VANISHED(gpu=derived(name, gpu.since), since=gpu.since, witness=gpu.witness)
             at = next(series.at for series in grids[0].series if series.get("node") == node)
@@ -208,31 +307,28 @@ def _stood(
 def _flagged(evidence: Evidence) -> Claim | None:
     """A health flag of the monitor that was up, as a claim that it is incidental."""
     grid = evidence.grid("flags")
-    if grid is None:
+    most = np.fmax.reduce(grid.values, axis=1, initial=0.0) if grid is not None else np.zeros(0)
+    if grid is None or not most.any():
         return None
-    most = np.fmax.reduce(grid.values, axis=1)
-    row = int(np.nanargmax(most)) if not np.isnan(most).all() else 0
-    if not most[row] > 0:
-        return None
+    row = int(most.argmax())
     level = grid.one(row).value("max", unit="")
     return FLAG_ONLY(gpu=derived(name_of(grid.series[row]), level), level=level)
 
 
-def _quiet(evidence: Evidence, reported: Sequence[HardwareFault]) -> list[Claim]:
+def _quiet(evidence: Evidence) -> list[Claim]:
     """That no Xid came, where the gauge of the last one was watched."""
     gauge = evidence.grid("xid_last")
-    if gauge is None or reported:
+    if gauge is None:
         return []
     level = gauge.value("max", unit="")
-    return [QUIET_GAUGE(level=level, count=gpus_of(gauge, level))]
+    return [QUIET_GAUGE(level=level, count=_gpus_of(gauge, level))]
 
 
-def _restarted(evidence: Evidence) -> list[Claim]:
+def _restarted(counters: Mapping[str, Grid]) -> list[Claim]:
     """What to say of counters that seem to have grown and only came back after a restart."""
-    for name, rise in (("ecc", "ecc_rise"), ("lifetime", "lifetime_rise"), ("remaps", "remap_rise")):
-        grid, level = evidence.grid(rise), evidence.grid(name)
-        if grid is not None and level is not None and grid.value("sum").value:
-            return [RESTARTED(level=level.value("max", unit=""))]
+    for rise, name in zip(RISES, LEVELS, strict=True):
+        if rise in counters and name in counters and counters[rise].value("sum").value:
+            return [RESTARTED(level=counters[name].value("max", unit=""))]
     return []
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpus import homes
+from trackside.facts.gpus import counted, homes, sampled
 from trackside.facts.hardware.counters import Change, rises
 from trackside.facts.hardware.memory import Peak, during
 from trackside.facts.logs.oom_kills import OomKills, Scope, of_run
@@ -156,8 +156,8 @@ class HostMemory:
         room = self.near((), None)
         if room.kills or room.others or room.short or self.counts is None:
             return room.claims if room.ample and not room.kills else ()
-        nodes = len({series.get("node") for series in self.counts.series})
-        watched = derived(nodes, self.counts.value("last"), unit="node" if nodes == 1 else "nodes")
+        nodes = {series.get("node") for series in self.counts.series}
+        watched = counted(len(nodes), "node", self.counts.value("last"))
         return NONE_COUNTED(nodes=watched), *room.claims
 
     @cached_property
@@ -167,9 +167,8 @@ class HostMemory:
         requested = None if ending.job is None else ending.job.get("req_mem_bytes")
         if ending.job is None or not isinstance(requested, (int, float)) or not requested or not run.nodes:
             return None
-        return derived(
-            requested / len(run.nodes), ending.jobs.value(ending.job, "req_mem_bytes", "bytes"), unit="bytes"
-        )
+        asked = ending.jobs.value(ending.job, "req_mem_bytes", "bytes")
+        return derived(requested / len(run.nodes), asked, unit="bytes")
 
     def _reached(self, low: Peak | None) -> Claim | None:
         """That the job came near to what it had asked for, by its cgroup; else by the growth of memory in use on the
@@ -215,16 +214,16 @@ class HostMemory:
         if row is None or not np.isfinite(least[row]):
             return None
         name = grid.series[row].get("node") or ""
-        capacity = self.total.where(node=name).value("max") if self.total is not None else None
+        capacity = None if self.total is None else sampled(self.total.where(node=name), "max")
         at = float(grid.times[int(np.nanargmin(grid.values[row]))])
-        return Peak(name, grid.one(row).value("min"), capacity if capacity and capacity.value else None, at)
+        return Peak(name, grid.one(row).value("min"), capacity, at)
 
     def _drawn(self, low: Peak) -> Value | None:
         """Bytes by which the memory left on a node fell, from the first samples of the run to its lowest."""
         assert self.available is not None
         own = during(self.available.where(node=low.name), self.run)
-        first = own.during(float(own.times[0]) - own.step, float(own.times[min(2, len(own.times) - 1)])).value("max")
-        if first.value is None:
+        first = sampled(own.during(float(own.times[0]) - own.step, float(own.times[min(2, len(own.times) - 1)])), "max")
+        if first is None:
             return None
         return derived(max(0.0, first.number - low.value.number), first, low.value, unit="bytes")
 

@@ -1,19 +1,22 @@
 """Nodes that the monitor lost: of which nothing at all was sampled any more, and that were started anew.
 
-From silence alone it can't be known whether the node was gone or only its network.
+One exporter's silence is a fault of monitoring: a node is silent only where nothing at all is sampled on it any more
+while its peers go on; and so is a GPU of a node. From silence alone it can't be known whether the node was gone or only
+its network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from trackside.evidence import Evidence, Grid, Missing, Value, derived
-from trackside.facts.fact import Maybe, fact
+import numpy as np
+from numpy.typing import NDArray
+
+from trackside.evidence import Evidence, Grid, Value, derived
+from trackside.facts.fact import fact, known
 from trackside.facts.hardware.counters import rises
-from trackside.facts.hardware.presence import Gap, Silent, silent_nodes
-from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.silence import Silence
 from trackside.finding import Claim, Sentence
 from trackside.model import Run
@@ -44,6 +47,15 @@ SAMPLED: Mapping[str, Query] = {
     )
 }
 """Metrics of which every exporter of a node gives one."""
+Seen = NDArray[np.bool_]
+"""Window by window."""
+GAP_WINDOWS = 3.0
+"""Windows of two scrapes each, below which samples that fail to come are scrapes that were missed: one or two are lost
+on any busy node."""
+GAP_RHYTHMS = 3.0
+"""The same in times the longest gap that it had before."""
+GAP_S = 90.0
+"""The same whatever the scrape interval: an exporter restarts within a minute."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,20 @@ class Limits:
     record of the job's end may be either moment."""
     went_on_s: float = 120.0
     """Clocks of log and monitor may differ by as much; training later than that shows that the node lived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Somebody of whom nothing was sampled from a moment on."""
+
+    name: str
+    since: Value
+    """When it was sampled last; cited by what was not sampled after it."""
+    witness: Value
+    """Samples that its peers gave meanwhile, or, where ``refused``, scrapes of it that failed."""
+    refused: bool
+    until: float | None
+    """When it was sampled again; None where it stayed silent to the end of the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +102,14 @@ class NodePresence:
     grids: tuple[Grid, ...]
     """Of :data:`SAMPLED`, and of scrapes that were answered; those that were sampled."""
     boots: Grid | None
-    ending: Ending
-    silence: Maybe[Silence]
+    silence: Silence
     run: Run
     limits: Limits
 
     @cached_property
     def over(self) -> float | None:
         """When the run was over: as recorded, else when its output was written last."""
-        if self.run.end is not None or self.ending.running or isinstance(self.silence, Missing):
+        if self.run.end is not None or self.silence.ending.running:
             return self.run.end
         times = [row.get("last_time") for row in self.silence.signs["logs"].events]
         return max((float(time) for time in times if isinstance(time, (int, float))), default=None)
@@ -92,7 +117,7 @@ class NodePresence:
     @cached_property
     def silent(self) -> tuple[Silent, ...]:
         """The nodes of which nothing at all was sampled any more by the run's end."""
-        return tuple(silent_nodes(self.grids, self.over, Gap())) if self.grids and self.over is not None else ()
+        return () if self.over is None else tuple(fell_silent(self.grids, "node", self.over))
 
     @cached_property
     def gone(self) -> tuple[GoneNode, ...]:
@@ -138,8 +163,8 @@ class NodePresence:
     @property
     def _last_point(self) -> float:
         """When training printed its last stamped point; minus infinity if nothing did."""
-        trajectory = Missing("") if isinstance(self.silence, Missing) else self.silence.trajectory
-        points = () if isinstance(trajectory, Missing) else trajectory.points
+        course = known(self.silence.trajectory)
+        points = () if course is None else course.points
         return max((point.time for point in points if point.time is not None), default=float("-inf"))
 
 
@@ -152,9 +177,88 @@ class NodePresence:
     needs=(("up", *SAMPLED, "boots"),),
     limits=Limits(),
 )
-def node_presence(
-    evidence: Evidence, ending: Ending, silence: Maybe[Silence], run: Run, limits: Limits
-) -> NodePresence:
+def node_presence(evidence: Evidence, silence: Silence, run: Run, limits: Limits) -> NodePresence:
     """Of what was sampled; missing if nothing was."""
     grids = tuple(grid for name in ("up", *SAMPLED) if (grid := evidence.grid(name)) is not None)
-    return NodePresence(grids, evidence.grid("boots"), ending, silence, run, limits)
+    return NodePresence(grids, evidence.grid("boots"), silence, run, limits)
+
+
+def interrupted(grids: Sequence[Grid]) -> tuple[str, ...]:
+    """The nodes on which some GPU was missing for a while between its first sample and the node's last."""
+    nodes: dict[str, None] = {}
+    for grid in grids:
+        held = ~np.isnan(grid.values)
+        count = np.arange(held.shape[1])
+        first, last = held.argmax(axis=1), np.where(held, count, 0).max(axis=1, initial=0)
+        names = np.array([name for (name,) in grid.labels("node")])
+        latest = {name: int(last[names == name].max()) for name in dict.fromkeys(names.tolist())}
+        missing = np.array([latest[name] for name in names.tolist()]) - first + 1 - held.sum(axis=1)
+        nodes |= dict.fromkeys(names[held.any(axis=1) & (missing >= GAP_WINDOWS)].tolist())
+    return tuple(nodes)
+
+
+def fell_silent(grids: Sequence[Grid], label: str, before: float) -> list[Silent]:
+    """Those, by this label, that gave no sample of any kind from a moment up to ``before`` on, while others did.
+
+    ``grids``: counts of samples, and ``scrape_up``, where a zero is silence that the monitor itself saw.
+    """
+    grids = [grid for grid in grids if len(grid)]
+    if not grids:
+        return []
+    times, step = grids[0].times, grids[0].step
+    held = _by_name(grids, label, answered=True)
+    failed = _by_name(grids, label, answered=False)
+    crowd = np.sum(list(held.values()), axis=0)
+    found = []
+    for name, there in held.items():
+        bounds = _gap(there, times - step, before, step)
+        if bounds is None:
+            continue
+        start, stop, least = bounds
+        watched = np.flatnonzero(((crowd > there) | failed[name])[start:stop])
+        if len(watched) > 1 and watched[-1] + 1 >= least:
+            until = float(times[stop]) if stop < len(times) else None
+            found.append(_told(grids, label, name, (float(times[start]) - step, float(times[stop - 1])), until))
+    return found
+
+
+def _by_name(grids: Sequence[Grid], label: str, answered: bool) -> Mapping[str, Seen]:
+    """Whether each was sampled at all; with ``answered`` False: whether a scrape of it failed and none answered."""
+    found: dict[str, Seen] = {}
+    for grid in grids:
+        up = grid.query.kind == "scrape_up"
+        with np.errstate(invalid="ignore"):
+            there = (grid.values > 0) if up else ~np.isnan(grid.values)
+            there = there if answered else (grid.values == 0) & up
+        for row, (name,) in enumerate(grid.labels(label)):
+            if name:
+                found[name] = found[name] | there[row] if name in found else there[row]
+    return {name: row for name, row in found.items() if row.any() or not answered}
+
+
+def _gap(there: Seen, starts: NDArray[np.float64], before: float, step: float) -> tuple[int, int, float] | None:
+    """The silence that began last before a moment, as windows [start, stop), and the length that makes it one."""
+    seen = np.flatnonzero(there)
+    early = seen[starts[seen] <= before]
+    if not len(early):
+        return None
+    start = int(early[-1]) + 1
+    stop = int(seen[len(early)]) if len(early) < len(seen) else len(there)
+    usual = int(np.diff(early).max(initial=1)) - 1
+    least = max(GAP_WINDOWS, GAP_RHYTHMS * usual, GAP_S / step)
+    return (start, stop, least) if stop - start >= least else None
+
+
+def _told(grids: Sequence[Grid], label: str, name: str, span: tuple[float, float], until: float | None) -> Silent:
+    own, others, failed = [], [], []
+    for grid in grids:
+        up, part = grid.query.kind == "scrape_up", grid.during(*span)
+        if (name,) in grid.labels(label):
+            mine = part.where(**{label: name})
+            own.append(mine.value("max" if up else "count"))
+            failed += [mine.value("count")] if up else []
+        others += [] if up else [part.value("count")]
+    most = max(others, key=lambda value: value.number, default=None)
+    refused = most is None or not most.number
+    witness = max(failed, key=lambda value: value.number) if refused or most is None else most
+    return Silent(name, derived(span[0], *own, unit="time"), witness, refused, until)

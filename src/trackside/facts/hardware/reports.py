@@ -1,13 +1,17 @@
 """Who says in words that hardware failed under a run: the kernel, CUDA in the job's log, the scheduler.
 
-Xids of GPUs that are known to be another job's are left out, and of several CUDA errors the first is taken.
+Xids of GPUs that are known to be another job's are left out, and of several CUDA errors the first is taken. The same
+Xid of the application class on one GPU under several processes speaks against the GPU itself, and errors of its memory
+may have spoilt what was computed after them.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from functools import cached_property
 
 from trackside.catalog.xid import xid
 from trackside.evidence import Evidence, Frame, derived
@@ -16,7 +20,7 @@ from trackside.facts.gpus import at_bus, ours
 from trackside.facts.hardware.health import HardwareFault, HardwareHealth
 from trackside.facts.logs.drained_nodes import DrainedNodes
 from trackside.finding import Certainty, Claim, Sentence
-from trackside.model import Event, Role, Run
+from trackside.model import Event, Position, Role, Run
 from trackside.query import events, record
 
 XID = Sentence("the kernel reported Xid {xid} ({name}): {line}")
@@ -24,6 +28,8 @@ SWITCH = Sentence("an NVSwitch reported a fatal error: {line}")
 LOST = Sentence("a GPU could no longer be reached: {line}")
 CUDA = Sentence("CUDA itself blamed the hardware: {line}")
 DRAINED = Sentence("node {node} was taken out for {reason}")
+AGAIN = Sentence("{count} processes hit Xid {xid} on the same GPU {gpu}: the GPU itself may be at fault")
+XID_BEFORE = Sentence("the kernel had reported Xid {xid}, a memory error: {line}")
 IN_JOB_LOG = {
     "uncorrectable ECC error": Certainty.SUPPORTED,
     "uncorrectable NVLink error": Certainty.SUPPORTED,
@@ -36,6 +42,20 @@ DRAINED_FOR = re.compile(
 )
 NAMED_GPU = re.compile(r"\bgpu[ _#:-]{0,2}(\d{1,2})\b(?! ?(?:of|/|gpu|xid))", re.IGNORECASE)
 """The index of a GPU in a drain reason, such as "gpu2 lost"."""
+OF_MEMORY = (48, 64, 94, 95, 140)
+"""Xids of memory errors: double-bit, remap failed, contained, uncontained, unrecovered."""
+MAX_MEASURED = 2
+"""Measured memory errors that are named."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When an innocent code becomes suspicious, and by what clocks differ."""
+
+    repeats: int = 3
+    """Different processes that hit the same application-class Xid on one GPU before the GPU is suspected."""
+    clocks_s: float = 120.0
+    """By which the clocks of log, kernel and monitor may differ."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,23 +71,69 @@ class HardwareReports:
     """Kernel first, then the job's log, then the scheduler's drain reasons."""
     given: bool
     """Whether anything was read that reports faults of hardware in words."""
+    health: HardwareHealth
+    run: Run
+    limits: Limits
+
+    @property
+    def kernel_given(self) -> bool:
+        """Whether the kernel's log of a node was read, so that a fault of a GPU would show in it."""
+        return "kernel" in self.xids.covered
+
+    @cached_property
+    def again(self) -> tuple[Claim, Position, str] | None:
+        """The first GPU, and no other, on which an Xid of the application class came under several processes: (what
+        shows it, where it came last, the GPU's PCI address)."""
+        hits: dict[tuple[str, int], dict[object, Event]] = defaultdict(dict)
+        for row in self.xids.events:
+            number, pid = row.get("xid"), row.get("pid")
+            if isinstance(number, int) and pid is not None and xid(number).blame in ("application", "either"):
+                hits[str(row.get("pci")), number].setdefault(pid, row)
+        many = {key: list(rows.values()) for key, rows in hits.items() if len(rows) >= self.limits.repeats}
+        for (pci, number), rows in many.items():
+            if not any(other == number and gpu != pci for gpu, other in many):
+                count = derived(len(rows), *(self.xids.value(row, "text") for row in rows))
+                last, gpu = (self.xids.value(rows[-1], name) for name in ("xid", "pci"))
+                return AGAIN(count=count, xid=last, gpu=gpu), rows[-1].at, pci
+        return None
+
+    def memory_errors(self, moment: float | None) -> list[Claim]:
+        """Errors of GPU memory up to a moment (POSIX seconds), else up to the run's end."""
+        run, slack = self.run, self.limits.clocks_s
+        latest = moment + slack if moment is not None else run.end
+        lines = []
+        for row in self.xids.events:
+            known = row.time is not None and (run.start is None or row.time >= run.start - slack)
+            mine = row.get("pci") is None or ours(str(row.get("pci")), row.node, self.health.addressed, run)
+            if row.get("xid") in OF_MEMORY and mine and known and (latest is None or (row.time or 0.0) <= latest):
+                lines.append(XID_BEFORE(xid=self.xids.value(row, "xid"), line=self.xids.value(row, "text")))
+        measured = [fault for fault in self.health.faults if fault.sign != "vanished"]
+        measured = [fault for fault in measured if fault.number is None or fault.number in OF_MEMORY]
+        early = [fault for fault in measured if latest is None or fault.time is None or fault.time <= latest]
+        return [*lines[:1], *(fault.claim for fault in early[:MAX_MEASURED])]
 
 
-@fact({
-    "xids": events("xid"),
-    "switches": events("sxid"),
-    "lost": events("gpu_lost"),
-    "errors": events("cuda_error"),
-    "nodes": record("node"),
-})  # fmt: skip
-def hardware_reports(evidence: Evidence, health: HardwareHealth, drained: DrainedNodes, run: Run) -> HardwareReports:
+@fact(
+    {
+        "xids": events("xid"),
+        "switches": events("sxid"),
+        "lost": events("gpu_lost"),
+        "errors": events("cuda_error"),
+        "nodes": record("node"),
+    },
+    limits=Limits(),
+)
+def hardware_reports(
+    evidence: Evidence, health: HardwareHealth, drained: DrainedNodes, run: Run, limits: Limits
+) -> HardwareReports:
     """Of what was read; figures help to tell which GPU is meant."""
     suspects = {fault.gpu for fault in health.faults}
     kernel: list[HardwareFault] = []
     for name in ("xids", "switches", "lost"):
         frame = evidence[name]
         for row in frame.events:
-            if row.role not in (Role.CONFIRMATION, Role.ROOT) or (name == "lost" and _also_xid(row, evidence["xids"])):
+            also_xid = name == "lost" and any(other.at == row.at for other in evidence["xids"].events)
+            if row.role not in (Role.CONFIRMATION, Role.ROOT) or also_xid:
                 continue
             sure = Certainty.ESTABLISHED if row.plane == "kernel" else Certainty.SUPPORTED
             pci = row.get("pci")
@@ -84,7 +150,7 @@ def hardware_reports(evidence: Evidence, health: HardwareHealth, drained: Draine
     ]
     given = any(evidence.has(name) for name in ("xids", "errors", "nodes"))
     faults = (*kernel, *job[:1], *_drained(drained, run))
-    return HardwareReports(evidence["xids"], evidence["nodes"], errors, faults, given)
+    return HardwareReports(evidence["xids"], evidence["nodes"], errors, faults, given, health, run, limits)
 
 
 def _one_of(gpus: Set[str], suspects: Set[str | None]) -> str | None:
@@ -108,10 +174,6 @@ def _reported(row: Event, sign: str, claim: Claim, certainty: Certainty, gpu: ob
         number if isinstance(number, int) else None,
         row,
     )
-
-
-def _also_xid(row: Event, xids: Frame) -> bool:
-    return any(other.at == row.at for other in xids.events)
 
 
 def _kernel_claim(name: str, frame: Frame, row: Event) -> tuple[str, Claim]:

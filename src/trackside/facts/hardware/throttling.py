@@ -15,17 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.catalog.gpu_models import rating_of
-from trackside.catalog.throttle import REASONS
+from trackside.catalog.throttle import REASONS, reasons_in
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
-from trackside.facts.gpu.activity import GpuActivity
-from trackside.facts.gpus import aligned, name_of, of_gpu
-from trackside.facts.hardware.clocks import GRAVE, Clocks, reasons_set
+from trackside.facts.gpu.activity import Flags, GpuActivity
+from trackside.facts.gpus import aligned, counted, name_of, of_gpu, sampled
+from trackside.facts.hardware.clocks import GRAVE, Clocks
 from trackside.finding import Claim, Sentence
 from trackside.query import metric
 
 Rows = NDArray[np.intp]
-Flags = NDArray[np.bool_]
 Span = tuple[float, float]
 """From and to, POSIX seconds."""
 Against = Literal["own", "peers", "highest"]
@@ -128,22 +127,19 @@ class Throttling:
     @cached_property
     def free(self) -> list[Claim]:
         """The figures that show that clocks were not held down."""
-        clocks, flags, counted = self.clocks, self.clocks.grid("reasons"), self.clocks.grid("counters")
+        flags, counted, clock, heat = map(self.clocks.grids.get, ("reasons", "counters", "clocks", "temperature"))
         claims = []
         for gpu in self.sustained[:1]:
             if gpu.clock is not None and gpu.usual is not None and gpu.why is not None:
                 name = derived(gpu.gpu, gpu.clock)
                 claims.append(CLOCK_STAYED(gpu=name, why=gpu.why, clock=gpu.clock, usual=gpu.usual))
         if flags is not None:
-            titles, value = reasons_set(flags)
-            count = derived(len(flags), value, unit="GPU" if len(flags) == 1 else "GPUs")
             if self.brief is not None:
                 claims.append(BRIEF(gpu=derived(self.brief, of_gpu(flags, self.brief).value("max"))))
             elif not self.sustained:
-                claims.append(BENIGN(count=count, why=titles))
+                claims.append(_benign(flags))
         elif counted is not None and not self.sustained:
             claims.append(COUNTED(seconds=counted.value("max")))
-        clock, heat = clocks.grid("clocks"), clocks.grid("temperature")
         if clock is not None and flags is None:
             middle, most = (derived(v.number / 1e6, v, unit="MHz") for v in (clock.value("median"), clock.value("max")))
             claims.append(CLOCKS_STAYED(middle=middle, most=most))
@@ -168,9 +164,17 @@ def throttling(evidence: Evidence, clocks: Clocks, limits: Limits) -> Throttling
         for row, on in stretches.items()
     ]
     gpus.sort(key=lambda gpu: -gpu.seconds.number)  # stable: equal ones stay in the order of GPUs
-    heat = aligned(clocks.grid("temperature"), clocks.gpus, clocks.times)
+    heat = aligned(clocks.grids.get("temperature"), clocks.gpus, clocks.times)
     hot = any(np.nanmax(heat[row, on], initial=0.0) >= clocks.limits.hot_c for row, on in stretches.items())
     return Throttling(clocks, tuple(gpus), brief, hot, _to_the_end(evidence.grid("memory"), clocks, limits))
+
+
+def _benign(flags: Grid) -> Claim:
+    """All reasons that were ever set."""
+    most = flags.value("max", unit="")
+    bits = int(np.bitwise_or.reduce(flags.values[~np.isnan(flags.values)].astype(np.int64), initial=0))
+    titles = tuple(REASONS[name].title for name in reasons_in(bits)) or ("none",)
+    return BENIGN(count=counted(len(flags), "GPU", most), why=derived(titles, most))
 
 
 def _sustained(clocks: Clocks, grave: Flags, at: Rows, limits: Limits) -> Rows | None:
@@ -191,7 +195,7 @@ def _throttled(clocks: Clocks, gpu: str, on: Rows, free: Rows, peers: Sequence[s
     first, last = _stretch(on)
     start, end = float(clocks.times[first]) - clocks.step, float(clocks.times[last])
     before = _free(clocks, (free[free < first], free[free > last]))
-    grid, temperature = clocks.grid("clocks"), clocks.grid("temperature")
+    grid, temperature = clocks.grids.get("clocks"), clocks.grids.get("temperature")
     own = of_gpu(grid, gpu) if grid is not None and gpu in {name_of(series) for series in grid.series} else None
     clock = None if own is None else _megahertz(own.during(start, end))
     usual, against = _usual(clocks, gpu, own, before, (start, end), peers)
@@ -199,7 +203,7 @@ def _throttled(clocks: Clocks, gpu: str, on: Rows, free: Rows, peers: Sequence[s
     least = clocks.limits.drop_from_highest if against == "highest" else clocks.limits.drop
     why, names = _why(clocks, gpu, start, end)
     sources = [value for value in (why, clock) if value is not None]
-    heat = None if temperature is None else of_gpu(temperature, gpu).during(start, end).value("max")
+    heat = None if temperature is None else sampled(of_gpu(temperature, gpu).during(start, end), "max")
     return ThrottledGpu(
         gpu, start, end, before,
         seconds=derived(len(on) * clocks.step, *sources, unit="s"),
@@ -207,7 +211,7 @@ def _throttled(clocks: Clocks, gpu: str, on: Rows, free: Rows, peers: Sequence[s
         why=why, reasons=names, clock=clock, usual=usual, against=against,
         lowered=drop is None or drop >= least,
         drop=drop,
-        heat=None if heat is None or heat.value is None else heat,
+        heat=heat,
     )  # fmt: skip
 
 
@@ -215,7 +219,7 @@ def _usual(
     clocks: Clocks, gpu: str, own: Grid | None, before: Span | None, during: Span, peers: Sequence[str]
 ) -> tuple[Value | None, Against]:
     """What the clock should have been: its own with free clocks, else the other GPUs', else the highest there is."""
-    grid, highest = clocks.grid("clocks"), clocks.grid("highest")
+    grid, highest = clocks.grids.get("clocks"), clocks.grids.get("highest")
     if own is not None and before is not None and (value := _megahertz(own.during(*before))) is not None:
         return value, "own"
     if grid is not None and len(grid) > 2 and 2 * len(peers) >= len(grid):  # then the median is that of free ones
@@ -244,24 +248,24 @@ def _stretch(on: Rows) -> tuple[int, int]:
 
 
 def _megahertz(grid: Grid) -> Value | None:
-    value = grid.value("median")
-    return None if value.value is None else derived(value.number / 1e6, value, unit="MHz")
+    value = sampled(grid, "median")
+    return None if value is None else derived(value.number / 1e6, value, unit="MHz")
 
 
 def _why(clocks: Clocks, gpu: str, start: float, end: float) -> tuple[Value | None, tuple[str, ...]]:
     """The grave reasons that were set meanwhile: their titles, cited, and their names."""
     names: dict[str, Value] = {}
-    flags, counted = clocks.grid("reasons"), clocks.grid("counters")
+    flags, counted = clocks.grids.get("reasons"), clocks.grids.get("counters")
     if flags is not None:
         part = of_gpu(flags, gpu).during(start, end)
         bits = part.values[~np.isnan(part.values)].astype(np.int64)
         for name, reason in REASONS.items():
             if reason.bit & GRAVE and len(bits) and 4 * (bits & reason.bit != 0).sum() >= len(bits):
                 names[name] = part.value("max")
-    for series in counted.series if counted is not None and not names else ():
-        name = series.get("reason") or ""
-        if name_of(series) == gpu and name in REASONS and REASONS[name].severity != "benign" and counted is not None:
-            total = of_gpu(counted, gpu).where(reason=name).during(start, end).value("sum")
+    own = of_gpu(counted, gpu) if counted is not None and not names else None
+    for (name,) in own.labels("reason") if own is not None else ():
+        if own is not None and name in REASONS and REASONS[name].severity != "benign":
+            total = own.where(reason=name).during(start, end).value("sum")
             if total.value:
                 names[name] = total
     if not names:

@@ -7,6 +7,7 @@ time was over.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,22 +16,77 @@ from trackside.facts.fact import fact
 from trackside.facts.logs.exceptions import Exceptions
 from trackside.facts.logs.order import followed_by
 from trackside.facts.logs.silence import Silence
+from trackside.facts.ranks import named
+from trackside.finding import Claim, Culprit, Sentence
 from trackside.model import Event, Role
 from trackside.query import events
 
-REASONS = (
-    "duplicate_rank",
-    "duplicate_gpu",
-    "interface",
-    "port_in_use",
-    "dns",
-    "refused",
-    "unreachable",
-    "bootstrap",
-    "timeout",
-    "closed",
+FAILED: Mapping[str, Sentence] = {
+    "duplicate_rank": Sentence("two processes claimed the same rank: {line}"),
+    "duplicate_gpu": Sentence("two ranks were put on the same GPU: {line}"),
+    "interface": Sentence("the network interface that was named is not there, or not the way to the peers: {line}"),
+    "port_in_use": Sentence("the port is already in use: {line}"),
+    "dns": Sentence("the coordinator's name could not be resolved: {line}"),
+    "refused": Sentence("nobody listened at the coordinator's address: {line}"),
+    "unreachable": Sentence("the coordinator could not be reached: {line}"),
+    "bootstrap": Sentence("NCCL's bootstrap failed: {line}"),
+    "timeout": Sentence("the ranks did not all arrive in time: {line}"),
+    "closed": Sentence("the rendezvous was closed: {line}"),
+}
+"""By the reason, the most telling first."""
+START_FAILED = Sentence("start-up between the ranks failed: {line}")
+ADDRESS = Sentence("the address is {address}")
+ADDRESSES = {
+    "port_in_use": Sentence("the port is {address}"),
+    "interface": Sentence("the interface is {address}"),
+    "timeout": Sentence("the message names {address}"),
+}
+NEVER_CAME = Sentence(
+    "those that complain had reached the store ({count:failures} to reach an address): "
+    "some rank never registered there",
+    running="those that complain reached the store ({count:failures} to reach an address): "
+    "some rank has not registered there",
 )
-"""The most telling first."""
+COMPLAINED = Sentence("it was reported by {ranks}")
+FIX_RANKS = Sentence(
+    "start each process with its own rank and GPU (node rank from SLURM_NODEID, local rank from SLURM_LOCALID), and "
+    "resubmit"
+)
+FIX_INTERFACE = Sentence(
+    "name the interface between the nodes in NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME, or leave both unset"
+)
+FIX_PORT = Sentence("choose a free port for the coordinator, for example one derived from the job id")
+FIX_NAME = Sentence("use a name that every node resolves, such as the first of scontrol show hostnames")
+FIX_ADDRESS = Sentence(
+    "check that the coordinator's address and port are those of the first node, and that its process was started"
+)
+FIX_START = Sentence("check that the launch line starts every rank on every node, each with its own number")
+FIX_NETWORK = Sentence(
+    "check from every node that the coordinator's address and port answer, and that every rank was started"
+)
+NEVER_MET = Sentence("the ranks never connected to each other")
+HEADLINES = {
+    FIX_RANKS: Sentence("the ranks never connected: several processes claim the same rank or GPU"),
+    FIX_INTERFACE: Sentence("the ranks never connected: the network interface that is set does not exist"),
+    FIX_PORT: Sentence("the ranks never connected: the coordinator's port is in use"),
+    FIX_NAME: Sentence("the ranks never connected: the coordinator's host name does not resolve"),
+    FIX_ADDRESS: Sentence("the ranks never connected: nothing listens at the coordinator's address"),
+    FIX_START: Sentence("the ranks never connected: some of them never started"),
+}
+"""Remedy -> the answer in one clause; of others :data:`NEVER_MET`."""
+REMEDIES: Mapping[str, tuple[Culprit, Sentence]] = {
+    "duplicate_rank": ("job", FIX_RANKS),
+    "duplicate_gpu": ("job", FIX_RANKS),
+    "interface": ("job", FIX_INTERFACE),
+    "port_in_use": ("job", FIX_PORT),
+    "dns": ("infrastructure", FIX_NAME),
+    "refused": ("job", FIX_ADDRESS),
+    "unreachable": ("infrastructure", FIX_NETWORK),
+}
+"""Reason -> whose it is and what to do; of others it is open, and a matter of the network first. A refused connection
+means that the address was reached and nobody listened there: a wrong port, or a coordinator that was not started."""
+HOST_LIST = re.compile(r"[\w-]\[\d[\d,-]*\]")
+"""Slurm's short form of several hosts, given as if it were one host's name: no resolver knows it."""
 VAGUE = ("timeout", "closed", "bootstrap", "unreachable")
 """Reasons that say little by themselves."""
 LIBRARY = re.compile(r"NCCL error|HCCL error|function error: Hccl")
@@ -62,6 +118,37 @@ class RendezvousFailures:
             best = min([*same, best], key=_rank)
         return best
 
+    @property
+    def reason(self) -> str:
+        """That of the telling row."""
+        return str(self.telling.get("reason"))
+
+    @property
+    def rank_absent(self) -> bool:
+        """Whether those that complain had reached the store: some rank never came there."""
+        return self.reason == "timeout" and all(row.get("address") is None for row in self.rows)
+
+    @property
+    def remedy(self) -> tuple[Culprit, Sentence]:
+        """Whose it is, and what to do."""
+        if self.rank_absent:
+            return "job", FIX_START
+        culprit, remedy = REMEDIES.get(self.reason, ("unknown", FIX_NETWORK))
+        listed = self.reason == "dns" and HOST_LIST.search(str(self.telling.get("address") or ""))
+        return "job" if listed else culprit, remedy
+
+    @property
+    def claims(self) -> list[Claim]:
+        """What failed, at which address, and who reported it."""
+        frame, telling, reason = self.frame, self.telling, self.reason
+        claims = [FAILED.get(reason, START_FAILED)(line=frame.value(telling, "text"))]
+        if telling.get("address") is not None:
+            claims.append(ADDRESSES.get(reason, ADDRESS)(address=frame.value(telling, "address")))
+        if self.rank_absent:
+            claims.append(NEVER_CAME(count=frame.reduce("count", "address")))
+        ranks = named(frame, self.rows)
+        return claims if ranks is None else [*claims, COMPLAINED(ranks=ranks)]
+
 
 @fact({"failures": events("rendezvous_failure")}, needs=("failures",))
 def rendezvous_failures(evidence: Evidence, exceptions: Exceptions, silence: Silence) -> RendezvousFailures:
@@ -74,7 +161,7 @@ def rendezvous_failures(evidence: Evidence, exceptions: Exceptions, silence: Sil
 
 def _rank(row: Event) -> int:
     reason = str(row.get("reason"))
-    return REASONS.index(reason) if reason in REASONS else len(REASONS)
+    return list(FAILED).index(reason) if reason in FAILED else len(FAILED)
 
 
 def _of_startup(row: Event) -> bool:

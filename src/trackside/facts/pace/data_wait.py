@@ -17,6 +17,7 @@ from trackside.evidence import Evidence, Frame, Grid, Missing, Value, derived
 from trackside.facts import maths
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.gpu.activity import Matrix, middle
+from trackside.facts.gpus import sampled
 from trackside.facts.pace.pace import StepPace
 from trackside.facts.training.learning import Trajectory, number
 from trackside.finding import Claim, Sentence
@@ -145,10 +146,8 @@ class DataWait:
         grid = self.gauge
         if grid is None or len(grid.times) < self.limits.readings:
             return None
-        share = grid.value("median", unit="share")
-        return (
-            None if share.value is None else WaitShare(share, STARVED_GAUGE(share=share), FED_GAUGE(share=share), None)
-        )
+        share = sampled(grid, "median", "share")
+        return None if share is None else WaitShare(share, STARVED_GAUGE(share=share), FED_GAUGE(share=share), None)
 
 
 @fact(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from trackside.evidence import Evidence, Grid, Value, derived
 from trackside.facts.fact import fact
+from trackside.facts.gpus import sampled
 from trackside.finding import Claim, Sentence
 from trackside.query import Query, metric
 
@@ -61,8 +62,8 @@ class HostLoad:
         claims = [CPU(busy=busy)] if busy is not None and busy.number >= self.limits.saturated_cpu else []
         for name, sentence in PRESSURE.items():
             grid = self.grids.get(f"{name}_pressure")
-            wait = grid.during(start, end).value("median") if grid is not None else None
-            if grid is not None and wait is not None and wait.value is not None:
+            wait = None if grid is None else sampled(grid.during(start, end), "median")
+            if grid is not None and wait is not None:
                 share = wait.number / grid.step
                 if share >= self.limits.pressure_share:
                     claims.append(sentence(share=derived(round(share, 3), wait, unit="share")))
@@ -72,10 +73,9 @@ class HostLoad:
         """Share of CPU time not idle (median); None if it was not sampled."""
         busy, idle = self.grids.get("cpu_busy"), self.grids.get("cpu_idle")
         if busy is not None:
-            value = busy.during(start, end).value("median", unit="share")
-            return None if value.value is None else value
-        spare = idle.during(start, end).value("median") if idle is not None else None
-        if idle is None or spare is None or spare.value is None:
+            return sampled(busy.during(start, end), "median", "share")
+        spare = None if idle is None else sampled(idle.during(start, end), "median")
+        if idle is None or spare is None:
             return None
         return derived(round(1 - spare.number / idle.step, 3), spare, unit="share")
 

@@ -87,10 +87,7 @@ def leader_work(slow: SlowGpus, saving: Saving, trajectory: Maybe[Trajectory], r
 
 def _leaders(run: Run) -> list[str]:
     """The first GPU of each node."""
-    first: dict[str, str] = {}
-    for gpu in run.gpus:
-        first.setdefault(gpu.rpartition(":")[0], gpu)
-    return list(first.values())
+    return list({gpu.rpartition(":")[0]: gpu for gpu in reversed(run.gpus)}.values())
 
 
 def _saver(activity: GpuActivity, group: SlowGroup, saving: Saving, limits: Limits) -> Saver | None:
@@ -127,10 +124,8 @@ def _keeps_up_between(activity: GpuActivity, group: SlowGroup, interval: float, 
 
 
 def _pause(activity: GpuActivity, group: SlowGroup, course: Trajectory, limits: Limits) -> Claim | None:
-    start, end = (
-        group.start + activity.step,
-        group.end - 2 * activity.step,
-    )  # scrapes lag, and the last step may end in it
+    # scrapes lag, and the last step may end in it
+    start, end = group.start + activity.step, group.end - 2 * activity.step
     times = sorted((row.time, index) for index, row in enumerate(course.points) if row.time is not None)
     before = [(time, index) for time, index in times if time <= start]
     if len(before) < limits.points or any(start < time < end for time, _ in times):

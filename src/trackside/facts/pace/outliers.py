@@ -69,14 +69,12 @@ def outliers(values: Matrix, names: Sequence[str], limits: Limits) -> list[Outli
 
 
 def _ratios(values: Matrix, known: NDArray[np.bool_], count: int, limits: Limits) -> tuple[Matrix, float]:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        if count == 2:
-            others = np.fmin.reduce(values, axis=0)
-            others = np.where(known.sum(axis=0) == 2, others, np.nan)
-            return values / np.where(others > 0, others, np.nan), limits.pair_ratio
-        enough = known.sum(axis=0) >= max(3, count / 2)
-        others = np.where(enough, middle(values, axis=0), np.nan)
-        return values / np.where(others > 0, others, np.nan), limits.ratio
+    if count == 2:
+        others, enough, least = np.fmin.reduce(values, axis=0), known.sum(axis=0) == 2, limits.pair_ratio
+    else:
+        others, enough, least = middle(values, axis=0), known.sum(axis=0) >= max(3, count / 2), limits.ratio
+    with np.errstate(invalid="ignore"):
+        return values / np.where(enough & (others > 0), others, np.nan), least
 
 
 def _stretch(late: Flags, known: Flags, limits: Limits) -> tuple[int, int] | None:
@@ -102,9 +100,7 @@ def _few(values: Matrix, names: Sequence[str], late: list[Outlier], count: int, 
     for outlier in late:
         level = _level(values, outlier.row, outlier)
         for group in (nodes, indices):
-            mates = {row for row in range(len(names)) if known[row] and group[row] == group[outlier.row]} - {
-                outlier.row
-            }
+            mates = {row for row in np.flatnonzero(known).tolist() if group[row] == group[outlier.row]} - {outlier.row}
             usual = float(np.median([_level(values, row, outlier) for row in mates])) if len(mates) >= 2 else 0.0
             if len(mates) >= 2 and level < limits.ratio * usual:
                 break
@@ -116,6 +112,4 @@ def _few(values: Matrix, names: Sequence[str], late: list[Outlier], count: int, 
 
 
 def _level(values: Matrix, row: int, outlier: Outlier) -> float:
-    part = values[row, outlier.start : outlier.stop]
-    part = part[~np.isnan(part)]
-    return float(np.median(part)) if len(part) else np.nan
+    return float(middle(values[row, outlier.start : outlier.stop]))

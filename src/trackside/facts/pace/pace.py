@@ -12,6 +12,7 @@ from statistics import median
 
 from trackside.evidence import Evidence, Frame, Grid, Value, derived
 from trackside.facts.fact import fact
+from trackside.facts.gpu.activity import ACTIVITY
 from trackside.facts.training.learning import number, training_points
 from trackside.model import Event
 from trackside.query import Query, events, metric
@@ -19,14 +20,16 @@ from trackside.query import Query, events, metric
 PACE: Mapping[str, Query] = {
     "progress": events("progress"),
     "step_seconds": metric("training_step_seconds").over("run", "avg"),
-    "sm": metric("gpu_sm_active_ratio").over("run", "avg"),
+    "sm": ACTIVITY["sm"],
     "tokens": metric("training_tokens_per_second").over("run", "avg"),
     "samples": metric("training_samples_per_second").over("run", "avg"),
-    "launches": metric("trackside_cuda_kernel_launches_total").over("run", "increase").by(
-        "node", "gpu", "rank", how="sum"
-    ),
-}  # fmt: skip
+    "launches": ACTIVITY["launches"],
+}
 """What tells a run's pace."""
+KINDS: Mapping[str, str] = {
+    "step_seconds": "step", "tokens": "throughput", "samples": "throughput", "launches": "launches"
+}  # fmt: skip
+"""What these compare, the best first."""
 MIN_POINTS = 3
 """Points or windows on either side."""
 MAX_SHARE = 0.9
@@ -55,12 +58,10 @@ class StepPace:
 
     def compare(self, before: Span, during: Span) -> Pace | None:
         """The paces of two stretches (start, end]; None if nothing shows both."""
-        logged = _logged(self.progress, before, during)
-        logged = logged or _measured(self.grids.get("step_seconds"), "step", before, during)
-        for name in ("tokens", "samples"):
-            logged = logged or _measured(self.grids.get(name), "throughput", before, during)
-        logged = logged or _measured(self.grids.get("launches"), "launches", before, during)
-        return logged or _worked(self.grids.get("sm"), before, during)
+        pace = _logged(self.progress, before, during)
+        for name, kind in KINDS.items():
+            pace = pace or _measured(self.grids.get(name), kind, before, during)
+        return pace or _worked(self.grids.get("sm"), before, during)
 
 
 @fact(PACE)

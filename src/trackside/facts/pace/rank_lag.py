@@ -15,7 +15,7 @@ import numpy as np
 from trackside.catalog.natural import whole_number
 from trackside.evidence import Evidence, Frame, Grid, Missing, Value, derived
 from trackside.facts.fact import fact, unmet
-from trackside.facts.gpu.activity import middle
+from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, middle
 from trackside.facts.gpus import of_ranks
 from trackside.facts.pace import outliers
 from trackside.facts.training.learning import number
@@ -73,7 +73,7 @@ class RankLag:
     run: Run
     limits: Limits
     untold: Missing | None
-    """Why neither was given; None if one was."""
+    """Why nothing was given that tells ranks apart, seconds in collectives included; None if something was."""
 
     @cached_property
     def printed(self) -> Lag | Claim | None:
@@ -152,6 +152,7 @@ class RankLag:
 RANK_LAG: Mapping[str, Query] = {
     "ranks": events("rank_progress"),
     "own_step": metric("training_step_seconds").over("run", "avg"),
+    "waits": COLLECTIVE_SECONDS,
 }
 """The questions behind :class:`RankLag`."""
 

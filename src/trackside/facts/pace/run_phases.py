@@ -61,11 +61,7 @@ class RunPhases:
 
 @fact({"logs": events("log_activity"), "gauge_loss": GAUGES["gauge_loss"]})
 def run_phases(
-    evidence: Evidence,
-    trajectory: Maybe[Trajectory],
-    loss: Maybe[LossCurve],
-    activity: Maybe[GpuActivity],
-    run: Run,
+    evidence: Evidence, trajectory: Maybe[Trajectory], loss: Maybe[LossCurve], activity: Maybe[GpuActivity], run: Run
 ) -> RunPhases:
     """Of all that has a time; nothing is needed."""
     times = [
@@ -126,12 +122,10 @@ def _working(activity: GpuActivity, window: Span) -> Iterator[Phase]:
 
 def _within(activity: GpuActivity, flags: Flags, window: Span) -> list[Span]:
     """The stretches of windows that are set, as far as they lie in the run's."""
-    spans = [
-        (float(activity.times[start]) - activity.step, float(activity.times[stop - 1])) for start, stop in spells(flags)
-    ]
-    return [
-        (max(start, window[0]), min(end, window[1])) for start, end in spans if end > window[0] and start < window[1]
-    ]
+    times = activity.times.tolist()
+    spans = [(times[start] - activity.step, times[stop - 1]) for start, stop in spells(flags)]
+    first, last = window
+    return [(max(start, first), min(end, last)) for start, end in spans if end > first and start < last]
 
 
 def _joined(spans: Sequence[Span], apart: float) -> list[Span]:

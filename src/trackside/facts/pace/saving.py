@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from trackside.evidence import Evidence, Frame, Missing, Value, derived
-from trackside.facts.fact import Maybe, fact
+from trackside.evidence import Evidence, Frame, Value, derived
+from trackside.facts.fact import Maybe, fact, known
 from trackside.facts.training.learning import Trajectory, number
 from trackside.finding import Claim, Sentence
 from trackside.model import Event, Run
@@ -66,8 +66,8 @@ class Saving:
     @cached_property
     def checkpoints(self) -> tuple[Event, ...]:
         """One event a checkpoint."""
-        points = () if isinstance(self.trajectory, Missing) else self.trajectory.points
-        return tuple(_distinct(self.saves.events, points, self.ranks))
+        course = known(self.trajectory)
+        return tuple(_distinct(self.saves.events, () if course is None else course.points, self.ranks))
 
     @property
     def total(self) -> Value:
@@ -82,18 +82,17 @@ class Saving:
     @cached_property
     def storm(self) -> SaveStorm | None:
         """Saves at nearly every step, or that take most of the wall time; None if neither shows."""
-        course = self.trajectory
-        if isinstance(course, Missing):
-            return None
-        saves, steps = self.checkpoints, self._steps(course)
-        if steps is None or not isinstance(steps.value, (int, float)) or steps.value < self.limits.least_steps:
+        course = known(self.trajectory)
+        steps = None if course is None else self._steps(course)
+        if course is None or steps is None or steps.number < self.limits.least_steps:
             return None
         often, share = self._often(course, steps), self._share(course)
         if often is None and (share is None or share.number < self.limits.saving_share):
             return None
         claims = [] if often is None else [often]
         claims += [] if share is None else [SAVING_TIME(share=share)]
-        return SaveStorm(self.count, tuple(claims), saves[0] if saves else None, None if often is None else steps)
+        first = next(iter(self.checkpoints), None)
+        return SaveStorm(self.count, tuple(claims), first, None if often is None else steps)
 
     def _steps(self, course: Trajectory) -> Value | None:
         """Steps done in this run: from the first point's step to the last's, for a run that continued another."""
@@ -103,9 +102,7 @@ class Saving:
         first = number(course.points[0], "step") if course.points else None
         if done is None or first is None or first <= self.limits.continued_step:
             return done
-        if not isinstance(done.value, (int, float)):
-            return done
-        return derived(done.value - first, done, course.progress.value(course.points[0], "step"), unit="steps")
+        return derived(done.number - first, done, course.progress.value(course.points[0], "step"), unit="steps")
 
     def _often(self, course: Trajectory, steps: Value) -> Claim | None:
         """Counted saves near the number of steps; or a plan that says so."""
@@ -125,9 +122,9 @@ class Saving:
     def _share(self, course: Trajectory) -> Value | None:
         """Share of the wall time that the saves took, as they print it."""
         seconds, wall = sum(number(row, "seconds") or 0.0 for row in self.checkpoints), _wall(course)
-        if not seconds or wall is None or not isinstance(wall.value, (int, float)) or len(self.checkpoints) <= 2:
+        if not seconds or wall is None or len(self.checkpoints) <= 2:
             return None
-        return derived(round(seconds / wall.value, 2), self.total, wall, unit="share")
+        return derived(round(seconds / wall.number, 2), self.total, wall, unit="share")
 
 
 @fact({"saves": events("checkpoint_saved")}, limits=Limits())

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from trackside.evidence import Evidence, Grid, Missing, derived
 from trackside.facts.fact import Maybe, fact
-from trackside.facts.gpu.activity import GpuActivity, Matrix, middle
-from trackside.facts.gpu.collective_waits import CollectiveWaits, of_rank
-from trackside.facts.gpu.duty import RESTING, TITLES, DutyCycle
+from trackside.facts.gpu.activity import COLLECTIVE_SECONDS, TITLES, GpuActivity, Matrix, gpus_of, middle, summed
+from trackside.facts.gpu.duty import RESTING, DutyCycle
 from trackside.facts.gpus import aligned, names, nodes_of, of_gpu
 from trackside.facts.pace import outliers
 from trackside.facts.pace.outliers import Outlier
@@ -55,8 +54,6 @@ DO_SO_ALIKE = Sentence("all GPUs do so alike: {signal} from {low} to {high} (med
 class Limits(outliers.Limits):
     """What counts as standing out, and what that takes beside it."""
 
-    readings: int = 10
-    """Samples of a GPU's activity below which a median is chance."""
     least_windows: int = 5
     """Of a stretch, in a run too short for more: half of the run at least."""
     pinned: float = 0.8
@@ -74,27 +71,7 @@ class Limits(outliers.Limits):
 
 
 @dataclass(frozen=True)
-class SlowGroup:
-    """GPUs that stand out, and the sign by which they do."""
-
-    sign: Sign
-    gpus: tuple[str, ...]
-    ratio: float
-    start: float
-    end: float
-    peers_busy: float | None
-    """Median engine activity of the others meanwhile."""
-    equal: bool | None
-    """Whether they launched as many kernels as the others; None if that was not traced."""
-    waits_least: bool | None
-    """Whether they wait less in collectives than the others; None if that was not traced."""
-    slow_clock: bool
-    """Whether their SM clock lies under the others'."""
-    claims: tuple[Claim, ...]
-
-
-@dataclass(frozen=True)
-class _Stretch:
+class Stretch:
     """GPUs that stand out for a while from the others."""
 
     picked: Rows
@@ -107,11 +84,28 @@ class _Stretch:
     end: float
 
 
+@dataclass(frozen=True)
+class SlowGroup(Stretch):
+    """GPUs that stand out, and the sign by which they do."""
+
+    sign: Sign
+    peers_busy: float | None
+    """Median engine activity of the others meanwhile."""
+    equal: bool | None
+    """Whether they launched as many kernels as the others; None if that was not traced."""
+    waits_least: bool | None
+    """Whether they wait less in collectives than the others; None if that was not traced."""
+    slow_clock: bool
+    """Whether their SM clock lies under the others'."""
+    claims: tuple[Claim, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class SlowGpus:
     """The GPUs of a run against each other, in its time of work."""
 
-    waits: Maybe[CollectiveWaits]
+    waits: Grid | None
+    """Seconds of each rank in collectives: the one that the others wait for spends least of its time there."""
     clock: Grid | None
     activity: GpuActivity
     duty: DutyCycle
@@ -162,8 +156,10 @@ class SlowGpus:
 
     @cached_property
     def _waited(self) -> Matrix | None:
-        """Share of each window that a rank spent in collectives."""
-        return None if isinstance(self.waits, Missing) else self.waits.shares(self.activity)
+        """(G, T) Share of each window that a GPU's rank spent in collectives."""
+        if self.waits is None:
+            return None
+        return summed(self.waits, self.run, self.activity.gpus, self.activity.times) / self.activity.step
 
     @cached_property
     def _idleness(self) -> Matrix | None:
@@ -178,14 +174,14 @@ class SlowGpus:
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(busy > RESTING, 1 / busy, np.nan)
 
-    def _stretch(self, rows: Rows, places: Sequence[int], first: Outlier) -> _Stretch:
+    def _stretch(self, rows: Rows, places: Sequence[int], first: Outlier) -> Stretch:
         activity, picked = self.activity, rows[list(places)]
         others = np.setdiff1d(rows, picked)
         start, end = float(activity.times[first.start]) - activity.step, float(activity.times[first.stop - 1])
         window = slice(first.start, first.stop)
-        return _Stretch(picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end)
+        return Stretch(picked, others, activity.named(picked), activity.named(others), first.ratio, window, start, end)
 
-    def _group(self, sign: Sign, of: _Stretch) -> SlowGroup | None:
+    def _group(self, sign: Sign, of: Stretch) -> SlowGroup | None:
         """What stands out, if the others wait meanwhile."""
         limits, busy, waits = self.limits, self.activity.busy, self._waited
         peers = None if busy is None else float(middle(busy[of.others][:, of.windows]))
@@ -207,9 +203,12 @@ class SlowGpus:
                 claims.append(self._counts("collectives", of))
         if least and sign != "wait":
             claims += self._less_wait(of)
-        return SlowGroup(sign, of.gpus, of.ratio, of.start, of.end, peers, equal, least, bool(clock), tuple(claims))
+        return SlowGroup(
+            **vars(of), sign=sign, peers_busy=peers, equal=equal, waits_least=least, slow_clock=bool(clock),
+            claims=tuple(claims),
+        )  # fmt: skip
 
-    def _shows(self, sign: Sign, of: _Stretch) -> list[Claim]:
+    def _shows(self, sign: Sign, of: Stretch) -> list[Claim]:
         """How far the first stands out and what the others do."""
         if sign == "wait":
             return self._less_wait(of)
@@ -228,15 +227,15 @@ class SlowGpus:
             claims.append(PEERS_BUSY(busy=busy, signal=derived(TITLES[activity.busy_by], busy)))
         return claims
 
-    def _less_wait(self, of: _Stretch) -> list[Claim]:
-        if isinstance(self.waits, Missing):
+    def _less_wait(self, of: Stretch) -> list[Claim]:
+        if self.waits is None:
             return []
-        part = self.waits.grid.during(of.start, of.end)
-        mine, theirs = of_rank(part, self.run, of.gpus[0]).value("median"), _of_peers(part, of.peers).value("median")
+        part = self.waits.during(of.start, of.end)
+        mine, theirs = _of_rank(part, self.run, of.gpus[0]).value("median"), _of_peers(part, of.peers).value("median")
         window = derived(part.step, theirs, unit="s")
         return [SLOW_WAIT(gpus=derived(of.gpus[:1], mine), mine=mine, theirs=theirs, window=window)]
 
-    def _equal(self, counts: Matrix | None, of: _Stretch) -> bool | None:
+    def _equal(self, counts: Matrix | None, of: Stretch) -> bool | None:
         """Whether the picked GPUs counted as much as the others."""
         if counts is None:
             return None
@@ -244,15 +243,15 @@ class SlowGpus:
         theirs, mine = float(np.median(sums[of.others])), float(np.median(sums[of.picked]))
         return abs(mine / theirs - 1) <= self.limits.equal if theirs > 0 else None
 
-    def _counts(self, name: str, of: _Stretch) -> Claim:
+    def _counts(self, name: str, of: Stretch) -> Claim:
         grid = self.activity.grid(name)
         assert grid is not None
         part = grid.during(of.start, of.end)
-        mine = of_rank(part, self.run, of.gpus[0]).value("median", unit="")
+        mine = _of_rank(part, self.run, of.gpus[0]).value("median", unit="")
         theirs = _of_peers(part, of.peers).value("median", unit="")
         return EQUAL[name](mine=mine, theirs=theirs)
 
-    def _slow_clock(self, of: _Stretch) -> list[Claim]:
+    def _slow_clock(self, of: Stretch) -> list[Claim]:
         """Their SM clock, if it lies well under the others'."""
         if self.clock is None:
             return []
@@ -264,14 +263,12 @@ class SlowGpus:
         return [CLOCK(mine=of_gpu(part, of.gpus[0]).value("median"), theirs=part.value("median"))]
 
 
-@fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg")}, limits=Limits())
-def slow_gpus(
-    evidence: Evidence, activity: GpuActivity, duty: DutyCycle, waits: Maybe[CollectiveWaits], run: Run, limits: Limits
-) -> Maybe[SlowGpus]:
+@fact({"clock": metric("gpu_sm_clock_hertz").over("run", "avg"), "waits": COLLECTIVE_SECONDS}, limits=Limits())
+def slow_gpus(evidence: Evidence, activity: GpuActivity, duty: DutyCycle, run: Run, limits: Limits) -> Maybe[SlowGpus]:
     """Of several GPUs in their time of work; missing if one was in use, or too little was sampled."""
-    if duty.readings < limits.readings or int(duty.rows.sum()) < 2:
+    if not duty.sampled or int(duty.rows.sum()) < 2:
         return Missing("too few readings of several GPUs at work")
-    return SlowGpus(waits, evidence.grid("clock"), activity, duty, run, limits)
+    return SlowGpus(evidence.grid("waits"), evidence.grid("clock"), activity, duty, run, limits)
 
 
 def _smooth(values: Matrix, width: int) -> Matrix:
@@ -305,6 +302,12 @@ def _of_nodes(values: Matrix, gpus: Sequence[str], limits: outliers.Limits) -> t
         return None
     slow = {nodes[outlier.row] for outlier in late}
     return tuple(place for place, node in enumerate(own) if node in slow), late[0]
+
+
+def _of_rank(part: Grid, run: Run, gpu: str) -> Grid:
+    """What a tracer's grid, which may know ranks alone, holds of one GPU."""
+    placed = gpus_of(part, run)
+    return part.one(placed.index(gpu)) if gpu in placed else of_gpu(part, gpu)
 
 
 def _of_peers(part: Grid, peers: tuple[str, ...]) -> Grid:

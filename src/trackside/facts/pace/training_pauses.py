@@ -125,8 +125,8 @@ class TrainingPauses:
     def _gaps(self) -> tuple[Gap, ...]:
         """Those within a life of the run, the longest beyond its steps first."""
         start = self.run.start
-        points = [row for row in training_points(self.silence.signs["progress"]) if row.time is not None]
-        points = [row for row in points if start is None or (row.time or 0.0) >= start]
+        rows = training_points(self.silence.signs["progress"])
+        points = [row for row in rows if row.time is not None and (start is None or row.time >= start)]
         begun = self._beginnings
         pairs = [(a, b) for a, b in pairwise(points) if (b.time or 0.0) > (a.time or 0.0) and _one_life(begun, a, b)]
         lengths = [((b.time or 0.0) - (a.time or 0.0), _steps(a, b)) for a, b in pairs]

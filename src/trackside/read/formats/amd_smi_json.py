@@ -70,7 +70,7 @@ def _gpus(readings: Readings, text: str) -> Iterator[tuple[Line, dict[str, Any]]
     """Every GPU of every document, one behind the other; what is cut off ends it."""
     decoder = json.JSONDecoder()
     position, number = 0, 1
-    while (start := _next(text, position)) < len(text):
+    while (start := _BETWEEN.match(text, position).end()) < len(text):  # type: ignore[union-attr]
         number += text.count("\n", position, start)
         try:
             document, position = decoder.raw_decode(text, start)
@@ -82,12 +82,6 @@ def _gpus(readings: Readings, text: str) -> Iterator[tuple[Line, dict[str, Any]]
             if isinstance(entry, dict):
                 yield Line(number, start, ""), entry
         number += text.count("\n", start, position)
-
-
-def _next(text: str, position: int) -> int:
-    """Where the next document begins."""
-    found = _BETWEEN.match(text, position)
-    return len(text) if found is None else found.end()
 
 
 def _time(readings: Readings, stamp: object) -> float | None:

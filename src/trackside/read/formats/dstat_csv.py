@@ -7,7 +7,6 @@ averages since the machine was booted.
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from datetime import UTC, datetime
 
 from trackside.catalog.dialect import Translated
 from trackside.model import Position
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
 from trackside.read.measurements import Measurements
 
 _HEADING = re.compile(r'"?(?:pcp-)?(?:[Dd]stat|[Dd]ool)\b[^"\n]{0,40} CSV output"?')
@@ -97,10 +96,9 @@ class _Reading:
         self.reckoned = False
 
     def line(self, at: Position, cells: Sequence[str]) -> None:
-        """Take a line."""
         match cells:
             case []:
-                return
+                self.broken += 1
             case [heading, *_] if _HEADING.match(heading) or heading == "Author:":
                 self._groups, self._names, self._row = [], [], 0
             case ["Host:", host, *_]:
@@ -184,10 +182,7 @@ def _read(source: Source, sink: Sink) -> Result:
         if not clean.strip():
             continue
         at = Position(source.path, line, offset, len(text.encode()))
-        try:
-            reading.line(at, next(csv.reader([clean]), []))
-        except csv.Error:
-            reading.broken += 1
+        reading.line(at, csv_cells(clean))
     broken = f"{reading.broken:,} rows are broken or cut off (first: line {reading.first_broken:,})"
     notes = [
         "its times are reckoned from its start and delay" if reading.reckoned else "",

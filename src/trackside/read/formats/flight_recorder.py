@@ -51,10 +51,10 @@ def _read(source: Source, sink: Sink) -> Result:
         "entries": len(entries),
         "version": _plain(dump.get("version")),
         "nccl_version": _plain(dump.get("nccl_version")),
-        "last_enqueued": max((g["last_enqueued"] for g in groups if g.get("last_enqueued") is not None), default=None),
-        "last_completed": max(
-            (g["last_completed"] for g in groups if g.get("last_completed") is not None), default=None
-        ),
+        **{
+            name: max((group[name] for group in groups if group.get(name) is not None), default=None)
+            for name in ("last_enqueued", "last_completed")
+        },
         "time_s": max(times, default=None),
     }
     sink.record(_record("flight_recorder", source.path, 1, own))
@@ -99,7 +99,7 @@ def _groups(dump: Mapping[str, Any], entries: list[dict[str, Any]]) -> list[dict
             if oldest is None or (_integer(entry.get("record_id")) or 0) < (_integer(oldest.get("record_id")) or 0):
                 pending[name] = entry
     by_name = {names[key]: _mapping(value) for key, value in status.items() if key in names}
-    described = {name: _plain(process_group[1]) for name, process_group in _process_groups(entries).items()}
+    described = _descriptions(entries)
     return [
         {
             "group": name,
@@ -142,12 +142,12 @@ def _group_names(config: Mapping[str, Any], status: Mapping[str, Any], entries: 
     return {key: known.get(key, key if key in config else f"#{key}") for key in status}
 
 
-def _process_groups(entries: list[dict[str, Any]]) -> dict[str, tuple[Any, Any]]:
-    found: dict[str, tuple[Any, Any]] = {}
+def _descriptions(entries: list[dict[str, Any]]) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
     for entry in entries:
         pair = entry.get("process_group")
         if isinstance(pair, (list, tuple)) and len(pair) == 2:
-            found.setdefault(str(pair[0]), (pair[0], pair[1]))
+            found.setdefault(str(pair[0]), _plain(pair[1]))
     return found
 
 

@@ -12,8 +12,8 @@ from trackside.catalog.hang_lines import MARK, Piece, Resumed, State, Thread, Wh
 from trackside.catalog.streams import is_printed, node_in
 from trackside.logs.line import COLLECTED
 from trackside.logs.stamp import find_time
-from trackside.model import Event, Position, Record, Samples, Scalar
-from trackside.read.format import HEAD, Format, Match, Result, Sink, Source
+from trackside.model import Event, Position, Scalar
+from trackside.read.format import HEAD, Collected, Format, Match, Result, Sink, Source
 from trackside.read.formats import flight_recorder
 from trackside.read.plain_pickle import MAX_BYTES
 from trackside.read.stacks import stack_fields
@@ -55,7 +55,6 @@ class _Reading:
     notes: list[str] = field(default_factory=list)
 
     def line(self, at: Position, text: str, time: float | None) -> None:
-        """Take a line."""
         found = read_line(text)
         if found is None:
             return
@@ -121,26 +120,12 @@ class _Reading:
         inner = Source(f"rank{dump.who.rank}" if dump.who.rank is not None else "dump", data[:HEAD], io.BytesIO(data))
         if flight_recorder.FORMAT.sniff(inner) is None:
             raise ValueError("it is no dump of a flight recorder")
-        return flight_recorder.FORMAT.read(inner, _There(self.sink, dump)).rows
-
-
-@dataclass(slots=True)
-class _There:
-    """Puts the records of a dump where its first piece stands, one after the other."""
-
-    sink: Sink
-    dump: _Dump
-
-    def record(self, record: Record) -> None:
-        """Place a record; its ordinal keeps apart those of one dump."""
-        at = replace(self.dump.at, offset=self.dump.at.offset + record.at.line - 1)
-        self.sink.record(replace(record, at=at, fields={**record.fields, "job": self.dump.who.job}))
-
-    def event(self, event: Event) -> None:
-        """A dump gives none."""
-
-    def samples(self, samples: Samples) -> None:
-        """Nor these."""
+        found = Collected()
+        result = flight_recorder.FORMAT.read(inner, found)
+        for record in found.records:  # where the first piece stands; their ordinals keep those of one dump apart
+            at = replace(dump.at, offset=dump.at.offset + record.at.line - 1)
+            self.sink.record(replace(record, at=at, fields={**record.fields, "job": dump.who.job}))
+        return result.rows
 
 
 def _read(source: Source, sink: Sink) -> Result:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
@@ -13,7 +11,7 @@ from trackside.catalog.slurm.fields import job_ids, job_record
 from trackside.model import Position, Record
 from trackside.read.format import Format, Match, Result, Sink, Source, give
 from trackside.read.slurm_blocks import blocks
-from trackside.read.slurm_row import Row
+from trackside.read.slurm_table import Row
 
 
 def _sniff(source: Source) -> Match | None:
@@ -39,24 +37,22 @@ def _record(block: Row, path: str) -> Record:
 
 def _read_json(source: Source, sink: Sink) -> Result:
     count = lost = 0
-    for at, entry in _entries(source):
+    for number, offset, text in source.lines():
+        if not text.strip():
+            continue
+        try:
+            entry = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError):
+            entry = None
         if not isinstance(entry, dict) or "jobid" not in entry:
             lost += 1
             continue
         count += 1
         get = {key: str(value) for key, value in entry.items() if isinstance(value, (str, int, float))}.get
         fields = job_record("jobcomp", get, **job_ids("jobcomp", get), source="jobcomp")
+        at = Position(source.path, number, offset, len(text.encode()))
         sink.record(Record("job", at, "scheduler", fields, f"job {fields.get('id')} {fields.get('state')}"))
     return Result(count, "partial" if lost else "read", f"{lost} lines are no job" if lost else "")
-
-
-def _entries(source: Source) -> Iterator[tuple[Position, Any]]:
-    for number, offset, text in source.lines():
-        if text.strip():
-            try:
-                yield Position(source.path, number, offset, len(text.encode())), msgspec.json.decode(text)
-            except (msgspec.DecodeError, RecursionError):
-                yield Position(source.path, number, offset), None
 
 
 FORMAT = Format("jobcomp", "Slurm job completion log", "scheduler", _sniff, _read)

@@ -11,7 +11,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,23 +21,11 @@ from trackside.model import Event, Plane, Position
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.formats.job_log import note_on
 from trackside.read.formats.kernel_log import DAEMONS, host_of, node_of
-from trackside.read.pieces import Pieces
+from trackside.read.pieces import Joined
 
 _BREAK = re.compile(r"[\r\n]+")
 _MEMBER = re.compile(r'\s*"(time|msg)"\s*:\s*(.*?)\s*,?\s*$')
 _DMESG = re.compile(rb'\s*\{\s*"dmesg"\s*:\s*\[')
-
-
-class Decoded(Pieces):
-    """Text lines as a byte stream, one for each line of the original."""
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        self._lines = iter(lines)
-
-    def next_piece(self, limit: int) -> bytes:
-        line = next(self._lines, None)
-        # a message's own line breaks become redraws: the line number stays that of the JSON
-        return b"" if line is None else _BREAK.sub("\r", line).encode("utf-8", "replace") + b"\n"
 
 
 def _scan(source: Source, sink: Sink, lines: Iterable[str], plane: Plane) -> Result:
@@ -47,8 +35,10 @@ def _scan(source: Source, sink: Sink, lines: Iterable[str], plane: Plane) -> Res
         at = Position(event.at.path, event.at.line)  # byte offsets would be those of the decoded text
         sink.event(replace(event, at=at, node=host_of(event.text) or event.node))
 
+    # a message's own line breaks become redraws: the line number stays that of the JSON
+    text = Joined(_BREAK.sub("\r", line).encode("utf-8", "replace") + b"\n" for line in lines)
     scratch = Scratch(source.path, plane, node=node_of(source.path))
-    done = scan(io.BufferedReader(Decoded(lines), 1 << 20), take, scratch)
+    done = scan(io.BufferedReader(text, 1 << 20), take, scratch)
     return Result(done.lines, note=note_on(done))
 
 
@@ -113,14 +103,6 @@ def _sniff_service(source: Source) -> Match | None:
     return Match(0.84, "journal entries of a service") if _head_entries(source) else None
 
 
-def _read_kernel(source: Source, sink: Sink) -> Result:
-    return _scan(source, sink, _journal(source), "kernel")
-
-
-def _read_service(source: Source, sink: Sink) -> Result:
-    return _scan(source, sink, _journal(source), "log")
-
-
 def _journal(source: Source) -> Iterator[str]:
     for _, _, text in source.lines():
         entry = _entry(text)
@@ -132,10 +114,6 @@ def _journal(source: Source) -> Iterator[str]:
 
 def _sniff_dmesg(source: Source) -> Match | None:
     return Match(0.9, "dmesg --json") if _DMESG.match(source.head) else None
-
-
-def _read_dmesg(source: Source, sink: Sink) -> Result:
-    return _scan(source, sink, _dmesg(source), "kernel")
 
 
 def _dmesg(source: Source) -> Iterator[str]:
@@ -172,8 +150,18 @@ def _stamped(time: str, message: str) -> str:
     return f"{time} {message}" if ":" in time else f"[{time:>12}] {message}"
 
 
+def _format(
+    id_: str,
+    title: str,
+    plane: Plane,
+    sniff: Callable[[Source], Match | None],
+    lines: Callable[[Source], Iterable[str]],
+) -> Format:
+    return Format(id_, title, plane, sniff, lambda source, sink: _scan(source, sink, lines(source), plane))
+
+
 FORMATS = (
-    Format("journal-json", "journalctl -o json", "kernel", _sniff_kernel, _read_kernel),
-    Format("journal-json-service", "journalctl -o json of a service", "log", _sniff_service, _read_service),
-    Format("dmesg-json", "dmesg --json", "kernel", _sniff_dmesg, _read_dmesg),
+    _format("journal-json", "journalctl -o json", "kernel", _sniff_kernel, _journal),
+    _format("journal-json-service", "journalctl -o json of a service", "log", _sniff_service, _journal),
+    _format("dmesg-json", "dmesg --json", "kernel", _sniff_dmesg, _dmesg),
 )

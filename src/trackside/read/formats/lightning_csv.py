@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
 
 from trackside.logs.numbers import figure
 from trackside.model import Position
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
 from trackside.read.formats.trainer_state import point, whole_number
 
 FRAMEWORK = "lightning"
@@ -53,10 +52,7 @@ def _read(source: Source, sink: Sink) -> Result:
     for line, offset, text in source.lines():
         if line == 1 or not text.strip():
             continue
-        try:
-            cells = next(csv.reader([text]), [])
-        except csv.Error:
-            cells = []
+        cells = csv_cells(text)
         if len(cells) != len(names):
             bad += 1
             continue

@@ -6,7 +6,6 @@ read in blocks: cells found, numbers read and series looked up for all rows at o
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -18,16 +17,16 @@ from trackside.logs.stamp import find_time
 from trackside.model import Position
 from trackside.read.blocks import LONGEST, Block, Blocks
 from trackside.read.decimals import Floats, Places, decimals
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
 from trackside.read.measurements import MOST_SERIES, Measurements
 from trackside.read.table_columns import Columns, columns_of, numbers_of, translated
 
-_DELIMITERS = ",;\t"
+DELIMITERS = ",;\t"
 _SEPARATOR = "\x1f"
 """Between the cells of rows whose quotes were taken off."""
 _MEMO = 100_000
 """Times whose texts are remembered: rows of one moment follow each other."""
-_LOOK = 50
+LOOK = 50
 """Rows of the head that may show that the table is one of metrics."""
 _EPOCH_S = 946_684_800, 4_102_444_800
 """2000 to 2100."""
@@ -45,7 +44,7 @@ class Table:
     @classmethod
     def of(cls, heading: str) -> Table | None:
         """What a first line says; None if it is no heading of metrics."""
-        delimiter = max(_DELIMITERS, key=heading.count)
+        delimiter = max(DELIMITERS, key=heading.count)
         names = cells_of(heading, delimiter)
         columns = columns_of(names)
         return None if columns is None else cls(delimiter, len(names), columns)
@@ -53,12 +52,7 @@ class Table:
 
 def cells_of(line: str, delimiter: str) -> list[str]:
     """The cells of a row; none where quotes are amiss."""
-    if '"' not in line:
-        return line.split(delimiter)
-    try:
-        return next(csv.reader([line], delimiter=delimiter, strict=True), [])
-    except csv.Error:
-        return []
+    return csv_cells(line, delimiter=delimiter, strict=True) if '"' in line else line.split(delimiter)
 
 
 def number_of(text: str) -> float:
@@ -163,7 +157,6 @@ class _Reading:
         self._naive = False
 
     def take(self, block: Block) -> None:
-        """Read a block's rows."""
         cells = Cells.of(block.data, self._table.delimiter, self._table.width)
         times, timed = self._taken_times(cells)
         broken = np.sort(np.concatenate([cells.broken, cells.lane[~timed]]))
@@ -227,7 +220,6 @@ class _Reading:
         return values
 
     def finish(self, blocks: Blocks, cut: bool) -> Result:
-        """Say what was lost."""
         lost = [
             f"{self._broken:,} rows have no time or another number of cells (first: line {self._first_broken:,})"
             if self._broken
@@ -257,7 +249,7 @@ def _read(source: Source, sink: Sink) -> Result:
 
 
 def _lines(source: Source) -> list[str]:
-    return [line.rstrip("\r") for line in source.text.split("\n", _LOOK + 1)[: _LOOK + 1]]
+    return [line.rstrip("\r") for line in source.text.split("\n", LOOK + 1)[: LOOK + 1]]
 
 
 def _sniff(source: Source) -> Match | None:

@@ -14,7 +14,7 @@ from trackside.read.formats.nvidia_smi_dmon import Dmon, Pmon
 from trackside.read.formats.nvidia_smi_table import Table
 from trackside.read.formats.nvidia_smi_text import Text
 from trackside.read.formats.nvidia_smi_xml import Xml
-from trackside.read.gpu_readings import Line, Readings, head_lines
+from trackside.read.gpu_readings import Line, head_lines
 from trackside.read.nvidia_smi import FOREIGN_SHARE, Section, Smi, gpu_of, is_between
 
 _COMMAND = re.compile(r"(?:# )?\S{0,80}?[$#>%+]\s*(?:/\S*/)?nvidia-smi\b.*")
@@ -45,24 +45,24 @@ class Parts:
         text = line.text.strip()
         if _COMMAND.fullmatch(text):
             self.commands += 1
-            self._end_part()
+            self.end()
             if "--query-" in text:
                 self._begin(Csv, line)
             return True
         if self._now is not None and self._now.take(line):
             return True
         if _BANNER.fullmatch(text):
-            self._end_part()
+            self.end()
             return True
         if found := _LISTED.fullmatch(text):
-            self.smi.readings.learn(gpu_of(index=found[1], uuid=found[3]))
+            self.smi.learn(gpu_of(index=found[1], uuid=found[3]))
             return True
         make = next((make for pattern, make in _BEGINNINGS if pattern.fullmatch(line.text)), None)
         if make is None and heading_of(cells_of(text)) is not None:
             make = Csv
         if make is None:
             return False
-        self._end_part()
+        self.end()
         return self._begin(make, line)
 
     def _begin(self, make: Callable[[Smi], Section], line: Line) -> bool:
@@ -72,21 +72,18 @@ class Parts:
             self.kinds.add(make)
         return taken
 
-    def _end_part(self) -> None:
+    def end(self) -> None:
+        """A part is at its end, or the file."""
         if self._now is not None:
             self._now.end()
         self._now = None
-
-    def end(self) -> None:
-        """The file is at its end."""
-        self._end_part()
 
 
 def _sniff(source: Source) -> Match | None:
     if b"nvidia-smi" not in source.head and b"NVIDIA-SMI" not in source.head:
         return None
     lines = list(head_lines(source))
-    parts = Parts(Smi(Readings.discarded(source)))
+    parts = Parts(Smi.discarded(source))
     own = sum(parts.take(line) or is_between(line.text) for line in lines)
     parts.end()
     if sum(line.text.startswith("# $ nvidia-smi") for line in lines) >= 2:
@@ -97,15 +94,14 @@ def _sniff(source: Source) -> Match | None:
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    readings = Readings(source, sink)
-    parts = Parts(Smi(readings))
+    parts = Parts(Smi(source, sink))
     for number, offset, text in source.lines():
         if text.strip():
             line = Line(number, offset, text)
             if not parts.take(line):
                 parts.smi.complaint(line)
     parts.end()
-    return readings.result("nothing measured in it")
+    return parts.smi.result("nothing measured in it")
 
 
 FORMAT = Format("nvidia-smi-capture", "output of several nvidia-smi commands", "metric", _sniff, _read)

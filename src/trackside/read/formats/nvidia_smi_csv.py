@@ -7,15 +7,15 @@ GPUs, if their times show which rows were taken together.
 
 from __future__ import annotations
 
-import csv
 import itertools
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trackside.read.format import Format, Match, Result, Sink, Source
-from trackside.read.gpu_readings import Gpu, Line, Readings
+from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
+from trackside.read.gpu_readings import Gpu, Line
 from trackside.read.nvidia_smi import COUNT, Smi, asked, gpu_of, read_lines, sniffed, value_of
 
 _ALIASES = {
@@ -118,12 +118,8 @@ def _is_field(name: str) -> bool:
 
 def cells_of(text: str) -> list[str]:
     """The cells of a line, stripped; quotes are honoured where there are some."""
-    if '"' in text:
-        try:
-            return [cell.strip() for cell in next(csv.reader([text], skipinitialspace=True), [])]
-        except csv.Error:
-            return []
-    return [cell.strip() for cell in text.split(",")]
+    cells = csv_cells(text, skipinitialspace=True) if '"' in text else text.split(",")
+    return [cell.strip() for cell in cells]
 
 
 class Csv:
@@ -162,7 +158,7 @@ class Csv:
             self.headless += looks
             return looks
         if len(cells) != len(self._heading.names):
-            self.smi.readings.lost += len(cells) > 1
+            self.smi.lost += len(cells) > 1
             return len(cells) > 1 and abs(len(cells) - len(self._heading.names)) <= 1
         self._row(line, self._heading, cells)
         return True
@@ -173,19 +169,19 @@ class Csv:
             return
         gpu = self._gpu(heading, cells)
         if gpu is None:
-            self.smi.readings.lost += 1
+            self.smi.lost += 1
             return
         when = heading.cell(cells, "timestamp")
-        time = self.smi.readings.time(when) if when else None
+        time = self.smi.time(when) if when else None
         if "GPU is lost" in line.text:
-            self.smi.lost(line, gpu.pci)
+            self.smi.lost_gpu(line, gpu.pci)
         if "timestamp" not in heading.at:
             self._untimed += 1
             if len(self._once) < MOST_GPUS:
                 self._once.setdefault((*gpu, *cells) if heading.kind == "apps" else gpu, (line, gpu, cells))
             return
         if time is None:
-            self.smi.readings.lost += 1
+            self.smi.lost += 1
         elif any(gpu[:3]):
             self._give(line, heading, time, gpu, cells)
         elif heading.kind == "gpu":
@@ -199,8 +195,8 @@ class Csv:
             if key[0] and not key[0].isdecimal():
                 return None
             found = gpu_of(*key)
-            self.smi.readings.learn(found)
-            found = self.smi.readings.named(found)
+            self.smi.learn(found)
+            found = self.smi.named(found)
             if len(self._gpus) < MOST_GPUS:
                 self._gpus[key] = found
         return found
@@ -208,12 +204,12 @@ class Csv:
     def _give(self, line: Line, heading: Heading, time: float, gpu: Gpu, cells: list[str]) -> None:
         if heading.kind == "gpu":
             self._tell(heading, cells)
-            self.smi.readings.add(time, self.smi.pairs(line, gpu, heading.names, cells, heading.units))
+            self.smi.add(time, self.smi.row(line, gpu, heading.names, cells, heading.units))
             return
         pid, memory = heading.cell(cells, "pid"), heading.cell(cells, "used_gpu_memory")
         if any(gpu[:3]) and value_of(pid) is not None:
             attachment = self.smi.attachment(line, gpu, held=True)
-            self.smi.readings.add(time, attachment + self.smi.memory(line, gpu, pid, memory))
+            self.smi.add(time, attachment + self.smi.memory(line, gpu, pid, memory))
 
     def _tell(self, heading: Heading, cells: list[str]) -> None:
         """Name the columns of figures that nothing asks for, once for each heading."""
@@ -223,7 +219,7 @@ class Csv:
         known = asked(heading.names) | _SETTINGS
         for name, unit, cell in zip(heading.names, heading.units, cells, strict=True):
             if name not in known and (value_of(cell) is not None or unit):
-                self.smi.readings.unasked(name)
+                self.smi.unasked(name)
 
     # -- rows without a GPU
 
@@ -251,31 +247,29 @@ class Csv:
     # -- the end
 
     def end(self) -> None:
-        readings = self.smi.readings
         if self._heading is not None:
             if self._held:
                 self._decide(self._heading)
             if self._order is not None:
                 self._ordered(self._heading, self._order.rest())
                 if self._order.size > 1:
-                    readings.note("its rows name no GPU: taken in nvidia-smi's order", lost=False)
+                    self.smi.note("its rows name no GPU: taken in nvidia-smi's order", lost=False)
                 if self._order.broken:
-                    readings.note("{} rows of samples that are not whole: their GPUs can't be told", self._order.broken)
+                    self.smi.note("{} rows of samples that are not whole: their GPUs can't be told", self._order.broken)
             self._place_untimed(self._heading)
         self._heading, self._heading_text, self._order = None, "", None
         self._once, self._untimed, self._held = {}, 0, []
 
     def _place_untimed(self, heading: Heading) -> None:
         """Rows without a time can be placed only if they are of one moment: every GPU once."""
-        readings = self.smi.readings
         if not self._untimed:
             return
-        time = readings.now if readings.now is not None else readings.written
+        time = self.smi.now if self.smi.now is not None else self.smi.written
         if self._untimed > len(self._once) or time is None:
-            readings.note("{} rows give no time (add timestamp,index to the query): not placed", self._untimed)
+            self.smi.note("{} rows give no time (add timestamp,index to the query): not placed", self._untimed)
             return
-        if readings.now is None:
-            readings.note("it gives no time: taken as of when the file was last written", lost=False)
+        if self.smi.now is None:
+            self.smi.note("it gives no time: taken as of when the file was last written", lost=False)
         for line, gpu, cells in self._once.values():
             self._give(line, heading, time, gpu, cells)
 
@@ -295,16 +289,14 @@ def _together(times: Sequence[float]) -> tuple[float, int]:
     if ratio < _APART or sum(pause <= low for pause in pauses) < 0.5 * len(pauses):
         return -1.0, 1
     limit = (max(low, 1e-3) * high) ** 0.5
-    sizes: dict[int, int] = {}
+    sizes: Counter[int] = Counter()
     size = 1
     for pause in pauses:
         if pause > limit:
-            sizes[size] = sizes.get(size, 0) + 1
+            sizes[size] += 1
             size = 0
         size += 1
-    if not sizes:
-        return limit, len(times)
-    return limit, max(sizes, key=lambda each: sizes[each])
+    return limit, max(sizes, key=sizes.__getitem__, default=len(times))
 
 
 class _Order:
@@ -345,7 +337,7 @@ def _sniff(source: Source) -> Match | None:
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    section = Csv(Smi(Readings(source, sink)))
+    section = Csv(Smi(source, sink))
     result = read_lines(source, section, "a heading and no rows")
     if section.headless and not result.rows:
         return Result(

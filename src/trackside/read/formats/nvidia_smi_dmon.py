@@ -26,7 +26,7 @@ class Dmon:
 
     def __init__(self, smi: Smi) -> None:
         self.smi = smi
-        self._clock = Clock(smi.readings, _REMEDY)
+        self._clock = Clock(smi, _REMEDY)
         self._names: list[str] = []
         self._fields: tuple[str, ...] = ()
         self._units: list[str] = []
@@ -40,7 +40,7 @@ class Dmon:
         words = self._cells(text) if self._names else []
         if not words or len(words) != len(self._names):
             torn = bool(self._names) and text[:1].isdigit()
-            self.smi.readings.lost += torn
+            self.smi.lost += torn
             return torn
         return self._row(line, dict(zip(self._names, words, strict=True)))
 
@@ -70,7 +70,7 @@ class Dmon:
             return False
         when = self._clock.now(cells, who)
         if when is None:
-            self.smi.readings.lost += 1
+            self.smi.lost += 1
             return True
         self.smi.rows += 1
         self._clock.add(when, self._pairs(line, cells))
@@ -85,13 +85,13 @@ class Dmon:
             self._is_named = True
             for name, field in zip(self._names, self._fields, strict=True):
                 if name not in _WHICH and translate(field, {}) is None:
-                    self.smi.readings.unasked(field)
+                    self.smi.unasked(field)
         gpu = Gpu(cells["gpu"], pid=cells.get("pid", ""))
-        return self.smi.pairs(line, gpu, self._fields, tuple(cells.values()), self._units)
+        return self.smi.row(line, gpu, self._fields, tuple(cells.values()), self._units)
 
     def end(self) -> None:
         self._clock.settle()
-        self._clock = Clock(self.smi.readings, _REMEDY)
+        self._clock = Clock(self.smi, _REMEDY)
         self._names = []
 
 

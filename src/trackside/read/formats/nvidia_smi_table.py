@@ -53,7 +53,7 @@ class Table:
         text = line.text.strip()
         if _DATE.fullmatch(text):
             self.end()
-            self._capture.time = self.smi.readings.time(text)
+            self._capture.time = self.smi.time(text)
             return True
         if _RULE.fullmatch(text):
             return True

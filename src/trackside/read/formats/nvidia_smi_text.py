@@ -56,7 +56,7 @@ class Text:
             self._state.close()
             if self._state.capture.cards:
                 self._state.capture.end()
-            self._state.capture.time = self.smi.readings.time(cell)
+            self._state.capture.time = self.smi.time(cell)
             return True
         if name == "attached gpus":
             self._state.capture.says(cell)

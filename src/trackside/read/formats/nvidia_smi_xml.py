@@ -22,6 +22,7 @@ DEPTH = 64
 
 _GPU, _MIG = (_ROOT, "gpu"), ("mig_devices", "mig_device")
 _PROCESSES, _PROCESS = ("processes",), ("processes", "process_info")
+_GARBLED = "{} documents are cut off or garbled: their whole GPUs were read"
 _SKIPPED = frozenset({"supported_clocks", "accounted_processes", "vgpus"})
 
 
@@ -53,7 +54,7 @@ class Xml:
         begins = _BEGIN.match(line.text) is not None
         first = begins and not line.text.lstrip().startswith(f"<{_ROOT}")  # what no document has in its midst
         if (first and self._path) or (begins and self._parser is None and (first or not self._ruined)):
-            self._cut_off()
+            self.end()
             self._start()
             self._ruined = False
         if self._parser is None:
@@ -62,7 +63,7 @@ class Xml:
         try:
             self._parser.Parse(line.text.encode("utf-8", "replace") + b"\n")
         except expat.ExpatError:
-            self._give_up("{} documents are cut off or garbled: their whole GPUs were read")
+            self._give_up(_GARBLED)
         except _Refused as refused:
             self._give_up(f"{{}} documents were refused: {refused}")
         if self._done:
@@ -84,14 +85,10 @@ class Xml:
         raise _Refused("entities are declared in them")
 
     def _give_up(self, note: str) -> None:
-        self.smi.readings.note(note)
+        self.smi.note(note)
         self._parser, self._ruined = None, _END not in self._line.text
         self._state.capture.end()
         self._reset()
-
-    def _cut_off(self) -> None:
-        if self._parser is not None:
-            self._give_up("{} documents are cut off or garbled: their whole GPUs were read")
 
     # -- elements
 
@@ -137,7 +134,7 @@ class Xml:
         state, within = self._state, self._within()
         if within is None:
             if self._path == [_ROOT, "timestamp"]:
-                state.capture.time = self.smi.readings.time(text)
+                state.capture.time = self.smi.time(text)
             elif self._path == [_ROOT, "attached_gpus"]:
                 state.capture.says(text)
         elif not within:
@@ -150,7 +147,8 @@ class Xml:
             state.keep(within, text)
 
     def end(self) -> None:
-        self._cut_off()
+        if self._parser is not None:
+            self._give_up(_GARBLED)
 
 
 FORMAT = layout(

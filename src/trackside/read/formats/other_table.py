@@ -6,15 +6,13 @@ import re
 
 from trackside.read.format import HEAD, Format, Match, Result, Sink, Source
 from trackside.read.formats.job_log import empty_output, looks_like_text
-from trackside.read.formats.metric_table import cells_of
+from trackside.read.formats.metric_table import DELIMITERS, LOOK, cells_of
 from trackside.read.table_columns import TIMES
 
-_DELIMITERS = ",;\t"
 _NAME = re.compile(r"[A-Za-z_][\w .:/%()\[\]{}=\"#-]{0,120}")
 _TRAINING = re.compile(r"step|epoch|iter|loss|batch|acc|reward|perplexity|ppl|\blr\b", re.IGNORECASE)
 """Columns of a job that prints its progress as a table: for the log scan."""
 LEAST_COLUMNS, LEAST_ROWS = 3, 3
-_LOOK = 50
 SHOWN = 6
 """Columns that the note names."""
 
@@ -22,13 +20,13 @@ SHOWN = 6
 def _sniff(source: Source) -> Match | None:
     if not looks_like_text(source.head) or empty_output(source.path) is not None:
         return None
-    lines = source.text.split("\n", _LOOK + 1)[: _LOOK + 1]
-    if len(source.head) >= HEAD and len(lines) <= _LOOK:
+    lines = source.text.split("\n", LOOK + 1)[: LOOK + 1]
+    if len(source.head) >= HEAD and len(lines) <= LOOK:
         lines.pop()  # the head's end cuts it
     lines = [line.rstrip("\r") for line in lines if line.strip()]
     if len(lines) <= LEAST_ROWS:
         return None
-    delimiter = max(_DELIMITERS, key=lines[0].count)
+    delimiter = max(DELIMITERS, key=lines[0].count)
     heading, *rows = (cells_of(line, delimiter) for line in lines)
     names = [name.strip() for name in heading]
     if not _is_heading(names) or any(len(row) != len(names) for row in rows):

@@ -74,7 +74,7 @@ def _read(source: Source, sink: Sink) -> Result:
         line, counted = line + data.count(b"\n", counted, start), start
         try:
             answer = _answer.decode(memoryview(data)[start:end])
-            unnamed += _take(answer, found, data, line)
+            unnamed += _take(answer, found, line)
         except msgspec.DecodeError as error:
             notes.append(f"an answer is cut off or broken (line {line:,}): {error}")
             continue
@@ -99,7 +99,7 @@ def _answers(data: bytes) -> Iterator[tuple[int, int]]:
     yield start, len(data)
 
 
-def _take(answer: _Answer, found: Measurements, data: bytes, line: int) -> int:
+def _take(answer: _Answer, found: Measurements, line: int) -> int:
     """Hand on the answer's values; how many of its series have no name."""
     unnamed = 0
     if answer.data is None or answer.data.kind not in ("matrix", "vector"):

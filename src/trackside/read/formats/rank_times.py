@@ -6,14 +6,12 @@ sampled), and times. A time that was normalised has no unit any more; it is kept
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trackside.logs.numbers import figure, whole
 from trackside.model import Event, Position
-from trackside.read.format import Format, Match, Result, Sink, Source
+from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
 
 _RANKS = ("rank", "global_rank", "rank_id", "worker", "worker_id", "worker_index", "worker_rank")
 _STEPS = ("step", "global_step", "iteration", "iter", "batch", "batch_idx", "time")
@@ -95,7 +93,7 @@ def _read(source: Source, sink: Sink) -> Result:
 
 
 def _event(at: Position, columns: _Columns, text: str) -> Event | None:
-    cells = _cells(text)
+    cells = csv_cells(text) if '"' in text else text.split(",")
     if len(cells) != columns.count:
         return None
     rank, step = whole(cells[columns.rank].strip()), whole(cells[columns.step].strip())
@@ -109,15 +107,6 @@ def _event(at: Position, columns: _Columns, text: str) -> Event | None:
     return Event(
         "rank_progress", at, "log", text=text[:200], rank=rank, parser="rank-times", fields={"step": step, **fields}
     )
-
-
-def _cells(text: str) -> Sequence[str]:
-    if '"' not in text:
-        return text.split(",")
-    try:
-        return next(csv.reader([text]), [])
-    except csv.Error:
-        return []
 
 
 FORMAT = Format("rank-times", "step times of every rank (CSV)", "log", _sniff, _read)

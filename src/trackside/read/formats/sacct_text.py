@@ -10,27 +10,20 @@ from trackside.catalog.slurm.fields import job_record, step_record
 from trackside.catalog.slurm.values import split_job_id
 from trackside.model import Record
 from trackside.read.format import Format, Match, Result, Sink, Source, give
-from trackside.read.slurm_row import Row
-from trackside.read.slurm_table import below as rows_below
-from trackside.read.slurm_table import first_lines, header_of
+from trackside.read.slurm_table import Row, first_lines, header_of
 
 _STATE = re.compile(rf"(?:CANCELLED by \S+|{'|'.join(sorted(ALL_STATES))})\Z")
 
 
 def _sniff(source: Source) -> Match | None:
     lines = first_lines(source.text, 12)
-    if not lines:
-        return None
-    under = lines[1] if len(lines) > 1 else ""
-    table = header_of(lines[0], SACCT, under)
+    table = header_of(lines, SACCT)
     if table is not None and not lines[0].isupper():
         if (table.separator is None and not table.spans) or not table.covers(source.text):
             return None
         what = "fixed columns" if table.spans else f"{len(table.columns)} columns"
         return Match(0.95, f"sacct, {what}")
-    if _headerless(lines):
-        return Match(0.7, "sacct without its header")
-    return None
+    return Match(0.7, "sacct without its header") if _headerless(lines) else None
 
 
 def _headerless(lines: list[str]) -> bool:
@@ -47,14 +40,12 @@ def _headerless(lines: list[str]) -> bool:
 
 
 def _read(source: Source, sink: Sink) -> Result:
-    lines = first_lines(source.text)
-    table = header_of(lines[0], SACCT, lines[1] if len(lines) > 1 else "")
+    table = header_of(first_lines(source.text), SACCT)
     if table is None:
         raise ValueError("the columns can't be told: run sacct with -P and without --noheader")
     if not {"jobid", "jobidraw"} & set(table.columns):
         raise ValueError("no job id: run sacct with JobID among the columns of --format")
-    rows = table.rows(rows_below(table, source.lines()))
-    count = give((record_of(source.path, row) for row in rows), sink)
+    count = give((record_of(source.path, row) for row in table.rows(source.lines())), sink)
     return table.result(count, "a header and no job", " (a separator or line break inside a name)")
 
 

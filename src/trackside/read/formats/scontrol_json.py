@@ -41,15 +41,18 @@ def _format(
 
 def _jobs(answer: Object, jobs: list[Object], path: str) -> Iterator[Record]:
     shared: dict[str, Value | None] = {
-        "source": _caller(answer) or "squeue",
+        "source": _caller(answer, "squeue"),
         "as_of": time(answer.get("last_update")),
     }
     for ordinal, job in enumerate(jobs, 1):
         yield slurm_json.record("job", path, ordinal, _job(job, shared))
 
 
-def _caller(answer: Object) -> str | None:
-    return "scontrol" if slurm_json.command(answer) in ("scontrol", "show") else None
+def _caller(answer: Object, otherwise: str) -> str:
+    """The program that wrote the answer, where ``meta`` says so (23.02 on)."""
+    called = dig(answer, "meta", "command")
+    program = str(called[0]).rpartition("/")[2] if isinstance(called, list) and called else ""
+    return "scontrol" if program in ("scontrol", "show") else otherwise
 
 
 def _job(job: Object, shared: dict[str, Value | None]) -> dict[str, Value]:
@@ -89,7 +92,7 @@ def _step(step: Object) -> dict[str, Value]:
 
 
 def _nodes(answer: Object, nodes: list[Object], path: str) -> Iterator[Record]:
-    as_of, caller = time(answer.get("last_update")), _caller(answer) or "sinfo"
+    as_of, caller = time(answer.get("last_update")), _caller(answer, "sinfo")
     for ordinal, node in enumerate(nodes, 1):
         state = values.words(node.get("state")) + values.words(node.get("state_flags"))
         name = str(node.get("name") or node.get("hostname") or "")

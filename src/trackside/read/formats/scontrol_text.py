@@ -17,27 +17,6 @@ Lines = Iterable[tuple[int, int, str]]
 """Number, offset and text of each."""
 
 
-def _first(source: Source) -> str:
-    lines = first_lines(source.text, 1)
-    return lines[0] if lines else ""
-
-
-def _sniff_jobs(source: Source) -> Match | None:
-    found = re.match(r"JobId=\d+ .{0,400}?(?:JobName|ArrayJobId|HetJobId|PackJobId)=", _first(source))
-    return Match(0.96, "scontrol show job") if found else None
-
-
-def _sniff_steps(source: Source) -> Match | None:
-    return Match(0.95, "scontrol show step") if re.match(r"StepId=\d+\S* UserId=", _first(source)) else None
-
-
-def _sniff_nodes(source: Source) -> Match | None:
-    first = _first(source)
-    if not re.match(r"NodeName=\S+ (?:Arch=|CoresPerSocket=|NodeAddr=)", first):
-        return None
-    return Match(0.95, "scontrol show node") if " State=" in source.text else None
-
-
 def jobs_in(lines: Lines, path: str) -> Iterator[Record]:
     """The jobs of these lines of an input."""
     for block in blocks(lines, "JobId", JOB_KEYS, JOB_LINES, JOB_REPEATED):
@@ -63,17 +42,41 @@ def nodes_in(lines: Lines, path: str) -> Iterator[Record]:
         yield Record("node", block.at(path), "scheduler", fields, text)
 
 
-def _reader(records_in: Callable[[Lines, str], Iterator[Record]]) -> Callable[[Source, Sink], Result]:
-    """A format's ``read``."""
+def _format(
+    id_: str,
+    command: str,
+    score: float,
+    beginning: str,
+    records_in: Callable[[Lines, str], Iterator[Record]],
+    holds: str = "",
+) -> Format:
+    """The format of a command's output, told by how its first line begins, and by what it holds."""
+
+    def sniff(source: Source) -> Match | None:
+        first = "".join(first_lines(source.text, 1))
+        return Match(score, command) if re.match(beginning, first) and holds in source.text else None
 
     def read(source: Source, sink: Sink) -> Result:
         return Result(give(records_in(source.lines(), source.path), sink))
 
-    return read
+    return Format(id_, command, "scheduler", sniff, read)
 
 
 FORMATS = (
-    Format("scontrol-job", "scontrol show job", "scheduler", _sniff_jobs, _reader(jobs_in)),
-    Format("scontrol-step", "scontrol show step", "scheduler", _sniff_steps, _reader(steps_in)),
-    Format("scontrol-node", "scontrol show node", "scheduler", _sniff_nodes, _reader(nodes_in)),
+    _format(
+        "scontrol-job",
+        "scontrol show job",
+        0.96,
+        r"JobId=\d+ .{0,400}?(?:JobName|ArrayJobId|HetJobId|PackJobId)=",
+        jobs_in,
+    ),
+    _format("scontrol-step", "scontrol show step", 0.95, r"StepId=\d+\S* UserId=", steps_in),
+    _format(
+        "scontrol-node",
+        "scontrol show node",
+        0.95,
+        r"NodeName=\S+ (?:Arch=|CoresPerSocket=|NodeAddr=)",
+        nodes_in,
+        " State=",
+    ),
 )

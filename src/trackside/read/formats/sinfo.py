@@ -10,8 +10,7 @@ from trackside.catalog.slurm.values import nodes
 from trackside.model import Position, Record
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.formats.squeue import table_of
-from trackside.read.slurm_row import Row
-from trackside.read.slurm_table import Table, below, first_lines, header_of
+from trackside.read.slurm_table import Row, Table, first_lines, header_of
 
 
 def _sniff(source: Source) -> Match | None:
@@ -40,19 +39,14 @@ def _read(source: Source, sink: Sink) -> Result:
 
 
 def _sniff_events(source: Source) -> Match | None:
-    table = _events(source)
+    table = header_of(first_lines(source.text, 2), SACCTMGR_EVENT)
     if table is None or not {"state", "reason"} & set(table.columns):
         return None
     return Match(0.94, "sacctmgr show event") if {"nodename", "node"} & set(table.columns) else None
 
 
-def _events(source: Source) -> Table | None:
-    lines = first_lines(source.text, 2)
-    return header_of(lines[0], SACCTMGR_EVENT, lines[1] if len(lines) > 1 else "") if lines else None
-
-
 def _read_events(source: Source, sink: Sink) -> Result:
-    table = _events(source)
+    table = header_of(first_lines(source.text, 2), SACCTMGR_EVENT)
     if table is None:
         raise ValueError("the columns can't be told: run sacctmgr with -P and its header")
 
@@ -68,7 +62,7 @@ def _emit(
 ) -> Result:
     """One record a node and state; sinfo repeats a node once a partition."""
     seen: set[tuple[Value, ...]] = set()
-    for row in table.rows(below(table, source.lines())):
+    for row in table.rows(source.lines()):
         for index, each in enumerate(fields(row)):
             key = tuple(each.get(name) for name in ("name", "state", "flags", "reason", "reason_time"))
             if key in seen:

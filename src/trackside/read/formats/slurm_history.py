@@ -19,8 +19,7 @@ from trackside.logs.slurm_history import PARSER, happening
 from trackside.model import Record
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.formats import sacct_text, scontrol_text
-from trackside.read.slurm_row import Row
-from trackside.read.slurm_table import first_lines
+from trackside.read.slurm_table import Row, first_lines
 
 _LINE = re.compile(
     r"(?:job|step|node) [\w.+\[\],:%-]{1,600} [a-z][^\t]{0,3000}\t(?P<record>(?P<key>JobId|JobID|NodeName)=.*)",

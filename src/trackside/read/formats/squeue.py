@@ -10,25 +10,20 @@ from trackside.catalog.slurm.values import split_job_id
 from trackside.logs.stamp import find_time
 from trackside.model import Record
 from trackside.read.format import Format, Match, Result, Sink, Source, give
-from trackside.read.slurm_row import Row
-from trackside.read.slurm_table import Table, below, first_lines, header_of
+from trackside.read.slurm_table import Row, Table, first_lines, header_of
 
 _DATE = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d \d{4}\s*\Z")
-
-
-def date_of(line: str) -> float | None:
-    """The date line that ``-l`` prints above its table, as POSIX seconds (read as UTC)."""
-    return find_time(line) if _DATE.match(line) else None
+"""What ``-l`` prints above its table; read as UTC."""
 
 
 def table_of(text: str, known: frozenset[str]) -> tuple[Table, float | None] | None:
     """The table at a text's top and the date above it; its header has to be in capitals."""
     lines = first_lines(text, 2)
-    as_of = date_of(lines[0]) if lines else None
+    as_of = find_time(lines[0]) if lines and _DATE.match(lines[0]) else None
     lines = lines[1:] if as_of is not None else lines
     if not lines or lines[0].upper() != lines[0]:
         return None
-    table = header_of(lines[0], known)
+    table = header_of(lines[:1], known)
     return None if table is None else (table, as_of)
 
 
@@ -49,8 +44,7 @@ def _read(source: Source, sink: Sink) -> Result:
     if found is None:
         raise ValueError("the header of squeue can't be read: run it without -h")
     table, as_of = found
-    rows = table.rows(below(table, source.lines()))
-    count = give((_record(row, source.path, as_of) for row in rows), sink)
+    count = give((_record(row, source.path, as_of) for row in table.rows(source.lines())), sink)
     return table.result(count, "a header and no job: it had ended or never was")
 
 

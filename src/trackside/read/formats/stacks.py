@@ -12,6 +12,7 @@ from trackside.read.stacks import stack_fields
 
 _THREAD = re.compile(r'\s*Thread (?:0x)?([0-9A-Fa-f]{1,16}) \([\w+ ]{1,40}\)(?:: "([^"\n]{0,100})")?\s*$')
 _FRAME = re.compile(r"\s+(\S{1,200}) \((\S{1,500}?)(?::(\d{1,7}))?\)\s*$")
+_LIBRARY = re.compile(r"\.so(?:\.\d+)*\Z")
 
 
 def _sniff(source: Source) -> Match | None:
@@ -41,24 +42,13 @@ def _give(sink: Sink, head: tuple[Position, str, str, str | None] | None, calls:
     if head is None or not calls:
         return 0
     at, text, pid, thread = head
-    fields = {"pid": pid, "thread": thread, **stack_fields(_python(calls), _native(calls))}
+    # --native puts frames of shared libraries before and between those of Python
+    python = [call for call in calls if not _LIBRARY.search(call.file)]
+    native = calls[: calls.index(python[0])] if python else []
+    fields = {"pid": pid, "thread": thread, **stack_fields(python or calls, [call.name for call in native])}
     told = {name: value for name, value in fields.items() if value is not None}
     sink.event(Event("stack", at, "trace", text=f"{text} in {calls[0].name}", parser="py-spy", fields=told))
     return 1
-
-
-def _python(calls: list[Call]) -> list[Call]:
-    """``--native`` puts frames of shared libraries between them."""
-    return [call for call in calls if not _is_library(call)] or calls
-
-
-def _native(calls: list[Call]) -> list[str]:
-    first = next((place for place, call in enumerate(calls) if not _is_library(call)), 0)
-    return [call.name for call in calls[:first]]
-
-
-def _is_library(call: Call) -> bool:
-    return re.search(r"\.so(?:\.\d+)*\Z", call.file) is not None
 
 
 FORMAT = Format("py-spy-dump", "Python stacks of living processes (py-spy dump)", "trace", _sniff, _read)

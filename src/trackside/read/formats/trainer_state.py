@@ -23,6 +23,7 @@ _SUMMARY = frozenset({"train_runtime", "train_loss"})
 _EVAL = re.compile(
     r"(?:eval|test)_(?!runtime$|samples_per_second$|steps_per_second$|model_preparation_time$)(.{1,100})"
 )
+_PRINTED = {"loss": "loss", "grad_norm": "grad_norm", "lr": "learning_rate"}
 _REWARDS = ("reward", "rewards/margins", "objective/rlhf_reward")
 
 
@@ -107,18 +108,8 @@ def _events(at: Position, entry: dict[str, Any], raw: str) -> Iterator[Event]:
         return
     if "loss" in entry:
         reward = next((found for key in _REWARDS if (found := figure(entry.get(key))) is not None), None)
-        yield point(
-            at,
-            "progress",
-            text,
-            step=step,
-            epoch=epoch,
-            loss=figure(entry["loss"]),
-            grad_norm=figure(entry.get("grad_norm")),
-            lr=figure(entry.get("learning_rate")),
-            reward=reward,
-            framework=FRAMEWORK,
-        )
+        told = {field: figure(entry.get(key)) for field, key in _PRINTED.items()}
+        yield point(at, "progress", text, step=step, epoch=epoch, **told, reward=reward, framework=FRAMEWORK)
     for key, value in entry.items():
         metric, found = _EVAL.fullmatch(key), figure(value)
         if metric is not None and found is not None:

@@ -1,23 +1,30 @@
-"""What a push holds once its bytes are understood: samples of series, or lines of streams."""
+"""What the protocols share: how a push is refused, how its lines are gathered, how it is answered."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
-
+from trackside.catalog.streams import ROLES, plain
 from trackside.errors import TracksideError
+from trackside.stores.receiver.pending import LineStream
 
 MAX_LINES = 1 << 22
 """Of one push: more than may wait to be written, with a time each; an empty line has two bytes and becomes 50."""
+
+_PLACES = frozenset(
+    {name for role in ("job", "node", "rank") for name in ROLES[role]}
+    | {"filename", "log_file_path", "log_file_name", "syslog_identifier", "identifier", "appname", "systemd_unit"}
+)
+"""Attributes of a single line that say whose line it is."""
 
 
 class BadRequest(TracksideError, ValueError):
     """What was pushed cannot be taken: what is wrong, where, and what to do, in words for the sender (HTTP 400)."""
 
     status = 400
+    retry_after_s: float | None = None
 
 
 class TooLarge(BadRequest):
@@ -30,45 +37,6 @@ class Unsupported(BadRequest):
     """A content type or encoding that is not spoken here (HTTP 415)."""
 
     status = 415
-
-
-@dataclass(slots=True, eq=False)
-class MetricBlock:
-    """Samples of one push, in no promised order.
-
-    Two equal keys name the same series for ever; one series may come under several keys, and a key may stand twice.
-    ``labels_of`` of the protocol's module says what a key means.
-    """
-
-    keys: list[bytes]
-    index: NDArray[np.int32]
-    """(N,) the place in ``keys`` of each sample's series."""
-    times_ms: NDArray[np.int64]
-    """(N,) since 1970."""
-    values: NDArray[np.float64]
-    """(N,)"""
-    left_out: int = 0
-    """Points that cannot be kept, such as native histograms; ``why`` says so in words."""
-    stale: int = 0
-    """Markers that a series has ended: understood, and no measurement."""
-    exemplars: int = 0
-    """Left out as well."""
-    why: str = ""
-
-    @property
-    def received(self) -> int:
-        """Samples understood, markers among them."""
-        return len(self.values) + self.stale
-
-
-@dataclass(slots=True, eq=False)
-class LineStream:
-    """Lines of one stream, in the order sent."""
-
-    labels: dict[str, str]
-    times_ns: list[int] = field(default_factory=list)
-    """Since 1970, one a line; 0 where the sender gave no time."""
-    lines: list[str] = field(default_factory=list)
 
 
 class LineStreams:
@@ -94,6 +62,12 @@ class LineStreams:
     def with_lines(self) -> list[LineStream]:
         """All streams that have lines."""
         return [stream for stream in self._streams.values() if stream.lines]
+
+
+@lru_cache(maxsize=1 << 12)
+def is_place(name: str) -> bool:
+    """Whether an attribute tells streams apart; the number of a trace, or of a line, does not."""
+    return plain(name) in _PLACES
 
 
 @dataclass(frozen=True, slots=True)

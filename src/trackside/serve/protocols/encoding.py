@@ -35,9 +35,7 @@ def decompress(body: bytes, content_encoding: str, most: int) -> bytes:
         raise BadRequest(f"{len(names)} encodings one in another: at most {MOST_ENCODINGS} are undone")
     for name in reversed(names):
         if name not in _DECODERS:
-            raise Unsupported(
-                f"Content-Encoding {name[:40]!r} is not known here: use {', '.join(each for each in _DECODERS if each)}"
-            )
+            raise Unsupported(f"Content-Encoding {name[:40]!r} is not known here: use {', '.join(_DECODERS)}")
         body = _DECODERS[name](body, most)
     if len(body) > most:
         raise _too_large(most)
@@ -50,10 +48,6 @@ def _too_large(most: int) -> TooLarge:
 
 def _broken(name: str, why: object) -> BadRequest:
     return BadRequest(f"Content-Encoding says {name}, and the body is no whole {name}: {str(why)[:200]}")
-
-
-def _identity(body: bytes, _: int) -> bytes:
-    return body
 
 
 def _snappy(body: bytes, most: int) -> bytes:
@@ -146,8 +140,7 @@ def _zstd(body: bytes, most: int) -> bytes:
 
 
 _DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
-    "": _identity,
-    "identity": _identity,
+    "identity": lambda body, _: body,
     "snappy": _snappy,
     "gzip": _gzip,
     "x-gzip": _gzip,

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from trackside.serve.protocols.decoded import Answer, BadRequest, LineStream, LineStreams, TooLarge, Unsupported
+from trackside.serve.protocols.decoded import Answer, BadRequest, LineStreams, TooLarge, Unsupported, is_place
 from trackside.serve.protocols.messages import Shape, parsed
-from trackside.serve.protocols.places import is_place
 from trackside.serve.protocols.schema import PushRequest
+from trackside.stores.receiver.pending import LineStream
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 _MAX_STREAMS = 1 << 14
@@ -40,9 +40,9 @@ def decode(body: bytes, content_type: str) -> list[LineStream]:
     raise Unsupported(f"Content-Type {content_type[:200]!r}: a push is {PROTOBUF} (snappy) or {JSON}")
 
 
-def answer() -> Answer:
-    """What the sender is told once all lines are kept."""
-    return Answer(204)
+def answer(why: str = "") -> Answer:
+    """What the sender is told once the lines are kept, and ``why`` some are not: those it must not send again."""
+    return Answer(400, f"the rest is kept: {why}\n".encode(), "text/plain; charset=utf-8") if why else Answer()
 
 
 # -- labels

@@ -51,11 +51,7 @@ def pieces(body: bytes, shape: Shape, largest: int, at: int, end: int) -> Iterat
             yield context + body[begin:stop]
             continue
         for piece in pieces(body, shape[number], largest, begin, stop):
-            yield b"".join((context, _tag(number), length(len(piece)), piece))
-
-
-def _tag(number: int) -> bytes:
-    return bytes([number << 3 | BYTES])
+            yield b"".join((context, bytes([number << 3 | BYTES]), length(len(piece)), piece))
 
 
 def _cut(body: bytes, shape: Shape, at: int, end: int) -> tuple[bytes, list[tuple[int, int, int]]]:

@@ -10,9 +10,9 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.logs.v1.logs_pb2 import ResourceLogs
 
 from trackside.serve.protocols import otlp
-from trackside.serve.protocols.decoded import Answer, BadRequest, LineStream, LineStreams
+from trackside.serve.protocols.decoded import Answer, BadRequest, LineStreams, is_place
 from trackside.serve.protocols.messages import Shape
-from trackside.serve.protocols.places import is_place
+from trackside.stores.receiver.pending import LineStream
 
 TRACE = "exception.stacktrace"
 _SHAPE: Shape = {1: {2: {2: {}}}}
@@ -32,10 +32,14 @@ def decode(body: bytes, content_type: str) -> list[LineStream]:
     return streams.with_lines()
 
 
-def answer(content_type: str) -> Answer:
-    """What the sender is told once all lines are kept."""
-    response = ExportLogsServiceResponse().SerializeToString()
-    return otlp.answered(otlp.media_of(content_type), response, "rejectedLogRecords", 0, "")
+def answer(content_type: str, lost: int = 0, why: str = "") -> Answer:
+    """What the sender is told once the lines are kept, but for ``lost`` ones, and ``why`` these are not."""
+    response = ExportLogsServiceResponse()
+    if why:
+        response.partial_success.rejected_log_records = lost
+        response.partial_success.error_message = why
+    media = otlp.media_of(content_type)
+    return otlp.answered(media, response.SerializeToString(), "rejectedLogRecords", lost, why)
 
 
 def _add_records(streams: LineStreams, resource: ResourceLogs) -> None:

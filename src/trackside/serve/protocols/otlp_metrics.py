@@ -19,12 +19,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as messages
 
 from trackside.serve.protocols import otlp
-from trackside.serve.protocols.decoded import Answer, BadRequest, MetricBlock, TooLarge
+from trackside.serve.protocols.decoded import Answer, BadRequest, TooLarge
 from trackside.serve.protocols.messages import Shape
-from trackside.serve.protocols.series_key import MAX_KEY_BYTES, KnownSeries, key_of, labels_of
+from trackside.serve.protocols.series_key import MAX_KEY_BYTES, KnownSeries, key_of
 from trackside.serve.protocols.wire import MAX_MESSAGES
-
-__all__ = ["answer", "decode", "labels_of"]
+from trackside.stores.receiver.arrivals import MetricBlock
 
 _POINTS: Shape = {1: {}}
 _SHAPE: Shape = {1: {2: {2: {5: _POINTS, 7: _POINTS, 9: _POINTS, 10: _POINTS, 11: _POINTS}}}}
@@ -61,14 +60,15 @@ def decode(body: bytes, content_type: str, known: KnownSeries | None = None) -> 
     return samples.block()
 
 
-def answer(block: MetricBlock, content_type: str) -> Answer:
-    """What the sender is told once the block is kept."""
-    response = ExportMetricsServiceResponse()
-    if block.why:
-        response.partial_success.rejected_data_points = block.left_out
-        response.partial_success.error_message = block.why
+def answer(block: MetricBlock, content_type: str, lost: int = 0, why: str = "") -> Answer:
+    """What the sender is told once the block is kept, but for ``lost`` samples, and ``why`` these are not."""
+    response, left_out = ExportMetricsServiceResponse(), block.left_out + lost
+    said = "; ".join(each for each in (block.why, why) if each)
+    if said:
+        response.partial_success.rejected_data_points = left_out
+        response.partial_success.error_message = said
     media = otlp.media_of(content_type)
-    return otlp.answered(media, response.SerializeToString(), "rejectedDataPoints", block.left_out, block.why)
+    return otlp.answered(media, response.SerializeToString(), "rejectedDataPoints", left_out, said)
 
 
 @dataclass(slots=True)
@@ -84,7 +84,6 @@ class _Samples:
     exponential: int = 0
 
     def add_metric(self, series: _Series, metric: messages.Metric) -> None:
-        """All points of a metric."""
         kind = metric.WhichOneof("data")
         if kind is None:
             return
@@ -102,7 +101,6 @@ class _Samples:
             raise TooLarge(f"more than {MAX_MESSAGES:,} points: send less at once")
 
     def block(self) -> MetricBlock:
-        """All samples."""
         return MetricBlock(
             self.keys,
             np.arange(len(self.keys), dtype=np.int32),

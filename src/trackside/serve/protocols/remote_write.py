@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from trackside.serve.protocols import remote_write_1, remote_write_2
-from trackside.serve.protocols.decoded import Answer, MetricBlock, Unsupported
-from trackside.serve.protocols.sample_rows import STALE
-from trackside.serve.protocols.series_key import KnownSeries, labels_of
-
-__all__ = ["STALE", "answer", "decode", "labels_of", "version_of"]
+from trackside.serve.protocols.decoded import Answer, Unsupported
+from trackside.serve.protocols.series_key import KnownSeries
+from trackside.stores.receiver.arrivals import MetricBlock
 
 _MESSAGES = {"": 1, "prometheus.WriteRequest": 1, "io.prometheus.write.v2.Request": 2}
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trackside.serve.protocols.decoded import MetricBlock, TooLarge
-from trackside.serve.protocols.sample_rows import SampleRows
-from trackside.serve.protocols.samples import SampleScan
+from trackside.serve.protocols.decoded import TooLarge
+from trackside.serve.protocols.samples import SampleRows, SampleScan
 from trackside.serve.protocols.series_key import KnownSeries
 from trackside.serve.protocols.wire import BYTES, FIXED64, MAX_MESSAGES, VARINT, fields, signed, split
+from trackside.stores.receiver.arrivals import MetricBlock
 
 _DOUBLE = struct.Struct("<d")
 

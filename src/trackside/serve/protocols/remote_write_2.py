@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from trackside.serve.protocols.decoded import BadRequest, MetricBlock, TooLarge
+from trackside.serve.protocols.decoded import BadRequest, TooLarge
 from trackside.serve.protocols.messages import Shape, parsed
-from trackside.serve.protocols.sample_rows import SampleRows
+from trackside.serve.protocols.samples import SampleRows
 from trackside.serve.protocols.schema import Symbols, WriteRequest
 from trackside.serve.protocols.series_key import MAX_KEY_BYTES, KnownSeries, key_of
 from trackside.serve.protocols.wire import MAX_MESSAGES
+from trackside.stores.receiver.arrivals import MetricBlock
 
 MAX_SAMPLES = 1 << 23
 """Of one request: what may wait to be written, about; an empty sample has two bytes and becomes 20."""
@@ -33,7 +32,10 @@ def decode(body: bytes, known: KnownSeries) -> MetricBlock:
             try:
                 labels = tuple([symbols[ref] for ref in series.labels_refs])
             except IndexError:
-                raise _unknown_symbol(series.labels_refs, len(symbols), index) from None
+                raise BadRequest(
+                    f"series {index:,}: labels_refs names symbol {max(series.labels_refs):,}, and the request has "
+                    f"{len(symbols):,}"
+                ) from None
             keys.append(get(labels) or _new_key(known, labels, index))
             for sample in series.samples:
                 add_index(index)
@@ -66,7 +68,3 @@ def _new_key(known: KnownSeries, labels: tuple[bytes, ...], index: int) -> bytes
         raise BadRequest(f"series {index:,}: its labels take more than {MAX_KEY_BYTES:,} bytes: drop the longest")
     key = key_of(zip(labels[::2], labels[1::2], strict=True))
     return known.judged(labels, key, _POINTER_BYTES * len(labels), index)
-
-
-def _unknown_symbol(refs: Sequence[int], count: int, index: int) -> BadRequest:
-    return BadRequest(f"series {index:,}: labels_refs names symbol {max(refs):,}, and the request has {count:,}")

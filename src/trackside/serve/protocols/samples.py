@@ -1,4 +1,4 @@
-"""The samples of a remote write, found by their look in the whole body at once.
+"""The samples of a remote write: found by their look in the whole body at once, or read one by one.
 
 A sample nearly always has one of three forms. What looks like one may still be a part of some text: it counts as a
 sample only where a field of its message is known to begin, or by the chain of samples that leads to it from there.
@@ -6,13 +6,17 @@ sample only where a field of its message is known to begin, or by the chain of s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trackside.serve.protocols.wire import SIX, SIX_MASK, Offsets, bytes_of, six, words_of
+from trackside.stores.receiver.arrivals import MetricBlock
 
+STALE = 0x7FF0000000000002
+"""The bits of the value that says: this series has ended."""
 # A sample as its field begins: with a value; of the value 0, which is not written; with a start time after its time.
 _FULL, _ZERO, _STARTED = 18, 9, 25
 _HEADS = {_FULL: 0x091012, _ZERO: 0x100712, _STARTED: 0x091712}
@@ -33,7 +37,6 @@ class SampleScan:
 
     @classmethod
     def of(cls, body: bytes) -> SampleScan:
-        """Find them."""
         octets = bytes_of(body)
         if len(octets) < _ZERO:
             return cls(body, *[np.empty(0, dtype=np.int64)] * 4)
@@ -108,3 +111,37 @@ class SampleScan:
 def _times(begins: Offsets, sizes: Offsets) -> Offsets:
     """Where the word stands that ends in the time."""
     return begins + np.where(sizes == _ZERO, 1, 10)
+
+
+@dataclass(slots=True)
+class SampleRows:
+    """Samples that are read one by one, a row each, and how many parts of a request were left out."""
+
+    index: array[int] = field(default_factory=lambda: array("i"))
+    """Place of the sample's series in the request."""
+    times_ms: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+    histograms: int = 0
+    exemplars: int = 0
+
+    def block(
+        self, keys: list[bytes], index: NDArray[np.int32], times_ms: NDArray[np.int64], values: NDArray[np.float64]
+    ) -> MetricBlock:
+        """All samples: those given, and these."""
+        if self.index:
+            index = np.concatenate([index, np.frombuffer(self.index, dtype=np.int32)])
+            times_ms = np.concatenate([times_ms, np.frombuffer(self.times_ms, dtype=np.int64)])
+            values = np.concatenate([values, np.frombuffer(self.values, dtype=np.float64)])
+        stale = values.view(np.uint64) == STALE
+        ended = int(stale.sum())
+        if ended:
+            index, times_ms, values = index[~stale], times_ms[~stale], values[~stale]
+        return MetricBlock(keys, index, times_ms, values, self.histograms, ended, self.exemplars, self._why())
+
+    def _why(self) -> str:
+        reasons = []
+        if self.histograms:
+            reasons.append(f"{self.histograms:,} native histograms were left out: have classic ones scraped")
+        if self.exemplars:
+            reasons.append(f"{self.exemplars:,} exemplars were left out: don't send them (send_exemplars: false)")
+        return "; ".join(reasons)

@@ -11,32 +11,11 @@ from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import Flags, middle
 from trackside.finding import Verdict
 from trackside.query import metric
-from trackside.show.charts import reduce
+from trackside.show.charts import curves, reduce
 from trackside.show.charts.chart import Chart, Drawn
-from trackside.show.charts.phases import apart, first_cause, over_window, phases, run_window, shaded, titled
-from trackside.show.charts.time_axis import (
-    PHASES,
-    TOP,
-    Json,
-    Span,
-    area,
-    at_cursor,
-    at_ends,
-    bands,
-    dots,
-    dragged,
-    figure,
-    heading,
-    label,
-    line,
-    named_moment,
-    panel,
-    readout,
-    signal,
-    table,
-    y_axis,
-    y_scale,
-)
+from trackside.show.charts.curves import Curve
+from trackside.show.charts.phases import apart, first_cause, over_window, phases, run_window, sampled
+from trackside.show.charts.time_axis import Json, Span, label, signal
 from trackside.show.wording import ratio, word
 
 SM = metric("gpu_sm_active_ratio").over("run", "avg")
@@ -46,8 +25,7 @@ BUSY = {
 }
 """What counts a kernel that waits; the better one first."""
 HEIGHT = 190
-HEAD = 22 + PHASES
-"""Pixels of the plot, and where its heading stands above it."""
+"""Pixels of the plot."""
 FULL = 1.03
 """Share of time at the top edge: a dot at 1 is whole."""
 GAP = 0.4
@@ -55,14 +33,13 @@ GAP = 0.4
 _WHILE = {
     "training": "While it trained", "GPUs at work": "While its GPUs worked", "GPUs busy": "While its GPUs were busy",
 }  # fmt: skip
-Matrix = reduce.Matrix
+Levels = dict[str, reduce.Level]
 
 
 def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
     """None where neither was sampled."""
-    window = run_window(facts)
-    sm = _grid(facts.answer(SM), window)
-    told = [(name, grid) for name, query in BUSY.items() if (grid := _grid(facts.answer(query), window)) is not None]
+    sm, window = sampled(facts, SM), run_window(facts)
+    told = [(name, grid) for name, query in BUSY.items() if (grid := sampled(facts, query)) is not None]
     name, busy = told[0] if told else ("", None)
     grid = sm or busy
     if window is None or grid is None:
@@ -70,34 +47,39 @@ def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
     split = {key: apart(verdict, each) for key, each in (("sm", sm), ("busy", busy)) if each is not None}
     own = split["sm"][0] if sm is not None else {}
     levels = {key: reduce.across(others) for key, (_, others) in split.items()}
-    times = grid.times - grid.step / 2
-    columns: dict[str, Matrix] = {"t": np.round(reduce.times_of(times) * 1000)}
-    for key, found in levels.items():
-        fewer = reduce.level(found)
-        columns |= {key: fewer.middle, f"{key}_low": fewer.low, f"{key}_high": fewer.high}
+    lines = [Curve("busy", name, "second", (6, 2))] if busy is not None else []
+    lines += [Curve("sm", "SM active", "accent")] if sm is not None else []
+    columns = curves.columns(grid, levels, own.values())
+    behind = []
     if len(levels) == 2:
         columns["under"] = np.fmin(columns["sm"], columns["busy"])
-    columns |= {f"own{place}": reduce.line(values) for place, values in enumerate(own.values())}
-    columns["alone"] = reduce.alone(columns["sm" if sm is not None else "busy"])
-    rows = _rows(verdict, facts, [each for each in (sm, busy) if each is not None])
+        behind = [curves.between("under", "busy", "warn", 0.3), *_named_gap(columns)]
     return Drawn(
-        _spec(window, columns, verdict, facts, name, list(own), grid),
-        _caption(levels, name, len(grid), len(own), _worked(verdict, facts, grid)),
+        curves.drawn(
+            "share of time",
+            [*lines, *curves.of_culprits(own)],
+            columns,
+            facts,
+            window=window,
+            height=HEIGHT,
+            top=FULL,
+            step=grid.step,
+            form=".2f",
+            behind=behind,
+            moment=first_cause(verdict, facts),
+        ),
+        _caption(levels, name, len(grid), len(own), _worked(facts, grid)),
         (
             "phase",
             "from",
             "to",
             *(each for each, held in (("SM active, median", sm), (f"{name}, median", busy)) if held),
         ),
-        rows,
+        _rows(facts, window, [each for each in (sm, busy) if each is not None]),
     )
 
 
-def _grid(answer: object, window: Span | None) -> Grid | None:
-    return answer if isinstance(answer, Grid) and window is not None and len(answer.times) else None
-
-
-def _worked(verdict: Verdict, facts: Facts, grid: Grid) -> tuple[str, Flags]:
+def _worked(facts: Facts, grid: Grid) -> tuple[str, Flags]:
     """(T,) The windows in which it did what a run is for, and in words when that was; all where that isn't known."""
     flags, words = np.zeros(len(grid.times), dtype=bool), "Over the whole run"
     for each in phases(facts):
@@ -107,7 +89,7 @@ def _worked(verdict: Verdict, facts: Facts, grid: Grid) -> tuple[str, Flags]:
     return (words, flags) if flags.any() else ("Over the whole run", ~flags)
 
 
-def _caption(levels: dict[str, reduce.Level], name: str, count: int, own: int, worked: tuple[str, Flags]) -> str:
+def _caption(levels: Levels, name: str, count: int, own: int, worked: tuple[str, Flags]) -> str:
     """What it was while it worked."""
     when, flags = worked
     shares = {key: float(middle(each.middle[flags])) for key, each in levels.items()}
@@ -127,9 +109,8 @@ def _caption(levels: dict[str, reduce.Level], name: str, count: int, own: int, w
     )
 
 
-def _rows(verdict: Verdict, facts: Facts, grids: list[Grid]) -> list[tuple[str, ...]]:
+def _rows(facts: Facts, window: Span, grids: list[Grid]) -> list[tuple[str, ...]]:
     rows = []
-    window = run_window(facts) or (0.0, 0.0)
     spans = [(each.name, each.start, each.end) for each in phases(facts)] or [("whole run", *window)]
     for phase, start, end in spans[:50]:
         parts = [grid.values[:, over_window(grid, (start, end))] for grid in grids]
@@ -138,48 +119,8 @@ def _rows(verdict: Verdict, facts: Facts, grids: list[Grid]) -> list[tuple[str, 
     return rows
 
 
-def _spec(
-    window: Span, columns: dict[str, Matrix], verdict: Verdict, facts: Facts, name: str, own: list[str], grid: Grid
-) -> Json:
-    marks: list[Json] = []
-    ends: list[tuple[str, float, str]] = []
-    if "under" in columns:
-        marks.append(area("curve", "under", "busy", "y", "warn", 0.3))
-    for key, title, colour, dash in (("busy", name, "second", (6, 2)), ("sm", "SM active", "accent", ())):
-        if key in columns:
-            marks.append(area("curve", f"{key}_low", f"{key}_high", "y", colour, 0.15))
-            marks += [line("curve", key, "y", colour, dash=dash, wide=2), dots("curve", key, "y", colour, "alone")]
-            ends.append((title, reduce.settled(columns[key]), colour))
-    for place, gpu in enumerate(own):
-        key = f"own{place}"
-        marks += [line("curve", key, "y", "bad", dash=(1, 2), wide=2), dots("curve", key, "y", "bad", "alone")]
-        ends.append((titled(gpu), reduce.settled(columns[f"own{place}"]), "bad"))
-    marks += _named_gap(columns)
-    parts = [(key, title) for key, title in (("busy", name), ("sm", "SM")) if key in columns]
-    parts += [(f"own{place}", titled(gpu)) for place, gpu in enumerate(own)]
-    told = at_cursor("curve", columns["t"], grid.step, parts, ".2f")
-    cause = first_cause(verdict, facts)
-    return figure(
-        HEIGHT,
-        window,
-        [
-            *bands(shaded(facts), HEIGHT),
-            heading("share of time", -HEAD),
-            panel(0, HEIGHT, marks, scales=[y_scale("y", 0, FULL, HEIGHT, nice=False)], axes=[y_axis("y", form=".1f")]),
-            *at_ends([(text, HEIGHT * (1 - place / FULL), colour) for text, place, colour in ends], HEIGHT),
-            *(named_moment(*cause, HEIGHT, "bad", y=-5 - PHASES) if cause else []),
-            readout(told, -HEAD),
-            dragged(HEIGHT),
-        ],
-        data=[table("curve", columns, 4)],
-        top=TOP + PHASES,
-    )
-
-
-def _named_gap(columns: dict[str, Matrix]) -> list[Json]:
+def _named_gap(columns: curves.Columns) -> list[Json]:
     """The words for the gap, in the middle of it where it is wide."""
-    if "under" not in columns:
-        return []
     gap = np.nan_to_num(columns["busy"] - columns["under"])
     wide = np.flatnonzero(gap > max(GAP, 0.75 * float(gap.max())))
     if 8 * len(wide) < len(gap):

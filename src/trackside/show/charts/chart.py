@@ -32,14 +32,17 @@ NARROW_LEFT, NARROW_RIGHT = 96, 14
 
 @dataclass(frozen=True, slots=True)
 class Raster:
-    """A grid of cells, a byte each: 0 to 254 from ``low`` to ``high``, 255 where nothing was sampled; row by row."""
+    """A grid of cells, a byte each: 0 to 254 from ``low`` to ``high``, 255 where nothing was sampled; row by row.
+    ``title``: what it is called; ``form``: how its values are written (d3-format)."""
 
+    title: str
     width: int
     height: int
     cells: bytes
     low: float
     high: float
     unit: str
+    form: str
 
     def __post_init__(self) -> None:
         assert len(self.cells) == self.width * self.height
@@ -57,8 +60,8 @@ class Drawn:
     Every chart has the signal ``narrow``, which a page sets together with the padding ``NARROW_LEFT, NARROW_RIGHT``.
     A chart over steps has the same, in steps: ``axis`` says which, and only those over time go together.
     ``caption``: one or two sentences that say what is seen. ``columns`` and ``rows``: the same as a table of text, at
-    most some fifty rows. ``rasters``: by the name of the data set that the page fills with ``{width, height, values}``.
-    ``choices``: of a chart that can be switched, the label of each value of the signal ``choice``.
+    most some fifty rows. ``rasters``: by the name of the data set that the page fills with ``{width, height, values}``,
+    and a value of the signal ``choice``.
     """
 
     spec: Mapping[str, Any]
@@ -66,7 +69,6 @@ class Drawn:
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     rasters: Mapping[str, Raster] = field(default_factory=dict)
-    choices: Mapping[str, str] = field(default_factory=dict)
     axis: Literal["time", "step"] = "time"
 
 

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from trackside.catalog.events import EVENTS
 from trackside.catalog.throttle import REASONS, mask, reasons_in
 from trackside.catalog.xid import XIDS
-from trackside.evidence import Frame, Grid
+from trackside.evidence import Grid
 from trackside.facts.fact import Facts
 from trackside.facts.gpu.activity import spells
 from trackside.facts.gpus import name_of
 from trackside.model import Event, Role
 from trackside.query import Query, events, metric
+from trackside.show.charts.phases import events_of, sampled
 from trackside.show.charts.time_axis import Span
 from trackside.show.inert import shown
 from trackside.show.wording import moment, word
@@ -134,7 +135,7 @@ class Happening:
 def said(facts: Facts, span: Span, end: float) -> tuple[list[Moment], list[Moment]]:
     """The events in the span, and those of which nothing tells when they were. An event that bears no time lies between
     the last one before it in its file that does and the next, or the run's end."""
-    rows = [row for kind in (*_LANE, "progress") for row in _events(facts, kind)]
+    rows = [row for kind in (*_LANE, "progress") for row in events_of(facts, events(kind))]
     files = {row.at.path for row in rows if row.time is None}
     timed = sorted(
         (row.at.path, row.at.line, row.time) for row in rows if row.time is not None and row.at.path in files
@@ -158,27 +159,22 @@ def said(facts: Facts, span: Span, end: float) -> tuple[list[Moment], list[Momen
     return found, untold
 
 
-def _events(facts: Facts, kind: str) -> Sequence[Event]:
-    answer = facts.answer(events(kind))
-    return answer.events if isinstance(answer, Frame) else ()
-
-
 def counted(facts: Facts, span: Span) -> Iterator[Moment]:
     """The faults that metrics counted: of one window and sort as one."""
-    xids = facts.answer(XID)
-    if isinstance(xids, Grid):
-        for column in np.flatnonzero((np.nan_to_num(xids.values) > 0).any(axis=0)):
-            values = np.nan_to_num(xids.values[:, column]).astype(np.int64)
+    if (xids := sampled(facts, XID)) is not None:
+        every = np.nan_to_num(xids.values).astype(np.int64)
+        for column in np.flatnonzero((every > 0).any(axis=0)).tolist():
+            values = every[:, column]
             for number in np.unique(values[values > 0]).tolist():
                 known = XIDS.get(number)
                 name = f"Xid {number}{f' ({known.mnemonic})' if known else ''}"
-                yield _at(xids, int(column), name, np.flatnonzero(values == number), span)
+                yield _at(xids, column, name, np.flatnonzero(values == number), span)
     for name, query in ERRORS.items():
-        grid = facts.answer(query)
-        if isinstance(grid, Grid):
-            for column in np.flatnonzero((np.nan_to_num(grid.values) > 0).any(axis=0)):
-                values = np.nan_to_num(grid.values[:, column])
-                yield _at(grid, int(column), f"{values.sum():,.0f} {name}", np.flatnonzero(values > 0), span)
+        if (errors := sampled(facts, query)) is not None:
+            counts = np.nan_to_num(errors.values)
+            for column in np.flatnonzero((counts > 0).any(axis=0)).tolist():
+                told = f"{counts[:, column].sum():,.0f} {name}"
+                yield _at(errors, column, told, np.flatnonzero(counts[:, column] > 0), span)
 
 
 def _at(grid: Grid, column: int, text: str, rows: NDArray[np.intp], span: Span) -> Moment:
@@ -188,13 +184,11 @@ def _at(grid: Grid, column: int, text: str, rows: NDArray[np.intp], span: Span) 
 
 
 def held_down(facts: Facts) -> Iterator[tuple[float, float, str, str]]:
-    """The stretches (from, to, name, what it tells) over which clocks were held down for more than a moment."""
-    flags = facts.answer(FLAGS)
-    return _held(flags) if isinstance(flags, Grid) else iter(())
-
-
-def _held(flags: Grid) -> Iterator[tuple[float, float, str, str]]:
-    """Two windows or longer: NVML sets hardware slowdown for a moment at every change of performance state."""
+    """The stretches (from, to, name, what it tells) over which clocks were held down for two windows or longer: NVML
+    sets hardware slowdown for a moment at every change of performance state."""
+    flags = sampled(facts, FLAGS)
+    if flags is None:
+        return
     values = np.nan_to_num(flags.values).astype(np.int64) & mask("hard", "thermal")
     lasting = _lasting(values != 0)
     some: NDArray[np.bool_] = np.logical_or.reduce(lasting, axis=0)
@@ -210,11 +204,8 @@ def _held(flags: Grid) -> Iterator[tuple[float, float, str, str]]:
 
 def _lasting(held: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Only where the window beside it is set as well."""
-    before = np.zeros_like(held)
-    before[:, 1:] = held[:, :-1]
-    after = np.zeros_like(held)
-    after[:, :-1] = held[:, 1:]
-    return held & (before | after)
+    beside = np.pad(held, ((0, 0), (1, 1)))
+    return held & (beside[:, :-2] | beside[:, 2:])
 
 
 def merged(found: Sequence[Moment], span: Span) -> list[Happening]:

@@ -11,7 +11,6 @@ from trackside.show.charts.chart import LEFT, NARROW_LEFT, Raster
 from trackside.show.charts.time_axis import (
     Json,
     clock,
-    dragged,
     figure,
     label,
     mark,
@@ -36,15 +35,13 @@ RAMP = 96
 @dataclass(frozen=True, slots=True)
 class Map:
     """What is drawn. ``names`` and ``ranks`` by row; ``marked``: the rows to point out; ``rasters`` by what can be
-    chosen, each of ``len(names)`` rows and ``columns`` columns of ``step`` seconds from ``start`` on; ``choices`` and
-    ``forms``: what each is called, and how its values are written (d3-format); ``since``: a moment to mark."""
+    chosen, each of ``len(names)`` rows and ``columns`` columns of ``step`` seconds from ``start`` on; ``since``: a
+    moment to mark."""
 
     names: tuple[str, ...]
     ranks: tuple[str, ...]
     marked: tuple[int, ...]
     rasters: Mapping[str, Raster]
-    choices: Mapping[str, str]
-    forms: Mapping[str, str]
     start: float
     step: float
     columns: int
@@ -91,7 +88,7 @@ def heat_map(drawn: Map) -> Json:
     return figure(
         drawn.height,
         (drawn.start, drawn.end),
-        [*marks, dragged(drawn.height)],
+        marks,
         data=_data(drawn),
         scales=[
             {"name": "heat", "type": "linear", "domain": [0, MIDDLE, 1], "range": signal("[ground, accent, ink]"),
@@ -135,7 +132,7 @@ def _data(drawn: Map) -> list[Json]:
 
 def _signals(drawn: Map) -> list[Json]:
     layers = {
-        key: {"title": drawn.choices[key], "low": raster.low, "high": raster.high, "form": drawn.forms[key],
+        key: {"title": raster.title, "low": raster.low, "high": raster.high, "form": raster.form,
               "unit": f" {raster.unit}" if raster.unit else ""}
         for key, raster in drawn.rasters.items()
     }  # fmt: skip

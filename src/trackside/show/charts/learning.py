@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trackside.evidence import Frame, Grid, Missing
+from trackside.evidence import Frame, Missing
 from trackside.facts.fact import Facts
 from trackside.facts.training.learning import Curve, curve, number
 from trackside.facts.training.loss_curve import LossCurve
@@ -16,13 +16,12 @@ from trackside.model import Event
 from trackside.query import events, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn
-from trackside.show.charts.phases import finding, run_window
+from trackside.show.charts.phases import finding, run_window, sampled
 from trackside.show.charts.time_axis import (
     Json,
     Span,
     at_ends,
     at_x,
-    dragged,
     figure,
     heading,
     line,
@@ -32,8 +31,6 @@ from trackside.show.charts.time_axis import (
     readout,
     signal,
     table,
-    y_axis,
-    y_scale,
 )
 from trackside.show.inert import shown
 from trackside.show.wording import word
@@ -50,6 +47,7 @@ LOGARITHMIC = 12.0
 ROWS = 40
 Axis = Literal["time", "step"]
 Place = Callable[[Event], float | None]
+Points = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +56,29 @@ class Line:
 
     key: str
     title: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
+    points: Points = ()
     wild: tuple[float, ...] = ()
     count: int = 0
     """How often it was no finite number, where ``wild`` holds but some of these."""
-    parent: tuple[tuple[float, float], ...] = ()
-    tests: tuple[tuple[float, float], ...] = ()
+    parent: Points = ()
+    tests: Points = ()
     """Of the loss: on held-out data."""
+
+    @property
+    def values(self) -> list[float]:
+        """All that stands in its panel."""
+        return [y for _, y in (*self.points, *self.parent, *self.tests)]
 
     @property
     def logarithmic(self) -> bool:
         """Whether it spans so much that steps of its scale should be factors."""
-        known = [*self.y, *(y for _, y in (*self.parent, *self.tests))]
-        return (
-            self.key in ("loss", "norm") and bool(known) and min(known) > 0 and max(known) / min(known) >= LOGARITHMIC
-        )
+        known = self.values or [0.0]
+        return self.key in ("loss", "norm") and min(known) > 0 and max(known) / min(known) >= LOGARITHMIC
 
     @property
     def bounds(self) -> Span:
         """Lowest and highest, with what stands beside it; from 0 where it is an amount."""
-        known = [*self.y, *(y for _, y in self.parent), *(y for _, y in self.tests)] or [0.0, 1.0]
+        known = self.values or [0.0, 1.0]
         low, high = min(known), max(known)
         if self.logarithmic:
             return low / 1.1, high * 1.1
@@ -95,14 +95,14 @@ def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
         return None
     frame, own = loss.points, loss.curve
     answer = facts.answer(PARENT)
-    parent = curve(answer) if isinstance(answer, Frame) and answer.rows else None
+    parent = curve(answer) if isinstance(answer, Frame) and answer else None
     ground = _ground(own, parent)
     axis = ground.axis
     tail = _tail(parent, own) if parent is not None and len(parent.points) > 1 and axis == "step" else []
-    lines = [each for each in _lines(own, tail, frame, ground, facts) if each.y or each.wild]
+    lines = [each for each in _lines(own, tail, frame, ground, facts) if each.points or each.wild]
     if not lines:
         return None
-    xs = [x for each in lines for x in (*each.x, *each.wild, *(x for x, _ in each.parent))]
+    xs = [x for each in lines for x in (*each.wild, *(x for x, _ in (*each.points, *each.parent)))]
     span = (min(xs), max(xs))
     window = run_window(facts)
     if axis == "time" and window is not None:
@@ -168,20 +168,16 @@ def _tail(parent: Curve, own: Curve) -> list[Event]:
 
 def _lines(own: Curve, tail: Sequence[Event], frame: Frame, ground: Ground, facts: Facts) -> list[Line]:
     losses = [(x, loss) for row, loss in zip(own.rows, own.losses, strict=True) if (x := ground.own(row)) is not None]
-    tests = _told([row for row in frame.events if row.get("split") == "eval"], "loss", ground.own)[0]
-    found = [_line("loss", "loss", losses, _told(tail, "loss", ground.parent)[0], tests)]
+    tests = _told([row for row in frame.events if row.get("split") == "eval"], "loss", ground.own)
+    found = [_line("loss", "loss", losses, _told(tail, "loss", ground.parent), tests)]
     for key, title, field in (("norm", "gradient norm", "grad_norm"), ("rate", "learning rate", "lr")):
-        finite, wild = _told(own.points, field, ground.own)
-        found.append(_line(key, title, finite + wild, _told(tail, field, ground.parent)[0]))
+        found.append(_line(key, title, _told(own.points, field, ground.own), _told(tail, field, ground.parent)))
     return [*found, _throughput(own, ground, facts)]
 
 
-def _told(
-    rows: Sequence[Event], field: str, place: Place
-) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """The points that tell a field: the finite ones, and the others."""
-    told = [(x, y) for row in rows if (x := place(row)) is not None and (y := number(row, field)) is not None]
-    return [each for each in told if math.isfinite(each[1])], [each for each in told if not math.isfinite(each[1])]
+def _told(rows: Sequence[Event], field: str, place: Place) -> Sequence[tuple[float, float]]:
+    """The points that tell a field."""
+    return [(x, y) for row in rows if (x := place(row)) is not None and (y := number(row, field)) is not None]
 
 
 def _line(
@@ -191,38 +187,34 @@ def _line(
     parent: Sequence[tuple[float, float]] = (),
     tests: Sequence[tuple[float, float]] = (),
 ) -> Line:
-    told = sorted(told, key=lambda pair: pair[0])
-    finite = [pair for pair in told if math.isfinite(pair[1])]
-    wild = [x for x, y in told if not math.isfinite(y)]
-    return Line(
-        key, title, *_fewer(finite), tuple(wild[:: max(1, len(wild) // 200)]), len(wild),
-        tuple(zip(*_fewer(sorted(parent)), strict=True)), tuple(zip(*_fewer(sorted(tests)), strict=True)),
-    )  # fmt: skip
+    wild = sorted(x for x, y in told if not math.isfinite(y))
+    some = tuple(wild[:: max(1, len(wild) // 200)])
+    return Line(key, title, _fewer(told), some, len(wild), _fewer(parent), _fewer(tests))
 
 
-def _fewer(told: Sequence[tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    if not told:
-        return (), ()
-    kept = reduce.points([x for x, _ in told], [y for _, y in told])
-    return tuple(told[place][0] for place in kept), tuple(told[place][1] for place in kept)
+def _finite(told: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    return [pair for pair in told if math.isfinite(pair[1])]
+
+
+def _fewer(told: Sequence[tuple[float, float]]) -> Points:
+    """The finite ones, in their order, as many as can be seen."""
+    finite = sorted(_finite(told), key=lambda pair: pair[0])
+    return tuple(finite[place] for place in reduce.points([x for x, _ in finite], [y for _, y in finite]))
 
 
 def _throughput(own: Curve, ground: Ground, facts: Facts) -> Line:
     """As printed; else the steps in a second that a printed duration of a step makes; else as sampled."""
-    printed = _told(own.points, "throughput", ground.own)[0]
-    if printed:
+    if printed := _finite(_told(own.points, "throughput", ground.own)):
         units = {str(row.get("throughput_unit")) for row in own.points if row.get("throughput_unit")}
         return _line("throughput", "throughput" + (f", {shown(units.pop())}" if len(units) == 1 else ""), printed)
-    seconds = _told(own.points, "step_time_s", ground.own)[0]
-    if seconds:
+    if seconds := _finite(_told(own.points, "step_time_s", ground.own)):
         return _line("throughput", "throughput, steps/s", [(x, 1 / y) for x, y in seconds if y > 0])
     for unit, query in RATES.items() if ground.axis == "time" else ():
-        grid = facts.answer(query)
-        if isinstance(grid, Grid) and len(grid.times):
+        if (grid := sampled(facts, query)) is not None:
             values = reduce.across(grid.values).middle
             told = [(t, v) for t, v in zip(grid.times.tolist(), values.tolist(), strict=True) if not math.isnan(v)]
             return _line("throughput", f"throughput, {unit}", told)
-    return Line("throughput", "throughput", (), ())
+    return Line("throughput", "throughput")
 
 
 def _moments(verdict: Verdict, own: Curve, tail: Sequence[Event], ground: Ground) -> list[tuple[float, str, str]]:
@@ -252,9 +244,9 @@ def _caption(
 ) -> str:
     told = []
     for each in lines[:2]:
-        if each.y and each.key in ("loss", "norm"):
+        if each.points and each.key in ("loss", "norm"):
             last = "the last that was finite" if each.wild else "at last"
-            told.append(f"{each.title} {word(each.y[0])} at first, {word(each.y[-1])} {last}")
+            told.append(f"{each.title} {word(each.points[0][1])} at first, {word(each.points[-1][1])} {last}")
         if each.wild:
             many = "one point" if each.count == 1 else f"{each.count:,} points"
             told.append(f"{each.title} not finite from {_where(each.wild[0], axis)} on ({many})")
@@ -273,17 +265,11 @@ def _where(x: float, axis: Axis) -> str:
 
 def _rows(lines: Sequence[Line], axis: Axis) -> list[tuple[str, ...]]:
     """Evenly picked points, the first and the last among them."""
-    places = sorted({x for each in lines for x in (*each.x, *each.wild)})
-    picked = (
-        sorted({round(i * (len(places) - 1) / (ROWS - 1)) for i in range(ROWS)})
-        if len(places) > ROWS
-        else range(len(places))
-    )
-    told = [dict(zip(each.x, each.y, strict=True)) | dict.fromkeys(each.wild, math.nan) for each in lines]
-    return [
-        (_where(places[p], axis), *(word(each[places[p]]) if places[p] in each else "" for each in told))
-        for p in picked
-    ]
+    told = [dict(each.points) | dict.fromkeys(each.wild, math.nan) for each in lines]
+    places = sorted({x for each in told for x in each})
+    if len(places) > ROWS:
+        places = [places[round(i * (len(places) - 1) / (ROWS - 1))] for i in range(ROWS)]
+    return [(_where(x, axis), *(word(each[x]) if x in each else "" for each in told)) for x in places]
 
 
 # -- as a picture
@@ -301,36 +287,33 @@ def _spec(lines: Sequence[Line], span: Span, ground: Ground, moments: Sequence[t
     height = y - BETWEEN
     for x, text, colour in moments:
         marks += named_moment(x, text, height, colour, axis=ground.axis)
-    return figure(height, span, [*marks, dragged(height)], data=data, axis=ground.axis, title=ground.title)
+    return figure(height, span, marks, data=data, axis=ground.axis, title=ground.title)
 
 
 def _data(each: Line, axis: Axis) -> list[Json]:
     scale = 1000.0 if axis == "time" else 1.0
-    sets = [table(each.key, {"t": [x * scale for x in each.x], "y": each.y}, 6)]
     nearest = [
         {"type": "formula", "as": "away", "expr": "abs(datum.t - moment)"},
         {"type": "aggregate", "ops": ["argmin"], "fields": ["away"], "as": ["point"]},
     ]
+    sets = [
+        table(f"{each.key}{name}", {"t": [x * scale for x, _ in points], "y": [y for _, y in points]}, 6)
+        for name, points in (("", each.points), ("_parent", each.parent), ("_tests", each.tests))
+        if points or not name
+    ]
     sets.append({"name": f"{each.key}_near", "source": each.key, "transform": nearest})
-    for name, points in (("parent", each.parent), ("tests", each.tests)):
-        if points:
-            sets.append(
-                table(f"{each.key}_{name}", {"t": [x * scale for x, _ in points], "y": [y for _, y in points]}, 6)
-            )
     if each.wild:
         sets.append(table(f"{each.key}_wild", {"t": [x * scale for x in each.wild]}))
     return sets
 
 
 def _panel(each: Line, y: int, height: int, span: Span) -> list[Json]:
-    low, high = each.bounds
-    scale = y_scale("y", low, high, height, kind="log" if each.logarithmic else "linear", nice=False)
-    marks = [line(each.key, "y", "y", "accent", wide=1.8)]
-    if len(each.x) <= 60:
+    marks = [line(each.key, "y", "accent", wide=1.8)]
+    if len(each.points) <= 60:
         dot = {"size": 14, "fill": signal("accent"), "x": at_x("t"), "y": {"scale": "y", "field": "y"}}
         marks.append(mark("symbol", dot, each.key))
     if each.parent:
-        marks.insert(0, line(f"{each.key}_parent", "y", "y", "second", dash=(5, 3), wide=1.5))
+        marks.insert(0, line(f"{each.key}_parent", "y", "second", dash=(5, 3)))
     if each.tests:
         ring = {"size": 30, "stroke": signal("third"), "strokeWidth": 1.5, "fillOpacity": 0}
         marks.append(mark("symbol", {**ring, "x": at_x("t"), "y": {"scale": "y", "field": "y"}}, f"{each.key}_tests"))
@@ -342,7 +325,7 @@ def _panel(each: Line, y: int, height: int, span: Span) -> list[Json]:
     value = f"format(data('{each.key}_near')[0].point.y, '.4~g')"
     return [
         heading(title, y - (22 if y == 0 else 10)),
-        panel(y, height, marks, scales=[scale], axes=[y_axis("y", ticks=4 if height == TALL else 3, form=".4~g")]),
+        panel(y, height, marks, each.bounds, log=each.logarithmic, ticks=4 if height == TALL else 3),
         *at_ends(_ends(each, height, span), height, y),
         readout(f"{near} ? {value} : ''", y - (22 if y == 0 else 10)),
     ]
@@ -358,15 +341,10 @@ def _ends(each: Line, height: int, span: Span) -> list[tuple[str, float, str]]:
             return height * (1 - (value - low_) / (high_ - low_))
         return height * (1 - (value - low) / (high - low))
 
-    ends = []
-    if each.y:
-        early = each.x[-1] < span[1] - 0.04 * (span[1] - span[0])
-        name = "this run " if each.parent else "last " if early else ""
-        ends.append((f"{name}{word(each.y[-1])}", place(each.y[-1]), "accent"))
-    if each.parent:
-        ends.append((f"parent {word(each.parent[-1][1])}", place(each.parent[-1][1]), "second"))
-    if each.tests:
-        ends.append((f"held-out {word(each.tests[-1][1])}", place(each.tests[-1][1]), "third"))
+    stops = bool(each.points) and each.points[-1][0] < span[1] - 0.04 * (span[1] - span[0])
+    own = "this run " if each.parent else "last " if stops else ""
+    lines = ((own, each.points, "accent"), ("parent ", each.parent, "second"), ("held-out ", each.tests, "third"))
+    ends = [(f"{name}{word(points[-1][1])}", place(points[-1][1]), colour) for name, points, colour in lines if points]
     if each.wild:
         ends.append(("not finite", 7.0, "bad"))
     return ends

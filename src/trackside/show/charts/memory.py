@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from trackside.evidence import Frame, Grid
+from trackside.evidence import Grid
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import middle
+from trackside.facts.gpu.activity import gpus_of, middle
 from trackside.finding import Finding, Verdict
 from trackside.query import events, metric
-from trackside.show.charts import reduce
+from trackside.show.charts import curves, reduce
 from trackside.show.charts.chart import Chart, Drawn
-from trackside.show.charts.phases import apart, finding, gpus_of, run_window, shaded, timed, titled
-from trackside.show.charts.time_axis import (
-    PHASES,
-    TOP,
-    Json,
-    Span,
-    area,
-    at_cursor,
-    at_ends,
-    bands,
-    dots,
-    dragged,
-    figure,
-    heading,
-    line,
-    mark,
-    named_moment,
-    panel,
-    readout,
-    signal,
-    table,
-    y_axis,
-    y_scale,
-)
+from trackside.show.charts.curves import Curve
+from trackside.show.charts.phases import apart, events_of, finding, run_window, sampled, titled
+from trackside.show.charts.time_axis import Json, Span, mark, signal
 from trackside.show.wording import size, word
 
 USED = metric("gpu_memory_used_bytes").over("run", "max")
@@ -42,34 +21,48 @@ TOTAL = metric("gpu_memory_total_bytes").over("run", "max")
 FREE = metric("gpu_memory_free_bytes").over("run", "max")
 OOMS = events("cuda_oom")
 HEIGHT = 170
-HEAD = 22 + PHASES
-"""Pixels of the plot, and where its heading stands above it."""
+"""Pixels of the plot."""
 GIB = 2.0**30
-Matrix = reduce.Matrix
+SLACK = 60.0
+"""Seconds before and after the run in which an error may be logged."""
 
 
 def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
     """None where memory was not sampled."""
-    used, window = facts.answer(USED), run_window(facts)
-    if window is None or not isinstance(used, Grid) or not len(used.times):
+    used, window = sampled(facts, USED), run_window(facts)
+    if window is None or used is None:
         return None
-    capacity = _capacity(facts, used)
+    capacity, moments = _capacity(facts, used), _moments(verdict, facts, window)
     own, others = apart(verdict, used)
-    found = reduce.across(others / GIB)
-    fewer = reduce.level(found)
-    columns: dict[str, Matrix] = {
-        "t": np.round(reduce.times_of(used.times - used.step / 2) * 1000),
-        "median": fewer.middle, "low": fewer.low, "high": fewer.high,
-    }  # fmt: skip
-    columns |= {f"own{place}": reduce.line(values / GIB) for place, values in enumerate(own.values())}
-    columns["alone"] = reduce.alone(columns["median"])
-    moments = _moments(verdict, facts, window)
+    columns = curves.columns(used, {"used": reduce.across(others / GIB)}, [each / GIB for each in own.values()])
+    lines = [Curve("used", "median" if len(used) > 1 else "used", "accent")]
+    lines += [Curve("used_high", "highest", "second", (6, 2))] if len(used) > 1 else []
     return Drawn(
-        _spec(window, columns, verdict, facts, list(own), capacity, moments, used),
+        curves.drawn(
+            "memory used, GiB",
+            [*lines, *curves.of_culprits(own)],
+            columns,
+            facts,
+            window=window,
+            height=HEIGHT,
+            top=(top := max(float(np.nanmax(used.values)), capacity or 0.0) / GIB * 1.04 or 1.0),
+            step=used.step,
+            form=".1f",
+            unit=" GiB",
+            behind=[_full(capacity / GIB / top)] if capacity else [],
+            ends=[(f"capacity {size(capacity)}", capacity / GIB, "ink")] if capacity else [],
+            moment=(moments[0], "out of memory") if moments else None,
+        ),
         _caption(used, capacity, moments, bool(own), _ran_out(verdict) is not None),
         ("GPU", "highest", "median over time", "of capacity at most"),
         _rows(verdict, used, capacity),
     )
+
+
+def _full(share: float) -> Json:
+    """A line where the card is full, that is so high in the plot."""
+    look = {"stroke": signal("ink"), "strokeDash": {"value": [8, 3]}, "strokeWidth": 1}
+    return mark("rule", {"x": 0, "x2": signal("width"), "y": HEIGHT * (1 - share), **look})
 
 
 def _capacity(facts: Facts, used: Grid) -> float | None:
@@ -80,16 +73,15 @@ def _capacity(facts: Facts, used: Grid) -> float | None:
     if isinstance(free, Grid) and free.values.shape == used.values.shape:
         both = used.values + free.values
         return None if np.isnan(both).all() else float(np.nanmedian(both))
-    ooms = facts.answer(OOMS)
-    printed = [row.get("total_bytes") for row in ooms.events] if isinstance(ooms, Frame) else []
+    printed = [row.get("total_bytes") for row in events_of(facts, OOMS)]
     return max((float(each) for each in printed if isinstance(each, (int, float))), default=None)
 
 
 def _moments(verdict: Verdict, facts: Facts, window: Span) -> list[float]:
     """When memory ran out: as logged, else as the finding says."""
-    ooms, found = facts.answer(OOMS), _ran_out(verdict)
-    rows = timed(ooms.events, window, 60.0) if isinstance(ooms, Frame) else []
-    times = [row.time for row in rows if row.time is not None]
+    logged = [row.time for row in events_of(facts, OOMS) if row.time is not None]
+    times = [time for time in logged if window[0] - SLACK <= time <= window[1] + SLACK]
+    found = _ran_out(verdict)
     if not times and found is not None and found.since is not None:
         times = [found.since]
     return sorted(times)
@@ -125,51 +117,6 @@ def _rows(verdict: Verdict, used: Grid, capacity: float | None) -> list[tuple[st
         share = word(float(most[place]) / capacity, "share") if capacity else "not known"
         rows.append((titled(gpu), size(float(most[place])), size(float(middles[place])), share))
     return rows
-
-
-def _spec(
-    window: Span,
-    columns: dict[str, Matrix],
-    verdict: Verdict,
-    facts: Facts,
-    own: list[str],
-    capacity: float | None,
-    moments: list[float],
-    used: Grid,
-) -> Json:
-    top = max(float(np.nanmax(used.values)), capacity or 0.0) / GIB * 1.04 or 1.0
-    several = len(used) > 1
-    marks: list[Json] = []
-    ends: list[tuple[str, float, str]] = []
-    lines: list[tuple[str, str, str, tuple[int, ...]]] = [("median", "median" if several else "used", "accent", ())]
-    if several:
-        marks.append(area("curve", "low", "high", "y", "accent", 0.15))
-        lines.append(("high", "highest", "second", (6, 2)))
-    lines += [(f"own{place}", titled(gpu), "bad", (1, 2)) for place, gpu in enumerate(own)]
-    for key, title, colour, dash in lines:
-        marks += [line("curve", key, "y", colour, dash=dash, wide=2), dots("curve", key, "y", colour, "alone")]
-        ends.append((title, HEIGHT * (1 - reduce.settled(columns[key]) / top), colour))
-    if capacity:
-        level = HEIGHT * (1 - capacity / GIB / top)
-        look = {"stroke": signal("ink"), "strokeDash": {"value": [8, 3]}, "strokeWidth": 1}
-        marks.append(mark("rule", {"x": 0, "x2": signal("width"), "y": level, **look}))
-        ends.append((f"capacity {size(capacity)}", level, "ink"))
-    told = at_cursor("curve", columns["t"], used.step, [(key, title) for key, title, _, _ in lines], ".1f")
-    return figure(
-        HEIGHT,
-        window,
-        [
-            *bands(shaded(facts), HEIGHT),
-            heading("memory used, GiB", -HEAD),
-            panel(0, HEIGHT, marks, scales=[y_scale("y", 0, top, HEIGHT, nice=False)], axes=[y_axis("y")]),
-            *at_ends(ends, HEIGHT),
-            *(named_moment(moments[0], "out of memory", HEIGHT, "bad", y=-5 - PHASES) if moments else []),
-            readout(f"{told} + ' GiB'", -HEAD),
-            dragged(HEIGHT),
-        ],
-        data=[table("curve", columns, 4)],
-        top=TOP + PHASES,
-    )
 
 
 CHART = Chart("memory", "GPU memory", 40, draw, (USED, TOTAL, FREE, OOMS))

@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import median
 
-from trackside.evidence import Grid, Missing
+from trackside.evidence import Frame, Grid, Missing
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import Flags, Matrix, gpu_of
+from trackside.facts.gpu.activity import Flags, Matrix, gpus_of
 from trackside.facts.gpus import of_ranks
 from trackside.facts.pace.run_phases import Phase, RunPhases, Span
 from trackside.families import families, find_family
 from trackside.family import Family
 from trackside.finding import Finding, Outcome, Verdict
-from trackside.model import Event, Run
+from trackside.model import Event
+from trackside.query import Query
 from trackside.show.inert import shown
 
 SLOWER, FEWEST_STEPS = 1.2, 3
@@ -33,11 +34,6 @@ def phases(facts: Facts) -> tuple[Phase, ...]:
     """What the run did when; none where nothing tells."""
     run = facts.get(RunPhases)
     return () if isinstance(run, Missing) else run.phases
-
-
-def shaded(facts: Facts) -> list[tuple[float, float, str]]:
-    """The phases that are no training, as a chart shades them."""
-    return [(phase.start, phase.end, phase.name) for phase in phases(facts) if not phase.training]
 
 
 def first_cause(verdict: Verdict, facts: Facts) -> tuple[float, str] | None:
@@ -82,11 +78,6 @@ def titled(gpu: str) -> str:
     return shown(f"GPU {gpu[1:]}" if gpu.startswith(":") else gpu)
 
 
-def gpus_of(grid: Grid, run: Run) -> list[str]:
-    """The GPU of each curve, as ``node:index``; empty where it isn't known."""
-    return [gpu_of(each, run.gpus, run.n_ranks) for each in grid.series]
-
-
 def apart(verdict: Verdict, grid: Grid) -> tuple[dict[str, Matrix], Matrix]:
     """The curves of the culprits, where they are few, by GPU; and those of all others, (series, windows)."""
     gpus = gpus_of(grid, verdict.run)
@@ -104,10 +95,16 @@ def finding(verdict: Verdict, wanted: Callable[[Family], bool]) -> Finding | Non
     return next((one for one in findings if one.family in codes and one.outcome is Outcome.FOUND), None)
 
 
-def timed(rows: Sequence[Event], window: Span, slack: float = 0.0) -> list[Event]:
-    """Those that happened in the window, or so many seconds beside it, in order of time."""
-    inside = [row for row in rows if row.time is not None and window[0] - slack <= row.time <= window[1] + slack]
-    return sorted(inside, key=lambda row: row.time or 0.0)
+def sampled(facts: Facts, query: Query) -> Grid | None:
+    """The curves of a metric; None where nothing was sampled."""
+    answer = facts.answer(query)
+    return answer if isinstance(answer, Grid) and len(answer.times) else None
+
+
+def events_of(facts: Facts, query: Query) -> tuple[Event, ...]:
+    """The events that a question is about; none where nothing tells."""
+    answer = facts.answer(query)
+    return answer.events if isinstance(answer, Frame) else ()
 
 
 def over_window(grid: Grid, window: Span) -> Flags:

@@ -11,17 +11,16 @@ import numpy as np
 from trackside.catalog.natural import natural
 from trackside.evidence import Grid
 from trackside.facts.fact import Facts
-from trackside.facts.gpu.activity import middle
-from trackside.facts.gpus import ranks_at
+from trackside.facts.gpu.activity import Matrix, gpus_of, middle
+from trackside.facts.gpus import aligned, ranks_at
 from trackside.finding import Verdict
 from trackside.query import Query, metric
 from trackside.show.charts import reduce
 from trackside.show.charts.chart import Chart, Drawn, Raster
 from trackside.show.charts.heat_map import Map, heat_map
-from trackside.show.charts.phases import culprits, first_cause, gpus_of, titled
+from trackside.show.charts.phases import culprits, first_cause, sampled, titled
 from trackside.show.wording import word
 
-Matrix = reduce.Matrix
 CELLS = 900_000
 """Bytes of all rasters together: with 512 GPUs, a day in five-minute windows of six metrics."""
 OUTSTANDING, CLEARLY = 0.15, 0.15
@@ -83,10 +82,11 @@ class Seen:
     @property
     def raster(self) -> Raster:
         """A byte a cell."""
-        low, high = self.bounds
+        (low, high), layer = self.bounds, self.layer
         known = np.nan_to_num((self.values - low) / (high - low))
         cells = np.where(np.isnan(self.values), 255, np.clip(np.rint(known * 254), 0, 254)).astype(np.uint8)
-        return Raster(cells.shape[1], cells.shape[0], cells.tobytes(), low, high, self.layer.unit)
+        rows, columns = cells.shape
+        return Raster(layer.title, columns, rows, cells.tobytes(), low, high, layer.unit, layer.form)
 
     def told(self, value: float) -> str:
         """A value as text, with its unit."""
@@ -95,8 +95,7 @@ class Seen:
 
 def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
     """None where no GPU was sampled."""
-    answers = [(layer, facts.answer(layer.query)) for layer in LAYERS]
-    grids = [(layer, answer) for layer, answer in answers if isinstance(answer, Grid) and len(answer.times)]
+    grids = [(layer, grid) for layer in LAYERS if (grid := sampled(facts, layer.query)) is not None]
     if any(layer.key == "engine" for layer, _ in grids):  # the same, measured worse
         grids = [(layer, grid) for layer, grid in grids if layer.key != "utilisation"]
     gpus = _rows(verdict, [grid for _, grid in grids])
@@ -104,30 +103,31 @@ def draw(verdict: Verdict, facts: Facts) -> Drawn | None:
         return None
     times = grids[0][1].times
     most = max(1, CELLS // (len(gpus) * len(grids)))
-    seen = [Seen(layer, _cells(layer, grid, gpus, times, verdict, most)) for layer, grid in grids]
-    seen = [each for each in seen if not np.isnan(each.values).all()]
+    seen = []
+    for layer, grid in grids:
+        values = aligned(grid, gpus, times, gpus_of(grid, verdict.run)) * layer.scale
+        if not np.isnan(values).all():
+            seen.append(Seen(layer, reduce.cells(values, most, layer.how)))
     if not seen:
         return None
     columns = seen[0].values.shape[1]
     step = grids[0][1].step * -(-len(times) // columns)
     start = float(times[0]) - grids[0][1].step
-    marked = culprits(verdict, gpus)
-    rasters = {each.layer.key: each.raster for each in seen}
-    choices = {each.layer.key: each.layer.title for each in seen}
-    forms = {each.layer.key: each.layer.form for each in seen}
+    marked = tuple(gpus.index(gpu) for gpu in culprits(verdict, gpus))
+    ranks = dict(zip(verdict.run.gpus, map(str, ranks_at(verdict.run, verdict.run.gpus)), strict=False))
     cause = first_cause(verdict, facts)
+    begun = 0 if cause is None else max(0, int((cause[0] - start) // step))
     drawn = Map(
-        tuple(titled(gpu) for gpu in gpus), _ranks(verdict, gpus), tuple(gpus.index(gpu) for gpu in marked),
-        rasters, choices, forms, start, step, columns, None if cause is None else cause[0],
-        _first(seen, verdict, tuple(gpus.index(gpu) for gpu in marked), start, step, cause),
+        tuple(titled(gpu) for gpu in gpus), tuple(ranks.get(gpu, "") for gpu in gpus), marked,
+        {each.layer.key: each.raster for each in seen}, start, step, columns, None if cause is None else cause[0],
+        _first(seen, verdict, marked, begun),
     )  # fmt: skip
     return Drawn(
         heat_map(drawn),
-        _caption(seen, gpus, marked, step),
+        _caption(seen, drawn),
         ("", "GPU", "rank", *(f"{each.layer.title}, median over time" for each in seen)),
         _table(seen, drawn),
-        rasters,
-        choices,
+        drawn.rasters,
     )
 
 
@@ -139,45 +139,13 @@ def _rows(verdict: Verdict, grids: Sequence[Grid]) -> list[str]:
     return own + sorted(sampled.difference(own), key=natural)
 
 
-def _cells(layer: Layer, grid: Grid, gpus: Sequence[str], times: Matrix, verdict: Verdict, most: int) -> Matrix:
-    """(rows, columns) Of several curves of one GPU, those of its MIG instances, the highest."""
-    named = gpus_of(grid, verdict.run)
-    values = grid.values
-    if named != list(gpus) or not np.array_equal(grid.times, times):
-        values = np.full((len(gpus), len(times)), np.nan)
-        columns = np.isin(times, grid.times)
-        theirs = np.isin(grid.times, times)
-        place = {name: row for row, name in enumerate(gpus)}
-        for name, curve in zip(named, grid.values, strict=True):
-            if name in place:
-                values[place[name], columns] = np.fmax(values[place[name], columns], curve[theirs])
-    return reduce.cells(values * layer.scale, most, layer.how)
-
-
-def _ranks(verdict: Verdict, gpus: Sequence[str]) -> tuple[str, ...]:
-    """The rank on each GPU; empty where it isn't known."""
-    known = ranks_at(verdict.run, verdict.run.gpus)
-    told = dict(zip(verdict.run.gpus, map(str, known), strict=True)) if len(known) == len(verdict.run.gpus) else {}
-    return tuple(told.get(gpu, "") for gpu in gpus)
-
-
-def _first(
-    seen: Sequence[Seen],
-    verdict: Verdict,
-    marked: Sequence[int],
-    start: float,
-    step: float,
-    cause: tuple[float, str] | None,
-) -> str:
+def _first(seen: Sequence[Seen], verdict: Verdict, marked: Sequence[int], begun: int) -> str:
     """The layer to begin with: the first that the finding cites of its culprits; else, of those that it cites, or of
     those that tell activity, the one that tells most."""
     at_culprits, cited = _cited(verdict)
     held = [each.layer.key for each in seen]
-    for key in at_culprits:
-        if key in held:
-            return key
     some = [each for each in seen if each.layer.key in cited] or [each for each in seen if each.layer.key in ACTIVE]
-    return _telling(some or seen, marked, start, step, cause)
+    return next((key for key in at_culprits if key in held), None) or _telling(some or seen, marked, begun)
 
 
 def _cited(verdict: Verdict) -> tuple[list[str], list[str]]:
@@ -194,19 +162,16 @@ def _cited(verdict: Verdict) -> tuple[list[str], list[str]]:
     return at_culprits, every
 
 
-def _telling(
-    seen: Sequence[Seen], marked: Sequence[int], start: float, step: float, cause: tuple[float, str] | None
-) -> str:
-    """The layer in which the culprits stand out from the others since it began, if so; where there are none in
-    particular, the one in which all changed then."""
+def _telling(seen: Sequence[Seen], marked: Sequence[int], begun: int) -> str:
+    """The layer in which the culprits stand out from the others since it began, in that column, if so; where there are
+    none in particular, the one in which all changed then."""
     best, most = seen[0].layer.key, OUTSTANDING
-    since = max(0, int((cause[0] - start) // step)) if cause is not None else 0
     rows = np.zeros(len(seen[0].values), dtype=bool)
     rows[list(marked)] = True
     for each in seen:
         low, high = each.bounds
-        late = each.values[:, since:]
-        these, those = (late[rows], late[~rows]) if marked else (late, each.values[:, :since])
+        late = each.values[:, begun:]
+        these, those = (late[rows], late[~rows]) if marked else (late, each.values[:, :begun])
         away = abs(float(middle(these) - middle(those))) / (high - low)  # NaN where either is empty
         if away > most:
             best, most = each.layer.key, away + CLEARLY
@@ -216,19 +181,19 @@ def _telling(
 # -- in words
 
 
-def _caption(seen: Sequence[Seen], gpus: Sequence[str], marked: Sequence[str], step: float) -> str:
+def _caption(seen: Sequence[Seen], drawn: Map) -> str:
     means = [each.layer.title for each in seen if each.layer.how == "avg"]
     peaks = [each.layer.title for each in seen if each.layer.how == "max"]
-    told = f"{word(len(gpus), 'GPUs')} over time, a row each; a cell is {word(step, 's')}."
+    told = f"{word(len(drawn.names), 'GPUs')} over time, a row each; a cell is {word(drawn.step, 's')}."
     if means:
         told += f" Of {_listed(means)} a cell shows the mean"
         told += f", of {_listed(peaks)} the highest reading." if peaks else "."
     elif peaks:
         told += f" Of {_listed(peaks)} a cell shows the highest reading."
     told += " Blank: not sampled."
-    if marked:
-        one = len(marked) == 1
-        told += f" Marked: {word(tuple(titled(gpu) for gpu in marked))}, the culprit{'' if one else 's'}."
+    if drawn.marked:
+        names = word(tuple(drawn.names[row] for row in drawn.marked))
+        told += f" Marked: {names}, the culprit{'' if len(drawn.marked) == 1 else 's'}."
     return told
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+
+from trackside.facts.gpu.activity import Matrix, middle
 
 MOST = 600
 """Points of a line: more than a screen's columns show nothing more."""
-Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,36 +25,30 @@ class Level:
 
 def across(values: Matrix) -> Level:
     """The curves of a matrix (series, windows): median, least and most of each window."""
-    known = ~np.isnan(values)
-    some = known.any(axis=0)
-    middle = np.full(values.shape[1], np.nan)
-    if some.any():
-        middle[some] = np.nanmedian(values[:, some], axis=0)
-    return Level(middle, np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0))
+    return Level(middle(values, axis=0), np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0))
 
 
 def times_of(times: Matrix, most: int = MOST) -> Matrix:
     """Ends of the buckets that windows with these ends are put into."""
     every = _every(len(times), most)
-    return (
-        times if every == 1 else times[np.minimum(np.arange(every - 1, len(times) + every - 1, every), len(times) - 1)]
-    )
+    return times[np.minimum(np.arange(every - 1, len(times) + every - 1, every), len(times) - 1)]
 
 
 def level(found: Level, most: int = MOST) -> Level:
     """A level in fewer windows: of the middle, in each bucket, the value that is farthest from the whole's; of the
     room, all of it."""
-    every = _every(len(found.middle), most)
-    if every == 1:
-        return found
-    low, high = _buckets(found.low, every), _buckets(found.high, every)
-    return Level(_farthest(_buckets(found.middle, every)), np.fmin.reduce(low, axis=1), np.fmax.reduce(high, axis=1))
+    low, high = np.fmin.reduce(_buckets(found.low, most), axis=1), np.fmax.reduce(_buckets(found.high, most), axis=1)
+    return Level(line(found.middle, most), low, high)
 
 
 def line(values: Matrix, most: int = MOST) -> Matrix:
     """One curve in fewer windows: in each bucket the value that is farthest from the middle of the whole."""
-    every = _every(len(values), most)
-    return values if every == 1 else _farthest(_buckets(values, every))
+    parts = _buckets(values, most)
+    known = parts[~np.isnan(parts)]
+    away = np.abs(parts - (np.median(known) if len(known) else 0.0))
+    place = np.where(np.isnan(away), -1.0, away).argmax(axis=1)
+    found: Matrix = parts[np.arange(len(parts)), place]
+    return found
 
 
 def cells(values: Matrix, most: int, how: Literal["avg", "min", "max"]) -> Matrix:
@@ -107,13 +101,7 @@ def _padded(values: Matrix, every: int) -> Matrix:
     return np.concatenate([values, np.full((*values.shape[:-1], missing), np.nan)], axis=-1)
 
 
-def _buckets(values: Matrix, every: int) -> Matrix:
+def _buckets(values: Matrix, most: int) -> Matrix:
+    """(buckets, windows of each)."""
+    every = _every(len(values), most)
     return _padded(values, every).reshape(-1, every)
-
-
-def _farthest(parts: Matrix) -> Matrix:
-    known = parts[~np.isnan(parts)]
-    away = np.abs(parts - (np.median(known) if len(known) else 0.0))
-    place = np.where(np.isnan(away), -1.0, away).argmax(axis=1)
-    found: Matrix = parts[np.arange(len(parts)), place]
-    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -28,6 +28,11 @@ _FORMATS = {
     "year": "%Y", "quarter": "%b %Y", "month": "%b %Y", "week": "%-d %b", "date": "%-d %b", "day": "%-d %b",
     "hours": "%H:%M", "minutes": "%H:%M", "seconds": "%H:%M:%S", "milliseconds": ":%S.%L",
 }  # fmt: skip
+_AXES: Json = {
+    "domain": False, "ticks": False, "labelOverlap": "greedy", "labelColor": {"signal": "ink"},
+    "titleColor": {"signal": "ink"}, "gridColor": {"signal": "faint"},
+}  # fmt: skip
+"""How every axis looks: figures and faint lines."""
 LETTER = 6.6
 """Pixels of a letter in bold, on average."""
 _SLIGHT = 4
@@ -47,20 +52,24 @@ def figure(
     title: str = "",
     grid: bool = True,
 ) -> Json:
-    """A chart: ``marks`` over the scale ``x``, which shows what the signal ``shown`` says; the cursor in front."""
+    """A chart: ``marks`` over the scale ``x``, which shows what the signal ``shown`` says; in front of them the stretch
+    that the mouse is dragging, and the cursor."""
     full = [span[0] * 1000, span[1] * 1000] if axis == "time" else [span[0], span[1]]
     scale: Json = {"name": "x", "type": "utc" if axis == "time" else "linear", "domain": signal("shown")}
+    edges = {"x": signal("drag ? drag[0] : 0"), "x2": signal("drag ? drag[1] : 0")}
+    dragged = mark("rect", {**edges, "y": 0, "y2": height, "fill": signal("accent"), "fillOpacity": 0.15})
     return {
         "width": WIDTH,
         "height": height,
         "autosize": "none",
         "padding": {"left": LEFT, "right": RIGHT, "top": top, "bottom": BOTTOM},
         "background": signal("ground"),
+        "config": {"axis": _AXES},
         "signals": [{"name": "narrow", "value": False}, *_zoom(full), *signals],
         "data": list(data),
         "scales": [{**scale, "range": [0, signal("width")], "zero": False}, *scales],
         "axes": [_x_axis(span, axis, title, grid)],
-        "marks": [*marks, rule("moment", height, "ink", dash=(2, 2))],
+        "marks": [*marks, dragged, rule("moment", height, "ink", dash=(2, 2))],
     }
 
 
@@ -112,34 +121,21 @@ def _zoom(full: list[float]) -> list[Json]:
     ]
 
 
-def dragged(height: int) -> Json:
-    """The stretch that the mouse is dragging."""
-    edges = {"x": signal("drag ? drag[0] : 0"), "x2": signal("drag ? drag[1] : 0")}
-    return mark("rect", {**edges, "y": 0, "y2": height, "fill": signal("accent"), "fillOpacity": 0.15})
-
-
 def _x_axis(span: Span, axis: str, title: str, grid: bool) -> Json:
     days = f"{_day(span[0])}, UTC" if axis == "time" else "step"
     return {
         "scale": "x",
         "orient": "bottom",
         "grid": grid,
-        "domain": False,
-        "ticks": False,
         "labelPadding": 6,
-        "gridColor": signal("faint"),
         "gridOpacity": 0.6,
-        "labelColor": signal("ink"),
-        "titleColor": signal("ink"),
         "titleFontWeight": "normal",
         "titleAlign": "left",
         "titleAnchor": "start",
         "title": title or days,
-        "labelOverlap": "greedy",
         "labelFlush": 12,
         "tickCount": signal("max(2, floor(width / 110))"),
         **({"format": _FORMATS, "formatType": "utc"} if axis == "time" else {"format": ",.6~f"}),
-        "zindex": 0,
     }
 
 
@@ -234,26 +230,11 @@ def readout(expression: str, y: float = -22) -> Json:
     return {**told, "name": f"reading{y:.0f}"}
 
 
-def line(data: str, field: str, scale: str, colour: str, *, dash: Sequence[int] = (), wide: float = 1.5) -> Json:
+def line(data: str, field: str, colour: str, *, dash: Sequence[int] = (), wide: float = 1.5) -> Json:
     """A line through a data set with the column ``t``."""
     known = signal(f"isValid(datum.{field})")
     look = {"stroke": signal(colour), "strokeWidth": wide, "strokeDash": {"value": list(dash)}, "defined": known}
-    return mark("line", {"x": at_x("t"), "y": {"scale": scale, "field": field}, **look}, data)
-
-
-def dots(data: str, field: str, scale: str, colour: str, alone: str) -> Json:
-    """Dots where the column ``alone`` marks points through which no line goes."""
-    look = {"fill": signal(colour), "size": 26, "opacity": signal(f"datum.{alone} && isValid(datum.{field}) ? 1 : 0")}
-    return mark("symbol", {"x": at_x("t"), "y": {"scale": scale, "field": field}, **look}, data)
-
-
-def area(data: str, low: str, high: str, scale: str, colour: str, opacity: float) -> Json:
-    """The room between two columns."""
-    edges = {"y": {"scale": scale, "field": high}, "y2": {"scale": scale, "field": low}}
-    known = signal(f"isValid(datum.{low}) && isValid(datum.{high})")
-    return mark(
-        "area", {"x": at_x("t"), **edges, "fill": signal(colour), "fillOpacity": opacity, "defined": known}, data
-    )
+    return mark("line", {"x": at_x("t"), "y": {"scale": "y", "field": field}, **look}, data)
 
 
 def at_ends(names: Sequence[tuple[str, float, str]], height: float, y: float = 0) -> list[Json]:
@@ -273,56 +254,24 @@ def at_ends(names: Sequence[tuple[str, float, str]], height: float, y: float = 0
     return found
 
 
-def panel(y: float, height: int, marks: Sequence[Json], *, scales: Sequence[Json], axes: Sequence[Json]) -> Json:
-    """A plot of its own on the chart's horizontal axis; what leaves it is cut off."""
-    plot = {
-        "type": "group",
-        "clip": True,
-        "encode": {"update": {"width": signal("width"), "height": {"value": height}}},
-        "marks": list(marks),
+def panel(y: float, height: int, marks: Sequence[Json], domain: Span, *, log: bool = False, ticks: int = 4) -> Json:
+    """A plot of its own on the chart's horizontal axis, over the scale ``y``; what leaves it is cut off."""
+    size = {"width": signal("width"), "height": {"value": height}}
+    scale = {
+        "name": "y",
+        "type": "log" if log else "linear",
+        "domain": list(domain),
+        "range": [height, 0],
+        "zero": False,
     }
+    axis = {"scale": "y", "orient": "left", "grid": True, "labelPadding": 8, "tickCount": ticks, "format": ".4~g"}
     return {
         "type": "group",
-        "encode": {"update": {"y": {"value": y}, "width": signal("width"), "height": {"value": height}}},
-        "scales": list(scales),
-        "axes": list(axes),
-        "marks": [plot],
+        "encode": {"update": {"y": {"value": y}, **size}},
+        "scales": [scale],
+        "axes": [axis],
+        "marks": [{"type": "group", "clip": True, "encode": {"update": size}, "marks": list(marks)}],
     }
-
-
-def y_scale(name: str, low: float, high: float, height: int, *, kind: str = "linear", nice: bool = True) -> Json:
-    """A vertical scale of a panel."""
-    domain = [low, high] if high > low else [low - 0.5, low + 0.5]
-    return {"name": name, "type": kind, "domain": domain, "range": [height, 0], "nice": nice, "zero": False}
-
-
-def y_axis(scale: str, *, ticks: int = 4, form: str = "") -> Json:
-    """The axis of a vertical scale: figures and faint lines."""
-    return {
-        "scale": scale,
-        "orient": "left",
-        "grid": True,
-        "domain": False,
-        "ticks": False,
-        "labelPadding": 8,
-        "tickCount": ticks,
-        "labelColor": signal("ink"),
-        "gridColor": signal("faint"),
-        "labelOverlap": "greedy",
-        **({"format": form} if form else {}),
-    }
-
-
-def bands(spans: Iterable[tuple[float, float, str]], height: float) -> list[Json]:
-    """Shaded stretches (from and to in seconds), each with its name above the plot where there is room."""
-    found = []
-    for start, end, name in spans:
-        left, right = (f"clamp(scale('x', {edge * 1000!r}), 0, width)" for edge in (start, end))
-        box = {"x": signal(left), "x2": signal(right), "y": -PHASES, "y2": height, "fill": signal("band")}
-        found.append(mark("rect", box))
-        text = signal(f"{right} - {left} > {6 * len(name) + 8} ? {text_of(name)} : ''")
-        found.append(label(text, signal(f"{left} + 4"), -4, opacity=0.8, fontSize=10))
-    return found
 
 
 def spread(places: Sequence[float], height: float, apart: float = 13) -> list[float]:
@@ -341,13 +290,9 @@ def spread(places: Sequence[float], height: float, apart: float = 13) -> list[fl
 
 def table(name: str, columns: Mapping[str, Sequence[float] | NDArray[np.float64]], digits: int = 5) -> Json:
     """A data set of numbers as comma-separated text: a third of what objects take. Not finite: left empty."""
-    rows = zip(*(_written(values, digits) for values in columns.values()), strict=True)
+    rows = zip(*([number(float(each), digits) for each in values] for values in columns.values()), strict=True)
     text = "\n".join([",".join(columns), *map(",".join, rows)])
     return {"name": name, "values": text, "format": {"type": "csv", "parse": dict.fromkeys(columns, "number")}}
-
-
-def _written(values: Sequence[float] | NDArray[np.float64], digits: int) -> list[str]:
-    return [number(float(value), digits) for value in values]
 
 
 def number(value: float, digits: int = 5) -> str:
@@ -355,17 +300,6 @@ def number(value: float, digits: int = 5) -> str:
     if not math.isfinite(value):
         return ""
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:.{digits}g}"
-
-
-def at_cursor(
-    name: str, middles: NDArray[np.float64], window_s: float, fields: Iterable[tuple[str, str]], form: str
-) -> str:
-    """Expression: what (field, title) of an evenly spaced data set are in the window under the cursor, each after its
-    title. ``middles``: of the windows, milliseconds; ``window_s``: their length where there is but one."""
-    step = float(middles[1] - middles[0]) if len(middles) > 1 else window_s * 1000
-    place = f"clamp(ceil((moment - {float(middles[0]) + step / 2!r}) / {step!r}), 0, {len(middles) - 1})"
-    told = (f"{text_of(title + ' ')} + format(data('{name}')[{place}].{field}, '{form}')" for field, title in fields)
-    return " + '   ' + ".join(told)
 
 
 def clock(expression: str) -> str:

@@ -19,7 +19,6 @@ from trackside.show.charts.time_axis import (
     Json,
     Span,
     clock,
-    dragged,
     figure,
     label,
     mark,
@@ -226,8 +225,8 @@ def _spec(
     points = [
         {"y": places[each.lane], "t": round(each.time * 1000), "to": round(each.end * 1000), "tip": each.tip,
          "count": f"\N{MULTIPLICATION SIGN}{each.count}" if each.count > 1 else "", "colour": each.colour,
-         "next": round(after * 1000), "root": each.root, "between": each.between}
-        for each, after in _followed(happened, span)
+         "root": each.root, "between": each.between}
+        for each in happened
     ]  # fmt: skip
     return figure(
         height,
@@ -238,22 +237,13 @@ def _spec(
             _counts(),
             *(named_moment(cause[0], f"first cause: {cause[1]}", height, "bad") if cause else []),
             readout(clock("moment")),
-            dragged(height),
         ],
-        data=[{"name": "bars", "values": stretches}, {"name": "events", "values": points}],
+        data=[{"name": "bars", "values": stretches}, {"name": "events", "values": points, "transform": [_NEXT]}],
     )
 
 
-def _followed(happened: Sequence[Happening], span: Span) -> Iterator[tuple[Happening, float]]:
-    """Each with the time of the next in its lane, far away for the last."""
-    after = dict.fromkeys((each.lane for each in happened), 2 * span[1] - span[0])
-    found = []
-    for each in reversed(happened):
-        found.append((each, after[each.lane]))
-        after[each.lane] = each.time
-    yield from reversed(found)
-
-
+_NEXT = {"type": "window", "groupby": ["y"], "ops": ["lead"], "fields": ["t"], "as": ["next"]}
+"""Gives each event the time of the next in its lane."""
 _PAINT = "{faint: faint, accent: accent, bad: bad, warn: warn, good: good, ink: ink}[datum.colour]"
 """Expression: the colour that a row names."""
 
@@ -307,7 +297,8 @@ def _events() -> list[Json]:
 
 def _counts() -> Json:
     """How many events a mark stands for, above its right where there is room; not cut off at the edge."""
-    until = f"min(scale('x', datum.next), width + (narrow ? {NARROW_RIGHT} : {RIGHT}))"
+    edge = f"width + (narrow ? {NARROW_RIGHT} : {RIGHT})"
+    until = f"(isValid(datum.next) ? min(scale('x', datum.next), {edge}) : {edge})"
     room = f"{until} - scale('x', datum.t) > 14 + 6 * length(datum.count)"
     count = {
         "text": signal(f"datum.t >= shown[0] && datum.t <= shown[1] && {room} ? datum.count : ''"),

@@ -74,7 +74,7 @@
 
   // -- charts
 
-  const views = []; // {view, box, axis, timed, paddings: by whether the page is narrow, width: of the plot}
+  const views = []; // {view, box, axis, paddings: by whether the page is narrow, width: of the plot}
   const announced = document.getElementById("announced");
   let saying = 0;
 
@@ -88,16 +88,7 @@
 
   function config() {
     const font = getComputedStyle(document.body).fontFamily;
-    const ink = { signal: "ink" }, faint = { signal: "faint" };
-    return {
-      signals: paint(),
-      background: null,
-      font,
-      axis: { labelColor: ink, titleColor: ink, gridColor: faint, domainColor: faint, tickColor: faint, labelFont: font, titleFont: font },
-      legend: { labelColor: ink, titleColor: ink, labelFont: font, titleFont: font },
-      title: { color: ink, font },
-      text: { fill: ink, font },
-    };
+    return { signals: paint(), axis: { labelFont: font, titleFont: font }, text: { font } };
   }
 
   async function unpacked({ width, height, cells }) {
@@ -139,11 +130,11 @@
   const loader = { load: refused, sanitize: refused, http: refused, file: refused };
 
   async function draw(box, described) {
-    const { spec, rasters, axis, timed, narrow } = described;
+    const { spec, rasters, axis, narrow } = described;
     spec.data.forEach(read);
     const grids = Object.entries(rasters);
     for (const [name, raster] of grids) spec.data.find((each) => each.name === name).values = [await unpacked(raster)];
-    const each = { box, axis, timed, paddings: { false: spec.padding, true: { ...spec.padding, ...narrow } } };
+    const each = { box, axis, paddings: { false: spec.padding, true: { ...spec.padding, ...narrow } } };
     Object.assign(each, sized(each, box.clientWidth));
     const signals = spec.signals.map((given) => (given.name === "narrow" ? { ...given, value: each.narrow } : given));
     const { view } = await vegaEmbed(box, { ...spec, signals, width: each.width, padding: each.paddings[each.narrow] }, {
@@ -154,7 +145,7 @@
     for (const drawn of box.querySelectorAll("svg, canvas")) drawn.setAttribute("aria-hidden", "true"); // the caption and the table say it
     views.push(each);
     choose(each, described.slug);
-    if (timed) joined(each);
+    joined(each);
     new ResizeObserver(() => fitted(each)).observe(box);
   }
 
@@ -195,7 +186,7 @@
 
   function share(from, name, value) {
     for (const each of views) {
-      if (each === from || !each.timed || each.axis !== from.axis || same(each.view.signal(name), value)) continue;
+      if (each === from || each.axis !== from.axis || same(each.view.signal(name), value)) continue;
       each.view.signal(name, value).runAsync();
     }
   }
@@ -204,7 +195,7 @@
 
   // What stands below one another shows the same stretch of time.
   function aligned() {
-    const over = views.filter((each) => each.timed && each.axis === "time");
+    const over = views.filter((each) => each.axis === "time");
     const all = [Math.min(...over.map((each) => full(each)[0])), Math.max(...over.map((each) => full(each)[1]))];
     for (const each of over) each.view.signal("full", all).signal("shown", all);
     return Promise.all(over.map((each) => each.view.runAsync()));

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -15,17 +16,15 @@ from trackside.facts.fact import Facts
 from trackside.families import families
 from trackside.finding import Verdict
 from trackside.model import Position
-from trackside.query import Query, QueryError
 from trackside.read.excerpts import Excerpt
 from trackside.show import citing, heading
-from trackside.show.charts.chart import PAINT
+from trackside.show.charts.chart import PAINT, drawings
 from trackside.show.charts.phases import first_cause, often_from_start
 from trackside.show.document import CiteDoc, InputDoc, ProgressDoc, VerdictDoc
 from trackside.show.inert import visible
 from trackside.show.report import assets
-from trackside.show.report.figures import figures, script_data
 from trackside.show.waste import in_brief
-from trackside.show.wording import duration, moment, with_stop, word
+from trackside.show.wording import duration, moment, parsed, ranges, with_stop, word
 from trackside.stores.embedded.layout import Directory
 
 INPUTS_SHOWN, INPUTS_LISTED = 12, 1000
@@ -57,20 +56,15 @@ CERTAINTIES = {
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """One entry of the list of citations. ``lines``: (number, text, whether it is the cited one); ``elsewhere``: the
-    citation that shows those around it."""
+    """One entry of the list of citations. ``figure``: what stands there; ``quoted``: the line alone; ``lines``:
+    (number, text, whether it is the cited one); ``elsewhere``: the citation that shows those around it."""
 
     id: str
-    number: str
-    place: str
-    where: str
-    measured: bool
-    query: str
+    doc: CiteDoc
     figure: str
-    window: str
     quoted: str
     lines: Sequence[tuple[int, str, bool]]
-    elsewhere: str = ""
+    elsewhere: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +76,8 @@ class Row:
     title: str
     state: str
     why: Sequence[str]
-    cites: Sequence[str]
-    collect: Sequence[str]
+    cites: Sequence[str] = ()
+    collect: Sequence[str] = ()
     at: str = ""
     """The part of the page that shows it."""
 
@@ -92,7 +86,7 @@ def places(doc: VerdictDoc) -> dict[str, Position]:
     """Where in which input each citation of a single row points to."""
     found: dict[str, Position] = {}
     for name, cite in doc.cites.items():
-        asked = _asked(cite)
+        asked = parsed(cite.query)
         given = {} if asked is None else dict(asked.filters)
         file, line, offset = given.get("file"), given.get("line"), given.get("offset")
         if isinstance(file, str) and isinstance(line, int) and isinstance(offset, int):
@@ -100,19 +94,12 @@ def places(doc: VerdictDoc) -> dict[str, Position]:
     return found
 
 
-def _asked(cite: CiteDoc) -> Query | None:
-    try:
-        return Query.parse(cite.query)
-    except QueryError:
-        return None
-
-
 def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Position, Excerpt]) -> bytes:
     """The page, in UTF-8. ``around``: what stands around the :func:`places` that are cited, as far as it was found."""
     unchecked = Facts(store, verdict.run)
-    drawn = list(figures(verdict, unchecked))
-    script, style, vega = assets.own("page.js"), assets.own("page.css"), assets.vega() if drawn else ""
-    citations, first, rows = list(_citations(doc, around)), _first(doc), list(_rows(doc))
+    drawn = list(drawings(verdict, unchecked))
+    script, style, vega = _own("page.js"), _own("page.css"), assets.vega() if drawn else ""
+    citations, first, rows = list(_citations(doc, around)), _first(doc), _rows(doc)
     begun = not often_from_start(doc.primary.family) or first_cause(verdict, unchecked) is not None
     html = _environment().get_template("page.html").render(
         doc=doc,
@@ -120,7 +107,7 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         style=Markup(style),
         script=Markup(script),
         vega=Markup(vega),
-        charts=Markup(script_data([each.data for each in drawn])),
+        charts=Markup(assets.script_data([assets.described(*each) for each in drawn])),
         paint=" ".join(PAINT),
         figures=drawn,
         headline=heading.headline(doc.primary),
@@ -140,9 +127,13 @@ def page(doc: VerdictDoc, verdict: Verdict, store: Store, around: Mapping[Positi
         inputs=_inputs(doc.inputs),
         unread=sum(each.status != "read" for each in doc.inputs),
         again=again(doc),
-        vega_version=assets.vega_version() if drawn else "",
+        vega_version=vl_convert.get_vega_version() if drawn else "",
     )  # fmt: skip
     return html.encode("utf-8", "replace")
+
+
+def _own(name: str) -> str:
+    return (assets.HERE / name).read_text("utf-8")
 
 
 def _environment() -> Environment:
@@ -161,8 +152,10 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        numbered=numbered, moment=moment, where=heading.where, family=heading.family, stop=with_stop
-    )
+        numbered=numbered, moment=moment, where=heading.where, family=heading.family, stop=with_stop,
+        number=citing.number, place=citing.place, window=citing.window,
+    )  # fmt: skip
+    environment.tests["measured"] = citing.is_measured
     return environment
 
 
@@ -226,13 +219,8 @@ def numbered(names: Iterable[str]) -> list[tuple[str, str]]:
     ids = list(dict.fromkeys(names))
     if len(ids) <= CITED_AT_ONCE:
         return [(name, citing.number(name)) for name in ids]
-    runs: list[list[int]] = []
-    for number in sorted(int(citing.number(name)) for name in ids):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return [(f"c{run[0]}", str(run[0]) if len(run) == 1 else f"{run[0]}\N{EN DASH}{run[-1]}") for run in runs]
+    told = ranges([int(citing.number(name)) for name in ids]).split(", ")
+    return [(f"c{part.partition('-')[0]}", part.replace("-", "\N{EN DASH}")) for part in told]
 
 
 def _first(doc: VerdictDoc) -> set[str]:
@@ -262,17 +250,14 @@ def _citations(doc: VerdictDoc, around: Mapping[Position, Excerpt]) -> Iterator[
             for number, _, _ in lines:
                 shown.setdefault((file, number), name)
         quoted = "" if found is not None or citing.is_measured(cite) else cite.text
-        yield Citation(
-            name, citing.number(name), citing.place(cite), cite.where, citing.is_measured(cite), cite.query,
-            _figure(cite), citing.window(cite), quoted, lines, elsewhere,
-        )  # fmt: skip
+        yield Citation(name, cite, _figure(cite), quoted, lines, elsewhere)
 
 
 def _figure(cite: CiteDoc) -> str:
     """The value, by the name of its field where it is one of a line; nothing where it is the line itself."""
     if cite.text and str(cite.value).strip() == cite.text.strip():
         return ""
-    asked = None if citing.is_measured(cite) or cite.plane == "scheduler" else _asked(cite)
+    asked = None if citing.is_measured(cite) or cite.plane == "scheduler" else parsed(cite.query)
     name = "" if asked is None else asked.reduced or asked.reducer or ""
     return f"{name} = {word(citing.figure(cite))}".strip()
 
@@ -287,28 +272,25 @@ def _holds(excerpt: Excerpt, cite: CiteDoc) -> bool:
 # -- tables
 
 
-def _rows(doc: VerdictDoc) -> Iterator[Row]:
-    """Every family, by code."""
+def _rows(doc: VerdictDoc) -> list[Row]:
+    """Every family, by code; of one that is told of twice the graver."""
     titles = {family.code: family.title for family in families()}
-    found: dict[str, Row] = {}
-    for each in doc.ruled_out:
-        found[each.family] = Row(each.family, each.id, "", "ruled out", [each.because], each.cites, [])
-    for unknown in doc.unknown:
-        found[unknown.family] = Row(unknown.family, unknown.id, "", "unknown", unknown.missing, [], unknown.collect)
-    for state, findings in (("warning", doc.warnings), ("consequence", doc.consequences)):
-        for finding in findings:
-            found[finding.family] = Row(
-                finding.family, finding.id, finding.title, state, [heading.where(finding)], [], [],
-                f"found-{finding.family}",
-            )  # fmt: skip
     first = doc.primary
-    found[first.family] = Row(
-        first.family, first.id, first.title, "found", [heading.where(first)], [], [], "shows" if doc.shows else ""
-    )
-    for code in sorted(found):
-        row = found[code]
-        yield Row(code, row.id, row.title or titles.get(code, ""), row.state, [each for each in row.why if each],
-                  row.cites, row.collect, row.at)  # fmt: skip
+    rows = [Row(first.family, first.id, first.title, "found", [heading.where(first)], at="shows" if doc.shows else "")]
+    for state, findings in (("consequence", doc.consequences), ("warning", doc.warnings)):
+        rows += [Row(f.family, f.id, f.title, state, [heading.where(f)], at=f"found-{f.family}") for f in findings]
+    rows += [
+        Row(each.family, each.id, titles.get(each.family, ""), "unknown", each.missing, collect=each.collect)
+        for each in doc.unknown
+    ]
+    rows += [
+        Row(each.family, each.id, titles.get(each.family, ""), "ruled out", [each.because], each.cites)
+        for each in doc.ruled_out
+    ]
+    found: dict[str, Row] = {}
+    for row in rows:
+        found.setdefault(row.code, row)
+    return [found[code] for code in sorted(found)]
 
 
 def _collect(doc: VerdictDoc) -> list[tuple[str, Sequence[str]]]:

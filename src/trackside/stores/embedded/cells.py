@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trackside.stores.curves import Engine, Wanted
-from trackside.stores.embedded.order import Arranged, Stretches, arranged
+from trackside.stores.embedded.order import Arranged, Places, Stretches, Values, arranged
 from trackside.stores.memory_curves import rolled_up
 
-Values = NDArray[np.float64]
-Places = NDArray[np.intp]
 LITTLE = 0.75
 """Below this share of what was read, the samples of a table are cut out before they are reduced."""
 
@@ -85,7 +83,6 @@ class Cells:
 
     @property
     def width(self) -> int:
-        """How many windows there are."""
         return (self.end_ms - self.start_ms) // self.step_ms
 
     @property
@@ -96,7 +93,7 @@ class Cells:
     def answer(self, wanted: Wanted) -> tuple[Values, int]:
         """The windows that are wanted, NaN where nothing was sampled, and how many samples were used."""
         first = (wanted.start_ms - self.start_ms) // self.step_ms
-        columns = slice(first, first + (wanted.end_ms - wanted.start_ms) // self.step_ms)
+        columns = slice(first, first + wanted.width)
         counts = self._counts[:, columns]
         if wanted.how == "count":
             return np.where(counts > 0, counts, np.nan), int(counts.sum())

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from trackside.http.unanswered import Unanswered
 from trackside.model import Position, Series
-from trackside.stores.curves import Engine, Held, Wanted, identifying
+from trackside.stores.bunches import bunches
+from trackside.stores.curves import Groups, Held, RolledUp, Sampled, Wanted, identifying
 from trackside.stores.embedded.cells import Cells, Read
 from trackside.stores.embedded.fields import labels_of
-from trackside.stores.embedded.order import Stretches
+from trackside.stores.embedded.order import Ids, Places, Stretches, Values
 from trackside.stores.embedded.snapshot import Snapshot
 from trackside.stores.embedded.tables import quoted
 
@@ -35,10 +36,6 @@ RANGES = 16
 """Stretches of series' numbers that are asked for apart, so that what lies between them is not read."""
 MOST = 0.75
 """From this share on all is read and the rest left out afterwards: DuckDB's filters cost more than that."""
-Ids = NDArray[np.int32]
-Places = NDArray[np.intp]
-Values = NDArray[np.float64]
-Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ class _Part:
         return max(each.end_ms for each in self.cells)
 
 
-class DuckCurves:
+class DuckCurves(Sampled):
     """The curves of a store, or those of them that a scope lets through."""
 
     name = "store"
@@ -89,7 +86,6 @@ class DuckCurves:
         """By groups and step; the latest stand last."""
 
     def held(self) -> Sequence[Held]:
-        """See :class:`trackside.stores.curves.Curves`."""
         if self._held is None:
             spans, series = self._snapshot.table("spans"), self._snapshot.table("series")
             rows = self._snapshot.rows(
@@ -141,21 +137,13 @@ class DuckCurves:
             self._scope.parameters,
         )
 
-    def rollup(
-        self, groups: Sequence[Sequence[int]], start_ms: int, end_ms: int, step_ms: int, how: Engine
-    ) -> tuple[Values, int]:
-        """See :class:`trackside.stores.curves.Curves`."""
-        return self.rollups([Wanted(groups, start_ms, end_ms, step_ms, how)])[0]
-
     def expect(self, wanted: Sequence[Wanted]) -> None:
-        """See :class:`trackside.stores.curves.Batching`."""
         self._expected = {}
         for each in wanted:
             self._expected.setdefault(_key(each), []).append(each)
 
-    def rollups(self, wanted: Sequence[Wanted]) -> list[tuple[Values, int]]:
-        """See :class:`trackside.stores.curves.Batching`: what several need is read once, and while one is reduced the
-        next is read."""
+    def rollups(self, wanted: Sequence[Wanted]) -> list[RolledUp]:
+        """What several need is read once, and while one is reduced the next is read."""
         self.held()
         keys = [_key(each) for each in wanted]
         sources: list[Cells | None] = [
@@ -176,10 +164,9 @@ class DuckCurves:
     def samples(
         self, held: Sequence[Held], start_ms: int, end_ms: int
     ) -> Iterator[tuple[Held, NDArray[np.int64], Values]]:
-        """See :class:`trackside.stores.curves.Sampled`. Of minutes that only their rollups are left of: the last."""
-        begin = 0
-        for begin, stop in self._chunks([[each.id] for each in held]):
-            chosen = {each.id: each for each in held[begin:stop]}
+        """Of minutes that only their rollups are left of: the last."""
+        for chunk in bunches(held, lambda each: self._counts.get(each.id, 0), CHUNK):
+            chosen = {each.id: each for each in chunk}
             metrics = ", ".join(sorted({quoted(each.series.metric) for each in chosen.values()}))
             ids = ", ".join(map(str, chosen))
             where = (
@@ -220,23 +207,13 @@ class DuckCurves:
 
     def _parts(self, groups: Groups, cells: Sequence[Cells]) -> Iterator[_Part]:
         """What is to be read: not too much at once."""
-        for begin, stop in self._chunks(groups):
-            ids = np.array([id_ for group in groups[begin:stop] for id_ in group], dtype=np.int32)
-            rows = np.repeat(np.arange(stop - begin, dtype=np.int32), [len(each) for each in groups[begin:stop]])
+        begin = 0
+        for chunk in bunches(groups, lambda group: sum(self._counts.get(id_, 0) for id_ in group), CHUNK):
+            ids = np.array([id_ for group in chunk for id_ in group], dtype=np.int32)
+            rows = np.repeat(np.arange(len(chunk), dtype=np.int32), [len(each) for each in chunk])
             if len(ids):
-                yield _Part(cells, begin, stop, ids, rows)
-
-    def _chunks(self, groups: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
-        """(first, one past the last) of the groups that are taken together."""
-        begin = size = 0
-        for place, group in enumerate(groups):
-            count = sum(self._counts.get(id_, 0) for id_ in group)
-            if size and size + count > CHUNK:
-                yield begin, place
-                begin, size = place, 0
-            size += count
-        if begin < len(groups):
-            yield begin, len(groups)
+                yield _Part(cells, begin, begin + len(chunk), ids, rows)
+            begin += len(chunk)
 
     def _fill(self, parts: Sequence[_Part]) -> None:
         with ThreadPoolExecutor(1) as reader:

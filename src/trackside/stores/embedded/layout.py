@@ -189,16 +189,10 @@ class Directory:
         """Let a manifest hold from now on; its segments are written and synced. Gives it with its number."""
         manifest = msgspec.structs.replace(manifest, generation=manifest.generation + 1)
         final = self.path / f"manifest-{manifest.generation:08d}.json"
-        temporary = self.path / "manifest.new"
         data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
         try:
             sync(self.segments)
-            with open(temporary, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, final)
-            sync(self.path)
+            put(final, self.path / "manifest.new", data)
         except OSError as error:
             raise StoreError(f"{final} can't be written: {error.strerror}; nothing was changed") from error
         return manifest
@@ -254,8 +248,16 @@ def _damaged(path: Path, why: str) -> str:
     )
 
 
+def put(final: Path, temporary: Path, data: bytes) -> None:
+    """Write a file that is there wholly or not at all, whatever happens meanwhile. Raises OSError."""
+    temporary.write_bytes(data)
+    sync(temporary)
+    os.rename(temporary, final)
+    sync(final.parent)
+
+
 def sync(path: Path) -> None:
-    """Have a folder's entries on disk."""
+    """Have a file, or a folder's entries, on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -310,7 +312,6 @@ class Lock:
         return cls(handle)
 
     def close(self) -> None:
-        """Give it back."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

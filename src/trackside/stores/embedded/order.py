@@ -20,7 +20,7 @@ _ROUNDS = 3
 PIECE = 1 << 18
 """Samples that are put together at once, unless one group has more: what is made of them stays in the cache, and in
 memory that was used before, where new memory costs more than the work itself."""
-Groups = NDArray[np.int32]
+Ids = NDArray[np.int32]
 Times = NDArray[np.int64]
 Values = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -30,7 +30,7 @@ Places = NDArray[np.intp]
 class Arranged:
     """Samples by group, time and value, and where each was before (None: they were in order)."""
 
-    groups: Groups
+    groups: Ids
     times: Times
     values: Values
     order: Places | None = None
@@ -48,10 +48,7 @@ class Stretches:
     values: Values
     starts: Places
     ends: Places
-    groups: Groups
-
-    def __len__(self) -> int:
-        return int((self.ends - self.starts).sum())
+    groups: Ids
 
     def pieces(self) -> Iterator[Arranged]:
         """All samples in order, some groups at a time."""
@@ -69,7 +66,7 @@ class Stretches:
                 np.concatenate([self.values[span] for span in spans]),
             )
 
-    def _ordered(self) -> tuple[Places, Places, Groups]:
+    def _ordered(self) -> tuple[Places, Places, Ids]:
         """The stretches by group and beginning, cut where one goes on beyond the beginning of the next of its group:
         a GPU without a job, before and after one, is a series of its own."""
         starts, ends, groups = self.starts, self.ends, self.groups
@@ -94,7 +91,7 @@ class Stretches:
         return min(max(place, start + 1), end - 1)
 
 
-def arranged(groups: Groups, times: Times, values: Values) -> Arranged:
+def arranged(groups: Ids, times: Times, values: Values) -> Arranged:
     """Put samples in order. ``groups`` are numbers from 0 on."""
     found = Arranged(groups, times, values)
     order = _by_group(groups)
@@ -109,7 +106,7 @@ def arranged(groups: Groups, times: Times, values: Values) -> Arranged:
     return found._taken(_mending(found, np.unique(groups[1:][wrong])))
 
 
-def _by_group(groups: Groups) -> Places | None:
+def _by_group(groups: Ids) -> Places | None:
     """What sorts by group and keeps the order within; None where they are sorted."""
     if not (groups[1:] < groups[:-1]).any():
         return None
@@ -120,7 +117,7 @@ def _by_group(groups: Groups) -> Places | None:
     return low[np.argsort(high, kind="stable")]
 
 
-def _mending(found: Arranged, bad: Groups) -> Places:
+def _mending(found: Arranged, bad: Ids) -> Places:
     """What sorts those groups whose samples came out of order, and leaves the others."""
     marked = np.zeros(len(found.groups) + 1, dtype=np.int8)
     marked[np.searchsorted(found.groups, bad, side="left")] = 1

@@ -7,14 +7,12 @@ it was or done. What an ingest wrote of several days at once is first split into
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
+from trackside.stores.bunches import bunches
 from trackside.stores.embedded.layout import Segment
-from trackside.stores.embedded.tables import ORDER, TABLES, parquet, quoted, write
+from trackside.stores.embedded.tables import ORDER, TABLES, parquet, quoted
 from trackside.stores.embedded.writer import Writer
 
 DAY_MS = 86_400_000
@@ -73,17 +71,12 @@ def tidy(writer: Writer, many: int = MANY) -> None:
         small = [each for each in writer.manifest.of(table) if each.rows < SMALL or _any_dead(writer, [each])]
         if len(small) < many and not (many < MANY and _any_dead(writer, small)):
             continue
-        for group in _bunches(small):
+        for group in bunches(small, lambda each: each.rows, 2 * SMALL):
             if len(group) == 1 and not _any_dead(writer, group):
                 continue
-            name = write(
-                writer.connection,
-                writer.directory,
-                table,
-                f"{_merged(table)} FROM {writer.snapshot().source(table, group)}"
-                f"{' GROUP BY input, series' if table == 'spans' else ''} ORDER BY {ORDER[table]}",
-            )
-            writer.replace(_segment(writer, table, name), group)
+            grouped = " GROUP BY input, series" if table == "spans" else ""
+            rows = f"{_merged(table)} FROM {writer.snapshot().source(table, group)}{grouped} ORDER BY {ORDER[table]}"
+            writer.replace(writer.selected(table, rows, 1), group)
 
 
 def _merged(table: str) -> str:
@@ -96,45 +89,17 @@ def _merged(table: str) -> str:
     return f"SELECT input, series, min(first_ms) AS first_ms, max(last_ms) AS last_ms, {count}, {place}"
 
 
-def merge_young(writer: Writer, many: int = MANY) -> None:
+def merge_young(writer: Writer) -> None:
     """Merge a day's small segments of samples once there are many, as they come by the thousand from a receiver."""
     for day, segments in _days(writer.manifest.of("samples")):
         small = [each for each in segments if each.level == 0 and each.rows < SMALL and _within_day(each)]
-        if len(small) >= many:
-            merged = _parts(writer, "samples", writer.snapshot().source("samples", small), day, small)
-            writer.replace([msgspec.structs.replace(each, level=0) for each in merged], small)
+        if len(small) >= MANY:
+            merged = _parts(writer, "samples", writer.snapshot().source("samples", small), day, small, level=0)
+            writer.replace(list(merged), small)
 
 
 def _within_day(segment: Segment) -> bool:
     return segment.times_ms is not None and _day_of(segment.times_ms[0]) == _day_of(segment.times_ms[1])
-
-
-def _bunches(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
-    """Segments in order, together no larger than is soon sorted."""
-    bunch: list[Segment] = []
-    for each in segments:
-        if bunch and sum(one.rows for one in bunch) + each.rows > 2 * SMALL:
-            yield bunch
-            bunch = []
-        bunch.append(each)
-    if bunch:
-        yield bunch
-
-
-def _segment(writer: Writer, table: str, name: str) -> list[Segment]:
-    """The segment that was written under a name; none if it holds no row, which is deleted."""
-    columns = TABLES[table]
-    inputs = "min(input), max(input)" if "input" in columns else "0, 0"
-    times = "min(time_ms), max(time_ms)" if "time_ms" in columns else "NULL, NULL"
-    path = str(writer.directory.segments / name)
-    ((rows, low, high, first, last),) = writer.snapshot().rows(
-        f"SELECT count(*), {inputs}, {times} FROM {parquet([path])}"
-    )
-    if not rows:
-        os.unlink(path)
-        return []
-    times_ms = None if first is None else (first, last)
-    return [Segment(table, name, rows, os.stat(path).st_size, (low, high), times_ms, 1)]
 
 
 def _any_dead(writer: Writer, segments: Sequence[Segment]) -> bool:
@@ -155,8 +120,7 @@ def _split(writer: Writer) -> set[int]:
         source = writer.snapshot().source("samples", [each])
         day = f"CAST(floor((time_ms - 1) / {DAY_MS}) AS BIGINT)"
         days = [day for (day,) in writer.snapshot().rows(f"SELECT DISTINCT {day} AS day FROM {source} ORDER BY day")]
-        parts = [part for day in days for part in _parts(writer, "samples", source, day, [each])]
-        writer.replace([msgspec.structs.replace(part, level=0) for part in parts], [each])
+        writer.replace([part for day in days for part in _parts(writer, "samples", source, day, [each], 0)], [each])
         split.update(days)
     return split
 
@@ -182,19 +146,20 @@ def _rewrite(writer: Writer, day: int, segments: list[Segment], raw_from: float,
     return True
 
 
-def _parts(writer: Writer, table: str, source: str, day: int, within: Sequence[Segment]) -> Iterator[Segment]:
+def _parts(
+    writer: Writer, table: str, source: str, day: int, within: Sequence[Segment], level: int = 1
+) -> Iterator[Segment]:
     """A day's rows as segments of a table, some metrics at a time."""
     time = f"time_ms > {day * DAY_MS} AND time_ms <= {(day + 1) * DAY_MS}"
     counts = writer.snapshot().rows(
         f"SELECT metric, count(*) FROM {source} WHERE {time} GROUP BY metric ORDER BY metric"
     )
     thinned = table == "minutes" and within[0].table == "samples"
-    for metrics in _metric_bunches(counts):
-        words = ", ".join(quoted(metric) for metric in metrics)
+    for bunch in bunches(counts, lambda each: each[1], PART):
+        words = ", ".join(quoted(metric) for metric, _ in bunch)
         rows = f"SELECT * FROM {source} WHERE {time} AND metric IN ({words})"
         rows = _MINUTES.format(rows=rows) if thinned else rows
-        name = write(writer.connection, writer.directory, table, f"SELECT * FROM ({rows}) ORDER BY {ORDER[table]}")
-        yield from _segment(writer, table, name)
+        yield from writer.selected(table, f"SELECT * FROM ({rows}) ORDER BY {ORDER[table]}", level)
 
 
 _MINUTES = f"""
@@ -203,19 +168,6 @@ _MINUTES = f"""
     FROM (SELECT *, (time_ms + {MINUTE_MS - 1}) // {MINUTE_MS} * {MINUTE_MS} AS minute FROM ({{rows}}))
     GROUP BY metric, series, minute, input
 """
-
-
-def _metric_bunches(counts: Iterable[tuple[str, int]]) -> Iterator[list[str]]:
-    bunch: list[str] = []
-    size = 0
-    for metric, count in counts:
-        if bunch and size + count > PART:
-            yield bunch
-            bunch, size = [], 0
-        bunch.append(metric)
-        size += count
-    if bunch:
-        yield bunch
 
 
 def _forget(writer: Writer, from_day: int, done: Compacted) -> None:
@@ -229,7 +181,7 @@ def _forget(writer: Writer, from_day: int, done: Compacted) -> None:
             if each.times_ms[1] > cut:
                 source = writer.snapshot().source(table, [each])
                 rows = f"SELECT * FROM {source} WHERE time_ms > {cut} ORDER BY {ORDER[table]}"
-                left = _segment(writer, table, write(writer.connection, writer.directory, table, rows))
+                left = writer.selected(table, rows, 1)
             writer.replace(left, [each])
             done.forgotten += each.rows - sum(one.rows for one in left)
     _shorten_spans(writer, cut)
@@ -246,7 +198,7 @@ def _shorten_spans(writer: Writer, cut: int) -> None:
             greatest(first_ms, {cut + 1}) AS first_ms,
             if(first_ms <= {cut}, ceil(count * ((last_ms - {cut}) / (last_ms - first_ms + 1))), count) AS count)
         FROM {source} WHERE last_ms IS NULL OR last_ms > {cut} ORDER BY {ORDER["spans"]}"""
-    writer.replace(_segment(writer, "spans", write(writer.connection, writer.directory, "spans", rows)), old)
+    writer.replace(writer.selected("spans", rows, 1), old)
 
 
 def _bury(writer: Writer) -> None:

@@ -1,4 +1,4 @@
-"""Events, records and training points as columns of a store's tables, and back."""
+"""Inputs, events, records and training points as columns of a store's tables, and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trackside.model import Event, Position, Record, Role, Scalar
+from trackside.model import Event, Input, Plane, Position, Record, Role, Scalar
 from trackside.stores.embedded.fields import clean, fields_of, fields_text
 
 Words = NDArray[np.object_]
@@ -44,13 +44,78 @@ def _time(value: Scalar) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _places(rows: Sequence[Position]) -> dict[str, NDArray[Any]]:
+def places(rows: Sequence[Position]) -> dict[str, NDArray[Any]]:
+    """Where rows stand."""
     return {
         "path": _texts(at.path for at in rows),
         "line": _numbers(at.line for at in rows),
         "offset": _numbers(at.offset for at in rows),
         "length": _numbers(at.length for at in rows),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An input as the store keeps it, beside its row of a verdict.
+
+    ``is_log``: whether it has log events or training points, and so is some job's log; ``owner``: the job that its
+    lines name; ``training``: JSON of the series of its points; ``place``: the id of the input whose place it takes, 0
+    for none; ``planes``: those of its rows; ``read_at``: POSIX seconds.
+    """
+
+    id: int
+    row: Input
+    root: str = ""
+    label: str = ""
+    hash: str = ""
+    is_log: bool = False
+    owner: str | None = None
+    training: str = ""
+    place: int = 0
+    planes: tuple[Plane, ...] = ()
+    read_at: float = 0.0
+
+    @property
+    def path(self) -> str:
+        """What citations call it."""
+        return self.row.path
+
+
+def input_columns(inputs: Sequence[Kept]) -> dict[str, NDArray[Any]]:
+    """Rows of inputs."""
+    rows = [each.row for each in inputs]
+    return {
+        "input": np.array([each.id for each in inputs], dtype=np.int32),
+        "place": np.array([each.place or each.id for each in inputs], dtype=np.int32),
+        "path": _texts(row.path for row in rows),
+        "root": _texts(each.root for each in inputs),
+        "label": _texts(each.label for each in inputs),
+        "format": objects(row.format for row in rows),
+        "status": objects(row.status for row in rows),
+        "note": _texts(row.note for row in rows),
+        "rows": _numbers(row.rows for row in rows),
+        "plane": objects(row.plane for row in rows),
+        "bytes": _numbers(row.bytes for row in rows),
+        "hash": objects(each.hash for each in inputs),
+        "read_at": np.array([each.read_at for each in inputs], dtype=np.float64),
+        "planes": objects(",".join(each.planes) for each in inputs),
+        "is_log": np.array([each.is_log for each in inputs], dtype=bool),
+        "owner": _texts(each.owner for each in inputs),
+        "training": objects(each.training for each in inputs),
+    }
+
+
+INPUT = (
+    "input, root, label, hash, is_log, owner, training, place, planes, read_at,"
+    " path, format, status, note, rows, plane, bytes"
+)
+
+
+def input_of(row: Sequence[Any]) -> Kept:
+    """An input from the columns of :data:`INPUT`."""
+    id_, root, label, hash_, is_log, owner, training, place, planes, read_at, *told = row
+    named = tuple(planes.split(",")) if planes else ()
+    return Kept(id_, Input(*told), root, label, hash_, is_log, owner, training, place, named, read_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +142,7 @@ def event_columns(rows: Sequence[tuple[int, int, Event, str | None]]) -> dict[st
         "role": objects(each.role.value for each in events),
         "parser": _texts(each.parser for each in events),
         "job": _texts(row[3] for row in rows),
-        **_places([each.at for each in events]),
+        **places([each.at for each in events]),
         "text": _texts(each.text for each in events),
         "fields": objects(fields_text(each.fields) for each in events),
     }
@@ -122,7 +187,7 @@ def record_columns(rows: Sequence[tuple[int, int, Record, About]]) -> dict[str, 
         "end": objects(_time(each.get("end")) for each in records),
         "node": _texts(_word(each.get("name")) if each.kind == "node" else None for each in records),
         "outputs": _texts("/".join(about.outputs) or None for about in abouts),
-        **_places([each.at for each in records]),
+        **places([each.at for each in records]),
         "text": _texts(each.text for each in records),
         "fields": objects(fields_text(each.fields) for each in records),
     }
@@ -151,7 +216,7 @@ def point_columns(rows: Sequence[tuple[int, Point]]) -> dict[str, NDArray[Any]]:
         "node": _texts(each.node for each in events),
         "step": objects(_time(each.fields.get("step")) for each in events),
         "loss": objects(_time(each.fields.get("loss")) for each in events),
-        **_places([each.at for each in events]),
+        **places([each.at for each in events]),
         "text": _texts(each.text for each in events),
         "fields": objects(fields_text(each.fields) for each in events),
     }

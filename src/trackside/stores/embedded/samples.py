@@ -41,7 +41,6 @@ class Numbers:
         self._last: tuple[Sequence[Series], int, NDArray[np.int32]] | None = None
 
     def begin(self) -> None:
-        """Another input begins."""
         self._last = None  # a list of series at the same address may be another
         self.places = {}
 

@@ -6,7 +6,8 @@ import weakref
 
 from trackside.model import Input, Samples
 from trackside.stores.embedded.duck import DuckCurves
-from trackside.stores.embedded.writer import Kept, Writer
+from trackside.stores.embedded.rows import Kept
+from trackside.stores.embedded.writer import Writer
 from trackside.stores.memory_curves import MemoryCurves
 
 
@@ -21,12 +22,11 @@ class Spill:
             self.add(block)
 
     def add(self, samples: Samples) -> None:
-        """Keep a block."""
         self._writer.samples(self._input, samples)
 
     def curves(self) -> DuckCurves:
         """All that was kept; when nobody can ask it any more, the store is removed."""
-        self._writer.end(self._input, Kept(Input("", None, "read")))
+        self._writer.end(Kept(self._input, Input("", None, "read")))
         self._writer.commit()
         return DuckCurves(self._writer.snapshot(), owner=self)
 

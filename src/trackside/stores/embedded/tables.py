@@ -18,7 +18,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from trackside.stores.embedded.layout import Directory, Segment, StoreError
+from trackside.stores.embedded.layout import Directory, Segment, StoreError, sync
 
 Columns = Mapping[str, Any]
 """Column name -> numpy array; all of one length."""
@@ -116,11 +116,6 @@ def connect() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def selected(table: str) -> str:
-    """The table's columns, each in its type."""
-    return ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in TABLES[table].items())
-
-
 def parquet(files: Sequence[str]) -> str:
     """SQL for the rows of Parquet files: nothing that the folders above them are called becomes a column of them."""
     listed = ", ".join(map(quoted, files))
@@ -132,14 +127,11 @@ def write(connection: duckdb.DuckDBPyConnection, directory: Directory, table: st
     name = f"{table}-{secrets.token_hex(8)}.parquet"
     final = directory.segments / name
     temporary = directory.segments / f".{name}.new"
+    columns = ", ".join(f'CAST("{name}" AS {kind}) AS "{name}"' for name, kind in TABLES[table].items())
     options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP}, PARQUET_VERSION V2"
     try:
-        connection.execute(f"COPY (SELECT {selected(table)} FROM ({source})) TO {quoted(str(temporary))} ({options})")
-        handle = os.open(temporary, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        connection.execute(f"COPY (SELECT {columns} FROM ({source})) TO {quoted(str(temporary))} ({options})")
+        sync(temporary)
         os.rename(temporary, final)
     except (duckdb.Error, OSError) as error:
         temporary.unlink(missing_ok=True)

@@ -7,19 +7,26 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from types import TracebackType
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
 
-from trackside.model import Event, Input, Plane, Position, Record, Samples
-from trackside.stores.embedded.fields import clean
+from trackside.model import Event, Plane, Position, Record, Samples
 from trackside.stores.embedded.layout import Directory, Lock, Manifest, Received, Segment
-from trackside.stores.embedded.rows import About, Point, event_columns, objects, point_columns, record_columns
+from trackside.stores.embedded.rows import (
+    About,
+    Kept,
+    Point,
+    event_columns,
+    input_columns,
+    point_columns,
+    record_columns,
+)
+from trackside.stores.embedded.rows import places as placed
 from trackside.stores.embedded.samples import Numbers, SampleBatch, Spans
 from trackside.stores.embedded.snapshot import Snapshot
-from trackside.stores.embedded.tables import Columns, connect, write_columns
+from trackside.stores.embedded.tables import TABLES, Columns, connect, parquet, write, write_columns
 
 SAMPLES = 4_000_000
 """Samples that make a segment: about 9 MB, and 400 MB of memory while it is made."""
@@ -27,22 +34,6 @@ ROWS = 50_000
 """Events, records and points that are held in memory."""
 COMMIT_S = 5.0
 """How long what was read waits for its commit, at most, while inputs end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """An input as the store keeps it, beside its row of a verdict."""
-
-    row: Input
-    root: str = ""
-    label: str = ""
-    hash: str = ""
-    is_log: bool = False
-    """Whether it has log events or training points, and so is some job's log."""
-    owner: str | None = None
-    training: str = ""
-    place: int = 0
-    """The id of the input whose place it takes; 0 for none."""
 
 
 @dataclass(slots=True)
@@ -53,7 +44,7 @@ class _Batch:
     events: list[tuple[int, int, Event, str | None]] = field(default_factory=list)
     records: list[tuple[int, int, Record, About]] = field(default_factory=list)
     points: list[tuple[int, Point]] = field(default_factory=list)
-    inputs: list[tuple[int, Kept, tuple[Plane, ...], float]] = field(default_factory=list)
+    inputs: list[Kept] = field(default_factory=list)
     spans: list[Spans] = field(default_factory=list)
     places: dict[int, dict[int, Position]] = field(default_factory=dict)
     """Input -> series' number -> where it begins."""
@@ -120,9 +111,7 @@ class Writer:
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -132,7 +121,6 @@ class Writer:
             self._lock.close()
 
     def remove(self) -> None:
-        """Delete a temporary store."""
         shutil.rmtree(self.directory.path, ignore_errors=True)
 
     def snapshot(self) -> Snapshot:
@@ -158,31 +146,28 @@ class Writer:
         self._row()
 
     def record(self, input_: int, record: Record, about: About) -> None:
-        """Keep a record."""
         self._planes[record.plane] = None
         self._open.records.append((input_, self._seq, record, about))
         self._row()
 
     def points(self, input_: int, points: Iterable[Point]) -> None:
-        """Keep training points."""
         for point in points:
             self._open.points.append((input_, point))
             self._row()
 
     def samples(self, input_: int, samples: Samples) -> None:
-        """Keep measurements."""
         numbers = self.numbers.of(samples.series)
         self._open.samples.add(numbers, samples, input_)
         if self._open.samples.size + self._done.samples.size >= SAMPLES:
             self._make_room()
 
-    def end(self, input_: int, kept: Kept, dead: Iterable[int] = ()) -> None:
-        """The input is whole. ``dead``: earlier ones whose place it takes."""
+    def end(self, kept: Kept, dead: Iterable[int] = ()) -> None:
+        """The input is whole; its planes and time are told here. ``dead``: earlier ones whose place it takes."""
         if kept.row.plane is not None and kept.row.status in ("read", "partial"):
             self._planes[kept.row.plane] = None
         if self._numbers is not None:
-            self._open.places[input_] = self._numbers.places
-        self._open.inputs.append((input_, kept, tuple(self._planes), time.time()))
+            self._open.places[kept.id] = self._numbers.places
+        self._open.inputs.append(replace(kept, planes=tuple(self._planes), read_at=time.time()))
         self._dead.update(dead)
         self._done.take(self._open)
         self._open = _Batch()
@@ -231,11 +216,27 @@ class Writer:
             ("points", point_columns(batch.points) if batch.points else None),
         ):
             if columns is not None:
-                batch.segments.append(self._segment(table, columns))
+                batch.segments.append(self.segment(table, columns))
         batch.events, batch.records, batch.points = [], [], []
 
-    def _segment(self, table: str, columns: Columns) -> Segment:
+    def segment(self, table: str, columns: Columns) -> Segment:
+        """Write columns as a segment, to be named by a commit."""
         return write_columns(self.connection, self.directory, table, columns)
+
+    def selected(self, table: str, query: str, level: int = 0) -> list[Segment]:
+        """Write what a query gives as a segment, to be named by a commit; none where it gives no row."""
+        name = write(self.connection, self.directory, table, query)
+        path = self.directory.segments / name
+        inputs = "min(input), max(input)" if "input" in TABLES[table] else "0, 0"
+        times = "min(time_ms), max(time_ms)" if "time_ms" in TABLES[table] else "NULL, NULL"
+        ((rows, low, high, first, last),) = self.snapshot().rows(
+            f"SELECT count(*), {inputs}, {times} FROM {parquet([str(path)])}"
+        )
+        if not rows:
+            path.unlink()
+            return []
+        times_ms = None if first is None else (first, last)
+        return [Segment(table, name, rows, path.stat().st_size, (low, high), times_ms, level)]
 
     def commit(self) -> None:
         """Make all inputs that are whole part of the store: on disk, and seen by readers that open it from now on."""
@@ -246,10 +247,10 @@ class Writer:
         self._write(batch)
         segments = batch.segments
         if any(batch.places.values()):
-            segments.append(self._segment("spans", _span_columns(batch.spans, batch.places)))
+            segments.append(self.segment("spans", _span_columns(batch.spans, batch.places)))
         if self._numbers is not None and self._numbers.fresh:
-            segments.append(self._segment("series", self._numbers.columns()))
-        segments.append(self._segment("inputs", _input_columns(batch)))
+            segments.append(self.segment("series", self._numbers.columns()))
+        segments.append(self.segment("inputs", input_columns(batch.inputs)))
         self.replace(segments, ())
 
     def replace(
@@ -277,15 +278,12 @@ class Writer:
         )
         self._dead = set()
 
-    def grow(
-        self, input_: int, kept: Kept, added: Iterable[Segment], removed: Iterable[Segment], received: Received
-    ) -> Segment:
+    def grow(self, kept: Kept, added: Iterable[Segment], removed: Iterable[Segment], received: Received) -> Segment:
         """Commit segments of an input that is never whole; gives the one of its row, to be replaced by the next."""
         segments = list(added)
         if self._numbers is not None and self._numbers.fresh:
-            segments.append(self._segment("series", self._numbers.columns()))
-        planes: tuple[Plane, ...] = () if kept.row.plane is None else (kept.row.plane,)
-        row = self._segment("inputs", _input_columns(_Batch(inputs=[(input_, kept, planes, time.time())])))
+            segments.append(self.segment("series", self._numbers.columns()))
+        row = self.segment("inputs", input_columns([kept]))
         self.replace([*segments, row], removed, received=received)
         return row
 
@@ -314,33 +312,5 @@ def _span_columns(parts: list[Spans], places: dict[int, dict[int, Position]]) ->
         "first_ms": np.ma.masked_where(whole.count == 0, whole.first_ms),
         "last_ms": np.ma.masked_where(whole.count == 0, whole.last_ms),
         "count": whole.count,
-        "path": objects(clean(at.path) for at in found),
-        "line": np.array([at.line for at in found], dtype=np.int64),
-        "offset": np.array([at.offset for at in found], dtype=np.int64),
-        "length": np.array([at.length for at in found], dtype=np.int64),
-    }
-
-
-def _input_columns(batch: _Batch) -> Columns:
-    numbers = [number for number, *_ in batch.inputs]
-    kept = [each for _, each, *_ in batch.inputs]
-    rows = [each.row for each in kept]
-    return {
-        "input": np.array(numbers, dtype=np.int32),
-        "place": np.array([each.place or number for number, each in zip(numbers, kept, strict=True)], dtype=np.int32),
-        "path": objects(clean(row.path) for row in rows),
-        "root": objects(clean(each.root) for each in kept),
-        "label": objects(clean(each.label) for each in kept),
-        "format": objects(row.format for row in rows),
-        "status": objects(row.status for row in rows),
-        "note": objects(clean(row.note) for row in rows),
-        "rows": np.array([row.rows for row in rows], dtype=np.int64),
-        "plane": objects(row.plane for row in rows),
-        "bytes": np.array([row.bytes for row in rows], dtype=np.int64),
-        "hash": objects(each.hash for each in kept),
-        "read_at": np.array([when for *_, when in batch.inputs], dtype=np.float64),
-        "planes": objects(",".join(planes) for _, _, planes, _ in batch.inputs),
-        "is_log": np.array([each.is_log for each in kept], dtype=bool),
-        "owner": objects(None if each.owner is None else clean(each.owner) for each in kept),
-        "training": objects(each.training for each in kept),
+        **placed(found),
     }

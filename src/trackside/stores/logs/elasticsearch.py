@@ -16,8 +16,7 @@ import msgspec
 
 from trackside.http.client import HttpClient
 from trackside.http.unanswered import Unanswered
-from trackside.stores.log_answers import decoded, nanoseconds
-from trackside.stores.log_store import Line, LogOptions, LogStream, Paging, in_slices, stamp
+from trackside.stores.log_store import Line, LogOptions, LogStream, Paging, decoded, in_slices, nanoseconds, stamp
 from trackside.stores.log_streams import Condition, Conditions, LogServer
 
 MOST_BUCKETS = 1000
@@ -101,7 +100,6 @@ class Elasticsearch(LogServer):
         return sorted(self._fields)
 
     def values(self, name: str, start: int, end: int) -> Sequence[str]:
-        """All values of a field in the window."""
         return [labels[name] for labels in self.groups((name,), ((),), start, end) if name in labels]
 
     def groups(self, by: Sequence[str], any_of: Sequence[Conditions], start: int, end: int) -> list[Mapping[str, str]]:
@@ -111,7 +109,9 @@ class Elasticsearch(LogServer):
 
     def selector(self, conditions: Conditions) -> str:
         """The inside of a ``bool`` query as JSON."""
-        return json.dumps(_bool([self._clause(each) for each in self.all_of(conditions)]))
+        clauses = [self._clause(each) for each in self.all_of(conditions)]
+        must, must_not = ([query for met, query in clauses if met is wanted] for wanted in (True, False))
+        return json.dumps({"filter": must, "must_not": must_not})
 
     def _clause(self, condition: Condition) -> tuple[bool, Json]:
         """(whether it must be met, the query)"""
@@ -154,7 +154,6 @@ class Elasticsearch(LogServer):
     # -- lines
 
     def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
-        """See :class:`trackside.stores.log_store.LogStore`."""
         query: Json = {"bool": json.loads(stream.selector)}
         if self.options.line_filter:
             query["bool"].setdefault("filter", []).append({"query_string": {"query": self.options.line_filter}})
@@ -211,12 +210,6 @@ class Elasticsearch(LogServer):
 
 
 _LENIENT = {"ignore_unavailable": "true", "allow_no_indices": "true"}
-
-
-def _bool(clauses: Sequence[tuple[bool, Json]]) -> Json:
-    """The inside of a ``bool`` query."""
-    must, must_not = ([query for met, query in clauses if met is wanted] for wanted in (True, False))
-    return {"filter": must, "must_not": must_not}
 
 
 def _flat(source: Mapping[str, Any], above: str = "", depth: int = DEPTH) -> dict[str, str]:

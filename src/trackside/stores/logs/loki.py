@@ -12,8 +12,7 @@ import msgspec
 
 from trackside.http.client import Response
 from trackside.http.unanswered import Unanswered, plain
-from trackside.stores.log_answers import decoded
-from trackside.stores.log_store import Line, LogStream, Paging, in_slices
+from trackside.stores.log_store import Line, LogStream, Paging, decoded, in_slices
 from trackside.stores.log_streams import Condition, Conditions, LogServer
 
 WHOSE = "Loki's"
@@ -65,7 +64,6 @@ class Loki(LogServer):
         return [name for name in self._texts("labels", start, end) if _NAME.fullmatch(name)]
 
     def values(self, name: str, start: int, end: int) -> Sequence[str]:
-        """All values of a label."""
         return self._texts(f"label/{name}/values", start, end)
 
     def groups(self, by: Sequence[str], any_of: Sequence[Conditions], start: int, end: int) -> list[Mapping[str, str]]:
@@ -96,7 +94,6 @@ class Loki(LogServer):
     # -- lines
 
     def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
-        """See :class:`trackside.stores.log_store.LogStore`."""
         query = f"{stream.selector} {self.options.line_filter}".strip()
 
         def fetch(start: int, end: int, limit: int) -> list[Line]:

@@ -15,8 +15,7 @@ import msgspec
 
 from trackside.http.client import Response
 from trackside.http.unanswered import Unanswered
-from trackside.stores.log_answers import SECOND, decoded, nanoseconds
-from trackside.stores.log_store import Line, LogStream, Paging, in_slices, stamp
+from trackside.stores.log_store import SECOND, Line, LogStream, Paging, decoded, in_slices, nanoseconds, stamp
 from trackside.stores.log_streams import Condition, Conditions, LogServer
 
 BUCKETS = 500
@@ -57,7 +56,6 @@ class VictoriaLogs(LogServer):
         return [name for name in self._listed("field_names", start, end) if name not in _OWN]
 
     def values(self, name: str, start: int, end: int) -> Sequence[str]:
-        """All values of a field."""
         return self._listed("field_values", start, end, name)
 
     def groups(self, by: Sequence[str], any_of: Sequence[Conditions], start: int, end: int) -> list[Mapping[str, str]]:
@@ -82,7 +80,6 @@ class VictoriaLogs(LogServer):
     # -- lines
 
     def lines(self, stream: LogStream) -> Iterator[Sequence[Line]]:
-        """See :class:`trackside.stores.log_store.LogStore`."""
         query = f"{stream.selector} {self.options.line_filter}".strip()
 
         def fetch(start: int, end: int, limit: int) -> list[Line]:

@@ -16,9 +16,8 @@ import zstandard
 
 from trackside.finding import Verdict
 from trackside.stores.metadata import facts
-from trackside.stores.metadata.engine import Database
+from trackside.stores.metadata.engine import Database, migrate
 from trackside.stores.metadata.errors import ArchiveError
-from trackside.stores.metadata.migrate import migrate
 from trackside.stores.metadata.rows import (
     ArchivedRun,
     ArchivedVerdict,
@@ -84,7 +83,6 @@ class Archive:
         self.close()
 
     def close(self) -> None:
-        """Give the connections back."""
         self._connections.close()
 
     def ready(self) -> None:
@@ -95,13 +93,7 @@ class Archive:
     # -- writing
 
     def record(
-        self,
-        verdict: Verdict,
-        document: bytes,
-        *,
-        made_at: float | None = None,
-        job: str | None = None,
-        username: str | None = None,
+        self, verdict: Verdict, document: bytes, *, made_at: float | None = None, job: str | None = None
     ) -> Recorded:
         """Keep a verdict and its published document; recording it again changes nothing but when it was confirmed.
 
@@ -112,7 +104,7 @@ class Archive:
                 "refused", f"the verdict's document has {len(document):,} bytes; {MOST_DOCUMENT:,} is most"
             )
         now = time.time() if made_at is None else made_at
-        run = facts.run_facts(verdict, job, username)
+        run = facts.run_facts(verdict, job)
         row = {
             **facts.verdict_facts(verdict),
             "version": verdict.version,
@@ -130,12 +122,16 @@ class Archive:
     def _record(self, run: facts.Row, row: facts.Row, parent: tuple[str, str] | None, now: float) -> Recorded:
         with self._database.writing("run", run["cluster"], run["job"]) as link:
             before = _same_run(link, run)
-            number = _insert(link, runs, _new_run(run, now)) if before is None else before.id
+            at = run["started"] or run["submitted"] or now
+            first = {**run, "at": at, "first_seen": now, "updated": now}
+            number = _insert(link, runs, first) if before is None else before.id
             verdict, new = _keep(link, number, row, now)
             if before is None or before.judged is None or now >= before.judged:
                 latest = {name: row[name] for name in ("family", "variant", "culprit", "certainty", "confidence")}
                 _renew(link, number, before, run, {**latest, "verdict": verdict, "judged": now, "updated": now})
-                _link(link, number, parent)
+                if parent is not None:
+                    link.execute(sa.delete(lineage).where(lineage.c.child == number))
+                    link.execute(sa.insert(lineage), {"child": number, "parent": parent[0], "how": parent[1]})
         return Recorded(run=run_id(number), verdict=verdict, new=new)
 
     def prune(self, before: float) -> int:
@@ -151,14 +147,8 @@ class Archive:
 
     def runs(self, filters: Filters | None = None, limit: int = 100, after: str | None = None) -> RunPage:
         """Runs, the last to start first; ``after``: the ``next`` of the page before."""
-        asked = _filtered(filters or Filters())
-        if after is not None:
-            asked = asked.where(sa.tuple_(runs.c.at, runs.c.id) < sa.tuple_(*place_of(after)))
-        found = self._rows(asked.order_by(runs.c.at.desc(), runs.c.id.desc()).limit(_bounded(limit) + 1))
-        last = found[limit - 1] if len(found) > limit else None
-        return RunPage(
-            runs=[run_of(row) for row in found[:limit]], next=None if last is None else cursor((last["at"], last["id"]))
-        )
+        found, following = self._page(_filtered(filters or Filters()), runs.c.at, runs.c.id, limit, after)
+        return RunPage(runs=[run_of(row) for row in found], next=following)
 
     def find(self, id_: str, cluster: str | None = None) -> ArchivedRun | None:
         """A run by its id, or the last one of a job by the job's. Raises ArchiveError(ambiguous) for one of several
@@ -181,18 +171,10 @@ class Archive:
     def verdicts(self, run: str, limit: int = 100, after: str | None = None) -> VerdictPage:
         """A run's verdicts, the latest first."""
         asked = sa.select(*_VERDICT).where(verdicts.c.run == run_number(run))
-        if after is not None:
-            asked = asked.where(sa.tuple_(verdicts.c.made_at, verdicts.c.id) < sa.tuple_(*place_of(after)))
-        order = (verdicts.c.made_at.desc(), verdicts.c.id.desc())
-        found = self._rows(asked.order_by(*order).limit(_bounded(limit) + 1))
-        last = found[limit - 1] if len(found) > limit else None
-        return VerdictPage(
-            verdicts=[verdict_of(row) for row in found[:limit]],
-            next=None if last is None else cursor((last["made_at"], last["id"])),
-        )
+        found, following = self._page(asked, verdicts.c.made_at, verdicts.c.id, limit, after)
+        return VerdictPage(verdicts=[verdict_of(row) for row in found], next=following)
 
     def verdict(self, id_: int) -> ArchivedVerdict | None:
-        """A verdict by its id."""
         found = self._rows(sa.select(*_VERDICT).where(verdicts.c.id == id_))
         return verdict_of(found[0]) if found else None
 
@@ -229,15 +211,21 @@ class Archive:
             parent = Link(job=up.parent, run=None if before is None else run_id(before), how=up.how)
         return Lineage(parent=parent, children=children)
 
+    def _page(
+        self, asked: sa.Select[Any], time: sa.Column[Any], id_: sa.Column[Any], limit: int, after: str | None
+    ) -> tuple[Sequence[sa.RowMapping], str | None]:
+        """Rows by time and id, the last first, and the cursor of the page after them."""
+        if not 1 <= limit <= MOST_PAGE:
+            raise ArchiveError("refused", f"a page has 1 to {MOST_PAGE:,} rows, not {limit}")
+        if after is not None:
+            asked = asked.where(sa.tuple_(time, id_) < sa.tuple_(*place_of(after)))
+        found = self._rows(asked.order_by(time.desc(), id_.desc()).limit(limit + 1))
+        last = found[limit - 1] if len(found) > limit else None
+        return found[:limit], None if last is None else cursor((last[time.name], last[id_.name]))
+
     def _rows(self, asked: sa.Select[Any]) -> Sequence[sa.RowMapping]:
         with self._database.reading() as link:
             return link.execute(asked).mappings().all()
-
-
-def _bounded(limit: int) -> int:
-    if not 1 <= limit <= MOST_PAGE:
-        raise ArchiveError("refused", f"a page has 1 to {MOST_PAGE:,} rows, not {limit}")
-    return limit
 
 
 def _filtered(filters: Filters) -> sa.Select[Any]:
@@ -269,10 +257,6 @@ def _same_run(link: sa.Connection, run: facts.Row) -> sa.Row[Any] | None:
         else:
             return row
     return None
-
-
-def _new_run(run: facts.Row, now: float) -> facts.Row:
-    return {**run, "at": run["started"] or run["submitted"] or now, "first_seen": now, "updated": now}
 
 
 def _insert(link: sa.Connection, table: sa.Table, row: facts.Row) -> int:
@@ -308,12 +292,6 @@ def _renew(link: sa.Connection, number: int, before: sa.Row[Any] | None, run: fa
     if run["nodes"] and (before is None or before.nodes != run["nodes"]):
         link.execute(sa.delete(run_nodes).where(run_nodes.c.run == number))
         link.execute(sa.insert(run_nodes), [{"node": node, "run": number} for node in run["nodes"]])
-
-
-def _link(link: sa.Connection, child: int, parent: tuple[str, str] | None) -> None:
-    if parent is not None:
-        link.execute(sa.delete(lineage).where(lineage.c.child == child))
-        link.execute(sa.insert(lineage), {"child": child, "parent": parent[0], "how": parent[1]})
 
 
 def _last_before(link: sa.Connection, cluster: str, job: str, at: float, but: int | None) -> int | None:

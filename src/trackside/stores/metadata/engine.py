@@ -1,4 +1,5 @@
-"""One database behind the archive: how it is connected to, what a transaction is, and its errors made plain.
+"""One database behind the archive: how it is connected to and brought up to date, what a transaction is, and its errors
+made plain.
 
 SQLite: WAL, so that readers and the one writer don't wait for each other; a writer takes its lock when it begins.
 PostgreSQL: every transaction has its own limits, set inside it, so that a pooler in between does no harm.
@@ -20,6 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from trackside.stores.metadata.errors import ArchiveError, explained, shown
+from trackside.stores.metadata.schema import REVISION, metadata
 
 WAIT_S = 15
 """How long a lock or a connection is waited for."""
@@ -27,6 +29,8 @@ STATEMENT_S = 30
 """How long one statement may take at the server."""
 CONNECTIONS = 8
 """Of one process."""
+SCRIPTS = Path(__file__).with_name("migrations")
+_version = sa.table("alembic_version", sa.column("version_num"))
 
 
 class Database:
@@ -56,7 +60,6 @@ class Database:
             event.listen(self._engine, "begin", _postgres_begins)
 
     def close(self) -> None:
-        """Give the connections back."""
         self._engine.dispose()
 
     @contextmanager
@@ -155,3 +158,41 @@ def _key(names: tuple[str, ...]) -> int:
     """Advisory locks go by a signed 64-bit number."""
     digest = hashlib.sha256("\0".join(("trackside", *names)).encode("utf-8", "replace")).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def migrate(database: Database, scripts: Path = SCRIPTS, revision: str = REVISION) -> None:
+    """Have the tables of a revision: forward only, all or nothing, one instance at a time.
+
+    Raises ArchiveError, also for a database that a later version made.
+    """
+    with database.reading() as link:
+        if _current(link) == revision:
+            return  # as nearly always: Alembic need not be loaded
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(scripts).replace("%", "%%"))
+    known = {each.revision for each in ScriptDirectory.from_config(config).walk_revisions()}
+    with database.writing("migrate") as link:
+        current = _current(link)  # another instance may have been here while this one waited for the lock
+        if current is not None and current not in known:
+            raise ArchiveError(
+                "newer",
+                f"{shown(database.url)} was made by a later Trackside (revision {current}, this one knows {revision}): "
+                "update it",
+            )
+        config.attributes["connection"] = link
+        if current is None:
+            metadata.create_all(link)
+            command.stamp(config, revision)
+        elif current != revision:
+            command.upgrade(config, revision)
+
+
+def _current(link: sa.Connection) -> str | None:
+    """The revision of the tables; None where there are none."""
+    if not sa.inspect(link).has_table(_version.name):
+        return None
+    return link.execute(sa.select(_version.c.version_num)).scalar()

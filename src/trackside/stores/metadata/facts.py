@@ -20,7 +20,7 @@ MOST_NUMBER = 2**31 - 1
 Row = dict[str, Any]
 
 
-def run_facts(verdict: Verdict, job: str | None, username: str | None) -> Row:
+def run_facts(verdict: Verdict, job: str | None) -> Row:
     """Columns of ``runs`` that the verdict tells; None or empty where it doesn't. Raises ArchiveError without an id."""
     run = verdict.run
     id_ = text(run.id) or text(job)
@@ -35,7 +35,7 @@ def run_facts(verdict: Verdict, job: str | None, username: str | None) -> Row:
         "job": id_,
         "began": submitted or min(starts, default=None) or started or 0.0,
         "name": text(run.name),
-        "username": text(username) or text(run.user),
+        "username": text(run.user),
         "state": text(run.disposition),
         "submitted": submitted,
         "started": started,

@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from trackside.http.client import HttpClient
 from trackside.http.unanswered import Unanswered
@@ -14,6 +14,7 @@ from trackside.stores.metric_store import MetricOptions
 from trackside.stores.prometheus import matrix, promql
 from trackside.stores.prometheus.matrix import Found, Times, Values
 
+T = TypeVar("T")
 MOST_POINTS = 11_000
 """Points of a series that Prometheus gives at once."""
 MOST_PAGE = 1_000_000
@@ -98,15 +99,12 @@ class Api:
 
     def names(self, start_ms: int, end_ms: int) -> list[str]:
         """The names of all metrics that the site's matchers let through."""
-        form = [*_between(start_ms, end_ms)]
-        if self.matchers:
-            form.append(("match[]", promql.selector("", self.matchers)))
-        return matrix.names_of(self._data("label/__name__/values", form, method="GET"), self._where("label"))
+        form = _chosen([promql.selector("", self.matchers)] if self.matchers else [], start_ms, end_ms)
+        return self._answer("label/__name__/values", form, matrix.names_of, method="GET")
 
     def labels_of(self, selectors: Iterable[str], start_ms: int, end_ms: int) -> list[str]:
         """The names of all labels of the series that any of the selectors chooses."""
-        form = [*_between(start_ms, end_ms), *(("match[]", each) for each in selectors)]
-        return matrix.names_of(self._data("labels", form), self._where("labels"))
+        return self._answer("labels", _chosen(selectors, start_ms, end_ms), matrix.names_of)
 
     def matcher(self, label: str, operator: str, value: str) -> str:
         """A condition as this server reads it."""
@@ -114,8 +112,7 @@ class Api:
 
     def series(self, selectors: Iterable[str], start_ms: int, end_ms: int) -> list[dict[str, str]]:
         """The label sets of all series that any of the selectors chooses."""
-        form = [*_between(start_ms, end_ms), *(("match[]", each) for each in selectors)]
-        return matrix.sets_of(self._data("series", form), self._where("series"))
+        return self._answer("series", _chosen(selectors, start_ms, end_ms), matrix.sets_of)
 
     def rolled(self, query: str, start_ms: int, end_ms: int, step_ms: int, series: int) -> Iterator[Page]:
         """The windows of a query, page by page; it gives about so many ``series``."""
@@ -155,10 +152,11 @@ class Api:
 
     def _pages(self, query: str, start_ms: int, end_ms: int, step_ms: int) -> Iterator[Page]:
         """A page; in halves, and they in halves, where the server says that it's too much."""
+        width = (end_ms - start_ms) // step_ms
+        form = [("query", query), *_bounds(start_ms + step_ms, end_ms), ("step", _seconds(step_ms))]
         try:
-            found = self._range(query, start_ms + step_ms, end_ms, step_ms)
+            found = self._answer("query_range", form, matrix.series_of)
         except Unanswered as reason:
-            width = (end_ms - start_ms) // step_ms
             much = reason.kind == "too_large" or (reason.kind == "refused" and _TOO_MUCH.search(str(reason)))
             if width == 1 or not much:
                 raise
@@ -166,19 +164,10 @@ class Api:
             yield from self._pages(query, start_ms, middle, step_ms)
             yield from self._pages(query, middle, end_ms, step_ms)
         else:
-            width, where = (end_ms - start_ms) // step_ms, self._where("query_range")
+            where = self._where("query_range")
             yield Page(start_ms, width, [
                 (each.labels, matrix.windows(each.points, start_ms, step_ms, width, where)) for each in found
             ])  # fmt: skip
-
-    def _range(self, query: str, first_ms: int, last_ms: int, step_ms: int) -> Iterable[Found]:
-        form = [
-            ("query", query),
-            ("start", _seconds(first_ms)),
-            ("end", _seconds(last_ms)),
-            ("step", _seconds(step_ms)),
-        ]
-        return matrix.series_of(self._data("query_range", form), self._where("query_range"))
 
     def _points(self, query: str, time_ms: int) -> Iterator[tuple[bytes, tuple[Times, Values]]]:
         where = self._where("query")
@@ -186,23 +175,29 @@ class Api:
             yield each.labels, matrix.samples(each.points, where)
 
     def _vector(self, query: str, time_ms: int) -> Iterable[Found]:
-        data = self._data("query", [("query", query), ("time", _seconds(time_ms))])
-        return matrix.series_of(data, self._where("query"))
+        return self._answer("query", [("query", query), ("time", _seconds(time_ms))], matrix.series_of)
 
-    def _data(self, path: str, form: Sequence[tuple[str, str]], method: str = "POST") -> bytes:
+    def _answer(
+        self, path: str, form: Sequence[tuple[str, str]], read: Callable[[bytes, str], T], method: str = "POST"
+    ) -> T:
         # nocache: VictoriaMetrics would move the start and the end to where its cache has something.
         sent = [*form, ("nocache", "1"), *self.options.extra_params.items()]
         if method == "GET":
             answer = self.endpoint.request("GET", f"/api/v1/{path}", params=sent)
         else:
             answer = self.endpoint.request("POST", f"/api/v1/{path}", form=sent)
-        return matrix.data_of(answer.body, answer.url, self.options.allow_partial)
+        data = matrix.data_of(answer.body, answer.url, self.options.allow_partial)
+        return read(data, self._where(path.partition("/")[0]))
 
     def _where(self, path: str) -> str:
         return f"{self.endpoint.name}/api/v1/{path}"
 
 
-def _between(start_ms: int, end_ms: int) -> list[tuple[str, str]]:
+def _chosen(selectors: Iterable[str], start_ms: int, end_ms: int) -> list[tuple[str, str]]:
+    return [*_bounds(start_ms, end_ms), *(("match[]", each) for each in selectors)]
+
+
+def _bounds(start_ms: int, end_ms: int) -> list[tuple[str, str]]:
     return [("start", _seconds(start_ms)), ("end", _seconds(end_ms))]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from trackside.http.unanswered import Unanswered, plain, words_of
 
+T = TypeVar("T")
 Values = NDArray[np.float64]
 Times = NDArray[np.int64]
 _NUMBERS = msgspec.json.Decoder(list[float])
@@ -72,21 +73,14 @@ def data_of(body: bytes, where: str, partial: bool = False) -> bytes:
 
 def series_of(data: bytes, where: str) -> Iterator[Found]:
     """The series of a matrix or a vector. Raises Unanswered where it is neither."""
-    try:
-        result = _RESULT.decode(data).result
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise _broken(where) from None
-    for each in result:
+    for each in _decoded(_RESULT, data, where).result:
         points = bytes(each.values)
         yield Found(bytes(each.metric), points if points != b"null" else b"[" + bytes(each.value) + b"]")
 
 
 def labels_of(found: bytes, where: str) -> dict[str, str]:
     """The labels of a series, without its name."""
-    try:
-        labels = _LABELS.decode(found)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise _broken(where) from None
+    labels = _decoded(_LABELS, found, where)
     labels.pop("__name__", None)
     return labels
 
@@ -163,17 +157,18 @@ def _time(text: bytes) -> int:
 
 def names_of(data: bytes, where: str) -> list[str]:
     """A list of texts. Raises Unanswered where it is none."""
-    try:
-        return _NAMES.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise _broken(where) from None
+    return _decoded(_NAMES, data, where)
 
 
 def sets_of(data: bytes, where: str) -> list[dict[str, str]]:
     """A list of label sets. Raises Unanswered where it is none."""
+    return _decoded(_SETS, data, where)
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], data: bytes, where: str) -> T:
     try:
-        return _SETS.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise _broken(where) from None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from trackside.stores.bunches import bunches
 from trackside.stores.curves import Engine
 
 MOST_REGEX = 6_000
@@ -98,16 +99,7 @@ def between(samples: str, first: float, last: float) -> str:
 
 
 def _alternatives(words: Sequence[str]) -> Iterator[str]:
-    piece: list[str] = []
-    size = 0
-    for word in words:
-        if piece and size + len(word) >= MOST_REGEX:
-            yield "|".join(piece)
-            piece, size = [], 0
-        piece.append(word)
-        size += len(word) + 1
-    if piece:
-        yield "|".join(piece)
+    return map("|".join, bunches(words, lambda word: len(word) + 1, MOST_REGEX))
 
 
 def _literal(text: str) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from trackside.catalog.dialect import Translated, relabeled, translate
 from trackside.catalog.labels import DEVICE, OWNER, PLACE, Label
@@ -47,9 +47,9 @@ class Concerned:
     failed: Mapping[str, Unanswered]
 
 
-def concerned(api: Api, scope: Scope, now: float | None = None) -> Concerned:
+def concerned(api: Api, scope: Scope) -> Concerned:
     """Find the run's curves. Raises Unanswered where none could be looked for."""
-    now = (time.time() if now is None else now) - HIDDEN_S
+    now = time.time() - HIDDEN_S
     scope = replace(scope, end=min(now, scope.end) if scope.end is not None else None)
     start_ms, end_ms = _times(api, scope, now)
     if start_ms >= end_ms:
@@ -57,9 +57,9 @@ def concerned(api: Api, scope: Scope, now: float | None = None) -> Concerned:
     return _Finding(api, scope, (start_ms, end_ms)).concerned(_names(api, start_ms, end_ms))
 
 
-def anything_of(api: Api, jobs: Sequence[str], now: float | None = None) -> bool:
+def anything_of(api: Api, jobs: Sequence[str]) -> bool:
     """Whether any series bears one of these jobs' ids, however long ago: three small questions. Raises Unanswered."""
-    end_ms = math.ceil((time.time() if now is None else now) * 1000)
+    end_ms = math.ceil(time.time() * 1000)
     span = (end_ms - round(LOOK_BACK_S[-1] * 1000), end_ms)
     conditions = _conditions(api, Scope(jobs=tuple(jobs)), _names(api, *span), span)
     selectors = [promql.selector("", (*api.matchers, *each)) for each in conditions]
@@ -166,7 +166,7 @@ class _Finding:
         pieces = [names[place : place + NAMES] for place in range(0, len(names), NAMES)]
         coming = [self._api.pool.submit(self._list, piece) for piece in pieces]
         series: dict[str, list[dict[str, str]]] = {}
-        for labels in _of_all(coming):
+        for labels in chain.from_iterable(each.result() for each in coming):
             series.setdefault(labels.pop("__name__", ""), []).append(labels)
         if sum(map(len, series.values())) > MOST_SERIES:
             raise Unanswered("too_large", f"{self._api.name} holds more than {MOST_SERIES:,} series of the run; tell "
@@ -215,11 +215,6 @@ class _Finding:
         if sources and not looked:
             raise next(iter(self._failed.values()))
         return [source for source in looked if source.metric not in self._failed]  # a part of a metric is none of it
-
-
-def _of_all(coming: Iterable[Future[list[dict[str, str]]]]) -> Iterator[dict[str, str]]:
-    for each in coming:
-        yield from each.result()
 
 
 def _extent(parts: Sequence[tuple[Source, int]]) -> tuple[int, int, int]:

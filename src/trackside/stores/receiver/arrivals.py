@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +31,33 @@ LabelsOf = Callable[[bytes], tuple[str, dict[str, str]]]
 """What the key of a series means: its name and labels."""
 
 
-class Block(Protocol):
-    """Samples of one body: see :class:`trackside.serve.protocols.decoded.MetricBlock`."""
+@dataclass(slots=True, eq=False)
+class MetricBlock:
+    """Samples of one push, in no promised order.
+
+    Two equal keys name the same series for ever; one series may come under several keys, and a key may stand twice.
+    :data:`LabelsOf` says what a key means.
+    """
 
     keys: list[bytes]
     index: NDArray[np.int32]
+    """(N,) the place in ``keys`` of each sample's series."""
     times_ms: NDArray[np.int64]
+    """(N,) since 1970."""
     values: NDArray[np.float64]
+    """(N,)"""
+    left_out: int = 0
+    """Points that cannot be kept, such as native histograms; ``why`` says so in words."""
+    stale: int = 0
+    """Markers that a series has ended: understood, and no measurement."""
+    exemplars: int = 0
+    """Left out as well."""
+    why: str = ""
+
+    @property
+    def received(self) -> int:
+        """Samples understood, markers among them."""
+        return len(self.values) + self.stale
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +110,7 @@ class Arrivals:
         most = self._limits.series
         return len(self._foreign) >= most or self._series_bytes >= (most + 1024) * SERIES_BYTES
 
-    def take(self, block: Block, limited: bool = True) -> Taken:
+    def take(self, block: MetricBlock, limited: bool = True) -> Taken:
         """Take the samples of a body. ``limited``: whether a new series may be refused for being one too many."""
         if not len(block.values):
             return Taken(0)

@@ -7,14 +7,15 @@ taken back and written again at the next flush.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from trackside.stores.embedded.layout import Mark, StoreError
 from trackside.stores.embedded.retention import DAY_MS, compact, merge_young, tidy
 from trackside.stores.embedded.writer import Writer
-from trackside.stores.receiver.counts import Counts
 from trackside.stores.receiver.lines import QUIET_S, LineFiles
 from trackside.stores.receiver.options import Keeping
 from trackside.stores.receiver.pending import Batch, Pending
@@ -28,6 +29,26 @@ SOON_S, SOON_QUIET_S = 60.0, 600.0
 """The same, and how long a file has been quiet that is closed, where lines take nearly as much as they may:"""
 CROWDED = 0.9
 """this part of it."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened since the start. ``left_out``: reason -> samples or lines. Any thread may read them."""
+
+    left_out: Counter[str] = field(default_factory=Counter)
+    flushes: int = 0
+    flush_s: float = 0.0
+    failures: int = 0
+    syncs: int = 0
+    replayed: int = 0
+    torn_bytes: int = 0
+    damaged_bytes: int = 0
+
+    def leave_out(self, more: Mapping[str, int]) -> None:
+        """Count them in a new counter: others read the old one meanwhile."""
+        counted = Counter(self.left_out)
+        counted.update(more)
+        self.left_out = counted
 
 
 class Reader(Protocol):
@@ -81,13 +102,12 @@ class Flush:
 
     def _write(self, batch: Batch) -> None:
         begin = time.monotonic()
-        appended = self.files.append(batch.lines.streams, batch.mark)
-        flushed = self.samples.flush(batch.arrived, batch.mark, batch.bytes, self._oldest_ms())
+        repeated = self.files.append(batch.streams, batch.mark)
+        left_out = self.samples.flush(batch.arrived, batch.mark, batch.bytes, self._oldest_ms())
         self.files.hold()
         self.batch, self.committed = None, batch.mark
         self._forget(batch.mark)
-        self._counts.leave_out(flushed.left_out)
-        self._counts.leave_out({"repeated_line": appended.repeated})
+        self._counts.leave_out(left_out + Counter(repeated_line=repeated))
         self._counts.flushes += 1
         self._counts.flush_s += time.monotonic() - begin
         merge_young(self._writer)
@@ -119,7 +139,7 @@ class Flush:
         new_day = self._cared and now // 86400 != self._cared // 86400
         self._cared = now
         if self._reader is not None:
-            self.files.compress(self._reader.sizes().items(), SOON_QUIET_S if crowded else QUIET_S)
+            self.files.compress(self._reader.sizes(), SOON_QUIET_S if crowded else QUIET_S)
         self.files.forget(None if keeping.log_days is None else now - keeping.log_days * 86400, keeping.log_bytes)
         if new_day or len(self._writer.manifest.dead) > 5_000:
             compact(self._writer, now, keeping.raw_days, keeping.minute_days)

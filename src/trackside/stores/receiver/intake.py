@@ -12,19 +12,18 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from trackside.errors import TracksideError
 from trackside.stores.embedded.layout import Mark, StoreError
 from trackside.stores.embedded.writer import Writer
-from trackside.stores.receiver.arrivals import Taken
-from trackside.stores.receiver.counts import Counts
-from trackside.stores.receiver.flush import Flush, Reader, in_words
+from trackside.stores.receiver.arrivals import LabelsOf, Taken
+from trackside.stores.receiver.flush import Counts, Flush, Reader, in_words
 from trackside.stores.receiver.options import Keeping, Limits
 from trackside.stores.receiver.pending import Decoded, Pending
 from trackside.stores.receiver.write_ahead import Entry, Header, WriteAhead
@@ -37,21 +36,10 @@ AGAIN_S = 30.0
 """How often the same trouble is told of."""
 
 
-class Protocols(Protocol):
-    """What the intake has to be told of what is sent."""
-
-    def decode(self, entry: Entry) -> Decoded:
-        """A body that was accepted before, read again."""
-
-    def labels_of(self, key: bytes) -> tuple[str, dict[str, str]]:
-        """What the key of a series means."""
-
-    def written(self, labels: Mapping[str, str], time_ns: int, text: str) -> Iterable[tuple[str, str]]:
-        """The lines that an entry of a stream is in files, each with its end, and their paths."""
-
-
 class Busy(TracksideError):
     """There is no room for more at the moment: HTTP 429."""
+
+    status = 429
 
     def __init__(self, why: str, retry_after_s: float) -> None:
         super().__init__(why)
@@ -60,6 +48,9 @@ class Busy(TracksideError):
 
 class NotKept(TracksideError):
     """What was sent could not be put on disk, nor was any of it kept: HTTP 503."""
+
+    status = 503
+    retry_after_s = 5.0
 
 
 @dataclass(slots=True)
@@ -72,26 +63,30 @@ class _Waiting:
 
 
 class Intake:
-    """The receiving side of one store, which nobody else may write to meanwhile. Raises StoreBusy and StoreError."""
+    """The receiving side of one store, which nobody else may write to meanwhile. Raises StoreBusy and StoreError.
+
+    ``decode``: understands a body that was accepted before, and is read again from the log.
+    """
 
     def __init__(
         self,
         store: str | os.PathLike[str],
-        protocols: Protocols,
+        decode: Callable[[Entry], Decoded],
+        labels_of: LabelsOf,
         limits: Limits | None = None,
         keeping: Keeping | None = None,
         reader: Callable[[Path], Reader] | None = None,
     ) -> None:
         self.limits, self.keeping = limits or Limits(), keeping or Keeping()
         self.counts = Counts()
-        self._protocols = protocols
+        self._decode = decode
         self._log_lock = threading.Lock()
         """Over the log: a flush forgets files of it."""
         self._writer = Writer.open(store)
         try:
             mark = self._writer.manifest.received.mark
             self.log = WriteAhead(self._writer.directory.path / "received" / "wal", mark)
-            self.waits = Pending(protocols.labels_of, protocols.written, self.limits, mark)
+            self.waits = Pending(labels_of, self.limits, mark)
             self._flush = Flush(self._writer, self.waits, self.keeping, self.counts, self._forget, reader)
         except BaseException:
             self._writer.close()
@@ -266,7 +261,7 @@ class Intake:
     def _again(self, entry: Entry, mark: Mark) -> None:
         """A body of the log once more; one that is understood no longer must not keep the others from being read."""
         try:
-            decoded = self._protocols.decode(entry)
+            decoded = self._decode(entry)
         except Exception as error:
             expected = isinstance(error, ValueError)
             LOG.error(
@@ -286,7 +281,7 @@ class Intake:
     def pending(self) -> tuple[int, int]:
         """Samples, and bytes of lines, that wait for a flush or are being written."""
         batch = self._flush.batch
-        samples, line_bytes = (0, 0) if batch is None else (len(batch.arrived.values), batch.lines.bytes)
+        samples, line_bytes = (0, 0) if batch is None else (len(batch.arrived.values), batch.line_bytes)
         return self.waits.samples + samples, self.waits.line_bytes + line_bytes
 
     @property

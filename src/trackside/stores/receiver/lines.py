@@ -14,14 +14,14 @@ import os
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import zstandard
 
-from trackside.stores.embedded.layout import Mark, StoreError, sync
+from trackside.stores.embedded.layout import Mark, StoreError, put, sync
 
 PART_BYTES = 64 << 20
 """Size at which the next part of a stream is begun: what has grown is read again whole."""
@@ -52,15 +52,6 @@ class _Stream:
     size: int = 0
     newest_ns: int | None = None
     before: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """What became of some lines."""
-
-    lines: int = 0
-    repeated: int = 0
-    bytes: int = 0
 
 
 class LineFiles:
@@ -113,8 +104,9 @@ class LineFiles:
 
     # -- appending
 
-    def append(self, streams: Mapping[str, Rows], until: Mark) -> Appended:
-        """Append lines by stream and sync them; they hold once a commit names ``until``, see :meth:`hold`.
+    def append(self, streams: Mapping[str, Rows], until: Mark) -> int:
+        """Append lines by stream and sync them; they hold once a commit names ``until``, see :meth:`hold`. Gives how
+        many were there already.
 
         Raises OSError; then :meth:`take_back` before anything else.
         """
@@ -128,15 +120,11 @@ class LineFiles:
             if new:
                 fresh[name] = new
                 sizes[stream.path] = stream.size
-        if not fresh:
-            return Appended(0, repeated)
-        self._write_undo(_Undo(until, sizes))
-        count = size = 0
+        if fresh:
+            put(self._undo, self._undo.with_suffix(".new"), msgspec.json.encode(_Undo(until, sizes)))
         for name, lines in fresh.items():
-            data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
-            self._write(self._streams[name], data)
-            count, size = count + len(lines), size + len(data)
-        return Appended(count, repeated, size)
+            self._write(self._streams[name], "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
+        return repeated
 
     def hold(self) -> None:
         """A commit names the appends."""
@@ -211,15 +199,6 @@ class LineFiles:
         except FileNotFoundError:
             return b""
 
-    def _write_undo(self, undo: _Undo) -> None:
-        temporary = self._undo.with_suffix(".new")
-        with open(temporary, "wb") as file:
-            file.write(msgspec.json.encode(undo))
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, self._undo)
-        sync(self._undo.parent)
-
     def _write(self, stream: _Stream, data: bytes) -> None:
         path = self.folder / stream.path
         if not stream.size:
@@ -245,10 +224,8 @@ class LineFiles:
                 except FileNotFoundError:
                     continue
 
-    def compress(self, read: Iterable[tuple[str, int]], quiet_s: float = QUIET_S) -> int:
+    def compress(self, read: Mapping[str, int], quiet_s: float) -> None:
         """Compress files of which no more is to come, those that were read as they are now. ``read``: path and size."""
-        done = 0
-        known = dict(read)
         for name, stat in list(self.files()):
             if not name.endswith(".log"):
                 continue
@@ -256,11 +233,9 @@ class LineFiles:
                 os.unlink(self.folder / f"{name}.zst")  # a crash came between the two
             stream = _PART.sub("", name)
             last = name == _part(stream, self._parts.get(stream, 1))
-            if known.get(name) == stat.st_size and (not last or time.time() - stat.st_mtime > quiet_s):
+            if read.get(name) == stat.st_size and (not last or time.time() - stat.st_mtime > quiet_s):
                 self._compressed(name)
                 self._streams.pop(stream, None)
-                done += 1
-        return done
 
     def _compressed(self, name: str) -> None:
         plain, packed = self.folder / name, self.folder / f"{name}.zst"
@@ -275,18 +250,16 @@ class LineFiles:
         sync(packed.parent)
         os.unlink(plain)
 
-    def forget(self, oldest_s: float | None, most_bytes: int) -> int:
-        """Delete closed files untouched since ``oldest_s``, and the oldest ones beyond ``most_bytes``; how many."""
+    def forget(self, oldest_s: float | None, most_bytes: int) -> None:
+        """Delete closed files untouched since ``oldest_s``, and the oldest ones beyond ``most_bytes``."""
         found = sorted(self.files(), key=lambda each: each[1].st_mtime)
-        left, gone = sum(stat.st_size for _, stat in found), 0
+        left = sum(stat.st_size for _, stat in found)
         for name, stat in found:
             aged = oldest_s is not None and stat.st_mtime < oldest_s
             if name.endswith(".zst") and (aged or left > most_bytes):
                 os.unlink(self.folder / name)
                 left -= stat.st_size
-                gone += 1
         self.bytes = left
-        return gone
 
 
 def _part(name: str, number: int) -> str:

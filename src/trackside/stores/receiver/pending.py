@@ -6,47 +6,42 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from trackside.stores.embedded.layout import Mark
-from trackside.stores.receiver.arrivals import Arrivals, Arrived, Block, LabelsOf, Taken
+from trackside.stores.log_store import Line
+from trackside.stores.log_text import written_lines
+from trackside.stores.receiver.arrivals import Arrivals, Arrived, LabelsOf, MetricBlock, Taken
 from trackside.stores.receiver.lines import Rows
 from trackside.stores.receiver.options import Limits
 from trackside.stores.receiver.write_ahead import Entry
 
 LOG = logging.getLogger("trackside.receiver")
 CUT = " [cut here: the line was longer]"
-Written = Callable[[Mapping[str, str], int, str], Iterable[tuple[str, str]]]
-"""The lines that an entry of a stream is in files, each with its end, and their paths: of labels, time in ns, text."""
 
 
-class Stream(Protocol):
-    """Lines of one stream: see :class:`trackside.serve.protocols.decoded.LineStream`."""
+@dataclass(slots=True, eq=False)
+class LineStream:
+    """Lines of one stream, in the order sent."""
 
     labels: dict[str, str]
-    times_ns: list[int]
-    lines: list[str]
+    times_ns: list[int] = field(default_factory=list)
+    """Since 1970, one a line; 0 where the sender gave no time."""
+    lines: list[str] = field(default_factory=list)
 
 
-Decoded = Block | Sequence[Stream]
-
-
-@dataclass(slots=True)
-class Lines:
-    """Lines that wait for their files."""
-
-    streams: dict[str, Rows] = field(default_factory=dict)
-    bytes: int = 0
+Decoded = MetricBlock | Sequence[LineStream]
+"""What a push holds once its bytes are understood."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """What one flush writes: all that the log holds up to ``mark``. ``bytes``: of its bodies."""
+    """What one flush writes: all that the log holds up to ``mark``. ``bytes``: of bodies, ``line_bytes``: of lines."""
 
     arrived: Arrived
-    lines: Lines
+    streams: dict[str, Rows]
+    line_bytes: int
     mark: Mark
     bytes: int
 
@@ -64,9 +59,12 @@ class Accepted:
 class Pending:
     """All that waits, and the place in the log that it reaches to. One thread adds, another drains."""
 
-    def __init__(self, labels_of: LabelsOf, written: Written, limits: Limits, mark: Mark) -> None:
-        self._labels_of, self._written, self._limits = labels_of, written, limits
-        self._arrivals, self._lines = Arrivals(labels_of, limits), Lines()
+    def __init__(self, labels_of: LabelsOf, limits: Limits, mark: Mark) -> None:
+        self._labels_of, self._limits = labels_of, limits
+        self._arrivals = Arrivals(labels_of, limits)
+        self._streams: dict[str, Rows] = {}
+        self.line_bytes = 0
+        """Of the lines that wait."""
         self._streams_met: set[str] = set()
         self._bytes = 0
         self._day = time.time() // 86400
@@ -76,13 +74,7 @@ class Pending:
 
     @property
     def samples(self) -> int:
-        """Samples that wait."""
         return self._arrivals.pending
-
-    @property
-    def line_bytes(self) -> int:
-        """Bytes of the lines that wait."""
-        return self._lines.bytes
 
     @property
     def series(self) -> int:
@@ -111,8 +103,8 @@ class Pending:
         with self._lock:
             if self.mark == self._drained:
                 return None
-            batch = Batch(self._arrivals.drained(), self._lines, self.mark, self._bytes)
-            self._bytes, self._lines, self._drained = 0, Lines(), self.mark
+            batch = Batch(self._arrivals.drained(), self._streams, self.line_bytes, self.mark, self._bytes)
+            self._bytes, self._streams, self.line_bytes, self._drained = 0, {}, 0, self.mark
             day = time.time() // 86400
             if day != self._day or self._arrivals.crowded:
                 self._arrivals = Arrivals(self._labels_of, self._limits)
@@ -142,21 +134,21 @@ class Pending:
         self.accepted.refused.update(taken.refused)
         return taken
 
-    def _lines_taken(self, streams: Sequence[Stream], received_ns: int, limited: bool) -> Taken:
+    def _lines_taken(self, streams: Sequence[LineStream], received_ns: int, limited: bool) -> Taken:
         kept, refused, most = 0, 0, self._limits.line_bytes
         for each in streams:
             for time_ns, text in zip(each.times_ns, each.lines, strict=True):
                 shown = text if len(text) <= most else text[:most] + CUT
-                if self._line_taken(each.labels, time_ns or received_ns, shown, limited):
+                if self._line_taken(Line(time_ns or received_ns, shown, each.labels), limited):
                     kept += 1
                 else:
                     refused += 1
         return Taken(kept, {"streams": refused} if refused else {})
 
-    def _line_taken(self, labels: Mapping[str, str], time_ns: int, text: str, limited: bool) -> bool:
+    def _line_taken(self, entry: Line, limited: bool) -> bool:
         """Let an entry wait for its file; False where it would be of one stream too many."""
         texts: dict[str, list[str]] = {}
-        for path, line in self._written(labels, time_ns, text):
+        for path, line in written_lines(entry):
             texts.setdefault(path, []).append(line)
         for path, pieces in texts.items():
             whole = "".join(pieces)
@@ -164,6 +156,6 @@ class Pending:
                 if limited and len(self._streams_met) >= self._limits.streams:
                     return False
                 self._streams_met.add(path)
-            self._lines.streams.setdefault(path, []).append((time_ns, whole.removesuffix("\n")))
-            self._lines.bytes += len(whole)
+            self._streams.setdefault(path, []).append((entry.time_ns, whole.removesuffix("\n")))
+            self.line_bytes += len(whole)
         return True

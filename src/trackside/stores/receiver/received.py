@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -22,18 +22,15 @@ from trackside.catalog.metrics import METRICS
 from trackside.catalog.settling import UnitBySize, scaled, sifted
 from trackside.model import Input
 from trackside.stores.embedded.layout import Mark, Received, Segment
-from trackside.stores.embedded.order import arranged
-from trackside.stores.embedded.rows import objects
+from trackside.stores.embedded.order import Ids, Times, Values, arranged
+from trackside.stores.embedded.rows import Kept, objects
 from trackside.stores.embedded.samples import SampleBatch, Spans
-from trackside.stores.embedded.tables import ORDER, quoted, selected, write, write_columns
-from trackside.stores.embedded.writer import Kept, Writer
+from trackside.stores.embedded.tables import ORDER, quoted
+from trackside.stores.embedded.writer import Writer
 from trackside.stores.receiver.arrivals import PATH, Arrivals, Arrived
 
 WAIT_S = 86400.0
 """How long the values of a foreign name wait, at most, before the largest of them settles its unit."""
-Ids = NDArray[np.int32]
-Times = NDArray[np.int64]
-Values = NDArray[np.float64]
 _Rows = tuple[Ids, Times, Values]
 """Number of the series, time, value in our unit."""
 _NONE: _Rows = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.float64)
@@ -52,22 +49,12 @@ class _Waiting(UnitBySize):
 
 
 @dataclass(slots=True)
-class Flushed:
-    """What a flush wrote, and why it left samples out."""
-
-    samples: int = 0
-    waiting: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass(slots=True)
 class _Change:
-    """What a commit changes."""
+    """What a commit changes: the day's input, and segments."""
 
+    day: Kept
     added: list[Segment] = field(default_factory=list)
     removed: list[Segment] = field(default_factory=list)
-    samples: int = 0
-    bytes: int = 0
 
 
 class ReceivedSamples:
@@ -78,9 +65,8 @@ class ReceivedSamples:
         self._of: Arrivals | None = None
         self._numbers: Ids = np.empty(0, dtype=np.int32)
         """Our curve -> the number of its series, of the arrivals that came last."""
-        self._input: tuple[str, int, Segment] | None = None
-        """Day, input, the segment of its row."""
-        self._totals = [0, 0]
+        self._day: tuple[Kept, Segment] | None = None
+        """The day's input, and the segment of its row."""
         self.waiting: Mapping[str, int] = {}
         """Names whose unit isn't settled, and how many values of each wait. Any thread may ask."""
         self._load()
@@ -111,19 +97,19 @@ class ReceivedSamples:
     def _tell(self) -> None:
         self.waiting = {name: each.count for name, each in self._waiting.items()}
 
-    def flush(self, arrived: Arrived, mark: Mark, bytes_: int, oldest_ms: int | None = None) -> Flushed:
+    def flush(self, arrived: Arrived, mark: Mark, bytes_: int, oldest_ms: int | None = None) -> Counter[str]:
         """Write samples, and commit that the log is done with up to ``mark``. ``bytes_``: of the bodies they came in;
-        ``oldest_ms``: samples up to then are kept as minutes only, so no more can be added. Raises StoreError."""
-        writer, done = self._writer, Flushed()
+        ``oldest_ms``: samples up to then are kept as minutes only, so no more can be added. Gives why samples were
+        left out. Raises StoreError."""
+        writer, left_out = self._writer, Counter[str]()
         if not len(arrived.values):
             writer.replace((), (), received=msgspec.structs.replace(writer.manifest.received, mark=mark))
-            return done
-        day = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d")
-        input_, before = self._day_input(day)
+            return left_out
+        change = self._begun()
         of_foreign = self._numbered(arrived)
         known = arrived.foreign
         places, times_ms, raw = sifted(
-            known, arrived.places, arrived.times_ms, arrived.values, done.left_out, oldest_ms=oldest_ms
+            known, arrived.places, arrived.times_ms, arrived.values, left_out, oldest_ms=oldest_ms
         )
         factors = dict(writer.manifest.received.factors)
         units = known["unit"][places]
@@ -134,15 +120,15 @@ class ReceivedSamples:
         here = ~np.isnan(scale)
         ready = places[here]
         values, good = scaled(raw[here], scale[here], known["low"][ready], known["high"][ready])
-        done.left_out["implausible"] += int((~good).sum())
+        left_out["implausible"] += int((~good).sum())
         now: _Rows = of_foreign[ready][good], times_ms[here][good], values[good]
-        change = _Change(removed=[before] if before is not None else [], bytes=bytes_)
         if (~here).any():
             at = ~here
-            change.added.append(self._wait(arrived, input_, places[at], of_foreign[places[at]], times_ms[at], raw[at]))
-            done.waiting = int(at.sum())
-        done.samples = self._finish(now, settled, change, (day, input_, mark), done.left_out)
-        return done
+            change.added.append(
+                self._wait(arrived, change.day.id, places[at], of_foreign[places[at]], times_ms[at], raw[at])
+            )
+        self._finish(now, settled, change, left_out, mark, bytes_)
+        return left_out
 
     def settle(self) -> Counter[str]:
         """Settle the names that have waited long enough, though nothing comes any more. Gives why samples were left
@@ -150,10 +136,7 @@ class ReceivedSamples:
         left_out: Counter[str] = Counter()
         settled = {name: waiting.factor for name, waiting in self._waiting.items() if waiting.is_overdue}
         if settled:
-            day = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d")
-            input_, before = self._day_input(day)
-            change = _Change(removed=[before] if before is not None else [])
-            self._finish(_NONE, settled, change, (day, input_, self._writer.manifest.received.mark), left_out)
+            self._finish(_NONE, settled, self._begun(), left_out, self._writer.manifest.received.mark)
         return left_out
 
     def _finish(
@@ -161,23 +144,23 @@ class ReceivedSamples:
         now: _Rows,
         settled: Mapping[str, float],
         change: _Change,
-        where: tuple[str, int, Mark],
         left_out: Counter[str],
-    ) -> int:
-        """Write rows and those that are settled, and commit; gives how many. ``where``: day, its input, mark."""
-        day, input_, mark = where
+        mark: Mark,
+        bytes_: int = 0,
+    ) -> None:
+        """Write rows and those that are settled, and commit."""
         rows = self._distinct([now, *self._released(settled, change, left_out)], left_out)
         if len(rows[0]):
-            change.added += self._written(rows, input_, day)
-        change.samples = len(rows[0])
+            change.added += self._written(rows, change.day)
         since = {name: each.since for name, each in self._waiting.items() if name not in settled}
         factors = {**self._writer.manifest.received.factors, **settled}
-        self._commit(day, input_, change, Received(mark, factors, since))
+        row = replace(change.day.row, rows=change.day.row.rows + len(rows[0]), bytes=change.day.row.bytes + bytes_)
+        day = replace(change.day, row=row, read_at=time.time())
+        self._day = day, self._writer.grow(day, change.added, change.removed, Received(mark, factors, since))
         for name in settled:
             self._waiting.pop(name, None)
         self._tell()
         self._seen(rows)
-        return len(rows[0])
 
     # -- series and units
 
@@ -220,7 +203,7 @@ class ReceivedSamples:
             "value": found.values,
             "input": np.full(len(found.groups), input_, dtype=np.int32),
         }
-        return write_columns(self._writer.connection, self._writer.directory, "waiting", columns)
+        return self._writer.segment("waiting", columns)
 
     def _released(self, settled: Mapping[str, float], change: _Change, left_out: Counter[str]) -> list[_Rows]:
         """The values that waited for these names; what waits for others is written anew."""
@@ -243,14 +226,8 @@ class ReceivedSamples:
                     self._writer.numbers.metrics.setdefault(number, metric)
         change.removed += old
         names = ", ".join(map(quoted, settled))
-        rest = f"SELECT {selected('waiting')} FROM {source} WHERE name NOT IN ({names}) ORDER BY {ORDER['waiting']}"
-        ((count, low, high, first, last),) = snapshot.rows(
-            f"SELECT count(*), min(input), max(input), min(time_ms), max(time_ms) FROM ({rest})"
-        )
-        if count:
-            file = write(self._writer.connection, self._writer.directory, "waiting", rest)
-            size = (self._writer.directory.segments / file).stat().st_size
-            change.added.append(Segment("waiting", file, count, size, (low, high), (first, last)))
+        rest = f"SELECT * FROM {source} WHERE name NOT IN ({names}) ORDER BY {ORDER['waiting']}"
+        change.added += self._writer.selected("waiting", rest)
         return moved
 
     # -- samples
@@ -291,11 +268,11 @@ class ReceivedSamples:
         places: NDArray[np.int64] = found["place"]
         return places
 
-    def _written(self, rows: _Rows, input_: int, day: str) -> list[Segment]:
+    def _written(self, rows: _Rows, day: Kept) -> list[Segment]:
         writer = self._writer
-        batch = SampleBatch([(*rows, input_)], len(rows[0]))
+        batch = SampleBatch([(*rows, day.id)], len(rows[0]))
         segment, spans = batch.written(writer.connection, writer.directory, writer.numbers.metrics)
-        return [segment, write_columns(writer.connection, writer.directory, "spans", _span_columns(spans, day))]
+        return [segment, writer.segment("spans", _span_columns(spans, day.path))]
 
     def _seen(self, rows: _Rows) -> None:
         series, times_ms, _ = rows
@@ -305,25 +282,18 @@ class ReceivedSamples:
 
     # -- the input
 
-    def _day_input(self, day: str) -> tuple[int, Segment | None]:
-        """The day's input and the segment of its row; another one once that was merged with others'."""
-        if self._input is not None:
-            known, number, segment = self._input
-            if known == day and segment in self._writer.manifest.segments:
-                return number, segment
-        self._totals = [0, 0]
-        return self._writer.begin(), None
-
-    def _commit(self, day: str, input_: int, change: _Change, received: Received) -> None:
-        rows, size = self._totals[0] + change.samples, self._totals[1] + change.bytes
-        row = Input(f"{PATH}/{day}", "received", "read", "samples that were sent", rows, "metric", size)
-        kept = Kept(row, PATH, day)  # not where the store lies, which may be moved
-        segment = self._writer.grow(input_, kept, change.added, change.removed, received)
-        self._totals = [rows, size]
-        self._input = day, input_, segment
+    def _begun(self) -> _Change:
+        """A change of the day's input; of another one once the segment of its row was merged with others'."""
+        day = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d")
+        if self._day is not None:
+            kept, segment = self._day
+            if kept.label == day and segment in self._writer.manifest.segments:
+                return _Change(kept, removed=[segment])
+        row = Input(f"{PATH}/{day}", "received", "read", "samples that were sent", plane="metric")
+        return _Change(Kept(self._writer.begin(), row, PATH, day, planes=("metric",)))  # a store may be moved
 
 
-def _span_columns(spans: Spans, day: str) -> Mapping[str, NDArray[np.generic]]:
+def _span_columns(spans: Spans, path: str) -> Mapping[str, NDArray[np.generic]]:
     """Spans of received samples: their place is the series' number."""
     none = np.zeros(len(spans.series), dtype=np.int64)
     return {
@@ -332,7 +302,7 @@ def _span_columns(spans: Spans, day: str) -> Mapping[str, NDArray[np.generic]]:
         "first_ms": spans.first_ms,
         "last_ms": spans.last_ms,
         "count": spans.count,
-        "path": objects([f"{PATH}/{day}"] * len(none)),
+        "path": objects([path] * len(none)),
         "line": spans.series.astype(np.int64),
         "offset": none,
         "length": none,

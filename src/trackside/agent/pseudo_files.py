@@ -11,12 +11,16 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from trackside.agent.source import Unavailable
+from trackside.agent.source import Reading, Unavailable
 
 MOST_BYTES = 4 << 20
 """Of one file; /proc/stat of a thousand cores with ten thousand interrupts has a tenth of that."""
 PAGE = 4096
+MOST_ENVIRON = 256 << 10
 _STEP = 64 << 10
+_PIECE = 32 << 10
+"""Bytes of one reading by :func:`once`: of files as small as most, the kernel hands over less only where there is no
+more."""
 _DIGITS = re.compile(rb"[0-9]{1,20}\Z")
 _OCTAL = re.compile(r"\\([0-3][0-7]{2})")
 GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ESRCH, errno.ESTALE})
@@ -51,6 +55,21 @@ class PseudoFile:
             raise
         return b"".join(parts)
 
+    def if_any(self, reading: Reading) -> bytes:
+        """What it holds now; empty, with a warning, where that can't be read."""
+        try:
+            return self.read()
+        except OSError as error:
+            reading.warnings.append(f"{self.path}: {error.strerror}")
+            return b""
+
+    def count(self) -> int | None:
+        """The number that is all it holds; None where it is none, or can't be read any more."""
+        try:
+            return number(self.read(64).strip())
+        except OSError:
+            return None
+
     def close(self) -> None:
         """Let go of it; a later reading opens it anew."""
         if self._fd >= 0:
@@ -58,14 +77,43 @@ class PseudoFile:
             self._fd = -1
 
 
-def once(path: str, most: int = PAGE) -> bytes:
-    """What a file holds that isn't worth keeping open, or must not be: an open file of a cgroup keeps it in memory.
-    Raises OSError."""
+def once(path: Path | str, most: int = PAGE) -> bytes:
+    """What a file holds that isn't worth keeping open, or must not be: an open file of a cgroup keeps it in memory. It
+    must be of those that the kernel hands over in one piece, as /proc/PID/maps is not. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        return os.read(fd, most)
+        data = os.read(fd, min(most, _PIECE))
+        if len(data) < _PIECE:
+            return data
+        parts, size = [data], len(data)
+        while size < most and (data := os.read(fd, min(most - size, _PIECE))):
+            parts.append(data)
+            size += len(data)
+        return b"".join(parts)
     finally:
         os.close(fd)
+
+
+def readable(path: Path | str, most: int = PAGE) -> bytes:
+    """The same; empty where it is gone, or may not be read."""
+    try:
+        return once(path, most)
+    except OSError:
+        return b""
+
+
+def environ_of(proc: Path | str, pid: int) -> dict[str, str]:
+    """A process's environment as it was given at its start; empty where it may not be read."""
+    pairs = readable(f"{proc}/{pid}/environ", MOST_ENVIRON).decode("utf-8", "replace").split("\0")
+    return {name: value for name, equals, value in (pair.partition("=") for pair in pairs) if equals}
+
+
+def uptime_s(proc: Path | str) -> float:
+    """Seconds since boot; 0 where that isn't told."""
+    try:
+        return float(readable(f"{proc}/uptime").split()[0])
+    except (ValueError, IndexError):
+        return 0.0
 
 
 def first_of(*paths: Path) -> Path:
@@ -128,6 +176,20 @@ def mount_point(field: bytes) -> str:
 def lines_of(data: bytes) -> Iterator[list[bytes]]:
     """The fields of each line."""
     return (line.split() for line in data.split(b"\n"))
+
+
+def parse_pressure(data: bytes) -> dict[str, float]:
+    """Seconds that tasks were stalled, by level: ``some avg10=0.00 avg60=0.00 avg300=0.00 total=1234`` a line, in
+    microseconds. So the kernel writes it for the whole host and for each cgroup."""
+    found: dict[str, float] = {}
+    for line in data.split(b"\n"):
+        level, _, rest = line.partition(b" ")
+        if level not in (b"some", b"full"):
+            continue
+        total = number(rest.rpartition(b"total=")[2].strip())
+        if total is not None:
+            found[level.decode()] = total / 1e6
+    return found
 
 
 def _counted(name: str) -> list[tuple[int, str]]:

@@ -1,0 +1,26 @@
+"""The agent's own folder, which outlives it: where sources write down how far they have read."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def state_folder(path: Path) -> Path | None:
+    """The folder, made if it must be; None where it can't be written."""
+    with suppress(OSError):
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        probe = path / ".written"
+        probe.unlink(missing_ok=True)
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        probe.unlink()
+        return path
+    return None
+
+
+def remember(path: Path, data: bytes) -> None:
+    """Write a file so that a crash leaves the old or the new. Raises OSError."""
+    temporary = path.with_suffix(".new")
+    temporary.write_bytes(data)
+    os.replace(temporary, path)

@@ -1,0 +1,57 @@
+"""Settings that slow a run down, as its log shows them: CUDA_LAUNCH_BLOCKING in force, NCCL on sockets between nodes.
+
+With the flag every kernel launch waits for its kernel; advice about it in an error text is not the flag. Sockets within
+one node, with one rank, or with something faster beside are harmless. Whether the cluster has a faster fabric is not
+known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trackside.evidence import Evidence, Value
+from trackside.facts.fact import fact
+from trackside.facts.training.learning import number
+from trackside.model import Event, Run
+from trackside.query import events
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting in force, and the line that shows it."""
+
+    row: Event
+    line: Value
+
+
+@dataclass(frozen=True)
+class SlowSettings:
+    """What the log shows; None of what it does not."""
+
+    blocking: Setting | None
+    """CUDA_LAUNCH_BLOCKING."""
+    sockets: Setting | None
+    """NCCL chose sockets between the nodes."""
+
+
+@fact({
+    "flags": events("env_flag"),
+    "transports": events("nccl_transport"),
+    "ready": events("distributed_ready"),
+    "hosts": events("host"),
+})  # fmt: skip
+def slow_settings(evidence: Evidence, run: Run) -> SlowSettings:
+    """Of flags that were printed and of NCCL's lines; nothing is needed."""
+    flags, transports = evidence["flags"], evidence["transports"]
+    set_flags = (row for row in flags.events if str(row.get("value")).strip("'\" ") == "1")
+    blocking = next((row for row in set_flags if row.get("name") == "CUDA_LAUNCH_BLOCKING"), None)
+    sized = [row for name in ("transports", "ready", "hosts") for row in evidence[name].events]
+    nodes = max([len(run.nodes), *(int(number(row, "nnodes") or 0) for row in sized)])
+    ranks = max((int(number(row, "nranks") or 0) for row in transports.events), default=0)
+    fast = any(row.get("transport") == "ib" for row in transports.events)
+    sockets = next((row for row in transports.events if row.get("transport") == "socket"), None)
+    harmless = fast or nodes < 2 or ranks == 1
+    return SlowSettings(
+        None if blocking is None else Setting(blocking, flags.value(blocking, "text")),
+        None if sockets is None or harmless else Setting(sockets, transports.value(sockets, "text")),
+    )
