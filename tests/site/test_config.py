@@ -234,7 +234,9 @@ def test_the_manual_names_every_key() -> None:
         part = manual.partition(f"## `[{section.name}]`" if not section.several else f"## `[[{section.name}]]`")[2]
         part = part.partition("\n## ")[0]
         for key in section.types():
-            assert f"`{key}`" in part or f"`{key}" in part, f"docs/settings.md does not explain {key} in [{section.name}]"
+            assert f"`{key}`" in part or f"`{key}" in part, (
+                f"docs/settings.md does not explain {key} in [{section.name}]"
+            )
 
 
 def test_a_secret_that_all_may_read_is_warned_of(folder: Path) -> None:
