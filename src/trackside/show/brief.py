@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trackside.show import citing, heading
-from trackside.show.document import ClaimDoc, SecondaryDoc, VerdictDoc
+from trackside.show.document import ActionDoc, ClaimDoc, SecondaryDoc, VerdictDoc
 from trackside.show.text import trimmed
 from trackside.show.waste import in_brief
 from trackside.show.wording import with_stop
@@ -40,7 +40,7 @@ def render(doc: VerdictDoc, console: Console) -> None:
     width = max(20, console.width - LABEL_WIDTH - 1)
     rows = [
         *_labeled("why", [_fact(claim, doc, width) for claim in doc.shows[:MAX_FACTS]]),
-        *_labeled("do", [line for action in doc.actions[:MAX_ACTIONS] for line in _action(action.text, action.command)]),
+        *_labeled("do", [line for action in doc.actions[:MAX_ACTIONS] for line in _action(action)]),
         *_labeled("then", [_other(finding, width) for finding in doc.consequences[:MAX_OTHERS]]),
         *_labeled("warning", [_other(finding, width) for finding in doc.warnings[:MAX_OTHERS]]),
         *_labeled("unknown", _unknown(doc, width)),
@@ -95,9 +95,9 @@ def _fact(claim: ClaimDoc, doc: VerdictDoc, width: int) -> Text:
     return Text(_cut(with_stop(claim.text), room)).append(place, style="dim")
 
 
-def _action(sentence: str, command: str | None) -> list[Text]:
-    lines = [Text(with_stop(_sentence(sentence)))]
-    return lines if command is None else [*lines, Text(f"  $ {command}", style="cyan")]
+def _action(action: ActionDoc) -> list[Text]:
+    lines = [Text(with_stop(_sentence(action.text)))]
+    return lines if action.command is None else [*lines, Text(f"  $ {action.command}", style="cyan")]
 
 
 def _other(finding: SecondaryDoc, width: int) -> Text:
