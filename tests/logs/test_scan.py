@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trackside.logs import scan as scan_module
-from trackside.logs.line import Line, Scratch, has_srun_labels, split_label
+from trackside.logs.line import FileContext, Line, has_srun_labels, split_label
 from trackside.logs.scan import scan, scan_text
 from trackside.logs.stamp import find_time
 from trackside.model import Event
@@ -27,7 +27,7 @@ def noise(lines: int, seed: int = 0) -> str:
 
 def scan_bytes(data: bytes) -> list[Event]:
     found: list[Event] = []
-    scan(io.BytesIO(data), found.append, Scratch("log"))
+    scan(io.BytesIO(data), found.append, FileContext("log"))
     return found
 
 
@@ -37,9 +37,9 @@ def test_chunk_size_changes_nothing(chunk: int, monkeypatch: pytest.MonkeyPatch)
         noise(40, seed) + TRACEBACK.replace("7", str(seed)) + f"step {seed} loss 3.{seed}\n" for seed in range(60)
     )
     whole = scan_text(text)
-    monkeypatch.setattr(scan_module, "CHUNK", chunk)
-    monkeypatch.setattr(scan_module, "BEHIND", 512)
-    monkeypatch.setattr(scan_module, "AHEAD", 2048)
+    monkeypatch.setattr(scan_module, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(scan_module, "BEHIND_BYTES", 512)
+    monkeypatch.setattr(scan_module, "AHEAD_BYTES", 2048)
     assert scan_text(text) == whole
     assert sum(event.kind == "exception" for event in whole) == 60
 
@@ -52,7 +52,7 @@ def test_positions_are_exact() -> None:
 
 
 def test_repeats_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_module, "KEPT_PER_KIND", 20)
+    monkeypatch.setattr(scan_module, "MAX_PER_KIND", 20)
     found = [event for event in scan_text(TRACEBACK * 500) if event.kind == "exception"]
     assert len(found) == 20
     assert found[0].at.line < 20
@@ -171,7 +171,7 @@ def test_the_task_of_a_label_goes_along() -> None:
 
 def test_neighbours() -> None:
     buffer = b"one\ntwo\rtwo again\nthree\n"
-    line = Line(buffer, 8, 17, 2, 8, Scratch("log"))
+    line = Line(buffer, 8, 17, 2, 8, FileContext("log"))
     assert line.text == "two again"
     assert [each.text for each in line.following()] == ["three"]
     assert [(each.text, each.number) for each in line.preceding()] == [("two", 2), ("one", 1)]

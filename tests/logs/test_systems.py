@@ -16,7 +16,7 @@ import pytest
 from trackside.catalog.hostlist import expand
 from trackside.catalog.signals import read_code, signal_number
 from trackside.catalog.xid import XIDS, is_mild, recovery_action, sxid_fatal, xid
-from trackside.logs.line import Scratch
+from trackside.logs.line import FileContext
 from trackside.logs.scan import scan, scan_text
 from trackside.model import Event
 
@@ -75,7 +75,7 @@ def test_damage_is_survived(case: Path) -> None:
     for cut in range(0, len(data), 61):
         pieces += [data[:cut], data[cut:]]
     for piece in pieces:
-        done = scan(io.BytesIO(piece), lambda event: None, Scratch("log", plane=plane))
+        done = scan(io.BytesIO(piece), lambda event: None, FileContext("log", plane=plane))
         assert not done.defects.keys() & SYSTEMS
 
 

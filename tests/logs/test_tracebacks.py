@@ -12,7 +12,7 @@ from trackside.facts.logs.fault_rules import classify
 from trackside.logs import scan as scan_module
 from trackside.logs.command_line import PARSER as COMMAND_LINE
 from trackside.logs.matcher import matcher
-from trackside.logs.scan import Rules, scan_text
+from trackside.logs.scan import PatternSet, scan_text
 from trackside.logs.traceback import PARSER as PYTHON
 from trackside.model import Event, Role
 
@@ -20,7 +20,7 @@ CASES = sorted((Path(__file__).parent / "tracebacks").glob("*.txt"))
 
 
 PATTERNS = (*COMMAND_LINE.patterns, *PYTHON.patterns)
-ONLY = Rules(
+ONLY = PatternSet(
     PATTERNS,
     (COMMAND_LINE,) * len(COMMAND_LINE.patterns) + (PYTHON,) * len(PYTHON.patterns),
     matcher(PATTERNS),

@@ -156,7 +156,7 @@ def test_attempts_follow_each_other() -> None:
 def test_memory_is_bounded_and_ends_extremes_and_the_first_nan_stay() -> None:
     losses = [2.0 + math.sin(i) / 4 for i in range(5_000)]
     losses[1_777], losses[2_111], losses[3_333] = 90.0, -5.0, math.nan
-    with mock.patch.object(trajectory, "POINTS_PER_SERIES", 500):
+    with mock.patch.object(trajectory, "MAX_POINTS_PER_SERIES", 500):
         told = Trajectories()
         for step, loss in enumerate(losses, 1):
             told.add(point(step, loss, line=step))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trackside.logs.line import Scratch
+from trackside.logs.line import FileContext
 from trackside.logs.pattern import parsers
 from trackside.logs.scan import scan
 from trackside.logs.trajectory import Trajectories
@@ -30,7 +30,7 @@ def read(path: Path, engine: str | None = None) -> tuple[list[Event], list[Event
         elif event.parser in OURS:
             others.append(event)
 
-    scan(io.BytesIO(path.read_bytes()), sink, Scratch(path.name), engine=engine)
+    scan(io.BytesIO(path.read_bytes()), sink, FileContext(path.name), engine=engine)
     return trajectories.points(), others
 
 
@@ -75,6 +75,6 @@ def test_cut_anywhere_nothing_escapes() -> None:
             scan(
                 io.BytesIO(data[:cut] + b"\xff\xfe\x00" + data[cut:]),
                 lambda e, t=trajectories: t.add(e) if e.kind == "progress" else None,
-                Scratch("cut"),
+                FileContext("cut"),
             )
             assert all(point.at.offset < len(data) + 3 for point in trajectories.points())
