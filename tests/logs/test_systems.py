@@ -59,10 +59,12 @@ def events(log: str | bytes, plane: str) -> list[Event]:
 @pytest.mark.parametrize("ending", ["\n", "\r\n"], ids=["lf", "crlf"])
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
 def test_case(case: Path, ending: str) -> None:
-    wanted, log, plane = read(case)
-    found = events(log.replace("\n", ending), plane)
-    assert [(event.kind, event.role.value) for event in found] == [(each["kind"], each["role"]) for each in wanted]
-    for event, expected in zip(found, wanted, strict=True):
+    expected_events, log, plane = read(case)
+    actual = events(log.replace("\n", ending), plane)
+    assert [(event.kind, event.role.value) for event in actual] == [
+        (row["kind"], row["role"]) for row in expected_events
+    ]
+    for event, expected in zip(actual, expected_events, strict=True):
         assert {name: event.get(name) for name in expected} == expected
 
 

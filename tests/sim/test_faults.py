@@ -92,7 +92,7 @@ def check(folder: Path, truth: Truth) -> None:
     assert truth.family in {family.code for family in families()}
     assert truth.culprit in get_args(Culprit)
     assert truth.enough
-    assert all(set(wanted) <= TOKENS for wanted in truth.enough)
+    assert all(set(expected) <= TOKENS for expected in truth.enough)
     assert truth.enough_evidence or truth.planes != PLANES
     assert set(truth.gpus) <= scenario_gpus
     assert set(truth.ranks) <= set(range(truth.n_ranks))
@@ -186,7 +186,7 @@ def test_faults_compose() -> None:
         ("[job]\nsteps = 2.5\n", r"job.steps: 2.5 is not a whole number"),
         ("[job]\nframework = 'mine'\n", r"job.framework: 'mine' is not one of: custom, "),
         ("[cluster]\ngpu = 'H900'\n", r"cluster.gpu: 'H900' is not one of: A100-40GB"),
-        ("[cluster]\nnodes = 0\n", r"cluster.nodes: 0 is out of range; from 1"),
+        ("[cluster]\nnodes = 0\n", r"cluster.nodes: 0 is out of range \(1 to "),
         ("cluster = 3\n", r"cluster: 3 is not a table"),
         ("[telemetry]\nplanes = ['gpus']\n", r"telemetry.planes: 'gpus' is not one of: gpu, host"),
         ("[telemetry]\nplanes = 'gpu'\n", r"telemetry.planes: 'gpu' is not an array"),

@@ -87,7 +87,7 @@ def test_writing_again_replaces_only_what_was_simulated(tmp_path: Path) -> None:
     run(tmp_path, SMALL)
     assert digest(tmp_path) == before
     (tmp_path / "truth.json").unlink()
-    with pytest.raises(ValueError, match="was not simulated"):
+    with pytest.raises(ValueError, match="is not a simulation"):
         run(tmp_path, SMALL)
 
 
@@ -163,11 +163,11 @@ def test_a_hang_spins_at_full_engine_activity_and_low_power(tmp_path: Path) -> N
         assert (during(gpu(tmp_path, "DEV_FB_USED")[key], start, end) > 40_000).all()
     launches = curves(tmp_path, "trackside_cuda_kernel_launches_total", "rank")
     done = curves(tmp_path, "trackside_nccl_collectives_completed_total", "rank")
-    begun = curves(tmp_path, "trackside_nccl_collectives_started_total", "rank")
+    started = curves(tmp_path, "trackside_nccl_collectives_started_total", "rank")
     for rank in done:
-        for counter in (launches, done, begun):
+        for counter in (launches, done, started):
             assert np.ptp(during(counter[rank], start, end)) == 0
-        ahead = during(begun[rank], start, end) - during(done[rank], start, end)
+        ahead = during(started[rank], start, end) - during(done[rank], start, end)
         assert (ahead == (0 if rank == ("3",) else 1)).all()
 
 
@@ -223,7 +223,7 @@ def test_integrals_agree_with_small_steps() -> None:
     track.add(3.0, 20.0, step, launches=9.0, collectives=2.0, steps=1.0)
     track.add(20.0, 24.0, RankState.SPIN, in_flight=1.0)
     times = np.linspace(-1.0, 30.0, 311)
-    found = track.frozen().at(times)
+    totals = track.integral().at(times)
     fine = np.arange(-1.0, 30.0, 0.001) + 0.0005
     within = (fine - 3.0) % 2.25
     in_step = (fine >= 3) & (fine < 20)
@@ -235,10 +235,10 @@ def test_integrals_agree_with_small_steps() -> None:
         (RankState.SPIN, (fine >= 20) & (fine < 24)),
     ):
         expected = np.interp(times, np.append(fine, 30.0), np.append(0, np.cumsum(there) * 0.001))
-        assert np.abs(found[:, state] - expected).max() < 0.003
-    assert found[-1, STATE_COUNT] == pytest.approx(9 * 17 / 2.25)
-    assert (found[(times > 20) & (times < 24), STATE_COUNT + 4] == 1).all()
-    assert found[-1, STATE_COUNT + 4] == 0
+        assert np.abs(totals[:, state] - expected).max() < 0.003
+    assert totals[-1, STATE_COUNT] == pytest.approx(9 * 17 / 2.25)
+    assert (totals[(times > 20) & (times < 24), STATE_COUNT + 4] == 1).all()
+    assert totals[-1, STATE_COUNT + 4] == 0
 
 
 def test_numbers_are_written_as_exporters_write_them(tmp_path: Path) -> None:
@@ -281,20 +281,20 @@ def test_parquet_of_many_samples_is_in_order_and_of_whole_row_groups(tmp_path: P
     import duckdb
 
     times = np.arange(100_000, dtype=np.int64)
-    wanted = []
+    expected = []
     with ParquetTable(tmp_path / "x.parquet") as sink:
         for number, begin in enumerate(range(0, samples, len(times))):
             values = np.random.default_rng(number).random(min(len(times), samples - begin))
             sink.family(f"m{number}", "gauge", "Help.")
             sink.series({"gpu": str(number)}, times[: len(values)], values, "ratio")
-            wanted.append((f"m{number}", f'{{gpu="{number}"}}', times[: len(values)], np.round(values, 6)))
+            expected.append((f"m{number}", f'{{gpu="{number}"}}', times[: len(values)], np.round(values, 6)))
     assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
-    found = duckdb.sql(f"SELECT * FROM '{tmp_path}/x.parquet'").fetchnumpy()
-    lengths = [len(each[2]) for each in wanted]
-    assert found["metric"].tolist() == np.repeat([each[0] for each in wanted], lengths).tolist()
-    assert found["labels"].tolist() == np.repeat([each[1] for each in wanted], lengths).tolist()
-    assert (found["ts_ms"] == np.concatenate([each[2] for each in wanted])).all()
-    assert (found["value"] == np.concatenate([each[3] for each in wanted])).all()
+    table = duckdb.sql(f"SELECT * FROM '{tmp_path}/x.parquet'").fetchnumpy()
+    lengths = [len(series[2]) for series in expected]
+    assert table["metric"].tolist() == np.repeat([series[0] for series in expected], lengths).tolist()
+    assert table["labels"].tolist() == np.repeat([series[1] for series in expected], lengths).tolist()
+    assert (table["ts_ms"] == np.concatenate([series[2] for series in expected])).all()
+    assert (table["value"] == np.concatenate([series[3] for series in expected])).all()
     groups = duckdb.sql(
         f"SELECT DISTINCT row_group_id, row_group_num_rows FROM parquet_metadata('{tmp_path}/x.parquet') ORDER BY 1"
     ).fetchall()

@@ -27,7 +27,8 @@ class ProgressBar:
     description: str
     count: int
     total: int | None
-    inside: str
+    brackets: str
+    """The text in the bar's brackets: times, rate and postfix."""
     figures: dict[str, tuple[float, int]]
     """field of ``progress`` -> (value, rank of the printed name)"""
 
@@ -45,7 +46,7 @@ class ProgressBar:
     @property
     def rate(self) -> tuple[float, str] | None:
         """(units per second, unit) as drawn."""
-        for part in self.inside.split(",")[1:2]:
+        for part in self.brackets.split(",")[1:2]:
             match = _RATE.match(part.strip())
             if match and (match[2] or match[4]):
                 value = float(match[1]) if match[1].count(".") < 2 and match[1] != "." else 0.0
@@ -63,14 +64,14 @@ def read_bar(text: str) -> ProgressBar | None:
     head = text[: match.start()]
     percent = _last(_PERCENT.finditer(head))
     description = head[: percent.start()] if percent else head.rstrip(" |█▏▎▍▌▋▊▉#0123456789")
-    inside = (match[3] if match[3] is not None else match[6] or "").rpartition("]")[0]
+    brackets = (match[3] if match[3] is not None else match[6] or "").rpartition("]")[0]
     if match[1] is not None:
         count, total = int(match[1]), int(match[2]) if match[2] != "?" else None
     else:
         count, total = int(match[4]), None
-    _, _, postfix = inside.partition(", ")
+    _, _, postfix = brackets.partition(", ")
     figures = best_figures(_FIGURE.findall(description)) | best_figures(_FIGURE.findall(postfix))
-    return ProgressBar(description.strip(), count, total, inside, figures)
+    return ProgressBar(description.strip(), count, total, brackets, figures)
 
 
 def _last(matches: Iterator[re.Match[str]]) -> re.Match[str] | None:

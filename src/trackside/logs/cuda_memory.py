@@ -112,13 +112,15 @@ def sizes(text: str) -> dict[str, int]:
             by_field[name] = _bytes(match[1], match[2])
     if match := _UNALLOCATED.search(text):
         by_field["reserved_bytes"] = by_field.get("allocated_bytes", 0) + _bytes(match[1], match[2])
-    others = [_bytes(match[1], match[2]) for match in _OTHER.finditer(text)]
-    if others and "this process has" not in text:  # in a pid namespace this process is listed with a number as well
-        own_candidates = [size for size in others if size >= by_field.get("reserved_bytes", 0)]
+    other_processes = [_bytes(match[1], match[2]) for match in _OTHER.finditer(text)]
+    if (
+        other_processes and "this process has" not in text
+    ):  # in a pid namespace this process is listed with a number as well
+        own_candidates = [size for size in other_processes if size >= by_field.get("reserved_bytes", 0)]
         if own_candidates:
-            others.remove(min(own_candidates))
-    if others:
-        by_field["other_process_bytes"] = sum(others)
+            other_processes.remove(min(own_candidates))
+    if other_processes:
+        by_field["other_process_bytes"] = sum(other_processes)
     if "requested_bytes" not in by_field and (tensor := _TENSOR.search(text)):
         shape = [int(n) for n in tensor[1].replace(" ", "").split(",") if n]
         by_field["requested_bytes"] = math.prod(shape) * _TF_BYTES.get(tensor[2], 4)

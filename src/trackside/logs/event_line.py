@@ -89,7 +89,7 @@ def _safe_value(kind: str, name: str, value: Scalar) -> Scalar:
     return _SHARED_MEMORY if name == "path" and value.startswith(_SHARED_MEMORY) else None
 
 
-def parse_event(text: str, at: Position, plane: Plane = "log", before: str = "") -> Event | Pulse | None:
+def parse_event(text: str, position: Position, plane: Plane = "log", before: str = "") -> Event | Pulse | None:
     """The event or pulse of such a line; None if its kind is unknown. ``before``: the text that a collector put
     before the line, which gives the time of an event that has none."""
     try:
@@ -97,13 +97,13 @@ def parse_event(text: str, at: Position, plane: Plane = "log", before: str = "")
         kind, fields = row["kind"], row.get("fields", {})
         if kind == PULSE:
             return Pulse(int(row["lines"]), int(row["bytes"]))
-        known = EVENTS.get(kind)
-        if known is None or plane not in known.planes or not isinstance(fields, dict):
+        kind_spec = EVENTS.get(kind)
+        if kind_spec is None or plane not in kind_spec.planes or not isinstance(fields, dict):
             return None
         time, rank, node = row.get("time"), row.get("rank"), row.get("node")
         return Event(
             kind,
-            at,
+            position,
             plane,
             text=str(row.get("text", "")),
             time=float(time) if isinstance(time, (int, float)) else find_time(before),

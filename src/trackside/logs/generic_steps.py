@@ -166,8 +166,10 @@ def _table(line: Line) -> Iterator[Event]:
             return
         if loss is None:
             continue
-        others: dict[str, Any] = {name: number(cells[columns[name]]) for name in ("lr", "grad_norm") if name in columns}
-        yield row.event("progress", step=step, epoch=epoch, loss=loss, framework="custom", **others)
+        optional: dict[str, Any] = {
+            name: number(cells[columns[name]]) for name in ("lr", "grad_norm") if name in columns
+        }
+        yield row.event("progress", step=step, epoch=epoch, loss=loss, framework="custom", **optional)
 
 
 def _progress(

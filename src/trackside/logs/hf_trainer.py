@@ -103,9 +103,9 @@ def _drawn_at_once(before: bytes, after: bytes) -> bool:
     return abs(_seconds(after) - _seconds(before)) <= 1
 
 
-def _seconds(inside: bytes) -> float:
+def _seconds(brackets: bytes) -> float:
     total = 0.0
-    for part in inside.partition(b"<")[0].split(b":"):
+    for part in brackets.partition(b"<")[0].split(b":"):
         total = total * 60 + (int(part) if part.isdigit() else math.nan)
     return total
 

@@ -52,7 +52,7 @@ def _tqdm(line: Line) -> Event | None:
     bar = read_bar(line.text)
     if bar is None or bar.evaluates or bar.epoch is None or "loss" not in bar.figures or bar.count == 0:
         return None
-    if not ("v_num=" in bar.inside or "reduced_train_loss=" in bar.inside or "lightning" in named_frameworks(line)):
+    if not ("v_num=" in bar.brackets or "reduced_train_loss=" in bar.brackets or "lightning" in named_frameworks(line)):
         return None
     epoch, _ = bar.epoch
     step = epoch * bar.total + bar.count if bar.total else bar.count
@@ -66,7 +66,7 @@ def _tqdm(line: Line) -> Event | None:
         grad_norm=_figure(bar.figures, "grad_norm"),
         throughput=None if rate is None else rate[0],
         throughput_unit=None if rate is None else rate[1],
-        framework="nemo" if "reduced_train_loss=" in bar.inside or "nemo" in named_frameworks(line) else "lightning",
+        framework="nemo" if "reduced_train_loss=" in bar.brackets or "nemo" in named_frameworks(line) else "lightning",
     )
 
 

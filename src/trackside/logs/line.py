@@ -50,7 +50,7 @@ class FileContext:
 
 
 class Line:
-    r"""A segment between line ends (``\\n``) or redraws (``\\r``).
+    r"""A segment between line ends (``\n``) or redraws (``\r``).
 
     ``full`` is the line as its program wrote it, without colors; ``text`` also lacks rank labels. ``label`` identifies
     the writer: interleaved lines of one writer have equal labels. ``rank`` is the global rank if the label or the

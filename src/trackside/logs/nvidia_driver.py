@@ -43,9 +43,9 @@ PARSER = Parser("nvidia-driver", "NVIDIA kernel driver", "system", planes=("kern
     avoids=("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.54.03", "NVRM: Xid (see the docs)"),
 )
 def _xid(line: Line, match: re.Match[str]) -> Iterator[Event]:
-    number, rest = int(match["number"]), match["rest"]
-    pid, name = _PID.search(rest), _NAME.search(rest)
-    detail = _PREFIX.sub("", rest.lstrip(", ")).strip()
+    number, tail = int(match["number"]), match["rest"]
+    pid, name = _PID.search(tail), _NAME.search(tail)
+    detail = _PREFIX.sub("", tail.lstrip(", ")).strip()
     entry = xid(number)
     action = recovery_action(detail) if number == 154 else None
     blames_gpu = entry.blame == "hardware" and not is_mild(number, detail)

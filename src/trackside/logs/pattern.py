@@ -24,7 +24,7 @@ class Pattern:
     r"""One kind of line that is worth reading.
 
     ``regex`` finds candidates in whole buffers, so it must be cheap and portable: bytes, no captures needed, no
-    lookaround, no backreference, no ``^``/``$``; write ``[^x\\n]`` if a class could run over the line's end, and end in
+    lookaround, no backreference, no ``^``/``$``; write ``[^x\n]`` if a class could run over the line's end, and end in
     a literal so that one line gives few matches. ``parse`` then reads the line with Python's ``re`` and may still
     reject it by returning None.
     """

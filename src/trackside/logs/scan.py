@@ -126,16 +126,16 @@ def hit_segments(buffer: bytes, hits: list[Hit], begin: int, end: int) -> Iterat
         if position <= begin:
             index += 1
             continue
-        inside = position - 1
-        floor = max(begin, inside - MAX_LINE_BYTES)
-        start = max(buffer.rfind(b"\n", floor, inside) + 1, floor)
-        start = max(start, buffer.rfind(b"\r", start, inside) + 1)
+        hit_position = position - 1
+        floor = max(begin, hit_position - MAX_LINE_BYTES)
+        start = max(buffer.rfind(b"\n", floor, hit_position) + 1, floor)
+        start = max(start, buffer.rfind(b"\r", start, hit_position) + 1)
         if start >= end:
             return
-        ceiling = min(len(buffer), inside + MAX_LINE_BYTES)
-        stop = buffer.find(b"\n", inside, ceiling)
+        ceiling = min(len(buffer), hit_position + MAX_LINE_BYTES)
+        stop = buffer.find(b"\n", hit_position, ceiling)
         stop = ceiling if stop < 0 else stop
-        redraw = buffer.find(b"\r", inside, stop)
+        redraw = buffer.find(b"\r", hit_position, stop)
         stop = stop if redraw < 0 else redraw
         owners = []
         while index < count and hits[index][0] <= max(stop, position):
@@ -176,7 +176,7 @@ class _EventLimit:
     def __init__(self, sink: EventSink) -> None:
         self._sink, self.count, self.dropped = sink, 0, 0
         self._counts: Counter[str] = Counter()
-        self._late: dict[str, list[Event]] = {}
+        self._last_events: dict[str, list[Event]] = {}
 
     def add(self, event: Event) -> None:
         self.count += 1
@@ -184,16 +184,16 @@ class _EventLimit:
         if event.kind == PROGRESS or self._counts[event.kind] <= MAX_PER_KIND // 2:
             self._sink(event)
             return
-        late = self._late.setdefault(event.kind, [])
-        late.append(event)
-        if len(late) >= MAX_PER_KIND:
+        last_events = self._last_events.setdefault(event.kind, [])
+        last_events.append(event)
+        if len(last_events) >= MAX_PER_KIND:
             self.dropped += MAX_PER_KIND // 2
-            del late[: MAX_PER_KIND // 2]
+            del last_events[: MAX_PER_KIND // 2]
 
     def flush(self) -> None:
-        for late in self._late.values():
-            self.dropped += max(0, len(late) - MAX_PER_KIND // 2)
-            for event in late[-MAX_PER_KIND // 2 :]:
+        for last_events in self._last_events.values():
+            self.dropped += max(0, len(last_events) - MAX_PER_KIND // 2)
+            for event in last_events[-MAX_PER_KIND // 2 :]:
                 self._sink(event)
 
 

@@ -264,7 +264,7 @@ class PointSeries:
         """Drop every second interior point, but neither the lowest nor the highest loss."""
         self._stride *= 2
         finite = [row for row in self._packed if math.isfinite(row[2])]
-        extremes = {pick(finite, key=lambda row: row[2])[0] for pick in (min, max)} if finite else set()
+        extremes = {extreme_of(finite, key=lambda row: row[2])[0] for extreme_of in (min, max)} if finite else set()
         self._packed = [row for row in self._packed if row[1] or row[0] % self._stride == 0 or row[0] in extremes]
 
     @property
@@ -312,10 +312,15 @@ class PointSeries:
             else:
                 series._packed.append((ordinal, pinned, math.nan if loss is None else loss, event))
         steps, times = [point.step for point in points], [point.time for point in points if point.time is not None]
-        known = [step for step in steps if step is not None]
-        if points and len(known) == len(steps):
+        known_steps = [step for step in steps if step is not None]
+        if points and len(known_steps) == len(steps):
             infinity = math.inf
-            series._extent = min(known), max(known), min(times, default=infinity), max(times, default=-infinity)
+            series._extent = (
+                min(known_steps),
+                max(known_steps),
+                min(times, default=infinity),
+                max(times, default=-infinity),
+            )
         return series
 
     @property

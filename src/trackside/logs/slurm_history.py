@@ -57,23 +57,23 @@ def _job(line: Line) -> Event | None:
     match = _JOB.search(line.text)
     if match is None:
         return None
-    sentence, job, verb, rest = match["said"], match["id"], match["verb"], match["rest"]
+    sentence, job, verb, details = match["said"], match["id"], match["verb"], match["rest"]
     if verb == "ended":
-        ended = _ENDED.match(rest)
+        ended = _ENDED.match(details)
         if ended is None or ended["state"] not in _OVER:
             return None
         code, signal = (int(ended[name]) if ended[name] else None for name in ("code", "signal"))
         state = ended["state"].lower()
         return line.event("job_state", Role.FACT, job=job, text=sentence, state=state, exit_code=code, signal=signal)
-    waiting = _WAITS.search(rest) if verb in ("submitted", "requeued", "waits") else None
+    waiting = _WAITS.search(details) if verb in ("submitted", "requeued", "waits") else None
     return line.event(
         "job_state",
         Role.FACT,
         text=sentence,
         job=job,
         state=_VERBS.get(verb, verb),
-        nodes=rest.removeprefix(" on ") if verb == "started" and rest.startswith(" on ") else None,
-        reason=waiting["reason"] if waiting else rest.removeprefix(": ") if verb == "updated" else None,
+        nodes=details.removeprefix(" on ") if verb == "started" and details.startswith(" on ") else None,
+        reason=waiting["reason"] if waiting else details.removeprefix(": ") if verb == "updated" else None,
     )
 
 

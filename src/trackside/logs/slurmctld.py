@@ -78,11 +78,11 @@ PARSER = Parser("slurmctld", "slurmctld's log", "system", planes=("scheduler",))
     avoids=("[2026-11-21T07:58:20.1] sched: _hold_job_rec: hold on JobId=28 by uid 0", "REQUEST_KILL_JOB"),
 )
 def _notice(line: Line) -> Iterator[Event]:
-    known = next(((reason, state) for text, reason, state in _NOTICES if text in line.text), None)
+    notice = next(((reason, state) for text, reason, state in _NOTICES if text in line.text), None)
     job = _job(line)
-    if known is None or job is None:
+    if notice is None or job is None:
         return
-    reason, state = known
+    reason, state = notice
     node, uid = _FAILED_NODE.search(line.text), _UID.search(line.text)
     yield line.event(
         "scheduler_notice",

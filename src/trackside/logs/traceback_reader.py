@@ -212,8 +212,8 @@ class TracebackReader:
             self.nested = True
             return True
         last = self.chain[-1]
-        more = self.labeled or not last.text or text.startswith(("  ", "\t")) or _PARAGRAPHS.search(last.text)
-        if self.in_summary or not more or self._foreign(text, exception_line(text) is not None):
+        may_continue = self.labeled or not last.text or text.startswith(("  ", "\t")) or _PARAGRAPHS.search(last.text)
+        if self.in_summary or not may_continue or self._foreign(text, exception_line(text) is not None):
             return self._leave()
         self._extend("\n" + text)
         self.state = TracebackState.MESSAGE

@@ -18,9 +18,10 @@ MAX_POINTS_PER_SERIES = 50_000
 """Above this, every second interior point of a series is dropped, repeatedly."""
 MAX_POINTS = 200_000
 """The same for all series together."""
-MIN_DIFFERING_STEPS, MAX_LOSS_DIFFERENCE_RATIO, MAX_COMPARED_FILES = 3, 0.01, 8
-"""Two files are two trainings if their losses differ at so many equal steps, by more than that share; files
-compared."""
+MIN_DIFFERING_STEPS, MAX_LOSS_DIFFERENCE_RATIO = 3, 0.01
+"""Two files are two trainings if their losses differ at this many equal steps, by more than this share."""
+MAX_COMPARED_FILES = 8
+"""Files that are compared for that."""
 _ATTEMPT = re.compile(r"(?:^|/)attempt_(\d+)/")
 
 
@@ -85,14 +86,12 @@ class Trajectories:
         """The distinct points of these files (None: of all files), in training order."""
         chosen: dict[str, PointSeries] = {}
         for (path, _), series in self._series.items():
-            if (paths is None or path in paths) and (
-                path not in chosen or _unfitness(series) < _unfitness(chosen[path])
-            ):
+            if (paths is None or path in paths) and (path not in chosen or _rank_key(series) < _rank_key(chosen[path])):
                 chosen[path] = series
         return list(_joined(list(chosen.values())))
 
 
-def _unfitness(series: PointSeries) -> tuple[bool, float, int]:
+def _rank_key(series: PointSeries) -> tuple[bool, float, int]:
     """Sort key of how well a series describes the run: smaller is better."""
     return (not series.has_loss, _precedence().get(series.parser, PRECEDENCE), -series.count)
 
@@ -114,8 +113,8 @@ def _joined(files: list[PointSeries]) -> Iterable[Event]:
     other_files = attempts.pop(-1, [])
     fullest = [max(group, key=_fullness) for group in ([other_files] if other_files else [])]
     attempt_files = [max(attempts[number], key=_fullness) for number in sorted(attempts)]
-    if not fullest or sum(one.count for one in attempt_files) > sum(one.count for one in other_files):
-        return _chained([_cleaned(one) for one in attempt_files])
+    if not fullest or sum(file.count for file in attempt_files) > sum(file.count for file in other_files):
+        return _chained([_cleaned(file) for file in attempt_files])
     return _chained(_sequence(other_files))
 
 
@@ -145,8 +144,8 @@ def _sequence(files: list[PointSeries]) -> list[list[Event]]:
     times do not overlap it."""
     chosen: list[tuple[tuple[float, ...], list[Event]]] = []
     for series in sorted(files, key=_fullness, reverse=True):
-        ends = series.extent  # logs of other ranks repeat the same points: most need not be loaded
-        if ends is not None and not all(_are_disjoint(ends, other) for other, _ in chosen):
+        extent = series.extent  # logs of other ranks repeat the same points: most need not be loaded
+        if extent is not None and not all(_are_disjoint(extent, other) for other, _ in chosen):
             continue
         points = _cleaned(series)
         spans = _spans(points)
@@ -179,8 +178,8 @@ def _chained(runs: list[list[Event]]) -> Iterator[Event]:
     """The points of parts that follow each other; a part whose steps go back increases ``run_part``."""
     part, last_step = 0, -math.inf
     for points in runs:
-        first = next((s for p in points if isinstance(s := p.fields.get("step"), (int, float))), None)
-        if first is not None and first <= last_step:
+        first_step = next((step for p in points if isinstance(step := p.fields.get("step"), (int, float))), None)
+        if first_step is not None and first_step <= last_step:
             part += 1
         for point in points:
             part_in_run = point.fields.get("run_part", 0)
@@ -205,8 +204,8 @@ def _cleaned(series: PointSeries) -> list[Event]:
 
 def _filled(points: list[Event]) -> list[Event]:
     """The points with missing steps filled in, if the known steps around them divide evenly."""
-    known = [(index, step) for index, p in enumerate(points) if isinstance(step := p.fields.get("step"), int)]
-    for (start, first), (stop, last) in pairwise(known):
+    known_steps = [(index, step) for index, p in enumerate(points) if isinstance(step := p.fields.get("step"), int)]
+    for (start, first), (stop, last) in pairwise(known_steps):
         gap, remainder = divmod(last - first, stop - start)
         if stop - start < 2 or remainder or gap <= 0:
             continue

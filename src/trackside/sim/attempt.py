@@ -124,11 +124,11 @@ class JobAttempt:
         return tracks
 
     def add_activity(
-        self, ranks: Iterable[int] | None, start: float, end: float, activity: StatePattern | RankState, **more: Any
+        self, ranks: Iterable[int] | None, start: float, end: float, activity: StatePattern | RankState, **counts: Any
     ) -> None:
         """Let ranks do something from ``start`` to ``end``."""
         for track in self.split_tracks(ranks):
-            track.add(start, end, activity, **more)
+            track.add(start, end, activity, **counts)
 
     def other_ranks(self, ranks: Iterable[int]) -> list[int]:
         """All ranks except these."""
@@ -143,10 +143,10 @@ class JobAttempt:
                     knots += [(last, knots[-1][1]), (last + 0.5, 0.0)]
             track.processes = [(a, min(b, time)) for a, b in track.processes if a < time]
 
-    def log(self, time: float, text: str, rank: int | None = None, **more: Any) -> None:
+    def log(self, time: float, text: str, rank: int | None = None, **options: Any) -> None:
         """Add a line to the job's output."""
         node = self.placements[rank].node if rank is not None else None
-        self.entries.append(LogEntry(time, text, rank, more.pop("node", node), **more))
+        self.entries.append(LogEntry(time, text, rank, options.pop("node", node), **options))
 
     def truncate(self, time: float) -> None:
         """Drop everything after ``time``: something else will happen instead."""

@@ -249,9 +249,9 @@ def cancel_job(
     """Let Slurm end the job from outside; ``reason`` follows the time in its notice: DUE TO ..."""
     attempt = sim.attempt
     attempt.truncate(time)
-    stop = time + 1.5
-    attempt.add_activity(None, time, stop, RankState.IDLE)
-    attempt.release(None, stop)
+    end = time + 1.5
+    attempt.add_activity(None, time, end, RankState.IDLE)
+    attempt.release(None, end)
     if sim.scenario.job.launcher != "python":
         slurm_notice(sim, attempt, time + 0.3, reason, step=True)
     slurm_notice(sim, attempt, time + 0.31, reason)
@@ -259,4 +259,4 @@ def cancel_job(
         for node in attempt.nodes:
             ranks = [placement.rank for placement in attempt.placements if placement.node == node]
             attempt.entries.append(torchrun.terminated(sim, attempt, node, ranks, time + 0.5))
-    finish(sim, stop + 1.5, state, code, signal, by)
+    finish(sim, end + 1.5, state, code, signal, by)

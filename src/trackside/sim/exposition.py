@@ -40,7 +40,9 @@ class Exposition:
     def __enter__(self) -> Exposition:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._file.close()
 
     def family(self, name: str, kind: str, help_text: str) -> None:

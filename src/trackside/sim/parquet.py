@@ -54,7 +54,9 @@ class ParquetTable:
     def __enter__(self) -> ParquetTable:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         with self._folder, self._connection:
             if kind is None and self.samples:
                 self._flush()

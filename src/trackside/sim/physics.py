@@ -165,17 +165,17 @@ def _throttled(
     for period in sim.throttles:
         if period.node != node or period.gpu >= shape[0]:
             continue
-        inside = (times >= period.start) & (times < period.end)
+        during = (times >= period.start) & (times < period.end)
         if period.reasons & THERMAL_BITS:
-            inside &= attached[period.gpu]  # nothing heats an idle GPU
-        factor[period.gpu, inside] = np.minimum(factor[period.gpu, inside], period.factor)
-        reasons[period.gpu, inside] |= period.reasons
-        resistance[period.gpu, inside] = period.resistance
+            during &= attached[period.gpu]  # nothing heats an idle GPU
+        factor[period.gpu, during] = np.minimum(factor[period.gpu, during], period.factor)
+        reasons[period.gpu, during] |= period.reasons
+        resistance[period.gpu, during] = period.resistance
         if period.thermal:
-            max_celsius[period.gpu, inside] = period.thermal
+            max_celsius[period.gpu, during] = period.thermal
         for row, bits in enumerate((POWER_BITS, THERMAL_BITS)):
             if period.reasons & bits:
-                throttled_s[row, period.gpu] += np.cumsum(np.where(inside, window, 0.0))
+                throttled_s[row, period.gpu] += np.cumsum(np.where(during, window, 0.0))
     return factor, reasons, resistance, max_celsius, throttled_s
 
 
@@ -200,7 +200,7 @@ def _memory(sim: Simulation, rng: np.random.Generator, tracks: list[Track], time
     """MiB in use; ranks differ by a few tens of MiB."""
     if not tracks:
         return np.zeros((0, len(times)))
-    used = np.stack([track.memory_at(times) for track in tracks])
+    memory = np.stack([track.memory_at(times) for track in tracks])
     rank_factor = 1 + 0.004 * rng.standard_normal((len(tracks), 1))
     usable_mib = sim.model.memory_mib - sim.model.reserved_mib
-    return np.rint(np.clip(used * rank_factor, 0, usable_mib))
+    return np.rint(np.clip(memory * rank_factor, 0, usable_mib))

@@ -85,12 +85,12 @@ def _enforce_time_limit(sim: Simulation) -> None:
     if attempt.end <= limit:
         return
     attempt.truncate(limit)
-    stop = limit + 1.5
-    attempt.add_activity(None, limit, stop, RankState.IDLE)
-    attempt.release(None, stop)
+    end = limit + 1.5
+    attempt.add_activity(None, limit, end, RankState.IDLE)
+    attempt.release(None, end)
     outcome = attempt.outcome
     outcome.time, outcome.state, outcome.code, outcome.signal = (
-        stop + 1,
+        end + 1,
         "TIMEOUT",
         0,
         0,
@@ -131,7 +131,7 @@ def truth_of(sim: Simulation) -> Truth:
     cascade = list(cause.cascade)
     if attempt.outcome.state == "TIMEOUT" and cause.family not in ("F3",) and "F3" not in cascade:
         cascade.append("F3")
-    others = [
+    other_families = [
         fault.family
         for fault in sim.injected
         if fault is not cause and not fault.latent and fault.family not in cascade
@@ -151,7 +151,7 @@ def truth_of(sim: Simulation) -> Truth:
         cause.nodes,
         cause.gpus,
         cause.ranks,
-        tuple(code for code in (*cascade, *others) if code != cause.family),
+        tuple(code for code in (*cascade, *other_families) if code != cause.family),
         tuple(fault for fault in sim.injected if fault.latent),
         tuple(sim.injected),
         planes,

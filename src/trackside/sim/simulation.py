@@ -111,10 +111,10 @@ class Simulation:
         self.power_limit = cluster.power_limit_watts or self.model.tdp
         self.nodes = tuple(f"{cluster.prefix}{cluster.first + i:0{cluster.digits}d}" for i in range(cluster.nodes))
         per_node = job.gpus_per_node or cluster.gpus_per_node - job.first_gpu
-        used = self.nodes[: job.nodes or cluster.nodes]
+        job_nodes = self.nodes[: job.nodes or cluster.nodes]
         self.placements = tuple(
             Placement(n * per_node + i, node, job.first_gpu + i, i)
-            for n, node in enumerate(used)
+            for n, node in enumerate(job_nodes)
             for i in range(per_node)
         )
         self.start = _time(job.start)

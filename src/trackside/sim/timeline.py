@@ -85,12 +85,12 @@ class Track:
         """An independent copy."""
         return Track(list(self.spans), list(self.memory), list(self.processes), list(self.resident))
 
-    def add(self, start: float, end: float, pattern: StatePattern | RankState, **more: Any) -> None:
+    def add(self, start: float, end: float, pattern: StatePattern | RankState, **counts: Any) -> None:
         """Add a span, unless it has no length."""
         if end > start:
             if isinstance(pattern, RankState):
                 pattern = {pattern: end - start}
-            self.spans.append(ActivitySpan(start, end, pattern, **more))
+            self.spans.append(ActivitySpan(start, end, pattern, **counts))
 
     def truncate(self, time: float) -> None:
         """Drop everything after ``time``; memory and processes stay as they are until they are released."""
@@ -177,6 +177,6 @@ class StateIntegral:
         rows = np.clip(np.searchsorted(self._start, times, "right") - 1, 0, None)
         elapsed = np.clip(times - self._start[rows], 0.0, self._end[rows] - self._start[rows])
         totals = self._base[rows] + self._within(rows, elapsed)
-        inside = (times >= self._start[rows]) & (times < self._end[rows])
-        totals[:, STATE_COUNT + 4] = np.where(inside, self._level[rows, 1], 0.0)
+        is_running = (times >= self._start[rows]) & (times < self._end[rows])
+        totals[:, STATE_COUNT + 4] = np.where(is_running, self._level[rows, 1], 0.0)
         return totals

@@ -30,25 +30,25 @@ class NodeSignals:
 
     def fault_counter(self, metric: str) -> Array:
         """A counter that only faults increase; shape (GPUs, scrapes)."""
-        out = np.zeros((len(self.signals.memory), len(self.times)))
-        for gpu in range(len(out)):
+        counter = np.zeros((len(self.signals.memory), len(self.times)))
+        for gpu in range(len(counter)):
             for change in self.sim.changes.get((self.name, gpu), ()):
                 if change.metric == metric:
-                    out[gpu] += np.where(self.times >= change.time, change.amount, 0.0)
-        return out
+                    counter[gpu] += np.where(self.times >= change.time, change.amount, 0.0)
+        return counter
 
     def fault_level(self, metric: str) -> Array:
         """A level that only faults set: 0 before, and 0 again after an exporter restart if the exporter keeps it."""
-        out = np.zeros((len(self.signals.memory), len(self.times)))
-        for gpu in range(len(out)):
+        level = np.zeros((len(self.signals.memory), len(self.times)))
+        for gpu in range(len(level)):
             for change in sorted(self.sim.changes.get((self.name, gpu), ()), key=lambda c: c.time):
                 if change.metric == metric and change.to is not None:
-                    out[gpu, self.times >= change.time] = change.to
+                    level[gpu, self.times >= change.time] = change.to
                     if metric == "xid":
                         for restarted_at in restarts(self.sim, self.name, "gpu"):
                             if restarted_at > change.time:
-                                out[gpu, self.times >= restarted_at] = 0.0
-        return out
+                                level[gpu, self.times >= restarted_at] = 0.0
+        return level
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ def _free(node: NodeSignals) -> Array:
     return node.sim.model.memory_mib - node.sim.model.reserved_mib - node.signals.memory
 
 
-def _constant(pick: Callable[[Simulation], float]) -> FieldValues:
-    return lambda node: np.full_like(node.signals.memory, pick(node.sim))
+def _constant(value_of: Callable[[Simulation], float]) -> FieldValues:
+    return lambda node: np.full_like(node.signals.memory, value_of(node.sim))
 
 
 def _links(node: NodeSignals) -> Array:

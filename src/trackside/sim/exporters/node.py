@@ -56,29 +56,29 @@ class HostSignals:
 
     def effect_integral(self, attribute: str) -> Array:
         """The integral over time of one attribute of the effects."""
-        out = np.zeros(len(self.times))
+        total = np.zeros(len(self.times))
         for effect in self.effects:
             rate = getattr(effect, attribute)
             if rate:
-                out += rate * np.clip(self.times - effect.start, 0, effect.end - effect.start)
-        return out
+                total += rate * np.clip(self.times - effect.start, 0, effect.end - effect.start)
+        return total
 
     def effect_rate(self, attribute: str) -> Array:
         """The sum of one attribute of the effects at each scrape."""
-        out = np.zeros(len(self.times))
+        total = np.zeros(len(self.times))
         for effect in self.effects:
-            inside = (self.times >= effect.start) & (self.times < effect.end)
-            out += np.where(inside, getattr(effect, attribute), 0.0)
-        return out
+            active = (self.times >= effect.start) & (self.times < effect.end)
+            total += np.where(active, getattr(effect, attribute), 0.0)
+        return total
 
     def effect_memory(self) -> Array:
         """Bytes of memory that effects use."""
-        out = np.zeros(len(self.times))
+        total = np.zeros(len(self.times))
         for effect in self.effects:
             if effect.memory_gib:
                 share = np.clip((self.times - effect.start) / max(effect.end - effect.start, 1e-3), 0, 1)
-                out += np.where(self.times < effect.end, share * effect.memory_gib * GIB, 0.0)
-        return out
+                total += np.where(self.times < effect.end, share * effect.memory_gib * GIB, 0.0)
+        return total
 
 
 def write(sim: Simulation, node: str, sink: MetricSink) -> None:
@@ -103,11 +103,11 @@ def _host(sim: Simulation, node: str, times: Array) -> HostSignals:
     gpus = range(sim.scenario.cluster.gpus_per_node)
     tracks = [track_of(sim, node, gpu, tenants(sim, node, gpu)) for gpu in gpus]
     amounts = np.zeros((len(times), 4))
-    table, known = _rates(sim), {}
+    table, integrals_of = _rates(sim), {}
     for track in tracks:
-        if id(track) not in known:
-            known[id(track)] = track.integral().at(times)[:, :STATE_COUNT] @ table
-        amounts += known[id(track)]
+        if id(track) not in integrals_of:
+            integrals_of[id(track)] = track.integral().at(times)[:, :STATE_COUNT] @ table
+        amounts += integrals_of[id(track)]
     effects = [effect for effect in sim.host_effects if effect.node == node]
     window = np.diff(np.concatenate([[times[0] - sim.scenario.telemetry.interval_s], times]))
     return HostSignals(sim, node, times, window, tracks, amounts, effects)

@@ -42,8 +42,8 @@ class TracedProcess:
 
     @property
     def launches(self) -> Array:
-        early = 30 * self.integrals[:, RankState.LOAD] + 20 * self.integrals[:, RankState.COMPILE]
-        return np.floor(self.integrals[:, STATE_COUNT] + early)
+        startup_launches = 30 * self.integrals[:, RankState.LOAD] + 20 * self.integrals[:, RankState.COMPILE]
+        return np.floor(self.integrals[:, STATE_COUNT] + startup_launches)
 
     @property
     def collectives(self) -> Array:

@@ -56,18 +56,18 @@ class Fault:
             candidates = [placement for placement in candidates if placement.gpu == self.gpu]
         if not candidates:
             raise ScenarioError(f"fault {self.kind}: node and gpu: the job has no rank there")
-        return candidates[self._pick(sim, len(candidates))]
+        return candidates[self._pick_index(sim, len(candidates))]
 
     def node_ranks(self, sim: Simulation) -> list[int]:
         """All ranks on the node that it hits."""
         node = self.placement(sim).node
         return [placement.rank for placement in sim.placements if placement.node == node]
 
-    def check(self, name: str, known: Collection[str]) -> None:
-        """Raises ScenarioError if a field's value is not one of ``known``."""
+    def check(self, name: str, choices: Collection[str]) -> None:
+        """Raises ScenarioError if a field's value is not one of ``choices``."""
         value = getattr(self, name)
-        if value not in known:
-            raise ScenarioError(f"fault {self.kind}: {name}: {value!r} is not one of: {', '.join(known)}")
+        if value not in choices:
+            raise ScenarioError(f"fault {self.kind}: {name}: {value!r} is not one of: {', '.join(choices)}")
 
     def record_truth(
         self, sim: Simulation, family: str, culprit: str, variant: str | None = None, **fields: Any
@@ -78,7 +78,7 @@ class Fault:
     def _node(self, sim: Simulation) -> str:
         return sim.node_name(self.node, f"fault {self.kind}: node")
 
-    def _pick(self, sim: Simulation, count: int) -> int:
+    def _pick_index(self, sim: Simulation, count: int) -> int:
         return zlib.crc32(f"{sim.scenario.seed}/{self.kind}".encode()) % count
 
 

@@ -41,15 +41,15 @@ class CudaOom(Fault):
         attempt = sim.attempt
         time = self._moment(sim)
         ranks = list(sim.ranks) if self.all_ranks else [self.placement(sim).rank]
-        total = sim.model.memory_mib / 1024
-        request = self.request_gib or 0.03 * total
-        used = max(sim.model.context_mib / 1024, min(total - 0.4, total - 0.6 * request))
-        if request > 0.5 * total:
-            used = 0.55 * total
-        self._raise_memory(sim, ranks, time, used * 1024)
+        total_gib = sim.model.memory_mib / 1024
+        requested_gib = self.request_gib or 0.03 * total_gib
+        used_gib = max(sim.model.context_mib / 1024, min(total_gib - 0.4, total_gib - 0.6 * requested_gib))
+        if requested_gib > 0.5 * total_gib:
+            used_gib = 0.55 * total_gib
+        self._raise_memory(sim, ranks, time, used_gib * 1024)
         rng = sim.rng("cuda-oom")
         outputs = {
-            rank: traceback(sim, rank, self._text(sim, rank, total, used, request), FRAMES[self.phase])
+            rank: traceback(sim, rank, self._text(sim, rank, total_gib, used_gib, requested_gib), FRAMES[self.phase])
             for rank in ranks
         }
         if self.peers == "watchdog" and not self.all_ranks and sim.scenario.job.watchdog_s:
@@ -79,7 +79,7 @@ class CudaOom(Fault):
             return phases["train"][0] + 0.6 * (float(sim.attempt.step_ends[0]) - phases["train"][0])
         return self.start_time(sim)
 
-    def _raise_memory(self, sim: Simulation, ranks: list[int], time: float, used: float) -> None:
+    def _raise_memory(self, sim: Simulation, ranks: list[int], time: float, used_mib: float) -> None:
         """Raise memory to where the request fails: within seconds, so often between two scrapes."""
         begin = sim.attempt.phases["load"][0] + 1.5
         for track in sim.attempt.split_tracks(ranks):
@@ -89,17 +89,17 @@ class CudaOom(Fault):
                 track.memory.append((max(begin, last[0] + 0.1), float(sim.model.context_mib)))
             elif self.phase == "mid":
                 track.memory.append((time - 5, last[1]))
-            track.memory.append((time - 0.2, used))
+            track.memory.append((time - 0.2, used_mib))
 
-    def _text(self, sim: Simulation, rank: int, total: float, used: float, request: float) -> str:
+    def _text(self, sim: Simulation, rank: int, total_gib: float, used_gib: float, requested_gib: float) -> str:
         placement = sim.placements[rank]
-        free = max(total - used - sim.model.reserved_mib / 1024, 0.02)
-        free_text = f"{free:.2f} GiB" if free >= 1 else f"{free * 1024:.2f} MiB"
-        allocated = used - self.reserved_unused_gib - 0.6
+        free_gib = max(total_gib - used_gib - sim.model.reserved_mib / 1024, 0.02)
+        free_text = f"{free_gib:.2f} GiB" if free_gib >= 1 else f"{free_gib * 1024:.2f} MiB"
+        allocated_gib = used_gib - self.reserved_unused_gib - 0.6
         return (
-            f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {request:.2f} GiB. GPU {placement.local_rank} has a total "
-            f"capacity of {(total * 1024 - sim.model.reserved_mib) / 1024:.2f} GiB of which {free_text} is free. Including "
-            f"non-PyTorch memory, this process has {used:.2f} GiB memory in use. Of the allocated memory {allocated:.2f} GiB "
+            f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {requested_gib:.2f} GiB. GPU {placement.local_rank} has a total "
+            f"capacity of {(total_gib * 1024 - sim.model.reserved_mib) / 1024:.2f} GiB of which {free_text} is free. Including "
+            f"non-PyTorch memory, this process has {used_gib:.2f} GiB memory in use. Of the allocated memory {allocated_gib:.2f} GiB "
             f"is allocated by PyTorch, and {self.reserved_unused_gib * 1024:.2f} MiB is reserved by PyTorch but unallocated. "
             "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
             "avoid fragmentation.  See documentation for Memory Management  "

@@ -69,8 +69,8 @@ def _dict(attempt: JobAttempt, point: ProgressPoint, total: int, epochs: int) ->
         "learning_rate": f"{point.rate:.6g}",
         "epoch": f"{point.step / total * epochs:.2f}",
     }
-    inside = ", ".join(f"'{name}': {value}" for name, value in values.items())
-    return LogEntry(point.time, f"\r{drawn}\r{' ' * 50}\r{{{inside}}}\n\r{drawn}", 0, error=True, end="")
+    items = ", ".join(f"'{name}': {value}" for name, value in values.items())
+    return LogEntry(point.time, f"\r{drawn}\r{' ' * 50}\r{{{items}}}\n\r{drawn}", 0, error=True, end="")
 
 
 def _short(loss: float) -> str:

@@ -16,10 +16,10 @@ def write(sim: Simulation, folder: Path) -> None:
     """Write the output of all attempts of the job."""
     texts: dict[Path, list[str]] = defaultdict(list)
     for attempt in sim.attempts:
-        out = Path(f"slurm-{attempt.job}.out")
-        texts[out]  # a job that prints nothing leaves an empty file
+        slurm_file = Path(f"slurm-{attempt.job}.out")
+        texts[slurm_file]  # a job that prints nothing leaves an empty file
         for entry in _entries(sim, attempt):
-            texts[_file(sim, attempt, entry, out)].append(_printed(sim, entry) + entry.end)
+            texts[_file(sim, attempt, entry, slurm_file)].append(_printed(sim, entry) + entry.end)
     for path, pieces in texts.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         with (folder / path).open("w", encoding="utf-8", newline="") as file:
