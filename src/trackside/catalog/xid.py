@@ -46,6 +46,38 @@ class Xid:
     blame: Blame
     action: str
 
+    @property
+    def name(self) -> str:
+        """The mnemonic in words: ``GPU has fallen off the bus``."""
+        words = self.mnemonic.removeprefix("ROBUST_CHANNEL_").split("_")
+        return " ".join(word if word in _ACRONYMS else word.lower() for word in words)
+
+
+_ACRONYMS = frozenset(
+    [
+        "CE",
+        "CTXSW",
+        "DBE",
+        "DRAM",
+        "ECC",
+        "FECS",
+        "GPU",
+        "GSP",
+        "IO",
+        "MMU",
+        "NVDEC",
+        "NVENC",
+        "NVJPG",
+        "NVLINK",
+        "PBDMA",
+        "PCI",
+        "PMU",
+        "RPC",
+        "SBE",
+        "SRAM",
+    ]
+)
+
 
 _ENGINES: Mapping[str, tuple[int, ...]] = {
     "CE": (39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)),

@@ -45,6 +45,7 @@ from dataclasses import dataclass
 from trackside.evidence import Missing
 from trackside.facts.gpus import nodes_of, of_ranks
 from trackside.facts.logs.ending import CUT_SHORT, Ending
+from trackside.facts.logs.exceptions import error_in_brief, source_line
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.fault_rules.rule import Fault
 from trackside.facts.logs.startup_errors import StartupErrors
@@ -70,6 +71,8 @@ LAUNCH_CODES: dict[int, Fault] = {126: "env", 127: "env", 2: "config"}
 NO_OUTPUT_FILE, PROLOG_FAILED = 53, 54
 """Slurm's ExitCode 0:53 and 0:54."""
 
+CRASHED = Sentence("crashed at start-up: {error}")
+CRASHED_AT = Sentence("crashed at start-up in {place}: {error}")
 NO_POINT = Sentence("the log holds {count:training points}")
 ENDED = Sentence("the run ended badly: {line}")
 USAGE = Sentence("the program refused its command line: {line}")
@@ -137,6 +140,7 @@ def judge(errors: StartupErrors, ending: Ending, phase: Phase, run: Run, limits:
 def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, run: Run) -> Finding:
     """The finding on an exception."""
     kind, bad, idle = classify(cause), ending.abnormal, phase.use.untouched
+    error, place = error_in_brief(errors.frame, cause), source_line(errors.frame, cause)
     shows = list(errors.claims)
     if not isinstance(phase.trajectory, Missing):
         shows.append(NO_POINT(count=phase.trajectory.count))
@@ -145,6 +149,7 @@ def _raised(errors: StartupErrors, cause: Event, ending: Ending, phase: Phase, r
         Certainty.SUPPORTED if bad is None or cause.get("about") == "cuda" else Certainty.ESTABLISHED,
         "job",
         shows,
+        headline=CRASHED(error=error) if place is None else CRASHED_AT(error=error, place=place),
         implies=[_whose(run, errors.rank_numbers), CLASS[kind]()],
         cannot_decide=[] if idle or phase.use.worked is not None else [GPU_MEMORY()],
         actions=[action(MEND[kind])],
@@ -226,6 +231,7 @@ def _not_launched(launch: FailedLaunch, errors: StartupErrors, ending: Ending, p
         launch.certainty or sure,
         "infrastructure" if launch.by_site else "job",
         [launch.claim, *phase.use.untouched, *([] if bad is None else [ENDED(line=bad)])],
+        headline=launch.claim,
         implies=[*([] if launch.python_ran else [BEFORE_PYTHON()]), launch.why()],
         actions=[action(launch.mend)],
         since=None if launch.row is None else launch.row.time,
@@ -237,7 +243,7 @@ def _not_launched(launch: FailedLaunch, errors: StartupErrors, ending: Ending, p
 FAMILY = Family(
     code="A1",
     id="startup-crash",
-    title="Startup crash: bad data, config, environment or asset",
+    title="Crash at start-up",
     pictured=("startup-config", "timeline"),
     judge=judge,
     limits=Limits(),

@@ -77,6 +77,17 @@ WHICH_SIGNAL = Sentence("which signal ended it: its parent saw only that the pro
 WAS_OVER = Sentence("training was over before it: {line}")
 NOT_ITS_OWN = Sentence("the signals that were seen belong to a teardown or to another failure: {line}")
 NO_SIGNAL = Sentence("workers reported as ended by a signal: {count}")
+HEADLINES = {
+    "host_oom": Sentence("out of host memory: the kernel killed a process of the job"),
+    "cgroup_oom": Sentence("out of host memory: the job exceeded its own memory limit and was killed"),
+    "near_limit": Sentence("killed close to the job's memory limit, most likely by that limit"),
+    "other_kill": Sentence("a process was killed while its node had memory left"),
+    "kill": Sentence("a process was killed without a traceback, most likely for host memory"),
+    "fault": Sentence("a process crashed in native code ({signal})"),
+    "abort": Sentence("a process was aborted by native code ({signal})"),
+    "helper": Sentence("a helper process was killed for memory, and the run went on without it"),
+}
+RESTARTED = Sentence("a worker died, and the launcher started the workers again")
 IMPLIES = {
     "host_oom": Sentence("the job used more host memory than it may; its GPUs and its code path are not at fault"),
     "cgroup_oom": Sentence(
@@ -143,6 +154,7 @@ def _died(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits:
         account.certainty,
         "job",
         [*shows, *(WAS_OVER(line=ending.ends.value(end, "text")) for end in over[-1:])],
+        headline=_headline(account, sender),
         implies=[IMPLIES["helper" if account.outlived else sender]()],
         cannot_decide=[] if sender in ("cgroup_oom", "host_oom") else [doubt()],
         actions=[action(LESS_MEMORY if kill else NATIVE)],
@@ -155,6 +167,14 @@ def _died(account: DeathAccount, phase: Phase, ending: Ending, run: Run, limits:
         exception=account.exception,
         latent=account.outlived,
     )
+
+
+def _headline(account: DeathAccount, sender: str) -> Claim:
+    """What ended the process, in one clause."""
+    if account.outlived or account.number is None or sender not in ("fault", "abort"):
+        return HEADLINES["helper" if account.outlived else sender]()
+    cited = account.claims[0].values.values()
+    return HEADLINES[sender](signal=derived(signal_name(account.number), *cited))
 
 
 def _sender(account: DeathAccount) -> str:
@@ -179,6 +199,7 @@ def _outlived(report: OomReport, well: Value) -> Finding:
         Certainty.SUPPORTED,
         "job",
         [report.claim, ENDED_WELL(state=well)],
+        headline=HEADLINES["helper"](),
         implies=[IMPLIES["helper"]()],
         actions=[action(LESS_MEMORY)],
         since=None if report.event is None else report.event.time,
@@ -199,6 +220,7 @@ def _survived(run: Run, death: Death, lived: tuple[Claim, ...]) -> Finding:
         Certainty.SUPPORTED,
         "job",
         [died, *lived],
+        headline=RESTARTED(),
         implies=[AGAIN()],
         cannot_decide=[WHO() if kill else WHICH_LIBRARY()],
         actions=[action(LESS_MEMORY if kill else NATIVE)],
@@ -229,7 +251,7 @@ def _ruled_out(deaths: Deaths, memory: HostMemory, ending: Ending) -> Finding | 
 FAMILY = Family(
     code="A2",
     id="signal-kill",
-    title="Signal kill: a process died without a traceback",
+    title="Process killed by a signal",
     pictured=("host-oom", "timeline"),
     judge=judge,
     limits=Limits(),

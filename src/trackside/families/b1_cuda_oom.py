@@ -76,6 +76,11 @@ class Limits:
     """The same where nothing but the curve tells of it."""
 
 
+RAN_OUT = Sentence("out of GPU memory")
+RAN_OUT_IN = Sentence("out of GPU memory in the {phase} pass")
+RAN_OUT_ASKING = Sentence("out of GPU memory: {requested} more did not fit")
+RAN_OUT_BESIDE = Sentence("out of GPU memory, because another process holds part of the GPU")
+FAILED = Sentence("GPU memory allocations failed as the run failed")
 NEAR = Sentence("the memory of GPU {gpu} climbed to {peak} of {total}")
 BELOW = Sentence(
     "the sampled memory of GPU {gpu} peaked at {peak} of {total}: a request that is too large fails at once and never "
@@ -176,6 +181,7 @@ def _ran_out(
         Certainty.SUPPORTED if swallowed else Certainty.ESTABLISHED,
         "infrastructure" if to_blame else "job",
         [claim for claim in claims if claim is not None],
+        headline=RAN_OUT_BESIDE() if to_blame else _headline(errors),
         implies=[NOT_ALONE()] if to_blame else plan,
         cannot_decide=[WHICH_KNOB()],
         actions=[action(WHO, SMI), *advice] if neighbours else advice,
@@ -186,6 +192,14 @@ def _ran_out(
         gpus=errors.gpus or errors.indices,
         exception=errors.exception,
     )
+
+
+def _headline(errors: GpuMemoryErrors) -> Claim:
+    """What ran out, with the phase or the size that the error names."""
+    if errors.cause.get("phase") in ("forward", "backward"):
+        return RAN_OUT_IN(phase=errors.frame.value(errors.cause, "phase"))
+    requested = errors.sizes.get("requested_bytes")
+    return RAN_OUT() if requested is None else RAN_OUT_ASKING(requested=requested)
 
 
 def _sampled(
@@ -225,6 +239,7 @@ def _by_figures(memory: GpuMemory, ending: Ending, run: Run, limits: Limits) -> 
         Certainty.POSSIBLE if count is None else Certainty.SUPPORTED,
         "job",
         [*shows, ENDED(line=bad)],
+        headline=(RAN_OUT if count is None else FAILED)(),
         implies=[(ONLY_A_CURVE if count is None else ONLY_A_COUNT)()],
         cannot_decide=[NO_WORDS(), WHICH_KNOB()],
         actions=[action(LOOK), action(LESS)],
@@ -247,7 +262,7 @@ def _values(peak: Peak) -> dict[str, Value]:
 FAMILY = Family(
     code="B1",
     id="cuda-oom",
-    title="CUDA out of memory",
+    title="Out of GPU memory",
     pictured=("cuda-oom-then-watchdog", "memory"),
     judge=judge,
     limits=Limits(),

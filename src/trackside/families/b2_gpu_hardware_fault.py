@@ -59,6 +59,10 @@ from trackside.model import Event, Run
 
 ENDED = Sentence("the run ended badly: {state}")
 ENDED_WELL = Sentence("the run ended well all the same: {state}")
+XID = Sentence("GPU hardware fault: Xid {xid} ({name})")
+FAULT = Sentence("GPU hardware fault")
+AGAIN = Sentence("a GPU reported the same fault again and again")
+OLD_ERRORS = Sentence("a GPU carries memory errors from before this run")
 HARDWARE = Sentence("the hardware failed under the job; this is no code fix")
 LATENT = Sentence(
     "the counter lies before this run and did not move: it does not change the verdict, but the GPU may fail outright"
@@ -83,8 +87,10 @@ def judge(history: FaultHistory, run: Run) -> Finding | Missing:
         return replace(finding, latent=True, variant="latent", shows=(*finding.shows, *why), signal=None)
     if history.reports.again is not None:
         shows, at, gpu = history.reports.again
-        return found(Certainty.POSSIBLE, "unknown", [shows], actions=[action(TEST_GPU)], at=at, variant="latent",
-                     gpus=(gpu,), latent=True)  # fmt: skip
+        return found(
+            Certainty.POSSIBLE, "unknown", [shows], headline=AGAIN(), actions=[action(TEST_GPU)], at=at,
+            variant="latent", gpus=(gpu,), latent=True,
+        )  # fmt: skip
     return _old(history.reports.health) or _ruled_out(history)
 
 
@@ -105,6 +111,7 @@ def _found(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -> 
         certainty,
         "infrastructure",
         [*(fault.claim for fault in few_of_each(faults)), *([ENDED(state=bad)] if bad is not None else [])],
+        headline=_headline(faults),
         implies=[HARDWARE()],
         cannot_decide=[WHICH_PART()] if placed else [WHICH_PART(), NO_CLOCK()],
         actions=_actions(faults, nodes),
@@ -115,6 +122,16 @@ def _found(history: FaultHistory, faults: Sequence[HardwareFault], run: Run) -> 
         nodes=nodes,
         gpus=gpus,
     )
+
+
+def _headline(faults: Sequence[HardwareFault]) -> Claim:
+    """The Xid that is surest, by its number and NVIDIA's name for it."""
+    numbered = [fault for fault in faults if fault.number is not None and "xid" in fault.claim.values]
+    if not numbered:
+        return FAULT()
+    best = max(numbered, key=lambda fault: fault.certainty.strength)
+    number = best.claim.values["xid"]
+    return XID(xid=number, name=derived(xid(best.number or 0).name, number))
 
 
 def _actions(faults: Sequence[HardwareFault], nodes: Sequence[str]) -> list[Action]:
@@ -139,6 +156,7 @@ def _old(health: HardwareHealth) -> Finding | None:
         Certainty.SUPPORTED,
         "infrastructure",
         [claim for claim, _ in health.old],
+        headline=OLD_ERRORS(),
         implies=[LATENT()],
         actions=[action(TEST_GPU)],
         variant="latent",

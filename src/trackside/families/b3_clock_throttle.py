@@ -61,6 +61,11 @@ PACES: Mapping[str, Sentence] = {
         "a GPU was given {during:plain} kernel launches a window meanwhile, and {before:plain} without it"
     ),
 }
+HEADLINES = {
+    "power": Sentence("GPU clocks held down by a power limit"),
+    "thermal": Sentence("GPU clocks held down by heat"),
+    "slowdown": Sentence("GPU clocks held down by the hardware"),
+}
 ENDED = Sentence("the run ended badly: {state}")
 SLOWED = Sentence("the slowdown is a hardware condition of heat or power, not of code or data; the work itself is fine")
 ASIDE = Sentence(
@@ -115,15 +120,17 @@ def _found(throttling: Throttling, pace: StepPace, ending: Ending, run: Run, lim
     reasons = {reason for gpu in throttling.lowered for reason in gpu.reasons}
     power = any("power" in reason for reason in reasons)
     hot = by_heat or any("therm" in reason or reason == "processor_hot" for reason in reasons)
+    variant = "power" if power else "thermal" if hot else "slowdown"
     return found(
         _certainty(throttling, worst, slower),
         "infrastructure",
         shows,
+        headline=HEADLINES[variant](),
         implies=[ASIDE() if latent else SLOWED()],
         cannot_decide=[SET_SO() if set_so else ENVIRONMENT(), *([HOW_MUCH()] if speed is None else [])],
         actions=[action(POWER if power else COOLING)],
         since=worst.start,
-        variant="power" if power else "thermal" if hot else "slowdown",
+        variant=variant,
         ranks=ranks_at(run, gpus),
         nodes=nodes_of(gpus),
         gpus=gpus,
@@ -143,7 +150,7 @@ def _certainty(throttling: Throttling, worst: ThrottledGpu, slower: bool | None)
 FAMILY = Family(
     code="B3",
     id="clock-throttle",
-    title="Clock throttling by heat or power",
+    title="GPU clock throttling",
     pictured=("thermal-throttle", "ranks"),
     judge=judge,
     limits=Limits(),

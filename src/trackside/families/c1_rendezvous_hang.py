@@ -49,7 +49,15 @@ from trackside.facts.gpus import nodes_of, ranks_at
 from trackside.facts.logs.complaints import CollectiveComplaints
 from trackside.facts.logs.ending import Ending, how_it_ended
 from trackside.facts.logs.exceptions import Exceptions, earliest_first
-from trackside.facts.logs.rendezvous_failures import FIX_ADDRESS, FIX_NAME, FIX_NETWORK, FIX_START, RendezvousFailures
+from trackside.facts.logs.rendezvous_failures import (
+    FIX_ADDRESS,
+    FIX_NAME,
+    FIX_NETWORK,
+    FIX_START,
+    HEADLINES,
+    NEVER_MET,
+    RendezvousFailures,
+)
 from trackside.facts.logs.silence import Silence
 from trackside.facts.ranks import named, ranks_of, world_size
 from trackside.facts.training.learning import training_points
@@ -261,6 +269,7 @@ def _found(facts: StartupFacts, lead: Lead) -> Finding:
         certainty,
         lead.culprit,
         shows,
+        headline=HEADLINES.get(lead.remedy, NEVER_MET)(),
         implies=[BEFORE_TRAINING()],
         cannot_decide=[WHICH()] if lead.culprit == "unknown" else [],
         actions=[action(lead.remedy, PROBE if lead.remedy in PROBED else None)],
@@ -275,7 +284,7 @@ def _found(facts: StartupFacts, lead: Lead) -> Finding:
 FAMILY = Family(
     code="C1",
     id="rendezvous-hang",
-    title="Rendezvous hang: the ranks never formed a group",
+    title="Rendezvous failure: the ranks never connected",
     pictured=("rendezvous-timeout", "timeline"),
     judge=judge,
     explains=("C2", "C3", "F3", "H1", "H3"),

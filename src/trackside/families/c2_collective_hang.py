@@ -63,6 +63,11 @@ from trackside.family import Family
 from trackside.finding import Action, Claim, Culprit, Finding, Sentence, absent, action, found
 from trackside.model import Event, Run
 
+STUCK_AT = Sentence("hung in a collective: the other ranks wait for one that stays at {place}")
+WAIT_FOR_ONE = Sentence("hung in a collective: the other ranks wait for one")
+WAIT_FOR_SOME = Sentence("hung in a collective: the other ranks wait for some of them")
+HUNG = Sentence("hung in a collective")
+STOPPED = Sentence("several ranks stopped at once, most likely in a collective")
 FROZEN = Sentence(
     "the run froze in a collective; GPUs that look busy then only wait",
     running="the run is frozen in a collective; GPUs that look busy only wait",
@@ -128,6 +133,7 @@ def judge(
         lead.certainty,
         _culprit(run, lead, trouble, trigger, away, own_work or line is not None),
         shows,
+        headline=_headline(is_collective, line, max(len(ranks), len(gpus))),
         implies=[FROZEN() if is_collective else SEEMS_FROZEN()],
         cannot_decide=[] if because else [WHY() if ranks or gpus else WHICH()],
         actions=[_look(trigger, line, bool(ranks or gpus), is_collective), action(WATCHDOG, SETTINGS)],
@@ -191,6 +197,15 @@ def _culprit(
     return "job" if trigger is not None or own_code or by_peers else lead.owner or "unknown"
 
 
+def _headline(is_collective: bool, line: Value | None, count: int) -> Claim:
+    """``line``: where the ranks stand that are waited for; ``count``: how many these are, 0 if that is not known."""
+    if not is_collective:
+        return STOPPED()
+    if line is not None and count <= 1:
+        return STUCK_AT(place=line)
+    return (HUNG if count == 0 else WAIT_FOR_ONE if count == 1 else WAIT_FOR_SOME)()
+
+
 def _look(trigger: Trigger | None, line: Value | None, named: bool, is_collective: bool) -> Action:
     if trigger is not None:
         return action(trigger.remedy)
@@ -210,7 +225,7 @@ def _since(lead: HangLead, point: tuple[Event, ...]) -> float | None:
 FAMILY = Family(
     code="C2",
     id="collective-hang",
-    title="Collective hang: the ranks wait for one of them",
+    title="Collective hang",
     pictured=("dead-loader-hang", "busy-wait"),
     judge=judge,
     explains=("F3", "H1", "H3"),

@@ -55,6 +55,10 @@ from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
 from trackside.model import Role, Run
 
+HUNG_AT = Sentence("hung at {place}, with an idle GPU")
+HUNG = Sentence("hung: the job holds its GPU and does nothing")
+HUNG_SILENT = Sentence("hung: no output for {seconds} until it was ended", running="hung: no output for {seconds}")
+HUNG_EMPTY = Sentence("hung: it printed nothing until it was ended", running="hung: it has printed nothing")
 NOT_REAPED = Sentence(
     "neither a time limit nor somebody ended it: the scheduler recorded {state}",
     running="neither a time limit nor somebody ended it: the scheduler has it as {state}",
@@ -128,7 +132,7 @@ def judge(
         shows = [SILENT(seconds=quiet[0])] if quiet is not None and quiet[1] else []
         shows += [REAPED_BY(state=end)] if end is not None else []
         whole = len(caught.ranks) >= (run.n_ranks or 1)  # of the others, some may be waited for elsewhere
-        return _unmeasured(silence, shows, caught, Certainty.SUPPORTED if whole else Certainty.POSSIBLE)
+        return _unmeasured(silence, HUNG(), shows, caught, Certainty.SUPPORTED if whole else Certainty.POSSIBLE)
     return _by_log(ending, silence, end, limits)
 
 
@@ -214,6 +218,7 @@ def _found(run: Run, silence: Silence, rest: Rest, end: Value | None, caught: Ha
         Certainty.ESTABLISHED if sure else Certainty.SUPPORTED,
         "job",
         shows,
+        headline=HUNG() if line is None else HUNG_AT(place=line),
         implies=[IDLE()],
         cannot_decide=[] if line is not None else [WHY()],
         actions=[action(LOOK_LINE, place=line) if line is not None else action(LOOK, STACK)],
@@ -237,12 +242,13 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
         return absent(BRIEF(seconds=ending.elapsed, state=end))
     reaped, lines = REAPED_BY(state=end), silence.own_lines
     if lines is not None and lines.value == 0:
-        return _unmeasured(silence, [EMPTY(count=lines), reaped])
+        return _unmeasured(silence, HUNG_EMPTY(), [EMPTY(count=lines), reaped])
     met = silence.first_line("progress", "ready", "communicators", "inits")
     if met is not None and silence.several_ranks:
         return absent(SEVERAL(line=met))
     if silence.stall is not None:
-        return _unmeasured(silence, [SILENT(seconds=silence.stall[0]), reaped])
+        seconds = silence.stall[0]
+        return _unmeasured(silence, HUNG_SILENT(seconds=seconds), [SILENT(seconds=seconds), reaped])
     last = silence.points[-1:]
     if last and last[0].time is not None:
         return absent(WORKED(point=silence.signs["progress"].value(last[0], "text")))
@@ -250,8 +256,9 @@ def _by_log(ending: Ending, silence: Silence, end: Value | None, limits: Limits)
 
 
 def _unmeasured(
-    silence: Silence, shows: list[Claim], caught: HangStacks | None = None, certainty: Certainty = Certainty.POSSIBLE
-) -> Finding:
+    silence: Silence, headline: Claim, shows: list[Claim], caught: HangStacks | None = None,
+    certainty: Certainty = Certainty.POSSIBLE,
+) -> Finding:  # fmt: skip
     """Without metrics; ``certainty`` if the line of code is known that the process stands at."""
     line = caught.place if caught is not None else None
     last = silence.signs["logs"].events[-1:]
@@ -259,6 +266,7 @@ def _unmeasured(
         certainty if line is not None else Certainty.POSSIBLE,
         "job",
         [*shows, *(caught.claims if caught is not None else ())],
+        headline=headline if line is None else HUNG_AT(place=line),
         implies=[IDLE()],
         cannot_decide=[NO_METRIC()] if line is not None else [WHY(), NO_METRIC()],
         actions=[action(LOOK_LINE, place=line) if line is not None else action(LOOK, STACK)],
@@ -270,7 +278,7 @@ def _unmeasured(
 FAMILY = Family(
     code="C3",
     id="idle-gpu-hang",
-    title="Idle-GPU hang: the job holds its GPU and does nothing",
+    title="Idle-GPU hang",
     pictured=("idle-gpu-with-memory", "busy-wait"),
     judge=judge,
     limits=Limits(),

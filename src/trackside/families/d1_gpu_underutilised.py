@@ -89,6 +89,9 @@ class Limits:
     than the second of a reading leave few."""
 
 
+STARVED_FOR = Sentence("GPUs starve: each step waits for data {share} of its time")
+STARVED = Sentence("GPUs starve: the input pipeline is too slow")
+IDLE = Sentence("GPUs idle between bursts of work")
 DUTY = Sentence("the GPUs were busy {busy} of the time over {seconds} of work (mean)")
 SM = Sentence("their SM activity was {sm} (mean)")
 STALLS = Sentence("they stood still {count:times}, {share} of that time in all")
@@ -225,10 +228,12 @@ def _found(
 ) -> Finding:  # fmt: skip
     """``starved``: something says that it is the input."""
     row = None if share is None else share.row
+    headline = IDLE() if not starved else STARVED() if share is None else STARVED_FOR(share=share.share)
     return found(
         certainty,
         "job",
         shows,
+        headline=headline,
         implies=[INPUT_BOUND() if starved else IDLES()],
         cannot_decide=[NO_BASELINE()] if starved else [NO_BASELINE(), CAUSE()],
         actions=[action(FEED)],
@@ -241,7 +246,7 @@ def _found(
 FAMILY = Family(
     code="D1",
     id="gpu-underutilised",
-    title="GPU under-utilised: the loop waits for its input",
+    title="GPU starvation: the input pipeline is too slow",
     pictured=("starved-input", "busy-wait"),
     judge=judge,
     loses="pace",

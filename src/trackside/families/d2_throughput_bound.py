@@ -74,6 +74,10 @@ class Limits:
     """Mean SM activity of a run that mostly waits."""
 
 
+SAVES_SLOW = Sentence("checkpoint saves slow the training down")
+FLAG_SLOWS = Sentence("a debug flag slows the training down: every kernel launch blocks")
+SLOW_TRANSPORT = Sentence("slow interconnect: the GPUs wait in collectives instead of computing")
+TCP_TRANSPORT = Sentence("slow interconnect: NCCL uses TCP sockets between the nodes")
 COLLAPSED = Sentence("SM activity was {sm} meanwhile (mean)")
 BLOCKING = Sentence("the log shows the flag in force: {line}")
 SOCKETS = Sentence("NCCL chose sockets between the nodes: {line}")
@@ -109,6 +113,7 @@ class _Cause(Witness):
     """What sets the pace, what that means, and where the log first shows it."""
 
     implies: Sentence
+    headline: Sentence
     row: Event | None = None
     doubtful: bool = False
     """Whether the model may only fill few of the GPUs' SMs."""
@@ -150,23 +155,26 @@ def _saves(saving: Saving, leader: LeaderWork | None, duty: DutyCycle | None, li
     storm, sm = saving.storm, None if duty is None else duty.sm
     if storm is not None:
         if sm is None or sm.number > limits.collapsed_sm:
-            return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, SAVES_SET_THE_PACE, storm.first)
+            return _Cause("save-storm", Certainty.SUPPORTED, storm.claims, SAVES_SET_THE_PACE, SAVES_SLOW, storm.first)
         claims = (*storm.claims, COLLAPSED(sm=sm))
-        return _Cause("save-storm", Certainty.ESTABLISHED, claims, SAVES_SET_THE_PACE, storm.first)
+        return _Cause("save-storm", Certainty.ESTABLISHED, claims, SAVES_SET_THE_PACE, SAVES_SLOW, storm.first)
     saver = None if leader is None else leader.saver
     if saver is None:
         return None
     certainty = Certainty.SUPPORTED if saver.share >= limits.saving_share else Certainty.POSSIBLE
-    return _Cause("save-storm", certainty, saver.claims, SAVES_SET_THE_PACE, saver.first)
+    return _Cause("save-storm", certainty, saver.claims, SAVES_SET_THE_PACE, SAVES_SLOW, saver.first)
 
 
 def _blocked(flag: Setting | None, waits: BusyWait | None) -> _Cause | None:
     """The flag in the log, or launches that take as long as kernels; either makes the other sure."""
     launches = () if waits is None else waits.blocking
     if flag is None:
-        return _Cause("launch-blocking", Certainty.SUPPORTED, launches, LAUNCHES_WAIT) if launches else None
+        if not launches:
+            return None
+        return _Cause("launch-blocking", Certainty.SUPPORTED, launches, LAUNCHES_WAIT, FLAG_SLOWS)
     certainty = surer(Certainty.SUPPORTED, int(bool(launches)))
-    return _Cause("launch-blocking", certainty, (BLOCKING(line=flag.line), *launches), LAUNCHES_WAIT, flag.row)
+    claims = (BLOCKING(line=flag.line), *launches)
+    return _Cause("launch-blocking", certainty, claims, LAUNCHES_WAIT, FLAG_SLOWS, flag.row)
 
 
 def _spins(
@@ -179,7 +187,8 @@ def _spins(
     certainty = surer(Certainty.SUPPORTED if spin.plain else Certainty.POSSIBLE, len(spin.corroborated))
     alike = () if slow is None else slow.alike(DO_SO_ALIKE)
     claims = (*spin.shows, *spin.corroborated, *alike, *health.unchanged)
-    return _Cause("interconnect", certainty, claims, GPUS_WAIT, None, certainty is Certainty.POSSIBLE)
+    headline = SLOW_TRANSPORT if sockets is None else TCP_TRANSPORT
+    return _Cause("interconnect", certainty, claims, GPUS_WAIT, headline, None, certainty is Certainty.POSSIBLE)
 
 
 def _sockets(sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | None) -> _Cause | None:
@@ -192,7 +201,9 @@ def _sockets(sockets: Setting | None, waits: BusyWait | None, slow: SlowGpus | N
         works = sm is not None and sm.number > waits.limits.doubtful_sm
         if works or (slow is not None and slow.group is not None):
             return None
-    return _Cause("interconnect", Certainty.POSSIBLE, (SOCKETS(line=sockets.line),), OVER_TCP, sockets.row)
+    return _Cause(
+        "interconnect", Certainty.POSSIBLE, (SOCKETS(line=sockets.line),), OVER_TCP, TCP_TRANSPORT, sockets.row
+    )
 
 
 def _works(duty: DutyCycle, saving: Saving, slow: SlowGpus | None) -> Claim:
@@ -216,6 +227,7 @@ def _found(
         cause.certainty,
         culprit,
         [*cause.claims, *learned, *([] if well is None else [COMPLETED(state=well)])],
+        headline=cause.headline(),
         implies=[cause.implies()],
         cannot_decide=[HOW_MUCH(), *([FEW_SMS()] if cause.doubtful else [])],
         actions=[action(remedy)],
@@ -229,7 +241,7 @@ def _found(
 FAMILY = Family(
     code="D2",
     id="throughput-bound",
-    title="Throughput-bound: saves, transport or a debug flag set the pace",
+    title="Slow checkpoint saves, interconnect or debug flag",
     pictured=("slow-interconnect", "busy-wait"),
     judge=judge,
     loses="pace",

@@ -72,6 +72,9 @@ class Limits:
     """Share of the time of work below which it was an episode, worth a warning."""
 
 
+ONE_SLOW = Sentence("one slow rank holds back all others")
+SOME_SLOW = Sentence("a few slow ranks hold back all others")
+SLOW_CLOCK = Sentence("a GPU with low clocks holds back all others")
 DRAGS = Sentence("every synchronous step waits for this rank, so the whole allocation runs at its pace")
 HOST_SIDE = Sentence("why the rank is slow: a sick GPU, a slow data shard, CPU contention or its NUMA placement")
 WHOSE_CPUS = Sentence("whether the job's own workers load the CPUs of that host or something else does")
@@ -168,6 +171,7 @@ def _found(
         certainty,
         "infrastructure" if clock else "unknown",
         [*(claim for witness in agree for claim in witness.lag.claims), *cpus, *beside],
+        headline=(SLOW_CLOCK if clock else ONE_SLOW if max(len(ranks), len(gpus)) <= 1 else SOME_SLOW)(),
         implies=[DRAGS()],
         cannot_decide=[*why, *([OWN_WORK()] if best.own_work else []), HOW_MUCH()],
         actions=[action(LOOK)],
@@ -183,7 +187,7 @@ def _found(
 FAMILY = Family(
     code="D3",
     id="straggler",
-    title="Straggler: one slow rank sets the pace",
+    title="Straggler: a slow rank holds back the others",
     pictured=("straggler", "ranks"),
     judge=judge,
     loses="pace",

@@ -77,6 +77,12 @@ NO_MEMORY_ERROR = Sentence(
 )
 TEST_GPU = Sentence("test the GPU that reported memory errors, and rerun from a checkpoint of before without it")
 GPUS_BUSY = Sentence("the GPUs worked meanwhile: SM activity {sm} (median)")
+HEADLINES = {
+    "non-finite": Sentence("training diverged: the loss is no longer finite"),
+    "diverging": Sentence("training diverged: the loss rises"),
+    "plateau": Sentence("training collapsed: the loss is stuck at a higher level"),
+    "flat": Sentence("the model learns nothing: the loss stays flat"),
+}
 IMPLIES = {
     "non-finite": Sentence("the numbers overflowed: from there on no step taught the model anything"),
     "diverging": Sentence("the optimiser left the region where it learned; the model is worse than it was"),
@@ -132,6 +138,7 @@ def judge(
         word.certainty,
         "unknown" if suspects else "job",
         [*word.claims, *_machines(ending, activity), *suspects, *cleared],
+        headline=HEADLINES[word.variant](),
         implies=[IMPLIES[word.variant](), *([NO_MEMORY_ERROR()] if cleared else [])],
         cannot_decide=[HARDWARE_OR_JOB(), WHY()] if suspects else [WHY()],
         actions=[action(sentence) for sentence in actions],
@@ -192,7 +199,7 @@ def _not_found(curve: LossCurve, shape: LossShape) -> Finding | Missing:
 FAMILY = Family(
     code="E1",
     id="loss-divergence",
-    title="Loss divergence: the run trains but does not learn",
+    title="Loss divergence: the model does not learn",
     pictured=("loss-plateau", "learning"),
     judge=judge,
     loses="result",

@@ -41,7 +41,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trackside.evidence import Missing, derived
-from trackside.facts.logs.exceptions import named_exception
+from trackside.facts.logs.exceptions import error_in_brief, named_exception
 from trackside.facts.training.learning import Curve, Trajectory, number
 from trackside.facts.training.parent_run import ParentRun
 from trackside.facts.training.resume import Failure, Resume, what_failed
@@ -65,6 +65,8 @@ class Limits:
     """A first step from this share of the parent's last goes on."""
 
 
+LOAD_FAILED = Sentence("resume failed: {error}")
+FRESH_START = Sentence("the checkpoint was not loaded: training started from scratch")
 CRASHED = Sentence("loading the checkpoint raised {type}: {message}")
 CRASH_MEANS: dict[Failure, Sentence] = {
     "mismatch": Sentence("the checkpoint was made with other sizes or names than the model that loads it"),
@@ -85,6 +87,7 @@ LOSS_RESTARTED = Sentence("the first loss is {first}; the parent began at {head}
 STEPS_RESTARTED = Sentence("the first point is at {step}; the parent had reached {reached}")
 STEPS_BEGIN = Sentence("the first point is step {step}")
 NOT_THERE = Sentence("the log says that nothing was loaded: {line}")
+FIRST_RUN = Sentence("no checkpoint was there, and nothing asked for one: a first run ({line})")
 FROM_SCRATCH = Sentence("the run trained from scratch, and what the run before it had computed is lost or spent again")
 MEANT = Sentence("whether this was meant as a resume or is a first run")
 POINT_AT = Sentence("point the resume argument at the last complete checkpoint and rerun")
@@ -114,6 +117,7 @@ def _crash(resume: Resume, row: Event) -> Finding:
         Certainty.ESTABLISHED,
         "job",
         [CRASHED(**resume.exceptions.values(row))],
+        headline=LOAD_FAILED(error=error_in_brief(resume.exceptions.frame, row)),
         implies=[CRASH_MEANS[failure]()],
         actions=[action(MEND[failure])],
         since=row.time,
@@ -156,7 +160,8 @@ def _against_absence(resume: Resume, mine: Curve) -> Finding | None:
     shows = [NOT_THERE(line=resume.absences.value(row, "text")), *resume.requested, *resume.history]
     if resume.history:
         return _silent(row, shows, Certainty.SUPPORTED)
-    # Without a parent it may as well be a first run with its load and save folders the same.
+    if mine.points and resume.request is None:  # a first run, whose load and save folders are often the same
+        return absent(FIRST_RUN(line=resume.absences.value(row, "text")))
     return _silent(row, shows, Certainty.POSSIBLE, latent=bool(mine.points))
 
 
@@ -190,6 +195,7 @@ def _silent(row: Event, shows: list[Claim], certainty: Certainty, latent: bool =
         certainty,
         "job",
         shows,
+        headline=FRESH_START(),
         implies=[FROM_SCRATCH()],
         cannot_decide=[] if certainty is Certainty.ESTABLISHED else [MEANT()],
         actions=[action(POINT_AT)],

@@ -58,6 +58,8 @@ class Limits:
 MEANT = re.compile(r"smoke|sanity|dry.?run|\btest\b|debug|profil|bench|eval|predict|infer|generate", re.IGNORECASE)
 """Names of jobs that are not to train for long."""
 
+TOO_FEW = Sentence("finished after only {steps}")
+FAR_SHORT = Sentence("finished after only {steps} of {planned:plain}")
 FEW = Sentence("the run did {steps}", running="the run has done {steps}")
 OVER = Sentence("it ended well: {how}")
 PLANNED = Sentence("it was planned to do {planned}")
@@ -94,6 +96,9 @@ def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | M
         Certainty.ESTABLISHED if few and ending.jobs else Certainty.SUPPORTED,
         "job",
         shows,
+        headline=TOO_FEW(steps=done)
+        if planned is None or planned.number <= done.number
+        else FAR_SHORT(steps=done, planned=planned),
         implies=[NEGLIGIBLE()],
         cannot_decide=[PERHAPS_MEANT(name=name) if meant and name is not None else INTENT()],
         actions=[action(BUDGET)],
@@ -104,7 +109,7 @@ def judge(trajectory: Trajectory, ending: Ending, limits: Limits) -> Finding | M
 FAMILY = Family(
     code="E3",
     id="undertrained",
-    title="Undertrained: the step budget was far too low",
+    title="Undertrained: too few steps",
     pictured=("undertrained", "timeline"),
     by_silence=True,
     judge=judge,

@@ -64,6 +64,8 @@ class Limits:
 LOST = ("down", "not_responding", "rebooted")
 """States of a node that its jobs don't outlive."""
 
+NODE_FAILED = Sentence("a node failed under the job")
+NODE_FAILED_RERUN = Sentence("a node failed under the job, which ran again and completed")
 FAILED = Sentence("the node that failed is {node}")
 NOTICE = Sentence("the notice reads: {line}")
 NODE_EVENT = Sentence("node {node} was {state} at the run's end", running="node {node} is {state}")
@@ -127,6 +129,7 @@ def judge(
         Certainty.ESTABLISHED if recorded or noticed or rebooted or len(planes) > 1 else Certainty.SUPPORTED,
         "infrastructure",
         [*(claim for one in witnesses for claim in one.claims), *_healthy(trajectory)],
+        headline=(NODE_FAILED_RERUN if over else NODE_FAILED)(),
         implies=[RECOVERED() if over else NODE_LOST()],
         cannot_decide=[WHY()],
         actions=[action(RERUN), *([] if first is None else [action(LOOK, SHOW_NODE, node=first)])],
@@ -225,7 +228,7 @@ def _ruled_out(ending: Ending, presence: Maybe[NodePresence]) -> Finding | Missi
 FAMILY = Family(
     code="F1",
     id="node-down",
-    title="Node down: a node of the run failed under it",
+    title="Node failure",
     pictured=("node-down", "ranks"),
     judge=judge,
     limits=Limits(),

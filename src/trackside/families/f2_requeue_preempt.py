@@ -40,6 +40,9 @@ from trackside.facts.logs.ending import Ending
 from trackside.family import Family
 from trackside.finding import Certainty, Finding, Sentence, absent, action, found
 
+PREEMPTED = Sentence("preempted by the scheduler")
+REQUEUED = Sentence("requeued by the scheduler")
+REQUEUED_ITSELF = Sentence("requeued by the application itself")
 STATE = Sentence("the scheduler recorded {state} for an attempt")
 NOTICE = Sentence("the notice reads: {line}")
 CHANGE = Sentence("the controller logged the job as {state}")
@@ -89,6 +92,7 @@ def judge(ending: Ending) -> Finding | Missing:
         Certainty.ESTABLISHED if attempts or notices else Certainty.SUPPORTED,
         "scheduler",
         shows,
+        headline=(PREEMPTED if preempted else REQUEUED_ITSELF if ending.requests else REQUEUED)(),
         implies=[RECOVERED() if over else GONE(), *([BY_ITSELF()] if ending.requests and not preempted else [])],
         cannot_decide=[WHO()] if preempted else [],
         actions=[action(NOTHING if over else RESUBMIT)],
@@ -101,7 +105,7 @@ def judge(ending: Ending) -> Finding | Missing:
 FAMILY = Family(
     code="F2",
     id="requeue-preempt",
-    title="Requeued or preempted by the scheduler",
+    title="Preempted or requeued by the scheduler",
     pictured=("preempted", "timeline"),
     judge=judge,
     loses="repeat",

@@ -52,6 +52,13 @@ from trackside.finding import Certainty, Claim, Finding, Sentence, absent, actio
 from trackside.model import Run
 from trackside.witness import Witness, witness
 
+HEADLINES = {
+    "after_end": Sentence("hit the time limit after training was done"),
+    "no_progress": Sentence("hit the time limit; what it was doing is not known"),
+    "undecided": Sentence("hit the time limit; whether it still trained is not known"),
+    "silent": Sentence("hit the time limit after it had hung"),
+    "slow": Sentence("hit the time limit while still training"),
+}
 STATE = Sentence("the scheduler recorded {state}")
 LIMIT = Sentence("the limit was {limit}")
 NOTICE = Sentence("the notice reads: {line}")
@@ -122,6 +129,7 @@ def judge(
         doing.certainty,
         "job",
         shows,
+        headline=HEADLINES[doing.variant](),
         implies=[WAS[doing.variant]()],
         cannot_decide=[DOING()] if doing.variant in ("no_progress", "undecided") else [],
         actions=[action(DO[doing.variant])],
@@ -185,7 +193,7 @@ FAMILY = Family(
     code="F3",
     role="disposition",
     id="timeout",
-    title="Timeout: ended at its time limit",
+    title="Time limit reached",
     pictured=("timeout-healthy", "timeline"),
     judge=judge,
     limits=Limits(),

@@ -53,6 +53,17 @@ from trackside.family import Family
 from trackside.finding import Action, Certainty, Claim, Finding, Sentence, absent, action, found
 from trackside.model import Run
 
+HEADLINES = {
+    "healthy": Sentence("no fault found; the model learned", running="no fault so far; the model learns"),
+    "slow": Sentence(
+        "no fault found, but the GPUs computed little", running="no fault so far, but the GPUs compute little"
+    ),
+    "unverifiable": Sentence(
+        "no fault found; whether the model learned could not be checked",
+        running="no fault so far; whether the model learns can't be checked",
+    ),
+}
+CALLED_ABORTED_SHORT = Sentence("no fault found, but the job itself reports that it was aborted")
 ENDED_BADLY = Sentence("it did not end well: {how}")
 RAISED = Sentence(
     "it raised {type} and nothing shows that it went on",
@@ -162,6 +173,7 @@ def judge(
         _certainty(ending, end, learning, work, course, limits),
         "none",
         _shows(end, learning, work, course),
+        headline=HEADLINES[variant]() if end.aborted is None else CALLED_ABORTED_SHORT(),
         implies=implies,
         cannot_decide=_unsure(end, learning, work, course),
         actions=_actions(end, learning, work, variant, course),
@@ -254,7 +266,7 @@ FAMILY = Family(
     code="G1",
     role="health",
     id="healthy",
-    title="Healthy: no fault, and progress where it can be read",
+    title="Healthy: no fault found",
     pictured=("healthy", "busy-wait"),
     judge=judge,
     limits=Limits(),

@@ -47,6 +47,8 @@ from trackside.model import Event, Record, Role, Run
 OWN_REASONS = ("time_limit", "preemption", "requeue", "node_failure", "dependency", "unkillable", "out_of_memory")
 """Reasons for which Slurm ends a job by itself."""
 
+CANCELLED = Sentence("canceled by a user")
+INTERRUPTED = Sentence("interrupted from the keyboard (Ctrl-C)")
 BY = Sentence("it was cancelled by user {who}")
 BY_OWNER = Sentence("it was cancelled by its own user, {who}")
 ASKED_BY = Sentence("the controller was asked to cancel it by user {who}")
@@ -87,6 +89,7 @@ def judge(ending: Ending, exceptions: Exceptions, trajectory: Maybe[Trajectory],
         Certainty.SUPPORTED if record is None else Certainty.ESTABLISHED,
         "none",
         shows,
+        headline=(INTERRUPTED if interrupt is not None and not notices and recorded is None else CANCELLED)(),
         implies=[ON_PURPOSE()],
         cannot_decide=[WHY(), *([] if sender or interrupt is not None else [WHO()])],
         actions=[action(RESUME)],
@@ -169,7 +172,7 @@ def _of_the_job(notice: Event, ending: Ending, exceptions: Exceptions) -> bool:
 FAMILY = Family(
     code="H1",
     id="user-cancelled",
-    title="Cancelled by a user",
+    title="Canceled by a user",
     pictured=("cancelled", "timeline"),
     judge=judge,
     loses="nothing",

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from trackside.facts.gpu.startup import StartupUse
 from trackside.facts.hardware.reports import HardwareReports
 from trackside.facts.logs.ending import Ending
-from trackside.facts.logs.exceptions import Exceptions, named_exception
+from trackside.facts.logs.exceptions import Exceptions, error_in_brief, named_exception, source_line
 from trackside.facts.logs.fault_rules import classify
 from trackside.facts.logs.order import points_before
 from trackside.facts.logs.restarts import AGAIN, LauncherRestarts
@@ -76,6 +76,9 @@ MEND = {
     "env": Sentence("mend the environment that is named and resume from the last checkpoint"),
     "asset": Sentence("make the file or repository that is named available and resume from the last checkpoint"),
 }
+CRASHED = Sentence("crashed in mid-training: {error}")
+CRASHED_AT = Sentence("crashed in mid-training in {place}: {error}")
+RECOVERED = Sentence("an exception, after which the launcher started the workers again: {error}")
 COMPLETED = Sentence("the run completed all the same: {how}")
 NONE = Sentence("of {count:exceptions} in the log none is an unhandled one of the job's own")
 NO_STEP = Sentence("{type} came before any completed step; training points: {count}")
@@ -106,6 +109,7 @@ def judge(
     place = next((name for name in ("user_frame", "frame") if row.get(name) is not None), None)
     shows = [exceptions.raised(row), *([] if training is None else [training])]
     kind = classify(row)
+    error, line = error_in_brief(exceptions.frame, row), source_line(exceptions.frame, row)
     # A CUDA error may be the card's: without the kernel's word it stays open.
     unsettled = row.get("about") == "cuda" and not reports.kernel_given
     either = unsettled and any(text in str(row.get("message")) for text in OF_EITHER)
@@ -113,6 +117,7 @@ def judge(
         Certainty.SUPPORTED if unsettled else Certainty.ESTABLISHED,
         "unknown" if either else "job",
         shows if place is None else [*shows, FRAME(frame=exceptions.frame.value(row, place))],
+        headline=CRASHED(error=error) if line is None else CRASHED_AT(error=error, place=line),
         implies=[] if either else [OWN_CODE()],
         cannot_decide=[CARD_OR_CODE()] if either else [],
         actions=[action(MEND[kind])],
@@ -146,6 +151,7 @@ def _survived(exceptions: Exceptions, restarts: LauncherRestarts) -> Finding | N
                 Certainty.SUPPORTED,
                 "job",
                 [exceptions.raised(row), *lived_on],
+                headline=RECOVERED(error=error_in_brief(exceptions.frame, row)),
                 implies=[AGAIN()],
                 actions=[action(MEND["code"])],
                 since=row.time,
@@ -160,7 +166,7 @@ def _survived(exceptions: Exceptions, restarts: LauncherRestarts) -> Finding | N
 FAMILY = Family(
     code="H2",
     id="application-exception",
-    title="Application exception in mid-training",
+    title="Application exception during training",
     pictured=("app-exception", "timeline"),
     judge=judge,
     limits=Limits(),

@@ -45,6 +45,7 @@ from trackside.facts.training.learning import Trajectory
 from trackside.family import Family
 from trackside.finding import Certainty, Claim, Finding, Sentence, absent, action, found
 
+STOPPED = Sentence("stopped from outside the job; who sent the signal is not known")
 SIGNAL = Sentence("the first sign of the end is: {line}", running="the first sign of it is: {line}")
 STATE = Sentence("the scheduler recorded {state} and gives no reason")
 OUTSIDE = Sentence("something outside the job told it to stop")
@@ -76,6 +77,7 @@ def judge(stops: StopSignals, ending: Ending, trajectory: Maybe[Trajectory]) -> 
         Certainty.POSSIBLE if state is None else Certainty.SUPPORTED,
         "unknown",
         shows,
+        headline=STOPPED(),
         implies=[OUTSIDE()],
         cannot_decide=[WHO(), *([NO_RECORD()] if state is None else [])],
         actions=[action(LOOK)],
@@ -98,7 +100,7 @@ def _contradiction(ending: Ending) -> Claim | None:
 FAMILY = Family(
     code="H3",
     id="external-kill",
-    title="Ended from outside, with no word of the scheduler",
+    title="Stopped from outside by an unknown sender",
     pictured=("external-kill", "timeline"),
     judge=judge,
     rivals=("H1", "F1", "F2", "F3", "A2"),

@@ -45,6 +45,15 @@ from trackside.finding import Certainty, Claim, Finding, Sentence, absent, actio
 JOBS_OWN = ("full", "quota")
 """Reasons that lie with what the job writes."""
 
+HEADLINES = {
+    "full": Sentence("a disk is full: a write failed"),
+    "quota": Sentence("the disk quota is exceeded: a write failed"),
+    "read_only": Sentence("a file system turned read-only"),
+    "stale": Sentence("stale file handle: the file server no longer knows the file"),
+    "unreachable": Sentence("the file server stopped answering"),
+}
+"""Reason -> the answer in one clause; of others :data:`STORAGE_FAILED`."""
+STORAGE_FAILED = Sentence("a file system failed with an I/O error")
 RAISED = Sentence("a file system refused: {type}: {message}")
 AWAY = Sentence("a file server did not answer: {line}")
 REFUSED = Sentence("it was reported as: {line}")
@@ -82,6 +91,7 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
         Certainty.ESTABLISHED if raised or (kernel and ended) else Certainty.SUPPORTED,
         "job" if own else "infrastructure",
         shows,
+        headline=HEADLINES.get(faults.reason, STORAGE_FAILED)(),
         implies=[OWN_SPACE() if own else BROKEN()],
         cannot_decide=[WHOSE() if own else WHY()],
         actions=[action(MAKE_ROOM if own else ESCALATE)],
@@ -98,7 +108,7 @@ def judge(exceptions: Exceptions, faults: StorageFaults, ending: Ending) -> Find
 FAMILY = Family(
     code="H4",
     id="storage-fault",
-    title="Storage fault: a file system refused",
+    title="Storage fault",
     pictured=("storage-gone", "busy-wait"),
     judge=judge,
     explains=("H2", "A1", "A2", "C2", "F3", "E2"),

@@ -63,6 +63,8 @@ class Limits:
     """Times the next longest pause: what comes again and again is a habit (evaluations, saves, epochs)."""
 
 
+STALLED = Sentence("training stalled for {seconds} and then went on")
+STALLED_BY_STORAGE = Sentence("training stalled for {seconds} while a file server did not answer")
 STOOD = Sentence("training stood still for {seconds}, from {since} to {until}, and then went on")
 RESTED = Sentence("the GPUs did no work for {seconds}, from {since} to {until}, and then worked on")
 STORAGE = Sentence("a file server was away meanwhile: {line}")
@@ -136,6 +138,7 @@ def _found(
         Certainty.ESTABLISHED if logged and known and work else certainty,
         "infrastructure" if known else "unknown",
         [*shows, *work],
+        headline=(STALLED_BY_STORAGE if known else STALLED)(seconds=seconds),
         implies=[SURVIVED()],
         cannot_decide=[] if known else [WHY()],
         actions=[action(ASK_STORAGE if known else LOOK)],
@@ -151,7 +154,7 @@ def _found(
 FAMILY = Family(
     code="H5",
     id="stall-resumed",
-    title="Stall that resumed: training stood still for a while and went on",
+    title="Stall that resumed",
     pictured=("healthy-after-a-storage-stall", "busy-wait"),
     judge=judge,
     loses="pause",

@@ -45,6 +45,7 @@ from trackside.model import Record
 
 PENDING = "Pending: the job has not begun"
 
+UNDECIDED = Sentence("no cause found in what was given")
 WAITS = Sentence("the job has not begun: it is {state}, for the reason {reason}")
 NO_REASON = Sentence("the job has not begun: it is {state}, and Slurm gives no reason yet")
 MEANS = Sentence("that means that {meaning}")
@@ -74,7 +75,14 @@ def judge(silence: Silence, ending: Ending) -> Finding | Missing:
     shows += [STATE(state=jobs.value(job, "state")) for job in jobs.records[-1:]]
     if not shows:
         return Missing("any log or record of the run")
-    return found(Certainty.POSSIBLE, "unknown", shows, implies=[NOTHING_FITS()], actions=[action(COLLECT)])
+    return found(
+        Certainty.POSSIBLE,
+        "unknown",
+        shows,
+        headline=UNDECIDED(),
+        implies=[NOTHING_FITS()],
+        actions=[action(COLLECT)],
+    )
 
 
 def _waiting(ending: Ending, job: Record) -> Finding:
@@ -99,6 +107,7 @@ def _waiting(ending: Ending, job: Record) -> Finding:
         Certainty.ESTABLISHED,
         "none",
         shows,
+        headline=shows[0],
         implies=[NO_FAILURE()],
         cannot_decide=[WHEN()],
         actions=[action(DO[remedy], LOOK, id=jobs.value(job, "id"))],
@@ -111,7 +120,7 @@ FAMILY = Family(
     code="U0",
     role="last_resort",
     id="unknown",
-    title="Unknown: no family fits",
+    title="Unknown: no cause found",
     judge=judge,
     collect=(
         "the job's whole output (slurm-<id>.out, every rank's log)",

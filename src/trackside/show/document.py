@@ -14,7 +14,8 @@ import msgspec
 
 from trackside.catalog.job_states import goes_on
 from trackside.evidence import Cite
-from trackside.finding import Claim, Finding, Verdict
+from trackside.families import find_family
+from trackside.finding import Certainty, Claim, Finding, Outcome, Verdict
 from trackside.model import Run, Scalar
 from trackside.settings.price import NO_PRICE, Price
 from trackside.show.inert import encodable
@@ -80,9 +81,13 @@ class FindingDoc(msgspec.Struct, frozen=True):
     gpus: list[str]
     exception: ExceptionDoc | None
     signal: SignalDoc | None
+    headline: TextDoc | None = None
+    """What happened, in one clause; ``title`` names the family."""
+    began: float | None = None
+    """When it began, POSIX seconds; null too where a run may have it from its start on."""
 
 
-class SecondaryDoc(FindingDoc, frozen=True):
+class SecondaryDoc(FindingDoc, frozen=True, kw_only=True):
     """A consequence or a warning, with what shows it."""
 
     shows: list[ClaimDoc]
@@ -311,8 +316,39 @@ class _Writer:
             for each in finding.actions
         ]
 
+    def finding(self, finding: Finding) -> dict[str, Any]:
+        return {
+            "family": finding.family,
+            "id": finding.id,
+            "title": finding.title,
+            "variant": finding.variant,
+            "fault_class": finding.fault_class,
+            "culprit": finding.culprit,
+            "outcome": finding.outcome.value,
+            "certainty": finding.certainty.value if finding.certainty is not None else None,
+            "confidence": finding.confidence,
+            "since": finding.since,
+            "ranks": list(finding.ranks),
+            "nodes": list(finding.nodes),
+            "gpus": list(finding.gpus),
+            "exception": ExceptionDoc(*finding.exception) if finding.exception is not None else None,
+            "signal": SignalDoc(*finding.signal) if finding.signal is not None else None,
+            "headline": self.headline(finding),
+            "began": _began(finding),
+        }
+
+    def headline(self, finding: Finding) -> TextDoc | None:
+        """The answer; what is merely possible says so."""
+        if finding.headline is None:
+            return None
+        doubtful = finding.certainty is Certainty.POSSIBLE and finding.role == "fault"
+        text = clause(finding.headline, self.running)
+        text = f"Possibly {text}" if doubtful else worded(finding.headline, self.running)
+        return TextDoc(text, self.ids(finding.headline.cites))
+
     def secondary(self, finding: Finding) -> SecondaryDoc:
-        return SecondaryDoc(**_finding(finding), shows=self.claims(finding.shows), actions=self.actions(finding))
+        shows = self.claims(finding.shows)
+        return SecondaryDoc(**self.finding(finding), shows=shows, actions=self.actions(finding))
 
     def ruled_out(self, finding: Finding) -> RuledOutDoc:
         because = "; ".join(clause(claim, self.running) for claim in finding.because)
@@ -325,11 +361,12 @@ def document(
 ) -> VerdictDoc:
     """A verdict in its published form; ``paths`` are the inputs as the user gave them, ``asked`` what else was."""
     writer, primary = _Writer(verdict.run), verdict.primary
+    shows = writer.claims(primary.shows)
     return VerdictDoc(
         schema=SCHEMA,
         run=_run(verdict.run),
-        primary=FindingDoc(**_finding(primary)),
-        shows=writer.claims(primary.shows),
+        primary=FindingDoc(**writer.finding(primary)),
+        shows=shows,
         implies=writer.texts(primary.implies),
         cannot_decide=writer.texts(primary.cannot_decide),
         actions=writer.actions(primary),
@@ -354,24 +391,10 @@ def document(
     )
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        "family": finding.family,
-        "id": finding.id,
-        "title": finding.title,
-        "variant": finding.variant,
-        "fault_class": finding.fault_class,
-        "culprit": finding.culprit,
-        "outcome": finding.outcome.value,
-        "certainty": finding.certainty.value if finding.certainty is not None else None,
-        "confidence": finding.confidence,
-        "since": finding.since,
-        "ranks": list(finding.ranks),
-        "nodes": list(finding.nodes),
-        "gpus": list(finding.gpus),
-        "exception": ExceptionDoc(*finding.exception) if finding.exception is not None else None,
-        "signal": SignalDoc(*finding.signal) if finding.signal is not None else None,
-    }
+def _began(finding: Finding) -> float | None:
+    family = find_family(finding.family)
+    from_start = family is not None and family.often_from_start
+    return finding.since if finding.outcome is Outcome.FOUND and finding.role == "fault" and not from_start else None
 
 
 def _run(run: Run) -> RunDoc:

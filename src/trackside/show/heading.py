@@ -21,21 +21,27 @@ def confidence(finding: FindingDoc) -> str:
 
 
 def where(finding: FindingDoc) -> str:
-    """The ranks, nodes and GPUs that it names; may be empty."""
-    told = []
-    if finding.ranks:
-        told.append(f"rank{'s' if len(finding.ranks) > 1 else ''} {ranges(finding.ranks)}")
-    if finding.nodes:
-        told.append(f"node{'s' if len(finding.nodes) > 1 else ''} {word(tuple(finding.nodes))}")
-    if finding.gpus:
-        told.append(f"GPU {word(tuple(gpu.removeprefix(':') for gpu in finding.gpus))}")
-    return "; ".join(told)
+    """The ranks, GPUs and nodes that it names, each node once: ``rank 5 (gpu001:5)``; may be empty."""
+    ranks = f"rank{'s' if len(finding.ranks) > 1 else ''} {ranges(finding.ranks)}" if finding.ranks else ""
+    gpus = word(tuple(gpu.removeprefix(":") for gpu in finding.gpus)) if finding.gpus else ""
+    with_gpus = {gpu.rpartition(":")[0] for gpu in finding.gpus}
+    others = tuple(node for node in finding.nodes if node not in with_gpus)
+    nodes = f"node{'s' if len(others) > 1 else ''} {word(others)}" if others else ""
+    if ranks and gpus:
+        ranks, gpus = f"{ranks} ({gpus if with_gpus != {''} else f'GPU {gpus}'})", ""
+    return ", ".join(filter(None, (ranks, f"GPU {gpus}" if gpus else "", nodes)))
+
+
+def answer(finding: FindingDoc) -> str:
+    """What happened, in one clause."""
+    return finding.title if finding.headline is None else finding.headline.text
 
 
 def headline(finding: FindingDoc) -> str:
-    """What it was, and where."""
-    place = where(finding)
-    return finding.title + (f" \N{EM DASH} {place}" if place else "")
+    """What happened, where, and when it began."""
+    time = "" if finding.began is None else moment(finding.began)
+    place_and_time = ", ".join(filter(None, (where(finding), time)))
+    return f"{answer(finding)} \N{EM DASH} {place_and_time}" if place_and_time else answer(finding)
 
 
 def ending(run: RunDoc) -> str:

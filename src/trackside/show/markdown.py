@@ -26,11 +26,10 @@ _APART = "\N{ZERO WIDTH SPACE}"
 def render(doc: VerdictDoc) -> str:
     """The whole verdict, ended by a line end."""
     first = doc.primary
-    where = heading.where(first)
     blocks = [
         f"### {escaped(heading.family(first))} \N{EM DASH} culprit: {first.culprit}, confidence: "
         + escaped(heading.confidence(first)),
-        f"**{escaped(first.title)}**" + (f" \N{EM DASH} {escaped(where)}" if where else ""),
+        f"**{escaped(heading.headline(first))}**",
         escaped(heading.run(doc)),
         _section("What limits this verdict", _sentences(doc.preflight)),
         _section("What the data shows", _sentences(doc.shows)),

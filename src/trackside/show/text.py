@@ -53,14 +53,13 @@ def _absent(doc: VerdictDoc) -> list[RenderableType]:
 
 
 def _headline(primary: FindingDoc) -> Text:
-    text = Text()
-    text.append(heading.family(primary), style="bold")
+    text = Text(heading.headline(primary), style="bold")
+    text.append(f"\n{heading.family(primary)}", style="not bold")
     if primary.fault_class:
         text.append(f", fault class {primary.fault_class}")
     text.append("  culprit: ")
     text.append(primary.culprit, style=_CULPRIT_STYLE.get(primary.culprit, "bold"))
-    text.append(f"  confidence: {heading.confidence(primary)}")
-    return text.append(f"\n{heading.headline(primary)}")
+    return text.append(f"  confidence: {heading.confidence(primary)}", style="not bold")
 
 
 def section(console: Console, title: str, body: Sequence[RenderableType]) -> None:

@@ -253,7 +253,7 @@ def test_a_page_of_a_store(hanging: Path, tmp_path: Path) -> None:
     assert (status, said) == (0, "")
     page = Elements(target.read_text())
     assert any(f"diagnose --store {tmp_path}/store --job 48213 --json" in text for _, text in page.of("code"))
-    assert "Collective hang" in page.of("h1")[0][1]
+    assert "Hung in a collective" in page.of("h1")[0][1]
     assert page.of("figure")
     assert [text for _, text in page.of("pre") if "Watchdog caught collective operation timeout" in text]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trackside.evidence import Evidence, Frame, Missing, Value
+from trackside.evidence import Evidence, Frame, Missing, Value, derived
 from trackside.facts.fact import Maybe, fact
 from trackside.facts.logs.ending import Ending
 from trackside.facts.logs.order import followed_by, follows, latest
@@ -21,6 +21,8 @@ from trackside.query import events
 
 RAISED = Sentence("the job raised {type}: {message}")
 
+MAX_HEADLINE = 100
+"""Characters of an error in a headline; the claim below has all of it."""
 ABOUT_OTHERS = ("wrapper", "signal", "collective", "interrupt")
 
 
@@ -90,6 +92,24 @@ def exceptions(evidence: Evidence, trajectory: Maybe[Trajectory], ending: Ending
     """Of the tracebacks that were read; nothing is needed."""
     frame, points = evidence["exceptions"], () if isinstance(trajectory, Missing) else trajectory.progress.events
     return Exceptions(frame, tuple(unhandled(frame.events, points, crashed=ending.abnormal is not None)))
+
+
+def error_in_brief(frame: Frame, row: Event) -> Value:
+    """Type and message of an exception as a headline has them: ``KeyError: 'input_ids'``."""
+    values = type_and_message(frame, row)
+    name, message = (str(row.get(field) or "").strip() for field in ("type", "message"))
+    first_line = " ".join(message.partition("\n")[0].split()).rstrip(":")
+    text = f"{name.rpartition('.')[2]}: {first_line}" if first_line else name.rpartition(".")[2]
+    brief = text if len(text) <= MAX_HEADLINE else text[: MAX_HEADLINE - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return derived(brief, *values.values())
+
+
+def source_line(frame: Frame, row: Event) -> Value | None:
+    """The line of the job's own code where an exception was raised, without its folder: ``train.py:61``."""
+    if row.get("user_frame") is None:
+        return None
+    value = frame.value(row, "user_frame")
+    return derived(str(value.value).partition(" in ")[0].rpartition("/")[2], value)
 
 
 def named_exception(row: Event) -> tuple[str, str]:

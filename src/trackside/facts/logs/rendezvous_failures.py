@@ -64,6 +64,16 @@ FIX_START = Sentence("check that the launch line starts every rank on every node
 FIX_NETWORK = Sentence(
     "check from every node that the coordinator's address and port answer, and that every rank was started"
 )
+NEVER_MET = Sentence("the ranks never connected to each other")
+HEADLINES = {
+    FIX_RANKS: Sentence("the ranks never connected: several processes claim the same rank or GPU"),
+    FIX_INTERFACE: Sentence("the ranks never connected: the network interface that is set does not exist"),
+    FIX_PORT: Sentence("the ranks never connected: the coordinator's port is in use"),
+    FIX_NAME: Sentence("the ranks never connected: the coordinator's host name does not resolve"),
+    FIX_ADDRESS: Sentence("the ranks never connected: nothing listens at the coordinator's address"),
+    FIX_START: Sentence("the ranks never connected: some of them never started"),
+}
+"""Remedy -> the answer in one clause; of others :data:`NEVER_MET`."""
 REMEDIES: Mapping[str, tuple[Culprit, Sentence]] = {
     "duplicate_rank": ("job", FIX_RANKS),
     "duplicate_gpu": ("job", FIX_RANKS),
