@@ -42,7 +42,7 @@ from trackside.model import Plane, Run
 from trackside.read.detect import formats
 from trackside.show.document import document
 from trackside.show.text import render
-from trackside.sim import catalogue
+from trackside.sim import scenario_titles
 
 FACTS = ROOT / "docs" / "facts"
 DEMO, DEMO_FOLDER = "slow-interconnect", ".cache/demo"
@@ -160,7 +160,7 @@ def pictured(family: Family) -> list[str]:
     if family.pictured is None:
         return []
     scenario, _ = family.pictured
-    title = dict(catalogue())[scenario].rstrip(".")
+    title = dict(scenario_titles())[scenario].rstrip(".")
     return [
         f"![{title}]({family.id}.svg)",
         "",

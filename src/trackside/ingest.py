@@ -249,9 +249,9 @@ class _Sink:
         """Hand the training points on; gives what is to be known of their series, as JSON."""
         told = []
         for series in self._trajectories.series():
-            points = (Point(each.event, each.ordinal, each.pinned, each.open) for each in series.held())
+            points = (Point(each.event, each.ordinal, each.pinned, each.open) for each in series.stored_points())
             self._writer.points(self._input, points)
-            told.append({"path": series.path, **msgspec.to_builtins(series.counts())})
+            told.append({"path": series.path, **msgspec.to_builtins(series.state())})
         return msgspec.json.encode(told).decode() if told else ""
 
 

@@ -13,7 +13,7 @@ from tests.agent.played_output import played
 from tests.agent.printing import Clock, Host, Printing, append, owner
 from trackside.agent.output.choosing import POINTS, ROOM
 from trackside.agent.output.options import Text
-from trackside.logs.event_line import MARK, WITHHELD, WORDS, Pulse, read, written
+from trackside.logs.event_line import MARK, WITHHELD, WORDS, Pulse, format_event, parse_event
 from trackside.logs.scan import scan_text
 from trackside.model import Event, Position
 from trackside.session.paths import load
@@ -139,7 +139,7 @@ class TestNone:
         text = "\n".join(found)
         for secret in ("alice", "hunter2", "4711", "customer", "fetched", "train.py"):
             assert secret not in text
-        events = [told for line in found if isinstance(told := read(line, Position("x", 1)), Event)]
+        events = [told for line in found if isinstance(told := parse_event(line, Position("x", 1)), Event)]
         assert {"progress", "exception"} <= {event.kind for event in events}
         (raised,) = [event for event in events if event.kind == "exception"]
         assert (raised.get("type"), raised.get("message")) == ("ValueError", WITHHELD)
@@ -147,7 +147,7 @@ class TestNone:
     def test_silence_is_told_from_output(self, tmp_path: Path, out: Path, clock: Clock) -> None:
         said = chatter(6000)
         found = printed(tmp_path, out, clock, "none", said)
-        pulses = [told for line in found if isinstance(told := read(line, Position("x", 1)), Pulse)]
+        pulses = [told for line in found if isinstance(told := parse_event(line, Position("x", 1)), Pulse)]
         assert 6 <= len(pulses) <= 9
         assert pulses[-1] == Pulse(6000, len(said))
 
@@ -193,7 +193,7 @@ def recorded() -> list[Event]:
 def test_an_event_comes_back_with_its_figures() -> None:
     assert len(recorded()) > 500
     for event in recorded():
-        back = read(written(event), event.at)
+        back = parse_event(format_event(event), event.at)
         assert isinstance(back, Event)
         assert (back.kind, back.role, back.parser, back.rank) == (event.kind, event.role, event.parser, event.rank)
         for name, value in event.fields.items():
@@ -203,7 +203,7 @@ def test_an_event_comes_back_with_its_figures() -> None:
 
 def test_no_event_carries_a_sentence() -> None:
     for event in recorded():
-        back = read(written(event), event.at)
+        back = parse_event(format_event(event), event.at)
         assert isinstance(back, Event)
         for name, value in back.fields.items():
             if isinstance(value, str) and value != WITHHELD:
@@ -217,4 +217,4 @@ def test_no_event_carries_a_sentence() -> None:
      MARK + '{"kind": "exception", "fields": 3}', MARK + '{"kind": "exception", "role": "king"}'],
 )  # fmt: skip
 def test_lines_that_are_no_events(line: str) -> None:
-    assert read(line, Position("x", 1)) is None
+    assert parse_event(line, Position("x", 1)) is None

@@ -18,7 +18,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["trackside"]):
-    from trackside.logs.line import Scratch
+    from trackside.logs.line import FileContext
     from trackside.logs.pattern import parsers
     from trackside.logs.scan import scan
     from trackside.read.detect import formats, read_source
@@ -45,7 +45,7 @@ def one(data: bytes) -> None:
             assert "defect" not in row.note, row.note
     elif way < 96:
         sink = Collected()
-        done = scan(io.BytesIO(data), sink.events.append, Scratch("a.log", "kernel" if way < 48 else "log"))
+        done = scan(io.BytesIO(data), sink.events.append, FileContext("a.log", "kernel" if way < 48 else "log"))
         assert not done.defects, done.defects
     else:
         reader = READERS[way % len(READERS)]

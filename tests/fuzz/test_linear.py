@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import trackside
-from trackside.logs.line import Line, Scratch
+from trackside.logs.line import FileContext, Line
 from trackside.logs.pattern import Parser, Pattern, parsers
 from trackside.logs.scan import scan
 from trackside.read.detect import formats
@@ -79,7 +79,7 @@ def grows(run: Callable[[int], object]) -> str:
 
 def line_of(text: str) -> Line:
     buffer = text.encode("utf-8", "replace") + b"\n"
-    return Line(buffer, 0, len(buffer) - 1, 1, 0, Scratch("a.log"))
+    return Line(buffer, 0, len(buffer) - 1, 1, 0, FileContext("a.log"))
 
 
 def parse(pattern: Pattern, text: str) -> None:
@@ -124,7 +124,7 @@ def test_the_scan_is_linear(filler: str, end: str) -> None:
 
     def run(length: int) -> None:
         data = (filler + end).encode() * (length // len(filler))
-        scan(io.BytesIO(data), lambda _: None, Scratch("a.log"))
+        scan(io.BytesIO(data), lambda _: None, FileContext("a.log"))
 
     assert not grows(run)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from trackside.catalog.events import EVENTS
 from trackside.catalog.records import RECORDS
-from trackside.logs.line import Scratch
+from trackside.logs.line import FileContext
 from trackside.logs.pattern import parsers
 from trackside.logs.scan import scan
 from trackside.model import Event, Plane
@@ -160,7 +160,7 @@ def test_every_input_gets_its_row(data: bytes) -> None:
 @example(data=b"\n" * 5000)
 def test_no_parser_fails_on_any_line(plane: Plane, data: bytes) -> None:
     found: list[Event] = []
-    done = scan(io.BytesIO(data), found.append, Scratch("a.log", plane))
+    done = scan(io.BytesIO(data), found.append, FileContext("a.log", plane))
     assert done.defects == {}
     sound(Collected(found))
 

@@ -125,7 +125,7 @@ def _learned(session: Session, paths: Paths, options: Options, on_progress: Prog
     redactor.learn_run(session.run)
     redactor.learn_rows(session.loaded.store.all_rows())
     for series in session.loaded.trajectories.series():
-        redactor.learn_rows(held.event for held in series.held())
+        redactor.learn_rows(held.event for held in series.stored_points())
     if session.loaded.curves is not None:
         redactor.learn_series(held.series for held in session.loaded.curves.held())
     redactor.learn("".join(f"{text}\n" for text in options.notes))
@@ -198,7 +198,7 @@ class _Writing:
         if not sliced and self._redactor is None:
             return whole(self._paths, session.inputs, on_progress)
         rows = [row for row in session.loaded.store.all_rows() if isinstance(row, Event)]
-        rows += [held.event for series in session.loaded.trajectories.series() for held in series.held()]
+        rows += [held.event for series in session.loaded.trajectories.series() for held in series.stored_points()]
         spots = spots_of(rows, (cite.query for cite in document(session.verdict()).cites.values())) if sliced else None
         told = frozenset(row.at.path for row in session.loaded.store.all_rows())
         by_path = {row.path: row for row in session.inputs}

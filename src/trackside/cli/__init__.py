@@ -26,7 +26,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "serve": ("live", "Receive metrics and logs into a store, and answer for its runs over HTTP."),
     "simulate": (
         "knowledge",
-        "Write what a run of SCENARIO would leave behind: DIR/run, and DIR/truth.json beside it.",
+        "Simulate a run of SCENARIO: its files go to DIR/run, the right answer to DIR/truth.json.",
     ),
     "verify": ("verdicts", "Ask every citation of VERDICT.json again; exit 1 if one no longer gives the same value."),
 }

@@ -14,7 +14,7 @@ from trackside.families import find_family
 from trackside.show import comparison
 from trackside.show.document import json_schema
 from trackside.show.inert import shown
-from trackside.sim import catalogue, load_scenario
+from trackside.sim import load_scenario, scenario_titles
 from trackside.sim import simulate as play
 
 
@@ -52,19 +52,19 @@ def schema(document: str) -> None:
 @click.command()
 @click.argument("scenario", required=False)
 @click.option("-o", "--output", metavar="DIR", type=click.Path(file_okay=False), help="Folder to write.")
-@click.option("--seed", type=click.IntRange(0), help="In place of the scenario's own.")
+@click.option("--seed", type=click.IntRange(0), help="Seed to use instead of the scenario's own.")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change one key, such as job.step_s=2.5.")
 @click.option("--metrics", type=click.Choice(["text", "parquet"]), default="text", help="Format of the metrics.")
-@click.option("--list", "listing", is_flag=True, help="List the scenarios and faults that come along.")
+@click.option("--list", "listing", is_flag=True, help="List the built-in scenarios and faults.")
 def simulate(
     scenario: str | None, output: str | None, seed: int | None, changes: tuple[str, ...], metrics: str, listing: bool
 ) -> None:
-    """Write what a run of SCENARIO would leave behind: DIR/run, and DIR/truth.json beside it.
+    """Simulate a run of SCENARIO: its files go to DIR/run, the right answer to DIR/truth.json.
 
-    SCENARIO is a name of --list or a TOML file (docs/simulator.md).
+    SCENARIO is a name from --list or a TOML file (docs/simulator.md).
     """
     if listing:
-        for name, title in catalogue():
+        for name, title in scenario_titles():
             click.echo(f"{name:<28} {title}")
         return
     if scenario is None or output is None:

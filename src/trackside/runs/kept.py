@@ -16,7 +16,7 @@ import msgspec
 
 from trackside.catalog.streams import is_stream, is_stream_of
 from trackside.errors import NoSuchRun, SeveralRuns
-from trackside.logs.series import Away, Counts, Series
+from trackside.logs.series import PointSeries, SeriesState, StoredPoint
 from trackside.logs.trajectory import Trajectories
 from trackside.model import Event, Input, Record, Run
 from trackside.runs.located import HOST, Located, Locator, Told, ends, marks, named_job, short_names
@@ -203,18 +203,18 @@ class _Finder:
         if not trained:
             return
         source = self._snapshot.table("points", trained)
-        points: dict[tuple[int, str, str], list[Away]] = {}
+        points: dict[tuple[int, str, str], list[StoredPoint]] = {}
         order = "ORDER BY input, parser, held, ordinal"
         sql = f"SELECT input, path, parser, ordinal, pinned, held, loss, step, time, {POINT} FROM {source}"
         for row in self._snapshot.rows(f"{sql} WHERE input IN ({_numbers(trained)}) {order}"):
             input_, path, parser, ordinal, pinned, held, loss, step, time, *rest = row
-            away = Away(ordinal, pinned, held, loss, step, time, partial(_event_at, rest))
+            away = StoredPoint(ordinal, pinned, held, loss, step, time, partial(_event_at, rest))
             points.setdefault((input_, path, parser), []).append(away)
         for each in inputs:
             for told in msgspec.json.decode(each.training, type=list[dict[str, object]]) if each.training else ():
                 path = str(told.pop("path"))
-                counts = msgspec.convert(told, Counts)
-                trajectories.take(Series.restored(path, counts, points.get((each.id, path, counts.parser), ())))
+                state = msgspec.convert(told, SeriesState)
+                trajectories.take(PointSeries.restored(path, state, points.get((each.id, path, state.parser), ())))
 
     def _scope(self, told: Located) -> Scope:
         """Curves of the job's folders if these are few; else those with its label, and those of its nodes meanwhile."""

@@ -12,7 +12,7 @@ from trackside.logs import scan as scan_module
 from trackside.logs.line import Line
 from trackside.logs.matcher import matcher
 from trackside.logs.pattern import Parser, Pattern
-from trackside.logs.scan import Rules, scan_text
+from trackside.logs.scan import PatternSet, scan_text
 from trackside.model import Event, Input, Role
 from trackside.read.detect import detect, read_source
 from trackside.read.format import HEAD, Collected, Source
@@ -52,7 +52,7 @@ def xid_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """One pattern on the kernel plane, so that these tests are about reading, not about patterns."""
     pattern = Pattern("xid", rb"NVRM: Xid", _xid, "")
     parser = Parser("kernel", "kernel", "system", (pattern,), ("kernel", "log"))
-    only = Rules((pattern,), (parser,), matcher((pattern,)))
+    only = PatternSet((pattern,), (parser,), matcher((pattern,)))
     monkeypatch.setattr(scan_module, "rules", lambda *_: only)
 
 

@@ -14,7 +14,7 @@ _BESIDE = re.compile(r"invoked oom-killer|memory: usage \d|oom-kill:constraint="
 
 def known(lines: Sequence[str]) -> set[int]:
     """Places of the lines that a parser of kernel messages reads, or that it looks up."""
-    from trackside.logs.line import Scratch  # the scan is loaded only where lines must be chosen
+    from trackside.logs.line import FileContext  # the scan is loaded only where lines must be chosen
     from trackside.logs.scan import scan
     from trackside.model import Event
 
@@ -25,7 +25,7 @@ def known(lines: Sequence[str]) -> set[int]:
             found.add(event.at.line - 1)
 
     text = "\n".join(lines).encode("utf-8", "replace") + b"\n"
-    scan(io.BytesIO(text.replace(b"\r", b" ")), take, Scratch("kernel", plane="kernel"))
+    scan(io.BytesIO(text.replace(b"\r", b" ")), take, FileContext("kernel", plane="kernel"))
     return found & set(range(len(lines)))
 
 

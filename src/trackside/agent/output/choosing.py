@@ -12,8 +12,8 @@ from trackside.agent.output.framing import Allowance, Redraws, pieces, texts
 from trackside.agent.output.measures import measures
 from trackside.agent.output.options import JobOutputOptions, Text
 from trackside.agent.output.scanning import Head, Meaning, Scanner, last_meanings
-from trackside.logs.event_line import pulse, written
-from trackside.logs.line import Scratch
+from trackside.logs.event_line import format_event, format_pulse
+from trackside.logs.line import FileContext
 from trackside.model import Event
 
 SETTLE_S = 2.0
@@ -57,8 +57,8 @@ class Before:
 class Policy(ABC):
     """Takes what is complete of one file, and gives what is sent of it."""
 
-    def __init__(self, scratch: Scratch, options: JobOutputOptions, before: Before | None = None) -> None:
-        self._options, self._head = options, Head(scratch)
+    def __init__(self, context: FileContext, options: JobOutputOptions, before: Before | None = None) -> None:
+        self._options, self._head = options, Head(context)
         self._sent: list[Sent] = []
         self._figures: dict[str, float] = {}
         if before is not None:
@@ -98,9 +98,9 @@ class Policy(ABC):
 class All(Policy):
     """Every line. The states of a bar are thinned."""
 
-    def __init__(self, scratch: Scratch, options: JobOutputOptions, before: Before | None = None) -> None:
-        super().__init__(scratch, options, before)
-        self._done, self._scratch = 0 if before is None else before.done, scratch
+    def __init__(self, context: FileContext, options: JobOutputOptions, before: Before | None = None) -> None:
+        super().__init__(context, options, before)
+        self._done, self._context = 0 if before is None else before.done, context
         self._redraws = Redraws(options.redraw_s)
 
     @property
@@ -110,17 +110,17 @@ class All(Policy):
     def take(self, data: bytes, offset: int, time_ns: int, now: float) -> None:
         super().take(data, offset, time_ns, now)
         self._sent += [(time_ns, text) for text in texts(data, self._redraws, now)]
-        self._figures |= measures(last_meanings(data, self._scratch))
+        self._figures |= measures(last_meanings(data, self._context))
         self._done = offset + len(data)
 
 
 class _Reading(Policy):
     """What ``errors`` and ``none`` share: lines are read for what they mean, a moment after they came."""
 
-    def __init__(self, scratch: Scratch, options: JobOutputOptions, before: Before | None = None) -> None:
-        super().__init__(scratch, options, before)
+    def __init__(self, context: FileContext, options: JobOutputOptions, before: Before | None = None) -> None:
+        super().__init__(context, options, before)
         done, near = (0, b"") if before is None else (before.done, before.near.replace(b"\0", b"\r"))
-        self._scanner = Scanner(scratch, done - len(near), done, near)
+        self._scanner = Scanner(context, done - len(near), done, near)
         self._came: list[tuple[int, int, float]] = []
         """(place in the file, time, steady time) of what came together."""
         self._points = Allowance(POINTS, options.progress_s)
@@ -200,8 +200,8 @@ class Errors(_Reading):
     """Lines that say something, with what their parser looked at and the lines around; the first and the last ones; of
     progress the first thousand lines and then one now and then, and all that are not finite."""
 
-    def __init__(self, scratch: Scratch, options: JobOutputOptions, before: Before | None = None) -> None:
-        super().__init__(scratch, options, before)
+    def __init__(self, context: FileContext, options: JobOutputOptions, before: Before | None = None) -> None:
+        super().__init__(context, options, before)
         self._upto, self._first = 0, options.head_lines
         if before is not None:  # lines that were read before may still be sent, where they were not
             self._upto = max(self._scanner.base, min(before.sent, before.done))
@@ -326,8 +326,8 @@ def _shown(line: bytes) -> list[bytes]:
 class Meanings(_Reading):
     """No line, only typed events, each as a line of its own; see :mod:`trackside.logs.event_line`."""
 
-    def __init__(self, scratch: Scratch, options: JobOutputOptions, before: Before | None = None) -> None:
-        super().__init__(scratch, options, before)
+    def __init__(self, context: FileContext, options: JobOutputOptions, before: Before | None = None) -> None:
+        super().__init__(context, options, before)
         self._latest: dict[str, tuple[int, Event]] = {}
         """Of each kind, the last event where it was not sent."""
         self._told = -1
@@ -338,7 +338,7 @@ class Meanings(_Reading):
             time_ns = self._time(meaning.start)
             for event in meaning.events:
                 if wanted:
-                    self._sent.append((time_ns, written(event)))
+                    self._sent.append((time_ns, format_event(event)))
                     self._latest.pop(event.kind, None)
                 else:
                     self._latest[event.kind] = time_ns, event
@@ -347,14 +347,14 @@ class Meanings(_Reading):
 
     def _silent(self, now: float) -> None:
         for time_ns, event in sorted(self._latest.values(), key=lambda each: each[0]):
-            self._sent.append((time_ns, written(event)))
+            self._sent.append((time_ns, format_event(event)))
         self._latest.clear()
         self._pulse(self._scanner.read, now)
 
     def _pulse(self, end: int, now: float) -> None:
         if end > self._told and end:
             self._told, self._pulsed = end, now
-            self._sent.append((self._time(end - 1), pulse(self._scanner.lines, end)))
+            self._sent.append((self._time(end - 1), format_pulse(self._scanner.lines, end)))
 
 
 POLICIES: Mapping[Text, type[Policy]] = {"all": All, "errors": Errors, "none": Meanings}

@@ -14,7 +14,7 @@ from trackside.agent.output.options import JobOutputOptions
 from trackside.agent.output.scanning import HEAD
 from trackside.agent.output.tail import Tail
 from trackside.agent.source import Labels, pairs
-from trackside.logs.line import Scratch
+from trackside.logs.line import FileContext
 
 BEGUN_S = 30.0
 """A line without an end is sent so long after it was begun; whole once more when it goes on."""
@@ -73,7 +73,7 @@ class Followed:
     def _fresh(self, before: Before | None) -> Policy:
         rank = dict(self.labels).get("rank")
         number = int(rank) if rank is not None and rank.isdecimal() else None
-        return POLICIES[self._options.text](Scratch(self.held.path, "log", rank=number), self._options, before)
+        return POLICIES[self._options.text](FileContext(self.held.path, "log", rank=number), self._options, before)
 
     @property
     def key(self) -> tuple[int, int]:

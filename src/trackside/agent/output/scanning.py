@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from trackside.logs.line import Line, Scratch
-from trackside.logs.scan import Scanned, learn, parsed, rules, segments
+from trackside.logs.line import FileContext, Line
+from trackside.logs.scan import ScanStats, hit_segments, learn_context, parse_line, rules
 from trackside.model import Event
 
 BEHIND = 32 << 10
@@ -28,14 +28,14 @@ class _Looking(Line):
 
     __slots__ = ("high", "low", "root")
 
-    def __init__(self, buffer: bytes, start: int, end: int, number: int, offset: int, scratch: Scratch) -> None:
-        super().__init__(buffer, start, end, number, offset, scratch)
+    def __init__(self, buffer: bytes, start: int, end: int, number: int, offset: int, context: FileContext) -> None:
+        super().__init__(buffer, start, end, number, offset, context)
         self.root, self.low, self.high = self, start, end
 
     def _neighbour(self, start: int, end: int, number: int) -> Line:
         if self.buffer[end - 1 : end] == b"\r" and end > start:
             end -= 1
-        line = _Looking(self.buffer, start, end, number, self.offset + start - self.start, self.scratch)
+        line = _Looking(self.buffer, start, end, number, self.offset + start - self.start, self.context)
         line.parser, line.root = self.parser, self.root
         self.root.low, self.root.high = min(self.root.low, start), max(self.root.high, end)
         return line
@@ -44,8 +44,8 @@ class _Looking(Line):
 class Head:
     """A file's first bytes as they come: what they say of all its lines, asked again as there are more of them."""
 
-    def __init__(self, scratch: Scratch) -> None:
-        self._scratch, self._bytes, self._asked, self._whole = scratch, b"", 0, False
+    def __init__(self, context: FileContext) -> None:
+        self._context, self._bytes, self._asked, self._whole = context, b"", 0, False
 
     def add(self, data: bytes, offset: int) -> None:
         """Take bytes of the file from a place on."""
@@ -54,7 +54,7 @@ class Head:
         self._bytes += data[len(self._bytes) - offset : HEAD - offset]
         if len(self._bytes) >= 2 * self._asked:
             self._asked = len(self._bytes)
-            learn(self._bytes, self._scratch, Scanned())
+            learn_context(self._bytes, self._context, ScanStats())
         if len(self._bytes) >= HEAD:
             self._bytes, self._whole = b"", True
 
@@ -75,13 +75,13 @@ class Meaning:
 class Scanner:
     """Of one file. ``base``: the place of the window's first byte in the file; ``read``: up to where it is read."""
 
-    scratch: Scratch
+    context: FileContext
     base: int = 0
     read: int = 0
     window: bytes = b""
     lines: int = 0
     """Lines read."""
-    _done: Scanned = field(default_factory=Scanned)
+    _done: ScanStats = field(default_factory=ScanStats)
 
     @property
     def end(self) -> int:
@@ -97,14 +97,14 @@ class Scanner:
         begin, end = self.read - self.base, upto - self.base
         if end <= begin:
             return
-        compiled = rules(self.scratch.plane)
+        compiled = rules(self.context.plane)
         hits = [(stop + begin, index) for stop, index in compiled.matcher.hits(self.window[begin:end])]
         number, counted = self.lines + 1, begin
-        for start, stop, owners in self._chosen(list(segments(self.window, hits, begin, end))):
+        for start, stop, owners in self._chosen(list(hit_segments(self.window, hits, begin, end))):
             number += self.window.count(b"\n", counted, start)
             counted = start
-            line = _Looking(self.window, start, stop, number, self.base + start, self.scratch)
-            events = tuple(parsed(line, owners, compiled, self._done))
+            line = _Looking(self.window, start, stop, number, self.base + start, self.context)
+            events = tuple(parse_line(line, owners, compiled, self._done))
             if events:
                 yield Meaning(events, *(self.base + place for place in (start, stop, line.low, line.high)))
         self.lines += self.window.count(b"\n", begin, end)
@@ -127,15 +127,15 @@ class Scanner:
             self.base += cut
 
 
-def last_meanings(data: bytes, scratch: Scratch, most: int = 16) -> list[Event]:
+def last_meanings(data: bytes, context: FileContext, most: int = 16) -> list[Event]:
     """The events of the last lines that mean anything, of complete lines; for figures that are gauges."""
-    compiled = rules(scratch.plane)
+    compiled = rules(context.plane)
     hits = compiled.matcher.hits(data)
     if not hits:
         return []
-    done = Scanned()
-    near = list(segments(data, hits[-8 * most :], 0, len(data)))[-most:]
+    done = ScanStats()
+    near = list(hit_segments(data, hits[-8 * most :], 0, len(data)))[-most:]
     found: list[Event] = []
     for start, stop, owners in near:
-        found += parsed(Line(data, start, stop, 0, start, scratch), owners, compiled, done)
+        found += parse_line(Line(data, start, stop, 0, start, context), owners, compiled, done)
     return found

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 from trackside.catalog.streams import node_in
-from trackside.logs.line import Scratch
-from trackside.logs.scan import Scanned, scan
+from trackside.logs.line import FileContext
+from trackside.logs.scan import ScanStats, scan
 from trackside.model import Event, Position
 from trackside.read.format import Format, Match, Result, Sink, Source
 
@@ -70,14 +70,14 @@ def read_log(source: Source, sink: Sink, node: str | None = None, rank: int | No
         sink.event(event)
 
     rank = rank_of(source.path) if rank is None else rank
-    scratch = Scratch(source.path, "log", rank=rank, node=node or node_in(source.path))
-    done = scan(source.stream, take, scratch)
+    context = FileContext(source.path, "log", rank=rank, node=node or node_in(source.path))
+    done = scan(source.stream, take, context)
     if done.bytes and done.nuls == done.bytes:
         return Result(0, "unrecognised", "nothing but NUL bytes: never written, or lost in a crash")
     return Result(done.lines, note=note_on(done))
 
 
-def note_on(done: Scanned) -> str:
+def note_on(done: ScanStats) -> str:
     """What a scan has to say of a file besides its events."""
     notes = [
         f"{done.dropped:,} repeated events not kept" if done.dropped else "",

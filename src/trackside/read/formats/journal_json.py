@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from trackside.logs.line import Scratch
+from trackside.logs.line import FileContext
 from trackside.logs.scan import scan
 from trackside.model import Event, Plane, Position
 from trackside.read.format import Format, Match, Result, Sink, Source
@@ -37,8 +37,8 @@ def _scan(source: Source, sink: Sink, lines: Iterable[str], plane: Plane) -> Res
 
     # a message's own line breaks become redraws: the line number stays that of the JSON
     text = Joined(_BREAK.sub("\r", line).encode("utf-8", "replace") + b"\n" for line in lines)
-    scratch = Scratch(source.path, plane, node=node_of(source.path))
-    done = scan(io.BufferedReader(text, 1 << 20), take, scratch)
+    context = FileContext(source.path, plane, node=node_of(source.path))
+    done = scan(io.BufferedReader(text, 1 << 20), take, context)
     return Result(done.lines, note=note_on(done))
 
 

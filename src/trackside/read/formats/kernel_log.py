@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 from trackside.catalog.streams import is_node_log, streaming_node
-from trackside.logs.line import Scratch
+from trackside.logs.line import FileContext
 from trackside.logs.scan import scan
 from trackside.model import Event
 from trackside.read.format import Format, Match, Result, Sink, Source
@@ -124,12 +124,12 @@ def _read(source: Source, sink: Sink) -> Result:
 
     streaming = streaming_node(source.path)
     node = node_of(source.path) if streaming in (None, "unknown") else streaming
-    scratch = Scratch(source.path, "kernel", node=node, headed=streaming is not None)
+    context = FileContext(source.path, "kernel", node=node, headed=streaming is not None)
     guessed = year_near(source.text, source.modified)
     if guessed is not None and not re.search(r"\b20\d\d\b", source.text[:4000]):
-        scratch.year = guessed
-    done = scan(source.stream, take, scratch)
-    year = f"year {guessed} taken from the file's date" if scratch.year == guessed and guessed else ""
+        context.year = guessed
+    done = scan(source.stream, take, context)
+    year = f"year {guessed} taken from the file's date" if context.year == guessed and guessed else ""
     return Result(done.lines, note="; ".join(part for part in (note_on(done), year) if part))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from trackside.logs.numbers import figure, whole
+from trackside.logs.numbers import figure, whole_number
 from trackside.model import Event, Position
 from trackside.read.format import Format, Match, Result, Sink, Source, csv_cells
 
@@ -96,7 +96,7 @@ def _event(at: Position, columns: _Columns, text: str) -> Event | None:
     cells = csv_cells(text) if '"' in text else text.split(",")
     if len(cells) != columns.count:
         return None
-    rank, step = whole(cells[columns.rank].strip()), whole(cells[columns.step].strip())
+    rank, step = whole_number(cells[columns.rank].strip()), whole_number(cells[columns.step].strip())
     fields: dict[str, float] = {}
     for place, field, factor in columns.times:
         value = figure(cells[place].strip())

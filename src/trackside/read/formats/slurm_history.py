@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from trackside.catalog.streams import streaming_node
-from trackside.logs.line import Line, Scratch, as_written
-from trackside.logs.slurm_history import PARSER, happening
+from trackside.logs.line import FileContext, Line, as_written
+from trackside.logs.slurm_history import PARSER, state_change
 from trackside.model import Record
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.formats import sacct_text, scontrol_text
@@ -41,15 +41,15 @@ def _sniff(source: Source) -> Match | None:
 
 def _read(source: Source, sink: Sink) -> Result:
     headed = streaming_node(source.path) is not None
-    scratch = Scratch(source.path, "scheduler", headed=headed)
+    context = FileContext(source.path, "scheduler", headed=headed)
     count = lost = 0
     for number, offset, text in source.lines():
         if not text.strip():
             continue
         raw = text.encode()
-        line = Line(raw, 0, len(raw), number, offset, scratch)
+        line = Line(raw, 0, len(raw), number, offset, context)
         line.parser = PARSER.id
-        if (event := happening(line)) is not None:
+        if (event := state_change(line)) is not None:
             sink.event(event)
         found = _LINE.match(as_written(raw, headed))
         if found is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trackside.catalog.streams import streaming_node
-from trackside.logs.line import Scratch
+from trackside.logs.line import FileContext
 from trackside.logs.scan import scan
 from trackside.read.format import Format, Match, Result, Sink, Source
 from trackside.read.formats.job_log import note_on
@@ -40,8 +40,8 @@ def _sniff(source: Source) -> Match | None:
 def _read(source: Source, sink: Sink) -> Result:
     named = _NODE_NAME.search(source.name)
     headed = streaming_node(source.path) is not None
-    scratch = Scratch(source.path, "scheduler", node=named[1] if named else None, headed=headed)
-    done = scan(source.stream, sink.event, scratch)
+    context = FileContext(source.path, "scheduler", node=named[1] if named else None, headed=headed)
+    done = scan(source.stream, sink.event, context)
     return Result(done.lines, note=note_on(done))
 
 

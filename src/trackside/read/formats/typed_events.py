@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from trackside.catalog.streams import node_in
-from trackside.logs.event_line import MARK, Pulse, read
+from trackside.logs.event_line import MARK, Pulse, parse_event
 from trackside.logs.line import COLLECTED
 from trackside.logs.stamp import find_time
 from trackside.model import Event, Position
@@ -30,7 +30,11 @@ def _read(source: Source, sink: Sink) -> Result:
         before, mark, rest = line.partition(MARK)
         time = find_time(before)
         first, last = (time if first is None else first), (last if time is None else time)
-        told = read(rest, Position(source.path, number, offset, len(line.encode())), before=before) if mark else None
+        told = (
+            parse_event(rest, Position(source.path, number, offset, len(line.encode())), before=before)
+            if mark
+            else None
+        )
         if isinstance(told, Event):
             sink.event(replace(told, rank=rank if told.rank is None else told.rank, node=told.node or node))
         elif isinstance(told, Pulse):

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from trackside.logs.matcher import cache_file, keep
+from trackside.logs.matcher import cache_file, write_atomically
 from trackside.show.charts.chart import NARROW_LEFT, NARROW_RIGHT, Chart, Drawn, Raster
 from trackside.show.inert import visible
 
@@ -41,7 +41,7 @@ def vega() -> str:
     bundle = vl_convert.javascript_bundle(SNIPPET)
     whole = f"(()=>{{{bundle}}})();"  # else each of its thousands of short names is one of the page's
     script = whole.replace("</script", "<\\/script").replace("<!--", "<\\!--").encode()
-    keep(kept, hashlib.sha256(script).hexdigest().encode() + b"\n" + script)
+    write_atomically(kept, hashlib.sha256(script).hexdigest().encode() + b"\n" + script)
     return script.decode()
 
 
